@@ -76,6 +76,7 @@ struct BeginEpoch {
   Epoch epoch;
   EpochStart start;
   std::optional<CopiesSource> copies = std::nullopt;
+  bool ends = false;  // with a checkpoint, before its first step
 };
 struct Rendezvous {
   JobId job;
@@ -145,6 +146,7 @@ struct ComputePlan {
   plan::RankList lost;
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
   plan::RankList unfit;     // places whose devices idle and may not take over
+  bool any_rung = false;    // whatever the job's ladder says
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

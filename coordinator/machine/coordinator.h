@@ -371,12 +371,22 @@ class Coordinator {
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
+  // At the end of a hold: what is left may hold all of the state between the last checkpoint and
+  // the last step, and writes another one before its devices are free.
+  bool MaySave(const Job& job) const;
+  static bool IsSaving(const Job& job) {
+    return job.state.ending.has_value() && job.state.ending->wish.queues;
+  }
+  // Behind `step`, that were decided, as far as it is known.
+  static int64_t StepsSince(const Job& job, int64_t step);
+  // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
+  void EndHold(Job& job, const std::string& how);
   // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
-  void QueueAgain(Job& job, const CheckpointSource& from);
+  void QueueAgain(Job& job, const CheckpointSource& from, const std::string& how);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);

@@ -245,6 +245,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
     case Course::kGoBack:
       return GoBack(job, std::move(cause));
     case Course::kFail:
+      if (IsSaving(job)) return EndHold(job, cause.message);
       if (cause.kind == FailureKind::kStateLost && MayWaitForState(job))
         return WaitForState(job, std::move(cause));
       return Fail(job, std::move(cause));

@@ -233,7 +233,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
                                  .returned = std::move(returned),
-                                 .unfit = std::move(unfit)});
+                                 .unfit = std::move(unfit),
+                                 .any_rung = IsSaving(job)});
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {

@@ -46,13 +46,42 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
   if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
-  FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
-  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  if (BudgetIsSpent(job))
+    return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
+  if (!MaySave(job)) return EndHold(job, "");
+  Commit(job, EndWished{.queues = true});
+  WatchEnd(job);
+  job.returning.clear();
+  job.recovery->stage = Recovery::Stage::kPlanning;
+  DropPlanning(job);
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+}
+
+bool Coordinator::MaySave(const Job& job) const {
+  // What goes back has lost state.
+  if (!MayEndWithCheckpoint(job) || !job.recovery.has_value() || job.recovery->goes_back)
+    return false;
+  const std::optional<CheckpointSource> last = LastCheckpoint(job);
+  return StepsSince(job, last.has_value() ? last->step : 0) > 0;
+}
+
+int64_t Coordinator::StepsSince(const Job& job, int64_t step) {
+  int64_t decided = 0;
+  if (job.last_step.has_value()) decided = job.last_step->step;
+  if (job.state.decided.has_value()) decided = std::max(decided, job.state.decided->step());
+  return decided - step;
+}
+
+void Coordinator::EndHold(Job& job, const std::string& how) {
   const auto from = LastCheckpoint(job);
-  if (from.has_value()) return QueueAgain(job, *from);
+  if (from.has_value()) return QueueAgain(job, *from, how);
+  FailureCause cause;
+  if (job.incident.has_value()) cause = job.incident->cause;
+  if (job.recovery.has_value()) cause = job.recovery->cause;
   absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ",
                   absl::FormatDuration(job.state.request->hold),
-                  ", and there is no checkpoint to start again from");
+                  ", and there is no checkpoint to start again from",
+                  how.empty() ? "" : absl::StrCat(": ", how));
   Fail(job, std::move(cause));
 }
 
@@ -89,12 +118,16 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   WaitForLost(job, absl::FailedPreconditionError(why));
 }
 
-void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
+void Coordinator::QueueAgain(Job& job, const CheckpointSource& from, const std::string& how) {
   job.recovery.reset();
   StoreLastStep(job);
-  const std::string reason = absl::StrCat(
+  std::string reason = absl::StrCat(
       "not enough came back within ", absl::FormatDuration(job.state.request->hold),
       ": its devices are free, and it waits for others, to go on behind step ", from.step);
+  if (const int64_t lost = StepsSince(job, from.step); lost > 0) {
+    absl::StrAppend(&reason, "; ", lost, lost == 1 ? " step" : " steps", " since are done again",
+                    how.empty() ? "" : absl::StrCat(": ", how));
+  }
   CloseIncident(job, reason);
   TellIncidents(job);
   Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});

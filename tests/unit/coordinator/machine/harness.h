@@ -83,7 +83,8 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
-      if (absl::StartsWith(order.request->document.text, "needs every rank") && !order.lost.empty())
+      if (absl::StartsWith(order.request->document.text, "needs every rank") &&
+          !order.lost.empty() && !order.any_rung)
         plan = absl::FailedPreconditionError("no replica of module language is left");
       if (order.request->document.text == "fits whole" && !order.lost.empty())
         plan = absl::InvalidArgumentError("rank 0 needs 2 GiB");
