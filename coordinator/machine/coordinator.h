@@ -385,8 +385,11 @@ class Coordinator {
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
-  // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
-  void QueueAgain(Job& job, const CheckpointSource& from, const std::string& how);
+  // It was queued again, and is starting.
+  void QueueAfterLoss(Job& job, const FailureCause& cause);
+  // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
+  // has others.
+  void QueueAgain(Job& job, const std::string& reason);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);

@@ -48,6 +48,7 @@ class Applier {
     state_.reason = body.reason;
     state_.failure = body.failure;
     state_.queued_again = body.phase == job::JobPhase::kQueued;
+    state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
       state_.ending.reset();
       state_.recoveries.push_back(time_);

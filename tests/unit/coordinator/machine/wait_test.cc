@@ -147,6 +147,50 @@ TEST_F(WaitTest, TimeThatIsOver_FreesTheDevicesAndQueuesTheJobAgain) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
 }
 
+// It has a checkpoint of its own to begin with, and nothing has trained since.
+TEST_F(WaitTest, LossWhileItStartsAgain_IsNoReasonToFail) {
+  const JobId job = TrainOn([](JobRequest& request) {
+    request.document.text = "needs every rank";
+    request.checkpoints = true;
+    request.hold = absl::Seconds(30);
+    request.budget.total = 3;
+  });
+  for (const int32_t rank : {0, 1})
+    h_.Report(node_, job, rank, RankCheckpointPart{6, {.file = "part", .bytes = 1}, 0.5});
+  h_.Report(node_, job, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  h_.Feed(SessionClosed{node_});
+  h_.Advance(absl::Seconds(60));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  node_ = h_.Open("n", 2, /*incarnation=*/2);
+  int64_t epoch = 2;
+  for (; h_.State(job).recoveries.size() < 3; ++epoch) {
+    h_.Prepare(node_);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+    ASSERT_EQ(h_.Commands<Assign>(node_).back().second.checkpoint->path, "/c/step-6");
+    h_.Report(node_, job, 1, kKilled, epoch);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+    EXPECT_EQ(h_.State(job).reason,
+              "rank 1 on node n was killed by signal 9 (SIGKILL) before it trained again: it waits "
+              "for devices");
+    h_.Answer<StopRanks>(node_);
+  }
+  EXPECT_GT(epoch, 2);
+  h_.Prepare(node_);
+  h_.Report(node_, job, 1, kKilled, epoch);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("recovery.budget.total allows: 3 times"));
+}
+
+TEST_F(WaitTest, LossWhileItStartsForTheFirstTime_IsTheEnd) {
+  node_ = h_.Open("n", 2);
+  JobRequest request = *AJobThatRecovers("a", 2);
+  request.waits = request.checkpoints = true;
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  h_.Prepare(node_);
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+}
+
 // One rank on each of two nodes, of which b goes away for good behind step 5.
 class HoldTest : public WaitTest {
  protected:
