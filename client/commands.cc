@@ -11,6 +11,7 @@
 #include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/schedule/tolerance.h"
 #include "core/wire/fault_codec.h"
 
 namespace phalanx::client {
@@ -85,6 +86,7 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
   PrintWarnings(file->job.warnings, io);
+  PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) {
     io.talk << options.file << " is valid; nothing was submitted\n";
     return kSuccess;

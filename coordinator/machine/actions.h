@@ -38,6 +38,7 @@ using JobViewPtr = std::shared_ptr<const JobView>;
 struct NodeView {
   NodeName name;
   bool connected = false;
+  bool suspect = false;  // silent for long; connected
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;      // of each device; 0: free
@@ -75,6 +76,7 @@ struct BeginEpoch {
   Epoch epoch;
   EpochStart start;
   std::optional<CopiesSource> copies = std::nullopt;
+  bool ends = false;  // with a checkpoint, before its first step
 };
 struct Rendezvous {
   JobId job;
@@ -144,6 +146,7 @@ struct ComputePlan {
   plan::RankList lost;
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
   plan::RankList unfit;     // places whose devices idle and may not take over
+  bool any_rung = false;    // whatever the job's ladder says
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

@@ -248,12 +248,6 @@ void Coordinator::TellSpared() {
   }
 }
 
-Instant Coordinator::DeadlineOf(const Node& node) const {
-  if (node.connected() || !node.lost) return node.quiet_since() + options_.heartbeat_timeout;
-  if (MayBeForgotten(node)) return node.quiet_since() + options_.node_forget_delay;
-  return absl::InfiniteFuture();
-}
-
 void Coordinator::SetDeadline(const Job& job, Instant& deadline, absl::Duration delay) {
   deadline = now_ + delay;
   run_agenda_.Note(job.state.id, deadline);
@@ -262,6 +256,7 @@ void Coordinator::SetDeadline(const Job& job, Instant& deadline, absl::Duration 
 void Coordinator::On(const DeadlineReached& event) {
   const Instant judged = std::min(now_, event.read_until);
   CheckNodeDeadlines(judged);
+  TellHeardAgain();
   for (JobId id : run_agenda_.Take(judged)) {
     Job* job = FindJob(id);
     if (job == nullptr || !job->run.has_value()) continue;
@@ -287,63 +282,6 @@ void Coordinator::On(const Stalled& event) {
     Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
                      "; deadlines are moved by ", absl::FormatDuration(excuse)));
   }
-}
-
-void Coordinator::CheckNodeDeadlines(Instant judged) {
-  for (const NodeName& name : node_agenda_.Take(judged)) {
-    const auto found = nodes_.find(name);
-    if (found == nodes_.end()) continue;
-    Node& node = found->second;
-    if (judged < DeadlineOf(node)) {
-      NoteDeadline(node);  // heard since
-    } else if (node.lost) {
-      Forget(name);
-    } else {
-      Lose(node);
-      node_agenda_.Forget(name);  // noted, it may be, when another node of its job was lost
-      NoteDeadline(node);
-    }
-  }
-}
-
-void Coordinator::Lose(Node& node) {
-  const std::string timeout = absl::FormatDuration(options_.heartbeat_timeout);
-  node.lost = true;
-  capacity_changed_ = true;  // what waits for it may be too large now
-  if (!node.connected()) {
-    Log(absl::StrCat("node=", node.name, " lost reason=\"away for ", timeout, "\""));
-    return LoseRanks(node, absl::StrCat("node ", node.name, " has been away for ", timeout), false);
-  }
-  const std::string reason = absl::StrCat("no heartbeat for ", timeout);
-  Log(absl::StrCat("node=", node.name, " closed reason=\"", reason, "\""));
-  actions_.push_back(CloseSession{node.session, absl::UnavailableError(reason)});
-  sessions_.erase(node.session);
-  Disconnect(node);
-  LoseRanks(node, absl::StrCat("node ", node.name, " is silent: ", reason), false);
-  AdmitNewcomer(node);
-}
-
-// Lost, and nothing that it holds is of a job that goes on.
-bool Coordinator::MayBeForgotten(const Node& node) const {
-  return !node.connected() && node.lost &&
-         std::all_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
-           return holder == JobId{} || jobs_.at(holder).state.IsTerminal();
-         });
-}
-
-// Should the node come back with ranks after all, they are stopped before it gets anything new.
-void Coordinator::Forget(const NodeName& name) {
-  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
-    Job& job = jobs_.at(id);
-    Team* team = job.run->TeamOf(name);
-    if (team == nullptr || team->released) continue;
-    Log(absl::StrCat("job=", id.value, " gives up node=", name, " reason=\"lost for ",
-                     absl::FormatDuration(options_.node_forget_delay), "\""));
-    ReleaseTeam(job, *team);
-  }
-  nodes_.erase(name);
-  node_agenda_.Forget(name);
-  actions_.push_back(RetractNode{name});
 }
 
 void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {

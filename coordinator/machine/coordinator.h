@@ -28,7 +28,8 @@
 //
 // A broken session ends no job: the ranks train on, and the worker comes back with its incarnation
 // and says what it runs. A new incarnation of a node, or a node that is silent or away for longer
-// than the heartbeat timeout, has lost its ranks.
+// than the heartbeat timeout, has lost its ranks; on one that is silent for half of that nothing
+// new is placed.
 #pragma once
 
 #include <algorithm>
@@ -132,7 +133,7 @@ class Coordinator {
     uint64_t first_view_record = 0;
     NewestView newest_view;
     Instant step_stored_at = absl::InfinitePast();
-    int64_t rank_events = 0;
+    int64_t rank_events = 0, silence_events = 0;
     // Corrupt samples without an event, and fingerprints of what would name them, so that each
     // counts once. The store does not know them: a coordinator that restarts counts them anew.
     int64_t unnamed_corrupt = 0;
@@ -186,16 +187,25 @@ class Coordinator {
   // Of an epoch that a coordinator before this one started: nodes are back without their ranks.
   void LoseUnseenRanks(Job& job);
   void FailPreparing(Job& job);
-  void CheckNodeDeadlines(Instant judged);
-  bool MayBeForgotten(const Node& node) const;
+  // `deadline` is one of job.run.
+  void SetDeadline(const Job& job, Instant& deadline, absl::Duration delay);
+  void RecoverRun(Job& job);
+  // coordinator_silence.cc: nodes that are not heard.
+  void Heard(Node& node, SessionId session);
   Instant DeadlineOf(const Node& node) const;
   // After anything that may have moved it to earlier.
   void NoteDeadline(const Node& node) { node_agenda_.Note(node.name, DeadlineOf(node)); }
-  // `deadline` is one of job.run.
-  void SetDeadline(const Job& job, Instant& deadline, absl::Duration delay);
+  void CheckNodeDeadlines(Instant judged);
+  void Suspect(Node& node);
+  void EndSuspicion(Node& node);
+  // Once for all that were heard since the last deadline.
+  void TellHeardAgain();
+  // An event "nodes a, b: WHAT" of each job that has devices on some of them.
+  void TellJobsOn(const std::set<NodeName>& nodes, const std::string& type,
+                  const std::string& what);
   void Lose(Node& node);
+  bool MayBeForgotten(const Node& node) const;
   void Forget(const NodeName& name);
-  void RecoverRun(Job& job);
 
   // coordinator_queue.cc: submit, cancel, explain, logs, admission, planning.
   void On(const SubmitRequested& event);
@@ -251,7 +261,6 @@ class Coordinator {
   void AdmitNewcomer(Node& node);
   // Judges anew what was said about the ranks of a node that is back.
   void SettleAnew(const Node& node);
-  void Heard(Node& node, SessionId session);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
@@ -345,6 +354,10 @@ class Coordinator {
   plan::RankList SparesThatAreBack(const Job& job) const;
   // Ranks that were lost and have another device in the next layout.
   static void NoteSpared(Job& job, const plan::Layout& next);
+  // Of those where ranks that were lost have devices in the layout one that may not serve any more:
+  // it was fit when the plan was ordered. Empty: there is none.
+  NodeName UnfitNode(const Job& job, const plan::Layout& next) const;
+  void PlanWithout(Job& job, const NodeName& unfit);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);
@@ -358,12 +371,25 @@ class Coordinator {
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
+  // At the end of a hold: what is left may hold all of the state between the last checkpoint and
+  // the last step, and writes another one before its devices are free.
+  bool MaySave(const Job& job) const;
+  static bool IsSaving(const Job& job) {
+    return job.state.ending.has_value() && job.state.ending->wish.queues;
+  }
+  // Behind `step`, that were decided, as far as it is known.
+  static int64_t StepsSince(const Job& job, int64_t step);
+  // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
+  void EndHold(Job& job, const std::string& how);
   // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
-  // Its ranks are ended, its devices are free, and it begins again with `from` once it has others.
-  void QueueAgain(Job& job, const CheckpointSource& from);
+  // It was queued again, and is starting.
+  void QueueAfterLoss(Job& job, const FailureCause& cause);
+  // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
+  // has others.
+  void QueueAgain(Job& job, const std::string& reason);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
@@ -490,6 +516,7 @@ class Coordinator {
   int64_t live_request_bytes_ = 0;
   JobId last_job_;
   NodeTable nodes_;
+  std::set<NodeName> heard_again_;  // were suspect, and their jobs are to be told
   Agenda<NodeName> node_agenda_;
   Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;

@@ -32,7 +32,7 @@ bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
 
 void Coordinator::WishEnd(Job& job, EndWished wish) {
   // The first reason counts; and who waits only for the last checkpoint of all has succeeded.
-  if (job.state.ending.has_value() || job.run->Succeeded()) return;
+  if ((job.state.ending.has_value() && !IsSaving(job)) || job.run->Succeeded()) return;
   if (!MayEndWithCheckpoint(job)) return EndEarly(job, wish);
   Commit(job, std::move(wish));
   WatchEnd(job);
@@ -69,6 +69,7 @@ void Coordinator::TellWishAgain(const Node& node) {
 void Coordinator::EndEarly(Job& job, const EndWished& wish) {
   std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", HowItEnds(job));
   while (!job.run->written.empty()) GiveUpWritten(job, job.run->written.begin()->first);
+  if (wish.queues) return EndHold(job, HowItEnds(job));
   if (!wish.failure.has_value())
     return End(job, JobPhase::kCancelled, std::move(reason), std::nullopt, options_.cancel_grace);
   OnFailure(job,

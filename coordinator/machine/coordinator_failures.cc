@@ -214,7 +214,9 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
   const Policy policy{.may_recover = MayRecover(job),
-                      .may_go_back = MayGoBack(job) || MayTakeCopies(job)};
+                      .may_go_back = MayGoBack(job) || MayTakeCopies(job),
+                      .may_queue = job.state.phase == job::JobPhase::kStarting &&
+                                   job.state.trained && job.run.has_value()};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
   NoteEvidence(job, cause);
@@ -223,7 +225,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       job.recovery->back.contains(cause.rank)) {
     return StartRecovery(job, std::move(cause));
   }
-  constexpr absl::string_view kCourseNames[] = {"fail", "wait", "start_anew", "recover", "go_back"};
+  constexpr absl::string_view kCourseNames[] = {"fail",    "wait",    "start_anew",
+                                                "recover", "go_back", "queue"};
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
                    " failure=", job::ToString(cause.kind),
                    cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
@@ -244,7 +247,10 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       return StartRecovery(job, std::move(cause));
     case Course::kGoBack:
       return GoBack(job, std::move(cause));
+    case Course::kQueue:
+      return QueueAfterLoss(job, std::move(cause));
     case Course::kFail:
+      if (IsSaving(job)) return EndHold(job, cause.message);
       if (cause.kind == FailureKind::kStateLost && MayWaitForState(job))
         return WaitForState(job, std::move(cause));
       return Fail(job, std::move(cause));

@@ -57,22 +57,6 @@ void Coordinator::AdmitNewcomer(Node& node) {
   Admit(node, opened);
 }
 
-void Coordinator::Heard(Node& node, SessionId session) {
-  if (node.session != session) return;
-  node.Heard(now_);
-  NoteDeadline(node);
-  if (!node.newcomer.has_value() || now_ < node.newcomer->since + options_.name_grace) return;
-  const SessionId refused = node.newcomer->opened.session;
-  actions_.push_back(CloseSession{
-      refused,
-      absl::AlreadyExistsError(absl::StrCat(
-          "node ", node.name,
-          " is the name of another worker, which lives; give this one its own (--node)"))});
-  sessions_.erase(refused);
-  node.newcomer.reset();
-  Log(absl::StrCat("node=", node.name, " refused a second worker of its name"));
-}
-
 void Coordinator::Admit(Node& node, const SessionOpened& event) {
   const WorkerHello& hello = event.hello;
   const bool same_process = node.incarnation == hello.incarnation;
@@ -86,6 +70,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     ReplaceProcess(node);
   }
   if (!same_process) node.failed_devices.clear();
+  if (!same_process) node.suspect = false;
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -98,6 +83,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.labels = hello.labels;
   node.version = hello.version;
   node.Heard(now_);
+  EndSuspicion(node);
   node.draining = false;
   node.lost = false;
   NoteDeadline(node);

@@ -11,6 +11,8 @@ namespace phalanx::coordinator {
 
 struct CoordinatorOptions {
   uint64_t store = 0;  // identity of the store; 0: it has none
+  // How often workers are told to say that they live.
+  absl::Duration heartbeat_interval = absl::Seconds(3);
   // Silence, or absence, after which a node has lost its ranks.
   absl::Duration heartbeat_timeout = absl::Seconds(15);
   // Assigned until all ranks are ready: past it the job fails and names those that are not.
@@ -55,6 +57,8 @@ struct CoordinatorOptions {
   // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
   // other events are dropped past it, corrupt samples still counted.
   int64_t rank_events_max = 10'000;
+  // Events of a job that say that nodes of it are silent, or heard again; others are left out.
+  int64_t silence_events_max = 100;
   // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
   int64_t corrupt_bytes_max = 1 << 20;
   // What may wait for the store, and its bytes, before reports that can be spared are spared: steps
@@ -68,5 +72,10 @@ struct CoordinatorOptions {
   // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
   size_t plans_max = 128;
 };
+
+// Silence after which a node with a session is suspect: half of the timeout, and at least two and a
+// half intervals, so that one heartbeat that is missed raises none. Infinite where the timeout
+// leaves no time between.
+absl::Duration SuspectDelay(const CoordinatorOptions& options);
 
 }  // namespace phalanx::coordinator

@@ -136,6 +136,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
         reasons.push_back(
             absl::StrCat("node ", team.node, " is disconnected since ",
                          absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
+      } else if (node != nodes_.end() && node->second.suspect) {
+        reasons.push_back(
+            absl::StrCat("node ", team.node, " is silent since ",
+                         absl::FormatTime(node->second.last_heard, absl::UTCTimeZone())));
       }
     }
   }
@@ -152,6 +156,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     if (!node.Schedulable()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
                                          !node.connected() ? "disconnected"
+                                         : node.suspect    ? "silent"
                                          : node.draining   ? "stopping"
                                                            : "still ending ranks of before"));
       if (!node.connected()) continue;

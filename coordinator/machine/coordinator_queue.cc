@@ -233,7 +233,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
                                  .returned = std::move(returned),
-                                 .unfit = std::move(unfit)});
+                                 .unfit = std::move(unfit),
+                                 .any_rung = IsSaving(job)});
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
@@ -295,11 +296,12 @@ void Coordinator::On(const PlanComputed& event) {
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     if (event.plan.ok()) {
-      return OnFailure(
-          job, {.kind = FailureKind::kNodeLost,
-                .node = gone->node,
-                .message = absl::StrCat("node ", gone->node, " went away while the plan was made"),
-                .time = now_});
+      return OnFailure(job,
+                       {.kind = FailureKind::kNodeLost,
+                        .node = gone->node,
+                        .message = absl::StrCat("node ", gone->node,
+                                                " went away, or silent, while the plan was made"),
+                        .time = now_});
     }
     return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
                            .message = std::string(event.plan.status().message()),

@@ -327,6 +327,10 @@ void Coordinator::StartNextEpoch(Job& job) {
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+  if (plan.ok()) {
+    if (const NodeName gone = UnfitNode(job, plan->layout); !gone.empty())
+      return PlanWithout(job, gone);
+  }
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
   if (!job.returning.empty()) return OnReturnPlanned(job, plan);

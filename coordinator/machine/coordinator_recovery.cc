@@ -94,9 +94,11 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     const bool apart = job.recovery->stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
                        cause.kind == FailureKind::kPeerLost;
     if (lost.empty() && !apart) return;
+    if (IsSaving(job)) return EndHold(job, cause.message);
     if (apart && ++job.recovery->tries > kTriesMax) return FailApart(job, std::move(cause));
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
+  if (IsSaving(job)) return EndHold(job, cause.message);
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
     if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
     AwaitQuiet(job, cause);
@@ -135,6 +137,7 @@ plan::RankList Coordinator::LostOfLayout(const Job& job) {
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
+  if (!plan.ok() && IsSaving(job)) return EndHold(job, std::string(plan.status().message()));
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {
     if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
@@ -274,7 +277,10 @@ void Coordinator::TellBegin(const Job& job, const Team& team) {
   // Also where no rank of the epoch is: its daemon keeps reports of the one before until then.
   if (!job.run->HasWork(team) && !node->second.connected()) return;
   Tell(job, NodeCommand{team.node, node->second.incarnation,
-                        BeginEpoch{job.state.id, job.state.epoch, *job.state.start}});
+                        BeginEpoch{.job = job.state.id,
+                                   .epoch = job.state.epoch,
+                                   .start = *job.state.start,
+                                   .ends = IsSaving(job)}});
 }
 
 // An order may have been lost with a coordinator before this one.

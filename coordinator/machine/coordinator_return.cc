@@ -68,6 +68,40 @@ plan::RankList Coordinator::SparesThatAreBack(const Job& job) const {
   return back;
 }
 
+NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const {
+  plan::RankList anew = job.state.layout->lost;
+  if (job.recovery.has_value()) {
+    for (const int32_t rank : job.recovery->lost) anew.push_back(Rank{rank});
+  }
+  std::erase_if(anew, [&next](Rank rank) { return Contains(next.lost, rank); });
+  if (anew.empty()) return {};
+  const Run run = MakeRun(next);
+  for (const Rank rank : anew) {
+    const Team* team = run.TeamOfRank(rank.value);
+    if (team == nullptr) continue;
+    const auto node = nodes_.find(team->node);
+    if (node == nodes_.end() || !node->second.Schedulable() ||
+        node->second.failed_devices.contains(team->DeviceOf(rank.value))) {
+      return team->node;
+    }
+  }
+  return {};
+}
+
+void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
+  Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
+                   " plans again reason=\"node ", unfit, " may not serve any more\""));
+  const bool returns = !std::exchange(job.returning, {}).empty();
+  if (!job.recovery.has_value()) return;  // considered again with the next step
+  if (returns) {
+    job.recovery->tried.clear();
+    return WaitForLost(job,
+                       absl::UnavailableError(absl::StrCat("node ", unfit, " is silent or away")));
+  }
+  if (job.recovery->goes_back) return OrderGoBack(job);
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
+}
+
 void Coordinator::NoteSpared(Job& job, const plan::Layout& next) {
   Recovery& recovery = *job.recovery;
   for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {

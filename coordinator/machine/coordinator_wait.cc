@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
@@ -46,14 +47,64 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
   if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
-  FailureCause cause = job.recovery.has_value() ? job.recovery->cause : FailureCause{};
-  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
-  const auto from = LastCheckpoint(job);
-  if (from.has_value()) return QueueAgain(job, *from);
-  absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ",
-                  absl::FormatDuration(job.state.request->hold),
-                  ", and there is no checkpoint to start again from");
+  if (BudgetIsSpent(job))
+    return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
+  if (!MaySave(job)) return EndHold(job, "");
+  Commit(job, EndWished{.queues = true});
+  WatchEnd(job);
+  job.returning.clear();
+  job.recovery->stage = Recovery::Stage::kPlanning;
+  DropPlanning(job);
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+}
+
+bool Coordinator::MaySave(const Job& job) const {
+  // What goes back has lost state.
+  if (!MayEndWithCheckpoint(job) || !job.recovery.has_value() || job.recovery->goes_back)
+    return false;
+  const std::optional<CheckpointSource> last = LastCheckpoint(job);
+  return StepsSince(job, last.has_value() ? last->step : 0) > 0;
+}
+
+int64_t Coordinator::StepsSince(const Job& job, int64_t step) {
+  int64_t decided = 0;
+  if (job.last_step.has_value()) decided = job.last_step->step;
+  if (job.state.decided.has_value()) decided = std::max(decided, job.state.decided->step());
+  return decided - step;
+}
+
+void Coordinator::EndHold(Job& job, const std::string& how) {
+  const std::string hold = absl::FormatDuration(job.state.request->hold);
+  if (const auto from = LastCheckpoint(job); from.has_value()) {
+    std::string reason = absl::StrCat("not enough came back within ", hold,
+                                      ": its devices are free, and it waits for others, to go on "
+                                      "behind step ",
+                                      from->step);
+    if (const int64_t lost = StepsSince(job, from->step); lost > 0) {
+      absl::StrAppend(&reason, "; ", lost, lost == 1 ? " step" : " steps", " since are done again",
+                      how.empty() ? "" : absl::StrCat(": ", how));
+    }
+    return QueueAgain(job, reason);
+  }
+  FailureCause cause;
+  if (job.incident.has_value()) cause = job.incident->cause;
+  if (job.recovery.has_value()) cause = job.recovery->cause;
+  absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ", hold,
+                  ", and there is no checkpoint to start again from",
+                  how.empty() ? "" : absl::StrCat(": ", how));
   Fail(job, std::move(cause));
+}
+
+void Coordinator::QueueAfterLoss(Job& job, const FailureCause& cause) {
+  if (BudgetIsSpent(job)) return FailOfBudget(job, cause);
+  Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
+                            cause.message, job.state.epoch});
+  const Team* team = job.run->TeamOfRank(cause.rank);
+  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+  if (cause.kind == job::FailureKind::kDeviceFailed && node != nodes_.end())
+    node->second.failed_devices.insert(team->DeviceOf(cause.rank));
+  const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
+  QueueAgain(job, absl::StrCat(lines.front(), " before it trained again: it waits for devices"));
 }
 
 bool Coordinator::MayWaitForState(const Job& job) const {
@@ -89,12 +140,9 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   WaitForLost(job, absl::FailedPreconditionError(why));
 }
 
-void Coordinator::QueueAgain(Job& job, const CheckpointSource& from) {
+void Coordinator::QueueAgain(Job& job, const std::string& reason) {
   job.recovery.reset();
   StoreLastStep(job);
-  const std::string reason = absl::StrCat(
-      "not enough came back within ", absl::FormatDuration(job.state.request->hold),
-      ": its devices are free, and it waits for others, to go on behind step ", from.step);
   CloseIncident(job, reason);
   TellIncidents(job);
   Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});

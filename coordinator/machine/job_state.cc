@@ -48,7 +48,9 @@ class Applier {
     state_.reason = body.reason;
     state_.failure = body.failure;
     state_.queued_again = body.phase == job::JobPhase::kQueued;
+    state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
+      state_.ending.reset();
       state_.recoveries.push_back(time_);
       if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
     }
@@ -129,9 +131,12 @@ class Applier {
     state_.ended_step = step;
   }
   void operator()(const EndWished& body) {
-    if (state_.ending.has_value() || state_.phase != job::JobPhase::kRunning) return;
+    const bool ends = state_.ending.has_value() && !state_.ending->wish.queues;
+    if (ends || state_.phase != job::JobPhase::kRunning) return;
     state_.ending = {body, time_};
-    state_.reason = absl::StrCat(ReasonOf(body, *state_.request), ": it ends with a checkpoint");
+    state_.reason = absl::StrCat(ReasonOf(body, *state_.request),
+                                 body.queues ? ": its state is saved before its devices are free"
+                                             : ": it ends with a checkpoint");
     Add("EndWished", state_.reason);
   }
 
@@ -210,6 +215,9 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
 }
 
 std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
+  if (wish.queues) {
+    return absl::StrCat("not enough came back within ", absl::FormatDuration(request.hold));
+  }
   if (wish.failure == job::FailureKind::kTimeLimit)
     return absl::StrCat("its time_limit of ", absl::FormatDuration(request.time_limit),
                         " is reached");

@@ -25,6 +25,7 @@ struct JobState {
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
   bool queued_again = false;  // its epoch is over, and the next one has no layout yet
+  bool trained = false;       // its ranks have all been ready, in this epoch or in one before
   Epoch epoch;
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout

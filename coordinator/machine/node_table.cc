@@ -34,6 +34,7 @@ bool Node::Idle() const {
 NodeView Node::View() const {
   return {.name = name,
           .connected = connected(),
+          .suspect = connected() && suspect,
           .draining = draining,
           .device_kind = device_kind,
           .device_jobs = device_jobs,

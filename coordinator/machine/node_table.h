@@ -44,6 +44,7 @@ struct Node {
   Instant disconnected_at;  // while not
   absl::Duration excused;   // of the time since then: this coordinator did not run
   bool draining = false;
+  bool suspect = false;              // silent for long, and not heard nor lost since
   bool lost = false;                 // silent or away for longer than the heartbeat timeout
   std::set<int32_t> failed_devices;  // of this process, that are not to be used again
   uint64_t last_command_number = 0;
@@ -60,7 +61,8 @@ struct Node {
     last_heard = now;
     excused = absl::ZeroDuration();
   }
-  bool Schedulable() const { return connected() && !draining && foreign.empty(); }
+  // Whether anything new may be placed on it.
+  bool Schedulable() const { return connected() && !suspect && !draining && foreign.empty(); }
   // No job has it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;

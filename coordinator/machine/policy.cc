@@ -103,6 +103,25 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
           absl::StrCat("this release does not recover from ", job::ToString(loss.kind))};
 }
 
+// Whether other devices, or another start on the same ones, may do better.
+bool MayDoBetter(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::kNodeLost:
+    case FailureKind::kNodeUnreachable:
+    case FailureKind::kRanksLost:
+    case FailureKind::kRankKilled:
+    case FailureKind::kRankCrashed:
+    case FailureKind::kRankExited:
+    case FailureKind::kRankHung:
+    case FailureKind::kPeerLost:
+    case FailureKind::kDeviceFailed:
+    case FailureKind::kStartFailed:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Remedy RemedyFor(const Policy& policy, const Run& run, absl::Span<const Loss> losses,
@@ -110,6 +129,8 @@ Remedy RemedyFor(const Policy& policy, const Run& run, absl::Span<const Loss> lo
   Remedy remedy;
   for (const Loss& loss : losses) {
     remedy = RemedyOf(policy, run, loss, cluster);
+    if (remedy.course == Course::kFail && policy.may_queue && MayDoBetter(loss.kind))
+      remedy = {Course::kQueue, "it has trained before, so it waits for devices again"};
     if (remedy.course == Course::kFail) break;
   }
   return remedy;

@@ -2,7 +2,8 @@
 //
 // One pure function over the closed list of failures (core/job/failure.h). The courses that this
 // release can take: let the job fail, wait for what is missing, start an epoch anew that no rank
-// has trained in, go on without what is lost, and go back to a checkpoint. Whoever sees a failure
+// has trained in, go on without what is lost, go back to a checkpoint, and go back to the queue
+// before that. Whoever sees a failure
 // names its cause; RemedyFor alone says what follows, and Coordinator::OnFailure carries it out.
 #pragma once
 
@@ -21,6 +22,7 @@ struct Policy {
   bool may_wait = true;
   bool may_recover = false;  // training may go on without a rank, from where it stands
   bool may_go_back = false;  // to a checkpoint, or to the beginning if nothing is decided yet
+  bool may_queue = false;    // it is starting again: no rank of its epoch has trained
 };
 
 // One failure. `node` is empty where it has none.
@@ -29,7 +31,7 @@ struct Loss {
   NodeName node;
 };
 
-enum class Course : uint8_t { kFail, kWait, kStartAnew, kRecover, kGoBack };
+enum class Course : uint8_t { kFail, kWait, kStartAnew, kRecover, kGoBack, kQueue };
 
 struct Remedy {
   Course course = Course::kFail;

@@ -205,6 +205,9 @@ struct EndWished {
   // What the job then fails with, kTimeLimit or kNodeStopped; nullopt: it is cancelled.
   std::optional<job::FailureKind> failure;
   NodeName node;  // of kNodeStopped
+  // Neither of these: recovery.hold is over, and the job waits in the queue for other devices. Its
+  // ranks do no step more; a layout that no rung of its ladder allows may hold its state for that.
+  bool queues = false;
 };
 
 // All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored

@@ -165,6 +165,7 @@ std::string Metrics::Text(const Gauges& gauges) {
         .Set(found == gauges.jobs.end() ? 0 : static_cast<double>(found->second));
   }
   series_->nodes.Add({{"state", "ready"}}).Set(static_cast<double>(gauges.nodes_ready));
+  series_->nodes.Add({{"state", "suspect"}}).Set(static_cast<double>(gauges.nodes_suspect));
   series_->nodes.Add({{"state", "disconnected"}})
       .Set(static_cast<double>(gauges.nodes_disconnected));
   series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));

@@ -20,7 +20,7 @@ namespace phalanx::coordinator {
 // State at the moment of a scrape.
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
-  int64_t nodes_ready = 0, nodes_disconnected = 0;
+  int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
   int64_t devices_free = 0, devices_used = 0;
   int64_t sessions = 0, watchers = 0;
   int64_t inbox = 0;

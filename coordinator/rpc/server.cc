@@ -39,6 +39,7 @@ class ServerImpl final : public Server {
 
   absl::Status Begin(std::unique_ptr<Backend> backend) {
     DriverOptions driver = options_.driver;
+    driver.machine.heartbeat_interval = options_.sessions.heartbeat_interval;
     driver.machine.heartbeat_timeout = options_.sessions.heartbeat_timeout;
     driver.machine.store = options_.sessions.store;
     if (!driver.plan) {

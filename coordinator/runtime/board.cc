@@ -443,7 +443,7 @@ void Board::Count(Gauges& gauges) const {
       ++gauges.nodes_disconnected;
       continue;
     }
-    ++gauges.nodes_ready;
+    ++(entry.view->suspect ? gauges.nodes_suspect : gauges.nodes_ready);
     for (JobId holder : entry.view->device_jobs) {
       ++(holder == JobId{} ? gauges.devices_free : gauges.devices_used);
     }

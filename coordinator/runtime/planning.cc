@@ -103,7 +103,7 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
                                         const std::optional<Shared<plan::Layout>>& layout,
                                         absl::Span<const Rank> lost,
                                         absl::Span<const Rank> returned,
-                                        absl::Span<const Rank> unfit) {
+                                        absl::Span<const Rank> unfit, bool any_rung) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
@@ -116,7 +116,11 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
       plan::Change change{.lost = {lost.begin(), lost.end()},
                           .unfit = {unfit.begin(), unfit.end()}};
       for (const Rank rank : returned) change.returned.emplace(rank, plan.DeviceOf(rank));
+      if (any_rung) plan.spec.recovery.ladder = job::AllRungs();
       ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, limits));
+      if (any_rung) {  // ranks make it of the document as it is
+        ASSIGN_OR_RETURN(next, plan::Expand(read.spec, std::move(next.layout)));
+      }
       changes = plan::ChangesBetween(plan, next);
       plan = std::move(next);
     }
@@ -140,7 +144,7 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost, order.returned, order.unfit);
+                     order.lost, order.returned, order.unfit, order.any_rung);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -182,7 +186,8 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .device_memory = view.device_memory,
               .host_memory = view.host_memory,
               .labels = view.labels,
-              .draining = view.draining};
+              .draining = view.draining,
+              .suspect = view.suspect};
     if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
     empty.emplace(view.name, std::move(node));
   }

@@ -102,6 +102,7 @@ class Encoder {
     v1::EndWished* to = out_.mutable_end_wished();
     if (body.failure.has_value()) to->set_failure(static_cast<v1::FailureKind>(*body.failure));
     to->set_node(body.node);
+    to->set_queues(body.queues);
   }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
@@ -249,7 +250,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       return record;
     case v1::JournalRecord::kEndWished:
       record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
-                              .node = from.end_wished().node()};
+                              .node = from.end_wished().node(),
+                              .queues = from.end_wished().queues()};
       return record;
     case v1::JournalRecord::kEpochBegan: {
       std::optional<EpochStart> start = FromProto(from.epoch_began().begins());

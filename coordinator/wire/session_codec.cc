@@ -78,6 +78,7 @@ class CommandEncoder {
     to->set_job(command.job.value);
     to->set_epoch(command.epoch.value);
     ToProto(command.start, to->mutable_begins());
+    to->set_ends(command.ends);
     if (!command.copies.has_value()) return;
     v1::CopiesSource* copies = to->mutable_copies();
     copies->set_epoch(command.copies->epoch.value);

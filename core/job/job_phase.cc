@@ -16,7 +16,7 @@ bool MayMove(JobPhase from, JobPhase to) {
   if (IsTerminal(from)) return false;
   switch (to) {
     case JobPhase::kQueued:
-      return from == JobPhase::kRunning;
+      return from == JobPhase::kStarting || from == JobPhase::kRunning;
     case JobPhase::kStarting:
       return from == JobPhase::kQueued;
     case JobPhase::kRunning:

@@ -5,7 +5,8 @@
 //       \----------\---------------> FAILED | CANCELLED
 //
 // The last three are terminal: a job never leaves them. A running job is queued again that has
-// waited too long for what it lost, and starts from its last checkpoint.
+// waited too long for what it lost, and starts from its last checkpoint; so is one that loses ranks
+// while it starts from there.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@
 #include "core/plan/shares.h"
 #include "core/schedule/choice.h"
 #include "core/schedule/losses.h"
+#include "core/schedule/tolerance.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -162,6 +163,13 @@ std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layou
   return candidate;
 }
 
+// What losing devices of the plan costs, as notes of it.
+void NoteRisks(const Losses& losses, const plan::MemoryLimits& limits, plan::Plan* plan) {
+  for (std::string& risk : RisksOf(*plan, losses)) plan->notes.push_back(std::move(risk));
+  for (std::string& one : IntoleranceOf(*plan, losses, limits))
+    plan->notes.push_back(std::move(one));
+}
+
 // `misfit`, or, if the mirrors that the job asks for by name are what does not fit, that.
 absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
                        const plan::MemoryLimits& limits, const absl::Status& misfit) {
@@ -195,13 +203,13 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
   LeaveOut(dropped, &base);
   // Of those that fit the first under which the fewest losses are too much.
   std::optional<plan::Plan> best;
-  size_t fewest = 0;
+  Losses of_best;
   std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
     std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, limits);
     if (!candidate.has_value()) continue;
     plan::Plan& plan = candidate->plan;
-    const Losses losses = LossesOf(plan, limits);
+    Losses losses = LossesOf(plan, limits);
     // Nothing that is lowered gives state a second home, or a module another replica.
     const auto of_memory = std::find_if(losses.costly.begin(), losses.costly.end(),
                                         [](const Loss& loss) { return loss.of_memory; });
@@ -209,8 +217,8 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
     if (why.empty() && of_memory != losses.costly.end()) {
       why = absl::StrCat("without ", DeviceOf(plan, of_memory->rank), ", ", of_memory->trouble);
     }
-    if (!best.has_value() || losses.costly.size() < fewest) {
-      fewest = losses.costly.size();
+    const bool has_of_memory = of_memory != losses.costly.end();
+    if (!best.has_value() || losses.costly.size() < of_best.costly.size()) {
       plan.candidates = as_written.candidates;
       plan.notes = NotesOf(spec, lowering, MovesHomes(base, plan.layout), why);
       for (const Dropped& one : dropped) plan.notes.push_back(NoteOf(spec, one));
@@ -219,13 +227,14 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
         plan.notes.push_back(NoteOf(spec, one));
       }
       plan.lowering_notes = plan.notes.size();
-      for (std::string& risk : RisksOf(plan, losses)) plan.notes.push_back(std::move(risk));
       best = std::move(plan);
+      of_best = std::move(losses);
     }
-    if (of_memory == losses.costly.end()) break;
+    if (!has_of_memory) break;
   }
-  if (best.has_value()) return *std::move(best);
-  return OfMirrors(spec, as_written, limits, fits);
+  if (!best.has_value()) return OfMirrors(spec, as_written, limits, fits);
+  NoteRisks(of_best, limits, &*best);
+  return *std::move(best);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
@@ -234,8 +243,7 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
       plan::Plan plan,
       AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits));
   if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
-  for (std::string& risk : RisksOf(plan, LossesOf(plan, limits)))
-    plan.notes.push_back(std::move(risk));
+  NoteRisks(LossesOf(plan, limits), limits, &plan);
   return plan;
 }
 

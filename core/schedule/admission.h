@@ -31,7 +31,8 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 
 // As PlanJob. `limits`: of the cluster's devices and nodes, in its order. The plan's notes have a
 // sentence of what was lowered ("batch.micro is 2 instead of 4: without node-0/1 ...") and of what
-// cannot be tolerated ("losing device node-0/3 costs up to 50 steps: ..."), of second homes that
+// cannot be tolerated ("losing device node-0/3 costs up to 50 steps: ..."), of each module that
+// tolerates no loss (tolerance.h), of second homes that
 // are left out ("optimizer state of module X has no second home: node-0 needs 96.0 GiB of host
 // memory for second homes of optimizer state and has 64.0 GiB"), and of several nodes, which of
 // them has all homes of some state.

@@ -96,23 +96,6 @@ int64_t StepsWithoutHomes(const plan::Plan& plan) {
   return every > 0 && every < plan.spec.steps ? every : -1;
 }
 
-// Whether optimizer state that a rank is a home of has another one.
-bool HasSecondHomes(const plan::Plan& plan, Rank rank) {
-  if (plan::CopiesToHost(plan)) return true;
-  const std::vector<plan::Place> places = plan.PlacesOf(rank);
-  return std::all_of(places.begin(), places.end(), [&](const plan::Place& place) {
-    if (plan::IsMirrored(plan, place.module) ||
-        !job::TraitsOf(plan.module_spec(place.module).architecture).known()) {
-      return true;
-    }
-    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
-    for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-      if (module.TrainsOf(place.pp, chunk).weights) return false;
-    }
-    return true;
-  });
-}
-
 // Of what is left, while state moves there.
 std::vector<plan::MemoryEstimate> NeedsOfMoving(const plan::Plan& left) {
   std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(left);
@@ -152,7 +135,11 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
     if (!LeavesHomesOpen(plan.spec)) return costs(shortage->text);
     loss.homeless = shortage->text;
   }
-  if (!HasSecondHomes(plan, rank)) return costs("a part of the optimizer state has no second home");
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  if (std::any_of(places.begin(), places.end(),
+                  [&plan](const plan::Place& place) { return HasOneHome(plan, place); })) {
+    return costs("a part of the optimizer state has no second home");
+  }
   return loss;
 }
 
@@ -238,6 +225,18 @@ std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
 
 }  // namespace
 
+bool HasOneHome(const plan::Plan& plan, const plan::Place& place) {
+  if (plan::CopiesToHost(plan) || plan::IsMirrored(plan, place.module) ||
+      !job::TraitsOf(plan.module_spec(place.module).architecture).known()) {
+    return false;
+  }
+  const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+    if (module.TrainsOf(place.pp, chunk).weights) return true;
+  }
+  return false;
+}
+
 std::string DeviceOf(const plan::Plan& plan, Rank rank) {
   const plan::Device device = plan.DeviceOf(rank);
   return absl::StrCat(device.node, "/", device.index);
@@ -249,7 +248,8 @@ bool LeavesHomesOpen(const job::JobSpec& spec) {
 
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
   Losses losses;
-  for (const Rank rank : KindsOfDevices(plan, limits)) {
+  losses.looked_at = KindsOfDevices(plan, limits);
+  for (const Rank rank : losses.looked_at) {
     Loss loss = LossOf(plan, rank, limits);
     if (!loss.trouble.empty()) {
       losses.costly.push_back(std::move(loss));

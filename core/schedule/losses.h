@@ -27,6 +27,7 @@ struct Loss {
 // Of those devices whose loss comes to the same one or two are looked at; of large plans, of some
 // of these kinds.
 struct Losses {
+  plan::RankList looked_at;
   std::vector<Loss> costly;  // that training does not survive where it stands, the dearest first
   std::optional<Loss> homeless;  // the first that it survives without some second home
 };
@@ -39,6 +40,9 @@ std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses);
 // fits.
 std::optional<std::string> RiskOfMoving(const plan::Plan& left,
                                         const std::vector<int64_t>& devices);
+
+// Whether there is optimizer state of which the rank at the place is the only home.
+bool HasOneHome(const plan::Plan& plan, const plan::Place& place);
 
 // "node-0/3".
 std::string DeviceOf(const plan::Plan& plan, Rank rank);

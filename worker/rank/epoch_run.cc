@@ -215,6 +215,7 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   if (order_.device_kind() == "gpu") options.warm = &kept_.warm;
   if (goes_on()) {
     options.start = start_;
+    if (ends_at_start_) options.last_step = start_.decision.step;
   } else if (manifest_.has_value()) {
     options.start = checkpoint::StartOf(*manifest_);
   }
@@ -299,7 +300,8 @@ absl::Status EpochRun::Train() {
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
-  // The epoch before may have ended with its last step decided and that checkpoint not written.
+  // The epoch before may have ended with its last step decided and that checkpoint not written, or
+  // this one is to save what is left of the job's state and does no step.
   const bool nothing_left = goes_on() && start_.decision.step == trainer_->last_step();
   if (trainer_->ends_early() || trainer_->last_step() >= first_step_ || nothing_left) {
     // Nothing comes behind the last update that its copy could keep waiting.

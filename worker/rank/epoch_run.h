@@ -206,7 +206,8 @@ class EpochRun {
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   double connected_after_ = 0, state_after_ = 0;  // seconds since then
   bool safe_told_ = false;
-  train::Start start_;  // of an epoch that goes on
+  train::Start start_;          // of an epoch that goes on
+  bool ends_at_start_ = false;  // it writes a checkpoint of that, and does no step
   int64_t first_step_ = 1;
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;

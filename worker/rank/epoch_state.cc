@@ -43,6 +43,7 @@ absl::Status EpochRun::AwaitBegin() {
   }
   RETURN_IF_ERROR(stopped_);
   ASSIGN_OR_RETURN(start_, StartOf(told_->begins()));
+  ends_at_start_ = told_->ends();
   return absl::OkStatus();
 }
 

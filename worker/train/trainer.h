@@ -60,6 +60,7 @@ struct TrainerOptions {
   int64_t length_multiple = 1;  // of a microbatch's padded length (batches.h)
   // The state has trained before: it goes on from here. Absent: it holds initial values.
   std::optional<Start> start;
+  int64_t last_step = 0;  // 0: the job's; not before `start`
   // The longest that the decision of a step may take once all of the step is enqueued.
   absl::Duration decision_timeout = absl::Minutes(10);
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
@@ -111,7 +112,7 @@ class Trainer {
         state_(state),
         options_(options),
         callbacks_(std::move(callbacks)),
-        last_step_(plan.spec.steps) {}
+        last_step_(options.last_step > 0 ? options.last_step : plan.spec.steps) {}
   absl::Status WarmUp();
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.

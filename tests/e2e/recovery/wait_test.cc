@@ -82,5 +82,36 @@ TEST(HoldTest, JobThatHasWaitedTooLong_IsQueuedAndGoesOnElsewhere) {
   ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
 }
 
+// Both replicas have all of the state, and no checkpoint was due: without the one that the other
+// replica writes there would be nothing to go on from.
+TEST(HoldTest, StateThatIsLeft_IsSavedBeforeTheDevicesAreFree) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 1});
+  support::Process& lost = cluster.AddWorker("b", 1);
+  const auto options = [](const std::string& name) {
+    JobOptions job = Job(name);
+    job.language = "ranks: 2";
+    job.checkpoint = "{every: 100, directory: checkpoints-" + name + "}";
+    job.recovery = "{ladder: [wait], hold: 1s}";
+    return job;
+  };
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options("whole"))).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  const int64_t job = cluster.Submit(Document(data, options("hit"))).id();
+  cluster.AwaitStep(job, 3);
+  lost.Signal(SIGKILL);
+  lost.Wait();
+  const v1::JobStatus queued = cluster.Await(job, [](const v1::JobStatus& status) {
+    return status.phase() == v1::JOB_PHASE_QUEUED || status.phase() == v1::JOB_PHASE_FAILED;
+  });
+  ASSERT_EQ(queued.phase(), v1::JOB_PHASE_QUEUED) << queued.reason();
+  EXPECT_THAT(queued.reason(), Not(HasSubstr("done again")));
+  EXPECT_GE(queued.last_checkpoint().step(), queued.last_step().step());
+  cluster.AddWorker("c", 1);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

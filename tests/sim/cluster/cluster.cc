@@ -17,6 +17,7 @@ coordinator::CoordinatorOptions OptionsOf(Timeline& timeline) {
   coordinator::CoordinatorOptions options;
   options.store = kStore;
   options.start_timeout = absl::Seconds(30 + static_cast<int64_t>(timeline.Below(570)));
+  options.heartbeat_interval = absl::Seconds(1);
   options.heartbeat_timeout = absl::Seconds(5 + static_cast<int64_t>(timeline.Below(15)));
   return options;
 }

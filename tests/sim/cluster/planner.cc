@@ -143,6 +143,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
   for (const Rank rank : order.lost) absl::StrAppend(&key, "\n-", rank.value);
   for (const Rank rank : order.returned) absl::StrAppend(&key, "\n+", rank.value);
   for (const Rank place : order.unfit) absl::StrAppend(&key, "\n!", place.value);
+  if (order.any_rung) absl::StrAppend(&key, "\nany rung");
   const auto known = plans_.find(key);
   absl::StatusOr<coordinator::PlanSummary> plan =
       known != plans_.end() ? known->second : coordinator::PlanJobOf(order);

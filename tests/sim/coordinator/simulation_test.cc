@@ -22,7 +22,7 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
   const int64_t first = only >= 0 ? only : 1;
   const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 400);
-  int64_t crashes = 0, ended = 0, succeeded = 0, ended_early = 0;
+  int64_t crashes = 0, ended = 0, succeeded = 0, ended_early = 0, suspicions = 0;
   for (int64_t seed = first; seed < first + count; ++seed) {
     World world(static_cast<uint64_t>(seed));
     for (int i = 0; i < kActions && world.violations().empty(); ++i) world.Act();
@@ -36,12 +36,14 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
     ended += world.ended();
     succeeded += world.succeeded();
     ended_early += world.ended_early();
+    suspicions += world.suspicions();
   }
   if (only < 0) {
     EXPECT_GT(crashes, count) << "the faults are too rare to mean anything";
     EXPECT_GT(ended, 5 * count) << "too few jobs get anywhere";
     EXPECT_GT(succeeded, count) << "too few jobs train to their end";
     EXPECT_GT(ended_early, count / 40) << "too few jobs end early with a checkpoint";
+    EXPECT_GT(suspicions, count / 4) << "too few nodes fall silent";
   }
 }
 

@@ -36,6 +36,7 @@ World::World(uint64_t seed) : prng_(seed) {
   options_.store = kStore;
   options_.live_jobs_max = 1 + static_cast<int64_t>(prng_.Below(8));
   options_.start_timeout = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(600)));
+  options_.heartbeat_interval = absl::Seconds(1);
   options_.heartbeat_timeout = absl::Seconds(3 + static_cast<int64_t>(prng_.Below(20)));
   const uint64_t count = 1 + prng_.Below(4);
   for (uint64_t i = 0; i < count; ++i) {
@@ -106,8 +107,14 @@ void World::PlanOne() {
   const ComputePlan order = std::move(plans_.front());
   plans_.erase(plans_.begin());
   CheckHostMemory(order);
+  JobId begins;  // a queued job, should the plan be of one
+  for (const auto& [id, job] : machine_->jobs()) {
+    if (job.planning.has_value() && job.planning->number == order.number && !job.run.has_value())
+      begins = id;
+  }
   Take(machine_->Step(now_, PlanComputed{order.number, PlanFor(order)}));
   Check();
+  if (begins != JobId{}) CheckPlacement(machine_->jobs().at(begins));
 }
 
 void World::Take(std::vector<Action> actions) {
@@ -127,6 +134,8 @@ void World::Take(const Action& action) {
     records_.push_back(store->record);
   } else if (const auto* plan = std::get_if<ComputePlan>(&action)) {
     plans_.push_back(*plan);
+  } else if (const auto* node = std::get_if<PublishNode>(&action)) {
+    if (node->node->suspect) ++suspicions_;
   } else if (const auto* welcome = std::get_if<SendWelcome>(&action)) {
     if (Stream* stream = stream_of(welcome->session)) {
       stream->down.push_back(agent::SessionWelcomed{stream->number, absl::Seconds(1),
@@ -253,6 +262,15 @@ void World::CheckHostMemory(const ComputePlan& order) {
   }
 }
 
+// Nothing begins on a node that has gone away, silent or about to stop while the plan was made.
+void World::CheckPlacement(const Coordinator::Job& job) {
+  if (!job.run.has_value()) return;
+  for (const Team& team : job.run->teams) {
+    if (!machine_->nodes().at(team.node).Schedulable())
+      Violate(absl::StrCat(ToString(job.state.id), " begins on ", team.node));
+  }
+}
+
 void World::CheckCharges() {
   for (const auto& [name, node] : machine_->nodes()) {
     for (const auto& [job, bytes] : node.charged) {
@@ -344,14 +362,15 @@ void World::Stall() {
     }
   }
   now_ = end;
-  const auto lost = [this] {
-    return std::count_if(machine_->nodes().begin(), machine_->nodes().end(),
-                         [](const auto& entry) { return entry.second.lost; });
+  const auto blamed = [this] {
+    return std::count_if(machine_->nodes().begin(), machine_->nodes().end(), [](const auto& entry) {
+      return entry.second.lost || entry.second.suspect;
+    });
   };
-  const auto before = lost();
+  const auto before = blamed();
   Feed(Stalled{duration});
   Feed(DeadlineReached{});
-  if (lost() > before) Violate("a node is lost because the coordinator did not run");
+  if (blamed() > before) Violate("a node is suspect, or lost, because the coordinator did not run");
 }
 
 void World::Submit() {

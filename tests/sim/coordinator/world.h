@@ -75,6 +75,7 @@ class World {
   uint64_t fingerprint() const { return fingerprint_; }
   std::string Describe() const;
   int64_t crashes() const { return crashes_; }
+  int64_t suspicions() const { return suspicions_; }  // of nodes, as they were published
   int64_t ended() const;
   int64_t succeeded() const;
   int64_t ended_early() const;  // with a checkpoint
@@ -88,6 +89,7 @@ class World {
   void Check();
   void CheckDeadlines();
   void CheckHostMemory(const ComputePlan& order);
+  void CheckPlacement(const Coordinator::Job& job);
   void CheckCharges();
   void CheckReplay();
   void PlanOne();
@@ -137,7 +139,7 @@ class World {
   std::map<JobId, JobView> published_;
   std::vector<std::string> violations_;
   uint64_t fingerprint_ = 0;
-  int64_t crashes_ = 0;
+  int64_t crashes_ = 0, suspicions_ = 0;
 };
 
 }  // namespace phalanx::coordinator

@@ -35,7 +35,8 @@ std::vector<bool> WorkOf(const plan::Layout& layout, size_t ranks) {
 
 LightCluster::LightCluster(LightOptions options)
     : options_(std::move(options)),
-      host_(timeline_, {.heartbeat_timeout = options_.heartbeat_timeout}),
+      host_(timeline_, {.heartbeat_interval = options_.heartbeat_timeout,
+                        .heartbeat_timeout = options_.heartbeat_timeout}),
       nodes_(static_cast<size_t>(options_.workload.nodes)),
       devices_(static_cast<size_t>(options_.workload.devices())) {
   host_.send = [this](const coordinator::SendCommand& order) { OnCommand(order); };

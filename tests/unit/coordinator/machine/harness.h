@@ -83,7 +83,8 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
-      if (absl::StartsWith(order.request->document.text, "needs every rank") && !order.lost.empty())
+      if (absl::StartsWith(order.request->document.text, "needs every rank") &&
+          !order.lost.empty() && !order.any_rung)
         plan = absl::FailedPreconditionError("no replica of module language is left");
       if (order.request->document.text == "fits whole" && !order.lost.empty())
         plan = absl::InvalidArgumentError("rank 0 needs 2 GiB");
@@ -110,7 +111,7 @@ class Harness {
     if (!lost.empty()) absl::StrAppend(&plan.digest, " without ", lost.size());
     if (here() != before) plan.changes = {{"language", -1, before, here()}};
   }
-  // The last place of the one node, for the first rank that is lost.
+  // The last place of all, for the first rank that is lost.
   static void TakeSpare(const ComputePlan& order, plan::Layout& layout) {
     const Rank spare{order.request->devices - 1};
     const auto has = [spare](const plan::RankList& ranks) {
@@ -118,8 +119,19 @@ class Harness {
     };
     if (order.lost.empty() || has(order.unfit) || has(layout.lost)) return;
     const Rank hit = order.lost.front();
-    std::vector<int32_t>& devices = layout.nodes.front().devices;
-    std::swap(devices[static_cast<size_t>(hit.value)], devices[static_cast<size_t>(spare.value)]);
+    std::vector<NodeDevices> places;  // by rank
+    for (const NodeDevices& entry : layout.nodes) {
+      for (const int32_t device : entry.devices) places.push_back({entry.node, {device}});
+    }
+    std::swap(places[static_cast<size_t>(hit.value)], places[static_cast<size_t>(spare.value)]);
+    layout.nodes.clear();
+    for (const NodeDevices& place : places) {
+      if (layout.nodes.empty() || layout.nodes.back().node != place.node) {
+        layout.nodes.push_back(place);
+      } else {
+        layout.nodes.back().devices.push_back(place.devices.front());
+      }
+    }
     std::replace(layout.lost.begin(), layout.lost.end(), hit, spare);
     std::erase(layout.idle, spare);
   }

@@ -17,6 +17,7 @@ struct Situation {
   bool assigned = false;  // node b has ranks
   bool back = true;       // node b has a session
   bool may_wait = true;
+  bool may_queue = false;
 };
 
 // Of a run on nodes a, which has ranks, and b.
@@ -27,7 +28,8 @@ Remedy RemedyOf(const std::vector<Loss>& losses, const Situation& situation) {
   NodeTable cluster;
   cluster["a"].session = SessionId{1};
   cluster["b"].session = SessionId{situation.back ? 2u : 0u};
-  return RemedyFor({.may_wait = situation.may_wait}, run, losses, cluster);
+  return RemedyFor({.may_wait = situation.may_wait, .may_queue = situation.may_queue}, run, losses,
+                   cluster);
 }
 
 // The whole policy of this release: of each kind what becomes of a job that has no ranks on a node
@@ -93,6 +95,16 @@ TEST(PolicyTest, NodeLost_Table) {
       {{b}, {.may_wait = false}, Course::kFail, "may not wait"},
       {{b}, {.back = false}, Course::kFail, "node b is away"},
       {{b}, {.assigned = true}, Course::kFail, "may have trained"},
+      {{b}, {.assigned = true, .may_queue = true}, Course::kQueue, "waits for devices again"},
+      {{b}, {.back = false, .may_queue = true}, Course::kQueue, "waits for devices again"},
+      {{{FailureKind::kDeviceFailed, "b"}},
+       {.assigned = true, .may_queue = true},
+       Course::kQueue,
+       "waits for devices again"},
+      {{{FailureKind::kOutOfMemory, "b"}},
+       {.assigned = true, .may_queue = true},
+       Course::kFail,
+       "would come again"},
       {{b, a}, {}, Course::kFail, "ranks on node a"},
       {{b, {FailureKind::kNonFinite, "a"}}, {}, Course::kFail, "NonFinite would come again"},
   };

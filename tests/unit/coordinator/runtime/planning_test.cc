@@ -335,6 +335,23 @@ TEST(PlanRequestTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePre
   EXPECT_EQ(preview.status(), refused);
 }
 
+TEST(PlanRequestTest, AnyRung_IsNotOfTheLadderAndTheDigestStillOfTheDocument) {
+  const JobRequest waits{.document = With("  data:", "  recovery: {ladder: [wait]}\n  data:")};
+  const auto first = PlanRequest(waits, kPlacement, {}, Epoch{1});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const plan::RankList lost = {Rank{3}};
+  const auto plan_of = [&](bool any_rung) {
+    return PlanRequest(waits, kPlacement, {}, Epoch{2}, first->layout, lost, {}, {}, any_rung);
+  };
+  EXPECT_THAT(plan_of(false).status().message(), HasSubstr("recovery.ladder"));
+  const auto saved = plan_of(true);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->layout.epoch, Epoch{2});
+  EXPECT_THAT(saved->layout.lost, ElementsAre(Rank{3}));
+  const auto read = wire::ReadJobFile(waits.document.text, job::Purpose::kSubmit);
+  EXPECT_EQ(plan::Expand(read->spec, saved->layout)->digest, saved->digest);
+}
+
 // The same in each place but for the names of nodes, which digests have in them.
 TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
   const std::string replicas = absl::StrReplaceAll(

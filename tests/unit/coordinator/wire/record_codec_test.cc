@@ -121,6 +121,7 @@ std::vector<JournalRecord> OneOfEach() {
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
       of(IncidentNoted{std::make_shared<const Incident>(FullIncident())}),
+      of(EndWished{.queues = true}),
       of(EndWished{job::FailureKind::kNodeStopped, "n"}),
       of(RanksSucceeded{Epoch{1}, {0, 2}, 6}),
       of(PhaseChanged{

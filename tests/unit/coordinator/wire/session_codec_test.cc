@@ -182,6 +182,10 @@ TEST(CommandTest, BeginEpoch_CarriesTheDecision) {
   EXPECT_EQ(command.begin_epoch().job(), 7);
   EXPECT_EQ(command.begin_epoch().epoch(), 2);
   EXPECT_EQ(FromProto(command.begin_epoch().begins()), start);
+  EXPECT_FALSE(command.begin_epoch().ends());
+  ToProto(4, BeginEpoch{.job = JobId{7}, .epoch = Epoch{3}, .start = start, .ends = true},
+          &command);
+  EXPECT_TRUE(command.begin_epoch().ends());
 }
 
 TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {

@@ -21,7 +21,7 @@ TEST(JobPhaseTest, LivePhases_GoForwardOrEnd) {
   EXPECT_TRUE(MayMove(JobPhase::kStarting, JobPhase::kRunning));
   EXPECT_TRUE(MayMove(JobPhase::kRunning, JobPhase::kSucceeded));
   EXPECT_TRUE(MayMove(JobPhase::kRunning, JobPhase::kQueued)) << "to start again";
-  EXPECT_FALSE(MayMove(JobPhase::kStarting, JobPhase::kQueued));
+  EXPECT_TRUE(MayMove(JobPhase::kStarting, JobPhase::kQueued)) << "to start once more";
   EXPECT_FALSE(MayMove(JobPhase::kQueued, JobPhase::kRunning));
   EXPECT_FALSE(MayMove(JobPhase::kStarting, JobPhase::kSucceeded));
   EXPECT_FALSE(MayMove(JobPhase::kRunning, JobPhase::kStarting));

@@ -105,7 +105,8 @@ TEST(AdmissionTest, LossThatNothingHelps_DoesNotKeepOthersFromBeingTolerated) {
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("batch.micro is 4 instead of 8: without node-0/1, rank "),
                           HasSubstr("losing device node-0/0 costs up to 50 steps: no replica of "
-                                    "module vision is left")));
+                                    "module vision is left"),
+                          StartsWith("vision: the loss of its device stops the job: ")));
 }
 
 TEST(AdmissionTest, NothingThatTolerates_IsPlannedAsWrittenAndSaysWhatItCosts) {
@@ -121,16 +122,19 @@ TEST(AdmissionTest, LastReplicaOfOneRank_CostsAllStepsWithoutCheckpoints) {
       Admitted(AJob().Module("language", support::Llama()).Batch(4, 2), 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->notes,
-              ElementsAre(HasSubstr("losing device node-0/0 costs all steps so far: ")));
+              ElementsAre(HasSubstr("losing device node-0/0 costs all steps so far: "),
+                          StartsWith("language: the loss of its device stops the job: ")));
 }
 
 TEST(AdmissionTest, CheckpointBehindTheLastStep_SavesNone) {
   AJob job = AJob().Module("language", support::Llama()).Batch(4, 2).Steps(10);
   for (const int64_t every : {9, 10, 100}) {
     job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = every};
-    EXPECT_THAT(Admitted(job, 0)->notes,
-                ElementsAre(HasSubstr(every < 10 ? " costs up to 9 steps: "
-                                                 : " costs all steps so far: ")));
+    EXPECT_THAT(
+        Admitted(job, 0)->notes,
+        ElementsAre(HasSubstr(every < 10 ? " costs up to 9 steps: " : " costs all steps so far: "),
+                    HasSubstr(every < 10 ? ", then begins again with its last checkpoint"
+                                         : ", then fails, since ")));
   }
 }
 

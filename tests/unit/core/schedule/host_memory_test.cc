@@ -72,7 +72,9 @@ TEST(HostMemoryTest, SecondHomeWithoutRoom_IsLeftOutAndWhatALossCostsIsSaid) {
                        Gives(need), " of host memory for second homes of optimizer state and has ",
                        Gives(need - 1)),
           "losing device node-0/0 costs all steps so far: a part of the optimizer state "
-          "has no second home"));
+          "has no second home",
+          "language: the loss of any one device ends the job: its state has one home "
+          "(state_copies: 1), and it writes no checkpoint before its last step"));
 }
 
 // While any is there, ranks copy the state of all modules.
