@@ -306,6 +306,7 @@ class Coordinator {
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
   void OnQuietDeadline(Job& job);
+  void OnConnectDeadline(Job& job);
   static plan::RankList LostOfLayout(const Job& job);
   void TellBegin(const Job& job, const Team& team);
   void TellBeginAgain(const Node& node);

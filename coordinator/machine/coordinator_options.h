@@ -32,8 +32,8 @@ struct CoordinatorOptions {
   absl::Duration exit_timeout = absl::Seconds(5);
   // For ranks that are left to leave an epoch in: who has not by then is lost, too.
   absl::Duration quiet_timeout = absl::Seconds(5);
-  // The same where they train on until all are connected for the next one: longer than ranks try to
-  // connect and then wait for each other, a minute each, or who still tries counts as lost.
+  // Where they train on until all are connected for the next one: past it who came back stays out.
+  // Longer than ranks try to connect and then wait for each other, a minute each.
   absl::Duration connect_timeout = absl::Seconds(150);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);

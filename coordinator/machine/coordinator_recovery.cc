@@ -294,6 +294,7 @@ void Coordinator::TellBeginAgain(const Node& node) {
 }
 
 void Coordinator::OnQuietDeadline(Job& job) {
+  if (job.recovery->beside) return OnConnectDeadline(job);
   const std::set<int32_t> silent = job.recovery->awaited;
   job.run->quiet_deadline = absl::InfiniteFuture();
   for (const int32_t rank : silent) {
@@ -302,6 +303,20 @@ void Coordinator::OnQuietDeadline(Job& job) {
               CauseOf(job, rank, FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
                                    " within ", absl::FormatDuration(options_.quiet_timeout))));
+  }
+}
+
+// Who was to make room trains on and is no loss: it is told to stop for a layout as there was. Who
+// was to come back stays out.
+void Coordinator::OnConnectDeadline(Job& job) {
+  const std::set<int32_t> back = job.recovery->back;
+  job.run->quiet_deadline = absl::InfiniteFuture();
+  for (const int32_t rank : back) {
+    if (job.state.IsTerminal() || !job.recovery.has_value()) return;
+    OnFailure(job,
+              CauseOf(job, rank, FailureKind::kPeerLost,
+                      absl::StrCat("rank ", rank, ", which was back, was not connected within ",
+                                   absl::FormatDuration(options_.connect_timeout))));
   }
 }
 

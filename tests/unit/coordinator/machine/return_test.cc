@@ -161,6 +161,28 @@ TEST_F(ReturnTest, LossWhileTheOthersStillTrain_StopsThemAtOnce) {
   EXPECT_THAT(BegunBehind(), Contains(5));
 }
 
+// The others have done nothing wrong.
+TEST_F(ReturnTest, RankThatIsNotConnectedInTime_StaysOutAndNobodyElseIsLost) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const absl::Duration patience = Harness::Options().connect_timeout;
+  for (absl::Duration passed; passed < patience; passed += absl::Seconds(5)) {
+    h_.Advance(absl::Seconds(5));
+    h_.Feed(HeartbeatReceived{.session = node_});
+  }
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside) << "all stop now";
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+  h_.commands.clear();
+  GoOver(job, {0, 2}, 9, 2, {});
+  EXPECT_THAT(BegunBehind(), ElementsAre(9));
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+}
+
 TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);
