@@ -196,7 +196,7 @@ TEST(GraphTest, Evaluate_OfRegressor_GivesItsLossAndItsHiddenStates) {
   StageWorld world(spec, at::kDouble);
   const PlainMicrobatch batch = RandomMicrobatch(spec, {}, at::kDouble);
   const model::StageOutput output = world.Evaluate(batch);
-  EXPECT_TRUE(at::equal(output.predicted, plain.Logits(plain.Hidden(batch)).argmax(-1)));
+  EXPECT_TRUE(at::equal(output.predicted, plain.Logits(plain.Hidden(batch)).argmax(-1).flatten()));
   EXPECT_EQ(output.hidden.at(0).size(0), batch.positions[0].size(0));
   EXPECT_NEAR(world.Forward(0, batch), plain.Loss(batch).item<double>(), 1e-9);
 }

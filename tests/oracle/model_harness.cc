@@ -125,8 +125,27 @@ void StageWorld::OnEachRank(const Part& part, const Body& body) {
   }
 }
 
+void StageWorld::AddLabels(const PlainMicrobatch& batch, Labelled labelled,
+                           model::StageInput* input) const {
+  const at::Tensor labels = batch.labels.flatten(), weights = batch.label_weights.flatten();
+  input->labels = labels.to(device_);
+  input->label_weights = weights.to(device_);
+  if (labelled == Labelled::kAll) return;
+  at::Tensor rows = weights.ne(0).nonzero().flatten();
+  if (rows.numel() == 0) rows = at::zeros({1}, at::kLong);
+  const at::Tensor place = at::zeros_like(labels);
+  place.index_copy_(0, rows, at::arange(rows.numel(), at::kLong));
+  const at::Tensor chosen = at::zeros_like(labels, at::kBool).index_fill_(0, rows, true);
+  rows = at::cat({rows, rows.slice(0, -1).expand({2})});
+  at::Tensor chosen_weights = weights.index_select(0, rows);
+  chosen_weights.slice(0, -2).zero_();
+  input->labelled = {rows.to(device_), place.to(device_), chosen.to(device_)};
+  input->labels = labels.index_select(0, rows).to(device_);
+  input->label_weights = chosen_weights.to(device_);
+}
+
 model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& batch,
-                                      const at::Tensor& rows) const {
+                                      const at::Tensor& rows, Labelled labelled) const {
   const auto there = [this](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(device_) : tensor;
   };
@@ -136,8 +155,7 @@ model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& bat
   };
   model::StageInput input;
   input.tokens = there(batch.tokens);
-  input.labels = there(batch.labels);
-  input.label_weights = there(batch.label_weights);
+  if (batch.labels.defined()) AddLabels(batch, labelled, &input);
   input.pixels = of(batch.pixels, module);
   input.sounds = of(batch.sounds, module);
   if (!job::TraitsOf(plan_.module_spec(module).architecture).encoder()) {
@@ -165,7 +183,8 @@ model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& bat
 
 model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot,
                                          const PlainMicrobatch& batch, const at::Tensor& rows) {
-  model::StageInput input = InputOf(module, batch, rows);
+  model::StageInput input =
+      InputOf(module, batch, rows, pass == Pass::kEvaluate ? Labelled::kAll : labelled_);
   model::StageOutput result;
   for (const Part& part : PartsOf(module)) {
     std::vector<model::StageOutput> outputs(part.size());

@@ -29,6 +29,11 @@ class StageWorld {
   // The same weights as the oracle's, for tests that change those.
   void LoadWeights(const NamedTensors& parameters);
 
+  // Which rows the last language part is told to be held to labels. kCounted: those of weight above
+  // 0, or one; the last of them thrice.
+  enum class Labelled : uint8_t { kAll, kCounted };
+  void set_labelled(Labelled labelled) { labelled_ = labelled; }
+
   // All passes of one microbatch in a slot; returns the sum of the losses of all modules, on each
   // of which the ranks of its last part agree.
   double RunStep(int32_t slot, const PlainMicrobatch& batch);
@@ -37,6 +42,7 @@ class StageWorld {
   void BackwardInput(int32_t slot);
   void BackwardWeight(int32_t slot);  // of every module
   void BackwardWeight(int32_t module, int32_t slot);
+  // Predicts at every position.
   model::StageOutput Evaluate(const PlainMicrobatch& batch);
 
   // A module alone: through its parts, and back from the gradients of what its last part put out.
@@ -72,8 +78,9 @@ class StageWorld {
   void OnEachRank(const Part& part, const Body& body);
   model::StageOutput RunModule(int32_t module, Pass pass, int32_t slot,
                                const PlainMicrobatch& batch, const at::Tensor& rows);
-  model::StageInput InputOf(int32_t module, const PlainMicrobatch& batch,
-                            const at::Tensor& rows) const;
+  model::StageInput InputOf(int32_t module, const PlainMicrobatch& batch, const at::Tensor& rows,
+                            Labelled labelled) const;
+  void AddLabels(const PlainMicrobatch& batch, Labelled labelled, model::StageInput* input) const;
   // All modules in the order of data flow: the outputs of their last parts.
   std::vector<model::StageOutput> RunAll(Pass pass, int32_t slot, const PlainMicrobatch& batch);
   void AddStage(const plan::Place& place, int32_t chunk, comm::Communicator* tensor_group);
@@ -86,6 +93,7 @@ class StageWorld {
   plan::Plan plan_;
   const at::ScalarType type_;
   const at::Device device_;
+  Labelled labelled_ = Labelled::kCounted;
   comm::InProcessWorld world_;
   std::vector<comm::Communicators> communicators_;  // of each rank
   std::vector<std::unique_ptr<RankStage>> stages_;

@@ -127,7 +127,7 @@ TEST(StageTest, Evaluate_AnyWidth_PredictsAsPlainModel) {
   StageWorld world(spec, at::kDouble);
   const PlainMicrobatch batch = RandomMicrobatch(spec, {}, at::kDouble);
   const model::StageOutput output = world.Evaluate(batch);
-  EXPECT_TRUE(at::equal(output.predicted, plain.Logits(plain.Hidden(batch)).argmax(-1)));
+  EXPECT_TRUE(at::equal(output.predicted, plain.Logits(plain.Hidden(batch)).argmax(-1).flatten()));
   EXPECT_NEAR(output.loss_sum.item<double>(), plain.Loss(batch).item<double>(), 1e-9);
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/plan/rows.h"
 #include "worker/model/kernels.h"
 #include "worker/model/layer.h"
 
@@ -30,16 +31,44 @@ class DecoderLayer final : public Layer {
   // From s->input to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
   // that is gathered.
   absl::Status Compute(const SequenceShape& shape, bool attention, bool again, LayerState* s) const;
+  // From the rows that leave of attention's output: s->middle, and its norm.
+  absl::Status AddAttention(const SequenceShape& shape, LayerState* s, RmsNormed* normed) const;
   // What recomputation left out.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
     return qkv.view({shape.batch, shape.length, -1, context_.heads.head_size});
+  }
+  // Of all rows that this rank has between products, from `whole`, those that leave.
+  at::Tensor InPlace(const SequenceShape& shape, const at::Tensor& whole) const {
+    const RowChoice mine{.rows = shape.leaving.rows,
+                         .place = context_.group.Mine(shape.leaving.place),
+                         .chosen = context_.group.Mine(shape.leaving.chosen)};
+    return mine.PutBack(whole);
   }
   int64_t rotated_heads() const { return context_.heads.query_heads + context_.heads.kv_heads; }
 
   const LayerContext& context_;
   const Parameter norm1_, qkv_, o_, norm2_, gate_up_, down_;
 };
+
+absl::Status DecoderLayer::AddAttention(const SequenceShape& shape, LayerState* s,
+                                        RmsNormed* normed) const {
+  const double epsilon = context_.architecture.norm_epsilon;
+  const TensorGroup& group = context_.group;
+  s->middle = Linear(s->context, o_);
+  if (shape.leaving.all() || !group.slices()) {
+    RETURN_IF_ERROR(group.Sum(&s->middle));
+    *normed = AddRmsNorm(shape.leaving.Take(s->input), s->middle, norm2_.weight, epsilon);
+    return absl::OkStatus();
+  }
+  // Slices of the rows that leave are not those of all rows. So a row of the input goes where it
+  // belongs with the sum: whoever has it adds it to its summand.
+  const plan::UnitRange mine = plan::SliceOf(shape.rows(), group.width(), group.rank());
+  if (mine.count > 0) s->middle.add_(shape.leaving.TakeFromPart(s->input, mine.first));
+  RETURN_IF_ERROR(group.Sum(&s->middle));
+  *normed = RmsNorm(s->middle, norm2_.weight, epsilon);
+  return absl::OkStatus();
+}
 
 absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention, bool again,
                                    LayerState* s) const {
@@ -51,15 +80,12 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention, b
                                  again ? &s->attention_rows : nullptr, &s->qkv));
   s->qkv = s->qkv.view({shape.batch, shape.length, -1});
   Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
-  s->context =
-      Attention(s->qkv, context_.heads, /*causal=*/true, attention ? &s->attention : nullptr);
-
-  s->middle = Linear(s->context, o_);
-  RETURN_IF_ERROR(context_.group.Sum(&s->middle));
-  normed = AddRmsNorm(s->input, s->middle, norm2_.weight, epsilon);
+  s->context = shape.leaving.Take(
+      Attention(s->qkv, context_.heads, /*causal=*/true, attention ? &s->attention : nullptr));
+  RETURN_IF_ERROR(AddAttention(shape, s, &normed));
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
-  RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.rows(), gate_up_, {},
+  RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.leaving_rows(), gate_up_, {},
                                  again ? &s->mlp_rows : nullptr, &s->mlp_hidden));
   s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
   return absl::OkStatus();
@@ -73,7 +99,8 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
-  s->context = Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention);
+  s->context =
+      shape.leaving.Take(Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention));
   normed = RmsNorm(s->middle, norm2_.weight, epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
@@ -100,11 +127,12 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   const TensorGroup& group = context_.group;
   Transfer gradient, input, sum;
   at::Tensor rows, normed_gradient;
-  RETURN_IF_ERROR(group.BeginWhole(output_gradient, shape.rows(), &gradient));
+  const int64_t leaving = shape.leaving_rows();
+  RETURN_IF_ERROR(group.BeginWhole(output_gradient, leaving, &gradient));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, &s.mlp_rows, &input));
+  RETURN_IF_ERROR(BeginInput(group, leaving, &s.mlp_input, &s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
   at::Tensor active_gradient = LinearInputGradient(rows, down_);
   work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
@@ -119,14 +147,15 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   NormGradient norm =
       RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, norm2_.weight, output_gradient);
   work->Sum(norm2_, std::move(norm.weight));
-  const at::Tensor middle_gradient = std::move(norm.x);
+  at::Tensor residual_gradient = std::move(norm.x);
   s.middle.reset();
 
-  RETURN_IF_ERROR(group.BeginWhole(middle_gradient, shape.rows(), &gradient));
+  RETURN_IF_ERROR(group.BeginWhole(residual_gradient, leaving, &gradient));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, &s.attention_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
-  const at::Tensor context_gradient = LinearInputGradient(rows, o_);
+  const at::Tensor context_gradient = shape.leaving.PutBack(LinearInputGradient(rows, o_));
+  if (!shape.leaving.all()) residual_gradient = InPlace(shape, rows);
   work->Matrix(o_, std::move(rows), std::move(s.context));
   const at::Tensor qkv_gradient = AttentionBackward(
       context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
@@ -138,7 +167,7 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   work->Matrix(qkv_, qkv_rows, std::move(rows));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
-  norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, middle_gradient);
+  norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, residual_gradient);
   work->Sum(norm1_, std::move(norm.weight));
   *input_gradient = std::move(norm.x);
   return absl::OkStatus();

@@ -23,6 +23,7 @@ struct DecoderState {
   std::vector<LayerState> layers;
   // Last part.
   at::Tensor norm_input, norm_rstd;
+  RowChoice labelled;  // of the rows that left the layers
   HeadState head;
   PredictionState prediction;
   at::Tensor output_positions;
@@ -45,9 +46,11 @@ class DecoderStage final : public SlottedStage<DecoderState> {
   // What goes into the layers on this rank: embedded tokens, incoming rows or the stage before.
   absl::Status RunFirst(const StageInput& input, const SequenceShape& shape, DecoderState* state,
                         at::Tensor* hidden) const;
-  // The final norm, the loss, and what leaves along the edges, from all rows.
-  absl::Status RunLast(const StageInput& input, const at::Tensor& hidden, bool evaluate,
-                       DecoderState* state, StageOutput* output) const;
+  // The final norm, the loss, and what leaves along the edges, from the rows that left the layers,
+  // of which `labelled` are held to labels.
+  absl::Status RunLast(const StageInput& input, const RowChoice& labelled, const at::Tensor& hidden,
+                       bool evaluate, DecoderState* state, StageOutput* output) const;
+  // `normed`: the rows that are held to labels.
   absl::Status RunHead(const StageInput& input, const at::Tensor& normed, bool evaluate,
                        HeadState* state, StageOutput* output) const;
   // The gradient of the last layer's output on this rank, from the loss and the edges.
@@ -56,6 +59,10 @@ class DecoderStage final : public SlottedStage<DecoderState> {
   absl::Status BackwardFirst(const at::Tensor& gradient, DecoderState* state,
                              StageOutput* output) const;
 
+  // Whether nothing but the head reads what leaves the layers.
+  bool LabelledAloneLeave() const {
+    return head_.has_value() && outgoing_.size() == 0 && !layers_.empty();
+  }
   // A scalar 0: the loss of a microbatch without samples.
   at::Tensor NoLoss() const { return at::zeros({}, context_.cos.options()); }
 
@@ -154,13 +161,15 @@ absl::Status DecoderStage::RunHead(const StageInput& input, const at::Tensor& no
   return head_->Evaluate(normed, labels, weights, &output->loss_sum, &output->predicted);
 }
 
-absl::Status DecoderStage::RunLast(const StageInput& input, const at::Tensor& hidden, bool evaluate,
-                                   DecoderState* state, StageOutput* output) const {
+absl::Status DecoderStage::RunLast(const StageInput& input, const RowChoice& labelled,
+                                   const at::Tensor& hidden, bool evaluate, DecoderState* state,
+                                   StageOutput* output) const {
   RmsNormed normed = RmsNorm(hidden, final_norm_.weight, context_.architecture.norm_epsilon);
   DecoderState* const back = layers_back_ ? state : nullptr;
   if (head_.has_value()) {
-    RETURN_IF_ERROR(
-        RunHead(input, normed.y, evaluate, back == nullptr ? nullptr : &back->head, output));
+    if (back != nullptr) back->labelled = labelled;
+    RETURN_IF_ERROR(RunHead(input, labelled.Take(normed.y), evaluate,
+                            back == nullptr ? nullptr : &back->head, output));
   }
   if (prediction_.has_value() && (input.targets.defined() || !evaluate)) {
     const bool scored = input.targets.defined() && input.targets.size(0) > 0;
@@ -185,7 +194,8 @@ absl::Status DecoderStage::RunLast(const StageInput& input, const at::Tensor& hi
 absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderState* state,
                                StageOutput* output) const {
   output->hidden.resize(last_ ? outgoing_.size() : 1);
-  const SequenceShape shape = {input.batch, input.length};
+  SequenceShape shape = {input.batch, input.length};
+  if (LabelledAloneLeave()) shape.leaving = input.labelled;
   RETURN_IF_ERROR(CheckLength(shape.length));
   if (shape.rows() == 0) {
     if (has_loss_) output->loss_sum = NoLoss();
@@ -201,12 +211,9 @@ absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderSt
     return absl::OkStatus();
   }
   at::Tensor rows;
-  RETURN_IF_ERROR(context_.group.Whole(hidden, shape.rows(), &rows));
-  RETURN_IF_ERROR(RunLast(input, rows, evaluate, state, output));
-  if (output->predicted.defined()) {
-    output->predicted = output->predicted.view({shape.batch, shape.length});
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(context_.group.Whole(hidden, shape.leaving_rows(), &rows));
+  return RunLast(input, LabelledAloneLeave() ? RowChoice() : input.labelled, rows, evaluate, state,
+                 output);
 }
 
 absl::Status DecoderStage::BackwardLast(const std::vector<at::Tensor>& output_gradient,
@@ -217,6 +224,7 @@ absl::Status DecoderStage::BackwardLast(const std::vector<at::Tensor>& output_gr
   if (!layers_back_) return absl::OkStatus();
   if (head_.has_value()) {
     RETURN_IF_ERROR(head_->Backward(&state->head, &state->work, &normed));
+    normed = state->labelled.PutBack(normed);
   } else {
     normed = at::zeros_like(state->norm_input);
   }

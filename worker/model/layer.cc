@@ -59,8 +59,8 @@ absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerSt
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (i > 0 && pace_ != nullptr) pace_();
     at::Tensor output;
-    RETURN_IF_ERROR(
-        layers_[i]->Forward(*hidden, shape, states == nullptr ? nullptr : &(*states)[i], &output));
+    RETURN_IF_ERROR(layers_[i]->Forward(*hidden, ShapeOf(i, shape),
+                                        states == nullptr ? nullptr : &(*states)[i], &output));
     *hidden = std::move(output);
   }
   return absl::OkStatus();
@@ -74,8 +74,8 @@ absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<L
       work->NextLayer();
     }
     at::Tensor input_gradient;
-    RETURN_IF_ERROR(
-        layers_[i]->BackwardInput(*gradient, shape, &(*states)[i], work, &input_gradient));
+    RETURN_IF_ERROR(layers_[i]->BackwardInput(*gradient, ShapeOf(i, shape), &(*states)[i], work,
+                                              &input_gradient));
     *gradient = std::move(input_gradient);
   }
   return absl::OkStatus();

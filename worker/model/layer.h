@@ -1,9 +1,10 @@
 // worker/model/layer.h: one layer of a module, and what layers of a module share.
 //
 // A layer takes and returns token rows [batch * length, hidden], complete, of which each tensor
-// rank has all or its slice (tensor_group.h). It keeps what it needs in a state that the stage
-// owns, one for each microbatch in flight. Errors: those of the communicator; LibTorch's exceptions
-// pass through to the stage, which ends them.
+// rank has all or its slice (tensor_group.h); the last one of a decoder may return some of them
+// alone (SequenceShape::leaving), which are cut into slices of their own. It keeps what it needs in
+// a state that the stage owns, one for each microbatch in flight. Errors: those of the
+// communicator; LibTorch's exceptions pass through to the stage, which ends them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +18,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/parameters.h"
 #include "worker/model/attention.h"
+#include "worker/model/row_choice.h"
 #include "worker/model/tensor_group.h"
 #include "worker/model/weight_work.h"
 
@@ -45,10 +47,13 @@ class ParameterTable {
   const at::Tensor& gradients_;
 };
 
-// How the rows of a microbatch are cut into sequences.
+// How the rows of a microbatch are cut into sequences, and which of them are of use behind the
+// layer, or behind the last one of a stack: others are left out of all that follows attention.
 struct SequenceShape {
   int64_t batch = 0, length = 0;
+  RowChoice leaving = {};  // decoders
   int64_t rows() const { return batch * length; }
+  int64_t leaving_rows() const { return leaving.CountOf(rows()); }
 };
 
 // What every layer of a stage shares. Constant after construction.
@@ -94,7 +99,8 @@ class Layer {
   // `state` may be nullptr: nothing is kept.
   virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
                                LayerState* state, at::Tensor* output) const = 0;
-  // Empties `state` into `work`. Full recomputation repeats the sum after attention.
+  // Empties `state` into `work`. `shape` as in Forward. Full recomputation repeats the sum after
+  // attention.
   virtual absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
                                      LayerState* state, WeightWork* work,
                                      at::Tensor* input_gradient) const = 0;
@@ -115,6 +121,7 @@ class LayerStack {
   explicit LayerStack(Pace pace = nullptr) : pace_(std::move(pace)) {}
 
   void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
+  bool empty() const { return layers_.empty(); }
   // `hidden` [rows of this rank, hidden], in and out. `states` may be nullptr: nothing is kept.
   absl::Status Forward(const SequenceShape& shape, std::vector<LayerState>* states,
                        at::Tensor* hidden) const;
@@ -123,6 +130,11 @@ class LayerStack {
                              WeightWork* work, at::Tensor* gradient) const;
 
  private:
+  // For the layer at `i`.
+  SequenceShape ShapeOf(size_t i, const SequenceShape& shape) const {
+    return i + 1 == layers_.size() ? shape : SequenceShape{shape.batch, shape.length};
+  }
+
   const Pace pace_;
   std::vector<std::unique_ptr<Layer>> layers_;
 };

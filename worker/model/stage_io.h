@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "worker/model/row_choice.h"
 #include "worker/model/stage.h"
 #include "worker/model/weight_work.h"
 
@@ -31,9 +32,11 @@ struct StageInput {
   // in their order: those of every sample without padding.
   at::Tensor output_positions;
   // Last stage of the language module.
-  // [B, T] int64: the token that position t predicts; any value where the weight is 0.
+  // The rows that are held to labels, R of them: others get no logits. All B * T by default.
+  RowChoice labelled;
+  // R values, int64: the token that a row predicts; any where the weight is 0.
   at::Tensor labels;
-  // [B, T] fp32 (fp64 under fp64), whatever the compute type: 1 counts, 0 does not.
+  // R values, fp32 (fp64 under fp64), whatever the compute type: 1 counts, 0 does not.
   at::Tensor label_weights;
   // First stage of a vision module: [items, 3, image, image] of the compute type, normalised.
   at::Tensor pixels;
@@ -58,7 +61,8 @@ struct StageOutput {
   // loss_weight * sum over its rows of the weighted mean over H of the squared error. Evaluate
   // gives it where labels or targets are given.
   at::Tensor loss_sum;
-  // Evaluate on the last language stage: [B, T] int64, the most probable next token.
+  // Evaluate on the last language stage: [R] int64, the most probable token behind each of
+  // StageInput::labelled.
   at::Tensor predicted;
 };
 

@@ -276,6 +276,7 @@ absl::Status MetricsWriter::Write(const train::StepSummary& step, int64_t epoch)
   line["gradient_norm"] = step.gradient_norm;
   line["learning_rate"] = step.learning_rate;
   line["tokens"] = step.tokens;
+  line["labelled_tokens"] = step.counted_tokens;
   line["items"] = step.images + step.sounds;
   line["images"] = step.images;
   line["sounds"] = step.sounds;

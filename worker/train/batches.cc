@@ -311,24 +311,79 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
   return rows.empty() ? at::Tensor() : DeviceIndices(rows);
 }
 
-void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
-                         model::StageInput& input) const {
-  at::Tensor labels = HostTensor({taken.shape.batch, taken.shape.length}, at::kLong, device_);
-  at::Tensor weights = HostTensor({taken.shape.batch, taken.shape.length}, at::kFloat, device_);
-  if (growth_ == nullptr) {
-    int64_t* label = labels.mutable_data_ptr<int64_t>();
-    float* weight = weights.mutable_data_ptr<float>();
-    for (const TakenSamples::Entry& entry : taken.entries) {
-      std::copy_n(entry.sample->labels.begin(), entry.positions, label);
-      std::copy_n(entry.sample->label_counts.begin(), entry.positions, weight);
-      label += taken.shape.length;
-      weight += taken.shape.length;
+// A row that is held to a label.
+struct Batches::LabelledRow {
+  int64_t row = 0;     // flat position
+  int64_t sample = 0;  // of the lane
+  int64_t label = 0;
+  float weight = 0;
+};
+
+// In the order of rows; all rows where that is hardly more than those that count.
+std::vector<Batches::LabelledRow> Batches::LabelledRows(const TakenSamples& taken) const {
+  std::vector<LabelledRow> rows;
+  for (size_t b = 0; b < taken.entries.size(); ++b) {
+    const TakenSamples::Entry& entry = taken.entries[b];
+    const auto sample = static_cast<int64_t>(b);
+    const int64_t first = sample * taken.shape.length;
+    if (growth_ != nullptr) {
+      rows.push_back({.row = first + entry.end() - 1, .sample = sample});
+      continue;
+    }
+    const std::vector<uint8_t>& counts = entry.sample->label_counts;
+    for (size_t t = 0; t < static_cast<size_t>(entry.positions); ++t) {
+      if (counts[t] == 0) continue;
+      rows.push_back({first + static_cast<int64_t>(t), sample, entry.sample->labels[t], 1});
     }
   }
-  input.labels = ToDevice(labels, device_, at::kLong);
+  const int64_t all = taken.shape.batch * taken.shape.length;
+  const int64_t multiple = length_multiple_ > 1 ? kLabelledMultiple : 1;
+  const auto counted = std::max<int64_t>(1, static_cast<int64_t>(rows.size()));
+  const int64_t count = (counted + multiple - 1) / multiple * multiple;
+  if (growth_ == nullptr && count >= all) {
+    std::vector<LabelledRow> every(static_cast<size_t>(all));
+    for (int64_t r = 0; r < all; ++r)
+      every[static_cast<size_t>(r)] = {.row = r, .sample = r / taken.shape.length};
+    for (const LabelledRow& row : rows) every[static_cast<size_t>(row.row)] = row;
+    return every;
+  }
+  LabelledRow filler = rows.empty() ? LabelledRow() : rows.back();
+  filler.weight = 0;
+  rows.resize(static_cast<size_t>(count), filler);
+  return rows;
+}
+
+void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
+                         model::StageInput& input) const {
+  const std::vector<LabelledRow> rows = LabelledRows(taken);
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t all = taken.shape.batch * taken.shape.length;
+  const at::Tensor numbers = HostTensor({3, count}, at::kLong, device_);  // label, row, sample
+  const at::Tensor weights = HostTensor({count}, at::kFloat, device_);
+  const at::Tensor place = HostTensor({all}, at::kLong, device_);
+  const at::Tensor chosen = HostTensor({all}, at::kBool, device_);
+  int64_t* const number = numbers.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const LabelledRow& row = rows[static_cast<size_t>(i)];
+    number[i] = row.label;
+    number[count + i] = row.row;
+    number[2 * count + i] = row.sample;
+    weights.mutable_data_ptr<float>()[i] = row.weight;
+    bool& known = chosen.mutable_data_ptr<bool>()[row.row];
+    if (!known) place.mutable_data_ptr<int64_t>()[row.row] = i;
+    known = true;
+  }
+  const at::Tensor there = ToDevice(numbers, device_, at::kLong);
+  input.labels = there[0];
+  if (count != all || growth_ != nullptr) {
+    input.labelled = {.rows = there[1],
+                      .place = ToDevice(place, device_, at::kLong),
+                      .chosen = ToDevice(chosen, device_, at::kBool)};
+  }
   input.label_weights = ToDevice(weights, device_, WeightType());
-  if (valid.defined())
-    input.label_weights = input.label_weights * valid.to(WeightType()).unsqueeze(1);
+  if (valid.defined()) {
+    input.label_weights = input.label_weights * valid.to(WeightType()).index_select(0, there[2]);
+  }
 }
 
 // Target row r of R belongs to the last R positions of its sample.

@@ -95,8 +95,12 @@ struct SequenceShape {
 
 class Batches {
  public:
+  static constexpr int64_t kLabelledMultiple = 128;
+
   // For the rank that stands at `places`. `length_multiple`: T is rounded up to it (8 on CUDA,
-  // where GEMMs like it), but not beyond the language module's context.
+  // where GEMMs like it), but not beyond the language module's context. Where it is above 1, the
+  // rows that are held to labels are filled up to a multiple of kLabelledMultiple, so that few
+  // different sizes occur.
   Batches(const plan::Plan& plan, std::vector<plan::Place> places, SampleSource& source,
           at::Device device, at::ScalarType compute, int64_t length_multiple);
 
@@ -139,7 +143,7 @@ class Batches {
     bool first = false;            // tokens (language) and row_positions
     std::vector<int32_t> sources;  // modules whose rows come in, in the order of the edges
     bool leaves = false;           // output_positions
-    bool loss = false;             // labels and their weights, or targets
+    bool loss = false;             // labels, their weights and rows, or targets
   };
   // `valid` as above, undefined if all are: other samples count in no loss. Appends to `corrupt`
   // the samples whose targets are not finite, which count in no loss of targets.
@@ -147,7 +151,8 @@ class Batches {
                            plan::UnitRange range, const at::Tensor& valid, model::StageInput& input,
                            std::vector<CorruptSample>& corrupt);
 
-  // Decoding: where each sample's prompt ends, and the tokens that have been put behind it.
+  // Decoding: where each sample's prompt ends, and the tokens that have been put behind it. The
+  // rows that are held to labels are then the last one of each sample, in their order, of weight 0.
   struct Grown {
     int64_t prompt_positions = 0;
     std::vector<int32_t> tokens;
@@ -177,6 +182,8 @@ class Batches {
   absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
                                           const TakenSamples& taken,
                                           absl::Span<const int32_t> sources) const;
+  struct LabelledRow;
+  std::vector<LabelledRow> LabelledRows(const TakenSamples& taken) const;
   void FillLabels(const TakenSamples& taken, const at::Tensor& valid,
                   model::StageInput& input) const;
   absl::Status FillTargets(const TakenSamples& taken, const at::Tensor& valid,

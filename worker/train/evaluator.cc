@@ -81,8 +81,7 @@ absl::StatusOr<EvaluationSummary> Evaluator::Run(int32_t captions, const data::T
   return summary;
 }
 
-absl::StatusOr<std::vector<int32_t>> Evaluator::NextTokens(absl::Span<const int64_t> samples,
-                                                           absl::Span<const int64_t> ends) {
+absl::StatusOr<std::vector<int32_t>> Evaluator::NextTokens(absl::Span<const int64_t> samples) {
   ASSIGN_OR_RETURN(const Executor::Evaluation evaluated,
                    executor_.Evaluate(batches_, samples, /*predict=*/true));
   // Each lane's first tensor rank tells everyone the next tokens of its samples; 0 elsewhere.
@@ -95,7 +94,7 @@ absl::StatusOr<std::vector<int32_t>> Evaluator::NextTokens(absl::Span<const int6
     const plan::UnitRange lane = plan::LaneSamples(plan_, place.module, place.dp, dealt);
     for (int64_t b = 0; b < lane.count; ++b) {
       const auto index = static_cast<size_t>(lane.first + b);
-      next[index] = static_cast<double>(evaluated.predicted[b][ends[index] - 1].item<int64_t>());
+      next[index] = static_cast<double>(evaluated.predicted[b].item<int64_t>());
     }
   }
   ASSIGN_OR_RETURN(const std::vector<double> sums, Sum(next));
@@ -116,7 +115,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> Evaluator::DecodeGreedily(
   batches_.SetGrowth(&growth);
   absl::Status status;
   for (int32_t round = 0; round < kCaptionTokensMax; ++round) {
-    const absl::StatusOr<std::vector<int32_t>> next = NextTokens(samples, ends);
+    const absl::StatusOr<std::vector<int32_t>> next = NextTokens(samples);
     status.Update(next.status());
     if (!status.ok()) break;
     for (size_t i = 0; i < samples.size(); ++i) {

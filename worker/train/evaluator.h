@@ -45,8 +45,7 @@ class Evaluator {
   absl::StatusOr<std::vector<std::vector<int32_t>>> DecodeGreedily(
       absl::Span<const int64_t> samples, int32_t end_token);
   // The next token of each sample, as its lane's first tensor rank has it.
-  absl::StatusOr<std::vector<int32_t>> NextTokens(absl::Span<const int64_t> samples,
-                                                  absl::Span<const int64_t> ends);
+  absl::StatusOr<std::vector<int32_t>> NextTokens(absl::Span<const int64_t> samples);
 
   const plan::Plan& plan_;
   Executor& executor_;

@@ -85,11 +85,11 @@ class Executor {
 
   // Forward passes of `samples` of the data set, as one microbatch, through the whole pipeline.
   // Every rank calls it with the same samples. Loss and counted tokens are to be summed over all
-  // ranks. With `predict`, ranks of the last language part have the most probable next token at
-  // each position of their lane.
+  // ranks. With `predict`, ranks of the last language part have the most probable token behind each
+  // row of their lane that is held to a label.
   struct Evaluation {
     double loss_sum = 0, counted_tokens = 0;
-    at::Tensor predicted;  // [B, T] int64 on the CPU
+    at::Tensor predicted;  // [rows] int64 on the CPU
   };
   absl::StatusOr<Evaluation> Evaluate(Batches& batches, absl::Span<const int64_t> samples,
                                       bool predict);

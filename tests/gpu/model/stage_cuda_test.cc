@@ -128,7 +128,7 @@ TEST_F(StageCudaTest, Predictions_EqualPlainModel) {
   StageWorld world(spec, at::kDouble, at::kCUDA);
   const PlainMicrobatch batch = RandomMicrobatch(spec, {}, at::kDouble);
   EXPECT_TRUE(at::equal(world.Evaluate(batch).predicted.cpu(),
-                        plain.Logits(plain.Hidden(batch)).argmax(-1)));
+                        plain.Logits(plain.Hidden(batch)).argmax(-1).flatten()));
 }
 
 // Query heads [3, 6) of groups of four: one of one KV head, two of the next.
@@ -169,8 +169,13 @@ model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainM
   for (const at::Tensor& items : {input.pixels, input.sounds})
     if (items.defined()) input.batch = items.size(0);
   input.tokens = there(batch.tokens);
-  input.labels = there(batch.labels);
-  input.label_weights = there(batch.label_weights);
+  // Every other row is held to its label.
+  const int64_t all = batch.labels.numel();
+  const at::Tensor rows = at::arange(0, all, 2, at::kLong);
+  input.labelled = {there(rows), there(at::arange(all, at::kLong).div(2, "floor")),
+                    there(at::arange(all, at::kLong).remainder(2).eq(0))};
+  input.labels = there(batch.labels.flatten().index_select(0, rows));
+  input.label_weights = there(batch.label_weights.flatten().index_select(0, rows));
   input.targets = there(batch.targets);
   input.target_positions = there(batch.target_positions);
   input.target_weights = there(batch.target_weights);

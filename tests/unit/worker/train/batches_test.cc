@@ -1,6 +1,7 @@
 // Shapes of what a stage gets, and the weights of what it learns.
 #include "worker/train/batches.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -43,6 +44,10 @@ class FewSamples final : public SampleSource {
     taken->tokens.resize(positions);
     taken->labels.resize(positions);
     taken->label_counts.resize(positions);
+    for (size_t t = positions - std::min<size_t>(positions, counted); t < positions; ++t) {
+      taken->label_counts[t] = 1;
+      taken->labels[t] = static_cast<int32_t>(10 * sample + static_cast<int64_t>(t));
+    }
     taken->target.assign(kHidden, 1.0f);
     if (sample == broken) {
       taken->target.assign(kHidden, 0.0f);
@@ -53,6 +58,7 @@ class FewSamples final : public SampleSource {
   }
 
   int64_t broken = -1;
+  size_t counted = 0;  // of the last positions of each sample
   mutable int64_t looks = 0;
 
  private:
@@ -123,6 +129,83 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
   for (int64_t position = 2 * 12; position < 3 * 12; ++position)
     expected += source.shape(plan::SampleAt(spec.seed, 100, position)).positions;
   EXPECT_EQ(tokens, expected) << "every sample counts on one rank";
+}
+
+model::StageInput LabelsOf(SampleSource& source, int64_t length_multiple,
+                           const at::Tensor& valid = {}) {
+  const plan::Plan plan = PlanOf(1024);
+  Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, length_multiple);
+  std::vector<Batches::CorruptSample> corrupt;
+  model::StageInput input;
+  EXPECT_TRUE(batches
+                  .FillDecoder({.module = 0, .loss = true}, batches.OfSamples({{0, 1, 2}}), {0, 3},
+                               valid, input, corrupt)
+                  .ok());
+  return input;
+}
+
+// Rows of 10 positions: the first one of samples 0 and 1, all of sample 2.
+TEST(BatchesTest, Labels_AreOfTheRowsThatCount) {
+  FewSamples source(3, 10);
+  source.counted = 3;
+  const model::StageInput input = LabelsOf(source, 1);
+  const at::Tensor rows = at::tensor({0, 10, 27, 28, 29}, at::kLong);
+  EXPECT_TRUE(at::equal(input.labelled.rows, rows));
+  EXPECT_TRUE(at::equal(input.labels, at::tensor({0, 10, 27, 28, 29}, at::kLong)));
+  EXPECT_TRUE(at::equal(input.label_weights, at::ones({5})));
+  EXPECT_TRUE(at::equal(input.labelled.chosen.nonzero().flatten(), rows));
+  EXPECT_TRUE(at::equal(input.labelled.place.index_select(0, rows), at::arange(5, at::kLong)));
+  EXPECT_EQ(input.labelled.place.size(0), 30);
+}
+
+TEST(BatchesTest, LabelsOfASampleThatIsNotValid_WeighNothing) {
+  FewSamples source(3, 10);
+  source.counted = 3;
+  const model::StageInput input = LabelsOf(source, 1, at::tensor({1.0f, 1.0f, 0.0f}));
+  EXPECT_TRUE(at::equal(input.label_weights, at::tensor({1.0f, 1.0f, 0.0f, 0.0f, 0.0f})));
+}
+
+TEST(BatchesTest, NoLabels_LeaveOneRowThatDoesNotCount) {
+  FewSamples source(3, 10);
+  const model::StageInput input = LabelsOf(source, 1);
+  EXPECT_TRUE(at::equal(input.labelled.rows, at::zeros({1}, at::kLong)));
+  EXPECT_TRUE(at::equal(input.label_weights, at::zeros({1})));
+}
+
+TEST(BatchesTest, LabelledRows_AreFilledUpToAMultiple_AndNeverMoreThanAll) {
+  FewSamples source(3, 500);
+  source.counted = 200;
+  const model::StageInput input = LabelsOf(source, 8);
+  EXPECT_EQ(input.labelled.rows.size(0), 256);
+  EXPECT_EQ(input.label_weights.sum().item<float>(), 202);
+  EXPECT_EQ(input.labelled.chosen.sum().item<int64_t>(), 202);
+  EXPECT_EQ(input.labelled.rows[255].item<int64_t>(), input.labelled.rows[201].item<int64_t>());
+  EXPECT_EQ(input.labelled.place[input.labelled.rows[255].item<int64_t>()].item<int64_t>(), 201);
+
+  FewSamples small(3, 10);
+  small.counted = 3;
+  const model::StageInput all = LabelsOf(small, 8);
+  EXPECT_TRUE(all.labelled.all());
+  EXPECT_EQ(all.labels.size(0), 3 * 16);
+  EXPECT_EQ(all.label_weights.sum().item<float>(), 5);
+}
+
+TEST(BatchesTest, WhileDecoding_TheLastRowOfEachSampleIsChosen) {
+  FewSamples source(3, 10);
+  const plan::Plan plan = PlanOf(64);
+  Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
+  const Batches::Growth growth = {{0, {.prompt_positions = 1, .tokens = {5, 6}}},
+                                  {1, {.prompt_positions = 1}},
+                                  {2, {.prompt_positions = 10}}};
+  batches.SetGrowth(&growth);
+  std::vector<Batches::CorruptSample> corrupt;
+  model::StageInput input;
+  ASSERT_TRUE(batches
+                  .FillDecoder({.module = 0, .loss = true}, batches.OfSamples({{0, 1, 2}}), {0, 3},
+                               {}, input, corrupt)
+                  .ok());
+  EXPECT_TRUE(at::equal(input.labelled.rows, at::tensor({2, 10, 29}, at::kLong)));
+  EXPECT_TRUE(at::equal(input.label_weights, at::zeros({3})));
 }
 
 TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
