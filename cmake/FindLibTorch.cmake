@@ -20,9 +20,17 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_link_libraries(LibTorch::cpu INTERFACE
     ${LibTorch_ROOT}/lib/libtorch_cpu.so ${LibTorch_ROOT}/lib/libc10.so)
   target_link_options(LibTorch::cpu INTERFACE
-    -Wl,--allow-shlib-undefined -Wl,-rpath,${LibTorch_ROOT}/lib -Wl,-rpath-link,${LibTorch_ROOT}/lib)
+    -Wl,--allow-shlib-undefined -Wl,-rpath-link,${LibTorch_ROOT}/lib)
   add_library(LibTorch::cuda INTERFACE IMPORTED)
   # Nothing refers to torch_cuda by name: loading it is what registers the kernels.
   target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
     -Wl,--push-state,--no-as-needed,${LibTorch_ROOT}/lib/libtorch_cuda.so,${LibTorch_ROOT}/lib/libc10_cuda.so,--pop-state)
+
+  # What programs load of its folder; on GPUs the other libraries of CUDA come from NVIDIA's packages.
+  set(LibTorch_RUNTIME_LIBRARIES libtorch_cpu.so libc10.so libgomp.so.1 libcudart.so.13 libcupti.so.13)
+  if(PHALANX_WITH_CUDA)
+    list(APPEND LibTorch_RUNTIME_LIBRARIES libtorch_cuda.so libc10_cuda.so libtorch_nvshmem.so
+         libtorch_cuda_linalg.so)
+  endif()
+  list(TRANSFORM LibTorch_RUNTIME_LIBRARIES PREPEND ${LibTorch_ROOT}/lib/)
 endif()

@@ -146,7 +146,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
-      ->capture_default_str();
+      ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
       ->capture_default_str();
   app.add_option("--devices", options.devices, "how many of them")->capture_default_str();
@@ -159,8 +159,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
   app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
-  app.add_option("--rank-program", options.rank_program, "executable of a rank")
-      ->capture_default_str();
+  app.add_option("--rank-program", options.rank_program,
+                 "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
       ->capture_default_str();
   app.add_option("--label", flags.labels, "KEY=VALUE for a job's node_selector; repeatable")
