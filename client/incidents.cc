@@ -124,6 +124,7 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
       "Went on behind",
       absl::StrCat("step ", incident.decided_step(), "; ", incident.steps_redone(), " redone"),
       out);
+  PrintField("Communicators", incident.standby() ? "standby" : "new", out);
   PrintField("No second home", incident.not_safe(), out);
   PrintPhases(incident, out);
 }

@@ -64,6 +64,16 @@ struct Assign {
   bool goes_on = false;      // its ranks wait for BeginEpoch
   bool beside = false;       // and make their connections while they train in the epoch before
   bool from_copies = false;  // they say before that which copies of state there are
+  std::string standby;       // the set of communicators that they have made for it; empty: none
+};
+// Ranks of the epoch that have work in the layout make its communicators, beside training, and say
+// so (RankStandby).
+struct PrepareStandby {
+  JobId job;
+  Epoch epoch;
+  std::string set;  // its name
+  Shared<plan::Layout> layout;
+  std::string plan_digest;
 };
 // In whose layout copies of state lie that an epoch begins with.
 struct CopiesSource {
@@ -126,7 +136,7 @@ struct InjectFault {
   job::InjectedFault fault;
 };
 using Command = std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
-                             PublishCheckpoint, Wish, WriteIncident, InjectFault>;
+                             PublishCheckpoint, Wish, WriteIncident, InjectFault, PrepareStandby>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
@@ -147,6 +157,9 @@ struct ComputePlan {
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
   plan::RankList unfit;     // places whose devices idle and may not take over
   bool any_rung = false;    // whatever the job's ladder says
+  // Nobody of `lost` is lost: FailedPrecondition where the loss would cost state, so that nothing
+  // can be made ready for it.
+  bool standby = false;
 };
 // Nobody wants the plan any more; the answer may come all the same, without one.
 struct DropPlan {

@@ -48,11 +48,8 @@
 #include "coordinator/machine/agenda.h"
 #include "coordinator/machine/coordinator_options.h"
 #include "coordinator/machine/events.h"
-#include "coordinator/machine/incident.h"
-#include "coordinator/machine/job_state.h"
+#include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
-#include "coordinator/machine/recovery.h"
-#include "coordinator/machine/run.h"
 
 namespace phalanx::coordinator {
 
@@ -81,68 +78,7 @@ class Coordinator {
   }
 
   // For tests and checkers.
-  struct Job {
-    JobState state;
-    std::optional<StepReport> last_step;
-    // Its devices are held and its plan is being made: the first one of a queued job, or whether
-    // the layout of a job that starts fits its devices for another epoch.
-    struct Planning {
-      uint64_t number = 0;
-      Placement placement;
-      std::vector<int64_t> host_memory;  // there was when it was ordered, as MemoryLimits::nodes
-    };
-    std::optional<Planning> planning;
-    std::optional<Run> run;             // from its plan until its devices are free again
-    std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
-    std::optional<EpochStart> decided;  // of the last step that was reported
-    std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
-    // What spoke for the verdict that is being found, and since when.
-    struct Evidence {
-      Instant since;
-      bool accused = false;
-      std::vector<std::string> lines;
-    };
-    std::optional<Evidence> evidence;
-    int32_t reporter = -1;  // the rank that reports steps; -1: not known
-    // Incidents whose files are older than what is known of them.
-    std::set<int64_t> incidents_unwritten;
-    // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
-    std::set<std::pair<Epoch, int32_t>> exits_awaited;
-    plan::RankList returning;  // ranks that the plan that is being made has again
-    std::map<NodeName, Incarnation> copies_with;  // daemons that keep copies of its state
-    // By node whose ranks are to be back: what process of it has been told to make ready for which.
-    struct Preparation {
-      Incarnation of;
-      bool done = false;
-      std::set<int32_t> ranks;  // not lost since
-    };
-    std::map<NodeName, Preparation> prepared;
-    // Ranks that were lost again on their way back, under which process, and how often in a row.
-    struct LostAgain {
-      Incarnation of;
-      int32_t times = 0;
-    };
-    std::map<int32_t, LostAgain> lost_again;
-    uint64_t last_record = 0;
-    // Of its views that wait for the store: the record of the first, and where the newest lies.
-    struct NewestView {
-      uint64_t record = 0;
-      size_t index = 0;
-      job::JobPhase phase = job::JobPhase::kQueued;
-    };
-    uint64_t first_view_record = 0;
-    NewestView newest_view;
-    Instant step_stored_at = absl::InfinitePast();
-    int64_t rank_events = 0, silence_events = 0;
-    // Corrupt samples without an event, and fingerprints of what would name them, so that each
-    // counts once. The store does not know them: a coordinator that restarts counts them anew.
-    int64_t unnamed_corrupt = 0;
-    std::set<uint64_t> unnamed_fingerprints;
-    int64_t spared_events = 0;           // of its ranks, since the store fell behind
-    std::vector<Token> delete_requests;  // to be carried out when it is archived
-    absl::Status archive_failure;        // why the store could not make it an entry
-    bool too_large = false;              // while it is queued: for all nodes that match
-  };
+  using Job = LiveJob;
   const std::map<JobId, Job>& jobs() const { return jobs_; }
   const NodeTable& nodes() const { return nodes_; }
   uint64_t last_record() const { return last_record_; }
@@ -366,6 +302,17 @@ class Coordinator {
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
   void NoteLostAgain(Job& job, int32_t rank);
+  // coordinator_standby.cc: communicators that are made before anybody is lost (standby.h).
+  bool MayStandBy(const Job& job) const;
+  // Goes on with what is to be made of them, if the job has any. O(1) where there is nothing to do.
+  void ConsiderStandby(Job& job);
+  void OnStandbyPlanned(const PlanComputed& event);
+  // Says, once an epoch, which losses there are communicators for.
+  void TellStandby(Job& job);
+  void DropStandbyPlan(const Job& job);
+  void OnReport(Job& job, int32_t rank, const RankStandby& report);
+  // The set that the plan's ranks have, all of them; empty: there is none.
+  static std::string StandbyFor(const Job& job, const PlanSummary& plan);
   // coordinator_wait.cc
   // What is left cannot go on: the job waits for what is lost.
   void WaitForLost(Job& job, const absl::Status& why);
@@ -496,10 +443,11 @@ class Coordinator {
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<JobId> queue_;                // Queued and not being planned, oldest first
-  std::map<uint64_t, JobId> planning_;   // by number of the ComputePlan
-  std::set<uint64_t> unanswered_plans_;  // the orders of planning_, and those that were dropped
-  bool planners_full_ = false;           // jobs stay in the queue until enough plans are answered
+  std::set<JobId> queue_;                    // Queued and not being planned, oldest first
+  std::map<uint64_t, JobId> planning_;       // by number of the ComputePlan
+  std::set<uint64_t> unanswered_plans_;      // the orders of planning_, and those that were dropped
+  std::optional<StandbyPlan> standby_plan_;  // the one that is being made, of all jobs
+  bool planners_full_ = false;  // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
   struct Line {

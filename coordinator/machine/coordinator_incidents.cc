@@ -119,6 +119,7 @@ void Coordinator::NotePlanned(Job& job, const PlanSummary& plan) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
   incident.to = job.state.epoch;
+  incident.standby = !job.state.standby.empty();
   incident.changes = plan::Joined(incident.changes, plan.changes);
   incident.not_safe = plan.single_home;
   NoteRanks(*job.recovery, incident);

@@ -239,6 +239,7 @@ bool Coordinator::IsObsolete(const Command& command) const {
     return check(publish->job, publish->epoch);
   if (const auto* wish = std::get_if<Wish>(&command)) return check(wish->job, wish->epoch);
   if (const auto* file = std::get_if<WriteIncident>(&command)) return check(file->job, file->epoch);
+  if (const auto* set = std::get_if<PrepareStandby>(&command)) return check(set->job, set->epoch);
   return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 

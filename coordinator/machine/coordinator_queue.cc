@@ -286,6 +286,8 @@ void Coordinator::On(const PlanComputed& event) {
     planners_full_ = false;
     capacity_changed_ = true;
   }
+  if (standby_plan_.has_value() && standby_plan_->number == event.number)
+    return OnStandbyPlanned(event);
   const auto planned = planning_.find(event.number);
   if (planned == planning_.end()) return;
   Job& job = jobs_.at(planned->second);

@@ -162,6 +162,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
     Publish(job);
   }
   ConsiderReturn(job);
+  ConsiderStandby(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
@@ -314,7 +315,8 @@ Assign Coordinator::AssignmentOf(const Job& job) {
           .checkpoint = job.state.checkpoint,
           .goes_on = job.state.goes_on(),
           .beside = job.recovery.has_value() && job.recovery->beside,
-          .from_copies = job.state.from_copies};
+          .from_copies = job.state.from_copies,
+          .standby = job.state.standby};
 }
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.
@@ -374,6 +376,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
   DropPlanning(job);
+  DropStandbyPlan(job);
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);

@@ -120,6 +120,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   DropPlanning(job);
+  DropStandbyPlan(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
@@ -149,6 +150,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
     return Fail(job, std::move(cause));
   }
   NoteSpared(job, plan->layout);
+  std::string standby = StandbyFor(job, *plan);
+  job.standby = {};
   job.run = MakeRun(plan->layout);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
@@ -156,7 +159,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                            .plan_digest = plan->digest,
                            .checkpoint = job.state.checkpoint,
                            .host_memory = plan->host_memory,
-                           .state_epoch = recovery.from});
+                           .state_epoch = recovery.from,
+                           .standby = std::move(standby)});
   TellNotes(job, *plan);
   ChargeNodes(job);
   recovery.stage = Recovery::Stage::kLeaving;

@@ -135,6 +135,11 @@ struct RankReady {
 struct RankSafe {
   std::string why_not;  // it gets no second home in this epoch; empty: it has all
 };
+// Whether the rank has made a set of standby communicators (PrepareStandby), and used each once.
+struct RankStandby {
+  std::string set;
+  std::string error;  // why it has not; empty: it has
+};
 struct RankSucceeded {
   int64_t step = 0;
   bool early = false;  // after a Wish, before the job's last step
@@ -205,7 +210,7 @@ struct RankReported {
   int32_t rank = 0;
   std::variant<RendezvousEntry, RankReady, StepReport, RankSucceeded, RankError, RankDied,
                RankExited, RankEvent, EvaluationReport, RankCheckpointPart, RankCheckpointPublished,
-               RankQuiet, RankCopies, RankSafe>
+               RankQuiet, RankCopies, RankSafe, RankStandby>
       report;
   // Beside a StepReport: what another epoch goes on from, should all ranks that know it be gone.
   std::optional<EpochStart> decided = std::nullopt;

@@ -194,6 +194,11 @@ std::string Summary(const Incident& incident) {
       resumed.has_value() ? resumed : incident[Phase::kFirstStep].end;
   if (back.has_value()) {
     absl::StrAppend(&text, "; back after ", SecondsText(*back));
+    const Incident::Span& connected = incident[Phase::kCommunicatorsReady];
+    if (incident.standby && connected.begin.has_value() && connected.end.has_value()) {
+      absl::StrAppend(&text, ", standby communicators after ",
+                      SecondsText(*connected.end - *connected.begin));
+    }
     const std::optional<int64_t>& paused = incident[Phase::kSurvivorsQuiet].begin;
     if (incident.kind == Incident::Kind::kReturn && paused.has_value())
       absl::StrAppend(&text, ", training paused for ", SecondsText(*back - *paused));

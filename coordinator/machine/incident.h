@@ -58,6 +58,7 @@ struct Incident {
   int64_t decided_step = 0;  // behind which training went on
   int64_t steps_redone = 0;  // right behind it, that had been begun or done before
   std::array<Span, kPhases> phases;
+  bool standby = false;  // communicators of `to` were made before it
   std::string not_safe;  // why kSafeAgain has no end, and gets none; empty: it has, or will
 
   Span& operator[](Phase phase) { return phases[static_cast<size_t>(phase)]; }

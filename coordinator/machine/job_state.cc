@@ -80,6 +80,7 @@ class Applier {
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
+    state_.standby = body.standby;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
     // Losses before the next epoch has begun belong to the recovery that is under way; ranks that

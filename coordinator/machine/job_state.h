@@ -30,6 +30,7 @@ struct JobState {
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
   std::string plan_digest;
+  std::string standby;                         // as EpochPlanned
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
   Epoch state_epoch;                           // from whose state it goes on; 0: from none
   std::optional<EpochStart> start;             // where it goes on, once that is known

@@ -57,6 +57,7 @@ struct JobRequest {
   bool waits = false;     // for what is lost, where the rest cannot go on
   bool restarts = false;  // from a checkpoint, where state is lost
   bool rejoins = false;   // ranks that are back are taken again
+  bool standby = false;   // its ranks make communicators for a loss before there is one
   absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
   job::Budget budget;                       // of its recoveries
   int32_t priority = 0;
@@ -173,6 +174,8 @@ struct EpochPlanned {
   Epoch state_epoch;
   // Not of what processes keep, but of copies in host memory, of the epoch that EpochBegan says.
   bool from_copies = false;
+  // The set of communicators that its ranks have made for it (standby.h); empty: they make them.
+  std::string standby = "";
 };
 // From where the epoch goes on: stored before any of its ranks is told.
 struct EpochBegan {

@@ -21,6 +21,12 @@ struct BytesOf {
   size_t operator()(const InjectFault&) const { return 0; }
   size_t operator()(const WriteIncident&) const { return kEvidenceMax * 512; }
   size_t operator()(const BeginEpoch&) const { return 0; }
+  // The layout: about so many of a device, as plans list them.
+  size_t operator()(const PrepareStandby& c) const {
+    size_t devices = 0;
+    for (const NodeDevices& node : c.layout->nodes) devices += node.devices.size();
+    return c.set.size() + c.plan_digest.size() + devices * 64;
+  }
   size_t operator()(const StopRanks& c) const { return c.reason.size(); }
   size_t operator()(const FetchLogs& c) const {
     size_t bytes = c.ranks.size() * sizeof(int32_t);

@@ -23,6 +23,9 @@
 namespace phalanx::coordinator {
 namespace {
 
+// With more devices a loss is rarer than the memory of its communicators is dear.
+constexpr int32_t kStandbyDevicesMax = 8;
+
 // Empty: nothing of any.
 std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
   std::vector<int64_t> bytes;
@@ -43,6 +46,22 @@ std::string SingleHomeOf(const plan::Plan& plan) {
                         ": its optimizer state has one home under this layout");
   }
   return "";
+}
+
+// OK where all state that a rank keeps has another home: its loss does not lead to a layout whose
+// ranks then find that state is lost.
+absl::Status MayBeLost(const plan::Plan& plan, Rank rank) {
+  for (const plan::Place& place : plan.PlacesOf(rank)) {
+    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
+    const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
+    const bool mirrored = layout.state_copies >= 2 && layout.state_home == job::StateHome::kMirror;
+    if (module.TrainsWeights() && !mirrored) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("losing rank ", rank.value, " costs state of module ",
+                       plan.spec.modules[static_cast<size_t>(place.module)].name));
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
@@ -73,6 +92,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
     RETURN_IF_ERROR(plan::LayoutAfter(plan, {.lost = lost, .spares = false}).status());
   }
   const bool has_spares = devices > spec.World();
+  const bool recovers =
+      GoesOn(spec.recovery.ladder) || (has_spares && Has(spec.recovery.ladder, job::Rung::kSpare));
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
                      .node_selector = spec.resources.node_selector,
@@ -82,11 +103,12 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
                      .checkpoints = spec.checkpoint.has_value(),
-                     .recovers = GoesOn(spec.recovery.ladder) ||
-                                 (has_spares && Has(spec.recovery.ladder, job::Rung::kSpare)),
+                     .recovers = recovers,
                      .waits = Has(spec.recovery.ladder, job::Rung::kWait),
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
+                     .standby = recovers && spec.recovery.standby == job::Standby::kAuto &&
+                                devices <= kStandbyDevicesMax,
                      .hold = spec.recovery.hold,
                      .budget = spec.recovery.budget,
                      .priority = spec.priority,
@@ -143,6 +165,12 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
+  if (order.standby) {
+    ASSIGN_OR_RETURN(const job::ReadJob read,
+                     wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
+    ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
+    for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
+  }
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
                      order.lost, order.returned, order.unfit, order.any_rung);
 }

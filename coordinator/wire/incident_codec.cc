@@ -50,6 +50,7 @@ void ToProto(const Incident& incident, v1::Incident* out) {
   out->set_decided_step(incident.decided_step);
   out->set_steps_redone(incident.steps_redone);
   PhasesToProto(incident, out);
+  out->set_standby(incident.standby);
   out->set_not_safe(incident.not_safe);
   out->set_summary(Summary(incident));
 }
@@ -70,6 +71,7 @@ IncidentPtr FromProto(const v1::Incident& from) {
       .returned = {from.returned().begin(), from.returned().end()},
       .decided_step = from.decided_step(),
       .steps_redone = from.steps_redone(),
+      .standby = from.standby(),
       .not_safe = from.not_safe()};
   if (from.has_cause()) incident.cause = FromProto(from.cause());
   for (const v1::Incident::LayoutChange& change : from.changes())

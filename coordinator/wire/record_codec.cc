@@ -38,6 +38,7 @@ class Encoder {
     summary->set_checkpoints(request.checkpoints);
     summary->set_recovers(request.recovers);
     summary->set_rejoins(request.rejoins);
+    summary->set_standby(request.standby);
     summary->set_waits(request.waits);
     summary->set_restarts(request.restarts);
     summary->set_recoveries_max(request.budget.total);
@@ -64,6 +65,7 @@ class Encoder {
     to->mutable_host_memory()->Assign(body.host_memory.begin(), body.host_memory.end());
     to->set_state_epoch(body.state_epoch.value);
     to->set_from_copies(body.from_copies);
+    to->set_standby(body.standby);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -133,6 +135,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.checkpoints = summary.checkpoints();
   request.recovers = summary.recovers();
   request.rejoins = summary.rejoins();
+  request.standby = summary.standby();
   request.waits = summary.waits();
   if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
   request.restarts = summary.restarts();
@@ -164,6 +167,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   planned.host_memory.assign(from.host_memory().begin(), from.host_memory().end());
   planned.state_epoch = Epoch{from.state_epoch()};
   planned.from_copies = from.from_copies();
+  planned.standby = from.standby();
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);

@@ -72,6 +72,15 @@ class CommandEncoder {
     to->set_goes_on(command.goes_on);
     to->set_beside(command.beside);
     to->set_from_copies(command.from_copies);
+    to->set_standby(command.standby);
+  }
+  void operator()(const PrepareStandby& command) {
+    v1::PrepareStandby* to = out_.mutable_prepare_standby();
+    to->set_job(command.job.value);
+    to->set_epoch(command.epoch.value);
+    to->set_set(command.set);
+    wire::ToProto(*command.layout, to->mutable_layout());
+    to->set_plan_digest(command.plan_digest);
   }
   void operator()(const BeginEpoch& command) {
     v1::BeginEpoch* to = out_.mutable_begin_epoch();
@@ -254,6 +263,10 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
     }
     case v1::RankReport::kSafe:
       event.report = RankSafe{Reported(from.safe().why_not())};
+      return event;
+    case v1::RankReport::kStandby:
+      event.report = RankStandby{.set = Reported(from.standby().set()),
+                                 .error = Reported(from.standby().error())};
       return event;
     case v1::RankReport::REPORT_NOT_SET:
       break;

@@ -275,8 +275,8 @@ constexpr Field kRecovery[] = {
      .doc = "Whether devices that are back are taken again, at a step boundary, or stay left out."},
     {.name = "standby", .type = T::kChoice, .at = Bound<&Recovery::standby>,
      .choices = kStandbyNames, .acted_on = false,
-     .doc = "Communicators for the loss of any one device, made beforehand. This release makes none: "
-            "either way they are made after the loss."},
+     .doc = "Whether the communicators for the loss of any one device are made while the job trains, as "
+            "far as memory allows (auto: of jobs of up to 8 devices), or after the loss."},
     {.name = "hold", .type = T::kDuration, .at = Bound<&Recovery::hold>, .acted_on = false,
      .doc = "How long what is left of a job that waits keeps its devices."},
     {.name = "budget", .type = T::kMapping, .at = Bound<&Recovery::budget>, .fields = kBudget,

@@ -99,6 +99,7 @@ Tree IncidentTree(const v1::Incident& incident) {
       {"changes", ListOf(ChangeWords(incident), TextOf)},
       {"decided_step", NumberOf(incident.decided_step())},
       {"steps_redone", NumberOf(incident.steps_redone())},
+      {"communicators", TextOf(incident.standby() ? "standby" : "new")},
       {"phases",
        ListOf(incident.phases(),
               [&](const v1::Incident::Phase& phase) { return PhaseOf(incident, phase); })},

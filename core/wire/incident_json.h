@@ -3,7 +3,8 @@
 //
 // Keys (docs/recovery.md): number, kind, detected, from_epoch, to_epoch, cause {name, rank, node,
 // device, device_kind, signal, exit_code, message} or null, first_failing_rank or null, evidence,
-// confidence, next, lost, returned, changes, decided_step, steps_redone, summary, phases [{name,
+// confidence, next, lost, returned, changes, decided_step, steps_redone, communicators
+// ("standby" or "new"), summary, phases [{name,
 // begin, end, slowest_rank, reason}], times in microseconds since `detected`, null where they are
 // not known.
 #pragma once

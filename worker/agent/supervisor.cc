@@ -167,6 +167,12 @@ void Supervisor::Carry(const SendWish& order) {
   if (message.mutable_wish()->ParseFromString(order.payload)) Send(order.process, message);
 }
 
+void Supervisor::Carry(const SendPrepareStandby& order) {
+  v1::ToRank message;
+  if (message.mutable_prepare_standby()->ParseFromString(order.payload))
+    Send(order.process, message);
+}
+
 void Supervisor::Carry(const SendFault& order) {
   v1::ToRank message;
   wire::ToProto(order.fault, message.mutable_fault());

@@ -61,6 +61,7 @@ class Supervisor {
   void Carry(const SendPublish& order);
   void Carry(const SendWriteIncident& order);
   void Carry(const SendWish& order);
+  void Carry(const SendPrepareStandby& order);
   void Carry(const SendFault& order);
   void Carry(const SendStopEpoch& order);
   void Carry(const SendQuit& order);

@@ -87,6 +87,11 @@ Command CommandOf(const v1::Command& command) {
       const v1::Wish& body = command.wish();
       return WishCommand{JobId{body.job()}, Epoch{body.epoch()}, body.SerializeAsString()};
     }
+    case v1::Command::kPrepareStandby: {
+      const v1::PrepareStandby& body = command.prepare_standby();
+      return PrepareStandbyCommand{JobId{body.job()}, Epoch{body.epoch()},
+                                   body.SerializeAsString()};
+    }
     case v1::Command::kInjectFault: {
       const v1::InjectFault& body = command.inject_fault();
       return InjectCommand{JobId{body.job()}, Epoch{body.epoch()}, wire::FromProto(body.fault())};

@@ -95,6 +95,7 @@ class GlooTransport final : public Transport {
                         PendingSends& pending, Consume consume) override;
   absl::Status Settle(PendingSends& pending) override;
   void ForgetComplete(PendingSends& pending) override;
+  absl::Status Check() override { return failure(); }
   void Abort(absl::Status reason) override;
 
  private:

@@ -133,6 +133,10 @@ class InProcessTransport final : public Transport {
     }
   }
 
+  absl::Status Check() override {
+    MutexLock lock(&state_->mutex);
+    return Me().failure;
+  }
   void Abort(absl::Status reason) override {
     MutexLock lock(&state_->mutex);
     state_->FailLocked(self_, reason, false);

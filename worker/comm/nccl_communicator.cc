@@ -79,6 +79,10 @@ void GiveBackSignals(NcclHandle& handle) {
 
 void Release(NcclHandle& handle, bool healthy) {
   cudaSetDevice(handle.device);
+  {
+    MutexLock lock(&handle.mutex);
+    while (handle.creating) handle.created.Wait(&handle.mutex);
+  }
   if (handle.comm != nullptr) {
     ncclResult_t result = ncclRemoteError;
     if (healthy) {

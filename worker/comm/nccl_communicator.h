@@ -26,7 +26,8 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
 // What belongs to NCCL and CUDA. It outlives the Communicator until a background thread has given
-// it back. Nothing touches `comm` once `failure` is set, but for that thread.
+// it back. Nothing touches `comm` once `failure` is set, but for that thread, which waits until
+// nobody is `creating` it.
 struct NcclHandle {
   int device = 0;
   ncclComm_t comm = nullptr;
@@ -35,7 +36,9 @@ struct NcclHandle {
   absl::Duration release_timeout;
   Mutex mutex;
   absl::Status failure ABSL_GUARDED_BY(mutex);
-  bool released ABSL_GUARDED_BY(mutex) = false;                 // its release has begun
+  bool released ABSL_GUARDED_BY(mutex) = false;  // its release has begun
+  bool creating ABSL_GUARDED_BY(mutex) = false;  // NCCL is about to set `comm`
+  CondVar created;
   std::unique_ptr<NcclSignals> signals ABSL_GUARDED_BY(mutex);  // none: receives begin at once
 };
 // Gives the handle back in the background: aborted, or finalized if it is healthy.

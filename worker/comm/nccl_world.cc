@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
 #include "core/base/status.h"
@@ -127,18 +128,51 @@ bool HasMessages(const plan::CommunicatorSpec& spec) {
   return spec.use == Use::kForward || spec.use == Use::kBackward;
 }
 
-// Device memory for the time of the set-up: nothing is freed while a kernel may be waiting for a
-// peer.
+// Device memory for the time of the set-up. It is kept for the next one: to free memory waits for
+// the device, and with it for kernels that may be waiting for peers.
 class ScratchMemory {
  public:
-  ~ScratchMemory() { cudaFree(memory_); }
-  absl::Status Allocate(int64_t bytes) {
-    return CudaStatus(cudaMalloc(&memory_, static_cast<size_t>(bytes)), "scratch");
+  ~ScratchMemory() {
+    if (block_.memory == nullptr) return;
+    MutexLock lock(&TheKept().mutex);
+    TheKept().blocks.push_back(block_);
   }
-  float* floats() const { return static_cast<float*>(memory_); }
+  absl::Status Allocate(int64_t bytes) {
+    {
+      MutexLock lock(&TheKept().mutex);
+      std::vector<Block>& blocks = TheKept().blocks;
+      const auto fits = std::find_if(blocks.begin(), blocks.end(),
+                                     [bytes](const Block& block) { return block.bytes >= bytes; });
+      if (fits != blocks.end()) {
+        block_ = *fits;
+        blocks.erase(fits);
+        return absl::OkStatus();
+      }
+    }
+    bytes = std::max(bytes, kBytesMin);
+    RETURN_IF_ERROR(CudaStatus(cudaMalloc(&block_.memory, static_cast<size_t>(bytes)), "scratch"));
+    block_.bytes = bytes;
+    return absl::OkStatus();
+  }
+  float* floats() const { return static_cast<float*>(block_.memory); }
 
  private:
-  void* memory_ = nullptr;
+  static constexpr int64_t kBytesMin = 1 << 20;
+  struct Block {
+    void* memory = nullptr;
+    int64_t bytes = 0;
+  };
+  // Of the one device of this process.
+  struct Kept {
+    Mutex mutex;
+    std::vector<Block> blocks ABSL_GUARDED_BY(mutex);
+  };
+  static Kept& TheKept() {
+    static auto* kept = new Kept;  // outlives every thread
+    return *kept;
+  }
+
+  Block block_;
 };
 
 // The communicators of this rank while they are made, in the order of their memberships.
@@ -165,6 +199,9 @@ class NcclSetup {
   const std::vector<NcclCommunicator*>& groups() const { return groups_; }
 
  private:
+  // Between them nobody gives back what NCCL is about to write to. Errors: why one was aborted.
+  absl::Status BeginCreating();
+  void EndCreating();
   const plan::CommunicatorSpec& SpecOf(size_t i) const { return specs_[memberships_[i].index]; }
   // With whom this rank exchanges messages.
   std::vector<int32_t> PeersOf(size_t i) const;
@@ -217,9 +254,28 @@ absl::Status NcclSetup::MeetSenders(Rank self, int32_t world, Rendezvous& rendez
   return absl::OkStatus();
 }
 
+absl::Status NcclSetup::BeginCreating() {
+  for (const std::shared_ptr<NcclHandle>& handle : handles_) {
+    MutexLock lock(&handle->mutex);
+    if (!handle->failure.ok()) return handle->failure;
+    handle->creating = true;
+  }
+  return absl::OkStatus();
+}
+
+void NcclSetup::EndCreating() {
+  for (const std::shared_ptr<NcclHandle>& handle : handles_) {
+    MutexLock lock(&handle->mutex);
+    handle->creating = false;
+    handle->created.SignalAll();
+  }
+}
+
 absl::Status NcclSetup::Create() {
   std::vector<ncclConfig_t> configs;
   configs.reserve(memberships_.size());
+  const absl::Cleanup created_or_not = [this] { EndCreating(); };
+  RETURN_IF_ERROR(BeginCreating());
   RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "create"));
   ncclResult_t created = ncclSuccess;
   for (size_t i = 0; i < memberships_.size(); ++i) {
@@ -232,6 +288,7 @@ absl::Status NcclSetup::Create() {
   const ncclResult_t ended = ncclGroupEnd();
   if (created == ncclSuccess && ended != ncclInProgress) created = ended;
   RETURN_IF_ERROR(NcclStatus(created, "create"));
+  EndCreating();  // from here on an abort ends the creation
   for (size_t i = 0; i < groups_.size(); ++i) {
     RETURN_IF_ERROR(groups_[i]->Settle(ncclInProgress, deadline_,
                                        absl::StrCat("creating communicator ", SpecOf(i).name)));

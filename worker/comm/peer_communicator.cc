@@ -249,6 +249,8 @@ absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends,
 
 absl::Status PeerCommunicator::Flush() { return Named(transport_->Settle(pending_messages_)); }
 
+absl::Status PeerCommunicator::Check() { return Named(transport_->Check()); }
+
 void PeerCommunicator::Abort(absl::Status reason) { transport_->Abort(std::move(reason)); }
 
 Communicators MakeCommunicators(std::shared_ptr<Transport> transport,

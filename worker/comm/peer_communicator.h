@@ -34,6 +34,7 @@ class PeerCommunicator final : public Communicator {
                         absl::Span<const Incoming> receives) override;
   absl::Status Join() override { return absl::OkStatus(); }
   absl::Status Flush() override;
+  absl::Status Check() override;
   void Abort(absl::Status reason) override;
 
  private:

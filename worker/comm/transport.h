@@ -61,6 +61,8 @@ class Transport {
   // Forgets those that are complete, without waiting.
   virtual void ForgetComplete(PendingSends& pending) = 0;
 
+  // The transport's failure. Never blocks.
+  virtual absl::Status Check() = 0;
   // Fails the transport and wakes every wait. Returns without waiting for anyone.
   virtual void Abort(absl::Status reason) = 0;
 };

@@ -65,10 +65,18 @@ std::optional<c10::Stream> NewStream() {
   return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
 }
 
+void* Handle(const c10::Stream& stream) { return c10::cuda::CUDAStream(stream).stream(); }
+
 int64_t MemoryInUse() {
   size_t free_bytes = 0, total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
   return static_cast<int64_t>(total_bytes - free_bytes);
+}
+
+int64_t MemoryFree() {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
+  return static_cast<int64_t>(free_bytes);
 }
 
 }  // namespace phalanx::device

@@ -27,7 +27,12 @@ void* CurrentStream();
 // queues, and a stream that waits holds up another. Nothing without CUDA. Throws c10::Error.
 std::optional<c10::Stream> NewStream();
 
+// Its cudaStream_t; nullptr without CUDA.
+void* Handle(const c10::Stream& stream);
+
 // Bytes in use on the current device, by everybody; 0 without CUDA.
 int64_t MemoryInUse();
+// Bytes that nobody uses there; 0 without CUDA.
+int64_t MemoryFree();
 
 }  // namespace phalanx::device

@@ -12,6 +12,9 @@ void* CurrentStream() { return nullptr; }
 
 std::optional<c10::Stream> NewStream() { return std::nullopt; }
 
+void* Handle(const c10::Stream&) { return nullptr; }
+
 int64_t MemoryInUse() { return 0; }
+int64_t MemoryFree() { return 0; }
 
 }  // namespace phalanx::device

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
@@ -35,6 +36,24 @@ class ChannelRendezvous final : public comm::Rendezvous {
   CondVar changed_;
   std::map<std::string, std::string> entries_ ABSL_GUARDED_BY(mu_);
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
+};
+
+// A part of another one: keys that begin with `prefix`.
+class PrefixedRendezvous final : public comm::Rendezvous {
+ public:
+  // `whole` outlives it.
+  PrefixedRendezvous(comm::Rendezvous& whole, std::string prefix)
+      : whole_(whole), prefix_(std::move(prefix)) {}
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    return whole_.Put(prefix_ + key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, comm::Deadline deadline) override {
+    return whole_.Get(prefix_ + key, deadline);
+  }
+
+ private:
+  comm::Rendezvous& whole_;
+  const std::string prefix_;
 };
 
 }  // namespace phalanx::rank

@@ -3,15 +3,14 @@
 #include <functional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
+#include "worker/rank/connect.h"
 #include "worker/rank/epoch_run.h"
-#include "worker/train/message_peers.h"
 
 namespace phalanx::rank {
 namespace {
@@ -19,37 +18,17 @@ namespace {
 // Of all ranks, once one is connected.
 constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
 
-// Of each rank of the world whether it is on another node than `self`.
-std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
-  std::vector<NodeName> node_of;
-  for (const plan::NodeDevices& node : nodes)
-    node_of.insert(node_of.end(), node.devices.size(), node.node);
-  std::vector<bool> elsewhere;
-  for (const NodeName& node : node_of)
-    elsewhere.push_back(node != node_of[static_cast<size_t>(self.value)]);
-  return elsewhere;
-}
-
 }  // namespace
 
 absl::Status EpochRun::Connect() {
-  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
-  comm::WorldOptions options;
-  options.stop = stopping_.get_token();
-  if (!order_.address().empty()) options.interface_address = order_.address();
-  absl::StatusOr<comm::Communicators> connected =
-      absl::UnimplementedError("no GPU support in this build");
-  if (order_.device_kind() == "gpu") {
-#ifdef PHALANX_WITH_CUDA
-    options.current_stream = device::CurrentStream;
-    options.peers = train::MessagePeers(plan_, Rank{order_.rank()}, specs);
-    connected = comm::ConnectNccl(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
-#endif
-  } else {
-    options.isolation = &faults_.isolation;
-    options.elsewhere = RanksElsewhere(plan_.layout.nodes, Rank{order_.rank()});
-    connected = comm::ConnectGloo(specs, Rank{order_.rank()}, plan_.world, rendezvous_, options);
-  }
+  absl::StatusOr<comm::Communicators> connected = [this]() -> absl::StatusOr<comm::Communicators> {
+    if (!order_.assign().standby().empty()) return standby_.Take(order_.assign());
+    // NCCL makes none while others of the same device are about to be aborted.
+    if (order_.device_kind() == "gpu") RETURN_IF_ERROR(standby_.AwaitIdle(stopping_.get_token()));
+    comm::WorldOptions options;
+    options.stop = stopping_.get_token();
+    return ConnectRanks(plan_, order_, faults_, rendezvous_, std::move(options));
+  }();
   MutexLock lock(&mu_);
   // A rank that was told to stop reports that, not the connection that it broke off.
   RETURN_IF_ERROR(stopped_);

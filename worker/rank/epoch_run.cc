@@ -292,6 +292,7 @@ absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(Report(std::move(ready)));
   if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   const absl::Status ran = trainer_->Run();
+  standby_.Close(epoch());  // before the device is waited for
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
   RETURN_IF_ERROR(ran);
@@ -313,6 +314,7 @@ absl::Status EpochRun::Train() {
 }
 
 absl::Status EpochRun::RunToEnd() {
+  standby_.KeepOnly(order_.assign().standby());
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
   if (connector_.joinable()) {
@@ -384,6 +386,7 @@ absl::Status EpochRun::Run() {
 }
 
 absl::Status EpochRun::Quiesce(const absl::Status& ended) {
+  standby_.Close(epoch());
   HoldMemory();
   if (!absl::IsCancelled(ended)) {
     // First of all: others may be about to blame somebody else.

@@ -41,6 +41,7 @@
 #include "worker/rank/metrics_writer.h"
 #include "worker/rank/rank_figures.h"
 #include "worker/rank/rank_reports.h"
+#include "worker/rank/standby_pool.h"
 #include "worker/train/trainer.h"
 #include "worker/train/training_state.h"
 
@@ -71,11 +72,13 @@ struct Kept {
 
 class EpochRun {
  public:
-  // `kept` and `faults` outlive it.
-  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order, Kept& kept, Faults& faults)
+  // `kept`, `faults` and `standby` outlive it.
+  EpochRun(channel::FrameSocket& channel, v1::RunEpoch order, Kept& kept, Faults& faults,
+           StandbyPool& standby)
       : channel_(channel),
         kept_(kept),
         faults_(faults),
+        standby_(standby),
         order_(std::move(order)),
         rendezvous_(channel, order_.assign().job(), order_.assign().epoch(), order_.rank()) {}
 
@@ -195,6 +198,7 @@ class EpochRun {
   channel::FrameSocket& channel_;
   Kept& kept_;
   Faults& faults_;
+  StandbyPool& standby_;
   const v1::RunEpoch order_;
   ChannelRendezvous rendezvous_;
   plan::Plan plan_;

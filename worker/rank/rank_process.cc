@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,7 @@ size_t DescriptorsWith(const v1::ToRank& order) {
 void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors) {
   if (order.has_fault()) return faults_.Inject(wire::FromProto(order.fault()));
   if (order.has_write_incident()) return incidents_.Write(order.write_incident());
+  HandleStandby(order);
   // Held throughout: Run() looks whether an epoch was told to stop when it lets go of it.
   MutexLock lock(&mu_);
   for (const std::shared_ptr<EpochRun>& run : {current_, last_}) {
@@ -53,16 +55,32 @@ void RankProcess::Handle(const v1::ToRank& order, std::vector<UniqueFd> descript
   if (order.has_stop() && current_ == nullptr && next_ == nullptr)
     TellStopped(order.stop().epoch());
   if (order.has_warm_up())
-    to_warm_ = std::make_shared<EpochRun>(channel_, order.warm_up(), kept_, faults_);
+    to_warm_ = std::make_shared<EpochRun>(channel_, order.warm_up(), kept_, faults_, standby_);
   if (order.has_run()) SetNext(order.run());
   if (order.has_quit()) quit_ = true;
   changed_.SignalAll();
 }
 
+void RankProcess::HandleStandby(const v1::ToRank& order) {
+  if (order.has_rendezvous()) standby_.Deliver(order.rendezvous());
+  if (order.has_stop()) standby_.Close(order.stop().epoch());
+  if (order.has_quit()) standby_.Close(std::numeric_limits<int64_t>::max());
+  if (order.has_run()) {
+    standby_.Close(order.run().assign().epoch() - 1);
+    // Nothing goes beside training.
+    if (!order.run().beside()) standby_.KeepOnly(order.run().assign().standby());
+  }
+  if (!order.has_prepare_standby()) return;
+  const v1::PrepareStandby& wanted = order.prepare_standby();
+  const MutexLock lock(&mu_);
+  if (current_ == nullptr || current_->epoch() != wanted.epoch() || next_ != nullptr) return;
+  standby_.Make(current_->order(), wanted);
+}
+
 void RankProcess::SetNext(const v1::RunEpoch& order) {
   // Its thread may take a while to end, and this one reads orders.
   if (next_ != nullptr) given_up_.push_back(next_);
-  next_ = std::make_shared<EpochRun>(channel_, order, kept_, faults_);
+  next_ = std::make_shared<EpochRun>(channel_, order, kept_, faults_, standby_);
   if (!order.beside()) return;
   // It has left the epoch that its daemon takes it to be in.
   if (current_ == nullptr) TellStopped(last_epoch_);
@@ -84,6 +102,7 @@ void RankProcess::ReadOrders() {
         current = current_;
       }
       changed_.SignalAll();
+      standby_.Close(std::numeric_limits<int64_t>::max());
       if (current != nullptr) current->Stop(absl::CancelledError("the node's daemon is gone"));
       return;
     }

@@ -21,6 +21,7 @@
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/faults.h"
 #include "worker/rank/incident_files.h"
+#include "worker/rank/standby_pool.h"
 
 namespace phalanx::rank {
 
@@ -33,7 +34,8 @@ class RankProcess {
         }),
         incidents_([this](const v1::WriteIncident& order, const absl::Status& status) {
           TellNotWritten(order, status);
-        }) {}
+        }),
+        standby_(channel, faults_) {}
 
   // Returns the process's exit code: 0 after Quit, 1 after a failed epoch, 2 when the daemon is
   // gone.
@@ -42,6 +44,8 @@ class RankProcess {
  private:
   void ReadOrders();
   void Handle(const v1::ToRank& order, std::vector<UniqueFd> descriptors);
+  // Of communicators that are made beside training.
+  void HandleStandby(const v1::ToRank& order);
   void SetNext(const v1::RunEpoch& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
@@ -53,6 +57,7 @@ class RankProcess {
   Faults faults_;
   IncidentFiles incidents_;
   Kept kept_;  // of the thread in Run()
+  StandbyPool standby_;
   Mutex mu_;
   CondVar changed_;
   // Made when the order arrives, so that what follows it finds the epoch. It may connect while the

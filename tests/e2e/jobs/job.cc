@@ -60,6 +60,13 @@ std::string EdgesText(const JobOptions& options) {
   return text.empty() ? "" : absl::StrCat("  edges:\n", text);
 }
 
+std::string RecoveryText(const JobOptions& options) {
+  if (options.standby)
+    return options.recovery.empty() ? "" : absl::StrCat("  recovery: ", options.recovery, "\n");
+  if (options.recovery.empty()) return "  recovery: {standby: none}\n";
+  return absl::StrCat("  recovery: {standby: none, ", options.recovery.substr(1), "\n");
+}
+
 }  // namespace
 
 std::string JobText(const DataFolder& data, const JobOptions& options) {
@@ -86,7 +93,7 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       options.corrupt_max, options.validation ? ", validation: validation-000.tar" : "", "}\n",
       "  optimizer: {learning_rate: ", options.learning_rate,
       ", minimum_learning_rate: ", options.minimum_learning_rate, ", warmup_steps: 2}\n",
-      options.recovery.empty() ? "" : absl::StrCat("  recovery: ", options.recovery, "\n"),
+      RecoveryText(options),
       options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
       options.time_limit.empty() ? "" : absl::StrCat("  time_limit: ", options.time_limit, "\n"),
       "  resources: {device: cpu, spares: ", options.spares, "}\n  output: ", options.output,

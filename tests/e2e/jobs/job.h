@@ -44,6 +44,9 @@ struct JobOptions {
   bool validation = false;
   bool trace = false;
   std::string recovery;  // "{state_home: host}"; empty: the defaults
+  // Communicators for losses are made beforehand, where the job is small enough: no test but those
+  // of losses waits for them, and they take time.
+  bool standby = false;
   int32_t spares = 0;
   std::string checkpoint;  // "{every: 3}"; empty: none
   std::string time_limit;  // empty: none

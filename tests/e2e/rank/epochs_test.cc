@@ -1,4 +1,6 @@
 // Rank processes that are assigned epoch after epoch, stopped at any moment or left by a peer.
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -154,6 +156,63 @@ TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened
   ASSERT_GE(unbroken.size(), broken.size());
   for (size_t i = 0; i < broken.size(); ++i)
     EXPECT_NEAR(broken[i].loss, unbroken[i].loss, 1e-9 * unbroken[i].loss) << "step " << i + 1;
+}
+
+TEST(RankEpochsTest, StandbyCommunicators_AreMadeBesideTrainingAndTakenByTheNextEpoch) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("standby"));
+  const auto size = static_cast<size_t>(world.size());
+  const auto all_answered = [size](const RankWorld::Said& said) {
+    return said.standby.size() == size;
+  };
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  world.PrepareStandby("standby/1/a");
+  const RankWorld::Said made = world.Await(all_answered);
+  for (const auto& [rank, standby] : made.standby) {
+    EXPECT_EQ(standby.set(), "standby/1/a");
+    EXPECT_EQ(standby.error(), "") << "rank " << rank;
+  }
+  const size_t steps = made.steps.size();
+  world.Await([steps](const RankWorld::Said& said) { return said.steps.size() > steps; });
+  const v1::EpochBegins begins = BeginsOf(world.Stop());
+  world.Begin(begins, [](v1::RunEpoch& run) { run.mutable_assign()->set_standby("standby/1/a"); });
+  const RankWorld::Said next =
+      world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 3; });
+  EXPECT_TRUE(next.keys.empty()) << *next.keys.begin() << ": ranks met anew";
+  EXPECT_TRUE(next.errors.empty());
+  const v1::EpochBegins then = BeginsOf(world.Stop());
+  // They are gone, and no rank waits for others that have none.
+  world.Begin(then, [](v1::RunEpoch& run) { run.mutable_assign()->set_standby("standby/1/a"); });
+  const RankWorld::Said without =
+      world.Await([size](const RankWorld::Said& said) { return said.quiet.size() == size; });
+  ASSERT_EQ(without.errors.size(), size);
+  for (const auto& [rank, error] : without.errors) {
+    EXPECT_EQ(error.kind(), v1::FAILURE_KIND_PEER_LOST);
+    EXPECT_FALSE(error.has_accused_rank()) << "rank " << rank << ": " << error.message();
+    EXPECT_TRUE(world.lives(rank));
+  }
+  world.Begin(then);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  world.Stop();
+  for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
+}
+
+// One rank is stopped while they are made: the others are not kept from leaving the epoch.
+TEST(RankEpochsTest, StandbyCommunicatorsUnderWay_HoldUpNobodyWhoLeaves) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("standby-stopped"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  ASSERT_EQ(kill(world.pid(1), SIGSTOP), 0);
+  world.PrepareStandby("standby/1/a");
+  world.Await([](const RankWorld::Said& said) { return said.keys.contains("standby/1/a/here/0"); });
+  ASSERT_EQ(kill(world.pid(1), SIGCONT), 0);
+  const RankWorld::Said left = world.Stop();
+  EXPECT_EQ(static_cast<int32_t>(left.quiet.size()), world.size());
+  world.Begin(BeginsOf(left));
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  world.Stop();
 }
 
 TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) {

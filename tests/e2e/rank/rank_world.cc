@@ -170,7 +170,7 @@ void RankWorld::Begin(const std::optional<v1::EpochBegins>& begins,
   ++epoch_;
   {
     const MutexLock lock(&mutex_);
-    said_ = {};
+    said_ = {.epoch = epoch_};
   }
   v1::ToRank order;
   v1::RunEpoch& run = *order.mutable_run();
@@ -218,11 +218,27 @@ void RankWorld::OrderBeside(int32_t rank) {
   }
 }
 
+void RankWorld::PrepareStandby(const std::string& set) {
+  v1::Assign assign = MakeAssign(epoch_ + 1);
+  v1::ToRank order;
+  v1::PrepareStandby& wanted = *order.mutable_prepare_standby();
+  wanted.set_job(kJob);
+  wanted.set_epoch(epoch_);
+  wanted.set_set(set);
+  *wanted.mutable_layout() = std::move(*assign.mutable_layout());
+  wanted.set_plan_digest(assign.plan_digest());
+  const MutexLock lock(&passing_);
+  for (const auto& rank : ranks_) {
+    const absl::Status sent = rank->channel().Send(order, support::kPatience);
+    support::Require(sent.ok(), sent.ToString());
+  }
+}
+
 void RankWorld::GoOver(const v1::EpochBegins& begins) {
   ++epoch_;
   {
     const MutexLock lock(&mutex_);
-    said_ = {};
+    said_ = {.epoch = epoch_};
   }
   TellBegin(begins);
 }
@@ -245,6 +261,9 @@ void RankWorld::Take(int32_t rank, const v1::ToDaemon& message) {
   const MutexLock lock(&mutex_);
   ++said_.messages;
   if (report.has_ready()) said_.ready[rank] = true;
+  if (report.has_standby()) said_.standby[rank] = report.standby();
+  if (report.has_rendezvous() && report.epoch() == said_.epoch)
+    said_.keys.insert(report.rendezvous().key());
   if (report.has_step()) said_.steps.push_back(report.step());
   if (report.has_quiet()) said_.quiet[rank] = report.quiet();
   if (report.has_error()) said_.errors[rank] = report.error();

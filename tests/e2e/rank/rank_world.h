@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class RankWorld {
  public:
   // What the ranks have said of the present epoch.
   struct Said {
+    int64_t epoch = 0;              // the present one
     int64_t messages = 0;           // of all kinds
     std::map<int32_t, bool> ready;  // by rank, as everything below
     std::vector<v1::StepReport> steps;
@@ -38,6 +40,8 @@ class RankWorld {
     std::map<int32_t, bool> stopped, warmed;
     std::map<int32_t, v1::RankSucceeded> succeeded;
     std::vector<v1::JobEvent> events;
+    std::map<int32_t, v1::RankStandby> standby;
+    std::set<std::string> keys;  // that ranks have put into the rendezvous
     std::map<int64_t, std::map<int32_t, v1::RankCheckpointPart>> parts;  // by step and rank
     std::vector<v1::RankCheckpointPublished> published;
     std::map<int32_t, int64_t> host_bytes;  // of each of the rank's buffers
@@ -53,6 +57,8 @@ class RankWorld {
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Gives a rank the epoch behind the present one, for which it connects while it trains.
   void OrderBeside(int32_t rank);
+  // Has all ranks make communicators of that name for an epoch like the present one.
+  void PrepareStandby(const std::string& set);
   // All have been given that one and have left the present one: it begins.
   void GoOver(const v1::EpochBegins& begins);
   // Tells a rank to make ready for an epoch like the present one.

@@ -55,6 +55,7 @@ TEST_P(IncidentTest, KilledRank_IsToldInOneLineAndPhaseByPhase) {
                                       .language = GetParam().language,
                                       .batch = 7,
                                       .recovery = "{rejoin: manual}",
+                                      .standby = true,
                                       .output = "out"}))
              .id();
   const std::string name = absl::StrCat("job-", job_);

@@ -32,6 +32,7 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
                      .language = GetParam().language,
                      .batch = 7,
                      .recovery = "{rejoin: manual}",
+                     .standby = true,
                      .output = "whole"};
   ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
             v1::JOB_PHASE_SUCCEEDED);

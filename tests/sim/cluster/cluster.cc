@@ -156,7 +156,8 @@ Cluster::Counts Cluster::counts() const {
                 .steps = ledger_.steps_decided(),
                 .steps_given_up = ledger_.steps_given_up(),
                 .epochs = ledger_.epochs_begun(),
-                .recovered = ledger_.epochs_gone_on()};
+                .recovered = ledger_.epochs_gone_on(),
+                .standby = ledger_.standby_used()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
     if (phase == job::JobPhase::kFailed) counts.failed = count;
@@ -169,15 +170,16 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   events += other.events, jobs += other.jobs, succeeded += other.succeeded;
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
-  recovered += other.recovered;
+  recovered += other.recovered, standby += other.standby;
   return *this;
 }
 
 std::string Cluster::Counts::ToString() const {
   return absl::StrCat(events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded,
                       " succeeded, ", failed, " failed, ", cancelled, " cancelled), ", epochs,
-                      " epochs begun, ", recovered, " of them from others' state, ", steps,
-                      " steps, ", steps_given_up, " given up");
+                      " epochs begun, ", recovered, " of them from others' state, ", standby,
+                      " ranks with standby communicators, ", steps, " steps, ", steps_given_up,
+                      " given up");
 }
 
 }  // namespace phalanx::sim

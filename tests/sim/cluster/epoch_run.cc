@@ -94,6 +94,9 @@ void EpochRun::TryMetrics() {
 }
 
 void EpochRun::Connect() {
+  shared().ledger.OnConnects(process_.job(), epoch(), order_.standby);
+  if (!order_.standby.empty() && !process_.TakeStandby(order_.standby, All(), rank()))
+    return Fail(Kind::kPeerLost, -1, "another process had the communicators");
   shared().fabric.Join(process_.job(), epoch(), rank(), process_.node(), weak_from_this());
   joined_ = true;
   v1::RankReport report;

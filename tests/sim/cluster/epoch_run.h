@@ -33,7 +33,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
     int32_t rank = 0;
     bool goes_on = false;
     bool from_copies = false;
-    std::string text;  // of the document
+    std::string standby;  // the set that it is to connect with; empty: none
+    std::string text;     // of the document
     plan::Layout layout;
   };
 
@@ -42,6 +43,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   Epoch epoch() const { return order_.epoch; }
   int32_t rank() const { return order_.rank; }
   bool training() const { return step_ > 0; }
+  const std::string& text() const { return order_.text; }
+  const std::string& standby() const { return order_.standby; }
 
   // Its turn has come.
   void Start();

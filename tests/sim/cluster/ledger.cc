@@ -36,6 +36,38 @@ uint64_t Ledger::BitsAt(const Job& job, int64_t step) {
   return found == job.steps.end() ? 0 : found->second.bits;
 }
 
+void Ledger::OnStandbyMade(JobId job, const std::string& set, int32_t rank, uint64_t process) {
+  auto& sets = jobs_[job].standby;
+  if (sets.size() > kStepsKept && !sets.contains(set)) sets.clear();
+  sets[set][rank] = process;
+}
+
+void Ledger::OnConnects(JobId id, Epoch epoch, const std::string& set) {
+  auto& [last, how] = jobs_[id].connects;
+  if (epoch > last) {
+    last = epoch;
+    how = set;
+  }
+  if (epoch == last && how != set) {
+    Violate(absl::StrCat(ToString(id), " epoch ", epoch.value,
+                         ": some ranks make their communicators and others have them"));
+  }
+}
+
+void Ledger::OnStandbyUsed(JobId id, const std::string& set, const std::set<int32_t>& ranks,
+                           int32_t rank, uint64_t process) {
+  const std::map<int32_t, uint64_t>& makers = jobs_[id].standby[set];
+  std::set<int32_t> made;
+  for (const auto& [maker, by] : makers) made.insert(maker);
+  if (made != ranks)
+    return Violate(absl::StrCat(ToString(id), ": ", set, " was not made by its members"));
+  // Another one has taken the place of the one that made it, which it says.
+  if (process == 0) return;
+  ++standby_used_;
+  if (makers.at(rank) != process)
+    Violate(absl::StrCat(ToString(id), ": rank ", rank, " has ", set, " and has not made it"));
+}
+
 Instant Ledger::progress_at(JobId job) const {
   const auto found = jobs_.find(job);
   return found == jobs_.end() ? absl::InfinitePast() : found->second.progress_at;

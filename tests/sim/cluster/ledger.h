@@ -16,6 +16,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/machine/records.h"
@@ -51,6 +52,14 @@ class Ledger {
   void OnStepBegins(JobId job, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
                     uint64_t bits);
 
+  // A process has made the set of communicators as this rank.
+  void OnStandbyMade(JobId job, const std::string& set, int32_t rank, uint64_t process);
+  // A rank of the epoch connects, with the set or, where that is empty, without.
+  void OnConnects(JobId job, Epoch epoch, const std::string& set);
+  // A rank is to use a set, of which `ranks` are to be all members; `process` 0: it has none.
+  void OnStandbyUsed(JobId job, const std::string& set, const std::set<int32_t>& ranks,
+                     int32_t rank, uint64_t process);
+
   // The metrics file of a job, which one process may hold at a time.
   bool LockMetrics(JobId job, uint64_t process);
   void UnlockMetrics(JobId job, uint64_t process);
@@ -65,6 +74,7 @@ class Ledger {
   int64_t steps_given_up() const { return steps_given_up_; }
   int64_t epochs_begun() const { return epochs_begun_; }
   int64_t epochs_gone_on() const { return epochs_gone_on_; }
+  int64_t standby_used() const { return standby_used_; }
   // Nothing of the job is asked any more.
   void Forget(JobId job);
 
@@ -86,6 +96,8 @@ class Ledger {
     int64_t begin = 0;  // behind which it does
     int64_t told = 0, told_stored = 0;
     std::set<uint64_t> holders;
+    std::map<std::string, std::map<int32_t, uint64_t>> standby;  // by set: who made it
+    std::pair<Epoch, std::string> connects;  // the last epoch whose ranks do, and how
     uint64_t metrics_holder = 0;
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones
@@ -101,6 +113,7 @@ class Ledger {
   std::set<JobId> forgotten_;
   std::vector<std::string> violations_;
   int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
+  int64_t standby_used_ = 0;
 };
 
 }  // namespace phalanx::sim

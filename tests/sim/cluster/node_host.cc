@@ -176,6 +176,11 @@ bool NodeHost::CarryToProcess(const agent::Action& action) {
     v1::Rendezvous message;
     message.ParseFromString(entries->payload);
     ToProcess(entries->process, [message](RankProcess& process) { process.Deliver(message); });
+  } else if (const auto* standby = std::get_if<SendPrepareStandby>(&action)) {
+    v1::PrepareStandby message;
+    message.ParseFromString(standby->payload);
+    ToProcess(standby->process,
+              [message](RankProcess& process) { process.PrepareStandby(message); });
   } else if (const auto* begin = std::get_if<SendBeginEpoch>(&action)) {
     v1::BeginEpoch message;
     message.ParseFromString(begin->payload);

@@ -1,5 +1,6 @@
 #include "tests/sim/cluster/rank_process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/wire/layout_codec.h"
@@ -65,6 +66,7 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) 
                                                               .rank = rank,
                                                               .goes_on = assign.goes_on(),
                                                               .from_copies = assign.from_copies(),
+                                                              .standby = assign.standby(),
                                                               .text = assign.document().text(),
                                                               .layout = *std::move(layout)});
     if (next != nullptr) next->GiveUp();
@@ -73,6 +75,39 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) 
     if (current != nullptr && beside) next_->ConnectBeside();
     StartNext();
   });
+}
+
+void RankProcess::PrepareStandby(const v1::PrepareStandby& order) {
+  Do([this, order] {
+    const std::shared_ptr<EpochRun> run = current_;
+    if (run == nullptr || run->epoch().value != order.epoch() || next_ != nullptr) return;
+    const absl::StatusOr<plan::Layout> layout = wire::FromProto(order.layout());
+    if (!layout.ok()) return shared_.ledger.Violate("a standby layout cannot be read");
+    const JobPlanPtr plan = shared_.planner.Expand(run->text(), *layout);
+    if (std::find(plan->ranks.begin(), plan->ranks.end(), run->rank()) == plan->ranks.end()) return;
+    const absl::Duration time =
+        shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(800));
+    After(time, [this, run, order] {
+      if (current_ != run || next_ != nullptr) return;
+      const bool fails = !standby_.contains(order.set()) && shared_.timeline.Chance(0.05);
+      if (!fails) {
+        standby_.insert(order.set());
+        shared_.ledger.OnStandbyMade(job_, order.set(), run->rank(), key_);
+      }
+      v1::RankReport report;
+      report.mutable_standby()->set_set(order.set());
+      if (fails) report.mutable_standby()->set_error("no memory");
+      Report(run->epoch(), run->rank(), agent::ReportKind::kOther, std::move(report));
+    });
+  });
+}
+
+bool RankProcess::TakeStandby(const std::string& set, const std::set<int32_t>& ranks,
+                              int32_t rank) {
+  const bool has = standby_.erase(set) != 0;
+  standby_.clear();
+  shared_.ledger.OnStandbyUsed(job_, set, ranks, rank, has ? key_ : 0);
+  return has;
 }
 
 void RankProcess::OnConnected(const EpochRun& run) {
@@ -86,6 +121,7 @@ void RankProcess::StartNext() {
   if (next_ == nullptr) return;
   if (last_ != nullptr) std::exchange(last_, nullptr)->Release();
   current_ = std::exchange(next_, nullptr);
+  std::erase_if(standby_, [this](const std::string& set) { return set != current_->standby(); });
   current_->Start();
 }
 

@@ -52,6 +52,8 @@ class RankProcess {
 
   // Orders of the daemon. A process that is stopped takes them when it runs again.
   void RunEpoch(const v1::Assign& assign, int32_t rank, bool beside);
+  // It makes communicators beside training, or fails to.
+  void PrepareStandby(const v1::PrepareStandby& order);
   void Stop(Epoch epoch);
   void Deliver(const v1::Rendezvous& message);
   void Deliver(const v1::BeginEpoch& message);
@@ -81,6 +83,8 @@ class RankProcess {
   void ReportProgress(Epoch epoch, int64_t step);
   // All ranks of an epoch that connects beside the current one are connected, or it has failed.
   void OnConnected(const EpochRun& run);
+  // Whether it has the set, which must have been made by all of these ranks and nobody else.
+  bool TakeStandby(const std::string& set, const std::set<int32_t>& ranks, int32_t rank);
   // `collateral`: the process goes on with the next epoch.
   void OnRunEnded(bool ok, bool collateral, bool told_to_stop);
 
@@ -99,6 +103,7 @@ class RankProcess {
   const Daemon daemon_;
 
   std::optional<RankState> state_;
+  std::set<std::string> standby_;  // sets of communicators
   std::shared_ptr<EpochRun> current_, next_, last_;
   Epoch last_epoch_;  // that was run here
   bool quit_ = false, dead_ = false;

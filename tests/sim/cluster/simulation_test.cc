@@ -42,6 +42,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.faults, 5 * count) << "the faults are too rare to mean anything";
   EXPECT_GT(total.succeeded, count) << "too few jobs train to their end";
   EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
+  EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
 }
 
 TEST(ClusterSimulation, OneSeed_GivesOneRun) {

@@ -27,6 +27,10 @@ PlanSummary PlanFor(const ComputePlan& order) {
                    .digest = absl::StrCat("plan:", ToString(order.placement)),
                    .host_memory = HostMemoryOf(order.placement)};
   if (order.layout.has_value()) plan.layout = **order.layout;
+  for (const Rank rank : order.lost) {
+    plan.layout.lost.push_back(rank);
+    absl::StrAppend(&plan.digest, " without ", rank.value);
+  }
   return plan;
 }
 
@@ -380,6 +384,7 @@ void World::Submit() {
                                               .devices = 1 + static_cast<int32_t>(prng_.Below(6))});
   request->world = request->devices;
   request->checkpoints = Chance(2);
+  request->standby = Chance(2);
   if (Chance(3)) request->time_limit = absl::Seconds(1 + static_cast<int64_t>(prng_.Below(10)));
   Feed(SubmitRequested{Token{++token_}, request,
                        prng_.Below(4) == 0 ? absl::StrCat("request", prng_.Below(6)) : ""});

@@ -45,8 +45,9 @@ struct FakeProcess {
   bool said_hello = false, ready = false, succeeded = false;
   std::optional<Epoch> to_stop;
   bool ending = false, killed = false;
-  bool wished = false;                // for the end of its epoch
-  std::optional<int64_t> to_publish;  // a checkpoint of this step
+  bool wished = false;                 // for the end of its epoch
+  std::optional<int64_t> to_publish;   // a checkpoint of this step
+  std::optional<std::string> to_make;  // standby communicators of this name
 };
 
 struct FakeNode {

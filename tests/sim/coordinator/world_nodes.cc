@@ -45,6 +45,9 @@ struct Translate {
   agent::Command operator()(const WriteIncident& c) const {
     return agent::WriteIncidentCommand{c.job, c.epoch, c.rank, "incident"};
   }
+  agent::Command operator()(const PrepareStandby& c) const {
+    return agent::PrepareStandbyCommand{c.job, c.epoch, c.set};
+  }
   agent::Command operator()(const InjectFault& c) const {
     return agent::InjectCommand{c.job, c.epoch, c.fault};
   }
@@ -163,6 +166,8 @@ void World::Carry(FakeNode& node, const agent::Action& action) {
       p->to_publish = step;
   } else if (const auto* wish = std::get_if<agent::SendWish>(&action)) {
     if (FakeProcess* p = process(wish->process)) p->wished = true;
+  } else if (const auto* standby = std::get_if<agent::SendPrepareStandby>(&action)) {
+    if (FakeProcess* p = process(standby->process)) p->to_make = standby->payload;
   } else if (const auto* stop = std::get_if<agent::SendStopEpoch>(&action)) {
     if (FakeProcess* p = process(stop->process)) p->to_stop = stop->epoch;
   } else if (const auto* quit = std::get_if<agent::SendQuit>(&action)) {
@@ -209,6 +214,7 @@ void World::Order(FakeNode& node, const agent::SendRunEpoch& order) {
   process.rank = order.rank;
   process.ready = process.succeeded = process.wished = false;
   process.to_publish = std::nullopt;
+  process.to_make = std::nullopt;
 }
 
 std::optional<Event> World::EventOf(FakeNode& node, const agent::Action& action) {
@@ -339,6 +345,12 @@ bool World::PumpProcess(FakeNode& node, bool faults) {
     Report(node, number, agent::ReportKind::kOther,
            RankCheckpointPublished{step, fails ? "" : absl::StrCat("/c/", step),
                                    fails ? "No space left on device" : ""});
+    return true;
+  }
+  if (process.to_make.has_value()) {
+    const std::string set = *std::exchange(process.to_make, std::nullopt);
+    Report(node, number, agent::ReportKind::kOther,
+           RankStandby{set, faults && Chance(4) ? "no memory" : ""});
     return true;
   }
   if (process.epoch == Epoch{} || process.succeeded) return false;

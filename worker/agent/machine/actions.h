@@ -143,6 +143,10 @@ struct SendWish {
   ProcessNumber process;
   std::string payload;
 };
+struct SendPrepareStandby {
+  ProcessNumber process;
+  std::string payload;
+};
 struct SendFault {
   ProcessNumber process;
   job::InjectedFault fault;
@@ -184,8 +188,8 @@ struct LogLine {
 using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
-                 SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendFault, SendStopEpoch,
-                 SendQuit, TerminateProcess, KillProcess, FreeHostMemory, UploadLogs, Exit,
-                 LogLine>;
+                 SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendPrepareStandby,
+                 SendFault, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, FreeHostMemory,
+                 UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

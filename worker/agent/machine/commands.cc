@@ -143,17 +143,24 @@ void Machine::Run(uint64_t number, const WriteIncidentCommand& command) {
   Answer(number, absl::OkStatus());
 }
 
-void Machine::Run(uint64_t number, const WishCommand& command) {
+template <typename Order>
+void Machine::TellAllIn(uint64_t number, JobId job, Epoch epoch, const std::string& payload) {
   bool runs = false;
   for (const auto& [process_number, process] : processes_) {
-    if (process.job != command.job || process.state != ProcessState::kRunning ||
-        process.epoch != command.epoch) {
+    if (process.job != job || process.state != ProcessState::kRunning || process.epoch != epoch)
       continue;
-    }
-    actions_.push_back(SendWish{process_number, command.payload});
+    actions_.push_back(Order{process_number, payload});
     runs = true;
   }
-  Answer(number, runs ? absl::OkStatus() : Superseded(command.job, command.epoch));
+  Answer(number, runs ? absl::OkStatus() : Superseded(job, epoch));
+}
+
+void Machine::Run(uint64_t number, const WishCommand& command) {
+  TellAllIn<SendWish>(number, command.job, command.epoch, command.payload);
+}
+
+void Machine::Run(uint64_t number, const PrepareStandbyCommand& command) {
+  TellAllIn<SendPrepareStandby>(number, command.job, command.epoch, command.payload);
 }
 
 void Machine::Run(uint64_t number, const StopCommand& command) {

@@ -99,15 +99,21 @@ struct WishCommand {
   Epoch epoch;
   std::string payload;  // Wish
 };
+struct PrepareStandbyCommand {
+  JobId job;
+  Epoch epoch;
+  std::string payload;  // PrepareStandby
+};
 struct InjectCommand {
   JobId job;
   Epoch epoch;
   job::InjectedFault fault;
 };
 struct UnknownCommand {};  // of a newer coordinator
-using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
-                             RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
-                             WriteIncidentCommand, WishCommand, InjectCommand>;
+using Command =
+    std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
+                 RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
+                 WriteIncidentCommand, WishCommand, PrepareStandbyCommand, InjectCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;

@@ -214,6 +214,10 @@ class Machine {
   void Run(uint64_t number, const PublishCommand& command);
   void Run(uint64_t number, const WriteIncidentCommand& command);
   void Run(uint64_t number, const WishCommand& command);
+  void Run(uint64_t number, const PrepareStandbyCommand& command);
+  // For each process that runs the epoch: an order of this kind with the payload. Answers.
+  template <typename Order>
+  void TellAllIn(uint64_t number, JobId job, Epoch epoch, const std::string& payload);
   // Of the rank, if its process is in the epoch.
   std::optional<ProcessNumber> ProcessOf(JobId job, Epoch epoch, int32_t rank) const;
   void Run(uint64_t number, const FetchLogsCommand& command);

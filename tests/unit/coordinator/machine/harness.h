@@ -108,7 +108,7 @@ class Harness {
     lost.insert(lost.end(), order.lost.begin(), order.lost.end());
     if (order.request->document.text == "a spare") TakeSpare(order, plan.layout);
     std::sort(lost.begin(), lost.end());
-    if (!lost.empty()) absl::StrAppend(&plan.digest, " without ", lost.size());
+    for (const Rank rank : lost) absl::StrAppend(&plan.digest, " without ", rank.value);
     if (here() != before) plan.changes = {{"language", -1, before, here()}};
   }
   // The last place of all, for the first rank that is lost.

@@ -37,6 +37,7 @@ JobRequestPtr FullRequest() {
                  .time_limit = absl::Milliseconds(90'500),
                  .checkpoints = true,
                  .recovers = true,
+                 .standby = true,
                  .priority = 2,
                  .world = 6,
                  .devices = 8,
@@ -82,6 +83,7 @@ Incident FullIncident() {
                     .changes = {{"vision", -1, 4, 3}, {"language", 1, 2, 1}},
                     .decided_step = 6,
                     .steps_redone = 2,
+                    .standby = true,
                     .not_safe = "no room"};
   for (size_t i = 0; i < Incident::kPhases; ++i) {
     const auto time = static_cast<int64_t>(10 * i);
@@ -107,8 +109,13 @@ std::vector<JournalRecord> OneOfEach() {
                         .corrupt_samples = 1};
   return {
       of(JobSubmitted{FullRequest(), "request"}),
-      of(EpochPlanned{
-          FullLayout(), "plan", CheckpointSource{"/c/step-3", "manifest", 3}, {5, 1 << 30}}),
+      of(EpochPlanned{FullLayout(),
+                      "plan",
+                      CheckpointSource{"/c/step-3", "manifest", 3},
+                      {5, 1 << 30},
+                      Epoch{},
+                      false,
+                      "standby/1/a"}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),

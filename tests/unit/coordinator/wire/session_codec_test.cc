@@ -239,6 +239,35 @@ TEST(MessageTest, Safe_SaysWhyNot) {
   EXPECT_EQ(std::get<RankSafe>(std::get<RankReported>(*event).report).why_not, "no room");
 }
 
+TEST(MessageTest, Standby_SaysWhichSetAndWhyNot) {
+  v1::OpenSessionRequest message;
+  message.mutable_rank_report()->mutable_standby()->set_set("standby/1/a");
+  message.mutable_rank_report()->mutable_standby()->set_error("no memory");
+  const std::optional<Event> event = EventFromProto(SessionId{1}, message);
+  ASSERT_TRUE(event.has_value());
+  const auto& report = std::get<RankStandby>(std::get<RankReported>(*event).report);
+  EXPECT_EQ(report.set, "standby/1/a");
+  EXPECT_EQ(report.error, "no memory");
+}
+
+TEST(CommandTest, PrepareStandby_CarriesTheLayout) {
+  v1::Command command;
+  ToProto(4,
+          PrepareStandby{.job = JobId{1},
+                         .epoch = Epoch{2},
+                         .set = "standby/2/a",
+                         .layout = plan::Layout{.epoch = Epoch{3}, .lost = {Rank{1}}},
+                         .plan_digest = "a"},
+          &command);
+  const v1::PrepareStandby& order = command.prepare_standby();
+  EXPECT_EQ(order.job(), 1);
+  EXPECT_EQ(order.epoch(), 2);
+  EXPECT_EQ(order.set(), "standby/2/a");
+  EXPECT_EQ(order.layout().epoch(), 3);
+  EXPECT_EQ(order.layout().lost(0), 1);
+  EXPECT_EQ(order.plan_digest(), "a");
+}
+
 TEST(CommandTest, InjectFault_CarriesTheFault) {
   v1::Command command;
   const job::InjectedFault fault{.kind = job::FaultKind::kSlow, .rank = 3, .factor = 2};

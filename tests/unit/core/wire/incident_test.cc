@@ -89,6 +89,7 @@ TEST(IncidentJsonTest, Incident_IsWhatScriptsRelyOn) {
   ],
   "decided_step": 180,
   "steps_redone": 1,
+  "communicators": "new",
   "phases": [
     {
       "name": "detected",

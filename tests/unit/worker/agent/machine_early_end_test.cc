@@ -47,6 +47,13 @@ TEST_F(AgentEarlyEndTest, Wish_IsForAllRanksOfItsEpoch) {
               ElementsAre("Result 4 ABORTED"));
 }
 
+TEST_F(AgentEarlyEndTest, PrepareStandby_IsForAllRanksThatRunItsEpoch) {
+  EXPECT_THAT(h_.Command(3, PrepareStandbyCommand{JobId{7}, Epoch{1}, "set"}),
+              ElementsAre("PrepareStandby p1 set", "PrepareStandby p2 set", "Result 3 OK"));
+  EXPECT_THAT(h_.Command(4, PrepareStandbyCommand{JobId{7}, Epoch{2}, "set"}),
+              ElementsAre("Result 4 ABORTED"));
+}
+
 TEST_F(AgentEarlyEndTest, BeginEpoch_IsForAllRanksOfItsEpoch_Once) {
   EXPECT_THAT(h_.Command(3, BeginEpochCommand{JobId{7}, Epoch{1}, "here"}),
               ElementsAre("BeginEpoch p1 here", "BeginEpoch p2 here", "Result 3 OK"));

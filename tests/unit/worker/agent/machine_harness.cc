@@ -102,6 +102,9 @@ std::string ToLine(const Action& action) {
             return absl::StrCat("WriteIncident p", a.process.value, " ", a.payload);
           },
           [](const SendWish& a) { return absl::StrCat("Wish p", a.process.value, " ", a.payload); },
+          [](const SendPrepareStandby& a) {
+            return absl::StrCat("PrepareStandby p", a.process.value, " ", a.payload);
+          },
           [](const SendFault& a) {
             return absl::StrCat("Fault p", a.process.value, " ", job::Describe(a.fault));
           },

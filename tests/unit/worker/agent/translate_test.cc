@@ -100,6 +100,22 @@ TEST(TranslateTest, Wish_IsPassedOnAsItCame) {
       std::get<AssignCommand>(std::get<CommandReceived>(*assigned).command).writes_checkpoints);
 }
 
+TEST(TranslateTest, PrepareStandby_IsPassedOnAsItCame) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->set_command_number(4);
+  v1::PrepareStandby& sent = *response.mutable_command()->mutable_prepare_standby();
+  sent.set_job(7);
+  sent.set_epoch(2);
+  sent.set_set("standby/1");
+  const std::string payload = sent.SerializeAsString();
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& order = std::get<PrepareStandbyCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(order.job, JobId{7});
+  EXPECT_EQ(order.epoch, Epoch{2});
+  EXPECT_EQ(order.payload, payload);
+}
+
 TEST(TranslateTest, BeginEpoch_IsPassedOnAsItCame) {
   v1::OpenSessionResponse response;
   response.mutable_command()->set_command_number(4);

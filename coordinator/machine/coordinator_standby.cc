@@ -1,0 +1,156 @@
+// Communicators that are made before anybody is lost (standby.h).
+//
+// Once an epoch trains, and nothing else is under way in its job, the layout that the loss of each
+// of its ranks would lead to is planned, one rank after the other. Ranks that have work in it make
+// its communicators beside training, use them once, and say so. A loss that is planned to that very
+// layout, by the plan's digest, and whose ranks have all said so, is assigned with them. Where it
+// is planned otherwise (two ranks at once, a spare that is there by now, less memory) nothing of
+// it is used.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+// That have work in the layout.
+std::set<int32_t> RanksOf(const plan::Layout& layout) {
+  const Run run = MakeRun(layout);
+  std::set<int32_t> ranks;
+  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    if (run.ranks[rank].used) ranks.insert(static_cast<int32_t>(rank));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+bool Coordinator::MayStandBy(const Job& job) const {
+  const JobRequest& request = *job.state.request;
+  if (!request.standby) return false;
+  if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
+  if (job.recovery.has_value() || job.planning.has_value() || job.state.ending.has_value())
+    return false;
+  if (!job.last_step.has_value() || job.last_step->epoch != job.state.epoch) return false;
+  return job.last_step->step + 1 < request.steps;
+}
+
+void Coordinator::ConsiderStandby(Job& job) {
+  if (standby_plan_.has_value() || !MayStandBy(job)) return;
+  Standby& standby = job.standby;
+  if (standby.epoch != job.state.epoch) standby = Standby{.epoch = job.state.epoch};
+  if (!standby.sets.empty() && standby.sets.back().under_way()) return;
+  const std::vector<RankState>& ranks = job.run->ranks;
+  const auto end = static_cast<int32_t>(ranks.size());
+  while (standby.next < end && !ranks[static_cast<size_t>(standby.next)].used) ++standby.next;
+  if (standby.next == end) return TellStandby(job);
+  // Jobs that wait to be planned come first.
+  if (unanswered_plans_.size() >= options_.plans_max / 2) return;
+  standby_plan_ = StandbyPlan{
+      .number = ++plan_count_, .job = job.state.id, .epoch = job.state.epoch, .rank = standby.next};
+  unanswered_plans_.insert(standby_plan_->number);
+  // As the loss itself would order it.
+  actions_.push_back(ComputePlan{.number = standby_plan_->number,
+                                 .request = job.state.request,
+                                 .placement = *job.state.placement,
+                                 .limits = LimitsOf(nodes_, *job.state.placement, job.state.id),
+                                 .epoch = Epoch{job.state.epoch.value + 1},
+                                 .layout = job.state.layout,
+                                 .lost = {Rank{standby_plan_->rank}},
+                                 .returned = SparesThatAreBack(job),
+                                 .unfit = UnfitSpares(job),
+                                 .standby = true});
+}
+
+void Coordinator::TellStandby(Job& job) {
+  if (std::exchange(job.standby.told, true)) return;
+  std::vector<int32_t> covered;
+  for (const StandbySet& set : job.standby.sets) {
+    if (set.complete()) covered.push_back(set.lost);
+  }
+  if (covered.empty()) return;
+  Commit(job,
+         EventRecorded{"StandbyReady",
+                       absl::StrCat("communicators are there for the loss of any one of ranks ",
+                                    absl::StrJoin(covered, ", ")),
+                       job.state.epoch});
+}
+
+void Coordinator::DropStandbyPlan(const Job& job) {
+  if (!standby_plan_.has_value() || standby_plan_->job != job.state.id) return;
+  actions_.push_back(DropPlan{standby_plan_->number});
+  standby_plan_.reset();
+}
+
+void Coordinator::OnStandbyPlanned(const PlanComputed& event) {
+  const StandbyPlan order = *std::exchange(standby_plan_, std::nullopt);
+  Job* job = FindJob(order.job);
+  if (job == nullptr || job->state.epoch != order.epoch || !MayStandBy(*job)) return;
+  job->standby.next = order.rank + 1;
+  if (!event.plan.ok()) return ConsiderStandby(*job);
+  const Shared<plan::Layout> layout = event.plan->layout;
+  const std::set<int32_t> ranks = RanksOf(*layout);
+  const std::vector<RankState>& here = job->run->ranks;
+  // Whoever has no process in this epoch, or another device in the next, has nothing ready for it.
+  const bool all_here = layout->nodes == job->state.layout->nodes && !ranks.contains(order.rank) &&
+                        std::all_of(ranks.begin(), ranks.end(), [&here](int32_t rank) {
+                          return here[static_cast<size_t>(rank)].used;
+                        });
+  if (ranks.empty() || !all_here) return ConsiderStandby(*job);
+  // A coordinator before this one may have had the same made: who has it says so at once.
+  const std::string name =
+      absl::StrCat("standby/", job->state.epoch.value, "/", event.plan->digest);
+  job->standby.sets.push_back({.name = name,
+                               .lost = order.rank,
+                               .plan_digest = event.plan->digest,
+                               .ranks = ranks,
+                               .awaited = ranks});
+  for (const Team& team : job->run->teams) {
+    const auto node = nodes_.find(team.node);
+    const bool wanted = std::any_of(team.ranks.begin(), team.ranks.end(),
+                                    [&ranks](int32_t rank) { return ranks.contains(rank); });
+    if (!wanted || node == nodes_.end()) continue;
+    Tell(*job, NodeCommand{team.node, node->second.incarnation,
+                           PrepareStandby{.job = job->state.id,
+                                          .epoch = job->state.epoch,
+                                          .set = name,
+                                          .layout = layout,
+                                          .plan_digest = event.plan->digest}});
+  }
+}
+
+void Coordinator::OnReport(Job& job, int32_t rank, const RankStandby& report) {
+  if (job.standby.epoch != job.state.epoch) return;
+  const auto set = std::find_if(job.standby.sets.begin(), job.standby.sets.end(),
+                                [&](const StandbySet& s) { return s.name == report.set; });
+  if (set == job.standby.sets.end() || !set->ranks.contains(rank)) return;
+  if (!report.error.empty()) {
+    if (!std::exchange(set->failed, true)) {
+      Log(absl::StrCat(ToString(job.state.id), " has no ", set->name, " reason=\"rank ", rank, ": ",
+                       report.error, "\""));
+    }
+  } else {
+    set->awaited.erase(rank);
+  }
+  ConsiderStandby(job);
+}
+
+std::string Coordinator::StandbyFor(const Job& job, const PlanSummary& plan) {
+  const Recovery& recovery = *job.recovery;
+  if (recovery.beside || !recovery.back.empty() || job.standby.epoch != job.state.epoch ||
+      recovery.from != job.state.epoch || plan.layout.nodes != job.state.layout->nodes) {
+    return "";
+  }
+  const auto set = std::find_if(
+      job.standby.sets.begin(), job.standby.sets.end(),
+      [&plan](const StandbySet& s) { return s.complete() && s.plan_digest == plan.digest; });
+  if (set == job.standby.sets.end() || set->ranks != RanksOf(plan.layout)) return "";
+  const bool lost = std::any_of(recovery.lost.begin(), recovery.lost.end(),
+                                [&set](int32_t rank) { return set->ranks.contains(rank); });
+  return lost ? "" : set->name;
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,89 @@
+// coordinator/machine/live_job.h: a job in the machine's memory: its durable state, and what a
+// coordinator knows of it beside that, which nobody stores.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/machine/events.h"
+#include "coordinator/machine/incident.h"
+#include "coordinator/machine/job_state.h"
+#include "coordinator/machine/recovery.h"
+#include "coordinator/machine/run.h"
+#include "coordinator/machine/standby.h"
+
+namespace phalanx::coordinator {
+
+// Not thread-safe.
+struct LiveJob {
+  JobState state;
+  std::optional<StepReport> last_step;
+  // Its devices are held and its plan is being made: the first one of a queued job, or whether
+  // the layout of a job that starts fits its devices for another epoch.
+  struct Planning {
+    uint64_t number = 0;
+    Placement placement;
+    std::vector<int64_t> host_memory;  // there was when it was ordered, as MemoryLimits::nodes
+  };
+  std::optional<Planning> planning;
+  std::optional<Run> run;             // from its plan until its devices are free again
+  std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
+  std::optional<EpochStart> decided;  // of the last step that was reported
+  std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
+  // What spoke for the verdict that is being found, and since when.
+  struct Evidence {
+    Instant since;
+    bool accused = false;
+    std::vector<std::string> lines;
+  };
+  std::optional<Evidence> evidence;
+  int32_t reporter = -1;  // the rank that reports steps; -1: not known
+  // Incidents whose files are older than what is known of them.
+  std::set<int64_t> incidents_unwritten;
+  // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
+  std::set<std::pair<Epoch, int32_t>> exits_awaited;
+  plan::RankList returning;                     // ranks that the plan that is being made has again
+  std::map<NodeName, Incarnation> copies_with;  // daemons that keep copies of its state
+  // By node whose ranks are to be back: what process of it has been told to make ready for which.
+  struct Preparation {
+    Incarnation of;
+    bool done = false;
+    std::set<int32_t> ranks;  // not lost since
+  };
+  std::map<NodeName, Preparation> prepared;
+  // Ranks that were lost again on their way back, under which process, and how often in a row.
+  struct LostAgain {
+    Incarnation of;
+    int32_t times = 0;
+  };
+  std::map<int32_t, LostAgain> lost_again;
+  Standby standby;  // of its epoch
+  uint64_t last_record = 0;
+  // Of its views that wait for the store: the record of the first, and where the newest lies.
+  struct NewestView {
+    uint64_t record = 0;
+    size_t index = 0;
+    job::JobPhase phase = job::JobPhase::kQueued;
+  };
+  uint64_t first_view_record = 0;
+  NewestView newest_view;
+  Instant step_stored_at = absl::InfinitePast();
+  int64_t rank_events = 0, silence_events = 0;
+  // Corrupt samples without an event, and fingerprints of what would name them, so that each
+  // counts once. The store does not know them: a coordinator that restarts counts them anew.
+  int64_t unnamed_corrupt = 0;
+  std::set<uint64_t> unnamed_fingerprints;
+  int64_t spared_events = 0;           // of its ranks, since the store fell behind
+  std::vector<Token> delete_requests;  // to be carried out when it is archived
+  absl::Status archive_failure;        // why the store could not make it an entry
+  bool too_large = false;              // while it is queued: for all nodes that match
+};
+
+}  // namespace phalanx::coordinator

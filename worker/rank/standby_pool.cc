@@ -1,0 +1,301 @@
+#include "worker/rank/standby_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/job/failure.h"
+#include "core/plan/memory_estimate.h"
+#include "core/plan/plan.h"
+#include "core/wire/job_yaml.h"
+#include "core/wire/layout_codec.h"
+#include "spdlog/spdlog.h"
+#include "worker/device/cuda_device.h"
+#include "worker/model/torch_boundary.h"
+#include "worker/rank/connect.h"
+#include "worker/rank/rank_reports.h"
+
+namespace phalanx::rank {
+namespace {
+
+// Of one set: nobody waits for it, and others of the epoch wait to be made.
+constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
+// For a set that is given up to end: NCCL takes long where peers are gone.
+constexpr absl::Duration kIdleTimeout = absl::Seconds(35);
+constexpr std::chrono::milliseconds kLookInterval{5};
+// That a device has left before a set is made, beside what the layout takes more of it.
+constexpr int64_t kRoom = int64_t{2} << 30;
+
+absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& layout) {
+  ASSIGN_OR_RETURN(job::ReadJob read,
+                   wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(plan::Layout decided, wire::FromProto(layout));
+  return plan::Expand(read.spec, std::move(decided));
+}
+
+// Waits until all ranks of the plan are about to connect. On GPUs communicators that were begun can
+// hardly be given up beside kernels that wait for peers, as freeing memory waits for these.
+absl::Status MeetAll(const plan::Plan& plan, Rank self, comm::Rendezvous& rendezvous) {
+  const auto key = [](Rank rank) { return absl::StrCat("here/", rank.value); };
+  const comm::Deadline deadline = comm::DeadlineIn(kSetupTimeout);
+  RETURN_IF_ERROR(rendezvous.Put(key(self), "yes"));
+  for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
+    if (!plan.PlacesOf(rank).empty()) RETURN_IF_ERROR(rendezvous.Get(key(rank), deadline).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NotThere(const std::string& set, absl::string_view why) {
+  return job::WithKind(
+      job::FailureKind::kPeerLost,
+      absl::UnavailableError(absl::StrCat("communicators ", set, " cannot be used: ", why)));
+}
+
+// On which standby communicators are used first; then on that of whoever uses them.
+struct WarmUpStream {
+  std::optional<c10::Stream> stream;
+  std::atomic<bool> in_use{true};
+};
+
+}  // namespace
+
+StandbyPool::~StandbyPool() {
+  Close(std::numeric_limits<int64_t>::max());
+  std::thread thread;
+  {
+    const MutexLock lock(&mu_);
+    ending_ = true;
+    thread = std::move(thread_);
+  }
+  changed_.SignalAll();
+  if (thread.joinable()) thread.join();
+}
+
+std::string StandbyPool::FailedKey(const v1::PrepareStandby& order) {
+  return absl::StrCat(order.set(), "/failed");
+}
+
+void StandbyPool::GiveUp(Making& making, absl::Status reason) {
+  making.rendezvous.Abort(std::move(reason));
+  making.stop.request_stop();
+}
+
+void StandbyPool::Drop(std::vector<Set>::iterator set) {
+  dropped_.push_back(std::move(*set));
+  made_.erase(set);
+}
+
+void StandbyPool::Make(const v1::RunEpoch& of, const v1::PrepareStandby& order) {
+  std::shared_ptr<Making> replaced;
+  {
+    const MutexLock lock(&mu_);
+    if (order.epoch() <= closed_ || ending_) return;
+    replaced = making_;
+    wanted_ = std::make_shared<Making>(channel_, of, order);
+    if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  }
+  changed_.SignalAll();
+  if (replaced != nullptr) GiveUp(*replaced, absl::CancelledError("another set is wanted"));
+}
+
+void StandbyPool::Deliver(const v1::Rendezvous& message) {
+  std::shared_ptr<Making> failed;
+  std::string why;
+  {
+    const MutexLock lock(&mu_);
+    for (const std::shared_ptr<Making>& making : {making_, wanted_}) {
+      if (making == nullptr) continue;
+      making->rendezvous.Deliver(message);
+      const auto found = message.entries().find(FailedKey(making->order));
+      if (found == message.entries().end()) continue;
+      failed = making;
+      why = found->second;
+    }
+  }
+  if (failed != nullptr) GiveUp(*failed, absl::AbortedError(why));
+}
+
+void StandbyPool::Close(int64_t epoch) {
+  std::shared_ptr<Making> making;
+  {
+    const MutexLock lock(&mu_);
+    closed_ = std::max(closed_, epoch);
+    if (wanted_ != nullptr && wanted_->order.epoch() <= closed_) wanted_ = nullptr;
+    if (making_ != nullptr && making_->order.epoch() <= closed_) making = making_;
+  }
+  changed_.SignalAll();
+  if (making != nullptr) GiveUp(*making, absl::CancelledError("the epoch ends"));
+}
+
+void StandbyPool::KeepOnly(const std::string& set) {
+  {
+    const MutexLock lock(&mu_);
+    for (size_t i = made_.size(); i-- > 0;) {
+      if (set.empty() || made_[i].name != set) Drop(made_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  changed_.SignalAll();
+}
+
+absl::StatusOr<comm::Communicators> StandbyPool::Take(const v1::Assign& assign) {
+  const std::string& name = assign.standby();
+  const MutexLock lock(&mu_);
+  const auto set =
+      std::find_if(made_.begin(), made_.end(), [&](const Set& s) { return s.name == name; });
+  if (set == made_.end()) return NotThere(name, "this rank has none of them");
+  absl::Status sound;
+  if (set->job != assign.job() || set->epoch >= assign.epoch() ||
+      set->plan_digest != assign.plan_digest()) {
+    sound = absl::InternalError("they were made for another plan");
+  }
+  for (const auto& communicator : set->communicators) {
+    if (communicator != nullptr) sound.Update(communicator->Check());
+  }
+  if (!sound.ok()) {
+    Drop(set);
+    changed_.SignalAll();
+    return NotThere(name, sound.message());
+  }
+  comm::Communicators taken = std::move(set->communicators);
+  made_.erase(set);
+  return taken;
+}
+
+bool StandbyPool::Has(const std::string& set) {
+  const MutexLock lock(&mu_);
+  return std::any_of(made_.begin(), made_.end(), [&set](const Set& s) { return s.name == set; });
+}
+
+absl::Status StandbyPool::AwaitIdle(const std::stop_token& stop) {
+  const auto give_up = comm::DeadlineIn(kIdleTimeout);
+  const MutexLock lock(&mu_);
+  while (!idle()) {
+    if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
+    if (std::chrono::steady_clock::now() >= give_up)
+      return absl::DeadlineExceededError("communicators of before are still being made");
+    changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kLookInterval);
+  }
+  return absl::OkStatus();
+}
+
+void StandbyPool::Run() {
+  while (true) {
+    std::vector<Set> dropped;
+    std::shared_ptr<Making> making;
+    {
+      const MutexLock lock(&mu_);
+      busy_ = false;
+      making_ = nullptr;
+      changed_.SignalAll();
+      while (wanted_ == nullptr && dropped_.empty() && !ending_) changed_.Wait(&mu_);
+      if (ending_) return;
+      busy_ = true;
+      dropped = std::exchange(dropped_, {});
+      if (dropped.empty()) making = making_ = std::exchange(wanted_, nullptr);
+    }
+    // All at once: each may take a while to end.
+    for (Set& set : dropped) {
+      for (const auto& communicator : set.communicators) {
+        if (communicator != nullptr) communicator->Abort(absl::CancelledError("not wanted"));
+      }
+    }
+    dropped.clear();
+    if (making != nullptr) MakeSet(*making);
+  }
+}
+
+absl::Status StandbyPool::CheckRoom(const v1::RunEpoch& of, const v1::PrepareStandby& order) {
+  ASSIGN_OR_RETURN(const plan::Plan now, PlanOf(of.assign(), of.assign().layout()));
+  ASSIGN_OR_RETURN(const plan::Plan next, PlanOf(of.assign(), order.layout()));
+  const Rank self{of.rank()};
+  const int64_t more =
+      plan::EstimateMemory(next, self).total() - plan::EstimateMemory(now, self).total();
+  const int64_t needed = std::max<int64_t>(more, 0) + kRoom;
+  const int64_t left = device::MemoryFree();
+  if (left >= needed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the device has ", left, " bytes left, and ", needed, " are to be"));
+}
+
+absl::StatusOr<comm::Communicators> StandbyPool::Connect(Making& making, bool* has_work) {
+  ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(making.of.assign(), making.order.layout()));
+  *has_work = !plan.PlacesOf(Rank{making.of.rank()}).empty();
+  if (!*has_work) return comm::Communicators();
+  if (plan.digest != making.order.plan_digest()) {
+    return absl::FailedPreconditionError(absl::StrCat("this rank's plan has digest ", plan.digest,
+                                                      ", the coordinator's ",
+                                                      making.order.plan_digest()));
+  }
+  comm::WorldOptions options;
+  options.setup_timeout = kSetupTimeout;
+  options.stop = making.stop.get_token();
+  const bool gpu = making.of.device_kind() == "gpu";
+  auto warm_up = std::make_shared<WarmUpStream>();
+  if (gpu) {
+    RETURN_IF_ERROR(device::UseCudaDevice(making.of.device_index()));
+    RETURN_IF_ERROR(CheckRoom(making.of, making.order));
+    // That of this thread is the one on which training may wait for its peers.
+    static const std::optional<c10::Stream> stream = device::NewStream();
+    warm_up->stream = stream;
+    options.current_stream = [warm_up] {
+      return warm_up->in_use ? device::Handle(*warm_up->stream) : device::CurrentStream();
+    };
+  }
+  // Nobody else's entries, nor those of another set.
+  PrefixedRendezvous rendezvous(making.rendezvous, absl::StrCat(making.order.set(), "/"));
+  RETURN_IF_ERROR(MeetAll(plan, Rank{making.of.rank()}, rendezvous));
+  ASSIGN_OR_RETURN(comm::Communicators made,
+                   ConnectRanks(plan, making.of, faults_, rendezvous, options));
+  warm_up->in_use = false;
+  return made;
+}
+
+void StandbyPool::MakeSet(Making& making) {
+  if (Has(making.order.set())) return Tell(making, absl::OkStatus());  // asked for once more
+  bool has_work = false;
+  comm::Communicators made;
+  absl::Status status = model::CallTorch("standby communicators", [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(made, Connect(making, &has_work));
+    return absl::OkStatus();
+  });
+  if (status.ok() && !has_work) return;
+  {
+    const MutexLock lock(&mu_);
+    if (making.order.epoch() <= closed_) return;  // with what is made
+    if (status.ok() && making.stop.stop_requested()) status = absl::CancelledError("given up");
+    if (status.ok()) {
+      made_.push_back({.name = making.order.set(),
+                       .plan_digest = making.order.plan_digest(),
+                       .job = making.order.job(),
+                       .epoch = making.order.epoch(),
+                       .communicators = std::move(made)});
+    }
+  }
+  Tell(making, status);
+}
+
+void StandbyPool::Tell(const Making& making, const absl::Status& made) {
+  const v1::PrepareStandby& order = making.order;
+  spdlog::info("job={} epoch={} rank={} {}: {}", order.job(), order.epoch(), making.of.rank(),
+               order.set(), made.ToString());
+  const ReportsOf whose{.job = order.job(), .epoch = order.epoch(), .rank = making.of.rank()};
+  v1::RankReport report;
+  report.mutable_standby()->set_set(order.set());
+  if (!made.ok()) {
+    report.mutable_standby()->set_error(made.message().empty() ? made.ToString()
+                                                               : std::string(made.message()));
+    // Who waits for this rank need not.
+    v1::RankReport failed;
+    failed.mutable_rendezvous()->set_key(FailedKey(order));
+    failed.mutable_rendezvous()->set_value(
+        absl::StrCat("rank ", making.of.rank(), ": ", made.message()));
+    SendReport(channel_, whose, std::move(failed)).IgnoreError();
+  }
+  SendReport(channel_, whose, std::move(report)).IgnoreError();
+}
+
+}  // namespace phalanx::rank
