@@ -96,7 +96,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
       GoesOn(spec.recovery.ladder) || (has_spares && Has(spec.recovery.ladder, job::Rung::kSpare));
   JobRequest request{.name = spec.name,
                      .labels = spec.labels,
-                     .node_selector = spec.resources.node_selector,
+                     .node_selector = job::NodeSelectorOf(spec),
                      .output = ResolvePath(document.directory, spec.output),
                      .warnings = std::move(read.warnings),
                      .steps = spec.steps,
@@ -201,7 +201,7 @@ void FillLayouts(std::vector<JournalRecord>& records) {
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
                                      const std::vector<NodeView>& nodes) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
-  const JobRequest request{.node_selector = read.spec.resources.node_selector,
+  const JobRequest request{.node_selector = job::NodeSelectorOf(read.spec),
                            .devices = job::DevicesOf(read.spec),
                            .device_kind = read.spec.resources.device};
   NodeTable empty;

@@ -1,8 +1,10 @@
-// core/job/devices.h: how many devices a job gets.
+// core/job/devices.h: how many devices a job gets, and of which nodes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "core/job/job_spec.h"
 
@@ -11,6 +13,17 @@ namespace phalanx::job {
 // All at once: those of its ranks, those that idle beyond them, and spares.
 inline int32_t DevicesOf(const JobSpec& spec) {
   return std::max(spec.resources.devices, spec.World()) + spec.resources.spares;
+}
+
+// A label that the daemon of a node with GPUs gives it: "yes" if all of them have FP8, else "no".
+inline constexpr char kFp8Label[] = "phalanx/fp8";
+
+// The labels that a node must have: those that the job names, and what its devices must be able to.
+inline std::map<std::string, std::string> NodeSelectorOf(const JobSpec& spec) {
+  std::map<std::string, std::string> selector = spec.resources.node_selector;
+  if (spec.linear == LinearFormat::kFp8 && spec.resources.device == DeviceKind::kGpu)
+    selector[kFp8Label] = "yes";
+  return selector;
 }
 
 }  // namespace phalanx::job

@@ -21,6 +21,7 @@
 namespace phalanx::job {
 
 enum class Precision : uint8_t { kBf16, kFp32, kFp64 };
+enum class LinearFormat : uint8_t { kCompute, kFp8 };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 enum class MeshAxis : uint8_t { kTensor, kContext, kData, kPipeline };  // tp, cp, dp, pp
 enum class ScheduleName : uint8_t {
@@ -167,6 +168,7 @@ struct JobSpec {
   bool preemptible = false;
   std::optional<absl::Duration> time_limit;
   Precision compute = Precision::kFp32;
+  LinearFormat linear = LinearFormat::kCompute;
   int32_t language = 0;  // index into modules
   std::vector<Module> modules;
   std::vector<Edge> edges;

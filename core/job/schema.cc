@@ -22,6 +22,7 @@ constexpr auto kFamilyNames = [] {
 }();
 constexpr string_view kAxisNames[] = {"tp", "cp", "dp", "pp"};
 constexpr string_view kPrecisionNames[] = {"bf16", "fp32", "fp64"};
+constexpr string_view kLinearNames[] = {"compute", "fp8"};
 constexpr string_view kRecomputeNames[] = {"none", "selective", "full"};
 constexpr string_view kScheduleNames[] = {"auto",           "1f1b",          "interleaved",
                                           "zero_bubble_h1", "zero_bubble_v", "three_phase"};
@@ -300,6 +301,10 @@ constexpr Field kPrecision[] = {
      .otherwise = "bf16 on gpu, fp32 on cpu", .choices = kPrecisionNames,
      .doc = "Type of parameters and activations; sums and masters are at least fp32. fp64 needs "
             "cpu."},
+    {.name = "linear", .type = T::kChoice, .at = Bound<&JobSpec::linear>, .choices = kLinearNames,
+     .doc = "What the products of decoder layers take: the compute type, or operands rounded to FP8 "
+            "(inputs and weights E4M3, gradients E5M2), each by one power of two. On gpu fp8 needs bf16 and a "
+            "device of compute capability 9.0; on cpu the values are rounded and multiplied in the compute type."},
 };
 
 constexpr Field kSpec[] = {

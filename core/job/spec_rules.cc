@@ -219,6 +219,30 @@ void CheckLadder(const JobSpec& spec, Report& report) {
                           "; [] is for a job that ends with its first loss"));
 }
 
+// Products in FP8 take matrices whose sides 16 divides, whichever part of them a rank has: whole
+// heads, whole blocks.
+void CheckLinear(const JobSpec& spec, Report& report) {
+  constexpr int64_t kMultiple = 16;
+  const std::string linear = "spec.precision.linear";
+  if (!report.Sound(linear) || spec.linear != LinearFormat::kFp8) return;
+  if (report.Sound("spec.precision.compute") && report.Sound("spec.resources.device") &&
+      spec.resources.device == DeviceKind::kGpu && spec.compute != Precision::kBf16) {
+    report.Add(linear, "fp8 needs precision.compute: bf16 on gpu");
+  }
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const Architecture& a = spec.modules[i].architecture;
+    if (!TraitsOf(a).decoder()) continue;
+    const std::string path = ModulePath(i) + ".architecture";
+    for (const auto& [name, size] : {std::pair{".hidden_size", a.hidden_size},
+                                     {".head_size", a.head_size},
+                                     {".block", a.block}}) {
+      if (!report.Sound(path + name) || size % kMultiple == 0) continue;
+      report.Add(path + name, absl::StrCat("must be a multiple of ", kMultiple,
+                                           " with precision.linear: fp8; it is ", size));
+    }
+  }
+}
+
 }  // namespace
 
 void CheckGraph(const JobSpec& spec, Report& report) {
@@ -244,6 +268,7 @@ void CheckRun(const JobSpec& spec, Report& report) {
   }
   if (spec.modules.empty()) return;
   CheckModules(spec, report);
+  CheckLinear(spec, report);
   CheckGraph(spec, report);
   CheckInterleaved(spec, report);
   CheckTrains(spec, report);

@@ -79,13 +79,38 @@ int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
   return elements;
 }
 
+// Whether layers keep operands of one byte. A CPU keeps rounded values in the compute type.
+bool InFp8(const Plan& plan, const job::Module& module) {
+  return plan.spec.linear == job::LinearFormat::kFp8 &&
+         plan.spec.resources.device == job::DeviceKind::kGpu &&
+         TraitsOf(module.architecture).decoder();
+}
+
+// Bytes of the weights that layers round, in the forms that their passes read.
+int64_t RoundedBytes(const StageParameters& parameters, bool layers_back) {
+  int64_t elements = 0;
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    switch (matrix.role) {
+      case MatrixRole::kQkv:
+      case MatrixRole::kO:
+      case MatrixRole::kGateUp:
+      case MatrixRole::kDown:
+        elements += matrix.rows * matrix.cols;
+        break;
+      default:
+        break;
+    }
+  }
+  return layers_back ? 2 * elements : elements;
+}
+
 // Elements of one row.
 struct KeptElements {
   int64_t forward = 0;   // that one layer keeps until its backward pass
   int64_t backward = 0;  // that the backward pass reads
   int64_t waiting = 0;   // that waits for the weight pass, where it is one of its own
 };
-KeptElements KeptOf(const job::Module& module, const Place& place) {
+KeptElements KeptOf(const job::Module& module, const Place& place, bool fp8) {
   const job::Architecture& a = module.architecture;
   const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
   const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
@@ -110,6 +135,13 @@ KeptElements KeptOf(const job::Module& module, const Place& place) {
       if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
       break;
   }
+  if (!fp8 || module.frozen) return kept;
+  // Operands of products that wait take half. Attention's output is one of them and is read by its
+  // own backward pass, too; slices are kept as they are.
+  kept.waiting /= 2;
+  kept.backward += (q - mlp) / 2 - a.hidden_size;
+  if (module.recompute == job::Recompute::kNone)
+    kept.forward += (q - mlp) / 2 - (module.parallel.sequence ? 0 : hidden);
   return kept;
 }
 
@@ -152,7 +184,7 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-  const KeptElements layer = KeptOf(module, place);
+  const KeptElements layer = KeptOf(module, place, InFp8(plan, module));
   PartElements elements;
   if (layers_back) {
     const int64_t layers = layout.layers(place.pp, chunk).count;
@@ -240,6 +272,10 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   estimate->parameters += parameters.elements * bytes;
+  if (InFp8(plan, module)) {
+    const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
+    estimate->parameters += RoundedBytes(parameters, layers_back);
+  }
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
     const int64_t bytes_of_state = StateBytes(plan.spec.compute);

@@ -29,7 +29,8 @@ struct HostEstimate {
   int64_t total() const { return copies + snapshot; }
 };
 
-// Bytes on one rank. Parameters in the compute type; gradients, masters and two moments in
+// Bytes on one rank. Parameters in the compute type; those of products in FP8 on GPUs once more in
+// one byte, twice where their layers have a backward pass. Gradients, masters and two moments in
 // max(fp32, compute), of what trains alone, the last three divided by the replicas and of what the
 // rank leads (copies.h); where replicas have several widths, of what it is the home of (shares.h),
 // and with the gradients what its largest bucket sends and receives. Optimizer state counts
@@ -43,6 +44,8 @@ struct HostEstimate {
 //                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
 //   recompute full        hidden
+// (in FP8 on GPUs, inputs of products count half where weights train, but for slices of them; so
+// does what waits for the weight pass; attention's output is kept as it is, too)
 // (under sequence parallelism hidden is divided by the width, but for the inputs of products whose
 // weights' gradients are due) times the microbatches that the schedule keeps alive (activations.h;
 // chunks of a stage are taken to be alike); once, what a layer gathers and computes again. Between

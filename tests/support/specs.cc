@@ -138,6 +138,11 @@ AJob& AJob::Compute(job::Precision precision) {
   return *this;
 }
 
+AJob& AJob::Linear(job::LinearFormat linear) {
+  spec_.linear = linear;
+  return *this;
+}
+
 AJob& AJob::Schedule(job::ScheduleName name, int32_t chunks) {
   spec_.schedule.name = name;
   spec_.schedule.chunks = chunks;

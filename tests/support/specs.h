@@ -74,6 +74,7 @@ class AJob {
   AJob& Steps(int64_t steps);
   AJob& Seed(uint64_t seed);
   AJob& Compute(job::Precision precision);
+  AJob& Linear(job::LinearFormat linear);
   AJob& Schedule(job::ScheduleName name, int32_t chunks = 1);
   AJob& Language(const std::string& name);
   // Everything else, directly.

@@ -17,4 +17,15 @@ absl::StatusOr<std::vector<int64_t>> GpuMemory(const GpuSelection& selection) {
   return memory;
 }
 
+absl::StatusOr<bool> GpusHaveFp8(const GpuSelection& selection) {
+  constexpr int32_t kHopper = 90;  // what CUDA kernels of ranks are built for
+  ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open(selection.library));
+  ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->DevicesOf(selection));
+  for (const Nvml::Device device : devices) {
+    ASSIGN_OR_RETURN(const int32_t capability, nvml->ComputeCapabilityOf(device));
+    if (capability < kHopper) return false;
+  }
+  return true;
+}
+
 }  // namespace phalanx::agent

@@ -1,4 +1,4 @@
-// worker/agent/device_memory.h: how much memory the devices of this node have.
+// worker/agent/device_memory.h: how much memory the devices of this node have, and whether FP8.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,8 @@ namespace phalanx::agent {
 // Errors: Unavailable (no library, no driver), NotFound (fewer GPUs), FailedPrecondition (they are
 // not alike and in an order that NVML does not know).
 absl::StatusOr<std::vector<int64_t>> GpuMemory(const GpuSelection& selection);
+
+// Whether all of them multiply in FP8 as ranks do: compute capability 9.0. The same errors.
+absl::StatusOr<bool> GpusHaveFp8(const GpuSelection& selection);
 
 }  // namespace phalanx::agent

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
+#include "core/job/devices.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -93,6 +94,18 @@ std::vector<int64_t> MemoryOfDevices(const AgentOptions& options, int64_t limit)
   spdlog::warn("the memory of the GPUs is not known, and jobs will not be held to it: {}",
                std::string(memory.status().message()));
   return {};
+}
+
+// What jobs may ask of the node that its flags do not say.
+void AddLabels(AgentOptions& options) {
+  if (options.device_kind != "gpu" || options.labels.contains(job::kFp8Label)) return;
+  const absl::StatusOr<bool> fp8 = GpusHaveFp8(GpusOfEnvironment(options.devices));
+  if (fp8.ok()) {
+    options.labels[job::kFp8Label] = *fp8 ? "yes" : "no";
+  } else {
+    spdlog::warn("whether the GPUs have FP8 is not known, and no job that needs it comes here: {}",
+                 std::string(fp8.status().message()));
+  }
 }
 
 int ServeNode(const AgentOptions& options) {
@@ -217,6 +230,7 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
   options.device_memory = MemoryOfDevices(options, of_each);
+  AddLabels(options);
   options.host_memory = of_host > 0 ? of_host : AvailableHostMemory();
   return absl::OkStatus();
 }

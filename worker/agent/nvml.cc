@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {
                         nvml->Find("nvmlDeviceGetHandleByUUID", nvml->by_uuid_) &&
                         nvml->Find("nvmlDeviceGetMemoryInfo", nvml->memory_);
   nvml->Find("nvmlDeviceGetMemoryInfo_v2", nvml->memory2_);  // since driver 510
+  nvml->Find("nvmlDeviceGetCudaComputeCapability", nvml->capability_);
   if (!complete) return absl::UnavailableError(absl::StrCat(library, " is not NVML"));
   RETURN_IF_ERROR(nvml->StatusOf(nvml->init_(), absl::StatusCode::kUnavailable, "nvmlInit"));
   nvml->initialised_ = true;
@@ -102,6 +103,15 @@ absl::StatusOr<int64_t> Nvml::MemoryOf(Device device) const {
   RETURN_IF_ERROR(
       StatusOf(memory_(device, &info), absl::StatusCode::kUnavailable, "memory of a GPU"));
   return static_cast<int64_t>(info.total);
+}
+
+absl::StatusOr<int32_t> Nvml::ComputeCapabilityOf(Device device) const {
+  if (capability_ == nullptr)
+    return absl::UnavailableError("this driver knows no compute capability");
+  int major = 0, minor = 0;
+  RETURN_IF_ERROR(StatusOf(capability_(device, &major, &minor), absl::StatusCode::kUnavailable,
+                           "compute capability of a GPU"));
+  return 10 * major + minor;
 }
 
 bool Nvml::IsLost(Device device) const {

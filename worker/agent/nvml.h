@@ -45,6 +45,9 @@ class Nvml {
   absl::StatusOr<std::vector<Device>> DevicesOf(const GpuSelection& selection) const;
   // Bytes that programs may use, without what the driver keeps for itself.
   absl::StatusOr<int64_t> MemoryOf(Device device) const;
+  // Of CUDA: major and minor version, 90 for 9.0. Errors: Unavailable, also of a driver that does
+  // not know.
+  absl::StatusOr<int32_t> ComputeCapabilityOf(Device device) const;
   // The GPU does not answer any more.
   bool IsLost(Device device) const;
 
@@ -85,6 +88,7 @@ class Nvml {
   int (*by_uuid_)(const char*, Device*) = nullptr;
   int (*memory_)(Device, MemoryInfo*) = nullptr;
   int (*memory2_)(Device, MemoryInfo2*) = nullptr;
+  int (*capability_)(Device, int* major, int* minor) = nullptr;
 };
 
 }  // namespace phalanx::agent

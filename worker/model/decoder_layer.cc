@@ -15,11 +15,11 @@ class DecoderLayer final : public Layer {
   DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)
       : context_(context),
         norm1_(table.Vector(plan::MatrixRole::kNorm1, layer)),
-        qkv_(table.Matrix(plan::MatrixRole::kQkv, layer)),
-        o_(table.Matrix(plan::MatrixRole::kO, layer)),
+        qkv_(MatrixOf(table, plan::MatrixRole::kQkv, layer)),
+        o_(MatrixOf(table, plan::MatrixRole::kO, layer)),
         norm2_(table.Vector(plan::MatrixRole::kNorm2, layer)),
-        gate_up_(table.Matrix(plan::MatrixRole::kGateUp, layer)),
-        down_(table.Matrix(plan::MatrixRole::kDown, layer)) {}
+        gate_up_(MatrixOf(table, plan::MatrixRole::kGateUp, layer)),
+        down_(MatrixOf(table, plan::MatrixRole::kDown, layer)) {}
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;
@@ -28,11 +28,21 @@ class DecoderLayer final : public Layer {
                              at::Tensor* input_gradient) const override;
 
  private:
-  // From s->input to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
-  // that is gathered.
-  absl::Status Compute(const SequenceShape& shape, bool attention, bool again, LayerState* s) const;
-  // From the rows that leave of attention's output: s->middle, and its norm.
-  absl::Status AddAttention(const SequenceShape& shape, LayerState* s, RmsNormed* normed) const;
+  // With its products as the context says. Before those that follow: context_ is there.
+  Parameter MatrixOf(const ParameterTable& table, plan::MatrixRole role, int32_t layer) const {
+    Parameter matrix = table.Matrix(role, layer);
+    if (context_.fp8) {
+      matrix.fp8 =
+          std::make_shared<Fp8Weight>(matrix.weight, context_.back, context_.weights_version);
+    }
+    return matrix;
+  }
+  // From s->input to s->mlp_active. `back`: a backward pass follows. `again`: in that pass, which
+  // keeps all that is gathered.
+  absl::Status Compute(const SequenceShape& shape, bool back, bool again, LayerState* s) const;
+  // From attention's output of the rows that leave: s->middle, and its norm. `kept` as of Linear.
+  absl::Status AddAttention(const at::Tensor& attended, const SequenceShape& shape, Operand* kept,
+                            LayerState* s, RmsNormed* normed) const;
   // What recomputation left out.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
@@ -51,11 +61,11 @@ class DecoderLayer final : public Layer {
   const Parameter norm1_, qkv_, o_, norm2_, gate_up_, down_;
 };
 
-absl::Status DecoderLayer::AddAttention(const SequenceShape& shape, LayerState* s,
-                                        RmsNormed* normed) const {
+absl::Status DecoderLayer::AddAttention(const at::Tensor& attended, const SequenceShape& shape,
+                                        Operand* kept, LayerState* s, RmsNormed* normed) const {
   const double epsilon = context_.architecture.norm_epsilon;
   const TensorGroup& group = context_.group;
-  s->middle = Linear(s->context, o_);
+  s->middle = Linear(attended, o_, kept);
   if (shape.leaving.all() || !group.slices()) {
     RETURN_IF_ERROR(group.Sum(&s->middle));
     *normed = AddRmsNorm(shape.leaving.Take(s->input), s->middle, norm2_.weight, epsilon);
@@ -70,23 +80,30 @@ absl::Status DecoderLayer::AddAttention(const SequenceShape& shape, LayerState* 
   return absl::OkStatus();
 }
 
-absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention, bool again,
+absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool back, bool again,
                                    LayerState* s) const {
   const double epsilon = context_.architecture.norm_epsilon;
+  const auto if_trained = [&](Operand& kept) { return back && context_.trains ? &kept : nullptr; };
+  // What is gathered once more need not stay.
+  const auto if_whole = [&](Operand& kept) {
+    return again || !context_.group.slices() ? if_trained(kept) : nullptr;
+  };
   RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, {},
-                                 again ? &s->attention_rows : nullptr, &s->qkv));
+                                 if_whole(s->attention_rows), &s->qkv));
+  if (s->attention_rows.defined()) s->attention_input.reset();
   s->qkv = s->qkv.view({shape.batch, shape.length, -1});
   Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
-  s->context = shape.leaving.Take(
-      Attention(s->qkv, context_.heads, /*causal=*/true, attention ? &s->attention : nullptr));
-  RETURN_IF_ERROR(AddAttention(shape, s, &normed));
+  const at::Tensor attended = shape.leaving.Take(
+      Attention(s->qkv, context_.heads, /*causal=*/true, back ? &s->attention : nullptr));
+  RETURN_IF_ERROR(AddAttention(attended, shape, if_trained(s->context), s, &normed));
   s->mlp_input = std::move(normed.y);
   s->norm2_rstd = std::move(normed.rstd);
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.leaving_rows(), gate_up_, {},
-                                 again ? &s->mlp_rows : nullptr, &s->mlp_hidden));
+                                 if_whole(s->mlp_rows), &s->mlp_hidden));
+  if (s->mlp_rows.defined()) s->mlp_input.reset();
   s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
   return absl::OkStatus();
 }
@@ -94,7 +111,7 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool attention, b
 absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
   if (context_.recompute == job::Recompute::kFull)
-    return Compute(shape, /*attention=*/true, /*again=*/true, s);
+    return Compute(shape, /*back=*/true, /*again=*/true, s);
   const double epsilon = context_.architecture.norm_epsilon;
   RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
   s->attention_input = std::move(normed.y);
@@ -111,9 +128,10 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
 absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
                                    LayerState* state, at::Tensor* output) const {
   LayerState s{.input = input};
-  const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
-  RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
-  *output = Linear(s.mlp_active, down_);
+  const bool back = state != nullptr && context_.recompute == job::Recompute::kNone;
+  RETURN_IF_ERROR(Compute(shape, back, /*again=*/false, &s));
+  const at::Tensor active = std::exchange(s.mlp_active, {}).rows;
+  *output = Linear(active, down_, back && context_.trains ? &s.mlp_active : nullptr);
   RETURN_IF_ERROR(context_.group.Sum(output));
   output->add_(s.middle);
   if (state != nullptr) *state = Kept(context_, std::move(s));
@@ -127,21 +145,25 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   const TensorGroup& group = context_.group;
   Transfer gradient, input, sum;
   at::Tensor rows, normed_gradient;
+  Operand product_gradient;
   const int64_t leaving = shape.leaving_rows();
   RETURN_IF_ERROR(group.BeginWhole(output_gradient, leaving, &gradient));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  RETURN_IF_ERROR(BeginInput(group, leaving, &s.mlp_input, &s.mlp_rows, &input));
+  RETURN_IF_ERROR(BeginInput(group, leaving, &s.mlp_input, s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
-  at::Tensor active_gradient = LinearInputGradient(rows, down_);
-  work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
+  at::Tensor active_gradient = LinearInputGradient(rows, down_, &product_gradient);
+  rows.reset();
+  work->Matrix(down_, std::exchange(product_gradient, {}), std::exchange(s.mlp_active, {}));
   at::Tensor hidden_gradient =
       SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}), context_.architecture.block);
   active_gradient.reset();
-  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden_gradient, gate_up_), &sum));
-  RETURN_IF_ERROR(Await(&input, &rows));
-  work->Matrix(gate_up_, std::move(hidden_gradient), std::move(rows));
+  RETURN_IF_ERROR(
+      group.BeginSum(LinearInputGradient(hidden_gradient, gate_up_, &product_gradient), &sum));
+  hidden_gradient.reset();
+  RETURN_IF_ERROR(AwaitInput(&input, &s.mlp_rows));
+  work->Matrix(gate_up_, std::exchange(product_gradient, {}), std::exchange(s.mlp_rows, {}));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
   NormGradient norm =
@@ -152,19 +174,21 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
 
   RETURN_IF_ERROR(group.BeginWhole(residual_gradient, leaving, &gradient));
   WorkWhileRowsTravel(context_, work);
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, &s.attention_rows, &input));
+  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, s.attention_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
-  const at::Tensor context_gradient = shape.leaving.PutBack(LinearInputGradient(rows, o_));
+  const at::Tensor context_gradient =
+      shape.leaving.PutBack(LinearInputGradient(rows, o_, &product_gradient));
   if (!shape.leaving.all()) residual_gradient = InPlace(shape, rows);
-  work->Matrix(o_, std::move(rows), std::move(s.context));
+  rows.reset();
+  work->Matrix(o_, std::exchange(product_gradient, {}), std::exchange(s.context, {}));
   const at::Tensor qkv_gradient = AttentionBackward(
       context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
   Rotate(ByHead(qkv_gradient, shape), rotated_heads(), context_.cos, context_.sin,
          /*inverse=*/true);
   const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
-  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_rows, qkv_), &sum));
-  RETURN_IF_ERROR(Await(&input, &rows));
-  work->Matrix(qkv_, qkv_rows, std::move(rows));
+  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_rows, qkv_, &product_gradient), &sum));
+  RETURN_IF_ERROR(AwaitInput(&input, &s.attention_rows));
+  work->Matrix(qkv_, std::exchange(product_gradient, {}), std::exchange(s.attention_rows, {}));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
   norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, residual_gradient);

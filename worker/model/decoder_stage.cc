@@ -36,6 +36,8 @@ class DecoderStage final : public SlottedStage<DecoderState> {
  public:
   explicit DecoderStage(const StageParts& parts);
 
+  void NewWeights() override { ++context_.weights_version; }
+
  private:
   absl::Status Run(const StageInput& input, bool evaluate, DecoderState* state,
                    StageOutput* output) const override;

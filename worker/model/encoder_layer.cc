@@ -79,7 +79,7 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, b
   s->context =
       Attention(s->qkv, context_.heads, /*causal=*/false, attention ? &s->attention : nullptr);
 
-  s->middle = Linear(s->context, o_);
+  s->middle = Linear(s->context.rows, o_);
   RETURN_IF_ERROR(context_.group.Sum(&s->middle));
   // The bias once, after the sum over ranks.
   normed =
@@ -116,7 +116,7 @@ absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   LayerState s{.input = input};
   const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
-  *output = Linear(s.mlp_active, down_);
+  *output = Linear(s.mlp_active.rows, down_);
   RETURN_IF_ERROR(context_.group.Sum(output));
   AddBiasAndResidual(*output, down_bias_.weight, s.middle);
   if (state != nullptr) *state = Kept(context_, std::move(s));
@@ -147,15 +147,15 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
   s.qkv.reset();
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, &s.mlp_rows, &input));
+  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
   GeluGradient hidden =
       GeluBackward(gelu_, LinearInputGradient(rows, down_), std::exchange(s.mlp_hidden, {}),
                    /*column_sums=*/up_bias_.gradient.defined());
   work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden.x, up_), &sum));
-  RETURN_IF_ERROR(Await(&input, &rows));
-  work->Matrix(up_, hidden.x, std::move(rows));
+  RETURN_IF_ERROR(AwaitInput(&input, &s.mlp_rows));
+  work->Matrix(up_, hidden.x, std::exchange(s.mlp_rows, {}));
   work->Bias(up_bias_, std::move(hidden.x), std::move(hidden.sum));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
@@ -170,7 +170,7 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
 
   RETURN_IF_ERROR(group.BeginWhole(middle_gradient, shape.rows(), &gradient));
   WorkWhileRowsTravel(context_, work);
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, &s.attention_rows, &input));
+  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, s.attention_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
   const at::Tensor context_gradient = LinearInputGradient(rows, o_);
   work->Matrix(o_, std::move(rows), std::move(s.context));
@@ -180,8 +180,8 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
                         std::exchange(s.attention, {}))
           .view({shape.rows(), -1});
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_gradient, qkv_), &sum));
-  RETURN_IF_ERROR(Await(&input, &rows));
-  work->Matrix(qkv_, qkv_gradient, std::move(rows));
+  RETURN_IF_ERROR(AwaitInput(&input, &s.attention_rows));
+  work->Matrix(qkv_, qkv_gradient, std::exchange(s.attention_rows, {}));
   QkvBias(qkv_gradient, work);
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));

@@ -9,6 +9,23 @@
 
 namespace phalanx::model {
 
+namespace {
+
+// a b of `rows` [n, k] rounded and b [k, m], whose columns such a product reads. `kept` becomes
+// what a sum over rows takes of them, where it is asked for.
+at::Tensor RoundedProduct(const at::Tensor& rows, Fp8Format format, const Operand& b, Fp8Sums sums,
+                          Operand* kept) {
+  Operand a = RoundToFp8(rows, format, kept != nullptr ? Forms::kBoth : Forms::kRows);
+  at::Tensor product =
+      a.in_fp8() ? Fp8Product(a.rows, a.scale, b.columns, b.scale, sums) : at::mm(a.rows, b.rows);
+  if (kept == nullptr) return product;
+  if (a.in_fp8()) a.rows.reset();
+  *kept = std::move(a);
+  return product;
+}
+
+}  // namespace
+
 Parameter ParameterTable::Matrix(plan::MatrixRole role, int32_t layer, int32_t edge) const {
   const plan::LocalMatrix* matrix = parameters_.Find(role, layer, edge);
   TORCH_CHECK(matrix != nullptr, "no parameter ", plan::RoleName(role), " of layer ", layer,
@@ -46,9 +63,8 @@ LayerState Kept(const LayerContext& context, LayerState computed) {
   if (!context.trains) {
     // Operands of weight gradients alone.
     computed.attention_input.reset();
-    computed.context.reset();
     computed.mlp_input.reset();
-    computed.mlp_active.reset();
+    computed.context = computed.mlp_active = {};
   }
   return computed;
 }
@@ -81,15 +97,23 @@ absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<L
   return absl::OkStatus();
 }
 
-absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine, at::Tensor* whole,
-                        Transfer* transfer) {
+absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine,
+                        const Operand& whole, Transfer* transfer) {
   const at::Tensor part = std::exchange(*mine, {});
-  if (!whole->defined()) return group.BeginWhole(part, rows, transfer);
-  *transfer = {.result = std::exchange(*whole, {})};
-  return absl::OkStatus();
+  *transfer = {};
+  return whole.defined() ? absl::OkStatus() : group.BeginWhole(part, rows, transfer);
 }
 
-at::Tensor Linear(const at::Tensor& input, const Parameter& weight) {
+absl::Status AwaitInput(Transfer* transfer, Operand* whole) {
+  return whole->defined() ? absl::OkStatus() : Await(transfer, &whole->rows);
+}
+
+at::Tensor Linear(const at::Tensor& input, const Parameter& weight, Operand* kept) {
+  if (weight.fp8 != nullptr) {
+    return RoundedProduct(input, Fp8Format::kE4M3, weight.fp8->Rounded().Turned(), Fp8Sums::kFast,
+                          kept);
+  }
+  if (kept != nullptr) *kept = input;
   return at::mm(input, weight.weight.t());
 }
 
@@ -98,10 +122,17 @@ at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parame
 }
 
 absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
-                            const Parameter& weight, const Parameter& bias, at::Tensor* whole,
+                            const Parameter& weight, const Parameter& bias, Operand* kept,
                             at::Tensor* output) {
   Transfer transfer;
+  at::Tensor all;
   RETURN_IF_ERROR(group.BeginWhole(mine, rows, &transfer));
+  if (weight.fp8 != nullptr) {
+    TORCH_CHECK(!bias.weight.defined(), "a product in FP8 has no bias");
+    RETURN_IF_ERROR(Await(&transfer, &all));
+    *output = Linear(all, weight, kept);
+    return absl::OkStatus();
+  }
   *output = at::empty({rows, weight.weight.size(0)}, mine.options());
   const at::Tensor factor = weight.weight.t();
   const auto multiply = [&](const at::Tensor& input, int64_t first) {
@@ -113,15 +144,20 @@ absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, in
   const plan::UnitRange own =
       group.slices() ? plan::SliceOf(rows, group.width(), group.rank()) : plan::UnitRange{0, rows};
   multiply(mine, own.first);
-  at::Tensor all;
   RETURN_IF_ERROR(Await(&transfer, &all));
   multiply(all.narrow(0, 0, own.first), 0);
   multiply(all.narrow(0, own.end(), rows - own.end()), own.end());
-  if (whole != nullptr) *whole = std::move(all);
+  if (kept != nullptr) *kept = std::move(all);
   return absl::OkStatus();
 }
 
-at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight) {
+at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight,
+                               Operand* kept) {
+  if (weight.fp8 != nullptr) {
+    return RoundedProduct(output_gradient, Fp8Format::kE5M2, weight.fp8->Rounded(),
+                          Fp8Sums::kPrecise, weight.gradient.defined() ? kept : nullptr);
+  }
+  if (kept != nullptr) *kept = output_gradient;
   return at::mm(output_gradient, weight.weight);
 }
 

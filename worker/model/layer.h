@@ -61,6 +61,9 @@ struct LayerContext {
   job::Architecture architecture;
   job::Recompute recompute = job::Recompute::kNone;
   bool trains = true;  // the layers' weights do; else only their input's gradient is asked for
+  bool back = true;    // the layers have a backward pass
+  bool fp8 = false;    // products of the layers are in FP8
+  int64_t weights_version = 0;  // another one wherever weights may have changed
   TensorGroup group{nullptr};
   HeadMap heads;
   at::Tensor cos, sin;  // [context, head_size / 2]; decoders
@@ -70,11 +73,12 @@ struct LayerContext {
 // for recomputation.
 struct LayerState {
   at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size, of this rank
-  // All of them, where the backward pass has gathered them already, to compute them again.
-  at::Tensor attention_rows, mlp_rows;
-  at::Tensor qkv;                     // [batch, length, columns of the heads]
-  at::Tensor context;                 // attention's output, local heads
-  at::Tensor mlp_hidden, mlp_active;  // before and after the activation, local columns
+  // All of them instead, where the backward pass need not gather them.
+  Operand attention_rows, mlp_rows;
+  at::Tensor qkv;         // [batch, length, columns of the heads]
+  Operand context;        // attention's output, local heads
+  at::Tensor mlp_hidden;  // before the activation, local columns
+  Operand mlp_active;     // after it
   at::Tensor norm1_mean, norm1_rstd, norm2_mean, norm2_rstd;
   AttentionState attention;
 };
@@ -139,19 +143,22 @@ class LayerStack {
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
-// Of a product's input, of which this rank has `mine`, all `rows`: `whole`, where the backward pass
-// has them already. Empties both.
-absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine, at::Tensor* whole,
-                        Transfer* transfer);
+// `whole` becomes, after AwaitInput, all `rows` of a product's input, of which this rank has
+// `mine`, unless it has them already. Empties `mine`.
+absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine,
+                        const Operand& whole, Transfer* transfer);
+absl::Status AwaitInput(Transfer* transfer, Operand* whole);
 
-// y = x W^T, and its input gradient.
-at::Tensor Linear(const at::Tensor& input, const Parameter& weight);
+// y = x W^T, and its input gradient. `kept` becomes what the weight's gradient takes of x or of y's
+// gradient, where it is asked for.
+at::Tensor Linear(const at::Tensor& input, const Parameter& weight, Operand* kept = nullptr);
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias);
-// The same of all `rows` of x, of which this rank has `mine`: those first, while the others come.
-// `whole` becomes x, where it is asked for. Without a bias the parameter does not exist.
+// The same of all `rows` of x, of which this rank has `mine`: those first, while the others come,
+// unless they are rounded together. Without a bias the parameter does not exist.
 absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
-                            const Parameter& weight, const Parameter& bias, at::Tensor* whole,
+                            const Parameter& weight, const Parameter& bias, Operand* kept,
                             at::Tensor* output);
-at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight);
+at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight,
+                               Operand* kept = nullptr);
 
 }  // namespace phalanx::model

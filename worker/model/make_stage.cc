@@ -45,6 +45,8 @@ LayerContext ContextOf(const StageParts& parts) {
   context.architecture = architecture;
   context.recompute = parts.module.recompute;
   context.trains = !parts.module.frozen;
+  context.back = parts.LayersBack();
+  context.fp8 = parts.linear == job::LinearFormat::kFp8;
   context.group = parts.group.WithSlices(parts.sequence);
   context.heads = MakeHeadMap(parts.units, architecture.heads / plan::KvHeads(architecture),
                               plan::HeadSize(architecture), parts.options.device);
@@ -72,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
   std::unique_ptr<Stage> stage;
   RETURN_IF_ERROR(CallTorch("making a stage", [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckBuffers(parameters, weights, gradients, options));
+    if (plan.spec.linear == job::LinearFormat::kFp8) RETURN_IF_ERROR(CheckFp8(options.device));
     const job::Module& module = plan.module_spec(place.module);
     const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
     if (chunk < 0 || chunk >= layout.chunks()) {
@@ -89,6 +92,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
                            .has_loss = plan.HasLoss(place.module),
                            .trains = layout.TrainsOf(place.pp, chunk),
                            .edges = EdgesOf(plan, place.module),
+                           .linear = plan.spec.linear,
                            .options = options};
     switch (job::TraitsOf(module.architecture).kind) {
       case job::FamilyKind::kDecoder:

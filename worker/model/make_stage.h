@@ -32,6 +32,7 @@ struct StageParts {
   bool has_loss = false;            // whether the module has a loss
   plan::Trains trains;              // of the part
   std::vector<OutgoingEdge> edges;  // of the module, in the order of spec.edges
+  job::LinearFormat linear = job::LinearFormat::kCompute;
   StageOptions options;
 
   // Whether the layers have a backward pass, not a projector alone.

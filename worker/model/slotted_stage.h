@@ -68,6 +68,7 @@ class SlottedStage : public Stage {
                 })
         .status();
   }
+  void NewWeights() override {}
 
  protected:
   SlottedStage(std::string module, plan::Trains trains, Pace pace)

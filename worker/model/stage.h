@@ -60,6 +60,8 @@ class Stage {
   // Both in one, to the same sums.
   virtual absl::StatusOr<StageOutput> Backward(int32_t slot,
                                                const std::vector<at::Tensor>& output_gradient) = 0;
+  // Before the first pass after weights may have changed: what is made of them is made anew.
+  virtual void NewWeights() = 0;
 };
 
 }  // namespace phalanx::model

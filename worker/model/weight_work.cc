@@ -11,11 +11,12 @@ namespace phalanx::model {
 namespace {
 
 // gradient += output_gradient^T input.
-void AddProduct(const at::Tensor& gradient, const at::Tensor& output_gradient,
-                const at::Tensor& input) {
+void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& right) {
   // Both sides transposed, so that the product lies as what it is added to.
-  if (gradient.stride(0) < gradient.stride(1))
-    return AddProduct(gradient.t(), input, output_gradient);
+  if (gradient.stride(0) < gradient.stride(1)) return AddProduct(gradient.t(), right, left);
+  if (left.in_fp8())
+    return AddFp8Product(gradient, left.columns, left.scale, right.columns, right.scale);
+  const at::Tensor &output_gradient = left.rows, &input = right.rows;
   if (gradient.scalar_type() == input.scalar_type()) {
     gradient.addmm_(output_gradient.t(), input);
   } else if (gradient.is_cuda()) {
@@ -35,8 +36,12 @@ Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count) {
   return rows;
 }
 
-void WeightWork::Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input) {
+void WeightWork::Matrix(const Parameter& parameter, Operand output_gradient, Operand input) {
   if (!parameter.gradient.defined()) return;
+  if (parameter.fp8 != nullptr && !output_gradient.rounded)
+    output_gradient = RoundToFp8(output_gradient.rows, Fp8Format::kE5M2, Forms::kColumns);
+  if (parameter.fp8 != nullptr && !input.rounded)
+    input = RoundToFp8(input.rows, Fp8Format::kE4M3, Forms::kColumns);
   items_.push_back(
       {Kind::kMatrix, parameter.gradient, std::move(output_gradient), std::move(input), {}});
   ++waiting_;
@@ -71,13 +76,13 @@ void WeightWork::RunFirst(const Pace& pace) {
       --waiting_;
       break;
     case Kind::kBias:
-      AddColumnSums(item.gradient, item.left);
+      AddColumnSums(item.gradient, item.left.rows);
       break;
     case Kind::kSum:
-      item.gradient.add_(item.left);
+      item.gradient.add_(item.left.rows);
       break;
     case Kind::kRows:
-      AddRows(item.gradient, item.right, item.keep, item.left);
+      AddRows(item.gradient, item.right.rows, item.keep, item.left.rows);
       break;
     case Kind::kNextLayer:
       if (pace != nullptr) pace();

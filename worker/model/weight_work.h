@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+
+#include "worker/model/fp8.h"
 
 namespace phalanx::model {
 
@@ -20,6 +23,7 @@ namespace phalanx::model {
 struct Parameter {
   at::Tensor weight;
   at::Tensor gradient;
+  std::shared_ptr<Fp8Weight> fp8;  // where its products are in FP8
 };
 
 // Called between two layers by every pass: the host may wait there until the device has caught up.
@@ -31,8 +35,9 @@ Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count);
 // Not thread-safe.
 class WeightWork {
  public:
-  // gradient += output_gradient^T input: of y = x W^T, for [rows of tokens, features] operands.
-  void Matrix(const Parameter& parameter, at::Tensor output_gradient, at::Tensor input);
+  // gradient += output_gradient^T input: of y = x W^T, for [rows of tokens, features] operands,
+  // which are rounded here where they have to be and are not.
+  void Matrix(const Parameter& parameter, Operand output_gradient, Operand input);
   // gradient += column sums of output_gradient: `sums`, where they are known.
   void Bias(const Parameter& parameter, at::Tensor output_gradient, at::Tensor sums = {});
   // gradient += summand, of equal shape.
@@ -60,8 +65,8 @@ class WeightWork {
   struct Item {
     Kind kind;
     at::Tensor gradient;
-    at::Tensor left;
-    at::Tensor right;
+    Operand left;
+    Operand right;
     at::Tensor keep;
   };
   void RunFirst(const Pace& pace);

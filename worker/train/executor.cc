@@ -215,7 +215,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
 absl::Status Executor::RunProgram(const StepContext& context,
                                   const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
-  timer_->BeginStep(context.step);
+  BeginPasses(context.step);
   ahead_.Begin();
   Working working;
   int32_t before = timer_->Mark();
@@ -471,7 +471,7 @@ absl::StatusOr<Executor::Evaluation> Executor::Evaluate(Batches& batches,
   const std::vector<Microbatch> microbatches = {batches.OfSamples(samples)};
   batches.Announce(microbatches, {});
   sums_.zero_();
-  timer_->BeginStep(0);
+  BeginPasses(0);
   predicted_.reset();
   const StepContext context{0, &batches, &microbatches, /*training=*/false};
   for (size_t i = 0; i < program.instructions.size();) {

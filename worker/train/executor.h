@@ -213,6 +213,8 @@ class Executor {
   void Pace();
   // Of a part's first pass of a program, which its gather and its copies may hold up.
   absl::Status AwaitParameters(Part& part);
+  // Of a step, or of an evaluation (0): its times begin, and stages see their weights anew.
+  void BeginPasses(int64_t step);
   absl::Status Forward(const BoundInstruction& instruction, const StepContext& context);
   absl::Status FillInput(const Part& part, const Microbatch& microbatch,
                          const plan::UnitRange& lane, Flight& flight, const StepContext& context,

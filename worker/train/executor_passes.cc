@@ -71,6 +71,11 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
   return absl::OkStatus();
 }
 
+void Executor::BeginPasses(int64_t step) {
+  for (Part& part : parts_) part.stage->NewWeights();
+  timer_->BeginStep(step);
+}
+
 absl::Status Executor::AwaitParameters(Part& part) {
   if (!part.reduction->pending()) return absl::OkStatus();
   const int32_t before = timer_->Mark();

@@ -54,7 +54,7 @@ absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microb
   if (to_run.empty()) return absl::OkStatus();
   const StepContext context{
       .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
-  timer_->BeginStep(context.step);
+  BeginPasses(context.step);
   ahead_.Begin();
   muted_ = true;
   const absl::Cleanup heard = [this] { muted_ = false; };

@@ -110,6 +110,29 @@ TEST_F(StageCudaTest, Bf16_FollowsPlainModel) {
   ExpectFollowsPlain(MultimodalSpec(), {at::kBFloat16, 1e-2, 5e-2});
 }
 
+// Devices without FP8 round alike.
+TEST_F(StageCudaTest, Fp8_FollowsItsRoundingOnTheCpu) {
+  for (const job::Recompute recompute :
+       {job::Recompute::kNone, job::Recompute::kSelective, job::Recompute::kFull}) {
+    job::JobSpec spec = MultimodalSpec();
+    spec.linear = job::LinearFormat::kFp8;
+    spec.modules[1].recompute = recompute;
+    StageWorld there(spec, at::kBFloat16, at::kCUDA), here(spec, at::kDouble, at::kCPU);
+    const PlainMicrobatch batch = RandomMicrobatch(spec, {.samples = 3, .items = 4}, at::kBFloat16);
+    PlainMicrobatch exact = batch;
+    for (at::Tensor& pixels : exact.pixels)
+      pixels = pixels.defined() ? pixels.to(at::kDouble) : pixels;
+    EXPECT_NEAR(there.RunStep(0, batch) / here.RunStep(0, exact), 1, 1e-2);
+    const NamedTensors gradients = there.Gradients();
+    for (const auto& [name, expected] : here.Gradients()) {
+      if (name.find("k_proj.bias") != std::string::npos) continue;  // a true gradient of zero
+      const at::Tensor error =
+          (gradients.at(name).to(at::kDouble) - expected).norm() / expected.norm();
+      EXPECT_LT(error.item<double>(), 0.1) << name;
+    }
+  }
+}
+
 TEST_F(StageCudaTest, Graph_EqualsPlainModel) {
   ExpectFollowsPlain(GraphSpec(false), {at::kDouble, 1e-9, 1e-9});
   ExpectFollowsPlain(GraphSpec(false), {at::kFloat, 1e-5, 1e-4});
@@ -232,6 +255,9 @@ TEST_F(StageCudaTest, Passes_NeverWaitForTheDevice) {
     ExpectNeverWaits(GraphSpec(false), type);
     ExpectNeverWaits(GraphSpec(true), type);
   }
+  job::JobSpec spec = GraphSpec(false);
+  spec.linear = job::LinearFormat::kFp8;
+  ExpectNeverWaits(spec, at::kBFloat16);
 }
 
 }  // namespace

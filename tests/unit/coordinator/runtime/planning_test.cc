@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,23 @@ std::vector<int64_t> Needs() {
     needs.push_back(estimate.total());
   }
   return needs;
+}
+
+TEST(PlanningTest, JobInFp8OnGpus_AsksForNodesThatHaveIt) {
+  const auto selector = [](const std::string& precision, const std::string& device) {
+    const auto request =
+        ReadRequest(With("  steps: 10\n", absl::StrCat("  steps: 10\n  precision: {", precision,
+                                                       "}\n  resources: {device: ", device,
+                                                       ", node_selector: {rack: a}}\n")),
+                    {});
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? (*request)->node_selector : std::map<std::string, std::string>();
+  };
+  using ::testing::Pair;
+  EXPECT_THAT(selector("linear: fp8", "gpu"),
+              ElementsAre(Pair("phalanx/fp8", "yes"), Pair("rack", "a")));
+  EXPECT_THAT(selector("linear: fp8", "cpu"), ElementsAre(Pair("rack", "a")));
+  EXPECT_THAT(selector("linear: compute", "gpu"), ElementsAre(Pair("rack", "a")));
 }
 
 TEST(ReadRequestTest, GoodDocument_IsRead) {

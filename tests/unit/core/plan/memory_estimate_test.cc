@@ -50,6 +50,28 @@ TEST(EstimateMemoryTest, OfParametersAndState_FollowsTypesAndReplicas) {
   EXPECT_EQ(estimate(job::Precision::kBf16, {.frozen = true}).gradients, 0);
 }
 
+TEST(EstimateMemoryTest, OfProductsInFp8_HasRoundedWeightsAndInputs) {
+  const auto plan = [](job::LinearFormat linear, job::DeviceKind device, const Layout& layout) {
+    AJob job = AJob().Module("language", Llama(), layout).Batch(1, 1);
+    job.spec().resources.device = device;
+    return MustPlan(job.Compute(job::Precision::kBf16).Linear(linear));
+  };
+  const auto more = [&](job::DeviceKind device, const Layout& layout, auto member) {
+    const Plan rounded = plan(job::LinearFormat::kFp8, device, layout);
+    const Plan plain = plan(job::LinearFormat::kCompute, device, layout);
+    return EstimateMemory(rounded, Rank{0}).*member - EstimateMemory(plain, Rank{0}).*member;
+  };
+  const job::DeviceKind gpu = job::DeviceKind::kGpu;
+  // Hidden 32; queries 32, keys and values 8 columns; MLP 64.
+  const int64_t weights = 4 * 32 * (32 + 2 * 8 + 32 + 3 * 64), rows = 32;
+  EXPECT_EQ(more(gpu, {}, &MemoryEstimate::parameters), 2 * weights);
+  EXPECT_EQ(more(gpu, {.frozen = true}, &MemoryEstimate::parameters), weights);
+  // Inputs of qkv, gate and up, and down in half of two bytes; that of o in one byte more.
+  EXPECT_EQ(more(gpu, {}, &MemoryEstimate::activations), -4 * rows * (32 + 32 + 64 - 32));
+  EXPECT_EQ(more(gpu, {.frozen = true}, &MemoryEstimate::activations), 0);
+  EXPECT_EQ(more(job::DeviceKind::kCpu, {}, &MemoryEstimate::parameters), 0);
+}
+
 TEST(EstimateMemoryTest, OfAllRanks_IsThatOfEach) {
   using job::MeshAxis;
   const Plan plan =

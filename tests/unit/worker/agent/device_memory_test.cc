@@ -70,6 +70,22 @@ TEST_F(DeviceMemoryTest, NodeWithoutADriver_IsUnavailable) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST_F(DeviceMemoryTest, Fp8_IsThereIfAllDevicesHaveIt) {
+  setenv("FAKE_NVML_GIB", "80 80", 1);
+  setenv("FAKE_NVML_CAPABILITY", "8.6", 1);
+  const auto have = [](GpuSelection selection) {
+    selection.library = PHALANX_FAKE_NVML;
+    return GpusHaveFp8(selection);
+  };
+  EXPECT_TRUE(*have({.devices = 1}));
+  EXPECT_FALSE(*have({.devices = 2}));
+  EXPECT_FALSE(*have({.devices = 1, .visible = "1"}));
+  unsetenv("FAKE_NVML_CAPABILITY");
+  EXPECT_TRUE(*have({.devices = 2}));
+  EXPECT_EQ(GpusHaveFp8({.devices = 1, .library = PHALANX_FAKE_NVML_OLD}).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 TEST_F(DeviceMemoryTest, Environment_SaysWhichGpus) {
   setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
   setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);

@@ -2,6 +2,8 @@
 // GPUs are those of FAKE_NVML_GIB, "80 80 24" being three, with so many GiB and one of them the
 // driver's. GPU i has the UUID "GPU-i". "none": no driver.
 //
+// FAKE_NVML_CAPABILITY is the compute capability of the last of them, "8.6"; the others have 9.0.
+//
 // FAKE_NVML_XIDS is what waits for events find, one after the other, if the GPU is registered:
 // "1:79 0:31". "lost:1": that the second GPU is lost, which it says for ever.
 #include <poll.h>
@@ -83,6 +85,11 @@ int nvmlDeviceGetMemoryInfo(void* device, Info* info) {
   return 0;
 }
 #ifdef FAKE_NVML_2
+int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
+  const char* last = std::getenv("FAKE_NVML_CAPABILITY");
+  const bool is_last = device == DeviceOf(Sizes().size() - 1);
+  return std::sscanf(last != nullptr && is_last ? last : "9.0", "%d.%d", major, minor) == 2 ? 0 : 2;
+}
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned int size) {
   std::snprintf(uuid, size, "GPU-%zu", reinterpret_cast<size_t>(device) - 1);
   return 0;

@@ -1,0 +1,90 @@
+// Products in FP8: layouts of one job round alike, as worker/model/fp8.h says.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/oracle/plain_model.h"
+#include "tests/oracle/training/cases.h"
+#include "tests/oracle/training/harness.h"
+
+namespace phalanx::oracle {
+namespace {
+
+using support::AJob;
+using support::Layout;
+
+constexpr int64_t kSteps = 3;
+
+NamedJob Fp8Job(const std::string& name, const Layout& layout,
+                job::ScheduleName schedule = job::ScheduleName::kAuto, int32_t chunks = 1) {
+  const job::Architecture decoder = support::Llama(
+      {.hidden_size = 32, .heads = 2, .kv_heads = 2, .mlp_size = 64, .block = 16, .context = 64});
+  NamedJob job = Named(name, AJob()
+                                 .Module("language", decoder, layout)
+                                 .Batch(8, 2)
+                                 .Schedule(schedule, chunks)
+                                 .Linear(job::LinearFormat::kFp8));
+  job.data.text_max = 9;
+  return job;
+}
+
+// The worst relative difference of any gradient or parameter from one rank's.
+double Distance(const std::vector<TrainedStep>& a, const std::vector<TrainedStep>& b) {
+  double distance = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t step = 0; step < a.size() && step < b.size(); ++step) {
+    EXPECT_EQ(a[step].decision.counted_tokens, b[step].decision.counted_tokens);
+    distance = std::max({distance, Compare(a[step].gradients, b[step].gradients).error,
+                         Compare(a[step].parameters, b[step].parameters).error});
+  }
+  return distance;
+}
+
+std::vector<TrainedStep> Train(const NamedJob& job) {
+  ExpectProven(job.spec);
+  return TrainInProcess(job.spec, job.data, kSteps);
+}
+std::vector<TrainedStep> TrainOnOneRank(NamedJob job) {
+  job.spec = OnOneRankEach(job.spec);
+  for (job::Module& module : job.spec.modules) module.recompute = job::Recompute::kNone;
+  job.spec.schedule = {};
+  return Train(job);
+}
+
+class Fp8Test : public testing::TestWithParam<NamedJob> {};
+
+// A microbatch's tensors are whole on each rank, so they have the scales of one rank's.
+TEST_P(Fp8Test, WithoutTensorShards_EqualsOneRank) {
+  EXPECT_LE(Distance(Train(GetParam()), TrainOnOneRank(GetParam())), 1e-9);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Fp8Test,
+    testing::Values(Fp8Job("pp2", {.pp = 2}),
+                    Fp8Job("pp2_chunks", {.pp = 2}, job::ScheduleName::kInterleaved, 2),
+                    Fp8Job("pp2_delayed_weights", {.pp = 2}, job::ScheduleName::kZeroBubbleH1),
+                    Fp8Job("dp2", {.dp = 2}),
+                    Fp8Job("selective", {.recompute = job::Recompute::kSelective}),
+                    Fp8Job("full_pp2", {.pp = 2, .recompute = job::Recompute::kFull})),
+    NameOf);
+
+// Shards have scales of their own: what lies under 2^-14 of the largest may differ, and then what
+// is computed from it is rounded elsewhere. Far less than what rounding itself does.
+TEST(Fp8ShardsTest, OfTensorRanks_AreNearOneRank) {
+  const std::vector<TrainedStep> one = TrainOnOneRank(Fp8Job("one", {}));
+  NamedJob exact = Fp8Job("exact", {});
+  exact.spec.linear = job::LinearFormat::kCompute;
+  const double rounding = Distance(one, Train(exact));
+  EXPECT_GT(rounding, 0.01) << "products in FP8 are";
+  for (const bool sequence : {false, true}) {
+    const std::vector<TrainedStep> shards =
+        Train(Fp8Job("tp2", {.tp = 2, .pp = 2, .sequence = sequence}));
+    const double distance = Distance(shards, one);
+    EXPECT_LE(distance, rounding / 4);
+    EXPECT_LE(distance, 0.02);
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::oracle

@@ -1,0 +1,91 @@
+#include "worker/model/fp8_cuda.h"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime.h>
+
+#include "absl/strings/str_cat.h"
+#include "worker/model/cuda_fp8.h"
+#include "worker/model/fp8_product.h"
+
+namespace phalanx::model::fused {
+namespace {
+
+// Of rows that a product sums over.
+constexpr int64_t kRowsMultiple = 16;
+
+cuda::Fp8 FormatOf(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat8_e4m3fn ? cuda::Fp8::kE4M3 : cuda::Fp8::kE5M2;
+}
+
+}  // namespace
+
+Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms) {
+  TORCH_CHECK(rows.scalar_type() == at::kBFloat16, "only bf16 is rounded to FP8");
+  TORCH_CHECK(rows.size(1) % 8 == 0, "FP8 needs features that 8 divides, not ", rows.size(1));
+  const cuda::Stream stream = c10::cuda::getCurrentCUDAStream().stream();
+  const at::Tensor x = rows.contiguous();
+  const bool e4m3 = format == Fp8Format::kE4M3;
+  const at::TensorOptions type = x.options().dtype(e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2);
+  cuda::CastArguments arguments{};
+  arguments.rows = x.size(0);
+  arguments.features = x.size(1);
+  arguments.padded = (arguments.rows + kRowsMultiple - 1) / kRowsMultiple * kRowsMultiple;
+  Operand operand;
+  operand.rounded = true;
+  if (forms != Forms::kColumns) {
+    operand.rows = at::empty({arguments.rows, arguments.features}, type);
+    arguments.straight = operand.rows.mutable_data_ptr();
+  }
+  if (forms != Forms::kRows) {
+    operand.columns = at::empty({arguments.features, arguments.padded}, type);
+    arguments.transposed = operand.columns.mutable_data_ptr();
+  }
+  const at::Tensor figures = at::empty({2}, x.options().dtype(at::kFloat));
+  operand.scale = figures[1];
+  arguments.scale = operand.scale.mutable_data_ptr<float>();
+  auto* largest = static_cast<uint32_t*>(figures.mutable_data_ptr());
+  C10_CUDA_CHECK(cudaMemsetAsync(largest, 0, sizeof(*largest), stream));
+  arguments.x = x.const_data_ptr();
+  arguments.largest = largest;
+  cuda::Largest(x.numel(), arguments.x, largest, stream);
+  cuda::Cast(e4m3 ? cuda::Fp8::kE4M3 : cuda::Fp8::kE5M2, arguments, stream);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return operand;
+}
+
+void MultiplyFp8(const at::Tensor& a, const at::Tensor& a_scale, const at::Tensor& b,
+                 const at::Tensor& b_scale, Fp8Sums sums, bool add, const at::Tensor& d) {
+  TORCH_CHECK(a.is_contiguous() && b.is_contiguous() && d.is_contiguous() &&
+                  a.size(1) == b.size(1) && d.size(0) == a.size(0) && d.size(1) == b.size(0),
+              "operands of a product in FP8 do not fit: ", a.sizes(), " ", b.sizes(), " ",
+              d.sizes());
+  const at::Tensor workspace = at::empty({cuda::kFp8WorkspaceBytes}, d.options().dtype(at::kByte));
+  const cuda::Fp8Product product{
+      .m = a.size(0),
+      .n = b.size(0),
+      .k = a.size(1),
+      .a = {FormatOf(a), a.const_data_ptr(), a_scale.const_data_ptr<float>()},
+      .b = {FormatOf(b), b.const_data_ptr(), b_scale.const_data_ptr<float>()},
+      .d = d.mutable_data_ptr(),
+      .wide = d.scalar_type() == at::kFloat,
+      .add = add,
+      .fast = sums == Fp8Sums::kFast};
+  const int status =
+      cuda::Multiply(at::cuda::getCurrentCUDABlasLtHandle(), product, workspace.mutable_data_ptr(),
+                     c10::cuda::getCurrentCUDAStream().stream());
+  TORCH_CHECK(status == 0, "cuBLASLt answers an FP8 product of ", product.m, " x ", product.k,
+              " and ", product.n, " x ", product.k, " with status ", status);
+}
+
+absl::Status CheckFp8(const at::Device& device) {
+  const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device.index());
+  if (properties.major >= 9) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "precision.linear is fp8; device ", static_cast<int>(device.index()), ", ", properties.name,
+      ", has compute capability ", properties.major, ".", properties.minor, " and 9.0 is needed"));
+}
+
+}  // namespace phalanx::model::fused
