@@ -206,8 +206,8 @@ class HoldTest : public WaitTest {
     for (const SessionId node : {node_, b_}) h_.Answer<Assign>(node);
     h_.Report(node_, job, 0, RankReady{});
     h_.Report(b_, job, 1, RankReady{});
-    Step(job, checkpoint, 1);
     if (checkpoint > 0) {
+      Step(job, checkpoint, 1);
       const RankCheckpointPart part{checkpoint, {.file = "part", .bytes = 1}, 0.5};
       h_.Report(node_, job, 0, part);
       h_.Report(b_, job, 1, part);
