@@ -299,6 +299,19 @@ TEST_F(HoldTest, SavingThatTakesTooLong_IsGivenUp) {
                                               "ranks had not all ended 2m later"));
 }
 
+// A daemon does not list ranks that it is ending.
+TEST_F(HoldTest, StreamThatBreaksWhileRanksEnd_FreesNothing) {
+  const JobId job = TrainAndLoseB("fits whole");
+  EndTheHold();
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  h_.Feed(SessionClosed{node_});
+  node_ = h_.Open("a", 1);
+  b_ = h_.Open("b", 1, /*incarnation=*/2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued) << "their memory is not free";
+  h_.Answer<StopRanks>(node_);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
+}
+
 TEST_F(HoldTest, WithoutACheckpointBefore_TheSavedOneIsTheFirst) {
   const JobId job = TrainAndLoseB("needs every rank", /*checkpoint=*/0);
   EndTheHold();
