@@ -279,8 +279,9 @@ bool Coordinator::IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t 
 
 void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running,
                             uint64_t carried_out) {
+  // What was foreign before stays so until the stop is answered: ranks that are ending are not
+  // listed.
   std::set<std::pair<JobId, Epoch>> listed;
-  node.foreign.clear();
   for (const RunningAssignment& assignment : running) {
     listed.insert({assignment.job, assignment.epoch});
     Job* job = FindJob(assignment.job);
@@ -324,11 +325,14 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (job.state.IsTerminal()) {
       // A worker does not list ranks that it is ending; its answer to the stop will say when they
       // are gone.
-      const bool stop_unanswered = std::any_of(
-          node.outstanding.begin(), node.outstanding.end(), [&](const Outstanding& outstanding) {
-            const auto* stop = std::get_if<StopRanks>(&outstanding.command);
-            return stop != nullptr && stop->job == id;
-          });
+      const bool stop_waits = job.last_record > stored_record_;  // for the store
+      const bool stop_unanswered =
+          stop_waits || std::any_of(node.outstanding.begin(), node.outstanding.end(),
+                                    [&](const Outstanding& outstanding) {
+                                      const auto* stop =
+                                          std::get_if<StopRanks>(&outstanding.command);
+                                      return stop != nullptr && stop->job == id;
+                                    });
       if (!stop_unanswered) ReleaseTeam(job, *team);
     } else if (job.run->HasWork(*team) && job.run->stage != Run::Stage::kReattaching &&
                !IsOnItsWay(node, id, job.state.epoch, carried_out)) {

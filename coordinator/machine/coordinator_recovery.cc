@@ -27,6 +27,17 @@ std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   return ranks;
 }
 
+bool HasWork(const Run& run, int32_t rank) {
+  return run.TeamOfRank(rank) != nullptr && run.ranks[static_cast<size_t>(rank)].used;
+}
+
+// Whether the rank has work in both, on the same device: who comes anew has nothing to say.
+bool HasStayed(const Run& before, const Run& now, int32_t rank) {
+  if (!HasWork(before, rank) || !HasWork(now, rank)) return false;
+  const Team &from = *before.TeamOfRank(rank), &to = *now.TeamOfRank(rank);
+  return from.node == to.node && from.DeviceOf(rank) == to.DeviceOf(rank);
+}
+
 bool MayLive(FailureKind kind) {
   return kind == FailureKind::kNodeLost || kind == FailureKind::kNodeUnreachable ||
          kind == FailureKind::kPeerLost;
@@ -365,11 +376,21 @@ void Coordinator::ResumeRecovery(Job& job) {
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   job.run->ready_known = 0;
-  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
-    job.run->ranks[rank].ready = false;
-    if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
+  const Run before = MakeRun(*job.state.state_layout);
+  bool all_stay = true;
+  for (size_t i = 0; i < job.run->ranks.size(); ++i) {
+    const auto rank = static_cast<int32_t>(i);
+    job.run->ranks[i].ready = false;
+    const bool stays = HasStayed(before, *job.run, rank);
+    if (stays) recovery.awaited.insert(rank);
+    if (!stays && HasWork(*job.run, rank)) recovery.back.insert(rank);
+    if (!stays && HasWork(before, rank)) all_stay = false;
   }
-  SetDeadline(job, job.run->quiet_deadline, options_.heartbeat_timeout + options_.quiet_timeout);
+  // Then they train on until all are connected.
+  recovery.beside = all_stay && !recovery.back.empty();
+  SetDeadline(job, job.run->quiet_deadline,
+              recovery.beside ? options_.connect_timeout
+                              : options_.heartbeat_timeout + options_.quiet_timeout);
 }
 
 }  // namespace phalanx::coordinator

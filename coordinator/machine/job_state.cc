@@ -64,6 +64,7 @@ class Applier {
     const Epoch epoch = body.layout->epoch;
     if (epoch < state_.epoch || state_.IsTerminal()) return;
     const bool is_new = epoch > state_.epoch;
+    if (is_new && body.state_epoch == state_.epoch) state_.state_layout = state_.layout;
     if (is_new) {
       state_.queued_again = false;
       state_.succeeded.clear();

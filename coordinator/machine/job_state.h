@@ -33,6 +33,7 @@ struct JobState {
   std::string standby;                         // as EpochPlanned
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
   Epoch state_epoch;                           // from whose state it goes on; 0: from none
+  Shared<plan::Layout> state_layout;           // of that epoch, if there is one
   std::optional<EpochStart> start;             // where it goes on, once that is known
   bool from_copies = false;                    // of state, in host memory
   Epoch copies_epoch;                          // whose, once that is known

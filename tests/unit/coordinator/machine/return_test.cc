@@ -183,6 +183,28 @@ TEST_F(ReturnTest, RankThatIsNotConnectedInTime_StaysOutAndNobodyElseIsLost) {
   EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
 }
 
+// It has no state, so nobody waits for it to say where that stands.
+TEST_F(ReturnTest, CoordinatorThatRestartsOnTheWay_AsksOnlyThoseThatTrained) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}, {job, Epoch{3}}}, 9);
+  // They train on until all are connected.
+  for (int i = 0; i < 20; ++i) {
+    h_.Advance(absl::Seconds(5));
+    h_.Feed(HeartbeatReceived{.session = node_});
+  }
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Report(node_, job, 0, Quiet(6), 2);
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Report(node_, job, 2, Quiet(6, 2), 2);
+  EXPECT_THAT(BegunBehind(), ElementsAre(6));
+}
+
 TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);

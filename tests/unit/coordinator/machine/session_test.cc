@@ -239,6 +239,21 @@ TEST(ForeignTest, RanksOfAnUnknownJob_AreStoppedBeforeTheNodeIsUsed) {
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
 }
 
+TEST(ForeignTest, StreamThatBreaksBeforeTheStopIsStored_FreesNothing) {
+  Harness h;
+  const SessionId node = h.Open("n", 1);
+  const JobId job = h.Run(node, AJob("a", 1));
+  h.store_held = true;
+  h.Feed(CancelRequested{Token{900}, job});
+  h.Feed(SessionClosed{node});
+  const SessionId again = h.Open("n", 1);
+  EXPECT_EQ(h.Free("n"), 0) << "its ranks are ending, or are to";
+  h.store_held = false;
+  h.Commit();
+  h.Answer<StopRanks>(again);
+  EXPECT_EQ(h.Free("n"), 1);
+}
+
 TEST(ForgetTest, NodeThatIsAwayForLong_IsForgotten) {
   Harness h;
   const SessionId node = h.Open("n", 1);

@@ -101,6 +101,7 @@ TEST_F(SilenceTest, StallOfTheCoordinator_MakesNobodySuspect) {
   Train();
   h_.Advance(absl::Seconds(5));
   h_.Stall(absl::Seconds(30));
+  h_.Feed(DeadlineReached{});
   EXPECT_FALSE(h_.NodeNamed("n").suspect);
 }
 

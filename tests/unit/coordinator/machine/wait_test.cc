@@ -206,8 +206,8 @@ class HoldTest : public WaitTest {
     for (const SessionId node : {node_, b_}) h_.Answer<Assign>(node);
     h_.Report(node_, job, 0, RankReady{});
     h_.Report(b_, job, 1, RankReady{});
-    Step(job, checkpoint, 1);
     if (checkpoint > 0) {
+      Step(job, checkpoint, 1);
       const RankCheckpointPart part{checkpoint, {.file = "part", .bytes = 1}, 0.5};
       h_.Report(node_, job, 0, part);
       h_.Report(b_, job, 1, part);
@@ -297,6 +297,19 @@ TEST_F(HoldTest, SavingThatTakesTooLong_IsGivenUp) {
   ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
   EXPECT_THAT(h_.State(job).reason, HasSubstr("behind step 3; 2 steps since are done again: its "
                                               "ranks had not all ended 2m later"));
+}
+
+// A daemon does not list ranks that it is ending.
+TEST_F(HoldTest, StreamThatBreaksWhileRanksEnd_FreesNothing) {
+  const JobId job = TrainAndLoseB("fits whole");
+  EndTheHold();
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  h_.Feed(SessionClosed{node_});
+  node_ = h_.Open("a", 1);
+  b_ = h_.Open("b", 1, /*incarnation=*/2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued) << "their memory is not free";
+  h_.Answer<StopRanks>(node_);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
 }
 
 TEST_F(HoldTest, WithoutACheckpointBefore_TheSavedOneIsTheFirst) {
