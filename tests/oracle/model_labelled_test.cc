@@ -51,9 +51,10 @@ PlainMicrobatch TextWith(const job::JobSpec& spec, const std::vector<int64_t>& l
   return batch;
 }
 
-// Of 33 rows: in the last sequence alone; one; the first; some of each; all.
+// Of 33 rows: in the last sequence alone; one; a first one (whose queries and keys have no
+// gradient) and another; some of each.
 const std::vector<std::vector<int64_t>> kLabelled = {
-    {25, 26, 27, 28, 29, 30, 31, 32}, {16}, {0}, {3, 4, 5, 14, 20, 21, 30, 31}};
+    {25, 26, 27, 28, 29, 30, 31, 32}, {16}, {0, 12}, {3, 4, 5, 14, 20, 21, 30, 31}};
 
 std::vector<int64_t> AllRows() {
   std::vector<int64_t> rows(33);
