@@ -43,8 +43,9 @@ Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms) {
     operand.columns = at::empty({arguments.features, arguments.padded}, type);
     arguments.transposed = operand.columns.mutable_data_ptr();
   }
-  const at::Tensor figures = at::empty({2}, x.options().dtype(at::kFloat));
-  operand.scale = figures[1];
+  constexpr int64_t kApart = 4;  // cuBLASLt's scales stand at 16 bytes
+  const at::Tensor figures = at::empty({2 * kApart}, x.options().dtype(at::kFloat));
+  operand.scale = figures[kApart];
   arguments.scale = operand.scale.mutable_data_ptr<float>();
   auto* largest = static_cast<uint32_t*>(figures.mutable_data_ptr());
   C10_CUDA_CHECK(cudaMemsetAsync(largest, 0, sizeof(*largest), stream));

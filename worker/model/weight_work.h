@@ -23,7 +23,7 @@ namespace phalanx::model {
 struct Parameter {
   at::Tensor weight;
   at::Tensor gradient;
-  std::shared_ptr<Fp8Weight> fp8;  // where its products are in FP8
+  std::shared_ptr<Fp8Weight> fp8 = nullptr;  // where its products are in FP8
 };
 
 // Called between two layers by every pass: the host may wait there until the device has caught up.

@@ -1,5 +1,5 @@
 // phalanx-bench-fp8 [SECONDS]: what products in FP8 and the casts for them take beside bf16, for
-// the linear layers of the models in docs/performance.md.
+// the linear layers of the models in docs/performance.md, and what whole decoder layers do.
 //
 // Each figure is of that many seconds (0.3) of calls without pause, so under the power that the
 // board can keep up. Operands are random: products of zeros are faster.
@@ -11,8 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 
-#include "worker/model/fp8.h"
+#include "core/plan/plan.h"
+#include "tests/support/specs.h"
+#include "worker/model/layer.h"
 
 namespace phalanx::model {
 namespace {
@@ -81,9 +84,69 @@ void Measure(const Shape& shape, double seconds) {
   std::fflush(stdout);
 }
 
+// All passes of one microbatch, of 4 sequences of 4,096, through one layer, whose weights are new.
+void MeasureLayer(const char* name, const support::LlamaShape& shape, double seconds) {
+  const SequenceShape rows{4, 4096};
+  const plan::Plan plan = *plan::MakePlan(
+      support::AJob().Module("language", support::Llama(shape)).Compute(job::Precision::kBf16),
+      plan::MakeCluster(1, 1), Epoch{1});
+  const plan::StageParameters parameters = plan::ParametersOf(plan, {.module = 0});
+  const at::TensorOptions sums(at::kCUDA);
+  const at::Tensor weights = Random({parameters.elements}).mul_(0.02);
+  const at::Tensor gradients = at::zeros({parameters.elements}, sums);
+  const ParameterTable table(parameters, weights, gradients);
+  LayerContext context;
+  const job::Architecture& a = context.architecture = plan.module_spec(0).architecture;
+  context.heads = MakeHeadMap(plan::TensorUnitsOf(a, 1, 0), a.heads / plan::KvHeads(a),
+                              plan::HeadSize(a), {at::kCUDA, 0});
+  const at::Tensor angles = at::rand({a.context, plan::HeadSize(a) / 2}, sums).mul_(6);
+  context.cos = angles.cos();
+  context.sin = angles.sin();
+  const at::Tensor input = Random({rows.rows(), a.hidden_size}), upstream = Random(input.sizes());
+  double milliseconds[2];
+  for (const bool fp8 : {false, true}) {
+    context.fp8 = fp8;
+    const std::unique_ptr<Layer> layer = MakeDecoderLayer(context, table, 0);
+    milliseconds[fp8] = Time(seconds, [&] {
+      LayerState state;
+      WeightWork work;
+      at::Tensor output, gradient;
+      ++context.weights_version;
+      work.RunAlong();
+      const bool ok = layer->Forward(input, rows, &state, &output).ok() &&
+                      layer->BackwardInput(upstream, rows, &state, &work, &gradient).ok();
+      work.Run();
+      if (!ok) std::abort();
+    });
+  }
+  std::printf("%s: a layer's passes take %.3f ms in bf16, %.3f in FP8\n", name, milliseconds[0],
+              milliseconds[1]);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 void RunBench(double seconds) {
+  MeasureLayer("5B",
+               {.hidden_size = 4096,
+                .layers = 1,
+                .heads = 32,
+                .kv_heads = 8,
+                .mlp_size = 14336,
+                .block = 128,
+                .vocabulary = 1024,
+                .context = 4096},
+               3 * seconds);
+  MeasureLayer("1.6B",
+               {.hidden_size = 2048,
+                .layers = 1,
+                .heads = 32,
+                .kv_heads = 8,
+                .mlp_size = 8192,
+                .block = 128,
+                .vocabulary = 1024,
+                .context = 4096},
+               3 * seconds);
   std::printf(
       "ms of y, dx, dW in bf16 (fp32 dW) | of y (its sums in fp32), dx, dW += in FP8 | of "
       "the casts of x, dy, W | TFLOP/s in bf16, in FP8, with the casts of x and dy\n");
@@ -97,6 +160,7 @@ int main(int argc, char** argv) {
     std::puts("no GPU here");
     return 0;
   }
+  at::globalContext().lazyInitDevice(at::kCUDA);
   phalanx::model::RunBench(argc > 1 ? std::atof(argv[1]) : 0.3);
   return 0;
 }

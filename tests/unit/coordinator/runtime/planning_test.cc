@@ -74,7 +74,7 @@ std::vector<int64_t> Needs() {
   return needs;
 }
 
-TEST(PlanningTest, JobInFp8OnGpus_AsksForNodesThatHaveIt) {
+TEST(ReadRequestTest, JobInFp8OnGpus_AsksForNodesThatHaveIt) {
   const auto selector = [](const std::string& precision, const std::string& device) {
     const auto request =
         ReadRequest(With("  steps: 10\n", absl::StrCat("  steps: 10\n  precision: {", precision,

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/support/specs.h"
 #include "worker/model/patches.h"
@@ -47,6 +49,7 @@ class Rig {
   ParameterTable table() const { return {parameters_, weights_, gradients_}; }
   const LayerContext& context() const { return context_; }
   VocabularyRows rows() const { return rows_; }
+  at::Tensor& gradients() { return gradients_; }
 
   // `forward` maps an input to an output under the present weights; `backward` fills the gradient
   // buffer and returns the input's gradient, undefined where there is none.
@@ -159,6 +162,40 @@ TEST(LayerTest, Recomputation_KeepsLess_AndGivesEqualGradients) {
                    state.attention.query.defined() || state.attention_input.defined());
       EXPECT_EQ(state.mlp_hidden.defined(), recompute == job::Recompute::kSelective);
     }
+  }
+}
+
+// Output, input's gradient and weights' gradients.
+std::vector<at::Tensor> PassesOf(Rig& rig, const LayerContext& context, const at::Tensor& input,
+                                 const at::Tensor& upstream) {
+  const std::unique_ptr<Layer> layer = MakeDecoderLayer(context, rig.table(), 0);
+  LayerState state;
+  WeightWork work;
+  at::Tensor output, gradient;
+  EXPECT_TRUE(layer->Forward(input, {2, 5}, &state, &output).ok());
+  EXPECT_TRUE(layer->BackwardInput(upstream, {2, 5}, &state, &work, &gradient).ok());
+  rig.gradients().zero_();
+  work.Run();
+  return {output, gradient, rig.gradients().clone()};
+}
+
+// What is computed again is rounded to the same bits.
+TEST(LayerTest, ProductsInFp8_AreTheSameUnderRecomputation) {
+  Rig rig(AJob().Module("language", Llama({.layers = 1})), 0);
+  const at::Tensor input = at::randn({10, 32}, at::kDouble), upstream = at::randn_like(input);
+  LayerContext context = rig.context();
+  const std::vector<at::Tensor> exact = PassesOf(rig, context, input, upstream);
+  context.fp8 = true;
+  const std::vector<at::Tensor> rounded = PassesOf(rig, context, input, upstream);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double error = ((rounded[i] - exact[i]).norm() / exact[i].norm()).item<double>();
+    EXPECT_GT(error, 1e-3) << i;
+    EXPECT_LT(error, 0.2) << i;
+  }
+  for (const job::Recompute recompute : {job::Recompute::kSelective, job::Recompute::kFull}) {
+    context.recompute = recompute;
+    const std::vector<at::Tensor> again = PassesOf(rig, context, input, upstream);
+    for (size_t i = 0; i < again.size(); ++i) EXPECT_TRUE(at::equal(again[i], rounded[i])) << i;
   }
 }
 
