@@ -128,10 +128,9 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   RETURN_IF_ERROR(Await(&gradient, &rows));
   const at::Tensor context_gradient = LinearInputGradient(rows, o_);
   work->Matrix(o_, std::move(rows), std::move(s.context));
-  const at::Tensor qkv_gradient = AttentionBackward(
-      context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
-  Rotate(ByHead(qkv_gradient, shape), rotated_heads(), context_.cos, context_.sin,
-         /*inverse=*/true);
+  const at::Tensor qkv_gradient =
+      AttentionBackward(context_gradient, context_.heads, /*causal=*/true,
+                        std::exchange(s.attention, {}), context_.cos, context_.sin);
   const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_rows, qkv_), &sum));
   RETURN_IF_ERROR(Await(&input, &rows));
