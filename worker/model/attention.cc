@@ -5,6 +5,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "worker/model/kernels.h"
+
 namespace phalanx::model {
 namespace {
 
@@ -35,17 +37,24 @@ at::Tensor Repeated(const at::Tensor& tensor, const HeadMap& heads) {
   return tensor.unsqueeze(2).expand(shape).flatten(1, 2);
 }
 
-// The sum over the query heads of each KV head, into `to` [batch, kv_heads, length, head_size].
-void SumGroups(const at::Tensor& repeated, const HeadMap& heads, const at::Tensor& to) {
+// The sum over the query heads of each KV head, [batch, kv_heads, length, head_size], of a gradient
+// that has one for each: its own heads, where those are the KV heads.
+at::Tensor SumGroups(const at::Tensor& gradient, const HeadMap& heads) {
+  if (gradient.size(1) == heads.kv_heads) return gradient;
+  std::vector<int64_t> shape = gradient.sizes().vec();
+  shape[1] = heads.kv_heads;
+  at::Tensor sums = at::empty(shape, gradient.options());
   for (int64_t head = 0; head < heads.kv_heads; ++head) {
     const int64_t first = heads.first_query[static_cast<size_t>(head)];
     const int64_t count = heads.first_query[static_cast<size_t>(head) + 1] - first;
     if (count == 1) {
-      to.select(1, head).copy_(repeated.select(1, first));
+      sums.select(1, head).copy_(gradient.select(1, first));
     } else {
-      to.select(1, head).copy_(repeated.narrow(1, first, count).sum(1));
+      at::Tensor sum = sums.select(1, head);
+      at::sum_out(sum, gradient.narrow(1, first, count), /*dim=*/at::IntArrayRef{1});
     }
   }
+  return sums;
 }
 
 at::Tensor Probabilities(const at::Tensor& query, const at::Tensor& key, bool causal) {
@@ -148,7 +157,8 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
 }
 
 at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
-                             const AttentionState& s) {
+                             const AttentionState& s, const at::Tensor& cos,
+                             const at::Tensor& sin) {
   const int64_t batch = s.query.size(0);
   const at::Tensor upstream =
       output_gradient.view({batch, s.length, heads.query_heads, heads.head_size}).transpose(1, 2);
@@ -174,17 +184,8 @@ at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& h
       break;
   }
   at::Tensor gradient = at::empty({batch, s.length, heads.columns()}, output_gradient.options());
-  const at::Tensor to = gradient.view({batch, s.length, -1, heads.head_size}).transpose(1, 2);
-  to.narrow(1, 0, heads.query_heads).copy_(query);
-  const at::Tensor key_to = to.narrow(1, heads.query_heads, heads.kv_heads);
-  const at::Tensor value_to = to.narrow(1, heads.query_heads + heads.kv_heads, heads.kv_heads);
-  if (key.size(1) == heads.kv_heads) {
-    key_to.copy_(key);
-    value_to.copy_(value);
-  } else {
-    SumGroups(key, heads, key_to);
-    SumGroups(value, heads, value_to);
-  }
+  PackHeads(query, SumGroups(key, heads), SumGroups(value, heads), cos, sin,
+            gradient.view({batch, s.length, -1, heads.head_size}));
   return gradient;
 }
 

@@ -42,8 +42,10 @@ struct AttentionState {
 // the state. Returns [batch * length, query_heads * head_size]. `state` may be nullptr.
 at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
                      AttentionState* state);
-// The gradient of qkv, [batch, length, columns], from that of the output.
+// The gradient of qkv, [batch, length, columns], from that of the output; with `cos` and `sin`
+// (undefined: without), of qkv before its queries and keys were turned by Rotate.
 at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
-                             const AttentionState& state);
+                             const AttentionState& state, const at::Tensor& cos = {},
+                             const at::Tensor& sin = {});
 
 }  // namespace phalanx::model

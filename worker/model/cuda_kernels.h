@@ -70,6 +70,22 @@ struct RotateArguments {
 };
 void Rotate(Type type, const RotateArguments& arguments, Stream stream);
 
+// to [rows, heads of all parts, 2 * half]: the heads of the parts one after another, row r of which
+// is row r % length of r / length. The first two parts turn back, unless `cos` is null. Strides are
+// in elements; a head's elements stand side by side.
+struct HeadsPart {
+  const void* from;
+  int64_t heads, of_batch, of_row, of_head;
+};
+struct PackHeadsArguments {
+  int64_t rows, length, half;
+  HeadsPart parts[3];
+  void* to;
+  const float* cos;
+  const float* sin;
+};
+void PackHeads(Type type, const PackHeadsArguments& arguments, Stream stream);
+
 // `count` pairs of blocks: those of gate, then those of up.
 void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y, Stream stream);
 void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,

@@ -9,11 +9,10 @@ namespace {
 // those at threadIdx.x, threadIdx.x + blockDim.x, ...
 constexpr int kThreads = 512;         // of a block, at most
 constexpr int kSmallThreads = 128;    // of a block whose groups are warps
-constexpr int kBackwardMax = 1024;    // of a block of the backward pass, at most
-constexpr int kBackwardBlocks = 256;  // two to a multiprocessor, of 512 threads
+constexpr int kBackwardBlocks = 256;  // two to a multiprocessor, where they fit
+constexpr int kGroupsMax = 15;        // that wait for themselves
 constexpr int kStagesMax = 2;
 constexpr int64_t kStageBytes = 196608;  // of a multiprocessor's shared memory
-
 template <typename T, int kWidth, int kVectors>
 struct Row {
   int64_t features;
@@ -73,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum[0] += x[i];
     }
-    GroupSum(sum, scratch[0]);
+    GroupSum</*kGroups=*/false>(sum, scratch[0]);
     mean = sum[0] * inverse;
   }
   float square[1] = {0};
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) square[0] += (x[i] - mean) * (x[i] - mean);
   }
-  GroupSum(square, scratch[1]);
+  GroupSum</*kGroups=*/false>(square, scratch[1]);
   const float rstd = rsqrtf(square[0] * inverse + a.epsilon);
   if (threadIdx.x == 0) {
     a.rstd[row] = rstd;
@@ -113,15 +112,15 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 // their threads, so that the sums over rows are the threads' own. Rows travel through `stages`
 // stages of shared memory ahead of their use, where accesses are of 16 bytes; a thread reads what
 // it has loaded. kKinds as in cuda_kernels.h.
-template <typename T, int kWidth, int kVectors, int kKinds, int kMaxThreads, int kSideBySide>
-__global__ void __launch_bounds__(kMaxThreads, kSideBySide)
+template <typename T, int kWidth, int kVectors, int kKinds, int kSideBySide>
+__global__ void __launch_bounds__(kThreads, kSideBySide)
     NormBackwardKernel(NormBackwardArguments a, int stages) {
   constexpr bool kStaged = kWidth > 1, kLayer = kKinds > 1;
-  // What there is of a thread's part of a row stays in registers from its first use to its second;
-  // of long rows, neither that nor the weights.
-  constexpr bool kStays = kVectors * kWidth <= 8;
   constexpr int kMeans = kLayer ? 2 : 1;
-  __shared__ float scratch[2][kMaxThreads / 32 * kMeans];
+  // What was made of one vector stays in registers from its first use to its second; of more, it is
+  // made again.
+  constexpr bool kStays = kVectors == 1;
+  __shared__ float scratch[2][kThreads / 32 * kMeans];
   extern __shared__ uint4 dynamic[];
   cudaTriggerProgrammaticLaunchCompletion();
   const Row<T, kWidth, kVectors> of{a.features};
@@ -161,24 +160,19 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
   if constexpr (kStaged) {
     for (int stage = 0; stage < stages; ++stage) fetch(row + stage * step, stage);
   }
-  float weights[kStays ? kVectors : 1][kWidth] = {};
-  if constexpr (kStays) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (of.Has(v)) Load<T, kWidth>(a.weight, of.At(v)).To(weights[v]);
-    }
-  }
+  Vector<T, kWidth> weights[kVectors];
+  of.Load(a.weight, 0, weights);
   // x - mean, and the gradient of what was normed.
-  float centred[kStays ? kVectors : 1][kWidth], g[kStays ? kVectors : 1][kWidth];
+  float centred[kWidth], g[kWidth];
   const auto load = [&](int stage, int v, float mean, float(&upstream)[kWidth]) {
-    const int k = kStays ? v : 0;
-    if constexpr (!kStays) Load<T, kWidth>(a.weight, of.At(v)).To(weights[0]);
-    take(a.x, stage, 0, v).To(centred[k]);
+    float weight[kWidth];
+    weights[v].To(weight);
+    take(a.x, stage, 0, v).To(centred);
     take(a.output_gradient, stage, 1, v).To(upstream);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if constexpr (kLayer) centred[k][i] -= mean;
-      g[k][i] = upstream[i] * weights[k][i];
+      if constexpr (kLayer) centred[i] -= mean;
+      g[i] = upstream[i] * weight[i];
     }
   };
 
@@ -187,6 +181,8 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
   float next_rstd = row < a.rows ? a.rstd[row] : 0.0f, next_mean = 0;
   if (kLayer && row < a.rows) next_mean = a.mean[row];
   int stage = 0;
+  // Groups without a row left turn with the others: after barriers that only some have passed,
+  // racecheck sees races where there are none.
   for (int turn = 0; turn < turns; ++turn, row += step) {
     const float rstd = next_rstd, mean = next_mean;
     if (row + step < a.rows) {
@@ -196,74 +192,65 @@ __global__ void __launch_bounds__(kMaxThreads, kSideBySide)
     if constexpr (kStaged) __pipeline_wait_prior(stages - 1);
     // The sums of g * centred and, with a mean, of g.
     float means[kMeans] = {};
-    if (row < a.rows) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!of.Has(v)) continue;
-        const int k = kStays ? v : 0;
-        float upstream[kWidth];
-        load(stage, v, mean, upstream);
+    for (int v = 0; v < kVectors; ++v) {
+      if (row >= a.rows || !of.Has(v)) continue;
+      float upstream[kWidth];
+      load(stage, v, mean, upstream);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          means[0] += g[k][i] * centred[k][i];
-          sums[0][v][i] += upstream[i] * (centred[k][i] * rstd);
-          if constexpr (kLayer) {
-            means[1] += g[k][i];
-            sums[1][v][i] += upstream[i];
-          }
+      for (int i = 0; i < kWidth; ++i) {
+        means[0] += g[i] * centred[i];
+        sums[0][v][i] += upstream[i] * (centred[i] * rstd);
+        if constexpr (kLayer) {
+          means[1] += g[i];
+          sums[1][v][i] += upstream[i];
         }
       }
     }
-    GroupSum(means, scratch[turn % 2] + threadIdx.y * (blockDim.x / 32) * kMeans);
-    if (row < a.rows) {
-      const float slope = -rstd * rstd * rstd * inverse * means[0];
-      const float shift = kLayer ? -rstd * inverse * means[kMeans - 1] : 0.0f;
+    GroupSum</*kGroups=*/true>(means, scratch[turn % 2] + threadIdx.y * (blockDim.x / 32) * kMeans);
+    const float slope = -rstd * rstd * rstd * inverse * means[0];
+    const float shift = kLayer ? -rstd * inverse * means[kMeans - 1] : 0.0f;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!of.Has(v)) continue;
-        const int k = kStays ? v : 0;
-        float addend[kWidth] = {}, dx[kWidth];
-        if constexpr (!kStays) load(stage, v, mean, dx);
-        if (a.residual != nullptr) take(a.residual, stage, 2, v).To(addend);
+    for (int v = 0; v < kVectors; ++v) {
+      if (row >= a.rows || !of.Has(v)) continue;
+      float addend[kWidth] = {}, dx[kWidth];
+      if constexpr (!kStays) load(stage, v, mean, dx);
+      if (a.residual != nullptr) take(a.residual, stage, 2, v).To(addend);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          dx[i] = rstd * g[k][i] + (slope * centred[k][i] + (shift + addend[i]));
-          if constexpr (kKinds == 4) {
-            sums[2][v][i] += addend[i];
-            sums[3][v][i] += dx[i];
-          }
+      for (int i = 0; i < kWidth; ++i) {
+        dx[i] = rstd * g[i] + (slope * centred[i] + (shift + addend[i]));
+        if constexpr (kKinds == 4) {
+          sums[2][v][i] += addend[i];
+          sums[3][v][i] += dx[i];
         }
-        Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
       }
+      Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
     }
     if constexpr (kStaged) {
       fetch(row + stages * step, stage);
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
   }
+  // The groups of a block, in order, through shared memory, which is free by now.
   if constexpr (kStaged) __pipeline_wait_prior(0);
-  // The groups of a block one after another, through shared memory, which is free by now.
   __syncthreads();
-  float* const to = a.partials + static_cast<int64_t>(blockIdx.x) * kKinds * a.features;
+  const int64_t width = kKinds * a.features;
+  float* const partials = a.partials + blockIdx.x * width;
   float* const shared = reinterpret_cast<float*>(dynamic);
-  for (int group = 0; group < groups; ++group) {
-    if (static_cast<int>(threadIdx.y) == group) {
-      const bool last = group + 1 == groups;
+  float* const to = groups == 1 ? partials : shared + threadIdx.y * width;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!of.Has(v)) continue;
+  for (int v = 0; v < kVectors; ++v) {
+    if (!of.Has(v)) continue;
 #pragma unroll
-        for (int kind = 0; kind < kKinds; ++kind) {
-          const int64_t at = kind * a.features + of.At(v);
-          if (group > 0) {
-#pragma unroll
-            for (int i = 0; i < kWidth; ++i) sums[kind][v][i] += shared[at + i];
-          }
-          StoreSums<kWidth>(last ? to + at : shared + at, sums[kind][v]);
-        }
-      }
-    }
-    if (groups > 1) __syncthreads();
+    for (int kind = 0; kind < kKinds; ++kind)
+      StoreSums<kWidth>(to + kind * a.features + of.At(v), sums[kind][v]);
+  }
+  if (groups == 1) return;
+  __syncthreads();
+  for (int64_t at = thread; at < width; at += threads) {
+    float sum = 0;
+    for (int group = 0; group < groups; ++group) sum += shared[group * width + at];
+    partials[at] = sum;
   }
 }
 
@@ -304,12 +291,12 @@ Cut ForwardCut(int64_t vectors) {
   const int group = GroupOf(vectors, each);
   return {group, each, group == 32 ? kSmallThreads / 32 : 1};
 }
-// Backward: one vector a thread, so that there is room for its sums, as far as a block has threads.
-Cut BackwardCut(int64_t vectors) {
-  int each = 1;
-  if (vectors > kBackwardMax) each = vectors <= 4 * kThreads ? 4 : 8;
-  const int group = GroupOf(vectors, each);
-  return {group, each, group > kThreads ? 1 : kThreads / group};
+// Backward: as few vectors a thread as leave it room for its sums.
+Cut BackwardCut(int64_t vectors, int kinds) {
+  int each = vectors <= 32 || (kinds == 1 && vectors <= kThreads / 2) ? 1 : 2;
+  while (GroupOf(vectors, each) > kThreads) each *= 2;
+  const int group = GroupOf(vectors, each), groups = kThreads / group;
+  return {group, each, group > 32 && groups > kGroupsMax ? kGroupsMax : groups};
 }
 
 bool IsWide(Type type, const NormArguments& a) {
@@ -363,20 +350,20 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
   ForVectors(type, IsWide(type, a), [&](auto element, auto width) {
     using T = decltype(element);
     constexpr int kWidth = decltype(width)::value;
-    const Cut cut = BackwardCut(a.features / kWidth);
-    const auto launch = [&](auto vectors, auto kinds, auto most) {
+    const Cut cut = BackwardCut(a.features / kWidth, a.kinds);
+    const auto launch = [&](auto vectors, auto kinds) {
       constexpr int kVectors = decltype(vectors)::value, kKinds = decltype(kinds)::value;
-      constexpr int kMost = decltype(most)::value;
-      constexpr int kSideBySide = kVectors == 1 && kMost == kThreads && kKinds < 4 ? 2 : 1;
+      constexpr int kSideBySide = kVectors == 1 && kKinds == 1 ? 2 : 1;
       if (kSideBySide == 1 && blocks > kBackwardBlocks / 2) blocks = kBackwardBlocks / 2;
       const int64_t stage = kWidth == 1 ? 0
                                         : int64_t{a.residual == nullptr ? 32 : 48} * kVectors *
                                               cut.group * cut.groups;
       int64_t stages = stage == 0 ? 0 : kStageBytes / kSideBySide / stage;
       stages = stages > kStagesMax ? kStagesMax : stages;
-      const int64_t combined = cut.groups == 1 ? 0 : kKinds * a.features * int64_t{sizeof(float)};
+      const int64_t combined =
+          cut.groups == 1 ? 0 : cut.groups * kKinds * a.features * int64_t{sizeof(float)};
       const int64_t shared = combined > stages * stage ? combined : stages * stage;
-      const auto kernel = NormBackwardKernel<T, kWidth, kVectors, kKinds, kMost, kSideBySide>;
+      const auto kernel = NormBackwardKernel<T, kWidth, kVectors, kKinds, kSideBySide>;
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(shared));
       cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -384,22 +371,21 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
       kernel<<<static_cast<unsigned>(blocks), dim3(cut.group, cut.groups),
                static_cast<size_t>(shared), stream>>>(a, static_cast<int>(stages));
     };
-    const auto launch_kinds = [&](auto vectors, auto most) {
-      if (a.kinds == 1) return launch(vectors, Width<1>(), most);
-      if (a.kinds == 2) return launch(vectors, Width<2>(), most);
+    const auto launch_kinds = [&](auto vectors) {
+      if (a.kinds == 1) return launch(vectors, Width<1>());
+      if (a.kinds == 2) return launch(vectors, Width<2>());
       // Of longer rows they are not asked for: NormSumsMax.
-      constexpr int kVectors = decltype(vectors)::value, kMost = decltype(most)::value;
-      if constexpr (kWidth == 1 ? kVectors < 8 : kVectors == 1 && kMost == kThreads)
-        launch(vectors, Width<4>(), most);
+      constexpr int kVectors = decltype(vectors)::value;
+      if constexpr (kWidth == 1 ? kVectors < 8 : kVectors <= 2) launch(vectors, Width<4>());
     };
     if (cut.vectors == 8) {
-      if constexpr (kWidth == 1) launch_kinds(Width<8>(), Width<kThreads>());
+      if constexpr (kWidth == 1) launch_kinds(Width<8>());
     } else if (cut.vectors == 4) {
-      launch_kinds(Width<4>(), Width<kThreads>());
-    } else if (cut.group > kThreads) {
-      launch_kinds(Width<1>(), Width<kBackwardMax>());
+      launch_kinds(Width<4>());
+    } else if (cut.vectors == 2) {
+      launch_kinds(Width<2>());
     } else {
-      launch_kinds(Width<1>(), Width<kThreads>());
+      launch_kinds(Width<1>());
     }
   });
   SumPartials(a.partials, blocks, a.kinds * a.features, /*add=*/false, a.sums, stream);

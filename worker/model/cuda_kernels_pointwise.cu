@@ -234,43 +234,91 @@ __global__ void __launch_bounds__(kThreads)
   Store<T, kWidth>(branch, i * kWidth, sum);
 }
 
+// The angles by which a pair of vectors turns.
+template <int kWidth>
+struct Angles {
+  float cos[kWidth], sin[kWidth];
+  // Those at `at`, inverted or not.
+  __device__ void Load(const float* cos_from, const float* sin_from, int64_t at, float sign) {
+    if constexpr (kWidth == 1) {
+      cos[0] = cos_from[at];
+      sin[0] = sign * sin_from[at];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; i += 4) {
+        const float4 c = __ldg(reinterpret_cast<const float4*>(cos_from + at + i));
+        const float4 s = __ldg(reinterpret_cast<const float4*>(sin_from + at + i));
+        cos[i] = c.x, cos[i + 1] = c.y, cos[i + 2] = c.z, cos[i + 3] = c.w;
+        sin[i] = sign * s.x, sin[i + 1] = sign * s.y;
+        sin[i + 2] = sign * s.z, sin[i + 3] = sign * s.w;
+      }
+    }
+  }
+  __device__ void Turn(float (&first)[kWidth], float (&second)[kWidth]) const {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float a = first[i], b = second[i];
+      first[i] = a * cos[i] - b * sin[i];
+      second[i] = b * cos[i] + a * sin[i];
+    }
+  }
+};
+
 // A block takes the heads of one row; a thread, vectors of both halves of a head.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(512) RotateKernel(RotateArguments a, uint32_t vectors_of_half) {
   const int64_t row = blockIdx.x;
-  const int64_t angles = blockIdx.x % static_cast<uint32_t>(a.length) * a.half;
-  const float sign = a.inverse ? -1.0f : 1.0f;
+  const int64_t position = blockIdx.x % static_cast<uint32_t>(a.length);
   const auto items = static_cast<uint32_t>(a.heads) * vectors_of_half;
   for (uint32_t item = threadIdx.x; item < items; item += blockDim.x) {
     const uint32_t head = item / vectors_of_half;
     const int64_t at = static_cast<int64_t>(item - head * vectors_of_half) * kWidth;
     const int64_t from = row * a.from_row + head * a.from_head + at;
     const int64_t to = row * a.to_row + head * a.to_head + at;
-    float first[kWidth], second[kWidth], cos[kWidth], sin[kWidth];
+    float first[kWidth], second[kWidth];
+    Angles<kWidth> angles;
     const Vector<T, kWidth> firsts = Load<T, kWidth>(a.from, from);
     const Vector<T, kWidth> seconds = Load<T, kWidth>(a.from, from + a.half);
-    if constexpr (kWidth == 1) {
-      cos[0] = a.cos[angles + at];
-      sin[0] = a.sin[angles + at];
-    } else {
-#pragma unroll
-      for (int i = 0; i < kWidth; i += 4) {
-        const float4 c = __ldg(reinterpret_cast<const float4*>(a.cos + angles + at + i));
-        const float4 s = __ldg(reinterpret_cast<const float4*>(a.sin + angles + at + i));
-        cos[i] = c.x, cos[i + 1] = c.y, cos[i + 2] = c.z, cos[i + 3] = c.w;
-        sin[i] = s.x, sin[i + 1] = s.y, sin[i + 2] = s.z, sin[i + 3] = s.w;
-      }
-    }
+    angles.Load(a.cos, a.sin, position * a.half + at, a.inverse ? -1.0f : 1.0f);
     firsts.To(first);
     seconds.To(second);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float a0 = first[i], b0 = second[i], turn = sign * sin[i];
-      first[i] = a0 * cos[i] - b0 * turn;
-      second[i] = b0 * cos[i] + a0 * turn;
-    }
+    angles.Turn(first, second);
     Store<T, kWidth>(a.to, to, first);
     Store<T, kWidth>(a.to, to + a.half, second);
+  }
+}
+
+constexpr int kPackThreads = 128;
+// A block takes the heads of one row; threadIdx.x, a vector of both halves, threadIdx.y, some of
+// the heads, which turn alike.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kPackThreads)
+    PackHeadsKernel(PackHeadsArguments a, int heads, int vectors_of_half) {
+  const int64_t batch = blockIdx.x / static_cast<uint32_t>(a.length);
+  const int64_t row = blockIdx.x % static_cast<uint32_t>(a.length);
+  for (int vector = threadIdx.x; vector < vectors_of_half; vector += blockDim.x) {
+    const int64_t at = static_cast<int64_t>(vector) * kWidth;
+    Angles<kWidth> angles;
+    if (a.cos != nullptr) angles.Load(a.cos, a.sin, row * a.half + at, -1.0f);
+    for (int head = threadIdx.y; head < heads; head += blockDim.y) {
+      int64_t of_part = head;
+      int part = 0;
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        if (part == p && of_part >= a.parts[p].heads) of_part -= a.parts[p].heads, part = p + 1;
+      }
+      const HeadsPart& in = part == 0 ? a.parts[0] : part == 1 ? a.parts[1] : a.parts[2];
+      const int64_t from = batch * in.of_batch + row * in.of_row + of_part * in.of_head + at;
+      const int64_t to = (static_cast<int64_t>(blockIdx.x) * heads + head) * 2 * a.half + at;
+      float first[kWidth], second[kWidth];
+      const Vector<T, kWidth> firsts = Load<T, kWidth>(in.from, from);
+      const Vector<T, kWidth> seconds = Load<T, kWidth>(in.from, from + a.half);
+      firsts.To(first);
+      seconds.To(second);
+      if (part < 2 && a.cos != nullptr) angles.Turn(first, second);
+      Store<T, kWidth>(a.to, to, first);
+      Store<T, kWidth>(a.to, to + a.half, second);
+    }
   }
 }
 
@@ -394,6 +442,24 @@ void Rotate(Type type, const RotateArguments& a, Stream stream) {
     const auto threads = static_cast<unsigned>(items < 512 ? CeilDiv(items, 32) * 32 : 512);
     RotateKernel<decltype(element), kWidth><<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(
         a, static_cast<uint32_t>(a.half / kWidth));
+  });
+}
+
+void PackHeads(Type type, const PackHeadsArguments& a, Stream stream) {
+  if (a.rows == 0) return;
+  bool wide = Whole(type, a.half) && Aligned(a.to, a.cos, a.sin);
+  int64_t heads = 0;
+  for (const HeadsPart& part : a.parts) {
+    wide = wide && Whole(type, part.of_batch, part.of_row, part.of_head) && Aligned(part.from);
+    heads += part.heads;
+  }
+  ForVectors(type, wide, [&](auto element, auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    const auto vectors = static_cast<int>(a.half / kWidth);
+    const int across = vectors < kPackThreads ? vectors : kPackThreads;
+    PackHeadsKernel<decltype(element), kWidth>
+        <<<static_cast<unsigned>(a.rows), dim3(across, kPackThreads / across), 0, stream>>>(
+            a, static_cast<int>(heads), vectors);
   });
 }
 

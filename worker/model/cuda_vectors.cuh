@@ -148,10 +148,11 @@ __device__ inline float WarpSum(float value) {
   return value;
 }
 
-// The sums over the threads of one threadIdx.y, whose number is a multiple of 32, in all of them.
-// All threads of a block call it together. `scratch`: kCount for each of these warps; used again
-// only after another call with other scratch.
-template <int kCount>
+// The sums over the threads of one threadIdx.y, whose number is a multiple of 32, in all of them,
+// which call it together: all of a block or, with kGroups, those of one threadIdx.y (15 at most,
+// where they are not warps). `scratch`: kCount for each of these warps; used again only after
+// another call with other scratch.
+template <bool kGroups, int kCount>
 __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) values[i] = WarpSum(values[i]);
@@ -162,7 +163,11 @@ __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) scratch[i * warps + threadIdx.x / 32] = values[i];
   }
-  __syncthreads();
+  if constexpr (kGroups) {
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+  } else {
+    __syncthreads();
+  }
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     values[i] = WarpSum(lane < warps ? scratch[i * warps + lane] : 0.0f);

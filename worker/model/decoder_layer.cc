@@ -181,10 +181,9 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   if (!shape.leaving.all()) residual_gradient = InPlace(shape, rows);
   rows.reset();
   work->Matrix(o_, std::exchange(product_gradient, {}), std::exchange(s.context, {}));
-  const at::Tensor qkv_gradient = AttentionBackward(
-      context_gradient, context_.heads, /*causal=*/true, std::exchange(s.attention, {}));
-  Rotate(ByHead(qkv_gradient, shape), rotated_heads(), context_.cos, context_.sin,
-         /*inverse=*/true);
+  const at::Tensor qkv_gradient =
+      AttentionBackward(context_gradient, context_.heads, /*causal=*/true,
+                        std::exchange(s.attention, {}), context_.cos, context_.sin);
   const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_rows, qkv_, &product_gradient), &sum));
   RETURN_IF_ERROR(AwaitInput(&input, &s.attention_rows));

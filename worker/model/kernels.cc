@@ -231,6 +231,24 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
   second.copy_(new_second);
 }
 
+void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed) {
+  if constexpr (kWithCuda) {
+    // A kernel's gradients may have rows of padding, but a head's elements stand side by side.
+    if (fused::Takes(packed) && packed.size(3) % 2 == 0 && query.stride(3) == 1 &&
+        key.stride(3) == 1 && value.stride(3) == 1) {
+      return fused::PackHeads(query, key, value, cos, sin, packed);
+    }
+  }
+  const at::Tensor to = packed.transpose(1, 2);
+  int64_t first = 0;
+  for (const at::Tensor& heads : {query, key, value}) {
+    to.narrow(1, first, heads.size(1)).copy_(heads);
+    first += heads.size(1);
+  }
+  if (cos.defined()) Rotate(packed, query.size(1) + key.size(1), cos, sin, /*inverse=*/true);
+}
+
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
   if constexpr (kWithCuda) {
     if (fused::Takes(gate_up)) return fused::SwiGlu(gate_up, block);

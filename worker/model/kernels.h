@@ -58,6 +58,11 @@ void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 // fp32). `inverse` turns back, which is also the gradient.
 void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
             bool inverse);
+// packed [batch, length, heads, head_size], contiguous, becomes query, key and value [batch, heads,
+// length, head_size] side by side, the first two turned back; with undefined `cos` and `sin`, as
+// they are.
+void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed);
 
 // gate_up is [rows, 2 * block * blocks], per block gate columns then up columns; the result is
 // silu(gate) * up, [rows, block * blocks].

@@ -162,6 +162,26 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
   CheckLaunch();
 }
 
+void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed) {
+  const auto part = [](const at::Tensor& heads) {
+    return cuda::HeadsPart{heads.const_data_ptr(), heads.size(1), heads.stride(0), heads.stride(2),
+                           heads.stride(1)};
+  };
+  cuda::PackHeadsArguments arguments{};
+  arguments.rows = packed.size(0) * packed.size(1);
+  arguments.length = packed.size(1);
+  arguments.half = packed.size(3) / 2;
+  arguments.parts[0] = part(query);
+  arguments.parts[1] = part(key);
+  arguments.parts[2] = part(value);
+  arguments.to = MutableData(packed);
+  arguments.cos = In<float>(cos);
+  arguments.sin = In<float>(sin);
+  cuda::PackHeads(TypeOf(packed), arguments, Stream());
+  CheckLaunch();
+}
+
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
   const at::Tensor y = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
   cuda::SwiGlu(TypeOf(gate_up), y.numel() / block, block, Data(gate_up), MutableData(y), Stream());

@@ -24,6 +24,8 @@ void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
 void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
             bool inverse);
+void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed);
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block);
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
                           int64_t block);

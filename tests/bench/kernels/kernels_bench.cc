@@ -1,9 +1,10 @@
 // phalanx-bench-kernels [PATTERN]: our CUDA kernels one by one, beside the same jobs in Transformer
-// Engine 2.20.2 on an H200 (whose figures are 10 warm-up calls, the median of 30, L2 emptied before
-// each).
+// Engine 2.20.2 on an H200, of another day; yardstick.cu beside this measures both in one run.
 //
-// "cold" is measured like that; "kept up" is a second of calls without pause, from a graph, over
-// inputs and outputs that do not fit in L2 together. Rates count every byte once.
+// "cold": 10 warm-up calls, then the median of 30, L2 emptied before each by reads (lines that are
+// still to be written back would be paid by who comes next). "kept up" is a second of calls without
+// pause, from a graph, over inputs and outputs that do not fit in L2 together. Rates count every
+// byte once.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -95,7 +96,7 @@ class Bench {
     std::vector<double> times;
     for (int i = 0; i < 40; ++i) {
       at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
-      flush_.add_(1);
+      flush_.sum();
       begin.record();
       const Tensors kept = job.run(set);
       end.record();
@@ -189,6 +190,26 @@ void Rotations(Bench& bench, int64_t batch, int64_t length, int64_t queries, int
   }
 }
 
+// The gradients of q, k and v as attention's backward pass leaves them.
+void Heads(Bench& bench, int64_t batch, int64_t length, int64_t queries, int64_t keys,
+           int64_t head_size) {
+  const double n = static_cast<double>(batch * length * (queries + 2 * keys) * head_size);
+  const auto part = [=](int64_t heads) {
+    return Random({batch, length, heads, head_size}).transpose(1, 2);
+  };
+  const auto make = [=] {
+    const at::Tensor angles =
+        at::rand({length, head_size / 2}, at::TensorOptions(at::kCUDA)).mul_(6);
+    return Tensors{part(queries), part(keys),
+                   part(keys),    angles.cos(),
+                   angles.sin(),  Random({batch, length, queries + 2 * keys, head_size})};
+  };
+  bench.Time({"gradients of q, k, v turned back and packed", 4 * n, 0, make, [](const Tensors& t) {
+                PackHeads(t[0], t[1], t[2], t[3], t[4], t[5]);
+                return Tensors{};
+              }});
+}
+
 void SwiGlus(Bench& bench, int64_t rows, int64_t features, int64_t block,
              const std::vector<double>& yardsticks) {
   const double n = static_cast<double>(rows * features);
@@ -209,8 +230,8 @@ void Gelus(Bench& bench, GeluKind kind, const std::string& name, int64_t rows, i
   bench.Time({name + size, 4 * n, yardsticks[0], make,
               [=](const Tensors& t) { return Tensors{Gelu(kind, t[0])}; }});
   for (const bool sums : {false, true}) {
-    bench.Time({name + (sums ? " backward with bias" : " backward") + size, 6 * n, yardsticks[1],
-                make, [=](const Tensors& t) {
+    bench.Time({name + (sums ? " backward with bias" : " backward") + size, 6 * n,
+                sums ? 0 : yardsticks[1], make, [=](const Tensors& t) {
                   const GeluGradient g = GeluBackward(kind, t[1], t[0], sums);
                   return Tensors{g.x, g.sum};
                 }});
@@ -343,6 +364,7 @@ void RunBench(const char* pattern) {
   Norms(bench, 16384, 4096, {0.072, 0.107, 0.132});
   LayerNorms(bench, 9216, 1024, {0.013, 0.024});
   Rotations(bench, 4, 4096, 32, 8, 128, {0.159, 0.165});
+  Heads(bench, 4, 4096, 32, 8, 128);
   SwiGlus(bench, 16384, 14336, 128, {0.322, 0.543});
   Gelus(bench, GeluKind::kQuick, "quick-GELU", 9216, 4096, {0.045, 0.054});
   Gelus(bench, GeluKind::kErf, "GELU", 9216, 4096, {0, 0});

@@ -187,6 +187,46 @@ TEST_P(KernelsCudaTest, Small_Rotate_TurnsTheFirstHeadsAndBack) {
   }
 }
 
+// Parts as attention's backward pass leaves them: positions before heads, rows apart or together.
+TEST_P(KernelsCudaTest, Small_PackHeads_TurnsQueriesAndKeysBack) {
+  for (const auto& [head_size, queries, keys, apart] : {std::tuple{64, 3, 1, 0},
+                                                        {128, 32, 8, 0},
+                                                        {80, 4, 4, 8},
+                                                        {10, 2, 1, 0},
+                                                        {36, 5, 2, 3},
+                                                        {130, 9, 3, 0},
+                                                        {96, 1, 1, 160}}) {
+    SCOPED_TRACE(testing::Message() << queries << " and " << keys << " heads of " << head_size);
+    const int64_t batch = 3, length = 7, half = head_size / 2;
+    const auto part = [&](int64_t heads) {
+      return Random({batch, length, heads, head_size + apart})
+          .narrow(3, 0, head_size)
+          .transpose(1, 2);
+    };
+    const at::Tensor query = part(queries), key = part(keys), value = part(keys);
+    const at::Tensor angles =
+        at::rand({length + 3, half}, at::TensorOptions(at::kCUDA).dtype(at::kDouble)) * 6;
+    const at::Tensor cos = angles.cos().to(at::kFloat), sin = angles.sin().to(at::kFloat);
+    const Tensors packed = Twice([&] {
+      const at::Tensor like =
+          at::empty({batch, length, queries + 2 * keys, head_size}, query.options());
+      const at::Tensor plain = at::empty_like(like);
+      PackHeads(query, key, value, cos, sin, like);
+      PackHeads(query, key, value, {}, {}, plain);
+      return Tensors{like, plain};
+    });
+    const at::Tensor heads = at::cat({query, key, value}, 1).transpose(1, 2);
+    EXPECT_TRUE(at::equal(packed[1], heads));
+    const at::Tensor a = Wide(heads).narrow(3, 0, half), b = Wide(heads).narrow(3, half, half);
+    const at::Tensor c = Wide(cos).narrow(0, 0, length).unsqueeze(1),
+                     s = Wide(sin).narrow(0, 0, length).unsqueeze(1);
+    const at::Tensor back = at::cat({a * c + b * s, b * c - a * s}, 3);
+    const int64_t turned = queries + keys;
+    ExpectClose(packed[0].narrow(2, 0, turned), back.narrow(2, 0, turned), "turned back");
+    EXPECT_TRUE(at::equal(packed[0].narrow(2, turned, keys), heads.narrow(2, turned, keys)));
+  }
+}
+
 TEST_P(KernelsCudaTest, Small_SwiGlu_AndBackward) {
   for (const auto& [rows, blocks, block] :
        {std::tuple{0, 2, 128}, {3, 1, 7}, {5, 3, 32}, {19, 7, 128}, {300, 2, 250}}) {

@@ -194,11 +194,11 @@ model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainM
   input.tokens = there(batch.tokens);
   // Every other row is held to its label.
   const int64_t all = batch.labels.numel();
-  const at::Tensor rows = at::arange(0, all, 2, at::kLong);
-  input.labelled = {there(rows), there(at::arange(all, at::kLong).div(2, "floor")),
+  const at::Tensor labelled = at::arange(0, all, 2, at::kLong);
+  input.labelled = {there(labelled), there(at::arange(all, at::kLong).div(2, "floor")),
                     there(at::arange(all, at::kLong).remainder(2).eq(0))};
-  input.labels = there(batch.labels.flatten().index_select(0, rows));
-  input.label_weights = there(batch.label_weights.flatten().index_select(0, rows));
+  input.labels = there(batch.labels.flatten().index_select(0, labelled));
+  input.label_weights = there(batch.label_weights.flatten().index_select(0, labelled));
   input.targets = there(batch.targets);
   input.target_positions = there(batch.target_positions);
   input.target_weights = there(batch.target_weights);

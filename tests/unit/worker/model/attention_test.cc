@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "worker/model/kernels.h"
+
 namespace phalanx::model {
 namespace {
 
@@ -57,6 +59,13 @@ TEST_P(AttentionTest, ForwardAndBackward_EqualAutograd) {
     EXPECT_LT((output - expected).abs().max().item<double>(), 1e-12);
     EXPECT_LT((gradient - leaf.grad()).abs().max().item<double>(), 1e-12);
     EXPECT_TRUE(at::equal(Attention(qkv, heads, causal, nullptr), output));
+
+    const at::Tensor angles = at::rand({kLength, kHeadSize / 2}, at::kDouble) * 6;
+    const at::Tensor turned =
+        AttentionBackward(upstream, heads, causal, state, angles.cos(), angles.sin());
+    Rotate(gradient.view({kBatch, kLength, -1, kHeadSize}), heads.query_heads + heads.kv_heads,
+           angles.cos(), angles.sin(), /*inverse=*/true);
+    EXPECT_TRUE(at::equal(turned, gradient));
   }
 }
 
