@@ -47,6 +47,14 @@ struct PlanOptions {
   // Shown is the plan without these ranks' devices.
   std::vector<int32_t> lost;
   PictureFiles pictures;
+  // Shown is not the plan of the job's layout but the fastest layouts that there are.
+  bool search = false;
+  // Of a search alone: devices, of nodes of 8, instead of `nodes`; the kind of their profile;
+  // images or sounds of a sample; and the file that the job with the fastest layout is written to.
+  std::optional<int32_t> devices;
+  std::optional<std::string> device_kind;
+  std::optional<int32_t> items;
+  std::optional<std::string> write;
   // A plan that takes longer says so on a terminal.
   absl::Duration note_delay = absl::Seconds(1);
 };

@@ -15,6 +15,7 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "client/late_note.h"
+#include "client/output.h"
 #include "core/base/status.h"
 #include "core/job/devices.h"
 #include "core/job/job_reader.h"
@@ -22,10 +23,13 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/schedule/preview.h"
+#include "core/schedule/search.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
 #include "core/wire/plan_json.h"
 #include "core/wire/plan_table.h"
+#include "core/wire/resolved_job.h"
+#include "core/wire/search_text.h"
 
 namespace phalanx::client {
 namespace {
@@ -61,6 +65,102 @@ plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_
   for (const plan::Device& one : cluster.devices) nodes.insert(one.node);
   return {.devices = std::vector<int64_t>(cluster.devices.size(), device),
           .nodes = std::vector<int64_t>(nodes.size(), host)};
+}
+
+// What --search does not go with, or needs.
+absl::Status CheckSearch(const PlanOptions& options) {
+  const auto other = [](absl::string_view flag, absl::string_view rule) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", rule));
+  };
+  if (!options.search) {
+    constexpr absl::string_view kNeeds = "needs --search";
+    if (options.devices.has_value()) return other("--devices", kNeeds);
+    if (options.device_kind.has_value()) return other("--device-kind", kNeeds);
+    if (options.items.has_value()) return other("--items", kNeeds);
+    if (options.write.has_value()) return other("--write", kNeeds);
+    return absl::OkStatus();
+  }
+  constexpr absl::string_view kNot = "does not go with --search";
+  if (!options.lost.empty()) return other("--lost", kNot);
+  if (options.host_memory.has_value()) return other("--host-memory", kNot);
+  const PictureFiles& pictures = options.pictures;
+  if (!pictures.svg.empty() || !pictures.trace.empty() || !pictures.dot.empty())
+    return other("a picture", kNot);
+  if (options.devices.has_value() && !options.nodes.empty())
+    return other("--devices", "does not go with --nodes, which says how many there are");
+  return absl::OkStatus();
+}
+
+// Of nodes of so many devices where the command line does not say.
+constexpr int32_t kNodeDevices = 8;
+
+// Of the first node.
+int32_t NodeDevicesOf(const plan::Cluster& cluster) {
+  return static_cast<int32_t>(std::count_if(
+      cluster.devices.begin(), cluster.devices.end(),
+      [&](const auto& device) { return device.node == cluster.devices.front().node; }));
+}
+
+absl::StatusOr<schedule::SearchOptions> SearchOptionsOf(const PlanOptions& options,
+                                                        const plan::Cluster& cluster,
+                                                        int64_t device_memory) {
+  schedule::SearchOptions search{.device_memory = device_memory,
+                                 .items = options.items.value_or(1)};
+  search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
+  search.node_devices = options.nodes.empty() ? kNodeDevices : NodeDevicesOf(cluster);
+  ASSIGN_OR_RETURN(
+      search.profile,
+      schedule::FindProfile(options.device_kind.value_or(std::string(schedule::kNominalDevice))));
+  return search;
+}
+
+int PrintSearch(const schedule::SearchResult& result, const schedule::SearchOptions& search,
+                Format format, Io& io) {
+  switch (format) {
+    case Format::kJson:
+      io.out << wire::SearchJson(result, search);
+      break;
+    case Format::kYaml: {
+      const absl::StatusOr<job::Tree> tree = wire::ParseYaml(wire::SearchJson(result, search));
+      if (!tree.ok()) return Fail(tree.status(), io);
+      PrintTree(*tree, Format::kYaml, io.out);
+      break;
+    }
+    case Format::kName:
+      io.out << wire::LayoutText(result.best.front().spec) << "\n";
+      break;
+    default:
+      io.out << wire::SearchTable(result, search);
+  }
+  return kSuccess;
+}
+
+int SearchPlan(const PlanOptions& options, const JobFile& file, const plan::Cluster& cluster,
+               int64_t device_memory, Io& io) {
+  const absl::StatusOr<schedule::SearchOptions> search =
+      SearchOptionsOf(options, cluster, device_memory);
+  if (!search.ok()) {
+    io.talk << "error: --device-kind: " << search.status().message() << "\n";
+    return kUsage;
+  }
+  const absl::StatusOr<schedule::SearchResult> result = [&] {
+    const LateNote note(io, "searching: laying the job out and simulating steps ...",
+                        options.note_delay);
+    return schedule::SearchLayouts(file.job.spec, *search);
+  }();
+  if (!result.ok()) return Fail(result.status(), io);
+  if (options.write.has_value()) {
+    const absl::StatusOr<std::string> text =
+        wire::WithLayoutOf(file.document.text(), result->best.front().spec, {});
+    if (!text.ok()) return Fail(text.status(), io);
+    OutputFile written(*options.write);
+    written.Write(*text);
+    if (const absl::Status closed = written.Close(); !closed.ok()) {
+      io.talk << "error: " << closed.message() << "\n";
+      return kCannotCreate;
+    }
+  }
+  return PrintSearch(*result, *search, options.format, io);
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -118,10 +218,13 @@ int Plan(const PlanOptions& options, Io& io) {
     io.talk << "error: " << usage.message() << "\n";
     return kUsage;
   }
+  if (const absl::Status usage = CheckSearch(options); !usage.ok()) {
+    io.talk << "error: " << usage.message() << "\n";
+    return kUsage;
+  }
   const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
   if (!file.ok()) return FailFile(file.status(), io);
-  const job::JobSpec& spec = file->job.spec;
-  const absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, spec);
+  const absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, file->job.spec);
   if (!cluster.ok()) {
     io.talk << "error: " << cluster.status().message() << "\n";
     return kUsage;
@@ -133,13 +236,18 @@ int Plan(const PlanOptions& options, Io& io) {
     io.talk << "error: " << usage.message() << "\n";
     return kUsage;
   }
-  const absl::StatusOr<schedule::Preview> laid = [&] {
+  if (options.search) return SearchPlan(options, *file, *cluster, *device_memory, io);
+  const absl::StatusOr<schedule::Preview> laid = [&]() -> absl::StatusOr<schedule::Preview> {
     const LateNote note(io, "planning: laying the job out and simulating a step ...",
                         options.note_delay);
+    ASSIGN_OR_RETURN(
+        const wire::ResolvedJob resolved,
+        wire::Resolve(file->document.text(), file->job, job::Purpose::kPlan,
+                      {.node_devices = NodeDevicesOf(*cluster), .device_memory = *device_memory}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    return schedule::PreviewJob(spec, *cluster, LimitsOf(*cluster, *device_memory, *host_memory),
-                                lost);
+    return schedule::PreviewJob(resolved.job.spec, *cluster,
+                                LimitsOf(*cluster, *device_memory, *host_memory), lost);
   }();
   if (!laid.ok()) return Fail(laid.status(), io);
   const wire::PlanFigures figures = wire::FiguresOf(*laid);

@@ -25,7 +25,7 @@
 #include "client/interrupt.h"
 #include "client/logs.h"
 #include "client/output.h"
-#include "client/plan_pictures.h"
+#include "client/plan_flags.h"
 #include "client/rank_list.h"
 #include "client/run.h"
 #include "core/base/host_port.h"
@@ -51,10 +51,8 @@ struct Flags {
   std::string job;
   std::string path;
   std::string output;
-  std::string nodes;
-  std::optional<std::string> device_memory;
-  std::optional<std::string> host_memory;
-  PictureFiles pictures;
+  PlanOptions plan;  // but for file, format and lost
+  std::string svg;
   std::string shell;
   std::vector<int32_t> ranks;
   std::vector<std::string> lost;
@@ -185,33 +183,16 @@ void Program::AddLocalCommands() {
                 "let phalanx inject bring faults about; tells at which server");
   CLI::App* plan =
       Add("plan", "Show where every part of a job would run; needs no server", [this](Io& io) {
-        return Plan({.file = flags_.file,
-                     .format = format(),
-                     .nodes = flags_.nodes,
-                     .device_memory = flags_.device_memory,
-                     .host_memory = flags_.host_memory,
-                     .lost = *ParseRanks(flags_.lost),
-                     .pictures = flags_.pictures},
-                    io);
+        PlanOptions options = flags_.plan;
+        options.file = flags_.file;
+        options.format = format();
+        options.lost = *ParseRanks(flags_.lost);
+        return Plan(options, io);
       });
   AddFile(plan, flags_);
   AddFormat(plan, flags_);
-  plan->add_option("--nodes", flags_.nodes, "lay the job on so many nodes of so many devices")
-      ->type_name("NODESxDEVICES");
-  plan->add_option("--device-memory", flags_.device_memory,
-                   "what each device has, such as 80Gi: refuse a plan that needs more")
-      ->type_name("SIZE");
-  plan->add_option("--host-memory", flags_.host_memory,
-                   "what each node has for copies of optimizer state, such as 1Ti")
-      ->type_name("SIZE");
+  AddPlanFlags(plan, flags_.plan);
   add_lost(plan, "show the plan that is left when these ranks' devices are gone");
-  plan->add_option("--svg", flags_.pictures.svg,
-                   "draw the timeline of a step; - is standard output")
-      ->type_name("FILE");
-  plan->add_option("--trace", flags_.pictures.trace, "the same for Perfetto or chrome://tracing")
-      ->type_name("FILE");
-  plan->add_option("--dot", flags_.pictures.dot, "the module graph with its layouts, for Graphviz")
-      ->type_name("FILE");
   CLI::App* validate =
       Add("validate", "Check a job file; -o yaml prints it with every default", [this](Io& io) {
         return Validate({.file = flags_.file,
@@ -333,17 +314,14 @@ void Program::AddIncidents() {
   });
   CLI::App* show = AddTo(*incidents, "show", "Show one of them, phase by phase", [this](Io& io) {
     Connection connection(Server());
-    return IncidentsShow(connection,
-                         {.job = flags_.job,
-                          .number = flags_.number,
-                          .format = format(),
-                          .svg = flags_.pictures.svg},
-                         io);
+    return IncidentsShow(
+        connection,
+        {.job = flags_.job, .number = flags_.number, .format = format(), .svg = flags_.svg}, io);
   });
   for (CLI::App* command : {list, show}) AddJob(command, flags_);
   show->add_option("N", flags_.number, "its number in the job, from 1")->required();
   for (CLI::App* command : {list, show}) AddFormat(command, flags_);
-  show->add_option("--svg", flags_.pictures.svg, "draw its timeline; - is standard output")
+  show->add_option("--svg", flags_.svg, "draw its timeline; - is standard output")
       ->type_name("FILE");
 }
 

@@ -67,7 +67,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
   const auto submit = [this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     absl::StatusOr<JobRequestPtr> read =
-        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()));
+        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
     if (!read.ok()) return end(read.status());
     driver_.Submit(*std::move(read), request->request_id(),
                    [end, response](const absl::StatusOr<JobViewPtr>& job) {
@@ -76,7 +76,9 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
                      end(job.status());
                    });
   };
-  if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
+  if (MayNeedSearch(request->document().text())) {
+    previewers_.Add(submit);
+  } else if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
     submit(absl::OkStatus());
   } else {
     readers_.Add(submit);

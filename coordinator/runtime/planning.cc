@@ -19,6 +19,7 @@
 #include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
+#include "core/wire/resolved_job.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -68,6 +69,35 @@ bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
   return std::find(ladder.begin(), ladder.end(), rung) != ladder.end();
 }
 
+// What all connected nodes of the kind have, as far as it is known.
+wire::SearchedDevices DevicesOf(job::DeviceKind kind, const std::vector<NodeView>& nodes) {
+  wire::SearchedDevices devices;
+  bool first = true;
+  for (const NodeView& node : nodes) {
+    if (!node.connected || node.device_kind != kind || node.device_jobs.empty()) continue;
+    const auto count = static_cast<int32_t>(node.device_jobs.size());
+    devices.node_devices = first ? count : std::min(devices.node_devices, count);
+    first = false;
+    for (const int64_t memory : node.device_memory) {
+      if (memory <= 0) continue;
+      devices.device_memory =
+          devices.device_memory == 0 ? memory : std::min(devices.device_memory, memory);
+    }
+  }
+  return devices;
+}
+
+// Reads a document; where it leaves layouts to the planner, these are chosen and written into it.
+absl::StatusOr<job::ReadJob> ReadResolved(std::string& text, job::Purpose purpose,
+                                          const std::vector<NodeView>& nodes) {
+  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(text, purpose));
+  const wire::SearchedDevices devices = DevicesOf(read.spec.resources.device, nodes);
+  ASSIGN_OR_RETURN(wire::ResolvedJob job,
+                   wire::Resolve(std::move(text), std::move(read), purpose, devices));
+  text = std::move(job.text);
+  return std::move(job.job);
+}
+
 // Whether some rung of it is that training goes on after a loss.
 bool GoesOn(const std::vector<job::Rung>& ladder) {
   return Has(ladder, job::Rung::kShrink) || Has(ladder, job::Rung::kDropReplica) ||
@@ -76,14 +106,27 @@ bool GoesOn(const std::vector<job::Rung>& ladder) {
 
 }  // namespace
 
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost) {
+bool MayNeedSearch(absl::string_view text) {
+  constexpr absl::string_view kField = "parallel";
+  for (size_t at = text.find(kField); at != text.npos; at = text.find(kField, at + 1)) {
+    const size_t value = text.find_first_not_of(" \t\r\n\"':", at + kField.size());
+    if (value == text.npos) return false;
+    // A mapping has braces, or the name of a field; what else may become the word is rare.
+    if (absl::StartsWith(text.substr(value), "auto")) return true;
+    if (absl::StrContains("&*!|>#?", text.substr(value, 1))) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost,
+                                          const std::vector<NodeView>& nodes) {
   if (!absl::StartsWith(document.directory, "/") ||
       document.directory.find('\0') != std::string::npos) {
     return ViolationsStatus({{.field = "document.directory",
                               .value = document.directory,
                               .rule = "must be an absolute path"}});
   }
-  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(job::ReadJob read, ReadResolved(document.text, job::Purpose::kSubmit, nodes));
   const job::JobSpec& spec = read.spec;
   const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
@@ -200,7 +243,8 @@ void FillLayouts(std::vector<JournalRecord>& records) {
 
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
                                      const std::vector<NodeView>& nodes) {
-  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
+  std::string text = document.text;
+  ASSIGN_OR_RETURN(const job::ReadJob read, ReadResolved(text, job::Purpose::kPlan, nodes));
   const JobRequest request{.node_selector = job::NodeSelectorOf(read.spec),
                            .devices = job::DevicesOf(read.spec),
                            .device_kind = read.spec.resources.device};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
@@ -19,8 +20,13 @@ namespace phalanx::coordinator {
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
-// `lost`: ranks that the job begins without.
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {});
+// `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
+// chooses here, for what nodes of the job's kind among `nodes` have, and the request's document
+// says what: a search of up to some seconds.
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {},
+                                          const std::vector<NodeView>& nodes = {});
+// Whether a document may leave layouts to the planner, without reading it.
+bool MayNeedSearch(absl::string_view text);
 
 // Plans the requested job on exactly these devices: under the layout where there is one, as it is
 // or without the ranks `lost` that it counts on and with those of `returned`, back on the devices

@@ -67,6 +67,9 @@ class FieldReader {
   template <typename T>
   std::optional<std::vector<T>> Numbers(const Entry& entry);
 
+  // The word `auto` in place of the mapping that `owner` is.
+  void FillAutomatic(const Entry& entry, void* owner);
+
   // Each reads one type of member.
   void Fill(const Entry& entry, std::monostate);
   void Fill(const Entry& entry, int32_t* out);
@@ -105,7 +108,12 @@ void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, 
     if (node == nullptr) continue;
     const Member member = field.Of(owner);
     if (const Section* section = std::get_if<Section>(&member)) {
-      Read(inner, field.fields, section->make(section->holder), family);
+      void* section_owner = section->make(section->holder);
+      if (field.automatic != nullptr && node->kind != Tree::Kind::kMapping) {
+        FillAutomatic({inner, field, *node}, section_owner);
+      } else {
+        Read(inner, field.fields, section_owner, family);
+      }
     } else {
       std::visit(
           [&](auto to) {
@@ -114,6 +122,11 @@ void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, 
           member);
     }
   }
+}
+
+void FieldReader::FillAutomatic(const Entry& entry, void* owner) {
+  if (entry.node.kind != Tree::Kind::kScalar || entry.node.scalar != "auto") return Expect(entry);
+  *std::get<bool*>(entry.field.automatic(owner)) = true;
 }
 
 void FieldReader::CheckFieldNames(const std::string& path, const Tree& mapping,

@@ -122,6 +122,10 @@ class FieldWriter {
   Written Write(const Field& field, const Section& section, std::optional<Family> family) const {
     const bool may_be_unknown = field.absence == Absence::kRequiredToRun;
     void* owner = section.owner(section.holder);
+    if (owner != nullptr && field.automatic != nullptr &&
+        *std::get<bool*>(field.automatic(owner))) {
+      return Plain("auto");
+    }
     Tree tree = owner == nullptr ? Tree() : Write(field.fields, owner, family);
     if (may_be_unknown && tree.entries.empty()) return std::nullopt;
     return tree;

@@ -21,6 +21,11 @@ int32_t JobSpec::World() const {
   return world;
 }
 
+bool JobSpec::HasOpenLayout() const {
+  return std::any_of(modules.begin(), modules.end(),
+                     [](const Module& module) { return module.parallel.automatic; });
+}
+
 int64_t JobSpec::PositionsOfItem(int32_t module) const {
   const FamilyTraits& family = TraitsOf(modules[static_cast<size_t>(module)].architecture);
   if (!family.encoder()) return 0;

@@ -69,6 +69,9 @@ struct Parallel {
                                    MeshAxis::kPipeline};  // fastest first
   std::vector<int32_t> layers;                            // of each stage; empty: by cost
   bool sequence = false;  // sequence parallelism: rows between products cut over the tensor ranks
+  // `auto` is written instead: the planner's choice, and nothing of the above counts. No plan is
+  // made of such a job; who plans it has chosen before (core/wire/resolved_job.h).
+  bool automatic = false;
 };
 
 struct Module {
@@ -184,6 +187,8 @@ struct JobSpec {
 
   // One past the highest rank that a module uses.
   int32_t World() const;
+  // Whether the layout of any module is the planner's choice.
+  bool HasOpenLayout() const;
   // Positions that one item takes in a sequence: the rows of every encoder that reads items like
   // `module` does. 0 for a decoder and where a shape is not known.
   int64_t PositionsOfItem(int32_t module) const;

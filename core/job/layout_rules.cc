@@ -118,6 +118,10 @@ std::vector<Violation> CheckLayout(const JobSpec& spec) {
       (spec.language < 0 || static_cast<size_t>(spec.language) >= spec.modules.size())) {
     report.Add("spec.language", "must be one of the modules");
   }
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (spec.modules[i].parallel.automatic)
+      report.Add(ModulePath(i) + ".parallel", "is left to the planner, which has not chosen yet");
+  }
   CheckLayout(spec, report);
   return report.Sorted();
 }

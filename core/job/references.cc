@@ -154,6 +154,22 @@ void DeriveDegrees(Parallel& p) {
   p.expt_dp = static_cast<int32_t>(std::max<int64_t>(1, p.ranks / expert));
 }
 
+// Where the planner lays out a module it places all of them.
+void CheckOpenLayouts(const JobSpec& spec, Report& report) {
+  if (!spec.HasOpenLayout()) return;
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const std::string offset = ModulePath(i) + ".offset";
+    if (report.Written(offset) == nullptr) continue;
+    report.Add(offset,
+               "may not be written where a module's parallel is auto: the planner places "
+               "all modules");
+  }
+  if (report.Written("spec.resources.devices") == nullptr) {
+    report.Add("spec.resources.devices",
+               "is required where a module's parallel is auto: on how many devices");
+  }
+}
+
 }  // namespace
 
 void ResolveReferences(Report& report, JobSpec& spec) {
@@ -162,9 +178,11 @@ void ResolveReferences(Report& report, JobSpec& spec) {
     Module& module = spec.modules[i];
     DeriveArchitecture(module.architecture);
     DeriveDegrees(module.parallel);
+    if (module.parallel.automatic) report.Doubt(ModulePath(i) + ".parallel");
     if (report.Written(ModulePath(i) + ".parallel.sequence") == nullptr)
       module.parallel.sequence = gpu && module.parallel.tp > 1;
   }
+  CheckOpenLayouts(spec, report);
   Resolver(report, spec).Resolve();
   for (size_t i = 0; i < spec.edges.size() && !spec.modules.empty(); ++i) {
     Edge& edge = spec.edges[i];

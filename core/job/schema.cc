@@ -146,7 +146,10 @@ constexpr Field kModule[] = {
      .absence = Absence::kRequiredToRun, .otherwise = "unknown (planning only)",
      .fields = kArchitecture, .doc = "The shape of the module."},
     {.name = "parallel", .type = T::kMapping, .at = Bound<&Module::parallel>, .fields = kParallel,
-     .doc = "How the module is laid on its ranks."},
+     .automatic = Bound<&Parallel::automatic>,
+     .doc = "How the module is laid on its ranks. `auto`: as is fastest on `resources.devices`, which "
+            "must be written; it is chosen once, when the job is submitted, and so is the `offset` of "
+            "every module, which then may not be written."},
     {.name = "offset", .type = T::kOffset, .at = Bound<&Module::offset>,
      .otherwise = "right after the module before it", .low = 0, .high = kRanksMax,
      .doc = "First rank: a number, or the name of the module that starts there too."},
@@ -440,7 +443,7 @@ std::string DescribeValue(const Field& field) {
     case T::kStringMap:
       return "a mapping of strings to strings";
     case T::kMapping:
-      return "a mapping";
+      return field.automatic != nullptr ? "a mapping, or auto" : "a mapping";
     case T::kMappings:
       return absl::StrCat("a list of at most ", field.count_max, " mappings");
   }

@@ -59,6 +59,9 @@ struct Field {
   absl::Span<const absl::string_view> choices;
   uint8_t first_choice = 0;  // number of the first; what is below it has no name and is not written
   absl::Span<const Field> fields;
+  // Of kMapping: the flag, a member of what the mapping's fields are, that the word `auto` in its
+  // place sets. nullptr: it may not be written.
+  Binding automatic = nullptr;
   FamilySet families = ~FamilySet{0};  // of a module's fields: the families that have it
   FamilySet required_of = 0;           // and those that cannot do without it
   bool acted_on = true;                // by ranks; false: a matter of queue, files or recovery

@@ -45,7 +45,7 @@ absl::Status CheckRuns(const Pipeline& pipeline, const Wiring& wiring,
     no_time.emplace_back(parts.size(), PartCost{0, 0, 0});
   }
   for (const ExecutionModel model : {kStreams, kPaced, kBlocking}) {
-    const Execution execution = Execute(model, pipeline, wiring, programs, no_time, 0);
+    const Execution execution = Execute(model, pipeline, wiring, programs, no_time, {});
     if (execution.stalls.empty()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("deadlock with ", NameOf(model), ": ", absl::StrJoin(execution.stalls, "; ")));

@@ -31,6 +31,8 @@ struct CostModel {
   // [module][pp * chunks + chunk]; of the replica that takes longest. What programs are made by.
   std::vector<std::vector<PartCost>> parts;
   double message = 0;  // seconds a message
+  // The same of each link of the plan; empty: all take `message`.
+  std::vector<double> link_messages = {};
   // What passes take on each replica, for the simulator: [module]; without kinds, or of modules
   // past its end: all replicas take what `parts` says.
   std::vector<ReplicaKinds> replicas;

@@ -21,7 +21,7 @@ class Engine {
  public:
   Engine(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
          const std::vector<const Program*>& programs, const MemberCosts& seconds,
-         double message_seconds)
+         const std::vector<double>& message_seconds)
       : state_(model, pipeline, wiring, programs),
         seconds_(seconds),
         message_seconds_(message_seconds),
@@ -155,9 +155,14 @@ class Engine {
     return state_.Done(id);
   }
 
+  double MessageSeconds(int64_t id) const {
+    if (message_seconds_.empty()) return 0;
+    return message_seconds_[static_cast<size_t>(state_.At(id).link)];
+  }
+
   void FinishMessage(int64_t id) {
     const double ready = state_.rendezvous[static_cast<size_t>(id)].ready;
-    Finish(id, ready, ready + message_seconds_);
+    Finish(id, ready, ready + MessageSeconds(id));
   }
 
   // Posts the messages at the head of a queue. Whether they wait for no sender any more.
@@ -264,8 +269,8 @@ class Engine {
       if (send == kNone || !state_.Done(send)) {
         arrival = -1;
       } else if (arrival >= 0) {
-        arrival =
-            std::max(arrival, state_.execution.end[static_cast<size_t>(send)] + message_seconds_);
+        arrival = std::max(arrival,
+                           state_.execution.end[static_cast<size_t>(send)] + MessageSeconds(send));
       }
     });
     return arrival;
@@ -297,7 +302,7 @@ class Engine {
 
   ExecutionState state_;
   const MemberCosts& seconds_;
-  const double message_seconds_;
+  const std::vector<double>& message_seconds_;
 
   std::vector<std::array<double, kQueues>> ends_;  // when the last operation of each queue ended
   std::vector<CrewPass> crew_passes_;              // by crew, pass, microbatch
@@ -309,7 +314,7 @@ class Engine {
 
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
                   const std::vector<const Program*>& programs, const MemberCosts& seconds,
-                  double message_seconds) {
+                  const std::vector<double>& message_seconds) {
   return Engine(model, pipeline, wiring, programs, seconds, message_seconds).Run();
 }
 

@@ -49,9 +49,10 @@ struct Execution {
 inline constexpr size_t kStallsMax = 8;
 
 // `programs` of each member: modules, chunks, links and microbatches must be ones that the member
-// has a part in; apart from that they may be wrong in any way.
+// has a part in; apart from that they may be wrong in any way. `message_seconds`: of each link of
+// the plan; empty: none takes any.
 Execution Execute(ExecutionModel model, const Pipeline& pipeline, const Wiring& wiring,
                   const std::vector<const Program*>& programs, const MemberCosts& seconds,
-                  double message_seconds);
+                  const std::vector<double>& message_seconds);
 
 }  // namespace phalanx::schedule

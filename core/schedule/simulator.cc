@@ -47,6 +47,12 @@ PartCost SecondsOf(const Pipeline& pipeline, const CostModel& costs, int32_t p, 
   return seconds;
 }
 
+// Of each link.
+std::vector<double> MessagesOf(const plan::Plan& plan, const CostModel& costs) {
+  return costs.link_messages.empty() ? std::vector<double>(plan.links.size(), costs.message)
+                                     : costs.link_messages;
+}
+
 // Kinds of replicas of the language module; one where they are all alike.
 std::vector<int32_t> LanguageKinds(const plan::Plan& plan, const CostModel& costs) {
   const auto language = static_cast<size_t>(plan.spec.language);
@@ -173,8 +179,9 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
     pointers.push_back(&program);
   }
   const Wiring wiring = WireRanks(plan, pipeline);
-  const Execution execution = Execute(ExecutionModel::kStreams, pipeline, wiring, pointers,
-                                      SecondsOfRanks(plan, pipeline, wiring, costs), costs.message);
+  const Execution execution =
+      Execute(ExecutionModel::kStreams, pipeline, wiring, pointers,
+              SecondsOfRanks(plan, pipeline, wiring, costs), MessagesOf(plan, costs));
   return Summarize(execution, pointers, ranks, std::vector<int64_t>(programs.size(), 1),
                    BoundOf(plan, pipeline, costs));
 }
@@ -200,7 +207,7 @@ absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel&
   for (const int32_t kind : kinds) {
     const Execution execution =
         Execute(ExecutionModel::kStreams, pipeline, wiring, pointers,
-                SecondsOfClasses(plan, pipeline, costs, kind), costs.message);
+                SecondsOfClasses(plan, pipeline, costs, kind), MessagesOf(plan, costs));
     Simulation simulation = Summarize(execution, pointers, ranks, weights, bound);
     if (kinds.size() == 1) return simulation;
     const ReplicaKind& replicas =

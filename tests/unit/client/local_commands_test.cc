@@ -89,6 +89,55 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
 }
 
+TEST(PlanTest, Search_ShowsLayoutsAndWritesAJobThatTrains) {
+  Captured table, json, name, again;
+  const std::string path = ::testing::TempDir() + "/found.yaml";
+  EXPECT_EQ(Plan({.file = kExample, .search = true, .devices = 4, .write = path}, table.io),
+            kSuccess)
+      << table.talk.str();
+  EXPECT_THAT(table.out.str(), HasSubstr("4 devices of kind nominal"));
+  EXPECT_EQ(Plan({.file = kExample,
+                  .format = Format::kJson,
+                  .search = true,
+                  .devices = 4,
+                  .device_kind = "h200",
+                  .items = 2},
+                 json.io),
+            kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\": \"h200\""));
+  EXPECT_EQ(
+      Plan({.file = kExample, .format = Format::kName, .search = true, .devices = 4}, name.io),
+      kSuccess);
+  EXPECT_THAT(table.out.str(), HasSubstr(name.out.str()));
+  // What it wrote can be submitted, and a search leaves it as it is.
+  EXPECT_TRUE(wire::ReadJobFile(support::ReadFile(path), job::Purpose::kSubmit).ok());
+  EXPECT_EQ(Plan({.file = path, .format = Format::kName, .search = true}, again.io), kSuccess);
+  EXPECT_EQ(again.out.str(), name.out.str());
+}
+
+TEST(PlanTest, Search_WhatDoesNotGoTogether_IsUsage) {
+  const auto refusal = [](const PlanOptions& options) {
+    Captured captured;
+    EXPECT_EQ(Plan(options, captured.io), kUsage);
+    return captured.talk.str();
+  };
+  EXPECT_EQ(refusal({.file = kExample, .devices = 4}), "error: --devices needs --search\n");
+  EXPECT_EQ(refusal({.file = kExample, .write = "x"}), "error: --write needs --search\n");
+  EXPECT_EQ(refusal({.file = kExample, .lost = {1}, .search = true}),
+            "error: --lost does not go with --search\n");
+  EXPECT_EQ(refusal({.file = kExample, .nodes = "2x4", .search = true, .devices = 4}),
+            "error: --devices does not go with --nodes, which says how many there are\n");
+  EXPECT_THAT(refusal({.file = kExample, .search = true, .device_kind = "h300"}),
+              HasSubstr("there is no profile of devices"));
+}
+
+TEST(PlanTest, Search_NothingFits_IsABadJob) {
+  Captured captured;
+  EXPECT_EQ(Plan({.file = kExample, .device_memory = "1Ki", .search = true}, captured.io),
+            kBadJobFile);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("fits the memory of each, 1.0 KiB"));
+}
+
 TEST(RankListTest, Lists_NameRanks_AndEmptyItemsAreRefused) {
   EXPECT_THAT(*ParseRanks({}), ElementsAre());
   EXPECT_THAT(*ParseRanks({"3", "1,2", "-1"}), ElementsAre(3, 1, 2, -1));

@@ -107,6 +107,33 @@ TEST(ReadRequestTest, EveryViolation_IsReportedAtOnce) {
                           "spec.modules[1].parallel.tp: 3: tp*cp*pp must divide ranks (2)"));
 }
 
+TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
+  Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  document.text += "  resources: {devices: 4}\n";
+  EXPECT_TRUE(MayNeedSearch(document.text));
+  const absl::StatusOr<JobRequestPtr> request = ReadRequest(document);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ((*request)->devices, 4);
+  EXPECT_FALSE(MayNeedSearch((*request)->document.text));
+  // What is stored is planned without another search.
+  EXPECT_TRUE(PlanRequest(**request, kPlacement, {}, Epoch{1}).ok());
+  const NodeView small{.name = "n",
+                       .connected = true,
+                       .device_jobs = std::vector<JobId>(4),
+                       .device_memory = std::vector<int64_t>(4, 1024)};
+  EXPECT_THAT(Wrong(ReadRequest(document, {}, {small}).status()),
+              ElementsAre(HasSubstr("fits the memory of each, 1.0 KiB")));
+}
+
+TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
+  for (const char* text : {"parallel: auto", "{\"parallel\": \"auto\"}", "parallel:\n  auto",
+                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'"}) {
+    EXPECT_TRUE(MayNeedSearch(text)) << text;
+  }
+  for (const char* text : {kText, "schedule: auto", "parallel: {ranks: 2}", "parallel"})
+    EXPECT_FALSE(MayNeedSearch(text)) << text;
+}
+
 // A document of up to four modules, drawn from a seed without looking whether its parts fit.
 class RandomText {
  public:

@@ -237,7 +237,7 @@ double BlockingStep(const plan::Plan& plan, const std::vector<Program>& programs
   std::vector<const Program*> pointers;
   for (const Program& program : programs) pointers.push_back(&program);
   const Execution execution =
-      Execute(ExecutionModel::kBlocking, pipeline, wiring, pointers, seconds, 0);
+      Execute(ExecutionModel::kBlocking, pipeline, wiring, pointers, seconds, {});
   return *std::max_element(execution.end.begin(), execution.end.end());
 }
 

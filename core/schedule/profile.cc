@@ -1,0 +1,284 @@
+#include "core/schedule/profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/job/json.h"
+#include "core/job/scalar.h"
+#include "core/job/tree.h"
+#include "core/schedule/built_in_profiles.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::Tree;
+
+constexpr size_t kProfileNodesMax = 100'000;
+
+// Reads fields of mappings and collects what is wrong with them.
+class Reader {
+ public:
+  // Every field that is read is known; others are violations.
+  class Fields {
+   public:
+    Fields(Reader& reader, std::string path, const Tree& tree)
+        : reader_(reader), path_(std::move(path)), tree_(tree) {
+      if (tree.kind != Tree::Kind::kMapping) reader.Add(path_, "", "must be a mapping");
+    }
+    ~Fields() {
+      std::set<std::string> seen;
+      for (const auto& [name, value] : tree_.entries) {
+        if (!seen.insert(name).second) reader_.Add(Path(name), "", "written twice");
+        if (known_.count(name) == 0) reader_.Add(Path(name), "", "unknown field");
+      }
+    }
+    Fields(const Fields&) = delete;
+    Fields& operator=(const Fields&) = delete;
+
+    std::string Path(const std::string& name) const {
+      return path_.empty() ? name : absl::StrCat(path_, ".", name);
+    }
+    // nullptr where nothing is written, which is a violation unless it may be left open.
+    const Tree* Find(const std::string& name, bool may_be_null) {
+      known_.insert(name);
+      for (const auto& [key, value] : tree_.entries) {
+        if (key == name && value.kind != Tree::Kind::kNull) return &value;
+      }
+      const bool there = std::any_of(tree_.entries.begin(), tree_.entries.end(),
+                                     [&](const auto& entry) { return entry.key == name; });
+      if (!may_be_null || !there) {
+        reader_.Add(Path(name), "",
+                    may_be_null ? "is required; null: not measured" : "is required");
+      }
+      return nullptr;
+    }
+    std::string Text(const std::string& name, bool may_be_null = false) {
+      const Tree* node = Find(name, may_be_null);
+      if (node == nullptr) return "";
+      if (node->kind == Tree::Kind::kScalar && node->quoted && !node->scalar.empty())
+        return node->scalar;
+      reader_.Add(Path(name), node->scalar, "must be a text");
+      return "";
+    }
+    // Above 0, and finite; `zero` may be 0 as well.
+    double Number(const std::string& name, bool may_be_null = false, bool zero = false) {
+      const Tree* node = Find(name, may_be_null);
+      if (node == nullptr) return 0;
+      const std::optional<double> value = node->kind == Tree::Kind::kScalar && !node->quoted
+                                              ? job::ParseNumber(node->scalar)
+                                              : std::nullopt;
+      if (value.has_value() && std::isfinite(*value) && (*value > 0 || (zero && *value == 0)))
+        return *value;
+      reader_.Add(Path(name), node->scalar,
+                  zero ? "must be a number of at least 0" : "must be a number above 0");
+      return 0;
+    }
+    bool Flag(const std::string& name) {
+      const Tree* node = Find(name, false);
+      if (node == nullptr) return false;
+      const std::optional<bool> value = node->kind == Tree::Kind::kScalar && !node->quoted
+                                            ? job::ParseBoolean(node->scalar)
+                                            : std::nullopt;
+      if (!value.has_value()) reader_.Add(Path(name), node->scalar, "must be true or false");
+      return value.value_or(false);
+    }
+    // Calls read(fields) for each mapping of a list that has at least one.
+    template <typename Read>
+    void List(const std::string& name, const Read& read) {
+      const Tree* node = Find(name, false);
+      if (node == nullptr) return;
+      if (node->kind != Tree::Kind::kSequence || node->items.empty())
+        return reader_.Add(Path(name), node->scalar, "must be a list with at least one entry");
+      for (size_t i = 0; i < node->items.size(); ++i) {
+        Fields fields(reader_, absl::StrCat(Path(name), "[", i, "]"), node->items[i]);
+        read(fields);
+      }
+    }
+    template <typename Read>
+    void Mapping(const std::string& name, const Read& read, bool may_be_null = false) {
+      const Tree* node = Find(name, may_be_null);
+      if (node == nullptr) return;
+      Fields fields(reader_, Path(name), *node);
+      read(fields);
+    }
+
+   private:
+    Reader& reader_;
+    const std::string path_;
+    const Tree& tree_;
+    std::set<std::string> known_;
+  };
+
+  void Add(std::string field, std::string value, std::string rule) {
+    violations_.push_back(
+        {.field = std::move(field), .value = std::move(value), .rule = std::move(rule)});
+  }
+  absl::Status Status() const { return ViolationsStatus(violations_); }
+
+ private:
+  std::vector<Violation> violations_;
+};
+using Fields = Reader::Fields;
+
+LinkRate ReadLink(Fields& fields) {
+  return {.bytes_per_second = fields.Number("bytes_per_second"),
+          .latency = fields.Number("latency", false, true)};
+}
+
+void ReadConditions(Fields& fields, ProfileConditions& conditions) {
+  conditions = {.device = fields.Text("device"),
+                .software = fields.Text("software"),
+                .driver = fields.Text("driver", true),
+                .source = fields.Text("source"),
+                .power_limit_watts = fields.Number("power_limit_watts", true),
+                .temperature_celsius = fields.Number("temperature_celsius", true),
+                .clock_mhz = fields.Number("clock_mhz", true)};
+}
+
+void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
+  const double version = fields.Number("version");
+  if (version != 0 && version != static_cast<double>(kProfileVersion)) {
+    reader.Add("version", job::FormatNumber(version),
+               absl::StrCat("this build reads profiles of version ", kProfileVersion));
+  }
+  profile.name = fields.Text("name");
+  fields.Mapping("measured", [&](Fields& at) { ReadConditions(at, profile.measured); });
+  fields.List("products", [&](Fields& at) {
+    profile.products.push_back({.rows = at.Number("rows"),
+                                .inputs = at.Number("inputs"),
+                                .outputs = at.Number("outputs"),
+                                .forward = at.Number("forward"),
+                                .input_gradient = at.Number("input_gradient"),
+                                .weight_gradient = at.Number("weight_gradient")});
+  });
+  fields.List("attention", [&](Fields& at) {
+    profile.attention.push_back({.rows = at.Number("rows"),
+                                 .length = at.Number("length"),
+                                 .heads = at.Number("heads"),
+                                 .head_size = at.Number("head_size"),
+                                 .causal = at.Flag("causal"),
+                                 .forward = at.Number("forward"),
+                                 .backward = at.Number("backward")});
+  });
+  profile.memory_bytes_per_second = fields.Number("memory_bytes_per_second");
+  profile.update_bytes_per_second = fields.Number("update_bytes_per_second");
+  profile.launch = fields.Number("launch", false, true);
+  fields.Mapping("message", [&](Fields& at) { profile.message = ReadLink(at); });
+  fields.Mapping("collective", [&](Fields& at) { profile.collective = ReadLink(at); });
+  fields.Mapping(
+      "network", [&](Fields& at) { profile.network = ReadLink(at); }, true);
+}
+
+// How far one size is from another, in factors of two.
+double Distance(double a, double b) { return std::abs(std::log2(a) - std::log2(b)); }
+
+// The entry with the least distance, the first of equals.
+template <typename Entry, typename DistanceTo>
+const Entry& Nearest(const std::vector<Entry>& entries, const DistanceTo& distance_to) {
+  const Entry* nearest = &entries.front();
+  double least = distance_to(*nearest);
+  for (const Entry& entry : entries) {
+    const double distance = distance_to(entry);
+    if (distance >= least) continue;
+    least = distance;
+    nearest = &entry;
+  }
+  return *nearest;
+}
+
+// FLOPs of a forward pass; a backward one has twice as many.
+template <typename Shape>
+double AttentionFlops(const Shape& shape) {
+  return 4 * shape.rows * shape.length * shape.heads * shape.head_size * (shape.causal ? 0.5 : 1);
+}
+
+}  // namespace
+
+const DeviceProfile& NominalProfile() {
+  // Some 2,000 FLOPs in the time in which a byte passes a link, some 200 in that of a byte of
+  // memory.
+  constexpr double kFlops = 100e12;
+  static const DeviceProfile* const profile =
+      new DeviceProfile{.name = std::string(kNominalDevice),
+                        .products = {{1, 1, 1, 2 / kFlops, 2 / kFlops, 2 / kFlops}},
+                        .attention = {{1, 1, 1, 1, false, 4 / kFlops, 8 / kFlops}},
+                        .memory_bytes_per_second = kFlops / 200,
+                        .update_bytes_per_second = kFlops / 200,
+                        .message = {.bytes_per_second = kFlops / 2000},
+                        .collective = {.bytes_per_second = kFlops / 2000}};
+  return *profile;
+}
+
+absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json) {
+  ASSIGN_OR_RETURN(const Tree document, job::ParseJson(json, kProfileNodesMax));
+  Reader reader;
+  DeviceProfile profile;
+  {
+    Fields fields(reader, "", document);
+    ReadDocument(fields, reader, profile);
+  }
+  RETURN_IF_ERROR(reader.Status());
+  return profile;
+}
+
+std::vector<std::string> ProfileNames() {
+  std::vector<std::string> names = {std::string(kNominalDevice)};
+  for (const absl::string_view text : BuiltInProfiles()) {
+    if (const auto profile = ReadProfile(text); profile.ok()) names.push_back(profile->name);
+  }
+  return names;
+}
+
+absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name) {
+  if (name == kNominalDevice) return NominalProfile();
+  for (const absl::string_view text : BuiltInProfiles()) {
+    ASSIGN_OR_RETURN(DeviceProfile profile, ReadProfile(text));
+    if (profile.name == name) return profile;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no profile of devices \"", name,
+                                                 "\"; there are ",
+                                                 absl::StrJoin(ProfileNames(), ", ")));
+}
+
+double ProductSeconds(const DeviceProfile& profile, ProductPass pass, double rows, double inputs,
+                      double outputs) {
+  const double size = rows * inputs * outputs;
+  if (size <= 0) return 0;
+  const ProductTimes& nearest = Nearest(profile.products, [&](const ProductTimes& entry) {
+    return Distance(entry.rows, rows) + Distance(entry.inputs, inputs) +
+           Distance(entry.outputs, outputs);
+  });
+  const double seconds = pass == ProductPass::kForward         ? nearest.forward
+                         : pass == ProductPass::kInputGradient ? nearest.input_gradient
+                                                               : nearest.weight_gradient;
+  return profile.launch + seconds * size / (nearest.rows * nearest.inputs * nearest.outputs);
+}
+
+double AttentionSeconds(const DeviceProfile& profile, const AttentionShape& shape, bool backward) {
+  const double flops = AttentionFlops(shape);
+  if (flops <= 0) return 0;
+  // Another mask, or another size of heads, is further away than any length.
+  const AttentionTimes& nearest = Nearest(profile.attention, [&](const AttentionTimes& entry) {
+    return (entry.causal == shape.causal ? 0 : 64) +
+           16 * Distance(entry.head_size, shape.head_size) + Distance(entry.length, shape.length) +
+           Distance(entry.heads * entry.rows, shape.heads * shape.rows) / 16;
+  });
+  return profile.launch +
+         (backward ? nearest.backward : nearest.forward) * flops / AttentionFlops(nearest);
+}
+
+double MemorySeconds(const DeviceProfile& profile, double bytes, int launches) {
+  return bytes <= 0 ? 0 : launches * profile.launch + bytes / profile.memory_bytes_per_second;
+}
+
+double LinkSeconds(const LinkRate& link, double bytes) {
+  return bytes <= 0 ? 0 : link.latency + bytes / link.bytes_per_second;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,92 @@
+// core/schedule/profile.h: how fast a kind of device is, as data.
+//
+// A profile lists what was measured on one machine: the time of products of matrices and of
+// attention over shapes, of a pass over memory, of an update of the parameters, of a launch, and
+// what links carry. Nothing in it is computed or assumed, and what was not recorded is null. Work
+// of another shape goes at the rate of the measured shape that is nearest to it.
+//
+// Profiles lie in core/schedule/profiles, one JSON file a kind, and are compiled in. The nominal
+// one, which no machine has, gives rates that are right between each other for a GPU of one board.
+//
+// Ranks never read a profile: the order of their messages follows from shapes alone (cost_model.h),
+// so two machines with different profiles agree on a plan and its digest.
+//
+// Pure. Plain values; safe to read from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx::schedule {
+
+// Seconds of products of [rows x inputs] and [inputs x outputs]: forward, the gradient of the
+// inputs, and that of the weights, straight into fp32.
+struct ProductTimes {
+  double rows = 0, inputs = 0, outputs = 0;
+  double forward = 0, input_gradient = 0, weight_gradient = 0;
+};
+// Of `rows` rows in sequences of `length`, with `heads` query heads of `head_size`.
+struct AttentionTimes {
+  double rows = 0, length = 0, heads = 0, head_size = 0;
+  bool causal = false;
+  double forward = 0, backward = 0;
+};
+// What a rank sends, or receives, in a second while others do the same, and the seconds of a
+// message without bytes. Of collectives the bytes that a ring carries past each rank.
+struct LinkRate {
+  double bytes_per_second = 0, latency = 0;
+};
+// On what it was measured. Empty, or 0: not recorded.
+struct ProfileConditions {
+  std::string device, software, driver, source;
+  double power_limit_watts = 0, temperature_celsius = 0, clock_mhz = 0;
+};
+
+struct DeviceProfile {
+  std::string name;  // of the kind, as in --device-kind
+  ProfileConditions measured;
+  std::vector<ProductTimes> products;     // at least one
+  std::vector<AttentionTimes> attention;  // at least one
+  double memory_bytes_per_second = 0;     // of a pass that reads and writes every value once
+  double update_bytes_per_second = 0;     // of the optimizer
+  double launch = 0;                      // seconds of a kernel that does next to nothing
+  LinkRate message, collective;           // between devices of one node
+  std::optional<LinkRate> network;        // between nodes; not measured: as within one
+};
+
+// Version of the form of profiles.
+inline constexpr int64_t kProfileVersion = 1;
+inline constexpr absl::string_view kNominalDevice = "nominal";
+
+const DeviceProfile& NominalProfile();
+
+// Of a file's text. Errors: InvalidArgument with every violation at once, each with its field, the
+// value and the rule.
+absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json);
+
+// Kinds that this build knows, the nominal one first.
+std::vector<std::string> ProfileNames();
+// Errors: InvalidArgument for a kind that it does not know, with those that it does.
+absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name);
+
+// Seconds of a product of any shape, launch included; 0 where one of its sizes is.
+enum class ProductPass : uint8_t { kForward, kInputGradient, kWeightGradient };
+double ProductSeconds(const DeviceProfile& profile, ProductPass pass, double rows, double inputs,
+                      double outputs);
+// The same of attention, forward or backward.
+struct AttentionShape {
+  double rows = 0, length = 0, heads = 0, head_size = 0;
+  bool causal = false;
+};
+double AttentionSeconds(const DeviceProfile& profile, const AttentionShape& shape, bool backward);
+// Of `bytes` of memory read or written by `launches` kernels.
+double MemorySeconds(const DeviceProfile& profile, double bytes, int launches);
+// Of `bytes` over a link.
+double LinkSeconds(const LinkRate& link, double bytes);
+
+}  // namespace phalanx::schedule

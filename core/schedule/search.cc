@@ -1,0 +1,370 @@
+#include "core/schedule/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/job/graph.h"
+#include "core/job/job_reader.h"
+#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
+#include "core/plan/memory_fit.h"
+#include "core/schedule/search_bound.h"
+#include "core/schedule/search_setting.h"
+#include "core/schedule/work_model.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::Recompute;
+using job::ScheduleName;
+
+// Of one replica.
+constexpr int64_t kMicroMax = 64;
+// A bound is a sum in another order than the step's.
+constexpr double kRounding = 1 - 1e-9;
+
+// Those that the layout can have.
+std::vector<job::Schedule> SchedulesOf(const job::JobSpec& spec, const SearchLayout& layout,
+                                       const SearchOptions& options) {
+  if (options.keep_written && spec.schedule.name != ScheduleName::kAuto) return {spec.schedule};
+  const auto language = static_cast<size_t>(spec.language);
+  std::vector<job::Schedule> schedules = {{.name = ScheduleName::k1F1B}};
+  const bool one_stage = layout.sizes.size() == 1 &&
+                         std::all_of(layout.degrees.begin(), layout.degrees.end(),
+                                     [](const Degrees& degrees) { return degrees.pp == 1; });
+  if (one_stage) return schedules;  // no rank ever waits for another's pass
+  schedules.push_back({.name = ScheduleName::kZeroBubbleH1});
+  const int32_t pp = layout.degrees[language].pp;
+  if (pp == 1) return schedules;
+  if (spec.modules[language].architecture.layers >= 2 * pp) {
+    schedules.push_back({.name = ScheduleName::kInterleaved, .chunks = 2});
+    schedules.push_back({.name = ScheduleName::kZeroBubbleV, .chunks = 2});
+  }
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (i == language || layout.span_of[i] != layout.span_of[language]) continue;
+    if (job::ReachedFrom(spec, static_cast<int32_t>(i)).count(spec.language) == 0) continue;
+    for (const int32_t chunks : {1, 4})
+      schedules.push_back({.name = ScheduleName::kThreePhase, .encoder_chunks = chunks});
+    break;
+  }
+  return schedules;
+}
+
+std::vector<int64_t> MicrosOf(const job::JobSpec& spec, const SearchLayout& layout,
+                              const SearchOptions& options) {
+  const int64_t lanes = layout.degrees[static_cast<size_t>(spec.language)].dp;
+  const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
+  int64_t most = std::min(samples, kMicroMax);
+  if (options.keep_written) most = std::min(most, spec.batch.micro);
+  std::set<int64_t> micros = {most};
+  for (int64_t micro = 1; micro < most; micro *= 2) micros.insert(micro);
+  return {micros.begin(), micros.end()};
+}
+
+// What the job may not be searched for.
+absl::Status CheckOptions(const job::JobSpec& spec, const SearchOptions& options) {
+  std::vector<Violation> violations;
+  if (spec.modules.size() > static_cast<size_t>(kSearchModulesMax)) {
+    violations.push_back({.field = "spec.modules",
+                          .value = absl::StrCat(spec.modules.size()),
+                          .rule = absl::StrCat("a search takes at most ", kSearchModulesMax)});
+  }
+  if (options.devices < 1 || options.devices > kSearchDevicesMax) {
+    violations.push_back({.field = "spec.resources.devices",
+                          .value = absl::StrCat(options.devices),
+                          .rule = absl::StrCat("a search takes 1 to ", kSearchDevicesMax)});
+  }
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    if (job::TraitsOf(spec.modules[i].architecture).known()) continue;
+    violations.push_back({.field = absl::StrCat("spec.modules[", i, "].architecture"),
+                          .rule = "is required for a search: what it costs follows from it"});
+  }
+  return ViolationsStatus(violations);
+}
+
+// Equal nodes, the last one perhaps smaller.
+plan::Cluster ClusterOf(const SearchOptions& options) {
+  plan::Cluster cluster;
+  for (int32_t device = 0; device < options.devices; ++device) {
+    cluster.devices.push_back(
+        {absl::StrCat("node-", device / options.node_devices), device % options.node_devices});
+  }
+  return cluster;
+}
+
+class Search {
+ public:
+  Search(const job::JobSpec& spec, const SearchOptions& options)
+      : spec_(spec),
+        options_(options),
+        space_{.open = options.open.empty() ? std::vector<bool>(spec.modules.size(), true)
+                                            : options.open,
+               .devices = options.devices,
+               .node_devices = std::min(options.node_devices, options.devices)},
+        model_(spec_, options.profile, options.items),
+        bounds_(spec_, space_, model_),
+        cluster_(ClusterOf(options)) {
+    if (spec_.data.has_value()) {  // names of files are many, and no layout depends on them
+      spec_.data->shards.resize(std::min<size_t>(1, spec_.data->shards.size()));
+      spec_.data->validation.clear();
+    }
+    for (job::Module& module : spec_.modules) {
+      if (!options.keep_written) module.recompute = Recompute::kNone;
+    }
+    CountParameters();
+  }
+
+  absl::StatusOr<SearchResult> Run() {
+    const std::vector<SearchLayout> layouts = LayoutsOf(spec_, space_);
+    std::vector<std::pair<double, size_t>> order;  // bound, index
+    for (size_t i = 0; i < layouts.size(); ++i) order.emplace_back(BoundOf(layouts[i]), i);
+    std::sort(order.begin(), order.end());
+    result_.layouts = static_cast<int64_t>(layouts.size());
+    for (const auto& [bound, index] : order) {
+      if (options_.use_bounds && bound * kRounding > Threshold()) break;
+      RETURN_IF_ERROR(Look(layouts[index], index));
+    }
+    if (best_.empty()) return NothingFits(layouts.empty());
+    PutSimplestFirst();
+    for (Found& found : best_) Keep(std::move(found.proposal));
+    return std::move(result_);
+  }
+
+ private:
+  struct Found {
+    Proposal proposal;
+    size_t index = 0;  // of the layout
+    auto Key() const { return std::make_tuple(proposal.step, proposal.memory, index); }
+  };
+
+  // Elements of each module's matrices, of which a rank has its part.
+  void CountParameters() {
+    for (const job::Module& module : spec_.modules) {
+      const job::Architecture& a = module.architecture;
+      // A product has 2 FLOPs a row and parameter, and attention has none where nothing attends.
+      double count = plan::LayerCost(module, 0.5, 0).forward * a.layers;
+      if (job::TraitsOf(a).vocabulary()) {
+        const double table = static_cast<double>(a.hidden_size * a.vocabulary);
+        count += a.tied_head ? table : 2 * table;
+      }
+      parameters_.push_back(count);
+    }
+  }
+
+  // Bytes that a rank needs on average whatever the setting.
+  double MemoryBoundOf(const SearchLayout& layout) const {
+    std::vector<double> spans(layout.sizes.size(), 0);
+    const auto bytes = static_cast<double>(plan::BytesOf(spec_.compute));
+    const double wide = std::max(4.0, bytes);
+    for (size_t i = 0; i < spec_.modules.size(); ++i) {
+      const Degrees& degrees = layout.degrees[i];
+      const int32_t cp = space_.open[i] ? 1 : spec_.modules[i].parallel.cp;
+      const double trained = spec_.modules[i].frozen ? 0 : wide + 3 * wide / (degrees.dp * cp);
+      spans[static_cast<size_t>(layout.span_of[i])] +=
+          parameters_[i] / (degrees.tp * degrees.pp) * (bytes + trained);
+    }
+    return *std::max_element(spans.begin(), spans.end());
+  }
+
+  double BoundOf(const SearchLayout& layout) {
+    double bound = std::numeric_limits<double>::infinity();
+    for (const int64_t micro : MicrosOf(spec_, layout, options_))
+      bound = std::min(bound, bounds_.OfLayout(layout, micro));
+    return bound;
+  }
+
+  // A layout whose step is above it is not among the best.
+  double Threshold() const {
+    return best_.size() < options_.best ? std::numeric_limits<double>::infinity()
+                                        : best_.back().proposal.step;
+  }
+
+  bool Fits(const plan::Plan& plan) const {
+    return options_.device_memory == 0 || MemoryOf(plan) <= options_.device_memory;
+  }
+
+  absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& laid, const Setting& setting) {
+    auto plan = plan::MakePlan(WithSetting(laid, setting), cluster_, Epoch{1});
+    if (!plan.ok()) unsound_.Update(plan.status());
+    return plan;
+  }
+
+  // Ways to compute again, those that the job allows.
+  std::vector<std::pair<Recompute, Recompute>> Recomputations() const {
+    constexpr Recompute kAll[] = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
+    std::vector<std::pair<Recompute, Recompute>> all;
+    for (const Recompute language : kAll) {
+      for (const Recompute others : kAll) {
+        if (spec_.modules.size() == 1 && others != language) continue;
+        all.emplace_back(language, others);
+      }
+    }
+    return all;
+  }
+
+  // Of a layout, schedule and micro batch the recomputation that adds least of those that fit.
+  struct Fitting {
+    Setting setting;
+    plan::Plan plan;
+  };
+  std::optional<Fitting> FirstThatFits(const SearchLayout& layout, const job::JobSpec& laid,
+                                       Setting setting) {
+    std::vector<std::pair<double, Setting>> ways;
+    for (const auto& [language, others] : Recomputations()) {
+      setting.language = language;
+      setting.others = others;
+      ways.emplace_back(bounds_.OfSetting(layout, setting), setting);
+    }
+    std::stable_sort(ways.begin(), ways.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (options_.device_memory > 0) {  // what keeps least tells whether any fits
+      setting.language = setting.others = Recompute::kFull;
+      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
+      if (!least.ok()) return std::nullopt;
+      if (!Fits(*least)) {
+        misfits_ = true;
+        return std::nullopt;
+      }
+    }
+    for (auto& [bound, way] : ways) {
+      absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
+      if (plan.ok() && Fits(*plan)) return Fitting{way, *std::move(plan)};
+    }
+    return std::nullopt;
+  }
+
+  // Whether the job could be submitted under the layout.
+  bool IsSound(const SearchLayout& layout, const job::JobSpec& laid) {
+    const Setting setting{.micro = MicrosOf(spec_, layout, options_).back(),
+                          .schedule = SchedulesOf(spec_, layout, options_).front()};
+    const job::JobSpec job = WithSetting(laid, setting);
+    const absl::Status status =
+        job::ReadJobSpec(job::WriteJobSpec(job), job::Purpose::kPlan).status();
+    unsound_.Update(status);
+    return status.ok();
+  }
+
+  absl::Status Look(const SearchLayout& layout, size_t index) {
+    if (options_.device_memory > 0 &&
+        MemoryBoundOf(layout) > static_cast<double>(options_.device_memory)) {
+      ++result_.too_large;
+      return absl::OkStatus();
+    }
+    std::vector<std::pair<double, Setting>> settings;
+    for (const job::Schedule& schedule : SchedulesOf(spec_, layout, options_)) {
+      for (const int64_t micro : MicrosOf(spec_, layout, options_)) {
+        const Setting setting{.micro = micro, .schedule = schedule};
+        if (schedule.encoder_chunks > MicrobatchesOf(spec_, layout, micro).count) continue;
+        settings.emplace_back(bounds_.OfSetting(layout, setting), setting);
+      }
+    }
+    std::stable_sort(settings.begin(), settings.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (settings.empty() || TooSlow(settings.front().first, std::nullopt)) return absl::OkStatus();
+    const job::JobSpec laid = WithLayout(spec_, space_, layout);
+    if (!IsSound(layout, laid)) return absl::OkStatus();
+    std::optional<Found> found;
+    bool fits = false;
+    misfits_ = false;
+    for (const auto& [bound, setting] : settings) {
+      if (TooSlow(bound, found)) break;
+      std::optional<Fitting> fitting = FirstThatFits(layout, laid, setting);
+      if (!fitting.has_value()) continue;
+      fits = true;
+      if (TooSlow(bounds_.OfSetting(layout, fitting->setting), found)) continue;
+      ++result_.simulated;
+      const int64_t memory = MemoryOf(fitting->plan);
+      job::JobSpec spec = fitting->plan.spec;
+      if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
+      ASSIGN_OR_RETURN(Proposal proposal,
+                       Measure(std::move(fitting->plan), options_.profile, options_.items));
+      proposal.memory = memory;
+      proposal.spec = std::move(spec);
+      Found one{std::move(proposal), index};
+      if (!found.has_value() || one.Key() < found->Key()) found = std::move(one);
+    }
+    if (!fits && misfits_) ++result_.too_large;
+    if (found.has_value()) Insert(*std::move(found));
+    return absl::OkStatus();
+  }
+
+  // Whether nothing of that bound can be better than what there is.
+  bool TooSlow(double bound, const std::optional<Found>& found) const {
+    if (!options_.use_bounds) return false;
+    const double least = bound * kRounding;
+    return least > Threshold() || (found.has_value() && least > found->proposal.step);
+  }
+
+  void Insert(Found found) {
+    const auto place =
+        std::upper_bound(best_.begin(), best_.end(), found,
+                         [](const Found& a, const Found& b) { return a.Key() < b.Key(); });
+    best_.insert(place, std::move(found));
+    if (best_.size() > options_.best) best_.pop_back();
+  }
+
+  // Of those that a simulation does not tell from the fastest.
+  void PutSimplestFirst() {
+    const auto parts = [](const Found& found) {
+      int64_t sum = 0;
+      for (const job::Module& module : found.proposal.spec.modules)
+        sum += int64_t{module.parallel.tp} * module.parallel.pp;
+      return sum;
+    };
+    const double nearly = best_.front().proposal.step * kNearlyEqual;
+    const auto end = std::find_if(best_.begin(), best_.end(),
+                                  [&](const Found& found) { return found.proposal.step > nearly; });
+    const auto simplest = std::min_element(
+        best_.begin(), end, [&](const Found& a, const Found& b) { return parts(a) < parts(b); });
+    std::rotate(best_.begin(), simplest, simplest + 1);
+  }
+
+  void Keep(Proposal proposal) {
+    if (!result_.best.empty()) proposal.slower = WhySlower(result_.best.back(), proposal);
+    result_.best.push_back(std::move(proposal));
+  }
+
+  absl::Status NothingFits(bool no_layouts) const {
+    if (no_layouts) {
+      return ViolationsStatus(
+          {{.field = "spec.modules",
+            .rule = absl::StrCat("no layout on ", options_.devices, " devices")}});
+    }
+    if (result_.too_large == 0 && !unsound_.ok()) return unsound_;
+    return ViolationsStatus(
+        {{.field = "spec.modules",
+          .rule = absl::StrCat("none of ", result_.layouts, " layouts on ", options_.devices,
+                               " devices fits the memory of each, ",
+                               plan::FormatBytes(options_.device_memory))}});
+  }
+
+  job::JobSpec spec_;
+  const SearchOptions& options_;
+  const SearchSpace space_;
+  WorkModel model_;
+  SearchBounds bounds_;
+  const plan::Cluster cluster_;
+  std::vector<double> parameters_;  // of each module
+  std::vector<Found> best_;         // in order
+  bool misfits_ = false;            // the layout looked at: some setting does not fit
+  absl::Status unsound_;            // why the first setting that cannot be planned, if any, cannot
+  SearchResult result_;
+};
+
+}  // namespace
+
+absl::StatusOr<SearchResult> SearchLayouts(const job::JobSpec& spec, const SearchOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(spec, options));
+  ASSIGN_OR_RETURN(SearchResult result, Search(spec, options).Run());
+  for (Proposal& proposal : result.best) proposal.spec.data = spec.data;
+  return result;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,85 @@
+// core/schedule/search.h: the layouts under which a job trains fastest.
+//
+// A search looks at every layout of search_space.h, under each with micro batches that are powers
+// of two, the schedules that the layout can have, and recomputation: of a layout, schedule and
+// micro batch the one that computes least again of those that fit. What a setting takes is the
+// simulated step of its plan under the costs of a profile (work_model.h); of steps of many
+// microbatches the first are simulated, and each further one takes as long as the busiest rank
+// works on it. The shortest step wins, of equals the one that needs least memory; but of those
+// within half a percent of it, which no simulation tells apart, the one with the fewest tensor
+// ranks and stages.
+//
+// Settings whose bound is above the last of the best found so far are not planned: the bound is
+// what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
+// step is below. So the answer is that of trying all.
+//
+// What it does not look at: host memory; devices that differ; samples that are shorter than the
+// context. A function of its arguments. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/job/job_spec.h"
+#include "core/schedule/profile.h"
+#include "core/schedule/search_space.h"
+
+namespace phalanx::schedule {
+
+inline constexpr int32_t kSearchDevicesMax = 4096;
+inline constexpr int32_t kSearchModulesMax = 8;
+// Steps that count as equal, as a factor.
+inline constexpr double kNearlyEqual = 1.005;
+
+struct SearchOptions {
+  int32_t devices = 1;        // in [1, kSearchDevicesMax]
+  int32_t node_devices = 8;   // of each node; the last one may have fewer
+  int64_t device_memory = 0;  // bytes of each; 0: not known, which holds anything
+  DeviceProfile profile = NominalProfile();
+  int32_t items = 1;  // images or sounds of a sample
+  size_t best = 10;   // so many layouts at most
+  // Modules whose layout is free; empty: all of them.
+  std::vector<bool> open = {};
+  // Else batch.micro, recomputation and the schedule are free. True: microbatches are no larger
+  // than written, no module computes again less than written, and a schedule that is named and
+  // resources.devices stay.
+  bool keep_written = false;
+  // False: tries everything, for tests.
+  bool use_bounds = true;
+};
+
+// What a step is made of on the rank that works longest, in seconds. They add up to the step.
+struct StepParts {
+  double compute = 0;    // products, attention, memory
+  double recompute = 0;  // activations computed again
+  double tensor = 0;     // tensor ranks exchange rows
+  double waiting = 0;    // for other ranks
+  double update = 0;     // reduction, optimizer and gather, as far as no pass hides them
+};
+
+struct Proposal {
+  // The job under this layout: degrees, ranks and offsets, recomputation, batch.micro, schedule and
+  // resources.devices are chosen, everything else is as it was.
+  job::JobSpec spec;
+  double step = 0;     // seconds
+  double bubble = 0;   // 1 - busy / (ranks x time of all passes)
+  int64_t memory = 0;  // estimated bytes of the rank that needs most
+  StepParts parts;
+  std::string slower;  // why it comes behind the one before it; empty for the first
+};
+
+struct SearchResult {
+  std::vector<Proposal> best;  // the choice, then the others by their steps, one for each layout
+  int64_t layouts = 0;         // that there are
+  int64_t too_large = 0;       // of those that were looked at: no setting fits the memory
+  int64_t simulated = 0;       // settings
+};
+
+// Errors: InvalidArgument with violations: too many modules or devices, modules of unknown shape,
+// no layout at all, or none that fits the memory (spec.modules, with what the smallest needs).
+absl::StatusOr<SearchResult> SearchLayouts(const job::JobSpec& spec, const SearchOptions& options);
+
+}  // namespace phalanx::schedule

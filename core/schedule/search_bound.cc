@@ -1,0 +1,178 @@
+#include "core/schedule/search_bound.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/job/graph.h"
+#include "core/plan/cost.h"
+#include "core/plan/layout.h"
+#include "core/plan/units.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::ScheduleName;
+
+bool DelaysWeights(const job::Schedule& schedule) {
+  return schedule.name == ScheduleName::kZeroBubbleH1 ||
+         schedule.name == ScheduleName::kZeroBubbleV;
+}
+
+}  // namespace
+
+Microbatches MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro) {
+  const int64_t lanes = layout.degrees[static_cast<size_t>(spec.language)].dp;
+  const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
+  const int64_t count = (samples + micro - 1) / micro;
+  return {count, static_cast<double>(samples * lanes) / static_cast<double>(count)};
+}
+
+job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setting& setting) {
+  return std::max(spec.modules[static_cast<size_t>(module)].recompute,
+                  module == spec.language ? setting.language : setting.others);
+}
+
+PartShape SearchBounds::ShapeOf(const SearchLayout& layout, int32_t module, double samples) const {
+  const auto m = static_cast<size_t>(module);
+  const Degrees& degrees = layout.degrees[m];
+  const job::Parallel& written = spec_.modules[m].parallel;
+  const bool open = space_.open[m];
+  return {.module = module,
+          .width = degrees.tp,
+          .sequence = open ? CutsSequences(spec_, degrees.tp) : written.sequence,
+          .rows = model_.RowsOfLane(module, samples, degrees.dp) / (open ? 1 : written.cp)};
+}
+
+double SearchBounds::OfLayout(const SearchLayout& layout, int64_t micro) {
+  const Microbatches batch = MicrobatchesOf(spec_, layout, micro);
+  std::vector<double> spans(layout.sizes.size(), 0);
+  for (size_t i = 0; i < spec_.modules.size(); ++i) {
+    const PartShape shape = ShapeOf(layout, static_cast<int32_t>(i), batch.samples);
+    const auto [total, is_new] = totals_.try_emplace({shape.module, shape.width, shape.rows});
+    if (is_new) total->second = model_.OfModule(shape).total();
+    spans[static_cast<size_t>(layout.span_of[i])] += total->second / layout.degrees[i].pp;
+  }
+  return static_cast<double>(batch.count) * *std::max_element(spans.begin(), spans.end());
+}
+
+std::vector<int32_t> SearchBounds::LayersByFlow(int32_t module, int32_t pp,
+                                                const job::Schedule& schedule) {
+  const job::Module& spec = spec_.modules[static_cast<size_t>(module)];
+  const plan::PartOrder order = {
+      .pp = pp,
+      .chunks = job::ChunksOf(spec_, schedule, module),
+      .path = module == spec_.language && schedule.name == ScheduleName::kZeroBubbleV
+                  ? plan::ChunkPath::kVee
+                  : plan::ChunkPath::kLoop};
+  const bool open = space_.open[static_cast<size_t>(module)];
+  if (open || spec.parallel.layers.empty()) return plan::BalanceLayers(spec, order.count());
+  std::vector<int32_t> layers;
+  for (int32_t flow = 0; flow < order.count(); ++flow) {
+    const int32_t stage = order.StageAt(flow);
+    layers.push_back(
+        static_cast<int32_t>(plan::EvenSplit(spec.parallel.layers[static_cast<size_t>(stage)],
+                                             order.chunks, order.ChunkAt(flow))
+                                 .count));
+  }
+  return layers;
+}
+
+const SearchBounds::Stages& SearchBounds::StagesOf(const SearchLayout& layout, int32_t module,
+                                                   double samples, const Setting& setting) {
+  PartShape shape = ShapeOf(layout, module, samples);
+  shape.recompute = RecomputeOf(spec_, module, setting);
+  const int32_t pp = layout.degrees[static_cast<size_t>(module)].pp;
+  const int32_t chunks = job::ChunksOf(spec_, setting.schedule, module);
+  const bool vee = module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
+  const auto [entry, is_new] =
+      stages_.try_emplace({module, shape.width, pp, chunks, vee, shape.recompute, shape.rows});
+  if (!is_new) return entry->second;
+  const std::vector<int32_t> layers = LayersByFlow(module, pp, setting.schedule);
+  for (size_t flow = 0; flow < layers.size(); ++flow) {
+    shape.layers = layers[flow];
+    shape.first = flow == 0;
+    shape.last = flow + 1 == layers.size();
+    entry->second.push_back(model_.OfPart(shape));
+  }
+  return entry->second;
+}
+
+bool SearchBounds::DefaultOrder(size_t module) const {
+  return space_.open[module] || spec_.modules[module].parallel.order == job::Parallel{}.order;
+}
+
+// Of a microbatch, on the rank of the span that works most.
+double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, double samples,
+                            const Setting& setting) {
+  std::vector<std::vector<double>> works;  // of each module there, by stage
+  bool default_order = true;
+  int32_t runs = 1;  // of ranks on which no stage changes
+  for (size_t i = 0; i < spec_.modules.size(); ++i) {
+    if (layout.span_of[i] != span) continue;
+    const auto module = static_cast<int32_t>(i);
+    const Stages& stages = StagesOf(layout, module, samples, setting);
+    const int32_t pp = layout.degrees[i].pp;
+    const bool vee =
+        module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
+    const plan::PartOrder order = {.pp = pp,
+                                   .chunks = static_cast<int32_t>(stages.size()) / pp,
+                                   .path = vee ? plan::ChunkPath::kVee : plan::ChunkPath::kLoop};
+    std::vector<double>& work = works.emplace_back(static_cast<size_t>(pp), 0.0);
+    for (size_t flow = 0; flow < stages.size(); ++flow)
+      work[static_cast<size_t>(order.StageAt(static_cast<int32_t>(flow)))] += stages[flow].total();
+    default_order &= DefaultOrder(i);
+    runs = std::lcm(runs, pp);
+  }
+  double most = 0, average = 0;
+  for (const std::vector<double>& work : works) {
+    average += std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(work.size());
+    most = std::max(most, *std::max_element(work.begin(), work.end()));
+  }
+  most = std::max(most, average);
+  if (!default_order) return most;
+  for (int32_t run = 0; run < runs; ++run) {
+    double sum = 0;
+    for (const std::vector<double>& work : works)
+      sum += work[static_cast<size_t>(run) * work.size() / static_cast<size_t>(runs)];
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// As core/schedule/bound.h, of the language module alone: the first chunks are what fills.
+double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& batch,
+                                const Setting& setting) {
+  const Stages& stages = StagesOf(layout, spec_.language, batch.samples, setting);
+  const auto pp = static_cast<size_t>(layout.degrees[static_cast<size_t>(spec_.language)].pp);
+  const bool vee = setting.schedule.name == ScheduleName::kZeroBubbleV;
+  const auto count = static_cast<double>(batch.count);
+  double before = 0, chain = stages.front().backward_weight, most = 0;
+  for (size_t stage = 0; stage < pp; ++stage) {
+    double inputs = 0, weights = 0;
+    for (size_t flow = stage; flow < stages.size(); flow += pp) {
+      const size_t turned = flow >= pp && vee ? 2 * pp - 1 - stage : flow;
+      inputs += stages[turned].forward + stages[turned].backward_input;
+      weights += stages[turned].backward_weight;
+    }
+    const double after = chain - stages[stage].backward_weight;
+    const double work = before + count * (inputs + weights);
+    most = std::max(most, DelaysWeights(setting.schedule)
+                              ? std::max(work, before + count * inputs + chain)
+                              : work + std::max(0.0, after));
+    before += stages[stage].forward;
+    chain += stages[stage].backward_input;
+  }
+  return most;
+}
+
+double SearchBounds::OfSetting(const SearchLayout& layout, const Setting& setting) {
+  const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
+  double bound = OfLanguage(layout, batch, setting);
+  for (size_t span = 0; span < layout.sizes.size(); ++span) {
+    const double work = OfSpan(layout, static_cast<int32_t>(span), batch.samples, setting);
+    bound = std::max(bound, static_cast<double>(batch.count) * work);
+  }
+  return bound;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,64 @@
+// core/schedule/search_bound.h: what no step of a layout can beat, without planning it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "core/job/job_spec.h"
+#include "core/schedule/search_space.h"
+#include "core/schedule/work_model.h"
+
+namespace phalanx::schedule {
+
+// What a search varies of one layout.
+struct Setting {
+  int64_t micro = 1;
+  job::Schedule schedule;
+  // Of the language module, and of all others at least.
+  job::Recompute language = job::Recompute::kNone, others = job::Recompute::kNone;
+};
+
+// Microbatches of a step, and samples of each over all language replicas, on average.
+struct Microbatches {
+  int64_t count = 1;
+  double samples = 1;
+};
+Microbatches MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro);
+
+// Recomputation of a module under a setting: at least what the job says.
+job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setting& setting);
+
+// Not thread-safe: it keeps what it has worked out. Keeps references to its arguments.
+class SearchBounds {
+ public:
+  SearchBounds(const job::JobSpec& spec, const SearchSpace& space, WorkModel& model)
+      : spec_(spec), space_(space), model_(model) {}
+
+  // Seconds of a step under any schedule and recomputation: what a rank works on average.
+  double OfLayout(const SearchLayout& layout, int64_t micro);
+  // Under that setting: what each rank works, and the language module's pipeline fills and drains.
+  double OfSetting(const SearchLayout& layout, const Setting& setting);
+
+ private:
+  using Stages = std::vector<PassSeconds>;  // by flow
+
+  PartShape ShapeOf(const SearchLayout& layout, int32_t module, double samples) const;
+  bool DefaultOrder(size_t module) const;
+  std::vector<int32_t> LayersByFlow(int32_t module, int32_t pp, const job::Schedule& schedule);
+  const Stages& StagesOf(const SearchLayout& layout, int32_t module, double samples,
+                         const Setting& setting);
+  double OfSpan(const SearchLayout& layout, int32_t span, double samples, const Setting& setting);
+  double OfLanguage(const SearchLayout& layout, const Microbatches& batch, const Setting& setting);
+
+  const job::JobSpec& spec_;
+  const SearchSpace& space_;
+  WorkModel& model_;
+  std::map<std::tuple<int32_t, int32_t, double>, double> totals_;  // module, tp, rows
+  // module, tp, pp, chunks, whether in a V, recomputation, rows
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool, job::Recompute, double>, Stages>
+      stages_;
+};
+
+}  // namespace phalanx::schedule

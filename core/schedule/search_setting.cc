@@ -1,0 +1,135 @@
+#include "core/schedule/search_setting.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/plan/memory_estimate.h"
+#include "core/schedule/pipeline.h"
+#include "core/schedule/simulator.h"
+#include "core/schedule/work_model.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// Steps of a simulation, about: of longer training steps so many microbatches are simulated, and at
+// least twice as many as there are stages, so that the pipeline has filled.
+constexpr int64_t kWorkEnough = 20'000;
+
+int64_t MicrobatchesToSimulate(const plan::Plan& plan, const Pipeline& pipeline) {
+  int64_t work = 0;  // of a microbatch
+  for (const RankClass& ranks : pipeline.classes) {
+    const auto parts = static_cast<int64_t>(ranks.parts.size());
+    work += 3 * parts * parts;
+  }
+  const int64_t filled = 2 * int64_t{plan.stages};
+  return std::min(plan.microbatches, std::max(filled, kWorkEnough / std::max<int64_t>(1, work)));
+}
+
+PassSeconds OfPartOf(const plan::Plan& plan, const Part& part, WorkModel& model, double samples) {
+  const plan::ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+  const job::Module& spec = plan.module_spec(part.module);
+  PassSeconds pass = model.OfPart(
+      {.module = part.module,
+       .layers = module.layers(part.stage, part.chunk).count,
+       .first = module.IsFirst(part.stage, part.chunk),
+       .last = module.IsLast(part.stage, part.chunk),
+       .width = spec.parallel.tp,
+       .sequence = spec.parallel.sequence,
+       .rows = model.RowsOfLane(part.module, samples, spec.parallel.dp) / spec.parallel.cp,
+       .recompute = spec.recompute});
+  if (!part.trains.any()) pass.backward_input = 0;
+  if (!part.trains.weights) pass.backward_weight = 0;
+  return pass;
+}
+
+// Of one microbatch, of the rank class that works longest, and of all ranks together.
+struct Work {
+  PassSeconds longest;
+  double all = 0;
+  double ranks = 0;
+};
+Work WorkOf(const plan::Plan& plan, const Pipeline& pipeline, WorkModel& model, double samples) {
+  std::vector<PassSeconds> parts;
+  for (const Part& part : pipeline.parts) parts.push_back(OfPartOf(plan, part, model, samples));
+  Work work;
+  for (const RankClass& ranks : pipeline.classes) {
+    PassSeconds here;
+    for (const int32_t part : ranks.parts) here += parts[static_cast<size_t>(part)];
+    if (here.total() > work.longest.total()) work.longest = here;
+    work.all += here.total() * static_cast<double>(ranks.ranks);
+    if (here.total() > 0) work.ranks += static_cast<double>(ranks.ranks);
+  }
+  return work;
+}
+
+std::string Milliseconds(double seconds) { return absl::StrFormat("%.1f ms", seconds * 1e3); }
+
+}  // namespace
+
+job::JobSpec WithSetting(job::JobSpec laid, const Setting& setting) {
+  laid.batch.micro = setting.micro;
+  laid.schedule = setting.schedule;
+  for (size_t i = 0; i < laid.modules.size(); ++i)
+    laid.modules[i].recompute = RecomputeOf(laid, static_cast<int32_t>(i), setting);
+  return laid;
+}
+
+int64_t MemoryOf(const plan::Plan& plan) {
+  int64_t most = 0;
+  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+    most = std::max(most, estimate.total());
+  return most;
+}
+
+absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
+  const CostModel costs = CostFromProfile(plan, profile, items);
+  const Pipeline pipeline = MakePipeline(plan);
+  WorkModel model(plan.spec, profile, items);
+  const Work work = WorkOf(plan, pipeline, model, SamplesOfMicrobatch(plan.spec));
+  const int64_t microbatches = plan.microbatches;
+  plan.microbatches = MicrobatchesToSimulate(plan, pipeline);
+  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, costs));
+  const double rest = static_cast<double>(microbatches - plan.microbatches) * work.longest.total();
+  const auto count = static_cast<double>(microbatches);
+  const double passes = simulation.passes + rest;
+  Proposal proposal;
+  proposal.step = simulation.step + rest;
+  if (passes > 0) proposal.bubble = std::max(0.0, 1 - count * work.all / (work.ranks * passes));
+  StepParts& parts = proposal.parts;
+  parts.recompute = count * work.longest.recompute;
+  parts.tensor = count * work.longest.tensor;
+  parts.compute = count * work.longest.total() - parts.recompute - parts.tensor;
+  parts.waiting = std::max(0.0, passes - count * work.longest.total());
+  parts.update = std::max(0.0, proposal.step - passes);
+  return proposal;
+}
+
+std::string WhySlower(const Proposal& faster, const Proposal& slower) {
+  const StepParts &a = faster.parts, &b = slower.parts;
+  const double more[] = {b.compute - a.compute, b.recompute - a.recompute, b.tensor - a.tensor,
+                         b.waiting - a.waiting, b.update - a.update};
+  if (slower.step <= faster.step) return "is as fast to half a percent, with more ranks or stages";
+  const auto* most = std::max_element(std::begin(more), std::end(more));
+  // Less than what is printed: nothing tells them apart but memory.
+  if (*most < 0.05e-3) return "takes as long, with no less memory";
+  const std::string longer = Milliseconds(*most);
+  switch (most - std::begin(more)) {
+    case 0:
+      return absl::StrCat("its busiest rank computes ", longer, " longer");
+    case 1:
+      return absl::StrCat("computes activations again for ", longer, " more");
+    case 2:
+      return absl::StrCat("tensor ranks exchange rows for ", longer, " more");
+    case 3:
+      return absl::StrFormat("ranks wait %s longer (bubble %.1f %% instead of %.1f %%)", longer,
+                             100 * slower.bubble, 100 * faster.bubble);
+    default:
+      return absl::StrCat("reduction, update and gather take ", longer, " more behind all passes");
+  }
+}
+
+}  // namespace phalanx::schedule

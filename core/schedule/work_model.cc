@@ -1,0 +1,330 @@
+#include "core/schedule/work_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/job/graph.h"
+#include "core/plan/cost.h"
+#include "core/plan/memory_estimate.h"
+#include "core/plan/units.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::TraitsOf;
+
+// What the tensor ranks of a group exchange to have all of `bytes`, summed.
+double AllReduceSeconds(const DeviceProfile& profile, double bytes, int32_t ranks) {
+  if (ranks < 2) return 0;
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  return 2 * LinkSeconds(profile.collective, bytes * others);
+}
+
+bool FeedsTrained(const job::JobSpec& spec, int32_t module) {
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const auto source = static_cast<int32_t>(i);
+    if (source == module || job::ReachedFrom(spec, source).count(module) == 0) continue;
+    if (!spec.modules[i].frozen) return true;
+    for (const job::Edge& edge : spec.edges) {
+      const bool on_the_way =
+          edge.to == module || job::ReachedFrom(spec, edge.to).count(module) > 0;
+      if (edge.from == source && on_the_way && edge.projector && !edge.projector->frozen)
+        return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+PassSeconds& PassSeconds::operator+=(const PassSeconds& other) {
+  forward += other.forward;
+  backward_input += other.backward_input;
+  backward_weight += other.backward_weight;
+  recompute += other.recompute;
+  tensor += other.tensor;
+  return *this;
+}
+
+PassSeconds PassSeconds::operator*(double factor) const {
+  return {forward * factor, backward_input * factor, backward_weight * factor, recompute * factor,
+          tensor * factor};
+}
+
+// Of one tensor rank, the largest share of units of each kind.
+struct WorkModel::Sizes {
+  double hidden = 0, hidden_here = 0, queries = 0, keys = 0, mlp = 0, in = 0;
+
+  Sizes(const job::Architecture& a, const PartShape& part) {
+    const plan::TensorUnits units = plan::TensorUnitsOf(a, part.width, 0);
+    const auto head = static_cast<double>(plan::HeadSize(a));
+    hidden = static_cast<double>(a.hidden_size);
+    hidden_here = part.sequence ? hidden / part.width : hidden;
+    queries = static_cast<double>(units.query_heads.count) * head;
+    keys = static_cast<double>(units.kv_heads.count) * head;
+    mlp = static_cast<double>(std::min(units.mlp_blocks.count * a.block, a.mlp_size));
+    in = TraitsOf(a).gated() ? 2 * mlp : mlp;
+  }
+};
+
+WorkModel::WorkModel(const job::JobSpec& spec, const DeviceProfile& profile, int32_t items)
+    : spec_(spec),
+      profile_(profile),
+      items_(items),
+      bytes_(static_cast<double>(plan::BytesOf(spec.compute))) {
+  for (size_t i = 0; i < spec.modules.size(); ++i)
+    trained_before_.push_back(FeedsTrained(spec, static_cast<int32_t>(i)));
+}
+
+const job::Architecture& WorkModel::ArchitectureOf(int32_t module) const {
+  return spec_.modules[static_cast<size_t>(module)].architecture;
+}
+
+double WorkModel::RowsOfLane(int32_t module, double samples, int32_t lanes) const {
+  const job::Architecture& a = ArchitectureOf(module);
+  const int64_t per_item = job::RowsOfItem(a);
+  const double rows =
+      per_item > 0 ? static_cast<double>(per_item * items_) : static_cast<double>(a.context);
+  // The language module's replicas have as many samples on average, the lanes of others whole ones.
+  if (module == spec_.language) return samples / lanes * rows;
+  return std::ceil(std::ceil(samples) / lanes) * rows;
+}
+
+PassSeconds WorkModel::Products(double rows, double inputs, double outputs) const {
+  const auto seconds = [&](ProductPass pass) {
+    return ProductSeconds(profile_, pass, rows, inputs, outputs);
+  };
+  return {.forward = seconds(ProductPass::kForward),
+          .backward_input = seconds(ProductPass::kInputGradient),
+          .backward_weight = seconds(ProductPass::kWeightGradient)};
+}
+
+WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part) const {
+  const job::Architecture& a = ArchitectureOf(part.module);
+  const Sizes s(a, part);
+  LayerSeconds layer;
+  PassSeconds& pass = layer.pass;
+  pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys);
+  pass += Products(part.rows, s.queries, s.hidden);
+  pass += Products(part.rows, s.hidden, s.in);
+  pass += Products(part.rows, s.mlp, s.hidden);
+  const int64_t item_rows = job::RowsOfItem(a);
+  const auto head = static_cast<double>(plan::HeadSize(a));
+  const AttentionShape shape = {
+      .rows = part.rows,
+      .length = static_cast<double>(item_rows > 0 ? item_rows : a.context),
+      .heads = s.queries / head,
+      .head_size = head,
+      .causal = TraitsOf(a).decoder()};
+  // Residual and norm, twice; rotation of queries and keys; the activation. Every value once.
+  const double norms = 8 * s.hidden_here;
+  const double rotation =
+      TraitsOf(a).positions == job::Positions::kRotary ? 2 * (s.queries + s.keys) : 0;
+  const int launches = rotation > 0 ? 4 : 3;
+  const auto memory = [&](double elements) {
+    return MemorySeconds(profile_, part.rows * elements * bytes_, launches);
+  };
+  const double between =
+      AttentionSeconds(profile_, shape, false) + memory(norms + rotation + s.in + s.mlp);
+  const double exchange = 2 * AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width);
+  pass.forward += between + exchange;
+  pass.backward_input += AttentionSeconds(profile_, shape, true) +
+                         memory(norms + rotation + 2 * s.in + s.mlp) + exchange;
+  pass.tensor = 2 * exchange;
+  layer.selective = between;
+  layer.full = pass.forward;
+  return layer;
+}
+
+const WorkModel::LayerSeconds& WorkModel::OfLayer(const PartShape& part) {
+  const auto [entry, is_new] =
+      layers_.try_emplace({part.module, part.width, part.sequence, part.rows});
+  if (is_new) entry->second = LayerOf(part);
+  return entry->second;
+}
+
+PassSeconds WorkModel::OfEmbedding(const PartShape& part) const {
+  const job::Architecture& a = ArchitectureOf(part.module);
+  const auto hidden = static_cast<double>(a.hidden_size);
+  PassSeconds pass;
+  switch (TraitsOf(a).modality) {
+    case job::Modality::kText:  // rows are read and written; their gradients added to fp32
+      pass.forward = MemorySeconds(profile_, 2 * part.rows * hidden * bytes_, 1);
+      pass.backward_weight = MemorySeconds(profile_, part.rows * hidden * (bytes_ + 8), 1);
+      break;
+    case job::Modality::kImage:
+      pass += Products(part.rows, 3 * static_cast<double>(a.patch_size * a.patch_size), hidden);
+      pass.backward_input = 0;  // nobody asks for the gradient of a pixel
+      break;
+    case job::Modality::kSound:
+      pass += Products(2 * part.rows, 3 * static_cast<double>(a.mel_bins), hidden);
+      pass.backward_input = 0;
+      pass += Products(part.rows, 3 * hidden, hidden);
+      break;
+    case job::Modality::kNone:
+      break;
+  }
+  return pass * (1.0 / part.width);
+}
+
+PassSeconds WorkModel::OfHead(const PartShape& part) const {
+  const job::Architecture& a = ArchitectureOf(part.module);
+  const auto hidden = static_cast<double>(a.hidden_size);
+  const bool feeds = std::any_of(spec_.edges.begin(), spec_.edges.end(),
+                                 [&](const auto& edge) { return edge.from == part.module; });
+  PassSeconds pass;
+  switch (TraitsOf(a).head) {
+    case job::HeadKind::kVocabulary: {
+      if (part.module != spec_.language) break;
+      const auto columns = static_cast<double>(
+          plan::TensorUnitsOf(a, part.width, 0).vocabulary_blocks.count * a.block);
+      pass = Products(part.rows, hidden, columns);
+      // Logits are read, and their gradient is written in their place.
+      pass.forward += MemorySeconds(profile_, 2 * part.rows * columns * bytes_, 1);
+      break;
+    }
+    case job::HeadKind::kPrediction:
+      if (!feeds) pass = Products(part.rows, hidden, hidden) * (1.0 / part.width);
+      break;
+    case job::HeadKind::kNone:
+      break;
+  }
+  return pass;
+}
+
+PassSeconds WorkModel::OfProjectors(const PartShape& part) const {
+  const auto m = static_cast<size_t>(part.module);
+  const bool layers_back = trained_before_[m] || !spec_.modules[m].frozen;
+  PassSeconds all;
+  for (const job::Edge& edge : spec_.edges) {
+    if (edge.from != part.module || !edge.projector.has_value()) continue;
+    const job::Architecture& from = spec_.modules[m].architecture;
+    const int64_t blocks = plan::BlockCount(edge.projector->hidden_size, from.block);
+    const auto inner =
+        static_cast<double>(plan::EvenSplit(blocks, part.width, 0).count * from.block);
+    PassSeconds first = Products(part.rows, static_cast<double>(from.hidden_size), inner);
+    PassSeconds second =
+        Products(part.rows, inner, static_cast<double>(ArchitectureOf(edge.to).hidden_size));
+    if (!layers_back) first.backward_input = 0;
+    if (!layers_back && edge.projector->frozen) second.backward_input = 0;
+    if (edge.projector->frozen) first.backward_weight = second.backward_weight = 0;
+    all += first;
+    all += second;
+  }
+  return all;
+}
+
+PassSeconds WorkModel::OfPart(const PartShape& part) {
+  if (part.rows <= 0) return {};
+  const auto m = static_cast<size_t>(part.module);
+  const bool frozen = spec_.modules[m].frozen;
+  const LayerSeconds& layer = OfLayer(part);
+  PassSeconds pass = layer.pass * part.layers;
+  if (part.first) pass += OfEmbedding(part);
+  if (part.last) pass += OfHead(part);
+  if (frozen) pass.backward_weight = 0;
+  if (frozen && !trained_before_[m]) {
+    pass.backward_input = 0;
+    pass.tensor /= 2;
+  } else {
+    const double again = part.recompute == job::Recompute::kFull        ? layer.full
+                         : part.recompute == job::Recompute::kSelective ? layer.selective
+                                                                        : 0;
+    pass.recompute = again * part.layers;
+    pass.backward_input += pass.recompute;
+  }
+  if (part.last) pass += OfProjectors(part);
+  return pass;
+}
+
+PassSeconds WorkModel::OfModule(PartShape part) {
+  part.layers = ArchitectureOf(part.module).layers;
+  part.first = part.last = true;
+  return OfPart(part);
+}
+
+double SamplesOfMicrobatch(const job::JobSpec& spec) {
+  const int64_t lanes = spec.modules[static_cast<size_t>(spec.language)].parallel.dp;
+  const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
+  return static_cast<double>(samples * lanes) / static_cast<double>(job::MicrobatchesOf(spec));
+}
+
+namespace {
+
+bool OnOneNode(const plan::Plan& plan, const plan::RankList& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](Rank rank) { return plan.NodeOf(rank) == plan.NodeOf(ranks.front()); });
+}
+
+// Between those ranks: of `within` a node, or of the network.
+const LinkRate& RateOf(const plan::Plan& plan, const DeviceProfile& profile,
+                       const plan::RankList& ranks, const LinkRate& within) {
+  return profile.network.has_value() && !OnOneNode(plan, ranks) ? *profile.network : within;
+}
+
+// Both ends of each message are one rank.
+bool StaysOnRanks(const plan::Plan& plan, const plan::Link& link) {
+  const auto grid = [&](int32_t module) {
+    const job::Module& spec = plan.module_spec(module);
+    return std::make_tuple(spec.offset, spec.parallel.tp, spec.parallel.cp, spec.parallel.dp,
+                           spec.parallel.pp, spec.parallel.order);
+  };
+  return grid(link.from.module) == grid(link.to.module) && link.from.stage == link.to.stage;
+}
+
+double MessageSeconds(const plan::Plan& plan, const DeviceProfile& profile, const WorkModel& model,
+                      const plan::Link& link, double samples) {
+  if (StaysOnRanks(plan, link)) return 0;
+  const job::Parallel& from = plan.parallel(link.from.module);
+  const job::Parallel& to = plan.parallel(link.to.module);
+  const auto hidden =
+      static_cast<double>(plan.module_spec(link.to.module).architecture.hidden_size);
+  const auto per_rank = [&](const job::Parallel& end) {
+    return model.RowsOfLane(link.from.module, samples, end.dp) / (end.tp * end.cp);
+  };
+  const double rows = std::max(per_rank(from), per_rank(to));
+  plan::RankList ends = plan.TensorGroup(link.from.module, 0, link.from.stage);
+  for (const Rank rank : plan.TensorGroup(link.to.module, 0, link.to.stage)) ends.push_back(rank);
+  return LinkSeconds(RateOf(plan, profile, ends, profile.message),
+                     rows * hidden * static_cast<double>(plan::BytesOf(plan.spec.compute)));
+}
+
+}  // namespace
+
+CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items) {
+  WorkModel model(plan.spec, profile, items);
+  const double samples = SamplesOfMicrobatch(plan.spec);
+  CostModel costs;
+  for (const plan::ModulePlan& module : plan.modules) {
+    std::vector<PartCost>& parts = costs.parts.emplace_back();
+    const job::Module& spec = plan.module_spec(module.index);
+    const double rows =
+        model.RowsOfLane(module.index, samples, spec.parallel.dp) / spec.parallel.cp;
+    for (int32_t stage = 0; stage < module.pp(); ++stage) {
+      const plan::RankList group = plan.DataGroups(module.index, stage).front();
+      const LinkRate& link = RateOf(plan, profile, group, profile.collective);
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+        const PassSeconds pass = model.OfPart({.module = module.index,
+                                               .layers = module.layers(stage, chunk).count,
+                                               .first = module.IsFirst(stage, chunk),
+                                               .last = module.IsLast(stage, chunk),
+                                               .width = spec.parallel.tp,
+                                               .sequence = spec.parallel.sequence,
+                                               .rows = rows,
+                                               .recompute = spec.recompute});
+        const plan::UpdateBytes bytes = plan::UpdateCost(plan, {module.index, stage, chunk});
+        parts.push_back({.forward = pass.forward,
+                         .backward_input = pass.backward_input,
+                         .backward_weight = pass.backward_weight,
+                         .reduce = LinkSeconds(link, bytes.reduced),
+                         .update = bytes.updated / profile.update_bytes_per_second,
+                         .gather = LinkSeconds(link, bytes.gathered)});
+      }
+    }
+  }
+  for (const plan::Link& link : plan.links)
+    costs.link_messages.push_back(MessageSeconds(plan, profile, model, link, samples));
+  return costs;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,89 @@
+// core/schedule/work_model.h: what the passes of a plan take on a kind of device.
+//
+// A layer is its products, its attention, its passes over memory and, of several tensor ranks, what
+// they exchange: as much as two all-reduces of its rows each way, none of it hidden. Rows of a
+// decoder are full contexts; an encoder gets so many items a sample, and where a microbatch does
+// not divide by its lanes, the lane with most of it counts. Recomputation is part of the backward
+// pass: `full` runs the layer again, `selective` its attention and its passes over memory. Between
+// nodes, updates and messages go at the rate of the network where the profile has one. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "core/job/job_spec.h"
+#include "core/plan/plan.h"
+#include "core/schedule/cost_model.h"
+#include "core/schedule/profile.h"
+
+namespace phalanx::schedule {
+
+// Seconds of one microbatch on one tensor rank, and what of them is recomputation and exchange
+// between tensor ranks.
+struct PassSeconds {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+  double recompute = 0, tensor = 0;
+  double total() const { return forward + backward_input + backward_weight; }
+  PassSeconds& operator+=(const PassSeconds& other);
+  PassSeconds operator*(double factor) const;
+};
+
+// What a pipeline part has of its module.
+struct PartShape {
+  int32_t module = 0;
+  int32_t layers = 0;
+  bool first = false, last = false;  // of the module's parts
+  int32_t width = 1;                 // tensor ranks
+  bool sequence = false;             // Parallel::sequence
+  double rows = 0;                   // of a microbatch
+  job::Recompute recompute = job::Recompute::kNone;
+};
+
+// Not thread-safe: it keeps what it has worked out.
+class WorkModel {
+ public:
+  // `items`: images or sounds of a sample, for each encoder that reads their kind. What the
+  // modules' layouts are in `spec` does not matter. Keeps references to both.
+  // Every module must be of a known family.
+  WorkModel(const job::JobSpec& spec, const DeviceProfile& profile, int32_t items);
+
+  PassSeconds OfPart(const PartShape& part);
+  // Of all layers and both ends, on one rank.
+  PassSeconds OfModule(PartShape part);
+
+  // Rows of a microbatch on one lane of a module that has `lanes`, of `samples` samples over all.
+  double RowsOfLane(int32_t module, double samples, int32_t lanes) const;
+
+ private:
+  // Of one layer, without recomputation, and what that adds.
+  struct LayerSeconds {
+    PassSeconds pass;
+    double selective = 0, full = 0;
+  };
+  struct Sizes;
+
+  const LayerSeconds& OfLayer(const PartShape& part);
+  LayerSeconds LayerOf(const PartShape& part) const;
+  PassSeconds Products(double rows, double inputs, double outputs) const;
+  PassSeconds OfEmbedding(const PartShape& part) const;
+  PassSeconds OfHead(const PartShape& part) const;
+  PassSeconds OfProjectors(const PartShape& part) const;
+  const job::Architecture& ArchitectureOf(int32_t module) const;
+
+  const job::JobSpec& spec_;
+  const DeviceProfile& profile_;
+  const int32_t items_;
+  const double bytes_;                // of one element
+  std::vector<bool> trained_before_;  // of each module: something that feeds it trains
+  std::map<std::tuple<int32_t, int32_t, bool, double>, LayerSeconds> layers_;
+};
+
+// Samples of a microbatch over all language replicas: as many in each, on average.
+double SamplesOfMicrobatch(const job::JobSpec& spec);
+
+// Of a healthy plan, all of whose modules are of known families.
+CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items);
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,128 @@
+#include "core/schedule/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "core/base/violation.h"
+#include "core/schedule/built_in_profiles.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kText[] = R"({
+  "version": 1, "name": "x1",
+  "measured": {"device": "X1", "software": "s", "driver": "550.1", "power_limit_watts": 300,
+               "temperature_celsius": 60, "clock_mhz": 1400, "source": "here"},
+  "products": [
+    {"rows": 1024, "inputs": 64, "outputs": 64, "forward": 1e-3, "input_gradient": 2e-3,
+     "weight_gradient": 3e-3},
+    {"rows": 1024, "inputs": 4096, "outputs": 4096, "forward": 1e-1, "input_gradient": 2e-1,
+     "weight_gradient": 3e-1}],
+  "attention": [
+    {"rows": 1024, "length": 512, "heads": 8, "head_size": 64, "causal": true, "forward": 1e-3,
+     "backward": 4e-3},
+    {"rows": 1024, "length": 512, "heads": 8, "head_size": 64, "causal": false, "forward": 3e-3,
+     "backward": 5e-3}],
+  "memory_bytes_per_second": 1e9, "update_bytes_per_second": 2e9, "launch": 1e-5,
+  "message": {"bytes_per_second": 1e8, "latency": 1e-4},
+  "collective": {"bytes_per_second": 2e8, "latency": 0},
+  "network": null
+})";
+
+DeviceProfile Read(const std::string& text = kText) {
+  auto profile = ReadProfile(text);
+  EXPECT_TRUE(profile.ok()) << profile.status();
+  return profile.ok() ? *std::move(profile) : NominalProfile();
+}
+
+std::vector<std::string> Wrong(const std::string& from, const std::string& to) {
+  std::vector<std::string> lines;
+  const std::string text = absl::StrReplaceAll(kText, {{from, to}});
+  EXPECT_NE(text, kText) << from;
+  for (const Violation& violation : ViolationsOf(ReadProfile(text).status()))
+    lines.push_back(ToString(violation));
+  return lines;
+}
+
+TEST(ProfileTest, Read_IsWhatIsWritten) {
+  const DeviceProfile profile = Read();
+  EXPECT_EQ(profile.name, "x1");
+  EXPECT_EQ(profile.measured.driver, "550.1");
+  EXPECT_EQ(profile.measured.power_limit_watts, 300);
+  EXPECT_EQ(profile.products.size(), 2u);
+  EXPECT_EQ(profile.message.latency, 1e-4);
+  EXPECT_FALSE(profile.network.has_value());
+}
+
+TEST(ProfileTest, Read_NamesFieldValueAndRule) {
+  EXPECT_THAT(Wrong(R"("version": 1)", R"("version": 2)"),
+              ElementsAre("version: 2: this build reads profiles of version 1"));
+  EXPECT_THAT(Wrong("\"forward\": 1e-1", "\"forward\": -1"),
+              ElementsAre("products[1].forward: -1: must be a number above 0"));
+  EXPECT_THAT(Wrong("\"launch\": 1e-5", "\"launch\": \"fast\""),
+              ElementsAre("launch: fast: must be a number of at least 0"));
+  EXPECT_THAT(Wrong("\"causal\": false", "\"causal\": 0"),
+              ElementsAre("attention[1].causal: 0: must be true or false"));
+  EXPECT_THAT(Wrong("\"network\": null", "\"net\": null"),
+              ElementsAre("network: is required; null: not measured", "net: unknown field"));
+  EXPECT_THAT(Wrong("\"driver\": \"550.1\"", "\"driver\": 550"),
+              ElementsAre("measured.driver: 550: must be a text"));
+}
+
+TEST(ProfileTest, Read_TellsAllAtOnce) {
+  const auto status = ReadProfile(R"({"version": 1, "name": "x"})").status();
+  EXPECT_EQ(ViolationsOf(status).size(), 9u) << status;
+  EXPECT_FALSE(ReadProfile("{").ok());
+  EXPECT_FALSE(ReadProfile("[]").ok());
+}
+
+TEST(ProfileTest, Product_GoesAtTheRateOfTheNearestShape) {
+  const DeviceProfile profile = Read();
+  const auto seconds = [&](ProductPass pass, double rows, double inputs, double outputs) {
+    return ProductSeconds(profile, pass, rows, inputs, outputs) - profile.launch;
+  };
+  EXPECT_DOUBLE_EQ(seconds(ProductPass::kForward, 1024, 64, 64), 1e-3);
+  EXPECT_NEAR(seconds(ProductPass::kInputGradient, 1024, 128, 64), 4e-3, 1e-15);
+  EXPECT_NEAR(seconds(ProductPass::kWeightGradient, 1024, 2048, 4096), 1.5e-1, 1e-12);
+  EXPECT_EQ(ProductSeconds(profile, ProductPass::kForward, 0, 64, 64), 0);
+}
+
+TEST(ProfileTest, Attention_GoesAtTheRateOfItsMask) {
+  const DeviceProfile profile = Read();
+  AttentionShape shape{.rows = 2048, .length = 512, .heads = 8, .head_size = 64, .causal = true};
+  EXPECT_NEAR(AttentionSeconds(profile, shape, false) - profile.launch, 2e-3, 1e-12);
+  shape.causal = false;
+  EXPECT_NEAR(AttentionSeconds(profile, shape, true) - profile.launch, 10e-3, 1e-12);
+}
+
+TEST(ProfileTest, BuiltIn_AllAreSoundAndHaveNamesOfTheirOwn) {
+  const std::vector<std::string> names = ProfileNames();
+  EXPECT_EQ(names.size(), BuiltInProfiles().size() + 1);
+  EXPECT_THAT(names, Contains("h200"));
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  for (const absl::string_view text : BuiltInProfiles()) {
+    const auto profile = ReadProfile(text);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_THAT(profile->measured.source, Not(IsEmpty()));
+  }
+}
+
+TEST(ProfileTest, Find_UnknownKind_NamesThoseThatThereAre) {
+  EXPECT_EQ(FindProfile("nominal")->name, "nominal");
+  EXPECT_THAT(std::string(FindProfile("h300").status().message()),
+              HasSubstr("there is no profile of devices \"h300\"; there are nominal, h200"));
+}
+
+}  // namespace
+}  // namespace phalanx::schedule

@@ -1,0 +1,252 @@
+#include "core/schedule/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/violation.h"
+#include "core/job/job_reader.h"
+#include "core/plan/memory_estimate.h"
+#include "core/schedule/admission.h"
+#include "core/schedule/simulator.h"
+#include "core/schedule/work_model.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::ScheduleName;
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+job::JobSpec Decoder(int64_t global = 8) {
+  return AJob().Module("language", Llama({.layers = 4})).Batch(global, 1);
+}
+job::JobSpec WithEncoder(int64_t global = 8) {
+  return AJob()
+      .Module("vision", ClipVision())
+      .Module("language", Llama({.layers = 4}))
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(global, 1);
+}
+// As large as real ones.
+job::JobSpec LargeWithEncoder() {
+  AJob job;
+  job.Module("vision", ClipVision({.hidden_size = 1024,
+                                   .layers = 24,
+                                   .heads = 16,
+                                   .mlp_size = 4096,
+                                   .block = 128,
+                                   .image_size = 336,
+                                   .patch_size = 14}))
+      .Module("language", Llama({.hidden_size = 4096,
+                                 .layers = 18,
+                                 .heads = 32,
+                                 .kv_heads = 8,
+                                 .mlp_size = 14336,
+                                 .block = 128,
+                                 .vocabulary = 128256,
+                                 .context = 4096}))
+      .Edge("vision", "language", {.projector = 4096})
+      .Batch(16, 1)
+      .Compute(job::Precision::kBf16);
+  job.spec().resources.device = job::DeviceKind::kGpu;
+  return job;
+}
+
+SearchResult Search(const job::JobSpec& spec, const SearchOptions& options) {
+  auto result = SearchLayouts(spec, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : SearchResult{};
+}
+
+DeviceProfile H200() { return *FindProfile("h200"); }
+
+// The modules' degrees and offsets, which tell layouts apart.
+std::string Shape(const job::JobSpec& spec) {
+  std::string text;
+  for (const job::Module& module : spec.modules) {
+    const job::Parallel& p = module.parallel;
+    absl::StrAppend(&text, module.offset, "+", p.ranks, " tp", p.tp, " pp", p.pp, " dp", p.dp,
+                    "; ");
+  }
+  return text;
+}
+
+double StepOf(const job::JobSpec& spec, const DeviceProfile& profile, int32_t items = 1) {
+  const plan::Plan plan = PlanOf(spec);
+  const auto simulation = SimulatePlan(plan, CostFromProfile(plan, profile, items));
+  EXPECT_TRUE(simulation.ok());
+  return simulation->step;
+}
+
+TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
+  for (const job::JobSpec& spec : {Decoder(), Decoder(6), WithEncoder()}) {
+    for (const int32_t devices : {1, 2, 3, 4, 6}) {
+      for (const DeviceProfile& profile : {NominalProfile(), H200()}) {
+        SearchOptions options{.devices = devices, .profile = profile};
+        const SearchResult quick = Search(spec, options);
+        options.use_bounds = false;
+        const SearchResult all = Search(spec, options);
+        ASSERT_EQ(quick.best.size(), all.best.size());
+        EXPECT_EQ(quick.layouts, all.layouts);
+        EXPECT_LE(quick.simulated, all.simulated);
+        for (size_t i = 0; i < all.best.size(); ++i) {
+          EXPECT_EQ(quick.best[i].step, all.best[i].step) << devices << " " << i;
+          EXPECT_EQ(Shape(quick.best[i].spec), Shape(all.best[i].spec)) << devices << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// Written without anything that the search uses to find its way.
+TEST(SearchTest, Search_OneModule_IsNoSlowerThanAnythingThatCanBePlanned) {
+  const DeviceProfile profile = H200();
+  for (const int32_t devices : {2, 3, 4}) {
+    const SearchResult found = Search(Decoder(), {.devices = devices, .profile = profile});
+    double least = 1e9;
+    for (int32_t tp = 1; tp <= devices; ++tp) {
+      for (int32_t pp = 1; pp <= 4 && tp * pp <= devices; ++pp) {
+        if (devices % (tp * pp) != 0) continue;
+        for (const int64_t micro : {1, 2, 4, 8}) {
+          for (const ScheduleName name :
+               {ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1, ScheduleName::kZeroBubbleV}) {
+            AJob job;
+            job.Module("language", Llama({.layers = 4}),
+                       {.tp = tp, .dp = devices / tp / pp, .pp = pp})
+                .Batch(8, micro)
+                .Schedule(name);
+            const bool vee = name == ScheduleName::kZeroBubbleV;
+            if ((vee && (pp < 2 || 2 * pp > 4)) || micro > 8 * tp * pp / devices) continue;
+            least = std::min(least, StepOf(job, profile));
+          }
+        }
+      }
+    }
+    EXPECT_LE(found.best.front().step, least * kNearlyEqual) << devices;
+  }
+}
+
+TEST(SearchTest, Search_StepOfAProposal_IsThatOfItsPlan) {
+  for (const job::JobSpec& spec : {Decoder(), WithEncoder()}) {
+    for (const Proposal& proposal : Search(spec, {.devices = 4, .profile = H200()}).best) {
+      EXPECT_NEAR(StepOf(proposal.spec, H200()), proposal.step, proposal.step * 1e-9)
+          << Shape(proposal.spec);
+      const StepParts& parts = proposal.parts;
+      EXPECT_NEAR(parts.compute + parts.recompute + parts.tensor + parts.waiting + parts.update,
+                  proposal.step, proposal.step * 1e-9);
+    }
+  }
+}
+
+TEST(SearchTest, Search_Proposals_AreSortedDifferentAndCanBeSubmitted) {
+  const SearchResult found = Search(WithEncoder(), {.devices = 4});
+  std::set<std::string> shapes;
+  ASSERT_EQ(found.best.size(), 10u);
+  EXPECT_TRUE(std::is_sorted(found.best.begin() + 1, found.best.end(),
+                             [](const auto& a, const auto& b) { return a.step < b.step; }));
+  EXPECT_LE(found.best[0].step, found.best[1].step * kNearlyEqual);
+  for (const Proposal& proposal : found.best) {
+    EXPECT_EQ(proposal.slower.empty(), &proposal == &found.best.front());
+    EXPECT_TRUE(shapes.insert(Shape(proposal.spec)).second);
+    EXPECT_LE(proposal.spec.World(), 4);
+    const auto read = job::ReadJobSpec(job::WriteJobSpec(proposal.spec), job::Purpose::kPlan);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(job::ActedText(read->spec), job::ActedText(proposal.spec));
+    EXPECT_TRUE(AdmitJob(proposal.spec, plan::MakeCluster(1, 4), {}, Epoch{1}).ok());
+  }
+}
+
+TEST(SearchTest, Search_TwiceTheSame) {
+  const SearchOptions options{.devices = 6, .profile = H200()};
+  const SearchResult a = Search(WithEncoder(), options), b = Search(WithEncoder(), options);
+  ASSERT_EQ(a.best.size(), b.best.size());
+  for (size_t i = 0; i < a.best.size(); ++i) {
+    EXPECT_EQ(a.best[i].step, b.best[i].step);
+    EXPECT_EQ(job::ActedText(a.best[i].spec), job::ActedText(b.best[i].spec));
+  }
+}
+
+TEST(SearchTest, Search_EncoderAndDecoderOnAFewLargeDevices_PutsBothInDataParallelOnAll) {
+  const SearchResult found =
+      Search(LargeWithEncoder(),
+             {.devices = 4, .device_memory = int64_t{141} << 30, .profile = H200(), .items = 4});
+  EXPECT_EQ(Shape(found.best.front().spec), "0+4 tp1 pp1 dp4; 0+4 tp1 pp1 dp4; ");
+  for (const Proposal& proposal : found.best) {
+    EXPECT_LE(proposal.memory, int64_t{141} << 30);
+    int64_t most = 0;
+    for (const auto& estimate : plan::EstimateMemory(PlanOf(proposal.spec)))
+      most = std::max(most, estimate.total());
+    EXPECT_EQ(proposal.memory, most);
+  }
+}
+
+TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
+  const SearchOptions large{.devices = 4, .profile = H200(), .items = 4};
+  SearchOptions small = large;
+  small.device_memory = int64_t{60} << 30;
+  const SearchResult a = Search(LargeWithEncoder(), large), b = Search(LargeWithEncoder(), small);
+  EXPECT_GT(a.best.front().memory, small.device_memory);
+  EXPECT_LE(b.best.front().memory, small.device_memory);
+  EXPECT_GT(b.best.front().step, a.best.front().step);
+}
+
+TEST(SearchTest, Search_NothingFits_SaysSo) {
+  const auto result =
+      SearchLayouts(LargeWithEncoder(), {.devices = 2, .device_memory = int64_t{8} << 30});
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("layouts on 2 devices fits the memory of each, 8.0 GiB"));
+}
+
+TEST(SearchTest, Search_UnknownShape_IsRefused) {
+  const auto result = SearchLayouts(
+      AJob().Module("language", support::NoArchitecture(4)).Batch(4, 1), {.devices = 2});
+  EXPECT_EQ(ViolationsOf(result.status()).front().field, "spec.modules[0].architecture");
+}
+
+TEST(SearchTest, Search_WrittenModules_KeepTheirLayout) {
+  job::JobSpec spec = WithEncoder();
+  spec.modules[0].parallel.ranks = spec.modules[0].parallel.dp = 2;
+  spec.modules[0].parallel.expt_dp = 2;
+  spec.batch.micro = 2;
+  spec.modules[1].recompute = job::Recompute::kSelective;
+  for (const Proposal& proposal :
+       Search(spec, {.devices = 4, .open = {false, true}, .keep_written = true}).best) {
+    EXPECT_EQ(proposal.spec.modules[0].parallel.dp, 2);
+    EXPECT_EQ(proposal.spec.modules[0].parallel.tp, 1);
+    EXPECT_LE(proposal.spec.batch.micro, 2);
+    EXPECT_GE(proposal.spec.modules[1].recompute, job::Recompute::kSelective);
+  }
+}
+
+TEST(SearchTest, Search_TensorGroups_StayWithinANode) {
+  const SearchResult found = Search(Decoder(), {.devices = 8, .node_devices = 2, .best = 1000});
+  EXPECT_THAT(found.best.size(), Gt(4u));
+  for (const Proposal& proposal : found.best) EXPECT_LE(proposal.spec.modules[0].parallel.tp, 2);
+}
+
+TEST(SearchTest, Search_Reasons_SayWhereTheTimeGoes) {
+  const SearchResult found =
+      Search(LargeWithEncoder(), {.devices = 4, .profile = H200(), .items = 4, .best = 100});
+  bool waits = false, exchanges = false;
+  for (const Proposal& proposal : found.best) {
+    waits |= proposal.slower.find("ranks wait") == 0;
+    exchanges |= proposal.slower.find("tensor ranks exchange") == 0;
+    EXPECT_THAT(proposal.slower, Not(HasSubstr("-")));
+  }
+  EXPECT_TRUE(waits);
+  EXPECT_TRUE(exchanges);
+}
+
+}  // namespace
+}  // namespace phalanx::schedule

@@ -1,0 +1,78 @@
+#include "core/wire/search_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/job/json.h"
+#include "core/wire/job_yaml.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
+
+namespace phalanx::wire {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
+
+schedule::SearchResult Search(const job::JobSpec& spec, const schedule::SearchOptions& options) {
+  auto result = schedule::SearchLayouts(spec, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return *std::move(result);
+}
+
+TEST(SearchTextTest, JobFile_OfEachProposal_IsItsJob) {
+  const std::string text = support::ReadFile(kExample);
+  const auto read = ReadJobFile(text, job::Purpose::kSubmit);
+  ASSERT_TRUE(read.ok()) << read.status();
+  for (const auto& proposal : Search(read->spec, {.devices = 6, .best = 50}).best) {
+    const auto written = WithLayoutOf(text, proposal.spec, {});
+    ASSERT_TRUE(written.ok()) << written.status();
+    const auto again = ReadJobFile(*written, job::Purpose::kSubmit);
+    ASSERT_TRUE(again.ok()) << again.status() << *written;
+    EXPECT_EQ(EmitYaml(job::WriteJobSpec(again->spec)), EmitYaml(job::WriteJobSpec(proposal.spec)));
+  }
+}
+
+TEST(SearchTextTest, JobFile_KeepsWhatIsNotOfTheLayout) {
+  const std::string text = support::ReadFile(kExample);
+  const auto read = ReadJobFile(text, job::Purpose::kSubmit);
+  const auto written = WithLayoutOf(text, Search(read->spec, {.devices = 2}).best.front().spec, {});
+  ASSERT_TRUE(written.ok());
+  EXPECT_THAT(*written, HasSubstr("name: emoji-captions"));
+  EXPECT_THAT(*written, HasSubstr("devices: 2"));
+}
+
+TEST(SearchTextTest, Json_HasEveryProposal) {
+  const auto read = ReadJobFile(support::ReadFile(kExample), job::Purpose::kSubmit);
+  const schedule::SearchOptions options{.devices = 4, .device_memory = 1 << 30, .best = 3};
+  const auto result = Search(read->spec, options);
+  const std::string text = SearchJson(result, options);
+  const auto tree = job::ParseJson(text, 10'000);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  EXPECT_EQ(EmitYaml(*tree).find("kind: PlanSearch") != std::string::npos, true) << text;
+  for (const char* key : {"\"step\"", "\"memory\"", "\"bubble\"", "\"slower\"", "\"parts\"",
+                          "\"device_memory\": 1073741824", "\"devices\": 4"}) {
+    EXPECT_THAT(text, HasSubstr(key));
+  }
+}
+
+TEST(SearchTextTest, Table_NamesLayoutsAndReasons) {
+  const auto read = ReadJobFile(support::ReadFile(kExample), job::Purpose::kSubmit);
+  schedule::SearchOptions options{.devices = 4, .best = 3};
+  const auto result = Search(read->spec, options);
+  const std::string text = SearchTable(result, options);
+  EXPECT_THAT(text, HasSubstr("4 devices of kind nominal; 1 item a sample; "));
+  EXPECT_THAT(text, HasSubstr("    " + LayoutText(result.best[0].spec) + "\n"));
+  EXPECT_THAT(text, HasSubstr("    slower than 2: " + result.best[2].slower + "\n"));
+  EXPECT_THAT(text, Not(HasSubstr("links between nodes")));
+  options.devices = 16;
+  options.node_devices = 4;
+  EXPECT_THAT(SearchTable(result, options), HasSubstr("links between nodes"));
+}
+
+}  // namespace
+}  // namespace phalanx::wire
