@@ -49,12 +49,15 @@ absl::StatusOr<std::string> FolderOf(const std::string& where) {
   const std::filesystem::file_status there = std::filesystem::status(where, ignored);
   if (std::filesystem::is_directory(there)) return AbsolutePath(where);
   if (std::filesystem::is_other(there)) {  // reading a pipe would wait for its other end
-    return absl::NotFoundError(absl::StrCat(where, ": is no folder and no regular file"));
+    return absl::NotFoundError(absl::StrCat(
+        where, ": is no folder and no regular file; name a folder of checkpoints, or a job file"));
   }
   ASSIGN_OR_RETURN(const JobFile file, LoadJobFile(where, job::Purpose::kPlan));
   if (!file.job.spec.checkpoint.has_value()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(where, ": spec.checkpoint is not written: the job has no checkpoints"));
+        absl::StrCat(where,
+                     ": spec.checkpoint is not written: the job has no checkpoints; name "
+                     "a folder that has some"));
   }
   const std::filesystem::path directory(file.document.directory());
   return AbsolutePath((directory / file.job.spec.checkpoint->directory).string());
@@ -154,7 +157,8 @@ int PrintVerified(const std::string& path, const Manifest& manifest,
   }
   for (const std::string& line : damage) io.talk << "error: " << TerminalText(line) << "\n";
   if (!damage.empty()) {
-    io.talk << TerminalText(path) << " is damaged\n";
+    io.talk << TerminalText(path)
+            << " is damaged; phalanx checkpoints list shows others in its folder\n";
   } else if (format == Format::kName) {
     io.out << path << "\n";
   } else {

@@ -60,7 +60,9 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::str
   int error = 0;
   const ssize_t got = pid > 0 ? read(fds[0], &error, sizeof(error)) : 0;
   close(fds[0]);
-  if (pid < 0) return absl::ResourceExhaustedError("cannot make a process");
+  if (pid < 0)
+    return absl::ResourceExhaustedError(
+        "cannot make a process: end others, or raise the limit on them (ulimit -u)");
   if (got == static_cast<ssize_t>(sizeof(error))) {
     waitpid(pid, nullptr, 0);
     const std::string message = absl::StrCat(argv[0], ": ", std::strerror(error));

@@ -8,16 +8,16 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "client/job_view.h"
-#include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/job/scalar.h"
 #include "core/schedule/tolerance.h"
 #include "core/wire/fault_codec.h"
 
 namespace phalanx::client {
 namespace {
 
-constexpr int32_t kPageSize = 100;
+constexpr int32_t kEventsPageSize = 1000;
 
 void PrintWarnings(const std::vector<std::string>& warnings, Io& io) {
   for (const std::string& warning : warnings)
@@ -35,20 +35,52 @@ absl::StatusOr<v1::ExplainJobResponse> ExplainJob(Connection& connection, const 
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(Connection& connection,
-                                                     const std::string& job) {
+                                                     const EventsOptions& options) {
   v1::ListEventsRequest request;
-  request.set_job(job);
-  v1::ListEventsResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::ListEvents, request, &response);
-  if (!status.ok()) return status;
-  return std::vector<v1::JobEvent>(response.events().begin(), response.events().end());
+  request.set_job(options.job);
+  request.set_page_size(kEventsPageSize);
+  for (const std::string& type : options.types) request.add_types(type);
+  if (options.since.has_value()) {
+    const absl::Duration since = *options.since - absl::UnixEpoch();
+    request.mutable_since()->set_seconds(
+        absl::ToInt64Seconds(absl::Floor(since, absl::Seconds(1))));
+    request.mutable_since()->set_nanos(static_cast<int32_t>(
+        absl::ToInt64Nanoseconds(since - absl::Floor(since, absl::Seconds(1)))));
+  }
+  std::vector<v1::JobEvent> events;
+  while (true) {
+    v1::ListEventsResponse response;
+    const absl::Status status =
+        connection.Call(&v1::JobService::Stub::ListEvents, request, &response);
+    if (!status.ok()) return status;
+    for (v1::JobEvent& event : *response.mutable_events()) events.push_back(std::move(event));
+    if (!response.more() || events.empty()) return events;
+    request.set_after_number(events.back().number());
+  }
+}
+
+// What the answer of a coordinator does not say itself.
+absl::string_view NextAfterCall(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return "phalanx list shows the jobs that there are";
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "see that phalanx-coordinator runs there, its log says what it lacks; --server names "
+             "another one, and phalanx config show tells where the address is from";
+    case absl::StatusCode::kUnimplemented:
+      return "the coordinator is of another version; phalanx version tells yours";
+    case absl::StatusCode::kInternal:
+      return "this is a fault of Phalanx: report it with the log of the coordinator";
+    default:
+      return "";
+  }
 }
 
 // What a watch found, told; its exit code.
 int TellOutcome(const absl::StatusOr<Watched>& watched, const std::string& job, Io& io) {
   if (!watched.ok()) {
-    const int code = Fail(watched.status(), io);
+    const int code = FailCall(watched.status(), io);
     return absl::IsNotFound(watched.status()) ? kJobNotFound : code;
   }
   if (watched->detached) {
@@ -59,6 +91,35 @@ int TellOutcome(const absl::StatusOr<Watched>& watched, const std::string& job, 
   for (const std::string& line : FailureLines(watched->job)) io.talk << line << "\n";
   if (watched->evaluation.has_value()) PrintEvaluation(*watched->evaluation, io.out);
   return ExitCodeOf(watched->job.phase());
+}
+
+// Queues a job, and watches it where that is asked for.
+int SubmitAndTell(Connection& connection, v1::SubmitJobRequest request, Format format, bool wait,
+                  Stopper& stopper, Io& io) {
+  request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16),
+                                      absl::Hex(Connection::Draw(), absl::kZeroPad16)));
+  v1::SubmitJobResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::SubmitJob, request, &response);
+  if (!status.ok()) {
+    const int code = FailCall(status, io);
+    if (absl::IsResourceExhausted(status)) {
+      io.talk << "what to do: wait, or cancel what is not needed: phalanx list --state "
+                 "queued,starting,running\n";
+    }
+    return code;
+  }
+  if (format == Format::kTable || format == Format::kWide) {
+    io.talk << "submitted " << TerminalText(response.job().name()) << " as "
+            << JobName(response.job()) << "\n";
+  }
+  if (!wait) {
+    // The table is one word, so that `JOB=$(phalanx submit ...)` works.
+    const bool words = format == Format::kTable;
+    PrintJob(response.job(), words ? Format::kName : format, absl::Now(), io.out);
+    return kSuccess;
+  }
+  const std::string job = JobName(response.job());
+  return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
 }
 
 }  // namespace
@@ -76,10 +137,19 @@ int Fail(const absl::Status& status, Io& io) {
   return ExitCodeOf(status);
 }
 
+int FailCall(const absl::Status& status, Io& io) {
+  const int code = Fail(status, io);
+  if (const absl::string_view next = NextAfterCall(status); !next.empty()) {
+    io.talk << "what to do: " << next << "\n";
+  }
+  return code;
+}
+
 int FailFile(const absl::Status& status, Io& io) {
   const int code = Fail(status, io);
-  if (absl::IsNotFound(status)) return kNoInput;
-  return code;
+  if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) return code;
+  io.talk << "what to do: name one that is there and that you can read\n";
+  return absl::IsNotFound(status) ? static_cast<int>(kNoInput) : code;
 }
 
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
@@ -93,46 +163,32 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   }
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(file->document);
-  request.set_request_id(absl::StrCat(absl::Hex(Connection::Draw(), absl::kZeroPad16),
-                                      absl::Hex(Connection::Draw(), absl::kZeroPad16)));
-  v1::SubmitJobResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::SubmitJob, request, &response);
-  if (!status.ok()) return Fail(status, io);
-  if (options.format == Format::kTable || options.format == Format::kWide) {
-    io.talk << "submitted " << TerminalText(response.job().name()) << " as "
-            << JobName(response.job()) << "\n";
-  }
-  if (!options.wait) {
-    // The table is one word, so that `JOB=$(phalanx submit ...)` works.
-    const bool words = options.format == Format::kTable;
-    PrintJob(response.job(), words ? Format::kName : options.format, absl::Now(), io.out);
-    return kSuccess;
-  }
-  const std::string job = JobName(response.job());
-  return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
+  return SubmitAndTell(connection, std::move(request), options.format, options.wait, stopper, io);
 }
 
-int List(Connection& connection, Format format, int32_t limit, Io& io) {
-  std::vector<v1::JobStatus> jobs;
-  v1::ListJobsRequest request;
-  while (true) {
-    const int32_t left = limit - static_cast<int32_t>(jobs.size());
-    request.set_page_size(limit > 0 ? std::min(left, kPageSize) : kPageSize);
-    v1::ListJobsResponse response;
-    const absl::Status status =
-        connection.Call(&v1::JobService::Stub::ListJobs, request, &response);
-    if (!status.ok()) return Fail(status, io);
-    for (v1::JobStatus& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
-    const bool enough = limit > 0 && jobs.size() >= static_cast<size_t>(limit);
-    if (response.next_page_token().empty() || enough) break;
-    request.set_page_token(response.next_page_token());
+int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper, Io& io) {
+  v1::GetJobRequest get;
+  get.set_job(options.job);
+  v1::GetJobResponse found;
+  if (const absl::Status status = connection.Call(&v1::JobService::Stub::GetJob, get, &found);
+      !status.ok()) {
+    return FailCall(status, io);
   }
-  if (jobs.empty() && (format == Format::kTable || format == Format::kWide)) {
-    io.talk << "no jobs\n";
-    return kSuccess;
+  const std::string old = JobName(found.job());
+  if (!IsTerminal(found.job().phase())) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(
+                    old, " is ", PhaseWord(found.job().phase()),
+                    "; only a job that has ended runs again: phalanx cancel ", old, " ends it")),
+                io);
   }
-  PrintJobs(jobs, format, absl::Now(), io.out);
-  return kSuccess;
+  v1::SubmitJobRequest request;
+  *request.mutable_document() = std::move(*found.mutable_job()->mutable_document());
+  if (!options.name.empty()) {
+    absl::StatusOr<std::string> text = WithName(request.document().text(), options.name);
+    if (!text.ok()) return Fail(text.status(), io);
+    request.mutable_document()->set_text(*std::move(text));
+  }
+  return SubmitAndTell(connection, std::move(request), options.format, options.wait, stopper, io);
 }
 
 int Get(Connection& connection, const std::string& job, Format format, Io& io) {
@@ -140,16 +196,16 @@ int Get(Connection& connection, const std::string& job, Format format, Io& io) {
   request.set_job(job);
   v1::GetJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::GetJob, request, &response);
-  if (!status.ok()) return Fail(status, io);
+  if (!status.ok()) return FailCall(status, io);
   PrintJob(response.job(), format, absl::Now(), io.out);
   return kSuccess;
 }
 
 int Describe(Connection& connection, const std::string& job, Format format, Io& io) {
   const absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
-  if (!explained.ok()) return Fail(explained.status(), io);
-  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, job);
-  if (!events.ok()) return Fail(events.status(), io);
+  if (!explained.ok()) return FailCall(explained.status(), io);
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, {.job = job});
+  if (!events.ok()) return FailCall(events.status(), io);
   if (format == Format::kJson || format == Format::kYaml) {
     job::Tree tree = ToTree(*explained);
     tree.entries.push_back(std::move(ToTree("events", *events).entries.front()));
@@ -165,16 +221,30 @@ int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& 
   return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
 }
 
-int Events(Connection& connection, const std::string& job, Format format, Io& io) {
-  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, job);
-  if (!events.ok()) return Fail(events.status(), io);
-  PrintEvents(*events, format, io.out);
+int Events(Connection& connection, const EventsOptions& options, Io& io) {
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, options);
+  if (!events.ok()) return FailCall(events.status(), io);
+  const bool words = options.format == Format::kTable || options.format == Format::kWide;
+  if (events->empty() && words) {
+    io.talk << "no such events\n";
+    return kSuccess;
+  }
+  PrintEvents(*events, options.format, io.out);
   return kSuccess;
+}
+
+std::optional<absl::Time> ParseSince(const std::string& text, absl::Time now) {
+  if (const auto age = job::ParseDuration(text); age && *age >= absl::ZeroDuration()) {
+    return now - *age;
+  }
+  absl::Time time;
+  if (absl::ParseTime(absl::RFC3339_full, text, &time, nullptr)) return time;
+  return std::nullopt;
 }
 
 int Why(Connection& connection, const std::string& job, Format format, Io& io) {
   const absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
-  if (!explained.ok()) return Fail(explained.status(), io);
+  if (!explained.ok()) return FailCall(explained.status(), io);
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree(*explained), format, io.out);
     return kSuccess;
@@ -189,7 +259,7 @@ int Cancel(Connection& connection, const std::string& job, Format format, Io& io
   request.set_job(job);
   v1::CancelJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
-  if (!status.ok()) return Fail(status, io);
+  if (!status.ok()) return FailCall(status, io);
   if (format == Format::kTable || format == Format::kWide) {
     io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
     return kSuccess;
@@ -203,7 +273,7 @@ int Delete(Connection& connection, const std::string& job, Format format, Io& io
   request.set_job(job);
   v1::DeleteJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::DeleteJob, request, &response);
-  if (!status.ok()) return Fail(status, io);
+  if (!status.ok()) return FailCall(status, io);
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree(response), format, io.out);
   } else {
@@ -225,7 +295,7 @@ int Inject(Connection& connection, const InjectOptions& options, Io& io) {
   const absl::Status status =
       connection.CallOnce(&v1::JobService::Stub::InjectFault, request, &response);
   if (!status.ok()) {
-    const int code = Fail(status, io);
+    const int code = FailCall(status, io);
     return absl::IsInvalidArgument(status) ? kUsage : code;
   }
   const std::string job = absl::StrCat("job-", response.job());
@@ -244,7 +314,7 @@ int Nodes(Connection& connection, Format format, Io& io) {
   v1::ListNodesResponse response;
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response);
-  if (!status.ok()) return Fail(status, io);
+  if (!status.ok()) return FailCall(status, io);
   const std::vector<v1::NodeStatus> nodes(response.nodes().begin(), response.nodes().end());
   if (nodes.empty() && (format == Format::kTable || format == Format::kWide)) {
     io.talk << "no nodes\n";

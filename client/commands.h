@@ -1,4 +1,5 @@
-// client/commands.h: what `phalanx` does, but for `run` (client/run.h) and `logs` (client/logs.h).
+// client/commands.h: what `phalanx` does, but for what has a header of its own: `run`,
+// `list`, `logs`, `incidents`, `checkpoints`, `config` and `doctor`.
 //
 // Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
 // everything else to io.talk. Nothing here knows of argv.
@@ -60,12 +61,29 @@ struct PlanOptions {
 };
 int Plan(const PlanOptions& options, Io& io);
 
-int List(Connection& connection, Format format, int32_t limit, Io& io);
+struct RerunOptions {
+  std::string job;
+  std::string name;  // of the new job; empty: that of the old one
+  Format format = Format::kTable;
+  bool wait = false;
+};
+// Submits the document of a job that has ended again, as a new job.
+int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper, Io& io);
+
+// In JSON and YAML a job's document is a document, under `document.file`.
 int Get(Connection& connection, const std::string& job, Format format, Io& io);
 int Describe(Connection& connection, const std::string& job, Format format, Io& io);
 int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io);
 
-int Events(Connection& connection, const std::string& job, Format format, Io& io);
+struct EventsOptions {
+  std::string job;
+  Format format = Format::kTable;
+  std::optional<absl::Time> since;
+  std::vector<std::string> types;  // empty: all
+};
+int Events(Connection& connection, const EventsOptions& options, Io& io);
+// "2h" (before `now`) or RFC 3339. nullopt: neither.
+std::optional<absl::Time> ParseSince(const std::string& text, absl::Time now);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);
 int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
 int Delete(Connection& connection, const std::string& job, Format format, Io& io);
@@ -81,6 +99,8 @@ int Inject(Connection& connection, const InjectOptions& options, Io& io);
 
 // Writes an error as people read it, one violation a line, and returns its exit code.
 int Fail(const absl::Status& status, Io& io);
+// The same of what a coordinator answered, or that none did, and what to do next.
+int FailCall(const absl::Status& status, Io& io);
 // The same for a job file that could not be loaded.
 int FailFile(const absl::Status& status, Io& io);
 

@@ -29,7 +29,7 @@ std::string BashFunction(const std::vector<CommandWords>& commands) {
       "name' -- \"$word\")); return;; esac\n"
       "  case \"$command\" in\n"
       "    '') COMPREPLY=($(compgen -W '",
-      NamesOf(commands), " --server --timeout --help' -- \"$word\"));;\n");
+      NamesOf(commands), " --context --server --timeout --help' -- \"$word\"));;\n");
   for (const CommandWords& command : commands) {
     absl::StrAppend(
         &text, "    ", command.name, ") if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '",

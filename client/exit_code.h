@@ -17,6 +17,7 @@ enum ExitCode : int {
   kInternal = 70,
   kCannotCreate = 73,
   kNotAllowed = 77,
+  kBadConfig = 78,
   // The outcome of a job: `run`, `watch`, `submit --wait`.
   kJobFailed = 100,
   kJobNotFinished = 101,

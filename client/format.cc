@@ -119,13 +119,14 @@ void Table::Add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-void Table::Print(std::ostream& out) const {
+void Table::Print(std::ostream& out, bool header) const {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], WidthOf(row[i]));
   }
-  for (const std::vector<std::string>& row : rows_) {
+  for (size_t r = header ? 0 : 1; r < rows_.size(); ++r) {
+    const std::vector<std::string>& row = rows_[r];
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       absl::StrAppend(&line, row[i], std::string(widths[i] - WidthOf(row[i]) + 2, ' '));

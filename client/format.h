@@ -34,7 +34,7 @@ class Table {
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
   // Cells are shown as TerminalText.
   void Add(std::vector<std::string> row);
-  void Print(std::ostream& out) const;
+  void Print(std::ostream& out, bool header = true) const;
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -133,7 +133,7 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
 
 int IncidentsList(Connection& connection, const std::string& job, Format format, Io& io) {
   const absl::StatusOr<std::vector<v1::Incident>> incidents = ListIncidents(connection, job);
-  if (!incidents.ok()) return Fail(incidents.status(), io);
+  if (!incidents.ok()) return FailCall(incidents.status(), io);
   if (format == Format::kJson || format == Format::kYaml) {
     std::vector<job::Tree> trees;
     for (const v1::Incident& incident : *incidents) trees.push_back(wire::IncidentTree(incident));
@@ -156,7 +156,7 @@ int IncidentsShow(Connection& connection, const ShowIncidentOptions& options, Io
   }
   const absl::StatusOr<std::vector<v1::Incident>> incidents =
       ListIncidents(connection, options.job);
-  if (!incidents.ok()) return Fail(incidents.status(), io);
+  if (!incidents.ok()) return FailCall(incidents.status(), io);
   const auto found = std::find_if(
       incidents->begin(), incidents->end(),
       [&](const v1::Incident& incident) { return incident.number() == options.number; });

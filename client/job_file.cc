@@ -1,5 +1,6 @@
 #include "client/job_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/job/json.h"
 #include "core/wire/job_yaml.h"
 
 namespace phalanx::client {
@@ -38,6 +40,24 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
   return text;
 }
 
+// The document with the text `value` as SECTION.FIELD.
+absl::StatusOr<std::string> WithField(const std::string& text, absl::string_view section,
+                                      absl::string_view field, const std::string& value) {
+  ASSIGN_OR_RETURN(job::Tree tree, wire::ParseYaml(text));
+  for (auto& [name, part] : tree.entries) {
+    if (name != section) continue;
+    const auto found = std::find_if(part.entries.begin(), part.entries.end(),
+                                    [field](const auto& entry) { return entry.key == field; });
+    if (found != part.entries.end()) {
+      found->value = job::TextTree(value);
+    } else {
+      part.entries.push_back({std::string(field), job::TextTree(value)});
+    }
+    return wire::EmitYaml(tree);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the document has no ", section));
+}
+
 }  // namespace
 
 std::string AbsolutePath(const std::string& path) {
@@ -60,22 +80,11 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
 }
 
 absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output) {
-  ASSIGN_OR_RETURN(job::Tree tree, wire::ParseYaml(text));
-  job::Tree value;
-  value.kind = job::Tree::Kind::kScalar;
-  value.scalar = output;
-  value.quoted = true;
-  for (auto& [name, spec] : tree.entries) {
-    if (name != "spec") continue;
-    for (auto& [field, old] : spec.entries) {
-      if (field != "output") continue;
-      old = value;
-      return wire::EmitYaml(tree);
-    }
-    spec.entries.push_back({"output", value});
-    return wire::EmitYaml(tree);
-  }
-  return absl::InvalidArgumentError("the document has no spec");
+  return WithField(text, "spec", "output", output);
+}
+
+absl::StatusOr<std::string> WithName(const std::string& text, const std::string& name) {
+  return WithField(text, "metadata", "name", name);
 }
 
 }  // namespace phalanx::client

@@ -22,6 +22,9 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
 // The document with spec.output replaced by the absolute path `output`.
 absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output);
 
+// The document with another metadata.name. Errors: InvalidArgument, if it has no metadata.
+absl::StatusOr<std::string> WithName(const std::string& text, const std::string& name);
+
 // Absolute and without "." and "..", whether or not it exists.
 std::string AbsolutePath(const std::string& path);
 

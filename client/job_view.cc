@@ -9,6 +9,7 @@
 #include "core/base/terminal_text.h"
 #include "core/job/failure.h"
 #include "core/plan/memory_fit.h"
+#include "core/wire/job_yaml.h"
 
 namespace phalanx::client {
 namespace {
@@ -59,6 +60,25 @@ Table JobTable(bool wide) {
   return Table(std::move(header));
 }
 
+// The document's text is a document itself, and shown as one: under `file`. One that cannot be read
+// stays the text that it is.
+job::Tree JobTree(const v1::JobStatus& job) {
+  job::Tree tree = ToTree(job);
+  if (!job.has_document()) return tree;
+  absl::StatusOr<job::Tree> file = wire::ParseYaml(job.document().text());
+  if (!file.ok()) return tree;
+  for (auto& [name, document] : tree.entries) {
+    if (name != "document") continue;
+    for (auto& [field, value] : document.entries) {
+      if (field != "text") continue;
+      field = "file";
+      value = *std::move(file);
+      return tree;
+    }
+  }
+  return tree;
+}
+
 }  // namespace
 
 std::string JobName(const v1::JobStatus& job) { return absl::StrCat("job-", job.id()); }
@@ -83,14 +103,19 @@ void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time
     for (const v1::JobStatus& job : jobs) out << JobName(job) << "\n";
     return;
   }
+  PrintRows(jobs, format, /*header=*/true, now, out);
+}
+
+void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
+               std::ostream& out) {
   Table table = JobTable(format == Format::kWide);
   for (const v1::JobStatus& job : jobs) table.Add(JobRow(job, format == Format::kWide, now));
-  table.Print(out);
+  table.Print(out, header);
 }
 
 void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out) {
   if (format == Format::kJson || format == Format::kYaml) {
-    PrintTree(ToTree(job), format, out);
+    PrintTree(JobTree(job), format, out);
     return;
   }
   PrintJobs({job}, format, now, out);

@@ -18,6 +18,9 @@ bool IsTerminal(v1::JobPhase phase);
 
 void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time now,
                std::ostream& out);
+// The rows of such a table, or a wide one, with or without its header.
+void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
+               std::ostream& out);
 // One job: the object for json and yaml, else a row.
 void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out);
 // The whole story of one job.

@@ -44,7 +44,8 @@ absl::Status LocalCluster::MakeFolder() {
   std::string pattern = (error ? std::filesystem::path("/tmp") : parent) / "phalanx-run-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot make a temporary folder ", pattern, ": ", std::strerror(errno)));
+        absl::StrCat("cannot make a temporary folder ", pattern, ": ", std::strerror(errno),
+                     "; set TMPDIR to a folder that you can write"));
   }
   folder_ = pattern;
   return absl::OkStatus();

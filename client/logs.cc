@@ -4,15 +4,21 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
+#include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/job/scalar.h"
+#include "core/wire/job_yaml.h"
 
 namespace phalanx::client {
 namespace {
@@ -107,9 +113,22 @@ class LogReading {
     }
   }
 
+  // Whether it was written in the epoch that is asked for.
+  bool Wanted(const v1::GetLogsResponse& chunk) {
+    if (options_.epoch == 0 || chunk.epoch() == options_.epoch) return true;
+    if (chunk.epoch() == 0 && silent_.insert(chunk.node()).second) {
+      io_.talk << "node " << TerminalText(chunk.node())
+               << " does not say in which epoch its ranks wrote what: its worker is of an older "
+                  "version\n";
+    }
+    return false;
+  }
+
   void Print(const v1::GetLogsResponse& chunk) {
     if (chunk.text().empty()) return;
     backoff_.Reset();
+    printed_[{chunk.node(), chunk.rank()}] = chunk.place();
+    if (!Wanted(chunk)) return;
     const bool named = options_.ranks.size() != 1;
     std::vector<absl::string_view> lines = absl::StrSplit(chunk.text(), '\n');
     // Whole lines end with a line end, after which nothing is left.
@@ -119,7 +138,6 @@ class LogReading {
       io_.out << (options_.raw ? std::string(line) : TerminalText(line)) << "\n";
     }
     io_.out << std::flush;
-    printed_[{chunk.node(), chunk.rank()}] = chunk.place();
   }
 
   Connection& connection_;
@@ -130,17 +148,63 @@ class LogReading {
   Backoff backoff_{Connection::Draw()};
   std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
   bool lost_ = false;
+  std::set<std::string> silent_;  // nodes that do not say of which epoch their lines are
   // Where what was printed ends, by node and rank.
   std::map<std::pair<std::string, int32_t>, std::string> printed_;
 };
 
+// The ranks that `modules` of a job have, appended to `ranks`. Errors: InvalidArgument.
+absl::Status AddRanksOf(const std::vector<std::string>& modules, const v1::JobStatus& job,
+                        std::vector<int32_t>& ranks) {
+  ASSIGN_OR_RETURN(const job::ReadJob read,
+                   wire::ReadJobFile(job.document().text(), job::Purpose::kSubmit));
+  std::vector<absl::string_view> names;
+  for (const job::Module& module : read.spec.modules) names.push_back(module.name);
+  for (const std::string& name : modules) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+      const auto near = job::NearestName(name, names);
+      return absl::InvalidArgumentError(
+          absl::StrCat(JobName(job), " has no module \"", name, "\"; ",
+                       near.has_value() ? absl::StrCat("did you mean ", *near, "?")
+                                        : absl::StrCat("it has ", absl::StrJoin(names, ", "))));
+    }
+    const job::Module& module = read.spec.modules[static_cast<size_t>(found - names.begin())];
+    for (int32_t i = 0; i < module.parallel.ranks; ++i) ranks.push_back(module.offset + i);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return absl::OkStatus();
+}
+
+// Options that say which ranks and which epoch, of what the job itself says.
+absl::StatusOr<LogsOptions> Resolved(Connection& connection, LogsOptions options) {
+  if (options.modules.empty() && !options.previous) return options;
+  v1::GetJobRequest request;
+  request.set_job(options.job);
+  v1::GetJobResponse response;
+  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::GetJob, request, &response));
+  const v1::JobStatus& job = response.job();
+  options.job = JobName(job);
+  RETURN_IF_ERROR(AddRanksOf(options.modules, job, options.ranks));
+  if (!options.previous) return options;
+  options.epoch = job.epoch() - 1;
+  if (options.epoch >= 1) return options;
+  return absl::FailedPreconditionError(
+      absl::StrCat(JobName(job),
+                   " is in its first epoch, and has no other logs than those: "
+                   "leave --previous out"));
+}
+
 }  // namespace
 
 int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io) {
-  LogReading reading(connection, options, stopper, io);
-  const grpc::Status status = options.follow ? reading.Follow() : reading.Read();
+  const absl::StatusOr<LogsOptions> resolved = Resolved(connection, options);
+  if (!resolved.ok()) return FailCall(resolved.status(), io);
+  LogReading reading(connection, *resolved, stopper, io);
+  const grpc::Status status = resolved->follow ? reading.Follow() : reading.Read();
   if (status.ok() || stopper.stopped() || !io.out) return kSuccess;
-  return Fail(connection.Explain(status), io);
+  return FailCall(connection.Explain(status), io);
 }
 
 }  // namespace phalanx::client

@@ -16,14 +16,17 @@ namespace phalanx::client {
 
 struct LogsOptions {
   std::string job;
-  std::vector<int32_t> ranks;  // empty: all
+  std::vector<int32_t> ranks;        // with those of `modules`; both empty: all
+  std::vector<std::string> modules;  // of the job file
+  int64_t epoch = 0;                 // what was written in it alone; 0: in any
+  bool previous = false;             // in the epoch before the job's last one
   bool follow = false;
   int32_t tail = 0;
   bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
 };
 
-// Returns the exit code. A follower asks again while less than the connection's timeout has passed
-// without an answer.
+// `previous` goes with neither `follow` nor `tail`. Returns the exit code. A follower asks again
+// while less than the connection's timeout has passed without an answer.
 int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
 
 }  // namespace phalanx::client

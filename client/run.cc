@@ -159,7 +159,8 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<i
   absl::StatusOr<Watched> watched = WatchJob(connection, job, wishes.stop, io, kPatience);
   if (!watched.ok() || (watched->detached && cluster.AnyEnded())) {
     if (!watched.ok()) Fail(watched.status(), io);
-    io.talk << "error: the local cluster broke down\n" << TerminalText(cluster.LogTails());
+    io.talk << "error: the local cluster broke down; its logs end with why\n"
+            << TerminalText(cluster.LogTails());
     return kFailure;
   }
   if (watched->detached) CancelJob(connection, job, wishes, io, *watched);
@@ -196,7 +197,8 @@ int Run(const RunOptions& options, Io& io) {
   std::error_code error;
   std::filesystem::create_directories(output, error);
   if (error) {
-    io.talk << "error: cannot make " << output << ": " << error.message() << "\n";
+    io.talk << "error: cannot make " << output << ": " << error.message()
+            << "; name another folder with --output\n";
     return kCannotCreate;
   }
   file->document.set_text(*text);

@@ -14,11 +14,20 @@ namespace phalanx::client {
 void Stopper::Stop() {
   MutexLock lock(&mu_);
   stopped_ = true;
+  changed_.SignalAll();
   if (context_ != nullptr) context_->TryCancel();
 }
 
 bool Stopper::stopped() const {
   MutexLock lock(&mu_);
+  return stopped_;
+}
+
+bool Stopper::Pause(absl::Duration pause) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
+  MutexLock lock(&mu_);
+  while (!stopped_ && !changed_.WaitUntil(&mu_, end)) {
+  }
   return stopped_;
 }
 

@@ -21,10 +21,13 @@ class Stopper {
  public:
   void Stop();
   bool stopped() const;
+  // Returns after `pause`, or at once when it is stopped. True: it is stopped.
+  bool Pause(absl::Duration pause);
 
  private:
   friend class StopScope;
   mutable Mutex mu_;
+  CondVar changed_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // of the stream under way
 };

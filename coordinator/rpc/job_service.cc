@@ -1,14 +1,11 @@
 #include "coordinator/rpc/job_service.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/net/waker.h"
+#include "coordinator/rpc/job_filter.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
@@ -24,10 +21,6 @@ constexpr size_t kRequestIdBytesMax = 128;
 // Longer documents are read on threads of their own, and so are jobs that begin without some of
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
-constexpr int32_t kPageDefault = 100;
-constexpr int32_t kPageMax = 1000;
-// Of a token that is refused.
-constexpr size_t kTokenBytesShown = 32;
 
 // Ends a unary call and counts it; copied into callbacks, called once.
 class Ending {
@@ -98,29 +91,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
-  JobId before{std::numeric_limits<int64_t>::max()};
-  if (!request->page_token().empty() &&
-      (!absl::SimpleAtoi(request->page_token(), &before.value) || before.value < 1)) {
-    return end.With(absl::InvalidArgumentError(absl::StrCat(
-        "page_token: \"", absl::CHexEscape(request->page_token().substr(0, kTokenBytesShown)),
-        "\": unknown; give the next_page_token of "
-        "the answer before, or none")));
-  }
-  if (request->page_size() < 0) {
-    return end.With(absl::InvalidArgumentError(absl::StrCat("page_size: ", request->page_size(),
-                                                            ": must be 0 (then it is ",
-                                                            kPageDefault, ") or more")));
-  }
-  const int32_t size =
-      request->page_size() == 0 ? kPageDefault : std::min(request->page_size(), kPageMax);
-  const absl::StatusOr<std::vector<JobViewPtr>> jobs =
-      board_.List(before, static_cast<size_t>(size));
-  if (!jobs.ok()) return end.With(jobs.status());
-  for (const JobViewPtr& job : *jobs) ToProto(*job, false, response->add_jobs());
-  if (jobs->size() == static_cast<size_t>(size) && jobs->back()->id.value > 1) {
-    response->set_next_page_token(absl::StrCat(jobs->back()->id.value));
-  }
-  return end.With(absl::OkStatus());
+  return end.With(coordinator::ListJobs(board_, *request, response));
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
@@ -181,8 +152,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
   const absl::StatusOr<std::vector<JobEvent>> events =
       board_.Events((*job)->id, request->after_number());
   if (!events.ok()) return end.With(events.status());
-  for (const JobEvent& event : *events) ToProto(event, response->add_events());
-  return end.With(absl::OkStatus());
+  return end.With(SelectEvents(*events, *request, response));
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ListIncidents(Context* context,

@@ -203,6 +203,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     chunk.set_node(source_.node);
     chunk.set_text(std::move(*request_.mutable_text()));
     chunk.set_place(std::move(*request_.mutable_place()));
+    chunk.set_epoch(request_.epoch());
     if (source_.pipe->Push(std::move(chunk), [self = shared_from_this()] { self->ReadNext(); })) {
       ReadNext();
     }

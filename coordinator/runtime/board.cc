@@ -342,15 +342,18 @@ absl::StatusOr<JobViewPtr> Board::FindWhole(const std::string& job) const {
   return WithDocument(*view, std::move(details.document));
 }
 
-absl::StatusOr<std::vector<JobViewPtr>> Board::List(JobId before, size_t count) const {
+std::vector<JobViewPtr> Board::ListLive(JobId before, size_t count) const {
   std::vector<JobViewPtr> jobs;
-  {
-    MutexLock lock(&mu_);
-    for (auto it = jobs_.lower_bound(before); it != jobs_.begin() && jobs.size() < count;) {
-      --it;
-      if (it->second.job != nullptr) jobs.push_back(it->second.job);
-    }
+  MutexLock lock(&mu_);
+  for (auto it = jobs_.lower_bound(before); it != jobs_.begin() && jobs.size() < count;) {
+    --it;
+    if (it->second.job != nullptr) jobs.push_back(it->second.job);
   }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<JobViewPtr>> Board::List(JobId before, size_t count) const {
+  std::vector<JobViewPtr> jobs = ListLive(before, count);
   ASSIGN_OR_RETURN(const std::vector<EndedJob> ended_jobs, ended()->List(before, count));
   for (const EndedJob& ended : ended_jobs) {
     absl::StatusOr<JobViewPtr> view = DecodeSummary(ended.summary, ended.job);

@@ -134,6 +134,9 @@ class Board {
   // One whose entry is damaged has its name, its phase and, as its reason, what is wrong with it.
   absl::StatusOr<std::vector<JobViewPtr>> List(JobId before, size_t count) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of jobs that the store does not answer for: all that have not ended, and those that
+  // just did.
+  std::vector<JobViewPtr> ListLive(JobId before, size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<JobEvent>> Events(JobId job, int64_t after_number) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Oldest first, at most kIncidentsMax.

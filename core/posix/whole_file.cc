@@ -18,8 +18,8 @@ namespace {
 
 constexpr absl::string_view kDraftEnd = ".new";
 
-bool WriteAndSync(const std::string& path, absl::string_view text) {
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+bool WriteAndSync(const std::string& path, absl::string_view text, mode_t mode) {
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
   if (!file.is_open()) return false;
   while (!text.empty()) {
     const ssize_t written = write(file.get(), text.data(), text.size());
@@ -32,9 +32,9 @@ bool WriteAndSync(const std::string& path, absl::string_view text) {
 
 }  // namespace
 
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode) {
   const std::string draft = absl::StrCat(path, ".", getpid(), kDraftEnd);
-  if (WriteAndSync(draft, text) && std::rename(draft.c_str(), path.c_str()) == 0) {
+  if (WriteAndSync(draft, text, mode) && std::rename(draft.c_str(), path.c_str()) == 0) {
     return absl::OkStatus();
   }
   const int error = errno;

@@ -1,6 +1,8 @@
 // core/posix/whole_file.h: files that are there whole or not at all.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,8 +11,9 @@
 namespace phalanx {
 
 // Writes `text` to a file beside `path`, syncs it and renames it to `path`. A file that is there
-// stays as it is until then. Errors: Unavailable, with the path and the reason; nothing is left.
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
+// stays as it is until then; the new one has `mode`, less the process's umask. Errors: Unavailable,
+// with the path and the reason; nothing is left.
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode = 0666);
 // Whether a process that was killed in WriteWholeFile may have left a file of this name beside one
 // of name `whole`.
 bool IsLeftOf(absl::string_view whole, absl::string_view name);

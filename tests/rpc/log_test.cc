@@ -46,6 +46,7 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
     chunk.set_fetch_id(fetch.fetch_logs().fetch_id());
     chunk.set_text(absl::StrCat("line ", i, "\n"));
     chunk.set_place(absl::StrCat("after ", i));
+    chunk.set_epoch(3);
     absl::StrAppend(&all, chunk.text());
     ASSERT_TRUE(upload->Write(chunk));
   }
@@ -54,6 +55,7 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
   v1::GetLogsResponse response;
   while (logs_->Read(&response)) {
     EXPECT_EQ(response.node(), "n");
+    EXPECT_EQ(response.epoch(), 3);
     seen += response.text();
     place = response.place();
   }

@@ -119,6 +119,15 @@ void LogReader::Append(absl::string_view block) {
   absl::StrAppend(&unfinished_, block);
 }
 
+size_t LogReader::BytesOfFirstEpoch() const {
+  size_t bytes = 0;
+  for (const Stretch& stretch : stretches_) {
+    if (stretch.epoch != stretches_.front().epoch) break;
+    bytes += stretch.bytes;
+  }
+  return bytes;
+}
+
 std::string LogReader::Take(size_t bytes) {
   std::string text = unfinished_.substr(0, bytes);
   unfinished_.erase(0, bytes);
@@ -149,7 +158,7 @@ std::string LogReader::Next(bool final) {
   bytes = bytes == std::string::npos ? 0 : bytes + 1;
   if (unfinished_.size() >= kChunkBytes && bytes == 0) bytes = unfinished_.size();
   if (final && bytes == 0) bytes = unfinished_.size();
-  return Take(bytes);
+  return Take(std::min(bytes, BytesOfFirstEpoch()));
 }
 
 struct LogUploader::Upload {
@@ -215,6 +224,7 @@ void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogs
         *message.mutable_text() = reader.Next(last_round);
         if (message.text().empty()) break;
         message.set_place(reader.place());
+        message.set_epoch(reader.epoch().value);
         heard = writer->Write(message);
       }
     }

@@ -35,11 +35,14 @@ class LogReader {
   LogReader(std::string folder, JobId job, int32_t rank, int32_t tail,
             const std::string& after = "");
 
-  // The next whole lines, at most kChunkBytes (a longer line comes in parts); empty: none for now.
+  // The next whole lines of one epoch, at most kChunkBytes (a longer line comes in parts); empty:
+  // none for now. What an epoch ended with may lack its line end.
   // `final`: also the last line, which has no end yet.
   std::string Next(bool final);
   // Right after what Next gave last, as text; empty before that.
   std::string place() const;
+  // In which that was written.
+  Epoch epoch() const { return given_.epoch; }
 
  private:
   // `bytes` that lie in one file.
@@ -53,6 +56,7 @@ class LogReader {
   void GoTo(const std::string& place);
   void Append(absl::string_view block);
   std::string Take(size_t bytes);
+  size_t BytesOfFirstEpoch() const;  // of what was read and not yet given
   bool Open(const LogFile& file);
   bool MoveOn();  // to the file after the present one; false: there is none
 

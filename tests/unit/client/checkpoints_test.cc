@@ -106,7 +106,8 @@ TEST_F(CheckpointsCommandTest, List_OfAJobWithoutCheckpoints_Fails) {
   const std::string job = folder_ + "/job.yaml";
   support::WriteFile(job, kJobFile);
   EXPECT_EQ(List(job), kFailure);
-  EXPECT_THAT(talk(), EndsWith("spec.checkpoint is not written: the job has no checkpoints\n"));
+  EXPECT_THAT(talk(), EndsWith("spec.checkpoint is not written: the job has no checkpoints; name a "
+                               "folder that has some\n"));
 }
 
 TEST_F(CheckpointsCommandTest, List_OfNothing_IsNoInput) {
@@ -119,7 +120,9 @@ TEST_F(CheckpointsCommandTest, List_OfAPipe_DoesNotWait) {
   const std::string pipe = folder_ + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(List(pipe), kNoInput);
-  EXPECT_EQ(talk(), absl::StrCat("error: ", pipe, ": is no folder and no regular file\n"));
+  EXPECT_THAT(talk(), StartsWith(absl::StrCat("error: ", pipe,
+                                              ": is no folder and no regular file; name a folder "
+                                              "of checkpoints, or a job file\n")));
 }
 
 TEST_F(CheckpointsCommandTest, PipesInACheckpoint_AreNamed) {
@@ -182,7 +185,8 @@ TEST_F(CheckpointsCommandTest, Verify_DamagedCheckpoint_NamesFilesAndEntries) {
   EXPECT_EQ(out(), "");
   EXPECT_THAT(talk(), AllOf(HasSubstr("error: rank-00001.safetensors: entry language/"),
                             HasSubstr("error: rank-00002.safetensors: cannot be opened"),
-                            EndsWith("step-00000050.epoch-3 is damaged\n")));
+                            EndsWith("step-00000050.epoch-3 is damaged; phalanx checkpoints list "
+                                     "shows others in its folder\n")));
   captured_.talk.str("");
   EXPECT_EQ(CheckpointsVerify(path, Format::kJson, captured_.io), kFailure);
   EXPECT_THAT(out(), AllOf(HasSubstr("\"sound\": false"), HasSubstr("rank-00002.safetensors")));

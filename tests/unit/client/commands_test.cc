@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/exit_code.h"
+#include "client/list.h"
 #include "core/job/json.h"
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
@@ -23,6 +24,11 @@ using ::testing::StartsWith;
 
 const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
+const char* const kSeeThatItRuns =
+    "what to do: see that phalanx-coordinator runs there, its log says what it lacks; --server "
+    "names "
+    "another one, and phalanx config show tells where the address is from\n";
+
 grpc::Status ListTwo(const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
   *response->add_jobs() = AJob(v1::JOB_PHASE_RUNNING, 12);
   *response->add_jobs() = AJob(v1::JOB_PHASE_QUEUED);
@@ -34,7 +40,8 @@ TEST(ListTest, Table_HasAColumnForEachThingPeopleAsk) {
   server.list = ListTwo;
   Connection connection = server.Connect();
   Captured captured;
-  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kSuccess);
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, captured.io), kSuccess);
   EXPECT_THAT(captured.out.str(), StartsWith("NAME  ID     STATE    STEP    LOSS  AGE\n"
                                              "demo  job-7  Running  12/300  1.25  "));
   EXPECT_EQ(captured.talk.str(), "");
@@ -49,7 +56,8 @@ TEST(ListTest, DamagedEntry_IsNotShownAsSound) {
   };
   Connection connection = server.Connect();
   Captured captured;
-  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kSuccess);
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, captured.io), kSuccess);
   EXPECT_THAT(captured.out.str(), HasSubstr("demo  job-7  Succeeded (damaged)  "));
 }
 
@@ -58,7 +66,8 @@ TEST(ListTest, Json_HasNumbersAndWords) {
   server.list = ListTwo;
   Connection connection = server.Connect();
   Captured captured;
-  EXPECT_EQ(List(connection, Format::kJson, 0, captured.io), kSuccess);
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kJson}, stopper, captured.io), kSuccess);
   EXPECT_THAT(captured.out.str(), HasSubstr("\"phase\": \"Running\""));
   EXPECT_THAT(captured.out.str(), HasSubstr("\"id\": 7,"));
   EXPECT_THAT(captured.out.str(), HasSubstr("\"submitted\": \"2023-11-14T22:13:20.000Z\""));
@@ -70,8 +79,9 @@ TEST(ListTest, YamlAndJson_SayTheSame) {
   server.list = ListTwo;
   Connection connection = server.Connect();
   Captured json, yaml;
-  List(connection, Format::kJson, 0, json.io);
-  List(connection, Format::kYaml, 0, yaml.io);
+  Stopper stopper;
+  List(connection, {.format = Format::kJson}, stopper, json.io);
+  List(connection, {.format = Format::kYaml}, stopper, yaml.io);
   EXPECT_EQ(job::EmitJson(*wire::ParseYaml(yaml.out.str())), json.out.str());
 }
 
@@ -80,7 +90,8 @@ TEST(ListTest, Name_IsOneIdALine) {
   server.list = ListTwo;
   Connection connection = server.Connect();
   Captured captured;
-  List(connection, Format::kName, 0, captured.io);
+  Stopper stopper;
+  List(connection, {.format = Format::kName}, stopper, captured.io);
   EXPECT_EQ(captured.out.str(), "job-7\njob-7\n");
 }
 
@@ -92,7 +103,8 @@ TEST(ListTest, Pages_AreFollowedToTheEnd) {
   };
   Connection connection = server.Connect();
   Captured captured;
-  List(connection, Format::kName, 0, captured.io);
+  Stopper stopper;
+  List(connection, {.format = Format::kName}, stopper, captured.io);
   EXPECT_EQ(captured.out.str(), "job-7\njob-7\njob-7\njob-7\n");
 }
 
@@ -101,10 +113,11 @@ TEST(ListTest, NoJobs_IsSaidAsideAndIsEmptyJson) {
   server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse*) { return grpc::Status::OK; };
   Connection connection = server.Connect();
   Captured table, json;
-  EXPECT_EQ(List(connection, Format::kTable, 0, table.io), kSuccess);
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, table.io), kSuccess);
   EXPECT_EQ(table.out.str(), "");
   EXPECT_EQ(table.talk.str(), "no jobs\n");
-  List(connection, Format::kJson, 0, json.io);
+  List(connection, {.format = Format::kJson}, stopper, json.io);
   EXPECT_EQ(json.out.str(), "{\n  \"jobs\": []\n}\n");
 }
 
@@ -136,7 +149,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, EndingTest,
 TEST(ConnectionTest, NobodyThere_IsUnreachable) {
   Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(200)});
   Captured captured;
-  EXPECT_EQ(List(connection, Format::kTable, 0, captured.io), kUnreachable);
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, captured.io), kUnreachable);
   EXPECT_THAT(captured.talk.str(), HasSubstr("127.0.0.1:1"));
 }
 
@@ -155,7 +169,8 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
   EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kUnreachable);
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
   EXPECT_EQ(captured.talk.str(), "error: the coordinator at " + server.address() +
-                                     " cannot serve this now: the store is full\n");
+                                     " cannot serve this now: the store is full\n" +
+                                     kSeeThatItRuns);
 }
 
 TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {

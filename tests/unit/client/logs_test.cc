@@ -5,14 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Writer = grpc::ServerWriter<v1::GetLogsResponse>;
@@ -65,6 +69,66 @@ TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
             "\\x1b[2J\\x1b]0;title\\x07 caf\xC3\xA9 \\xc2\\x9b \\x9b \ttab\\x0d\n");
   EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}, .raw = true}, stopper, raw.io), kSuccess);
   EXPECT_EQ(raw.out.str(), written);
+}
+
+class ChosenLogsTest : public ::testing::Test {
+ protected:
+  ChosenLogsTest() {
+    server_.get = [this](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+      *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+      response->mutable_job()->set_epoch(epoch_);
+      response->mutable_job()->mutable_document()->set_text(
+          support::ReadFile(tests::SourceDir() + "/examples/emoji-captions.yaml"));
+      return grpc::Status::OK;
+    };
+    server_.logs = [this](const v1::GetLogsRequest& request, Writer* writer) {
+      asked_ = request;
+      for (const int64_t epoch : {1, 2, 3, 0}) {
+        v1::GetLogsResponse chunk = Chunk(0, absl::StrCat("epoch ", epoch, "\n"), "");
+        chunk.set_epoch(epoch);
+        writer->Write(chunk);
+      }
+      return grpc::Status::OK;
+    };
+  }
+
+  FakeServer server_;
+  int64_t epoch_ = 3;
+  v1::GetLogsRequest asked_;
+  Connection connection_ = server_.Connect();
+  Captured captured_;
+  Stopper stopper_;
+};
+
+TEST_F(ChosenLogsTest, Previous_IsWhatWasWrittenInTheEpochBefore) {
+  EXPECT_EQ(
+      Logs(connection_, {.job = "demo", .ranks = {0}, .previous = true}, stopper_, captured_.io),
+      kSuccess);
+  EXPECT_EQ(captured_.out.str(), "epoch 2\n");
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("node n does not say in which epoch"));
+  EXPECT_EQ(asked_.job(), "job-7");
+  Captured third;
+  Logs(connection_, {.job = "demo", .ranks = {0}, .epoch = 3}, stopper_, third.io);
+  EXPECT_EQ(third.out.str(), "epoch 3\n");
+}
+
+TEST_F(ChosenLogsTest, Previous_OfTheFirstEpoch_IsRefused) {
+  epoch_ = 1;
+  EXPECT_EQ(Logs(connection_, {.job = "demo", .previous = true}, stopper_, captured_.io), kFailure);
+  EXPECT_EQ(captured_.talk.str(),
+            "error: job-7 is in its first epoch, and has no other logs than those: leave "
+            "--previous out\n");
+}
+
+TEST_F(ChosenLogsTest, Modules_AreTheirRanks) {
+  EXPECT_EQ(Logs(connection_, {.job = "demo", .ranks = {5}, .modules = {"vision"}}, stopper_,
+                 captured_.io),
+            kSuccess);
+  EXPECT_THAT(asked_.ranks(), ElementsAre(0, 1, 5));
+  EXPECT_EQ(Logs(connection_, {.job = "demo", .modules = {"vison"}}, stopper_, captured_.io),
+            kFailure);
+  EXPECT_EQ(captured_.talk.str().substr(captured_.talk.str().find("error")),
+            "error: job-7 has no module \"vison\"; did you mean vision?\n");
 }
 
 TEST(FollowTest, BrokenStream_GoesOnAfterWhatWasPrinted) {

@@ -142,6 +142,18 @@ TEST(LogReaderTest, Place_ThatIsNone_StartsAtTheOldestKept) {
   }
 }
 
+TEST(LogReaderTest, Text_IsOfOneEpochAtATime_AlsoWhereOneEndedWithinALine) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 1000)->Append("one\ncut");
+  OpenSpool(state, 4, 1000)->Append("four\n");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(reader.Next(false), "one\ncut");
+  EXPECT_EQ(reader.epoch(), Epoch{1});
+  EXPECT_EQ(reader.Next(false), "four\n");
+  EXPECT_EQ(reader.epoch(), Epoch{4});
+  EXPECT_EQ(reader.Next(false), "");
+}
+
 TEST(LogReaderTest, Tail_CountsLinesOverFilesAndEpochs) {
   const std::string state = support::MakeFolder("spool");
   const auto spool = OpenSpool(state, 1, 8);

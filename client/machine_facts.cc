@@ -1,0 +1,189 @@
+#include "client/machine_facts.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "core/posix/unique_fd.h"
+
+namespace phalanx::client {
+namespace {
+
+// dlopen's handle stays open: the libraries keep threads, and this process ends soon.
+template <typename Function>
+Function Symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+void* Open(const char* name, LibraryFacts& facts) {
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  facts.found = library != nullptr;
+  if (library == nullptr) {
+    const char* why = dlerror();
+    facts.error = why == nullptr ? "cannot be loaded" : why;
+  }
+  return library;
+}
+
+void ReadDriver(MachineFacts& facts) {
+  void* library = Open("libnvidia-ml.so.1", facts.driver);
+  if (library == nullptr) return;
+  const auto init = Symbol<int (*)()>(library, "nvmlInit_v2");
+  const auto text = Symbol<const char* (*)(int)>(library, "nvmlErrorString");
+  const auto version = Symbol<int (*)(char*, unsigned int)>(library, "nvmlSystemGetDriverVersion");
+  const auto count = Symbol<int (*)(unsigned int*)>(library, "nvmlDeviceGetCount_v2");
+  if (init == nullptr || text == nullptr || version == nullptr || count == nullptr) {
+    facts.driver.error = "lacks functions of NVML";
+    return;
+  }
+  if (const int result = init(); result != 0) {
+    facts.driver.error = text(result);
+    return;
+  }
+  char name[96] = {};
+  if (version(name, sizeof(name) - 1) == 0) facts.driver.version = name;
+  unsigned int gpus = 0;
+  if (const int result = count(&gpus); result != 0) facts.driver.error = text(result);
+  facts.gpus = static_cast<int32_t>(gpus);
+}
+
+void ReadNccl(LibraryFacts& facts) {
+  void* library = Open("libnccl.so.2", facts);
+  if (library == nullptr) return;
+  const auto version = Symbol<int (*)(int*)>(library, "ncclGetVersion");
+  int number = 0;
+  if (version == nullptr || version(&number) != 0) return;
+  // 21803 is 2.18.3; before 2.9 it was 2803.
+  const int thousand = number >= 10000 ? 10000 : 1000;
+  facts.version = absl::StrCat(number / thousand, ".", number % thousand / 100, ".", number % 100);
+}
+
+std::optional<bool> ClockSynchronised() {
+  timex state = {};
+  const int result = adjtimex(&state);
+  if (result < 0) return std::nullopt;
+  return result != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
+}
+
+int64_t Limit(__rlimit_resource resource, bool hard) {
+  rlimit limit = {};
+  if (getrlimit(resource, &limit) != 0) return kUnlimited;
+  const rlim_t value = hard ? limit.rlim_max : limit.rlim_cur;
+  return value == RLIM_INFINITY ? kUnlimited : static_cast<int64_t>(value);
+}
+
+void ReadHost(MachineFacts& facts) {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) {
+    facts.host_error = std::strerror(errno);
+    return;
+  }
+  facts.host = name;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(name, nullptr, &hints, &found); error != 0) {
+    facts.host_error = gai_strerror(error);
+    return;
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
+  facts.host_is_loopback = true;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    bool loopback = false;
+    if (one->ai_family == AF_INET) {
+      const auto* address = reinterpret_cast<const sockaddr_in*>(one->ai_addr);
+      loopback = (ntohl(address->sin_addr.s_addr) >> 24) == 127;
+    } else if (one->ai_family == AF_INET6) {
+      const auto* address = reinterpret_cast<const sockaddr_in6*>(one->ai_addr);
+      loopback = IN6_IS_ADDR_LOOPBACK(&address->sin6_addr);
+    }
+    facts.host_is_loopback &= loopback;
+  }
+}
+
+// Of NFS, CIFS/SMB2, Lustre, GPFS, BeeGFS, CephFS, FUSE (GlusterFS, s3fs, ...) and 9p.
+bool IsOfNetwork(const struct statfs& system) {
+  constexpr uint32_t kMagics[] = {0x6969,     0xFF534D42, 0xFE534D42, 0x0BD00BD0, 0x47504653,
+                                  0x19830326, 0x00C36400, 0x65735546, 0x01021997};
+  const auto magic = static_cast<uint32_t>(system.f_type);
+  return std::find(std::begin(kMagics), std::end(kMagics), magic) != std::end(kMagics);
+}
+
+std::string Failed(absl::string_view what) {
+  return absl::StrCat(what, ": ", std::strerror(errno));
+}
+
+// What ranks do with files: write one aside, sync it and rename it. Returns what fails.
+std::string TryFolder(const std::string& folder) {
+  const std::string draft = absl::StrCat(folder, "/.phalanx-doctor.", getpid());
+  const std::string whole = draft + ".whole";
+  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.is_open()) return Failed("a file cannot be made in it");
+  std::string error;
+  if (write(file.get(), "x", 1) != 1) error = Failed("a file in it cannot be written");
+  if (error.empty() && fsync(file.get()) != 0) error = Failed("a file in it cannot be synced");
+  file.reset();
+  if (error.empty() && rename(draft.c_str(), whole.c_str()) != 0) {
+    error = Failed("a file in it cannot be renamed");
+  }
+  unlink(draft.c_str());
+  unlink(whole.c_str());
+  return error;
+}
+
+FolderFacts ReadFolder(const std::string& path) {
+  FolderFacts facts{.path = path};
+  struct stat info = {};
+  struct statfs system = {};
+  if (stat(path.c_str(), &info) != 0 || statfs(path.c_str(), &system) != 0) {
+    facts.error = std::strerror(errno);
+  } else if (!S_ISDIR(info.st_mode)) {
+    facts.error = "is no folder";
+  } else {
+    facts.on_network = IsOfNetwork(system);
+    facts.free_bytes = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
+    facts.error = TryFolder(path);
+  }
+  return facts;
+}
+
+}  // namespace
+
+MachineFacts ReadMachine(const std::string& folder) {
+  MachineFacts facts;
+  struct stat info = {};
+  while (stat(absl::StrCat("/dev/nvidia", facts.gpu_files).c_str(), &info) == 0) ++facts.gpu_files;
+  ReadDriver(facts);
+  ReadNccl(facts.nccl);
+  facts.clock_synchronised = ClockSynchronised();
+  struct statvfs shared = {};
+  if (statvfs("/dev/shm", &shared) == 0) {
+    facts.shared_memory_bytes = static_cast<int64_t>(shared.f_blocks * shared.f_frsize);
+  }
+  facts.limits = {.open_files = Limit(RLIMIT_NOFILE, true),
+                  .locked_bytes = Limit(RLIMIT_MEMLOCK, false),
+                  .file_bytes = Limit(RLIMIT_FSIZE, false),
+                  .processes = Limit(RLIMIT_NPROC, false)};
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> facts.ports_first >> facts.ports_last;
+  ReadHost(facts);
+  if (!folder.empty()) facts.folder = ReadFolder(folder);
+  return facts;
+}
+
+}  // namespace phalanx::client

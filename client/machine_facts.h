@@ -1,0 +1,57 @@
+// client/machine_facts.h: what `phalanx doctor` can find out about the machine that it runs on.
+//
+// Only reads, but for a small file that it writes into the shared folder and removes. Asks the
+// kernel and the libraries themselves, so nothing has to run there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace phalanx::client {
+
+// A library of the driver or of NVIDIA's, as the loader of this program finds it.
+struct LibraryFacts {
+  bool found = false;
+  std::string error;    // why it cannot be used; empty: it can
+  std::string version;  // empty: it does not say
+};
+
+struct FolderFacts {
+  std::string path;
+  std::string error;        // what a rank could not do in it; empty: nothing
+  bool on_network = false;  // its file system is one that other machines can mount too
+  int64_t free_bytes = 0;
+};
+
+// A limit of this process; kUnlimited: none.
+inline constexpr int64_t kUnlimited = INT64_MAX;
+struct LimitFacts {
+  int64_t open_files = 0;    // hard: daemons raise their own to it
+  int64_t locked_bytes = 0;  // soft
+  int64_t file_bytes = 0;    // soft
+  int64_t processes = 0;     // soft; threads count
+};
+
+struct MachineFacts {
+  int32_t gpu_files = 0;  // /dev/nvidia0, 1, ...
+  LibraryFacts driver;    // libnvidia-ml.so.1
+  int32_t gpus = 0;       // that the driver knows
+  LibraryFacts nccl;      // libnccl.so.2
+  // The kernel keeps its clock with a server's. nullopt: it does not say.
+  std::optional<bool> clock_synchronised;
+  int64_t shared_memory_bytes = 0;  // size of /dev/shm; 0: there is none
+  LimitFacts limits;
+  int32_t ports_first = 0, ports_last = 0;  // that ranks get for their connections; 0: not known
+  std::string host;                         // name of this machine
+  std::string host_error;                   // why its name gives no address; empty: it does
+  bool host_is_loopback = false;            // its name gives 127.x.x.x or ::1 alone
+  std::optional<FolderFacts> folder;
+};
+
+// `folder`: that jobs read and write, empty: none is looked at.
+MachineFacts ReadMachine(const std::string& folder);
+
+}  // namespace phalanx::client

@@ -1,0 +1,107 @@
+// client/program.h: the command line of `phalanx`. CLI11 throws, and is included only behind this
+// header.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/commands.h"
+#include "client/completion.h"
+#include "client/config.h"
+#include "client/connection.h"
+#include "client/format.h"
+#include "client/list.h"
+#include "core/job/injected_fault.h"
+
+namespace phalanx::client {
+
+// What the command line has, of all commands.
+struct Flags {
+  // Settings (client/config.h); empty: not given.
+  std::string context, server, output, timeout;
+  std::string file;
+  std::string job;
+  std::string name;
+  std::string path;
+  std::string folder;
+  PlanOptions plan;  // but for file, format and lost
+  std::string svg;
+  std::string shell;
+  std::string since;
+  std::vector<std::string> settings, states, labels, types, modules;
+  std::vector<int32_t> ranks;
+  std::vector<std::string> lost;
+  int32_t tail = 0;
+  int32_t limit = 0;
+  int64_t number = 0;
+  bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
+  bool watch = false, machine = false, previous = false;
+  bool allow_inject = false;
+  job::FaultText fault;
+};
+
+// Of commands that need more than an answer from memory: the store, or nodes.
+inline constexpr absl::Duration kSubmitTimeout = absl::Seconds(30), kLogsTimeout = absl::Minutes(1);
+
+// Not thread-safe.
+class Program {
+ public:
+  int Main(int argc, char** argv);
+
+ private:
+  using Action = std::function<int(Io&)>;
+
+  CLI::App* Add(const std::string& name, const std::string& description, Action action);
+  CLI::App* AddTo(CLI::App& parent, const std::string& name, const std::string& description,
+                  Action action);
+  // A command that only has commands below it.
+  CLI::App* AddGroup(const std::string& name, const std::string& description);
+  // It uses no settings: a config file that is wrong does not keep it from running.
+  void NeedsNoSettings(const CLI::App* command) { without_settings_.insert(command); }
+  void AddFormat(CLI::App* command);
+  // JOB, or -f JOB; one of the two.
+  void AddFile(CLI::App* command);
+  void AddJob(CLI::App* command);
+  void AddSince(CLI::App* command);
+
+  void AddGlobalFlags();
+  void AddLocalCommands();
+  void AddCheckpoints();
+  void AddConfig();
+  void AddSubmit();
+  void AddRerun();
+  void AddList();
+  void AddJobCommands();
+  void AddEvents();
+  void AddLogs();
+  void AddIncidents();
+  void AddInject();
+  void AddOtherCommands();
+
+  // A command that waits can be interrupted; the others end at once, as programs do.
+  int Interruptible(const std::function<int(Stopper&)>& command);
+  int RunChosen(Io& io);
+  // `timeout`: unless a setting says another.
+  ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5)) const;
+  Format format() const { return settings_.OutputFormat(); }
+  std::vector<CommandWords> Words() const;
+
+  CLI::App app_{"Phalanx trains multimodal models on many devices.", "phalanx"};
+  Flags flags_;
+  std::set<const CLI::App*> without_settings_;
+  Action chosen_;
+  const CLI::App* chosen_command_ = nullptr;
+  Settings settings_;
+};
+
+// The folder that this program lies in, where the others are.
+std::string ProgramFolder();
+// A variable of this process's environment.
+const char* EnvironmentOf(const char* name);
+
+}  // namespace phalanx::client

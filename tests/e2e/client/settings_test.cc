@@ -1,0 +1,78 @@
+// Flags, environment and config file of the `phalanx` command, in processes of their own.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/support/process.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class SettingsTest : public ::testing::Test {
+ protected:
+  // With the variables and the command line given; nothing of this process's own settings.
+  support::Finished Phalanx(std::vector<std::string> variables,
+                            const std::vector<std::string>& arguments) const {
+    std::vector<std::string> argv = {"/usr/bin/env", "-u", "PHALANX_SERVER",
+                                     "PHALANX_CONFIG=" + path_};
+    argv.insert(argv.end(), variables.begin(), variables.end());
+    argv.push_back(support::Program("phalanx"));
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return support::RunToEnd(argv);
+  }
+
+  const std::string path_ = support::MakeFolder("e2e-settings") + "/config.yaml";
+};
+
+TEST_F(SettingsTest, FlagGoesBeforeVariableAndThatBeforeTheContext) {
+  ASSERT_EQ(Phalanx({}, {"config", "set", "lab", "server=file:1", "output=json"}).exit_code, 0);
+  EXPECT_THAT(Phalanx({}, {"config", "show"}).out, HasSubstr("\"value\": \"file:1\""));
+  EXPECT_THAT(Phalanx({}, {"config", "show", "-o", "table"}).out,
+              AllOf(HasSubstr("server   file:1 "), HasSubstr(" " + path_ + ":5\n")));
+  EXPECT_THAT(Phalanx({"PHALANX_SERVER=variable:1"}, {"config", "show", "-o", "table"}).out,
+              HasSubstr("variable:1"));
+  EXPECT_THAT(Phalanx({"PHALANX_SERVER=variable:1"},
+                      {"--server", "flag:1", "config", "show", "-o", "table"})
+                  .out,
+              HasSubstr("flag:1"));
+}
+
+TEST_F(SettingsTest, ServerOfTheContext_IsTheOneThatIsAsked) {
+  ASSERT_EQ(Phalanx({}, {"config", "set", "lab", "server=127.0.0.1:1", "timeout=100ms"}).exit_code,
+            0);
+  const support::Finished list = Phalanx({}, {"list"});
+  EXPECT_EQ(list.exit_code, 69);
+  EXPECT_THAT(list.talk, HasSubstr("the coordinator at 127.0.0.1:1 does not answer"));
+  EXPECT_THAT(list.talk, HasSubstr("what to do: "));
+}
+
+TEST_F(SettingsTest, FileThatIsWrong_StopsWhatNeedsItAndNothingElse) {
+  support::WriteFile(path_, "contexts:\n  lab: {servr: a:1}\n");
+  const support::Finished list = Phalanx({}, {"list"});
+  EXPECT_EQ(list.exit_code, 78);
+  EXPECT_THAT(list.talk, HasSubstr(path_ + ":2: contexts.lab.servr: a:1: unknown field; did you "
+                                           "mean server?"));
+  EXPECT_EQ(Phalanx({}, {"version"}).exit_code, 0);
+}
+
+TEST_F(SettingsTest, BadFlagsAndVariables_AreUsage) {
+  EXPECT_EQ(Phalanx({}, {"--server", "x", "list"}).exit_code, 2);
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=x"}, {"list"}).exit_code, 2);
+  EXPECT_EQ(Phalanx({}, {"list", "--state", "asleep"}).exit_code, 2);
+  EXPECT_EQ(Phalanx({}, {"list", "-l", "team"}).exit_code, 2);
+  EXPECT_EQ(Phalanx({}, {"events", "7", "--since", "yesterday"}).exit_code, 2);
+}
+
+TEST_F(SettingsTest, Doctor_OfThisMachineAlone_AsksNobody) {
+  const support::Finished doctor = Phalanx({}, {"doctor", "--machine", "-o", "json"});
+  EXPECT_THAT(doctor.out, HasSubstr("\"check\": \"limits\""));
+  EXPECT_EQ(doctor.out.find("\"coordinator\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

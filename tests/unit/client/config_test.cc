@@ -1,0 +1,228 @@
+// The config file, and which of flag, environment, file and default holds.
+#include "client/config.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  Environment Variables() const {
+    return [this](const char* name) -> const char* {
+      const auto found = variables_.find(name);
+      return found == variables_.end() ? nullptr : found->second.c_str();
+    };
+  }
+  absl::StatusOr<Settings> Resolve(const std::map<std::string, std::string>& flags = {}) const {
+    return ResolveSettings(flags, Variables());
+  }
+
+  const std::string folder_ = support::MakeFolder("config");
+  const std::string path_ = folder_ + "/phalanx/config.yaml";
+  std::map<std::string, std::string> variables_ = {{"XDG_CONFIG_HOME", folder_}};
+  Captured captured_;
+};
+
+TEST_F(ConfigTest, Path_IsThatOfTheFirstVariableThatIsSet) {
+  std::map<std::string, std::string> variables = {{"HOME", "/home/me"}};
+  const Environment environment = [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  EXPECT_EQ(ConfigPath(environment), "/home/me/.config/phalanx/config.yaml");
+  variables["XDG_CONFIG_HOME"] = "/xdg";
+  EXPECT_EQ(ConfigPath(environment), "/xdg/phalanx/config.yaml");
+  variables["PHALANX_CONFIG"] = "/else.yaml";
+  EXPECT_EQ(ConfigPath(environment), "/else.yaml");
+  variables.clear();
+  EXPECT_EQ(ConfigPath(environment), "");
+}
+
+TEST_F(ConfigTest, NoFile_MeansDefaults) {
+  const absl::StatusOr<Settings> settings = Resolve();
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->Of("server"), "");
+  EXPECT_EQ(settings->fields.at("server").from, "default");
+  EXPECT_EQ(settings->OutputFormat(), Format::kTable);
+  EXPECT_EQ(settings->Timeout(absl::Seconds(7)), absl::Seconds(7));
+}
+
+TEST_F(ConfigTest, FlagsGoBeforeTheEnvironmentAndThatBeforeTheFile) {
+  ASSERT_EQ(ConfigSet(path_, "lab", {"server=file:1", "output=wide", "timeout=9s"}, captured_.io),
+            kSuccess);
+  absl::StatusOr<Settings> settings = Resolve();
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->Of("server"), "file:1");
+  EXPECT_EQ(settings->fields.at("server").from, absl::StrCat(path_, ":5"));
+  EXPECT_EQ(settings->OutputFormat(), Format::kWide);
+  EXPECT_EQ(settings->Timeout(absl::Seconds(7)), absl::Seconds(9));
+  variables_["PHALANX_SERVER"] = "variable:1";
+  settings = Resolve();
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->Of("server"), "variable:1");
+  EXPECT_EQ(settings->fields.at("server").from, "PHALANX_SERVER");
+  settings = Resolve({{"server", "flag:1"}, {"output", ""}});
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->Of("server"), "flag:1");
+  EXPECT_EQ(settings->fields.at("server").from, "--server");
+  EXPECT_EQ(settings->OutputFormat(), Format::kWide) << "a flag that was not given says nothing";
+}
+
+TEST_F(ConfigTest, Context_IsThatOfTheFlagTheVariableOrTheFile) {
+  for (const char* name : {"a", "b", "c"}) {
+    ASSERT_EQ(ConfigSet(path_, name, {absl::StrCat("server=", name, ":1")}, captured_.io),
+              kSuccess);
+  }
+  EXPECT_EQ(Resolve()->Of("server"), "a:1") << "the first one that is made is the current one";
+  ASSERT_EQ(ConfigUse(path_, "b", captured_.io), kSuccess);
+  EXPECT_EQ(Resolve()->Of("server"), "b:1");
+  variables_["PHALANX_CONTEXT"] = "c";
+  EXPECT_EQ(Resolve()->Of("server"), "c:1");
+  EXPECT_EQ(Resolve({{"context", "a"}})->Of("server"), "a:1");
+  const absl::StatusOr<Settings> none = Resolve({{"context", "bb"}});
+  EXPECT_EQ(none.status().message(), path_ + " has no context \"bb\"; did you mean b?");
+}
+
+TEST_F(ConfigTest, VariableThatBreaksItsRule_IsNamed) {
+  variables_["PHALANX_SERVER"] = "no port";
+  const absl::Status status = Resolve().status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(FailSettings(status, captured_.io), kUsage);
+  EXPECT_EQ(captured_.talk.str(),
+            "PHALANX_SERVER: no port: must be HOST:PORT such as 10.0.0.5:4444\n1 violation\n");
+}
+
+TEST_F(ConfigTest, EverythingThatIsWrongWithTheFile_IsToldWithFileLineFieldValueAndRule) {
+  variables_["PHALANX_CONFIG"] = folder_ + "/bad.yaml";
+  const std::string& bad = variables_["PHALANX_CONFIG"];
+  support::WriteFile(bad,
+                     "current: labb\n"
+                     "contexts:\n"
+                     "  lab:\n"
+                     "    server: 10.0.0.5\n"
+                     "    outptu: json\n"
+                     "  \"two words\": {}\n"
+                     "contxts: {}\n");
+  const absl::Status status = Resolve().status();
+  EXPECT_EQ(FailSettings(status, captured_.io), kBadConfig);
+  EXPECT_EQ(
+      captured_.talk.str(),
+      absl::StrCat("error: ", bad,
+                   ":4: contexts.lab.server: 10.0.0.5: must be HOST:PORT such as "
+                   "10.0.0.5:4444\n",
+                   bad, ":5: contexts.lab.outptu: json: unknown field; did you mean output?\n", bad,
+                   ":6: contexts.two words: a context has a name of at most 63 letters, "
+                   "digits, '-', '_' and '.'\n",
+                   bad, ":7: contxts: unknown field; did you mean contexts?\n", bad,
+                   ":1: current: labb: must be the name of one of the contexts\n"
+                   "correct the file, or name another one with PHALANX_CONFIG\n"));
+  support::WriteFile(bad, "contexts: [\n");
+  EXPECT_THAT(Resolve().status().message(), HasSubstr(bad + ":"));
+  EXPECT_THAT(Resolve().status().message(), HasSubstr("line "));
+}
+
+TEST_F(ConfigTest, Set_ThatIsWrong_TellsAllAndChangesNothing) {
+  EXPECT_EQ(ConfigSet(path_, "lab", {"server=x", "colour=red", "timeout"}, captured_.io), kUsage);
+  EXPECT_EQ(captured_.talk.str(),
+            "server: x: must be HOST:PORT such as 10.0.0.5:4444\n"
+            "SETTING: colour=red: must be one of server, output, timeout, then = and its value\n"
+            "SETTING: timeout: must be one of server, output, timeout, then = and its value\n"
+            "3 violations\n");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(ConfigTest, Set_WithoutAValue_TakesTheSettingOut) {
+  ConfigSet(path_, "lab", {"server=a:1", "output=json"}, captured_.io);
+  ConfigSet(path_, "lab", {"output="}, captured_.io);
+  const absl::StatusOr<Config> config = ReadConfig(path_);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->contexts.at("lab").size(), 1u);
+  EXPECT_EQ(config->contexts.at("lab").at("server").text, "a:1");
+}
+
+TEST_F(ConfigTest, FileAndItsFolder_AreTheOwnersAlone) {
+  const mode_t before = umask(0);
+  ConfigSet(path_, "lab", {"server=a:1"}, captured_.io);
+  umask(before);
+  struct stat file = {}, folder = {};
+  ASSERT_EQ(stat(path_.c_str(), &file), 0);
+  ASSERT_EQ(stat((folder_ + "/phalanx").c_str(), &folder), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  EXPECT_EQ(folder.st_mode & 0777, 0700u);
+}
+
+TEST_F(ConfigTest, FileThatIsALink_StaysOne) {
+  support::WriteFile(folder_ + "/real.yaml", "");
+  std::filesystem::create_symlink(folder_ + "/real.yaml", folder_ + "/link.yaml");
+  ConfigSet(folder_ + "/link.yaml", "lab", {"server=a:1"}, captured_.io);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ + "/link.yaml"));
+  EXPECT_THAT(support::ReadFile(folder_ + "/real.yaml"), HasSubstr("a:1"));
+}
+
+TEST_F(ConfigTest, UseAndDelete_OfWhatIsNotThere_SayWhatIs) {
+  ConfigSet(path_, "lab", {"server=a:1"}, captured_.io);
+  Captured use, gone, last;
+  EXPECT_EQ(ConfigUse(path_, "la", use.io), kFailure);
+  EXPECT_EQ(use.talk.str(), "error: " + path_ +
+                                " has no context \"la\"; phalanx config list shows those that "
+                                "there are\n");
+  EXPECT_EQ(ConfigDelete(path_, "lab", last.io), kSuccess);
+  EXPECT_EQ(last.talk.str(),
+            "deleted context lab; none is the current one now, phalanx config use NAME chooses "
+            "one\n");
+  EXPECT_EQ(ConfigDelete(path_, "lab", gone.io), kFailure);
+  EXPECT_TRUE(Resolve().ok());
+}
+
+TEST_F(ConfigTest, Show_NamesWhereEachValueIsFrom) {
+  ConfigSet(path_, "lab", {"server=10.0.0.5:4444"}, captured_.io);
+  variables_["PHALANX_TIMEOUT"] = "8s";
+  const absl::StatusOr<Settings> settings = Resolve({{"output", "table"}});
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  Captured table, json;
+  EXPECT_EQ(ConfigShow(*settings, Format::kTable, table.io), kSuccess);
+  EXPECT_EQ(table.out.str(), absl::StrCat("SETTING  VALUE          FROM\n"
+                                          "context  lab            ",
+                                          path_,
+                                          ":1\n"
+                                          "server   10.0.0.5:4444  ",
+                                          path_,
+                                          ":4\n"
+                                          "output   table          --output\n"
+                                          "timeout  8s             PHALANX_TIMEOUT\n"));
+  ConfigShow(*settings, Format::kJson, json.io);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"server\": {\n    \"value\": \"10.0.0.5:4444\""));
+}
+
+TEST_F(ConfigTest, List_MarksTheCurrentOne) {
+  Captured none, table, name;
+  EXPECT_EQ(ConfigList(path_, Format::kTable, none.io), kSuccess);
+  EXPECT_EQ(none.talk.str(), "no contexts; phalanx config set NAME server=HOST:PORT makes one\n");
+  ConfigSet(path_, "lab", {"server=a:1"}, captured_.io);
+  ConfigSet(path_, "prod", {"server=b:1", "output=json"}, captured_.io);
+  ConfigList(path_, Format::kTable, table.io);
+  EXPECT_EQ(table.out.str(),
+            "CURRENT  NAME  SERVER  OUTPUT  TIMEOUT\n"
+            "*        lab   a:1     -       -\n"
+            "         prod  b:1     json    -\n");
+  ConfigList(path_, Format::kName, name.io);
+  EXPECT_EQ(name.out.str(), "lab\nprod\n");
+}
+
+}  // namespace
+}  // namespace phalanx::client
