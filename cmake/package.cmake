@@ -6,7 +6,7 @@
 #   phalanx-rank-cpu       the rank process with LibTorch beside it, or
 #   phalanx-rank-cuda      the same from a build with PHALANX_WITH_CUDA
 #
-# docs/install.md says how they are used, docs/decisions/0030-packages.md why they are cut so.
+# docs/install.md says how they are used, docs/decisions/0034-packages.md why they are cut so.
 
 set(PHALANX_PACKAGE_RELEASE 1 CACHE STRING "Debian revision of the packages")
 set(PHALANX_PACKAGE_CONTACT "Phalanx maintainers <phalanx@packages.invalid>" CACHE STRING
