@@ -295,7 +295,9 @@ Cut ForwardCut(int64_t vectors) {
 Cut BackwardCut(int64_t vectors, int kinds) {
   int each = vectors <= 32 || (kinds == 1 && vectors <= kThreads / 2) ? 1 : 2;
   while (GroupOf(vectors, each) > kThreads) each *= 2;
-  const int group = GroupOf(vectors, each), groups = kThreads / group;
+  const int group = GroupOf(vectors, each);
+  // Blocks of short rows are half as large, and two fit side by side.
+  const int groups = (each == 2 && group <= kThreads / 4 ? kThreads / 2 : kThreads) / group;
   return {group, each, group > 32 && groups > kGroupsMax ? kGroupsMax : groups};
 }
 
@@ -354,11 +356,12 @@ void NormBackward(Type type, const NormBackwardArguments& a, Stream stream) {
     const auto launch = [&](auto vectors, auto kinds) {
       constexpr int kVectors = decltype(vectors)::value, kKinds = decltype(kinds)::value;
       constexpr int kSideBySide = kVectors == 1 && kKinds == 1 ? 2 : 1;
-      if (kSideBySide == 1 && blocks > kBackwardBlocks / 2) blocks = kBackwardBlocks / 2;
+      const bool alone = kSideBySide == 1 && cut.group * cut.groups > kThreads / 2;
+      if (alone && blocks > kBackwardBlocks / 2) blocks = kBackwardBlocks / 2;
       const int64_t stage = kWidth == 1 ? 0
                                         : int64_t{a.residual == nullptr ? 32 : 48} * kVectors *
                                               cut.group * cut.groups;
-      int64_t stages = stage == 0 ? 0 : kStageBytes / kSideBySide / stage;
+      int64_t stages = stage == 0 ? 0 : kStageBytes / (alone ? 1 : 2) / stage;
       stages = stages > kStagesMax ? kStagesMax : stages;
       const int64_t combined =
           cut.groups == 1 ? 0 : cut.groups * kKinds * a.features * int64_t{sizeof(float)};
