@@ -38,15 +38,16 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
             v1::JOB_PHASE_SUCCEEDED);
   options.name = options.output = "hit";
   const int64_t job = cluster.Submit(Document(data, options)).id();
-  int64_t step = 0;
+  int64_t step = 0, epoch = 1;
   for (const int32_t rank : GetParam().killed) {
     cluster.AwaitStep(job, step += 5);
     const auto ranks = cluster.Ranks(job);
     ASSERT_TRUE(ranks.contains(rank)) << cluster.WorkerLog();
     kill(ranks.at(rank).pid(), SIGKILL);
     cluster.Await(job, [&](const v1::JobStatus& status) {
-      return status.last_step().epoch() > 1 && status.last_step().step() > step;
+      return status.last_step().epoch() > epoch && status.last_step().step() > step;
     });
+    ++epoch;
     // The word of the last rank that is ready may come behind that of the step.
     cluster.Await(job, [&](const v1::JobStatus&) {
       return absl::StrContains(MessagesOf(cluster, job, "Recovered"), " redone");
