@@ -8,6 +8,7 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "client/job_view.h"
+#include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/scalar.h"
@@ -60,14 +61,11 @@ absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(Connection& connection,
 }
 
 // What the answer of a coordinator does not say itself.
-absl::string_view NextAfterCall(const absl::Status& status) {
+std::string NextAfterCall(const absl::Status& status) {
+  if (std::string next = NextOf(status); !next.empty()) return next;
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
       return "phalanx list shows the jobs that there are";
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return "see that phalanx-coordinator runs there, its log says what it lacks; --server names "
-             "another one, and phalanx config show tells where the address is from";
     case absl::StatusCode::kUnimplemented:
       return "the coordinator is of another version; phalanx version tells yours";
     case absl::StatusCode::kInternal:
@@ -139,7 +137,7 @@ int Fail(const absl::Status& status, Io& io) {
 
 int FailCall(const absl::Status& status, Io& io) {
   const int code = Fail(status, io);
-  if (const absl::string_view next = NextAfterCall(status); !next.empty()) {
+  if (const std::string next = NextAfterCall(status); !next.empty()) {
     io.talk << "what to do: " << next << "\n";
   }
   return code;

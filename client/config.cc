@@ -196,9 +196,10 @@ absl::Status NoContext(const std::string& path, const std::string& name, const C
 
 absl::Span<const SettingField> SettingFields() {
   static constexpr SettingField kFields[] = {
-      {"server", "PHALANX_SERVER", kDefaultServer, ServerFault},
-      {"output", "PHALANX_OUTPUT", "table", OutputFault},
-      {"timeout", "PHALANX_TIMEOUT", "5s; submit and rerun 30s, logs 1m", TimeoutFault},
+      {"server", "--server", "PHALANX_SERVER", kDefaultServer, ServerFault},
+      {"output", "-o", "PHALANX_OUTPUT", "table", OutputFault},
+      {"timeout", "--timeout", "PHALANX_TIMEOUT", "5s; submit and rerun 30s, logs 1m",
+       TimeoutFault},
   };
   return kFields;
 }
@@ -242,7 +243,8 @@ std::string ConfigPath(const Environment& environment) {
 
 absl::StatusOr<Config> ReadConfig(const std::string& path) {
   std::error_code error;
-  if (path.empty() || !fs::exists(path, error)) return Config();
+  const bool there = fs::status(path, error).type() != fs::file_type::not_found;
+  if (path.empty() || !there) return Config();
   std::ifstream file(path, std::ios::binary);
   if (!file || fs::is_directory(path, error)) {
     return absl::UnavailableError(
@@ -296,14 +298,15 @@ absl::StatusOr<Settings> ResolveSettings(const std::map<std::string, std::string
   const absl::StatusOr<Config> config = ReadConfig(settings.path);
   if (!config.ok()) return config.status();
   // What the command line or the environment says; empty: neither.
-  const auto said = [&](const std::string& name, const char* variable) -> Setting {
+  const auto said = [&](const std::string& name, const char* named,
+                        const char* variable) -> Setting {
     const auto flag = flags.find(name);
-    if (flag != flags.end() && !flag->second.empty()) return {flag->second, "--" + name};
+    if (flag != flags.end() && !flag->second.empty()) return {flag->second, named};
     const char* text = environment(variable);
     if (text != nullptr && *text != '\0') return {text, variable};
     return {};
   };
-  settings.context = said("context", kContextVariable);
+  settings.context = said("context", "--context", kContextVariable);
   if (settings.context.value.empty()) {
     settings.context = {config->current.text, config->current.text.empty()
                                                   ? "default"
@@ -316,7 +319,7 @@ absl::StatusOr<Settings> ResolveSettings(const std::map<std::string, std::string
     context = found->second;
   }
   for (const SettingField& field : SettingFields()) {
-    Setting setting = said(field.name, field.variable);
+    Setting setting = said(field.name, field.flag, field.variable);
     if (setting.from == field.variable) {
       if (const std::string fault = field.fault(setting.value); !fault.empty()) {
         return ViolationsStatus({{.field = field.variable,

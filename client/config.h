@@ -28,9 +28,10 @@ namespace phalanx::client {
 
 inline constexpr size_t kContextsMax = 256;
 
-// What a setting is called in the file, in the environment and as a flag.
+// What a setting is called in the file, as a flag and in the environment.
 struct SettingField {
-  const char* name;      // also the flag's, after "--"
+  const char* name;
+  const char* flag;
   const char* variable;  // of the environment
   const char* fallback;  // what holds where nobody says anything, as people read it
   // What is wrong with a value; empty: nothing.
@@ -73,7 +74,7 @@ absl::Status WriteConfig(const std::string& path, const Config& config);
 // A setting as it holds, and who says so.
 struct Setting {
   std::string value;  // empty: the default
-  std::string from;   // "--server", "PHALANX_SERVER", "PATH:LINE", "default"
+  std::string from;   // "--server", "-o", "PHALANX_SERVER", "PATH:LINE", "default"
 };
 struct Settings {
   std::string path;  // of the config file

@@ -57,11 +57,17 @@ uint64_t Connection::Draw() {
 absl::Status Connection::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
-  return absl::Status(
-      plain.code(),
-      absl::StrCat("the coordinator at ", options_.server,
-                   SaidByCoordinator(status) ? " cannot serve this now: " : " does not answer: ",
-                   plain.message()));
+  const bool answered = SaidByCoordinator(status);
+  return WithNext(
+      absl::Status(plain.code(),
+                   absl::StrCat("the coordinator at ", options_.server,
+                                answered ? " cannot serve this now: " : " does not answer: ",
+                                plain.message())),
+      answered
+          ? "ask again when that has changed; phalanx nodes shows the nodes that are there, and "
+            "the coordinator's log says more"
+          : "see that phalanx-coordinator runs there; --server names another one, and phalanx "
+            "config show tells where the address is from");
 }
 
 absl::Status Connection::Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {

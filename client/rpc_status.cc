@@ -6,12 +6,15 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "core/base/violation.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
 namespace phalanx::client {
 namespace {
+
+constexpr char kNextPayload[] = "phalanx/next";
 
 google::rpc::Status DetailsOf(const grpc::Status& status) {
   google::rpc::Status details;
@@ -64,6 +67,16 @@ absl::Duration RetryDelayOf(const grpc::Status& status) {
     }
   }
   return absl::ZeroDuration();
+}
+
+absl::Status WithNext(absl::Status status, absl::string_view next) {
+  status.SetPayload(kNextPayload, absl::Cord(next));
+  return status;
+}
+
+std::string NextOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> next = status.GetPayload(kNextPayload);
+  return next.has_value() ? std::string(*next) : "";
 }
 
 }  // namespace phalanx::client

@@ -3,7 +3,10 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace phalanx::client {
@@ -16,5 +19,9 @@ bool SaidByCoordinator(const grpc::Status& status);
 
 // google.rpc.RetryInfo's delay; zero where there is none.
 absl::Duration RetryDelayOf(const grpc::Status& status);
+
+// What a person does next about an error; empty: nobody has said.
+absl::Status WithNext(absl::Status status, absl::string_view next);
+std::string NextOf(const absl::Status& status);
 
 }  // namespace phalanx::client

@@ -203,7 +203,7 @@ TEST_F(ConfigTest, Show_NamesWhereEachValueIsFrom) {
                                           "server   10.0.0.5:4444  ",
                                           path_,
                                           ":4\n"
-                                          "output   table          --output\n"
+                                          "output   table          -o\n"
                                           "timeout  8s             PHALANX_TIMEOUT\n"));
   ConfigShow(*settings, Format::kJson, json.io);
   EXPECT_THAT(json.out.str(), HasSubstr("\"server\": {\n    \"value\": \"10.0.0.5:4444\""));
