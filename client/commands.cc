@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
@@ -65,7 +66,9 @@ std::string NextAfterCall(const absl::Status& status) {
   if (std::string next = NextOf(status); !next.empty()) return next;
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
-      return "phalanx list shows the jobs that there are";
+      return absl::StartsWith(status.message(), "there is no job")
+                 ? "phalanx list shows the jobs that there are"
+                 : "";
     case absl::StatusCode::kUnimplemented:
       return "the coordinator is of another version; phalanx version tells yours";
     case absl::StatusCode::kInternal:

@@ -76,7 +76,9 @@ TEST_F(InjectTest, WhatIsNotThere_IsNamed) {
             "3 violations\n");
   const support::Finished no_job = Inject(cluster, 99, 0, {"--fault", "kill"});
   EXPECT_EQ(no_job.exit_code, 1);
-  EXPECT_EQ(no_job.talk, "error: there is no job \"job-99\"\n");
+  EXPECT_EQ(no_job.talk,
+            "error: there is no job \"job-99\"\n"
+            "what to do: phalanx list shows the jobs that there are\n");
   const support::Finished no_rank = Inject(cluster, job, 4, {"--fault", "kill"});
   EXPECT_EQ(no_rank.exit_code, 1);
   EXPECT_EQ(no_rank.talk,
