@@ -53,9 +53,9 @@ TEST(SearchTextTest, Json_HasEveryProposal) {
   const std::string text = SearchJson(result, options);
   const auto tree = job::ParseJson(text, 10'000);
   ASSERT_TRUE(tree.ok()) << tree.status();
-  EXPECT_EQ(EmitYaml(*tree).find("kind: PlanSearch") != std::string::npos, true) << text;
-  for (const char* key : {"\"step\"", "\"memory\"", "\"bubble\"", "\"slower\"", "\"parts\"",
-                          "\"device_memory\": 1073741824", "\"devices\": 4"}) {
+  for (const char* key :
+       {"\"kind\": \"PlanSearch\"", "\"step\"", "\"memory\"", "\"bubble\"", "\"slower\"",
+        "\"parts\"", "\"device_memory\": 1073741824", "\"devices\": 4"}) {
     EXPECT_THAT(text, HasSubstr(key));
   }
 }
