@@ -191,6 +191,10 @@ constexpr Field kBatch[] = {
      .doc = "Samples of a step, over all replicas."},
     {.name = "micro", .type = T::kInteger, .at = Bound<&Batch::micro>, .low = 1, .high = 1 << 20,
      .doc = "Samples of a microbatch on one replica of the language module, at most."},
+    {.name = "labelled_share", .type = T::kNumber, .at = Bound<&Batch::labelled_share>, .low = 0,
+     .high = 1,
+     .doc = "Of the language module's positions, the share that the loss counts, as plans take it "
+            "to be: the others need no logits, and little of the last layer."},
 };
 
 constexpr Field kSchedule[] = {

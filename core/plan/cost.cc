@@ -21,6 +21,13 @@ PassCost& operator+=(PassCost& a, const PassCost& b) {
   return a;
 }
 
+PassCost& operator-=(PassCost& a, const PassCost& b) {
+  a.forward -= b.forward;
+  a.backward_input -= b.backward_input;
+  a.backward_weight -= b.backward_weight;
+  return a;
+}
+
 PassCost Scaled(PassCost cost, double factor) {
   return {cost.forward * factor, cost.backward_input * factor, cost.backward_weight * factor};
 }
@@ -31,7 +38,20 @@ PassCost Linear(double rows, double weights) {
   return {flops, flops, flops};
 }
 
+// Of a layer's attention, the product behind it.
+PassCost AttentionOutputCost(const job::Module& module, double rows) {
+  const job::Architecture& a = module.architecture;
+  return Linear(rows, static_cast<double>(a.hidden_size * a.heads * HeadSize(a)));
+}
+
 }  // namespace
+
+bool LabelledAloneLeave(const job::JobSpec& spec, int32_t module) {
+  return module == spec.language &&
+         TraitsOf(spec.modules[static_cast<size_t>(module)].architecture).vocabulary() &&
+         std::none_of(spec.edges.begin(), spec.edges.end(),
+                      [module](const job::Edge& edge) { return edge.from == module; });
+}
 
 PassCost AttentionCost(const job::Module& module, double rows, double length) {
   const job::Architecture& a = module.architecture;
@@ -106,6 +126,11 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 }
 
 PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length) {
+  return PartCost(plan, part, width, rows, length, plan.spec.batch.labelled_share);
+}
+
+PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length,
+                  double labelled_share) {
   const auto [module, stage, chunk] = part;
   const job::Module& spec = plan.module_spec(module);
   const job::Architecture& a = spec.architecture;
@@ -117,16 +142,24 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
   const UnitCounts units = CountUnits(a);
   PassCost cost = Scaled(AttentionCost(spec, rows, length), largest(units.query_heads));
   cost += Scaled(MlpCost(spec, rows), largest(units.mlp_blocks));
-  cost = Scaled(cost, layout.layers(stage, chunk).count);
+  const int32_t layers = layout.layers(stage, chunk).count;
+  cost = Scaled(cost, layers);
+  const bool last = layout.IsLast(stage, chunk);
+  const double labelled = TraitsOf(a).vocabulary() ? rows * labelled_share : rows;
+  if (last && layers > 0 && LabelledAloneLeave(plan.spec, module)) {
+    const double left_out = rows - labelled;
+    cost -= Scaled(AttentionOutputCost(spec, left_out), largest(units.query_heads));
+    cost -= Scaled(MlpCost(spec, left_out), largest(units.mlp_blocks));
+  }
   if (layout.IsFirst(stage, chunk)) cost += Scaled(EmbeddingCost(spec, rows), even);
-  if (layout.IsLast(stage, chunk) && plan.HasLoss(module)) {
-    cost += Scaled(HeadCost(spec, rows),
+  if (last && plan.HasLoss(module)) {
+    cost += Scaled(HeadCost(spec, labelled),
                    TraitsOf(a).vocabulary() ? largest(units.vocabulary_blocks) : even);
   }
   const bool layers_back = layout.TrainsOf(stage, chunk).inputs || !spec.frozen;
   if (!layers_back) cost.backward_input = 0;
   if (spec.frozen) cost.backward_weight = 0;
-  if (layout.IsLast(stage, chunk)) {
+  if (last) {
     for (const job::Edge& edge : plan.spec.edges) {
       if (edge.from != module || !edge.projector.has_value()) continue;
       PassCost projector = ProjectorCost(plan.spec, edge, rows);
@@ -174,7 +207,8 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
           .gathered = travels * bytes};
 }
 
-std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
+std::vector<int32_t> BalanceLayers(const job::JobSpec& spec, int32_t index, int32_t parts) {
+  const job::Module& module = spec.modules[static_cast<size_t>(index)];
   const job::Architecture& a = module.architecture;
   std::vector<int32_t> counts(static_cast<size_t>(parts), a.layers < parts ? 0 : 1);
   if (a.layers < parts) return counts;
@@ -183,7 +217,12 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   const double layer = LayerCost(module, 1, length).total();
   std::vector<double> costs(static_cast<size_t>(parts), layer);
   costs.front() += EmbeddingCost(module, 1).total();
-  costs.back() += HeadCost(module, 1).total();
+  const double labelled = TraitsOf(a).vocabulary() ? spec.batch.labelled_share : 1;
+  costs.back() += HeadCost(module, labelled).total();
+  if (LabelledAloneLeave(spec, index)) {
+    costs.back() -= AttentionOutputCost(module, 1 - labelled).total();
+    costs.back() -= MlpCost(module, 1 - labelled).total();
+  }
   // Every further layer goes to the part that is cheapest so far, the first of equals: for equal
   // layers that minimises the dearest part.
   for (int32_t rest = a.layers - parts; rest > 0; --rest) {
@@ -195,18 +234,21 @@ std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts) {
   return counts;
 }
 
-double StepFlops(const Plan& plan, double tokens, double images, double sounds) {
-  double flops = 0;
+StepFlops FlopsOf(const Plan& plan, const StepRows& step) {
+  StepFlops flops;
+  const double labelled_share = step.tokens > 0 ? step.labelled / step.tokens : 1;
   for (const ModulePlan& layout : plan.modules) {
     const job::Architecture& architecture = plan.module_spec(layout.index).architecture;
     const auto per_item = static_cast<double>(job::RowsOfItem(architecture));
-    const double items = TraitsOf(architecture).images() ? images : sounds;
-    const double rows = per_item > 0 ? items * per_item : tokens;
+    const double items = TraitsOf(architecture).images() ? step.images : step.sounds;
+    const double rows = per_item > 0 ? items * per_item : step.tokens;
     const double length =
-        per_item > 0 ? per_item : tokens / static_cast<double>(plan.spec.batch.global);
+        per_item > 0 ? per_item : step.tokens / static_cast<double>(plan.spec.batch.global);
     for (int32_t stage = 0; stage < layout.pp(); ++stage) {
       for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-        flops += PartCost(plan, {layout.index, stage, chunk}, 1, rows, length).total();
+        const PartId part = {layout.index, stage, chunk};
+        flops.all_rows += PartCost(plan, part, 1, rows, length, 1).total();
+        flops.executed += PartCost(plan, part, 1, rows, length, labelled_share).total();
       }
     }
   }

@@ -3,6 +3,10 @@
 //
 // FLOPs: 2 a multiply-add; causal attention counts half; head included; forward and executed
 // backward; no recomputation.
+//
+// Some rows of the language module are held to labels. Its head works on those alone and, where no
+// edge leaves the module, so does what follows attention in its last layer. FLOPs *of all rows*
+// count both for every row, as others count theirs; FLOPs *as executed* for the labelled ones.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +15,9 @@
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
+
+// Whether the labelled rows of a module alone go on behind the attention of its last layer.
+bool LabelledAloneLeave(const job::JobSpec& spec, int32_t module);
 
 struct PassCost {
   double forward = 0, backward_input = 0, backward_weight = 0;  // FLOPs
@@ -27,7 +34,10 @@ PassCost ProjectorCost(const job::JobSpec& spec, const job::Edge& edge, double r
 // Everything that one of `width` tensor ranks of a pipeline part computes, with the largest share
 // of units of each kind that one of them has: its layers, ends and projectors. Passes that training
 // leaves out (ModulePlan::TrainsOf) cost nothing: no weight gradients of what is frozen, no input
-// gradients that nobody asks for.
+// gradients that nobody asks for. Of the rows, this share is held to labels; without it as executed
+// with what the job says of its data, batch.labelled_share.
+PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length,
+                  double labelled_share);
 PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length);
 
 // Bytes that one rank of a pipeline part moves once a step.
@@ -40,13 +50,20 @@ struct UpdateBytes {
 // known parameters.
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part);
 
-// Layers of each of `parts` pipeline parts, balanced by cost (the head and the embedding weigh in),
-// each part with at least one layer.
-std::vector<int32_t> BalanceLayers(const job::Module& module, int32_t parts);
+// Layers of each of `parts` pipeline parts of a module, balanced by cost as executed (the head and
+// the embedding weigh in), each part with at least one layer.
+std::vector<int32_t> BalanceLayers(const job::JobSpec& spec, int32_t module, int32_t parts);
 
-// FLOPs of the whole model for one step over `tokens` language positions (sequences of equal
-// length, batch.global of them), and images and sounds of full size, each in every encoder that
+// What a step works on: language positions (sequences of equal length, batch.global of them), those
+// of them that are held to labels, and images and sounds of full size, each in every encoder that
 // reads its kind.
-double StepFlops(const Plan& plan, double tokens, double images, double sounds);
+struct StepRows {
+  double tokens = 0, labelled = 0, images = 0, sounds = 0;
+};
+// FLOPs of the whole model for one step.
+struct StepFlops {
+  double all_rows = 0, executed = 0;
+};
+StepFlops FlopsOf(const Plan& plan, const StepRows& rows);
 
 }  // namespace phalanx::plan

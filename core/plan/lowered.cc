@@ -79,7 +79,7 @@ std::vector<int32_t> LayersOn(const Plan& plan, int32_t module, int32_t pp) {
   PartOrder order = plan.modules[static_cast<size_t>(module)].order;
   if (order.pp == pp) return plan.layout.modules[static_cast<size_t>(module)].layers;
   order.pp = pp;
-  const std::vector<int32_t> by_flow = BalanceLayers(plan.module_spec(module), order.count());
+  const std::vector<int32_t> by_flow = BalanceLayers(plan.spec, module, order.count());
   std::vector<int32_t> layers(by_flow.size());
   for (int32_t flow = 0; flow < order.count(); ++flow) {
     layers[order.IndexOf(order.StageAt(flow), order.ChunkAt(flow))] =

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/plan/activations.h"
+#include "core/plan/cost.h"
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
 #include "core/plan/shares.h"
@@ -197,6 +198,14 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
       elements.once = layers * (layer.waiting - layer.forward);
     }
     if (layout.IsFirst(place.pp, chunk)) elements.kept += KeptBefore(module.architecture);
+    if (layout.IsLast(place.pp, chunk) && !module.frozen &&
+        LabelledAloneLeave(plan.spec, place.module)) {
+      const bool at_once = module.recompute != job::Recompute::kNone && !DelaysWeights(plan);
+      const int64_t queries =
+          TensorUnitsOf(module.architecture, place.width, place.tp).query_heads.count *
+          HeadSize(module.architecture);
+      (at_once ? elements.once : elements.kept) += queries;
+    }
   } else {
     elements.once = layer.backward;
   }

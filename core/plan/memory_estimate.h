@@ -53,7 +53,9 @@ struct HostEstimate {
 // two are not one (BackwardIsOne), of one microbatch; where the schedule delays the second one, of
 // all that it keeps alive. Layers without a backward
 // pass keep nothing and count as one layer at work. The ends of an encoder and projectors keep what
-// their backward reads; the head adds its logits once. Rows: decoders, batch.micro sequences of the
+// their backward reads; the head adds its logits once, and of the layer before it the outputs of
+// attention that go on are kept beside all of them. All rows are taken to be held to labels. Rows:
+// decoders, batch.micro sequences of the
 // full context; encoders, their share of the samples of a microbatch with as many items as fit the
 // context, at most data.items_max. Messages between parts, of the destination's hidden size: those
 // that wait for their pass (activations.h) and one that leaves, of each link and direction.

@@ -3,9 +3,11 @@
 // --trace the job runs with `trace: true`, and FILE is the timeline that it leaves.
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
-// recomputation; mfu against the dense bf16 rate of an H100 or H200, null on CPU; tokens are
-// language positions without padding; bubble = 1 - busy / (devices x step). simulated_ms is the
-// step that the simulator predicts from the mean time of each part's passes, as measured in the
+// recomputation; tflops_per_device of all rows, as others count theirs, tflops_per_device_executed
+// without what rows that have no label do not need (core/plan/cost.h); mfu of all rows against the
+// dense bf16 rate of an H100 or H200, null on CPU; tokens are language positions without padding,
+// labelled ones those that the loss counts; bubble = 1 - busy / (devices x step). simulated_ms is
+// the step that the simulator predicts from the mean time of each part's passes, as measured in the
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
 // how far that is off.
 #include <fcntl.h>
@@ -161,14 +163,17 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
   for (const Json& line : lines) seconds.push_back(line.at("step_seconds").get<double>());
   const double median = Percentile(seconds, 0.5);
   const double tokens = Mean(lines, "tokens");
-  const double step_flops =
-      phalanx::plan::StepFlops(plan, tokens, Mean(lines, "images"), Mean(lines, "sounds"));
-  const double flops = step_flops / median / plan.world;
+  const double labelled = Mean(lines, "labelled_tokens");
+  const phalanx::plan::StepFlops step_flops = phalanx::plan::FlopsOf(
+      plan, {tokens, labelled, Mean(lines, "images"), Mean(lines, "sounds")});
+  const double flops = step_flops.all_rows / median / plan.world;
   Json result;
   result["tokens_per_s"] = tokens / median;
+  result["labelled_tokens_per_s"] = labelled / median;
   result["samples_per_s"] = static_cast<double>(plan.spec.batch.global) / median;
   result["step_ms"] = {{"median", median * 1e3}, {"p95", Percentile(seconds, 0.95) * 1e3}};
   result["tflops_per_device"] = flops * 1e-12;
+  result["tflops_per_device_executed"] = step_flops.executed / median / plan.world * 1e-12;
   result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
                       ? Json(flops / kPeakFlops)
                       : Json();

@@ -27,6 +27,15 @@ job::Module ModuleOf(const job::Architecture& architecture) {
   return module;
 }
 
+double AllRows(const Plan& plan, const StepRows& rows) { return FlopsOf(plan, rows).all_rows; }
+
+// A job of one module, whose positions are held to labels as far as `labelled_share`.
+job::JobSpec JobOf(const job::Architecture& architecture, double labelled_share = 1) {
+  AJob job;
+  job.Module("language", architecture).spec().batch.labelled_share = labelled_share;
+  return job;
+}
+
 TEST(CostTest, LayerCost_OfADecoder_CountsTwoAMultiplyAddAndHalfTheScores) {
   // hidden 32, 8 query heads and 2 KV heads of 4, MLP 64.
   const PassCost cost = LayerCost(ModuleOf(Llama()), 10, 20);
@@ -45,7 +54,7 @@ TEST(CostTest, StepFlops_OfADecoder_IsThreeForwards) {
   const double forward =
       3 * LayerCost(module, tokens, 16).forward + HeadCost(module, tokens).forward;
   const double lookup = 2 * tokens * 32;  // the embedding's rows, read and added
-  EXPECT_DOUBLE_EQ(StepFlops(plan, tokens, 0, 0), 3 * forward + lookup);
+  EXPECT_DOUBLE_EQ(AllRows(plan, {.tokens = tokens}), 3 * forward + lookup);
 }
 
 TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
@@ -56,7 +65,7 @@ TEST(CostTest, StepFlops_OfFrozenEncoder_LeavesItsBackwardOut) {
                      .Module("language", Llama())
                      .Edge("vision", "language", {.projector = 32, .frozen = frozen_projector})
                      .Batch(2, 1));
-    return StepFlops(plan, 0, 5, 0);  // the language module costs nothing without tokens
+    return AllRows(plan, {.images = 5});  // the language module costs nothing without tokens
   };
   const job::Module vision = ModuleOf(ClipVision());
   const double forward =
@@ -76,7 +85,7 @@ TEST(CostTest, StepFlops_OfPicturesAndSounds_CountsEachWhereItIsRead) {
     job.Module("language", Llama());
     if (vision) job.Edge("vision", "language", {.projector = 32});
     if (audio) job.Edge("audio", "language", {.projector = 32});
-    return StepFlops(MustPlan(job.Batch(2, 1)), 0, 5, 3);
+    return AllRows(MustPlan(job.Batch(2, 1)), {.images = 5, .sounds = 3});
   };
   EXPECT_DOUBLE_EQ(flops(true, true), flops(true, false) + flops(false, true));
 }
@@ -107,13 +116,13 @@ TEST(CostTest, EmbeddingCost_OfWhisper_IsTwoConvolutions) {
 
 TEST(CostTest, StepFlops_OfLanguageAndRegressor_CountBothHeads) {
   const auto flops = [](bool regressor_frozen) {
-    return StepFlops(MustPlan(AJob()
-                                  .Module("language", Llama({.layers = 3}))
-                                  .Module("regressor", Regressor({.layers = 2}),
-                                          {.tp = 2, .frozen = regressor_frozen})
-                                  .Edge("language", "regressor")
-                                  .Batch(4, 1)),
-                     4 * 16, 0, 0);
+    return AllRows(MustPlan(AJob()
+                                .Module("language", Llama({.layers = 3}))
+                                .Module("regressor", Regressor({.layers = 2}),
+                                        {.tp = 2, .frozen = regressor_frozen})
+                                .Edge("language", "regressor")
+                                .Batch(4, 1)),
+                   {.tokens = 4 * 16});
   };
   const double rows = 4 * 16, lookup = 2 * rows * 32;
   const job::Module language = ModuleOf(Llama()), regressor = ModuleOf(Regressor());
@@ -159,7 +168,8 @@ TEST(CostTest, BalanceLayers_OfSmallModules_IsOptimal) {
           }
         };
         extend(layers);
-        EXPECT_NEAR(dearest(BalanceLayers(module, parts)), best, best * 1e-12)
+        EXPECT_NEAR(dearest(BalanceLayers(JobOf(module.architecture), 0, parts)), best,
+                    best * 1e-12)
             << layers << "/" << parts;
       }
     }
@@ -167,8 +177,47 @@ TEST(CostTest, BalanceLayers_OfSmallModules_IsOptimal) {
 }
 
 TEST(CostTest, BalanceLayers_WithoutArchitecture_IsEven) {
-  EXPECT_THAT(BalanceLayers(ModuleOf(support::NoArchitecture(7)), 3), ElementsAre(3, 2, 2));
-  EXPECT_THAT(BalanceLayers(ModuleOf(support::NoArchitecture()), 2), ElementsAre(0, 0));
+  EXPECT_THAT(BalanceLayers(JobOf(support::NoArchitecture(7)), 0, 3), ElementsAre(3, 2, 2));
+  EXPECT_THAT(BalanceLayers(JobOf(support::NoArchitecture()), 0, 2), ElementsAre(0, 0));
+}
+
+// A head as dear as four layers.
+TEST(CostTest, BalanceLayers_WhereFewRowsAreLabelled_GivesThePartWithTheHeadMore) {
+  const job::Architecture architecture = Llama({.layers = 12, .vocabulary = 1200});
+  EXPECT_THAT(BalanceLayers(JobOf(architecture), 0, 2), ElementsAre(8, 4));
+  EXPECT_THAT(BalanceLayers(JobOf(architecture, 0), 0, 2), ElementsAre(6, 6));
+}
+
+// Behind the last layer's attention a quarter of the rows goes on: its output's product, its MLP,
+// the head.
+TEST(CostTest, Flops_AsExecuted_LeaveOutWhatRowsWithoutLabelDoNotNeed) {
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.pp = 2}).Batch(4, 1));
+  const StepFlops flops = FlopsOf(plan, {.tokens = 64, .labelled = 16});
+  EXPECT_DOUBLE_EQ(flops.all_rows, FlopsOf(plan, {.tokens = 64, .labelled = 64}).executed);
+  const double products = 32 * 32 + 3 * 32 * 64 + 32 * 96;
+  EXPECT_DOUBLE_EQ(flops.all_rows - flops.executed, 3 * 2 * (64 - 16) * products);
+}
+
+TEST(CostTest, Flops_AsExecuted_WhereAnEdgeLeaves_LeaveOutLogitsAlone) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", Llama())
+                                 .Module("regressor", Regressor())
+                                 .Edge("language", "regressor")
+                                 .Batch(4, 1));
+  const StepFlops flops = FlopsOf(plan, {.tokens = 64, .labelled = 16});
+  EXPECT_NEAR(flops.all_rows - flops.executed, 3 * 2 * (64 - 16) * 32 * 96, 1e-6);
+}
+
+TEST(CostTest, PartCost_TakesTheShareThatTheJobSays) {
+  job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 2, .pp = 2});
+  spec.batch.labelled_share = 0.25;
+  const Plan plan = MustPlan(spec);
+  const auto forward = [&](int32_t stage, double share) {
+    return PartCost(plan, {0, stage, 0}, 2, 10, 5, share).forward;
+  };
+  EXPECT_EQ(PartCost(plan, {0, 1, 0}, 2, 10, 5).forward, forward(1, 0.25));
+  EXPECT_LT(forward(1, 0.25), forward(1, 1));
+  EXPECT_EQ(forward(0, 0.25), forward(0, 1));
 }
 
 TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {

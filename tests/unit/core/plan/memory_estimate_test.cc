@@ -343,6 +343,17 @@ TEST(EstimateMemoryTest, BetweenBackwardPasses_KeepsAllOperands) {
             activations(job::Recompute::kNone, false, job::ScheduleName::kZeroBubbleH1));
 }
 
+// Behind the attention of the last layer the labelled rows alone go on, however many they are.
+TEST(EstimateMemoryTest, OfTheLastPart_CountsWhatIsTakenOfAttentionsOutput) {
+  const auto activations = [](bool feeds) {
+    AJob job = AJob().Module("language", Llama());
+    if (feeds) job.Module("regressor", support::Regressor()).Edge("language", "regressor");
+    return EstimateMemory(MustPlan(job), Rank{0}).activations;
+  };
+  // Where an edge leaves all rows go on; then two messages, of 32 positions; 4 bytes.
+  EXPECT_EQ(activations(true) - activations(false), (2 * 32 - 32) * 32 * 4);
+}
+
 TEST(EstimateMemoryTest, OfFrozenModules_LeavesOutWhatDoesNotTrain) {
   const auto estimate = [](bool vision_frozen, bool projector_frozen) {
     return EstimateMemory(
