@@ -65,7 +65,8 @@ std::vector<int32_t> SearchBounds::LayersByFlow(int32_t module, int32_t pp,
                   ? plan::ChunkPath::kVee
                   : plan::ChunkPath::kLoop};
   const bool open = space_.open[static_cast<size_t>(module)];
-  if (open || spec.parallel.layers.empty()) return plan::BalanceLayers(spec, order.count());
+  if (open || spec.parallel.layers.empty())
+    return plan::BalanceLayers(spec_, module, order.count());
   std::vector<int32_t> layers;
   for (int32_t flow = 0; flow < order.count(); ++flow) {
     const int32_t stage = order.StageAt(flow);
