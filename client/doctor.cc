@@ -294,7 +294,10 @@ std::vector<Finding> ExamineCluster(const std::vector<v1::NodeStatus>& nodes,
         "see that phalanx-worker runs there and reaches the coordinator; its log says why not";
   }
   versions.found = absl::StrCat("all nodes have ", version, ", as this client");
-  if (!other.empty()) {
+  if (nodes.empty()) {
+    versions.verdict = Verdict::kSkipped;
+    versions.found = "no node to compare with";
+  } else if (!other.empty()) {
     versions.verdict = Verdict::kWarning;
     versions.found = absl::StrCat("this client is ", version, "; others: ", Names(other));
     versions.next = "finish the upgrade: a coordinator serves this version and the one before";

@@ -157,6 +157,7 @@ TEST(DoctorTest, Cluster_NodesThatAreAwayAndVersionsThatDiffer) {
   EXPECT_EQ(Of(findings, "nodes").found, "2 with 16 devices; disconnected: b");
   EXPECT_EQ(Of(findings, "versions").found, "this client is 1.0; others: b 0.9");
   EXPECT_EQ(Of(ExamineCluster({}, "1.0", now), "nodes").verdict, Verdict::kProblem);
+  EXPECT_EQ(Of(ExamineCluster({}, "1.0", now), "versions").verdict, Verdict::kSkipped);
 }
 
 TEST(DoctorTest, Cluster_ClocksThatAreApart_AreToldOf) {
