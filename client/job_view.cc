@@ -60,8 +60,8 @@ Table JobTable(bool wide) {
   return Table(std::move(header));
 }
 
-// The document's text is a document itself, and shown as one. One that cannot be read stays the text
-// that it is.
+// The document's text is a document itself, and shown as one. One that cannot be read stays the
+// text that it is.
 job::Tree JobTree(const v1::JobStatus& job) {
   job::Tree tree = ToTree(job);
   if (!job.has_document()) return tree;
