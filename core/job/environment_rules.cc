@@ -1,5 +1,6 @@
 // What a job may put into the environment of its ranks.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -34,6 +35,15 @@ constexpr Refused kRefused[] = {
     {"NCCL_", "_DUMP_FILE", kFiles},
     {"PHALANX_", "", "names that begin with PHALANX_ are Phalanx's own"},
 };
+
+// Libraries write their own variables to the log when they are asked to.
+constexpr absl::string_view kToldByLibraries[] = {"CUDA_", "CUBLAS_", "GLOO_",    "KMP_",  "MKL_",
+                                                  "NCCL_", "OMP_",    "PYTORCH_", "TORCH_"};
+
+bool IsToldByLibraries(absl::string_view name) {
+  return std::any_of(std::begin(kToldByLibraries), std::end(kToldByLibraries),
+                     [name](absl::string_view begin) { return absl::StartsWith(name, begin); });
+}
 
 bool IsVariable(absl::string_view name) {
   return !name.empty() && !absl::ascii_isdigit(static_cast<unsigned char>(name[0])) &&
@@ -84,6 +94,8 @@ void CheckEnvironment(const JobSpec& spec, Report& report) {
       report.Add(path,
                  "must be the name of a file: letters, digits, '.', '_' and '-', not beginning "
                  "with '.'; never the secret itself");
+    } else if (IsToldByLibraries(name)) {
+      report.Add(path, "may not be a secret: libraries write variables of such names to logs");
     } else if (spec.env.contains(name)) {
       report.Add(path, "is in env too");
     }

@@ -70,6 +70,9 @@ TEST(EnvironmentTest, SecretsThatAreNoFilesOfTheFolder_AreRefused) {
                 ElementsAre(HasSubstr("must be the name of a file")))
         << file;
   }
+  EXPECT_THAT(Wrong(Document("secrets: {NCCL_SOCKET_IFNAME: token}")),
+              ElementsAre("spec.secrets.NCCL_SOCKET_IFNAME: token: may not be a secret: libraries "
+                          "write variables of such names to logs"));
   EXPECT_THAT(Wrong(Document("env: {TOKEN: a}\n  secrets: {TOKEN: b}")),
               ElementsAre("spec.secrets.TOKEN: b: is in env too"));
 }
