@@ -1,5 +1,5 @@
 // client/commands.h: what `phalanx` does, but for what has a header of its own: `run`,
-// `list`, `logs`, `incidents`, `checkpoints`, `config` and `doctor`.
+// `list`, `logs`, `top`, `incidents`, `checkpoints`, `config` and `doctor`.
 //
 // Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
 // everything else to io.talk. Nothing here knows of argv.
@@ -70,7 +70,7 @@ struct RerunOptions {
 // Submits the document of a job that has ended again, as a new job.
 int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper, Io& io);
 
-// In JSON and YAML a job's document is a document, under `document.file`.
+// In JSON and YAML a job's document is a document, under `document.text`.
 int Get(Connection& connection, const std::string& job, Format format, Io& io);
 int Describe(Connection& connection, const std::string& job, Format format, Io& io);
 int Watch(Connection& connection, const std::string& job, Stopper& stopper, Io& io);

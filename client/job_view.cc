@@ -60,20 +60,17 @@ Table JobTable(bool wide) {
   return Table(std::move(header));
 }
 
-// The document's text is a document itself, and shown as one: under `file`. One that cannot be read
-// stays the text that it is.
+// The document's text is a document itself, and shown as one. One that cannot be read stays the
+// text that it is.
 job::Tree JobTree(const v1::JobStatus& job) {
   job::Tree tree = ToTree(job);
   if (!job.has_document()) return tree;
-  absl::StatusOr<job::Tree> file = wire::ParseYaml(job.document().text());
+  const absl::StatusOr<job::Tree> file = wire::ParseYaml(job.document().text());
   if (!file.ok()) return tree;
   for (auto& [name, document] : tree.entries) {
     if (name != "document") continue;
     for (auto& [field, value] : document.entries) {
-      if (field != "text") continue;
-      field = "file";
-      value = *std::move(file);
-      return tree;
+      if (field == "text") value = *file;
     }
   }
   return tree;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
@@ -22,6 +24,22 @@
 
 namespace phalanx::client {
 namespace {
+
+// "2026-11-24T02:13:25.890Z ", with which a rank begins the lines that it writes itself.
+constexpr size_t kStampBytes = 25;
+
+// When a line was written, taken from its beginning; nullopt: it does not say, and stays as it is.
+std::optional<absl::Time> TakeStamp(absl::string_view& line) {
+  if (line.size() < kStampBytes || line[10] != 'T' || line[kStampBytes - 2] != 'Z' ||
+      line[kStampBytes - 1] != ' ') {
+    return std::nullopt;
+  }
+  absl::Time time;
+  if (!absl::ParseTime(absl::RFC3339_full, line.substr(0, kStampBytes - 1), &time, nullptr))
+    return std::nullopt;
+  line.remove_prefix(kStampBytes);
+  return time;
+}
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -129,15 +147,32 @@ class LogReading {
     backoff_.Reset();
     printed_[{chunk.node(), chunk.rank()}] = chunk.place();
     if (!Wanted(chunk)) return;
-    const bool named = options_.ranks.size() != 1;
     std::vector<absl::string_view> lines = absl::StrSplit(chunk.text(), '\n');
     // Whole lines end with a line end, after which nothing is left.
     if (lines.back().empty()) lines.pop_back();
-    for (const absl::string_view line : lines) {
-      if (named) io_.out << "[" << chunk.rank() << "] ";
-      io_.out << (options_.raw ? std::string(line) : TerminalText(line)) << "\n";
-    }
+    std::optional<absl::Time>& written = written_[{chunk.node(), chunk.rank()}];
+    for (const absl::string_view line : lines) PrintLine(line, chunk.rank(), written);
     io_.out << std::flush;
+  }
+
+  // `written`: when the rank's line before it was; then when this one was.
+  void PrintLine(absl::string_view line, int32_t rank, std::optional<absl::Time>& written) {
+    absl::string_view text = line;
+    // What libraries write says no time: it comes right behind what the rank wrote.
+    if (const std::optional<absl::Time> own = TakeStamp(text)) written = own;
+    if (options_.since.has_value() && written.has_value() && *written < *options_.since) return;
+    if (options_.ranks.size() != 1) io_.out << "[" << rank << "] ";
+    if (options_.raw) {
+      io_.out << line << "\n";
+      return;
+    }
+    if (options_.timestamps) {
+      io_.out << (written.has_value()
+                      ? absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", *written, absl::UTCTimeZone())
+                      : "-")
+              << " ";
+    }
+    io_.out << TerminalText(text) << "\n";
   }
 
   Connection& connection_;
@@ -149,8 +184,9 @@ class LogReading {
   std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
   bool lost_ = false;
   std::set<std::string> silent_;  // nodes that do not say of which epoch their lines are
-  // Where what was printed ends, by node and rank.
+  // Of each node and rank: where what was printed ends, and when the last line was written.
   std::map<std::pair<std::string, int32_t>, std::string> printed_;
+  std::map<std::pair<std::string, int32_t>, std::optional<absl::Time>> written_;
 };
 
 // The ranks that `modules` of a job have, appended to `ranks`. Errors: InvalidArgument.

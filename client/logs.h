@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/format.h"
 #include "client/watch.h"
@@ -23,6 +25,10 @@ struct LogsOptions {
   bool follow = false;
   int32_t tail = 0;
   bool raw = false;  // what ranks wrote, as they wrote it; else as TerminalText
+  // What ranks wrote before is left out, by their nodes' clocks. A line without a time of its own
+  // has that of the one before it; where there is none either it is shown.
+  std::optional<absl::Time> since;
+  bool timestamps = false;  // each line with its time; else those that have one without it
 };
 
 // `previous` goes with neither `follow` nor `tail`. Returns the exit code. A follower asks again

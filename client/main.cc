@@ -23,6 +23,7 @@
 #include "client/interrupt.h"
 #include "client/output.h"
 #include "client/program.h"
+#include "client/top.h"
 #include "core/posix/signals.h"
 
 namespace phalanx::client {
@@ -112,6 +113,14 @@ void Program::AddOtherCommands() {
     return Nodes(connection, format(), io);
   });
   AddFormat(nodes);
+  CLI::App* top = Add("top", "Show live jobs and nodes, redrawn as they change", [this](Io& io) {
+    return Interruptible([&](Stopper& stopper) {
+      Connection connection(Server());
+      return Top(connection, {.format = format(), .terminal = isatty(STDOUT_FILENO) == 1}, stopper,
+                 io);
+    });
+  });
+  AddFormat(top);
   CLI::App* doctor =
       Add("doctor", "Check this machine and its cluster, and say what is wrong", [this](Io& io) {
         Connection connection(Server());

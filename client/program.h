@@ -40,7 +40,7 @@ struct Flags {
   int32_t limit = 0;
   int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
-  bool watch = false, machine = false, previous = false;
+  bool watch = false, machine = false, previous = false, timestamps = false;
   bool allow_inject = false;
   job::FaultText fault;
 };

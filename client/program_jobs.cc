@@ -144,6 +144,8 @@ void Program::AddLogs() {
     }
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server(kLogsTimeout));
+      std::optional<absl::Time> since;
+      if (!flags_.since.empty()) since = ParseSince(flags_.since, absl::Now());
       return Logs(connection,
                   {.job = flags_.job,
                    .ranks = flags_.ranks,
@@ -152,14 +154,20 @@ void Program::AddLogs() {
                    .previous = flags_.previous,
                    .follow = flags_.follow,
                    .tail = flags_.tail,
-                   .raw = flags_.raw},
+                   .raw = flags_.raw,
+                   .since = since,
+                   .timestamps = flags_.timestamps},
                   stopper, io);
     });
   });
   AddJob(logs);
   CLI::Option* follow =
       logs->add_flag("-f,--follow", flags_.follow, "wait for more until the job ends");
-  logs->add_flag("--raw", flags_.raw, "control characters as they were written; not to a terminal");
+  CLI::Option* raw = logs->add_flag(
+      "--raw", flags_.raw, "lines as they were written, control characters too; not to a terminal");
+  AddSince(logs);
+  logs->add_flag("--timestamps", flags_.timestamps, "each line with the time of its node's clock")
+      ->excludes(raw);
   logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")
       ->check(CLI::NonNegativeNumber);
   logs->add_option("--module", flags_.modules, "only the ranks of this module; repeatable")

@@ -183,6 +183,8 @@ struct JobSpec {
   std::optional<Checkpoint> checkpoint;
   Recovery recovery;
   Resources resources;
+  std::map<std::string, std::string> env;      // variables of the ranks
+  std::map<std::string, std::string> secrets;  // of each variable the file of the node that has it
   std::string output;
   bool trace = false;
 

@@ -35,8 +35,9 @@ void CheckModule(const Module& module, size_t index, Report& report);
 void CheckSpans(const JobSpec& spec, Report& report);
 void CheckSchedule(const JobSpec& spec, Report& report);
 // Parts of CheckRun: names, families and the language module; edges, losses at the sinks, what
-// regressors get.
+// regressors get; variables and secrets.
 void CheckModules(const JobSpec& spec, Report& report);
 void CheckGraph(const JobSpec& spec, Report& report);
+void CheckEnvironment(const JobSpec& spec, Report& report);
 
 }  // namespace phalanx::job

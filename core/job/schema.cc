@@ -358,6 +358,12 @@ constexpr Field kSpec[] = {
             "the ranks that are left, and goes back to a checkpoint where state is lost."},
     {.name = "resources", .type = T::kMapping, .at = Bound<&JobSpec::resources>,
      .fields = kResources, .doc = "Devices to run on."},
+    {.name = "env", .type = T::kStringMap, .at = Bound<&JobSpec::env>, .acted_on = false,
+     .doc = "Variables that the job's ranks run with, such as `NCCL_DEBUG: INFO`, at most 64. They are stored "
+            "and shown with the job; none that chooses code or devices may be set."},
+    {.name = "secrets", .type = T::kStringMap, .at = Bound<&JobSpec::secrets>, .acted_on = false,
+     .doc = "Variables whose values are neither stored nor shown: of each the name of a file in the nodes' "
+            "folder of secrets (`phalanx-worker --secrets`), at most 64."},
     {.name = "output", .type = T::kString, .at = Bound<&JobSpec::output>,
      .otherwise = "`runs/NAME`, NAME being the job's", .acted_on = false,
      .doc = "Folder for the job's results."},

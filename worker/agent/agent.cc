@@ -69,6 +69,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .state = options.state,
           .device_kind = options.device_kind,
           .address = options.address,
+          .secrets = options.secrets,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,
           .end_orphans = options.end_orphans};

@@ -41,6 +41,7 @@ struct AgentOptions {
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;
+  std::string secrets;     // folder (rank_environment.h); empty: none
   std::string ready_file;  // written once welcomed; empty: none
   std::string version;
   int32_t threads = 1;  // of a rank on CPU

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
@@ -31,6 +32,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
 #include "worker/agent/host_memory.h"
+#include "worker/agent/rank_environment.h"
 
 namespace phalanx::agent {
 namespace {
@@ -121,10 +123,14 @@ int ServeNode(const AgentOptions& options) {
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const std::string indexes = options.state + "/indexes";
-  auto agent =
-      Agent::Create(options, [indexes](const PrepareData& order, data::ReadProgress& progress) {
-        return CheckData(order.document, order.choose_checkpoint, indexes, progress);
-      });
+  auto agent = Agent::Create(options, [indexes, secrets = options.secrets](
+                                          const PrepareData& order, data::ReadProgress& progress) {
+    // What ranks could not be started without.
+    const absl::Status environment = RankEnvironment(order.document.text, secrets).status();
+    if (!environment.ok())
+      return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
+    return CheckData(order.document, order.choose_checkpoint, indexes, progress);
+  });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
     return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;
@@ -171,6 +177,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "bytes that jobs may use of this node beside devices, such as 200Gi, for copies of "
       "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
+  app.add_option(
+      "--secrets", options.secrets,
+      "folder with a file for each secret that jobs of this node may name; default: none");
   app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");

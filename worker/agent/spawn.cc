@@ -8,11 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "worker/channel/frame_socket.h"
 
@@ -61,8 +64,8 @@ absl::StatusOr<Pair> MakeSocketPair() {
 
 // Between fork and exec: the daemon has other threads, so only what is async-signal-safe. Writes
 // errno to `failure` if it cannot go on.
-[[noreturn]] void BecomeRank(const char* program, char* const* arguments, pid_t parent, int channel,
-                             int life, int output, int failure) {
+[[noreturn]] void BecomeRank(const char* program, char* const* arguments, char* const* environment,
+                             pid_t parent, int channel, int life, int output, int failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The daemon may have ended before the line above took effect.
@@ -80,16 +83,34 @@ absl::StatusOr<Pair> MakeSocketPair() {
                       dup2(life, channel::kLifePageFd) >= 0;
   if (placed) {
     syscall(SYS_close_range, channel::kLifePageFd + 1, ~0u, 1u << 2);  // CLOSE_RANGE_CLOEXEC
-    execv(program, arguments);
+    execve(program, arguments, environment);
   }
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(failure, &error, sizeof(error));
   _exit(127);
 }
 
+// The caller's variables but for those of `own`, and those. Pointers into both.
+std::vector<char*> EnvironmentWith(const std::vector<std::string>& own) {
+  const auto replaced = [&own](absl::string_view variable) {
+    const absl::string_view name = variable.substr(0, variable.find('=') + 1);
+    return std::any_of(own.begin(), own.end(),
+                       [name](const std::string& other) { return absl::StartsWith(other, name); });
+  };
+  std::vector<char*> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!replaced(*variable)) variables.push_back(*variable);
+  }
+  // execve() takes them as they are, and changes none.
+  for (const std::string& variable : own) variables.push_back(const_cast<char*>(variable.c_str()));
+  variables.push_back(nullptr);
+  return variables;
+}
+
 }  // namespace
 
-absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
+absl::StatusOr<Spawned> SpawnRank(const std::string& program,
+                                  const std::vector<std::string>& environment) {
   ASSIGN_OR_RETURN(Pair channel, MakeSocketPair());
   ASSIGN_OR_RETURN(channel::LifePage::Made life, channel::LifePage::Make());
   ASSIGN_OR_RETURN(life.for_rank, Raised(std::move(life.for_rank)));
@@ -98,14 +119,15 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program) {
   const size_t slash = program.rfind('/');
   std::string name = slash == std::string::npos ? program : program.substr(slash + 1);
   char* const arguments[] = {name.data(), nullptr};
+  const std::vector<char*> variables = EnvironmentWith(environment);
   const pid_t parent = getpid();
 
   Spawned spawned;
   spawned.pid = fork();
   if (spawned.pid < 0) return SystemError("cannot fork", errno);
   if (spawned.pid == 0) {
-    BecomeRank(program.c_str(), arguments, parent, channel.theirs.get(), life.for_rank.get(),
-               output.theirs.get(), failure.theirs.get());
+    BecomeRank(program.c_str(), arguments, variables.data(), parent, channel.theirs.get(),
+               life.for_rank.get(), output.theirs.get(), failure.theirs.get());
   }
   setpgid(spawned.pid, spawned.pid);  // whichever of the two is first
   failure.theirs.reset();

@@ -3,13 +3,14 @@
 // The child leads a process group of its own, dies with the thread that called (so call from one
 // that lives as long as the daemon), has its end of the rank channel as descriptor kRankChannelFd,
 // the page of its life (channel/life_page.h) as kLifePageFd, stdout and stderr on one pipe, no
-// other descriptor, no blocked and no ignored signal.
+// other descriptor, no blocked and no ignored signal, and the caller's environment.
 #pragma once
 
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/posix/unique_fd.h"
@@ -27,6 +28,8 @@ struct Spawned {
 
 // Returns once the program runs. Errors: NotFound, PermissionDenied, Unavailable: it does not, and
 // no process is left.
-absl::StatusOr<Spawned> SpawnRank(const std::string& program);
+// `environment`: "NAME=VALUE", each in place of the caller's variable of that name.
+absl::StatusOr<Spawned> SpawnRank(const std::string& program,
+                                  const std::vector<std::string>& environment = {});
 
 }  // namespace phalanx::agent

@@ -23,6 +23,7 @@
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/rank_environment.h"
 
 namespace phalanx::agent {
 namespace {
@@ -80,7 +81,10 @@ Supervisor::~Supervisor() {
 }
 
 ProcessStarted Supervisor::Carry(const StartProcess& order) {
-  absl::StatusOr<Spawned> spawned = SpawnRank(options_.program);
+  const absl::StatusOr<std::vector<std::string>> environment =
+      RankEnvironment(order.assign->document.text, options_.secrets);
+  if (!environment.ok()) return {order.process, environment.status()};
+  absl::StatusOr<Spawned> spawned = SpawnRank(options_.program, *environment);
   if (!spawned.ok()) return {order.process, spawned.status()};
   Process process;
   process.spawned = *std::move(spawned);

@@ -40,6 +40,7 @@ struct SupervisorOptions {
   std::string state;                          // folder
   std::string device_kind;                    // "cpu" or "gpu"
   std::string address;                        // at which other nodes reach the ranks
+  std::string secrets;                        // folder (rank_environment.h); empty: none
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
   // This process is the reaper of its descendants and has no children but ranks: what a rank leaves

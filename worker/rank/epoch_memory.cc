@@ -134,6 +134,7 @@ absl::Status EpochRun::TendMemory() {
   checkpoint::PinningThread& pinning = *kept_.pinning;
   if (!std::exchange(settled_, true)) {
     LogPhase("has decided its first step");
+    LogMemory();
     pinning.Release();
     if (goes_on() && kept_.host_copy == nullptr)
       to_ask_ = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);

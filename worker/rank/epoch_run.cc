@@ -95,6 +95,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
   }
   reporter_ = plan_.Reporter().value == order_.rank();
   store_ = absl::StrCat(absl::Hex(order_.store()));
+  LogLayout();
   return absl::OkStatus();
 }
 
@@ -136,6 +137,7 @@ absl::Status EpochRun::OpenData() {
                              plan_.layout.data_digest, ": the shards differ between nodes")));
   }
   output_ = ResolvePath(order_.assign().document().directory(), plan_.spec.output);
+  LogData();
   return absl::OkStatus();
 }
 
@@ -270,13 +272,6 @@ absl::Status EpochRun::MakeTrainer() {
   return absl::OkStatus();
 }
 
-double EpochRun::LogPhase(absl::string_view what) const {
-  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - begun_;
-  spdlog::info("job={} epoch={} rank={} {} after {:.3f} s", order_.assign().job(), epoch(),
-               order_.rank(), std::string(what), since.count());
-  return since.count();
-}
-
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(MakeTrainer());
   state_after_ = LogPhase("has its state");
@@ -293,6 +288,7 @@ absl::Status EpochRun::Train() {
   if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   const absl::Status ran = trainer_->Run();
   standby_.Close(epoch());  // before the device is waited for
+  if (ran.ok()) LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
   RETURN_IF_ERROR(ran);
@@ -310,7 +306,10 @@ absl::Status EpochRun::Train() {
     WriteLastCheckpoint();
   }
   if (trainer_->ends_early()) return report_status_;
-  return order_.validation_index().empty() ? absl::OkStatus() : Evaluate();
+  if (order_.validation_index().empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(Evaluate());
+  LogPhase("has validated");
+  return absl::OkStatus();
 }
 
 absl::Status EpochRun::RunToEnd() {
@@ -337,12 +336,13 @@ absl::Status EpochRun::RunToEnd() {
       RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, 0));
       RETURN_IF_ERROR(AwaitBegin());
     }
-    LogPhase("knows from where it goes on");
+    LogPhase(absl::StrCat("knows that it goes on behind step ", start_.decision.step));
     RETURN_IF_ERROR(FindCheckpoint());
     RETURN_IF_ERROR(OpenMetrics());
   } else {
     RETURN_IF_ERROR(FindCheckpoint());
     RETURN_IF_ERROR(OpenData());
+    LogPhase("has its data");
     RETURN_IF_ERROR(OpenMetrics());
     RETURN_IF_ERROR(Connect());
     connected_after_ = LogPhase("is connected");

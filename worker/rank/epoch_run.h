@@ -117,8 +117,13 @@ class EpochRun {
 
   // Of the job file, whose paths start from its folder.
   absl::Status MakePlanOfOrder();
-  // Seconds since the assignment came.
+  // epoch_log.cc: lines of the rank's log. `what` in words; LogPhase also says, and returns, after
+  // how many seconds since the assignment came.
+  void Log(absl::string_view what) const;
   double LogPhase(absl::string_view what) const;
+  void LogLayout() const;
+  void LogData() const;
+  void LogMemory() const;
   // Once, behind an epoch before: what this rank keeps has all its homes, or why it gets no more.
   void TellSafe(const std::string& why_not = "");
   absl::Status OpenData();

@@ -169,6 +169,7 @@ absl::Status EpochRun::FindCheckpoint() {
         "its manifest is another one than that which was chosen: nodes see different folders"));
   }
   first_step_ = manifest->step + 1;
+  Log(absl::StrCat("begins with the checkpoint of step ", manifest->step, ": ", source.path()));
   manifest_ = *std::move(manifest);
   checkpoint_lock_ = *std::move(lock);
   return absl::OkStatus();

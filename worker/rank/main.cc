@@ -56,6 +56,8 @@ int main(int argc, char** argv) {
   const std::string environment = phalanx::device::SetCudaEnvironment();
   phalanx::rank::KeepFreedMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rank"));
+  // `phalanx logs` knows a line's time by it (client/logs.cc).
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
   spdlog::flush_on(spdlog::level::info);
   spdlog::info("environment: {}", environment);
   phalanx::LetWritesFail();

@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
+#include "core/base/terminal_text.h"
 #include "core/job/failure.h"
 #include "phalanx/v1/rank.pb.h"
+#include "spdlog/spdlog.h"
 
 namespace phalanx::rank {
 namespace {
@@ -49,6 +51,11 @@ absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
   report.set_job(whose.job);
   report.set_epoch(whose.epoch);
   report.set_rank(whose.rank);
+  // What people are told of the job stands in the log of the rank that told it.
+  if (report.has_event()) {
+    spdlog::warn("job={} epoch={} rank={} {}: {}", whose.job, whose.epoch, whose.rank,
+                 report.event().type(), LineText(report.event().message()));
+  }
   v1::ToDaemon message;
   *message.mutable_report() = std::move(report);
   return channel.Send(message, kSendTimeout);

@@ -130,6 +130,34 @@ TEST_F(WorkerTest, Rank_HasItsFiveDescriptorsAndTheIndex) {
   EXPECT_TRUE(std::filesystem::exists(up.index));
 }
 
+TEST_F(WorkerTest, Rank_HasTheVariablesAndSecretsOfItsJob_WhichNobodySays) {
+  const std::string secrets = support::MakeFolder("agent-secrets");
+  support::WriteFile(secrets + "/token", "s3cret\n");
+  Start({"--secrets", secrets});
+  v1::JobDocument job = Job("wait");
+  job.set_text(absl::StrCat(job.text(), "  env: {NCCL_DEBUG: INFO}\n  secrets: {TOKEN: token}\n"));
+  const uint64_t number = coordinator.Send(AssignCommandOf(7, 1, job, {0}));
+  EXPECT_EQ(coordinator.AwaitResult(number).code(), 0);
+  const Up up = AwaitUp();
+  const std::vector<std::string> variables = absl::StrSplit(
+      support::ReadFile(absl::StrCat("/proc/", up.pid, "/environ")), absl::ByChar('\0'));
+  EXPECT_THAT(variables, ::testing::IsSupersetOf({"NCCL_DEBUG=INFO", "TOKEN=s3cret"}));
+  EXPECT_THAT(support::ReadFile(absl::StrCat("/proc/", worker->pid(), "/environ")),
+              Not(HasSubstr("s3cret")));
+}
+
+TEST_F(WorkerTest, SecretThatIsNotThere_IsAnsweredBeforeAnyProcess) {
+  Start();
+  v1::JobDocument job = Job("wait");
+  job.set_text(absl::StrCat(job.text(), "  secrets: {TOKEN: token}\n"));
+  const v1::CommandResult result =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  ASSERT_EQ(result.data_violations_size(), 1) << result.message();
+  EXPECT_EQ(result.data_violations(0).field(), "spec.secrets.TOKEN");
+  EXPECT_THAT(result.data_violations(0).rule(), HasSubstr("--secrets"));
+  EXPECT_EQ(worker->Children(), 0);
+}
+
 // The coordinator hears of the death, and then how it came.
 TEST_F(WorkerTest, Rank_Killed_IsReportedWithItsSignalWithinATenthOfASecond) {
   Start();

@@ -71,6 +71,52 @@ TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
   EXPECT_EQ(raw.out.str(), written);
 }
 
+class StampedLogsTest : public ::testing::Test {
+ protected:
+  StampedLogsTest() {
+    server_.logs = [](const v1::GetLogsRequest&, Writer* writer) {
+      writer->Write(
+          Chunk(0, "of a library\n2026-01-31T12:00:00.250Z info begins\nof its own\n", "1"));
+      writer->Write(Chunk(1, "2026-01-31T12:00:03.000Z warning late\n", "2"));
+      writer->Write(Chunk(0, "goes on\n2026-01-31T12:00:02.000Z info ends\n", "3"));
+      return grpc::Status::OK;
+    };
+  }
+
+  FakeServer server_;
+  Connection connection_ = server_.Connect();
+  Captured captured_;
+  Stopper stopper_;
+};
+
+TEST_F(StampedLogsTest, Stamps_AreLeftOutUnlessAskedFor) {
+  EXPECT_EQ(Logs(connection_, {.job = "7"}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.out.str(),
+            "[0] of a library\n[0] info begins\n[0] of its own\n[1] warning late\n[0] goes on\n"
+            "[0] info ends\n");
+  Captured raw;
+  Logs(connection_, {.job = "7", .raw = true}, stopper_, raw.io);
+  EXPECT_THAT(raw.out.str(), HasSubstr("[1] 2026-01-31T12:00:03.000Z warning late\n"));
+}
+
+TEST_F(StampedLogsTest, Timestamps_AreThoseOfTheRanksOwnLineBefore) {
+  EXPECT_EQ(Logs(connection_, {.job = "7", .timestamps = true}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.out.str(),
+            "[0] - of a library\n"
+            "[0] 2026-01-31T12:00:00.250Z info begins\n"
+            "[0] 2026-01-31T12:00:00.250Z of its own\n"
+            "[1] 2026-01-31T12:00:03.000Z warning late\n"
+            "[0] 2026-01-31T12:00:00.250Z goes on\n"
+            "[0] 2026-01-31T12:00:02.000Z info ends\n");
+}
+
+TEST_F(StampedLogsTest, Since_LeavesOutWhatIsKnownToBeEarlier) {
+  absl::Time since;
+  ASSERT_TRUE(absl::ParseTime(absl::RFC3339_full, "2026-01-31T12:00:02Z", &since, nullptr));
+  EXPECT_EQ(Logs(connection_, {.job = "7", .since = since}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.out.str(), "[0] of a library\n[1] warning late\n[0] info ends\n");
+}
+
 class ChosenLogsTest : public ::testing::Test {
  protected:
   ChosenLogsTest() {

@@ -102,7 +102,8 @@ struct StartProcess {
   Epoch epoch;
   int32_t rank = 0;
   int32_t device = 0;
-  uint64_t store = 0;  // that the job is of
+  uint64_t store = 0;                           // that the job is of
+  std::shared_ptr<const AssignCommand> assign;  // never empty: of it the document
 };
 struct SendRunEpoch {
   ProcessNumber process;

@@ -293,8 +293,8 @@ void Machine::StartProcesses() {
           .kill_at = now_ + options_.hello_timeout,
           .fault = absl::StrCat("it said nothing within ",
                                 absl::FormatDuration(options_.hello_timeout), " of its start")};
-      actions_.push_back(
-          StartProcess{last_process_, job, assignment.command->epoch, rank, *device, store_});
+      actions_.push_back(StartProcess{last_process_, job, assignment.command->epoch, rank, *device,
+                                      store_, assignment.command});
       ++assignment.starting;
       device = assignment.to_start.erase(device);
     }

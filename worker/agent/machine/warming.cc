@@ -71,8 +71,8 @@ void Machine::StartWarming() {
                                 absl::FormatDuration(options_.hello_timeout), " of its start"),
           .warms = true};
       warming.under_way.insert(last_process_);
-      actions_.push_back(
-          StartProcess{last_process_, job, highest_epoch_[job], work.rank, *device, store_});
+      actions_.push_back(StartProcess{last_process_, job, highest_epoch_[job], work.rank, *device,
+                                      store_, work.command});
       device = warming.to_start.erase(device);
     }
   }

@@ -1,0 +1,149 @@
+#include "client/top.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/job_view.h"
+#include "core/base/status.h"
+#include "core/base/terminal_text.h"
+#include "core/plan/memory_fit.h"
+#include "phalanx/v1/job_service.pb.h"
+
+namespace phalanx::client {
+namespace {
+
+constexpr int32_t kJobsMax = 100;
+// To the first line; what is left of a line; what is left below.
+constexpr char kHome[] = "\x1b[H", kEndLine[] = "\x1b[K\n", kEndScreen[] = "\x1b[J";
+
+struct Sample {
+  std::vector<v1::NodeStatus> nodes;
+  std::vector<v1::JobStatus> jobs;  // live, newest first
+};
+
+absl::StatusOr<Sample> Take(Connection& connection) {
+  v1::ListNodesResponse nodes;
+  RETURN_IF_ERROR(
+      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &nodes));
+  v1::ListJobsRequest request;
+  for (const v1::JobPhase phase :
+       {v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING}) {
+    request.add_phases(phase);
+  }
+  request.set_page_size(kJobsMax);
+  v1::ListJobsResponse jobs;
+  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::ListJobs, request, &jobs));
+  Sample sample;
+  sample.nodes.assign(nodes.nodes().begin(), nodes.nodes().end());
+  sample.jobs.assign(jobs.jobs().begin(), jobs.jobs().end());
+  return sample;
+}
+
+// Of the last step; 0: it has done none.
+double TokensPerSecond(const v1::JobStatus& job) {
+  const v1::StepReport& step = job.last_step();
+  return step.seconds() > 0 ? static_cast<double>(step.tokens()) / step.seconds() : 0;
+}
+
+int64_t BusyDevices(const v1::NodeStatus& node) {
+  return std::count_if(node.device_jobs().begin(), node.device_jobs().end(),
+                       [](int64_t job) { return job != 0; });
+}
+
+std::string JobsOf(const v1::NodeStatus& node) {
+  std::set<int64_t> jobs(node.device_jobs().begin(), node.device_jobs().end());
+  jobs.erase(0);
+  if (jobs.empty()) return "-";
+  return absl::StrJoin(jobs, " ",
+                       [](std::string* out, int64_t job) { absl::StrAppend(out, "job-", job); });
+}
+
+std::string DeviceMemory(const v1::NodeStatus& node) {
+  int64_t bytes = 0;
+  for (const int64_t device : node.device_memory()) bytes += device;
+  return bytes > 0 ? plan::FormatBytes(bytes) : "-";
+}
+
+void PrintTables(const Sample& sample, const std::string& server, absl::Time now,
+                 std::ostream& out) {
+  int64_t devices = 0, busy = 0;
+  double tokens = 0;
+  for (const v1::NodeStatus& node : sample.nodes) {
+    devices += node.devices();
+    busy += BusyDevices(node);
+  }
+  Table jobs({"JOB", "NAME", "STATE", "STEP", "LOSS", "TOKENS/S", "RANKS", "EPOCH"});
+  for (const v1::JobStatus& job : sample.jobs) {
+    const double speed = job.phase() == v1::JOB_PHASE_RUNNING ? TokensPerSecond(job) : 0;
+    tokens += speed;
+    jobs.Add({JobName(job), job.name(), PhaseWord(job.phase()),
+              absl::StrCat(job.last_step().step(), "/", job.steps()),
+              job.has_last_step() ? FormatLoss(job.last_step().loss()) : "-",
+              speed > 0 ? FormatCount(speed) : "-", absl::StrCat(job.world()),
+              absl::StrCat(job.epoch())});
+  }
+  Table nodes({"NODE", "STATE", "KIND", "BUSY", "DEVICE MEMORY", "HEARTBEAT", "JOBS"});
+  for (const v1::NodeStatus& node : sample.nodes) {
+    const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
+    nodes.Add({node.name(), state == nullptr ? "Unknown" : EnumWord(*state), node.device_kind(),
+               absl::StrCat(BusyDevices(node), "/", node.devices()), DeviceMemory(node),
+               node.has_last_heartbeat() ? FormatAge(now - ToTime(node.last_heartbeat())) : "-",
+               JobsOf(node)});
+  }
+  out << TerminalText(server) << "  "
+      << absl::FormatTime("%Y-%m-%d %H:%M:%S", now, absl::LocalTimeZone()) << "  " << busy << " of "
+      << devices << " devices busy  " << FormatCount(tokens) << " tokens/s\n\n";
+  jobs.Print(out);
+  if (sample.jobs.size() == static_cast<size_t>(kJobsMax)) out << "... the newest so many\n";
+  out << "\n";
+  nodes.Print(out);
+}
+
+void PrintOnce(const Sample& sample, Format format, std::ostream& out) {
+  if (format == Format::kName) {
+    for (const v1::JobStatus& job : sample.jobs) out << JobName(job) << "\n";
+    return;
+  }
+  job::Tree tree = ToTree("jobs", sample.jobs);
+  job::Tree nodes = ToTree("nodes", sample.nodes);
+  std::move(nodes.entries.begin(), nodes.entries.end(), std::back_inserter(tree.entries));
+  PrintTree(tree, format, out);
+}
+
+}  // namespace
+
+int Top(Connection& connection, const TopOptions& options, Stopper& stopper, Io& io) {
+  const bool drawn = options.format == Format::kTable || options.format == Format::kWide;
+  if (drawn && !options.terminal) {
+    io.talk << "error: top redraws a terminal, and standard output is none: -o json prints one "
+               "sample\n";
+    return kUsage;
+  }
+  do {
+    const absl::StatusOr<Sample> sample = Take(connection);
+    if (!sample.ok()) return FailCall(sample.status(), io);
+    if (!drawn) {
+      PrintOnce(*sample, options.format, io.out);
+      return kSuccess;
+    }
+    std::ostringstream text;
+    PrintTables(*sample, connection.server(), absl::Now(), text);
+    io.out << kHome << absl::StrReplaceAll(text.str(), {{"\n", kEndLine}}) << kEndScreen
+           << std::flush;
+  } while (io.out && !stopper.Pause(options.interval));
+  return kSuccess;
+}
+
+}  // namespace phalanx::client

@@ -1,0 +1,105 @@
+// What a job may put into the environment of its ranks.
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/job/rules.h"
+
+namespace phalanx::job {
+namespace {
+
+// Names that begin and end so.
+struct Refused {
+  absl::string_view begin, end;
+  absl::string_view why;
+};
+constexpr absl::string_view kCode = "it may choose what code ranks run";
+constexpr absl::string_view kDevices = "a rank has the device that its node gives it";
+constexpr absl::string_view kFiles = "ranks write what they have to say to their log";
+constexpr Refused kRefused[] = {
+    {"LD_", "", kCode},
+    {"GLIBC_TUNABLES", "", kCode},
+    {"GCONV_PATH", "", kCode},
+    {"OPENSSL_", "", kCode},
+    {"CUDA_INJECTION", "", kCode},
+    {"NVTX_INJECTION", "", kCode},
+    {"NCCL_", "_PLUGIN", kCode},
+    {"CUDA_VISIBLE_DEVICES", "", kDevices},
+    {"NVIDIA_", "", kDevices},
+    {"NCCL_DEBUG_FILE", "", kFiles},
+    {"NCCL_", "_DUMP_FILE", kFiles},
+    {"PHALANX_", "", "names that begin with PHALANX_ are Phalanx's own"},
+};
+
+// Libraries write their own variables to the log when they are asked to.
+constexpr absl::string_view kToldByLibraries[] = {"CUDA_", "CUBLAS_", "GLOO_",    "KMP_",  "MKL_",
+                                                  "NCCL_", "OMP_",    "PYTORCH_", "TORCH_"};
+
+bool IsToldByLibraries(absl::string_view name) {
+  return std::any_of(std::begin(kToldByLibraries), std::end(kToldByLibraries),
+                     [name](absl::string_view begin) { return absl::StartsWith(name, begin); });
+}
+
+bool IsVariable(absl::string_view name) {
+  return !name.empty() && !absl::ascii_isdigit(static_cast<unsigned char>(name[0])) &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
+std::optional<std::string> WhyNotVariable(absl::string_view name) {
+  if (!IsVariable(name)) {
+    return "the name of a variable has letters, digits and '_', and begins with no digit";
+  }
+  for (const Refused& refused : kRefused) {
+    if (absl::StartsWith(name, refused.begin) && absl::EndsWith(name, refused.end))
+      return absl::StrCat("a job may not set it: ", refused.why);
+  }
+  return std::nullopt;
+}
+
+bool IsText(absl::string_view value) {
+  return std::none_of(value.begin(), value.end(),
+                      [](unsigned char c) { return absl::ascii_iscntrl(c); });
+}
+
+// No folder, no hidden file, nothing that a path could hold.
+bool IsFileName(absl::string_view name) {
+  return !name.empty() && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+         });
+}
+
+}  // namespace
+
+void CheckEnvironment(const JobSpec& spec, Report& report) {
+  for (const auto& [name, value] : spec.env) {
+    const std::string path = JoinPath("spec.env", name);
+    if (const auto why = WhyNotVariable(name)) {
+      report.Add(path, *why);
+    } else if (!IsText(value)) {
+      report.Add(path, "must have no control characters");
+    }
+  }
+  for (const auto& [name, file] : spec.secrets) {
+    const std::string path = JoinPath("spec.secrets", name);
+    if (const auto why = WhyNotVariable(name)) {
+      report.Add(path, *why);
+    } else if (!IsFileName(file)) {
+      report.Add(path,
+                 "must be the name of a file: letters, digits, '.', '_' and '-', not beginning "
+                 "with '.'; never the secret itself");
+    } else if (IsToldByLibraries(name)) {
+      report.Add(path, "may not be a secret: libraries write variables of such names to logs");
+    } else if (spec.env.contains(name)) {
+      report.Add(path, "is in env too");
+    }
+  }
+}
+
+}  // namespace phalanx::job

@@ -1,0 +1,82 @@
+// `phalanx top` against a server of the test's own.
+#include "client/top.h"
+
+#include <string>
+
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class TopTest : public ::testing::Test {
+ protected:
+  TopTest() {
+    server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+      v1::NodeStatus& node = *response->add_nodes();
+      node.set_name("a");
+      node.set_state(v1::NodeStatus::STATE_READY);
+      node.set_device_kind("gpu");
+      node.set_devices(3);
+      for (const int64_t job : {7, 0, 7}) node.add_device_jobs(job);
+      for (int i = 0; i < 3; ++i) node.add_device_memory(int64_t{80} << 30);
+      return grpc::Status::OK;
+    };
+    server_.list = [this](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+      asked_ = request;
+      *response->add_jobs() = AJob(v1::JOB_PHASE_RUNNING, 12);
+      return grpc::Status::OK;
+    };
+  }
+
+  FakeServer server_;
+  v1::ListJobsRequest asked_;
+  Connection connection_ = server_.Connect();
+  Captured captured_;
+  Stopper stopper_;
+};
+
+TEST_F(TopTest, Terminal_IsRedrawnUntilItIsStopped) {
+  stopper_.Stop();  // after the first drawing
+  EXPECT_EQ(Top(connection_, {.terminal = true}, stopper_, captured_.io), kSuccess);
+  const std::string out = captured_.out.str();
+  EXPECT_THAT(out, StartsWith("\x1b[H" + server_.address()));
+  EXPECT_THAT(out, HasSubstr("2 of 3 devices busy  2.00k tokens/s"));
+  EXPECT_THAT(out, HasSubstr("job-7  demo  Running  12/300  1.25  2.00k     6      1"));
+  EXPECT_THAT(out, HasSubstr("a     Ready  gpu   2/3   240.0 GiB"));
+  EXPECT_THAT(out, HasSubstr("  job-7\x1b[K\n\x1b[J"));
+  EXPECT_THAT(asked_.phases(),
+              ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING));
+}
+
+TEST_F(TopTest, WithoutATerminal_ItIsRefused) {
+  EXPECT_EQ(Top(connection_, {.terminal = false}, stopper_, captured_.io), kUsage);
+  EXPECT_EQ(captured_.out.str(), "");
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("-o json prints one sample"));
+}
+
+TEST_F(TopTest, Json_IsOneSampleOfJobsAndNodes) {
+  EXPECT_EQ(Top(connection_, {.format = Format::kJson}, stopper_, captured_.io), kSuccess);
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"jobs\""));
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_jobs\""));
+  Captured names;
+  EXPECT_EQ(Top(connection_, {.format = Format::kName}, stopper_, names.io), kSuccess);
+  EXPECT_EQ(names.out.str(), "job-7\n");
+}
+
+TEST_F(TopTest, CoordinatorThatRefuses_EndsIt) {
+  server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse*) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "not you");
+  };
+  EXPECT_EQ(Top(connection_, {.terminal = true}, stopper_, captured_.io), kNotAllowed);
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("not you"));
+}
+
+}  // namespace
+}  // namespace phalanx::client
