@@ -102,6 +102,7 @@ void Coordinator::RecoverRun(Job& job) {
   NoteDecided(job, state.decided);
   ResumeIncident(job);
   ResumeRecovery(job);
+  ResumeSaving(job);
   CheckSucceeded(job);
 }
 
@@ -306,7 +307,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                                   job.state.epoch.value)));
   }
   if (judged >= run.settle_deadline) {
-    if (const Node* awaited = AwaitedNode(run)) {
+    if (const Node* awaited = AwaitedNode(job)) {
       run.settle_deadline = DeadlineOf(*awaited);
       return;
     }
@@ -319,13 +320,14 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
     }
     // Without an accusation it is a death that a verdict waits for.
     FailureCause verdict = run.accusations.empty() ? run.accuser_killed.value_or(FailureCause())
-                                                   : VerdictOf(run, BrokenNodes());
+                                                   : VerdictOf(run, BrokenNodes(job));
     if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
       verdict = *run.accuser_killed;
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
   if (judged >= run.quiet_deadline) return OnQuietDeadline(job);
+  if (judged >= run.standby_deadline) return OnStandbyDeadline(job);
   if (judged >= run.hold_deadline) return OnHoldDeadline(job);
   if (judged >= run.reattach_deadline) return LoseUnseenRanks(job);
   if (judged >= run.prepare_deadline) return FailPreparing(job);

@@ -16,8 +16,7 @@
 //             Its devices are held while its plan is made; then it starts, or it waits again
 //             where one of them is gone.
 //   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
-//   the
-//             others, and their digests agree; all ranks are assigned; what ranks say for the
+//             the others, and their digests agree; all ranks are assigned; what ranks say for the
 //             others (rendezvous) is forwarded to every node.
 //   Running   all ranks are ready. Steps come from the reporter rank.
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
@@ -241,6 +240,7 @@ class Coordinator {
   static void EndSilence(Job& job, const NodeName& node);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
+  absl::Duration QuietTimeout(const Job& job) const;
   void OnQuietDeadline(Job& job);
   void OnConnectDeadline(Job& job);
   static plan::RankList LostOfLayout(const Job& job);
@@ -283,6 +283,7 @@ class Coordinator {
   // Whether the device of the rank is there, and has not failed.
   bool MayServe(const Job& job, int32_t rank) const;
   plan::RankList RanksThatMayReturn(const Job& job) const;
+  // That have work and are not known to be lost.
   static bool HasRanks(const Job& job, const Team& team);
   // Devices that idle and may not take over now: their nodes are away, or they have failed.
   plan::RankList UnfitSpares(const Job& job) const;
@@ -307,8 +308,11 @@ class Coordinator {
   // Goes on with what is to be made of them, if the job has any. O(1) where there is nothing to do.
   void ConsiderStandby(Job& job);
   void OnStandbyPlanned(const PlanComputed& event);
-  // Says, once an epoch, which losses there are communicators for.
+  void OnStandbyDeadline(Job& job);
+  // Says, once all are looked at, and again after the second try, which losses there are
+  // communicators for and which there are not.
   void TellStandby(Job& job);
+  void FailStandby(const Job& job, StandbySet& set, std::string error);
   void DropStandbyPlan(const Job& job);
   void OnReport(Job& job, int32_t rank, const RankStandby& report);
   // The set that the plan's ranks have, all of them; empty: there is none.
@@ -323,8 +327,14 @@ class Coordinator {
   // the last step, and writes another one before its devices are free.
   bool MaySave(const Job& job) const;
   static bool IsSaving(const Job& job) {
-    return job.state.ending.has_value() && job.state.ending->wish.queues;
+    return job.state.ending.has_value() && job.state.ending->saves;
   }
+  // Has the layout planned in which it is.
+  void PlanSaving(Job& job);
+  // After a restart of the coordinator.
+  void ResumeSaving(Job& job);
+  // It cannot be: the job ends as it was wished last.
+  void EndSaving(Job& job, const std::string& how);
   // Behind `step`, that were decided, as far as it is known.
   static int64_t StepsSince(const Job& job, int64_t step);
   // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
@@ -334,7 +344,7 @@ class Coordinator {
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
   // It was queued again, and is starting.
-  void QueueAfterLoss(Job& job, const FailureCause& cause);
+  void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others.
   void QueueAgain(Job& job, const std::string& reason);
@@ -369,7 +379,8 @@ class Coordinator {
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
   // As wished, whatever there is of its checkpoint.
-  void EndEarly(Job& job, const EndWished& wish);
+  void EndEarly(Job& job, const EndWished& wish) { EndAs(job, wish, HowItEnds(job)); }
+  void EndAs(Job& job, EndWished wish, const std::string& how);
   std::string HowItEnds(const Job& job) const;
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
@@ -426,10 +437,12 @@ class Coordinator {
   void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
   void ConvictNodes(Job& job);
-  std::set<NodeName> BrokenNodes() const;
-  // A node that may be what the accusations are about and has not come back since this coordinator
-  // started, nor is lost: nobody knows yet whether its daemon lives. nullptr: there is none.
-  const Node* AwaitedNode(const Run& run) const;
+  // Nodes that have ranks of the job, had a session with this coordinator and have none.
+  std::set<NodeName> BrokenNodes(const Job& job) const;
+  // A node with ranks of the job that may be what the accusations are about and has not come back
+  // since this coordinator started, nor is lost: nobody knows yet whether its daemon lives.
+  // nullptr: there is none.
+  const Node* AwaitedNode(const Job& job) const;
   FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
                        std::string message) const;
   // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.

@@ -32,7 +32,8 @@ bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
 
 void Coordinator::WishEnd(Job& job, EndWished wish) {
   // The first reason counts; and who waits only for the last checkpoint of all has succeeded.
-  if ((job.state.ending.has_value() && !IsSaving(job)) || job.run->Succeeded()) return;
+  const bool is_wished = job.state.ending.has_value() && !job.state.ending->wish.queues;
+  if (is_wished || job.run->Succeeded()) return;
   if (!MayEndWithCheckpoint(job)) return EndEarly(job, wish);
   Commit(job, std::move(wish));
   WatchEnd(job);
@@ -66,10 +67,10 @@ void Coordinator::TellWishAgain(const Node& node) {
   }
 }
 
-void Coordinator::EndEarly(Job& job, const EndWished& wish) {
-  std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", HowItEnds(job));
+void Coordinator::EndAs(Job& job, EndWished wish, const std::string& how) {
+  std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", how);
   while (!job.run->written.empty()) GiveUpWritten(job, job.run->written.begin()->first);
-  if (wish.queues) return EndHold(job, HowItEnds(job));
+  if (wish.queues) return EndHold(job, how);
   if (!wish.failure.has_value())
     return End(job, JobPhase::kCancelled, std::move(reason), std::nullopt, options_.cancel_grace);
   OnFailure(job,

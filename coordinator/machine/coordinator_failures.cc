@@ -101,27 +101,29 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
 
 void Coordinator::ConvictNodes(Job& job) {
   if (job.state.IsTerminal() || job.run->accusations.empty()) return;
-  const std::set<NodeName> broken = BrokenNodes();
+  const std::set<NodeName> broken = BrokenNodes(job);
   if (ConvictedNode(*job.run, broken) == nullptr) return;
   FailureCause cause = VerdictOf(*job.run, broken);
   cause.time = now_;
   OnFailure(job, std::move(cause));
 }
 
-// Nodes that had a session with this coordinator and have none.
-std::set<NodeName> Coordinator::BrokenNodes() const {
+std::set<NodeName> Coordinator::BrokenNodes(const Job& job) const {
   std::set<NodeName> broken;
-  for (const auto& [name, node] : nodes_) {
-    if (!node.connected() && node.incarnation != Incarnation{}) broken.insert(name);
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes_.find(team.node);
+    const bool had_one = node != nodes_.end() && node->second.incarnation != Incarnation{};
+    if (had_one && !node->second.connected() && HasRanks(job, team)) broken.insert(team.node);
   }
   return broken;
 }
 
-const Node* Coordinator::AwaitedNode(const Run& run) const {
+const Node* Coordinator::AwaitedNode(const Job& job) const {
+  const Run& run = *job.run;
   for (const Team& team : run.teams) {
     const auto node = nodes_.find(team.node);
     if (node == nodes_.end() || node->second.lost || node->second.connected() ||
-        node->second.incarnation != Incarnation{}) {
+        node->second.incarnation != Incarnation{} || !HasRanks(job, team)) {
       continue;
     }
     const bool concerned =
@@ -250,7 +252,9 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
     case Course::kQueue:
       return QueueAfterLoss(job, std::move(cause));
     case Course::kFail:
-      if (IsSaving(job)) return EndHold(job, cause.message);
+      // As it is wished, unless this is that.
+      if (IsSaving(job) && job.state.ending->wish.failure != cause.kind)
+        return EndSaving(job, cause.message);
       if (cause.kind == FailureKind::kStateLost && MayWaitForState(job))
         return WaitForState(job, std::move(cause));
       return Fail(job, std::move(cause));

@@ -35,6 +35,10 @@ struct CoordinatorOptions {
   // Where they train on until all are connected for the next one: past it who came back stays out.
   // Longer than ranks try to connect and then wait for each other, a minute each.
   absl::Duration connect_timeout = absl::Seconds(150);
+  // For ranks to make a set of standby communicators in, and until those that failed are tried
+  // once more. Longer than ranks wait for each other and then connect, ten seconds each.
+  absl::Duration standby_timeout = absl::Minutes(2);
+  absl::Duration standby_retry_delay = absl::Minutes(1);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
   // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.

@@ -382,15 +382,9 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   live_request_bytes_ -= RequestBytes(*job.state.request);
   if (!job.run.has_value()) return Archive(job);
   job.recovery.reset();
-  job.run->accusations.clear();
-  job.run->accuser_killed.reset();
-  job.run->quiet_deadline = job.run->hold_deadline = absl::InfiniteFuture();
-  job.run->prepare_deadline = job.run->start_deadline = job.run->reattach_deadline =
-      job.run->settle_deadline = job.run->rendezvous_deadline = job.run->publish_deadline =
-          job.run->end_deadline = absl::InfiniteFuture();
+  job.run->EndAll();
   for (size_t i = 0; job.run.has_value() && i < job.run->teams.size(); ++i) {
     Team& team = job.run->teams[i];
-    team.missing_deadline = absl::InfiniteFuture();
     if (const auto node = nodes_.find(team.node); node != nodes_.end()) {
       NoteDeadline(node->second);  // one that is lost may be forgotten now
     }

@@ -94,9 +94,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   Run& run = *job.run;
   std::set<int32_t> lost = RanksOf(run, cause);
   // They are judged, also where they accuse who is known to be lost.
-  run.accusations.clear();
-  run.accuser_killed.reset();
-  run.settle_deadline = absl::InfiniteFuture();
+  run.EndJudging();
   if (job.recovery.has_value() && job.recovery->goes_back)
     return GoBackWithout(job, std::move(cause), std::move(lost));
   if (job.recovery.has_value()) {
@@ -105,11 +103,13 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     const bool apart = job.recovery->stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
                        cause.kind == FailureKind::kPeerLost;
     if (lost.empty() && !apart) return;
-    if (IsSaving(job)) return EndHold(job, cause.message);
-    if (apart && ++job.recovery->tries > kTriesMax) return FailApart(job, std::move(cause));
+    if (IsSaving(job)) return EndSaving(job, cause.message);
+    if (apart) lost = job.recovery->back;  // without those that came anew, if there are any
+    if (apart && lost.empty() && ++job.recovery->tries > kTriesMax)
+      return FailApart(job, std::move(cause));
   }
   if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
-  if (IsSaving(job)) return EndHold(job, cause.message);
+  if (IsSaving(job)) return EndSaving(job, cause.message);
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
     if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
     AwaitQuiet(job, cause);
@@ -118,16 +118,18 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   job.returning.clear();
   Recovery& recovery = *job.recovery;
   for (const int32_t rank : lost) {
-    recovery.back.erase(rank);
     recovery.spared.erase(rank);
+    // Who came anew, and is not asked for what a process of before kept, has nothing to say.
+    const bool is_new = recovery.back.erase(rank) != 0 && !recovery.awaited.contains(rank);
     recovery.awaited.erase(rank);
-    if (recovery.quiets.erase(rank) == 0 && MayLive(cause.kind)) recovery.silent.insert(rank);
+    const bool has_said = recovery.quiets.erase(rank) != 0;
+    if (!has_said && !is_new && MayLive(cause.kind)) recovery.silent.insert(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
   recovery.beside = false;
   recovery.tried.clear();
-  run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
+  run.EndRecovering();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   DropPlanning(job);
@@ -149,7 +151,7 @@ plan::RankList Coordinator::LostOfLayout(const Job& job) {
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
-  if (!plan.ok() && IsSaving(job)) return EndHold(job, std::string(plan.status().message()));
+  if (!plan.ok() && IsSaving(job)) return EndSaving(job, std::string(plan.status().message()));
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {
     if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
@@ -171,14 +173,15 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                            .checkpoint = job.state.checkpoint,
                            .host_memory = plan->host_memory,
                            .state_epoch = recovery.from,
-                           .standby = std::move(standby)});
+                           .standby = std::move(standby),
+                           .beside = recovery.beside,
+                           .ends = IsSaving(job)});
   TellNotes(job, *plan);
   ChargeNodes(job);
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   NotePlanned(job, *plan);
-  SetDeadline(job, job.run->quiet_deadline,
-              recovery.beside ? options_.connect_timeout : options_.quiet_timeout);
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
   CheckQuiet(job);
 }
 
@@ -295,7 +298,7 @@ void Coordinator::TellBegin(const Job& job, const Team& team) {
                         BeginEpoch{.job = job.state.id,
                                    .epoch = job.state.epoch,
                                    .start = *job.state.start,
-                                   .ends = IsSaving(job)}});
+                                   .ends = job.state.ends}});
 }
 
 // An order may have been lost with a coordinator before this one.
@@ -306,6 +309,19 @@ void Coordinator::TellBeginAgain(const Node& node) {
     if (team != nullptr && !job.state.IsTerminal() && job.state.start.has_value())
       TellBegin(job, *team);
   }
+}
+
+absl::Duration Coordinator::QuietTimeout(const Job& job) const {
+  if (job.recovery->beside) return options_.connect_timeout;
+  const bool some_are_away =
+      std::any_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
+        const auto node = nodes_.find(team.node);
+        return job.run->HasWork(team) && node != nodes_.end() &&
+               node->second.incarnation == Incarnation{};
+      });
+  // Since this coordinator started.
+  return options_.quiet_timeout +
+         (some_are_away ? options_.heartbeat_timeout : absl::ZeroDuration());
 }
 
 void Coordinator::OnQuietDeadline(Job& job) {
@@ -375,22 +391,17 @@ void Coordinator::ResumeRecovery(Job& job) {
                     .time = now_};
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
+  recovery.beside = job.state.beside;
   job.run->ready_known = 0;
   const Run before = MakeRun(*job.state.state_layout);
-  bool all_stay = true;
   for (size_t i = 0; i < job.run->ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
     job.run->ranks[i].ready = false;
     const bool stays = HasStayed(before, *job.run, rank);
     if (stays) recovery.awaited.insert(rank);
     if (!stays && HasWork(*job.run, rank)) recovery.back.insert(rank);
-    if (!stays && HasWork(before, rank)) all_stay = false;
   }
-  // Then they train on until all are connected.
-  recovery.beside = all_stay && !recovery.back.empty();
-  SetDeadline(job, job.run->quiet_deadline,
-              recovery.beside ? options_.connect_timeout
-                              : options_.heartbeat_timeout + options_.quiet_timeout);
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
 }
 
 }  // namespace phalanx::coordinator

@@ -2,7 +2,8 @@
 //
 // Once an epoch trains, and nothing else is under way in its job, the layout that the loss of each
 // of its ranks would lead to is planned, one rank after the other. Ranks that have work in it make
-// its communicators beside training, use them once, and say so. A loss that is planned to that very
+// its communicators beside training, use them once, and say so. What is not made in time, or fails,
+// holds up no other set and is tried once more after a while. A loss that is planned to that very
 // layout, by the plan's digest, and whose ranks have all said so, is assigned with them. Where it
 // is planned otherwise (two ranks at once, a spare that is there by now, less memory) nothing of
 // it is used.
@@ -26,6 +27,12 @@ std::set<int32_t> RanksOf(const plan::Layout& layout) {
   return ranks;
 }
 
+// "the loss of rank 1", "the loss of any one of ranks 0, 2".
+std::string LossOf(const std::vector<int32_t>& ranks) {
+  return absl::StrCat("the loss of ", ranks.size() == 1 ? "rank " : "any one of ranks ",
+                      absl::StrJoin(ranks, ", "));
+}
+
 }  // namespace
 
 bool Coordinator::MayStandBy(const Job& job) const {
@@ -46,11 +53,13 @@ void Coordinator::ConsiderStandby(Job& job) {
   const std::vector<RankState>& ranks = job.run->ranks;
   const auto end = static_cast<int32_t>(ranks.size());
   while (standby.next < end && !ranks[static_cast<size_t>(standby.next)].used) ++standby.next;
-  if (standby.next == end) return TellStandby(job);
+  const bool all_seen = standby.next == end;
+  if (all_seen && standby.again.empty()) return TellStandby(job);
+  const int32_t rank = all_seen ? standby.again.front() : standby.next;
   // Jobs that wait to be planned come first.
   if (unanswered_plans_.size() >= options_.plans_max / 2) return;
   standby_plan_ = StandbyPlan{
-      .number = ++plan_count_, .job = job.state.id, .epoch = job.state.epoch, .rank = standby.next};
+      .number = ++plan_count_, .job = job.state.id, .epoch = job.state.epoch, .rank = rank};
   unanswered_plans_.insert(standby_plan_->number);
   // As the loss itself would order it.
   actions_.push_back(ComputePlan{.number = standby_plan_->number,
@@ -59,24 +68,64 @@ void Coordinator::ConsiderStandby(Job& job) {
                                  .limits = LimitsOf(nodes_, *job.state.placement, job.state.id),
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .layout = job.state.layout,
-                                 .lost = {Rank{standby_plan_->rank}},
+                                 .lost = {Rank{rank}},
                                  .returned = SparesThatAreBack(job),
                                  .unfit = UnfitSpares(job),
                                  .standby = true});
 }
 
 void Coordinator::TellStandby(Job& job) {
-  if (std::exchange(job.standby.told, true)) return;
-  std::vector<int32_t> covered;
-  for (const StandbySet& set : job.standby.sets) {
-    if (set.complete()) covered.push_back(set.lost);
+  Standby& standby = job.standby;
+  if (std::exchange(standby.told, true)) return;
+  std::vector<int32_t> covered, missing;
+  std::string error;
+  for (const StandbySet& set : standby.sets) {
+    (set.complete() ? covered : missing).push_back(set.lost);
+    if (error.empty()) error = set.error;
   }
-  if (covered.empty()) return;
-  Commit(job,
-         EventRecorded{"StandbyReady",
-                       absl::StrCat("communicators are there for the loss of any one of ranks ",
-                                    absl::StrJoin(covered, ", ")),
-                       job.state.epoch});
+  std::sort(covered.begin(), covered.end());  // those of a second try come last
+  if (!covered.empty()) {
+    Commit(job, EventRecorded{"StandbyReady",
+                              absl::StrCat("communicators are there for ", LossOf(covered)),
+                              job.state.epoch});
+  }
+  if (missing.empty()) return;
+  const bool once_more = !std::exchange(standby.retried, true);
+  const absl::Duration delay = options_.standby_retry_delay;
+  Commit(job, EventRecorded{
+                  "StandbyMissing",
+                  absl::StrCat("communicators for ", LossOf(missing), " are not there: ", error,
+                               "; they are ", once_more ? "tried once more in " : "not tried again",
+                               once_more ? absl::FormatDuration(delay) : ""),
+                  job.state.epoch});
+  if (once_more) SetDeadline(job, job.run->standby_deadline, delay);
+}
+
+// Ranks have not said in time whether they have a set, or those that failed get their second try.
+void Coordinator::OnStandbyDeadline(Job& job) {
+  job.run->standby_deadline = absl::InfiniteFuture();
+  Standby& standby = job.standby;
+  if (standby.epoch != job.state.epoch || standby.sets.empty()) return;
+  StandbySet& last = standby.sets.back();
+  if (last.under_way()) {
+    FailStandby(
+        job, last,
+        absl::StrCat("ranks ", absl::StrJoin(last.awaited, ", "), " have not made them within ",
+                     absl::FormatDuration(options_.standby_timeout)));
+    return ConsiderStandby(job);
+  }
+  for (const StandbySet& set : standby.sets) {
+    if (!set.error.empty()) standby.again.push_back(set.lost);
+  }
+  std::erase_if(standby.sets, [](const StandbySet& set) { return !set.error.empty(); });
+  standby.told = false;
+  ConsiderStandby(job);
+}
+
+void Coordinator::FailStandby(const Job& job, StandbySet& set, std::string error) {
+  if (!set.error.empty()) return;
+  set.error = std::move(error);
+  Log(absl::StrCat(ToString(job.state.id), " has no ", set.name, " reason=\"", set.error, "\""));
 }
 
 void Coordinator::DropStandbyPlan(const Job& job) {
@@ -89,7 +138,9 @@ void Coordinator::OnStandbyPlanned(const PlanComputed& event) {
   const StandbyPlan order = *std::exchange(standby_plan_, std::nullopt);
   Job* job = FindJob(order.job);
   if (job == nullptr || job->state.epoch != order.epoch || !MayStandBy(*job)) return;
-  job->standby.next = order.rank + 1;
+  Standby& standby = job->standby;
+  std::erase(standby.again, order.rank);
+  standby.next = std::max(standby.next, order.rank + 1);
   if (!event.plan.ok()) return ConsiderStandby(*job);
   const Shared<plan::Layout> layout = event.plan->layout;
   const std::set<int32_t> ranks = RanksOf(*layout);
@@ -101,13 +152,15 @@ void Coordinator::OnStandbyPlanned(const PlanComputed& event) {
                         });
   if (ranks.empty() || !all_here) return ConsiderStandby(*job);
   // A coordinator before this one may have had the same made: who has it says so at once.
-  const std::string name =
-      absl::StrCat("standby/", job->state.epoch.value, "/", event.plan->digest);
-  job->standby.sets.push_back({.name = name,
-                               .lost = order.rank,
-                               .plan_digest = event.plan->digest,
-                               .ranks = ranks,
-                               .awaited = ranks});
+  // What was said of a first try does not count in the second.
+  const std::string name = absl::StrCat("standby/", job->state.epoch.value, "/", event.plan->digest,
+                                        standby.retried ? "/again" : "");
+  standby.sets.push_back({.name = name,
+                          .lost = order.rank,
+                          .plan_digest = event.plan->digest,
+                          .ranks = ranks,
+                          .awaited = ranks});
+  SetDeadline(*job, job->run->standby_deadline, options_.standby_timeout);
   for (const Team& team : job->run->teams) {
     const auto node = nodes_.find(team.node);
     const bool wanted = std::any_of(team.ranks.begin(), team.ranks.end(),
@@ -127,14 +180,13 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankStandby& report) {
   const auto set = std::find_if(job.standby.sets.begin(), job.standby.sets.end(),
                                 [&](const StandbySet& s) { return s.name == report.set; });
   if (set == job.standby.sets.end() || !set->ranks.contains(rank)) return;
+  const bool was_under_way = set->under_way();
   if (!report.error.empty()) {
-    if (!std::exchange(set->failed, true)) {
-      Log(absl::StrCat(ToString(job.state.id), " has no ", set->name, " reason=\"rank ", rank, ": ",
-                       report.error, "\""));
-    }
+    FailStandby(job, *set, absl::StrCat("rank ", rank, ": ", report.error));
   } else {
     set->awaited.erase(rank);
   }
+  if (was_under_way && !set->under_way()) job.run->standby_deadline = absl::InfiniteFuture();
   ConsiderStandby(job);
 }
 

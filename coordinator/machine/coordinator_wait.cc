@@ -50,12 +50,38 @@ void Coordinator::OnHoldDeadline(Job& job) {
   if (BudgetIsSpent(job))
     return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
   if (!MaySave(job)) return EndHold(job, "");
-  Commit(job, EndWished{.queues = true});
+  EndWished wish{.queues = true};
+  for (const int32_t rank : job.recovery->lost) wish.lost.push_back(Rank{rank});
+  Commit(job, std::move(wish));
   WatchEnd(job);
+  PlanSaving(job);
+}
+
+void Coordinator::PlanSaving(Job& job) {
   job.returning.clear();
   job.recovery->stage = Recovery::Stage::kPlanning;
   DropPlanning(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+}
+
+// The hold was over, and its plan went with the coordinator before this one.
+void Coordinator::ResumeSaving(Job& job) {
+  if (!IsSaving(job) || job.state.ends || job.recovery.has_value()) return;
+  Recovery& recovery = job.recovery.emplace(Recovery{.from = job.state.epoch, .since = now_});
+  recovery.cause = {.kind = job::FailureKind::kRanksLost,
+                    .message = "ranks were lost before this coordinator started",
+                    .time = now_};
+  if (job.incident.has_value()) recovery.cause = job.incident->cause;
+  for (const Rank rank : job.state.ending->lost) recovery.lost.insert(rank.value);
+  for (size_t i = 0; i < job.run->ranks.size(); ++i) {
+    const auto rank = static_cast<int32_t>(i);
+    if (job.run->ranks[i].used && !recovery.lost.contains(rank)) recovery.awaited.insert(rank);
+  }
+  PlanSaving(job);
+}
+
+void Coordinator::EndSaving(Job& job, const std::string& how) {
+  EndAs(job, job.state.ending->wish, how);
 }
 
 bool Coordinator::MaySave(const Job& job) const {
@@ -95,8 +121,16 @@ void Coordinator::EndHold(Job& job, const std::string& how) {
   Fail(job, std::move(cause));
 }
 
-void Coordinator::QueueAfterLoss(Job& job, const FailureCause& cause) {
-  if (BudgetIsSpent(job)) return FailOfBudget(job, cause);
+void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
+  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  // What takes long to fail never spends that.
+  const int32_t starts_max = job.state.request->budget.without_progress;
+  if (job.state.failed_starts >= starts_max) {
+    absl::StrAppend(&cause.message, "; ", starts_max,
+                    " starts before it failed, too, which is all that "
+                    "recovery.budget.without_progress allows");
+    return Fail(job, std::move(cause));
+  }
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   const Team* team = job.run->TeamOfRank(cause.rank);
@@ -131,10 +165,8 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   job.recovery = std::move(next);
   NoteVerdict(job, job.recovery->cause);
   job.returning.clear();
-  Run& run = *job.run;
-  run.accusations.clear();
-  run.accuser_killed.reset();
-  run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
+  job.run->EndJudging();
+  job.run->EndRecovering();
   DropPlanning(job);
   const std::string why = job.recovery->cause.message;
   WaitForLost(job, absl::FailedPreconditionError(why));
@@ -218,7 +250,9 @@ void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> 
   const bool apart = recovery.stage >= Recovery::Stage::kLeaving && cause.rank < 0 &&
                      cause.kind == job::FailureKind::kPeerLost;
   if (lost.empty() && !apart) return;
-  if (apart && ++recovery.tries > kTriesMax) return FailApart(job, std::move(cause));
+  if (apart) lost = recovery.back;  // as StartRecovery
+  if (apart && lost.empty() && ++recovery.tries > kTriesMax)
+    return FailApart(job, std::move(cause));
   if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job))
     return FailOfBudget(job, std::move(cause));
   NoteLost(job, cause, lost);
@@ -236,10 +270,8 @@ void Coordinator::OrderGoBack(Job& job) {
   recovery.stage = Recovery::Stage::kPlanning;
   recovery.tried.clear();
   job.returning.clear();
-  Run& run = *job.run;
-  run.accusations.clear();
-  run.accuser_killed.reset();
-  run.settle_deadline = run.quiet_deadline = run.start_deadline = absl::InfiniteFuture();
+  job.run->EndJudging();
+  job.run->EndRecovering();
   DropPlanning(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }

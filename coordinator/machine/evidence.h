@@ -29,7 +29,8 @@ struct Accusation {
 std::string Sentence(const Run& run, const Accusation& accusation);
 
 // The team of a node whose session is `broken` and whose ranks are accused from another node;
-// nullptr: there is none.
+// nullptr: there is none. `broken`: nodes with ranks that are left alone, as who was left out of
+// the layout, or is known to be lost, has taken nobody with it.
 const Team* ConvictedNode(const Run& run, const std::set<NodeName>& broken);
 
 // What the accusations of `run`, at least one, amount to when nothing better comes. Without a time.

@@ -44,6 +44,10 @@ class Applier {
 
   void operator()(const PhaseChanged& body) {
     if (!job::MayMove(state_.phase, body.phase)) return;
+    const bool failed_start =
+        state_.phase == job::JobPhase::kStarting && body.phase == job::JobPhase::kQueued;
+    if (failed_start) ++state_.failed_starts;
+    if (body.phase == job::JobPhase::kRunning) state_.failed_starts = 0;
     state_.phase = body.phase;
     state_.reason = body.reason;
     state_.failure = body.failure;
@@ -82,15 +86,17 @@ class Applier {
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
     state_.plan_digest = body.plan_digest;
     state_.standby = body.standby;
+    state_.beside = body.beside;
+    state_.ends = body.ends;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
     // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
-    // come back are none.
+    // come back are none, nor is an epoch that saves state: what follows it, the queue, is.
     const bool goes_back = is_new && body.state_epoch == Epoch{0};
     const bool goes_on = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
     const bool loses = body.layout->lost.size() >= lost_before;
-    if (state_.phase == job::JobPhase::kRunning && (goes_back || (goes_on && loses)))
-      state_.recoveries.push_back(time_);
+    const bool counts = goes_back || (goes_on && loses && !body.ends);
+    if (state_.phase == job::JobPhase::kRunning && counts) state_.recoveries.push_back(time_);
     if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;
     if (body.from_copies) state_.decided = std::nullopt;
@@ -135,7 +141,12 @@ class Applier {
   void operator()(const EndWished& body) {
     const bool ends = state_.ending.has_value() && !state_.ending->wish.queues;
     if (ends || state_.phase != job::JobPhase::kRunning) return;
-    state_.ending = {body, time_};
+    JobState::Ending ending{.wish = body, .since = time_, .saves = body.queues, .lost = body.lost};
+    if (state_.ending.has_value() && state_.ending->saves) {
+      ending.saves = true;
+      ending.lost = state_.ending->lost;
+    }
+    state_.ending = std::move(ending);
     state_.reason = absl::StrCat(ReasonOf(body, *state_.request),
                                  body.queues ? ": its state is saved before its devices are free"
                                              : ": it ends with a checkpoint");

@@ -35,6 +35,7 @@ struct JobState {
   Epoch state_epoch;                           // from whose state it goes on; 0: from none
   Shared<plan::Layout> state_layout;           // of that epoch, if there is one
   std::optional<EpochStart> start;             // where it goes on, once that is known
+  bool beside = false, ends = false;           // as EpochPlanned
   bool from_copies = false;                    // of state, in host memory
   Epoch copies_epoch;                          // whose, once that is known
   CopiedEpochs copied;                         // whose ranks may have left such
@@ -53,6 +54,9 @@ struct JobState {
   struct Ending {
     EndWished wish;
     Instant since;
+    // A hold was over: ranks that are left do no step more, whatever was wished in its place since.
+    bool saves = false;
+    plan::RankList lost;  // as EndWished
   };
   std::optional<Ending> ending;
   // Of this epoch: the last step whose parts are all written, and what of it is to be published.
@@ -76,6 +80,7 @@ struct JobState {
   // When ranks were lost that others went on without, and how often in a row behind the same step.
   std::vector<Instant> recoveries;
   int32_t without_progress = 0;
+  int32_t failed_starts = 0;  // in a row, of one that was queued again
   // The first step that a recovery can lose: behind it the job began.
   int64_t FirstStep() const { return checkpoint.has_value() ? checkpoint->step : 0; }
   bool goes_on() const { return state_epoch != Epoch{0}; }

@@ -116,6 +116,9 @@ bool MayDoBetter(FailureKind kind) {
     case FailureKind::kPeerLost:
     case FailureKind::kDeviceFailed:
     case FailureKind::kStartFailed:
+    case FailureKind::kStartTimeout:
+    case FailureKind::kPrepareTimeout:
+    case FailureKind::kCheckpointUnavailable:
       return true;
     default:
       return false;

@@ -176,6 +176,10 @@ struct EpochPlanned {
   bool from_copies = false;
   // The set of communicators that its ranks have made for it (standby.h); empty: they make them.
   std::string standby = "";
+  // Ranks of the epoch before train on until all are connected for it (Recovery::beside).
+  bool beside = false;
+  // Its ranks do no step: they write a checkpoint and end (EndWished::queues).
+  bool ends = false;
 };
 // From where the epoch goes on: stored before any of its ranks is told.
 struct EpochBegan {
@@ -211,6 +215,8 @@ struct EndWished {
   // Neither of these: recovery.hold is over, and the job waits in the queue for other devices. Its
   // ranks do no step more; a layout that no rung of its ladder allows may hold its state for that.
   bool queues = false;
+  // Of `queues`: what the job was waiting for, which nobody else stores.
+  plan::RankList lost = {};
 };
 
 // All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored

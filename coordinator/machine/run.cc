@@ -17,11 +17,25 @@ int32_t Team::DeviceOf(int32_t rank) const {
 }
 
 Instant Run::NextDeadline() const {
-  Instant next =
-      std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
-                settle_deadline, quiet_deadline, hold_deadline, publish_deadline, end_deadline});
+  Instant next = std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
+                           settle_deadline, quiet_deadline, hold_deadline, publish_deadline,
+                           standby_deadline, end_deadline});
   for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
+}
+
+void Run::EndJudging() {
+  accusations.clear();
+  accuser_killed.reset();
+  settle_deadline = absl::InfiniteFuture();
+}
+
+void Run::EndAll() {
+  EndJudging();
+  EndRecovering();
+  prepare_deadline = reattach_deadline = rendezvous_deadline = hold_deadline = publish_deadline =
+      standby_deadline = end_deadline = absl::InfiniteFuture();
+  for (Team& team : teams) team.missing_deadline = absl::InfiniteFuture();
 }
 
 const Team* Run::TeamOf(const NodeName& node) const {
@@ -46,7 +60,7 @@ Team* Run::TeamOfRank(int32_t rank) {
 void Run::MoveDeadlines(absl::Duration by) {
   for (Instant* deadline :
        {&prepare_deadline, &start_deadline, &reattach_deadline, &rendezvous_deadline,
-        &settle_deadline, &quiet_deadline, &hold_deadline, &publish_deadline}) {
+        &settle_deadline, &quiet_deadline, &hold_deadline, &publish_deadline, &standby_deadline}) {
     *deadline += by;
   }
   for (Team& team : teams) team.missing_deadline += by;

@@ -89,6 +89,9 @@ struct Run {
   Instant quiet_deadline = absl::InfiniteFuture();  // for the ranks of the epoch before (Recovery)
   Instant hold_deadline = absl::InfiniteFuture();   // for lost ranks that the job waits for
 
+  // For ranks to make a set of standby communicators, or to try those that failed once more.
+  Instant standby_deadline = absl::InfiniteFuture();
+
   // By step: those that some ranks have not written, and those whose turn to be published has not
   // come. Ranks are not equally fast, and reports of two nodes come in any order.
   std::map<int64_t, WrittenParts> written;
@@ -140,6 +143,12 @@ struct Run {
       return !state.used || state.succeeded;
     });
   }
+  // What was said of peers is judged.
+  void EndJudging();
+  // Nobody is waited for any more on the way to the next epoch.
+  void EndRecovering() { quiet_deadline = start_deadline = absl::InfiniteFuture(); }
+  // The job has ended: nothing more comes of it but that its ranks go.
+  void EndAll();
   Instant NextDeadline() const;
   // But for end_deadline, which is not of somebody who may be late.
   void MoveDeadlines(absl::Duration by);

@@ -21,17 +21,19 @@ struct StandbySet {
   std::string plan_digest;    // of the layout
   std::set<int32_t> ranks;    // that have work in it
   std::set<int32_t> awaited;  // of these, that have not said whether they have made it
-  bool failed = false;        // one of them has not
+  std::string error;          // why there is none; empty: there is, or it is being made
   // All of its ranks have it.
-  bool complete() const { return awaited.empty() && !failed; }
-  bool under_way() const { return !awaited.empty() && !failed; }
+  bool complete() const { return awaited.empty() && error.empty(); }
+  bool under_way() const { return !awaited.empty() && error.empty(); }
 };
 
 struct Standby {
   Epoch epoch;                   // whose ranks make them
   int32_t next = 0;              // the first rank whose loss is still to be looked at
   std::vector<StandbySet> sets;  // at most the last is under way
-  bool told = false;             // that nothing more is to be made
+  std::vector<int32_t> again;    // ranks whose loss is to be looked at once more
+  bool retried = false;          // those that failed get, or got, their second try
+  bool told = false;             // what there is, and that nothing more is being made
 };
 
 // A layout that is being planned for the loss of a rank.

@@ -66,6 +66,8 @@ class Encoder {
     to->set_state_epoch(body.state_epoch.value);
     to->set_from_copies(body.from_copies);
     to->set_standby(body.standby);
+    to->set_beside(body.beside);
+    to->set_ends(body.ends);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -105,6 +107,7 @@ class Encoder {
     if (body.failure.has_value()) to->set_failure(static_cast<v1::FailureKind>(*body.failure));
     to->set_node(body.node);
     to->set_queues(body.queues);
+    for (const Rank rank : body.lost) to->add_lost(rank.value);
   }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
@@ -168,6 +171,8 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   planned.state_epoch = Epoch{from.state_epoch()};
   planned.from_copies = from.from_copies();
   planned.standby = from.standby();
+  planned.beside = from.beside();
+  planned.ends = from.ends();
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);
@@ -255,7 +260,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kEndWished:
       record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
                               .node = from.end_wished().node(),
-                              .queues = from.end_wished().queues()};
+                              .queues = from.end_wished().queues(),
+                              .lost = wire::RanksOf(from.end_wished().lost())};
       return record;
     case v1::JournalRecord::kEpochBegan: {
       std::optional<EpochStart> start = FromProto(from.epoch_began().begins());

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/job/devices.h"
+#include "core/plan/shares.h"
 #include "core/schedule/admission.h"
 
 namespace phalanx::schedule {
@@ -18,14 +19,39 @@ bool Has(const job::JobSpec& spec, job::Rung rung) {
 
 constexpr char kNoCheckpoints[] = "it writes no checkpoint before its last step";
 
+// That the job can go back to; empty: none before its last step.
+std::string CheckpointOf(const job::JobSpec& spec, const Loss& loss) {
+  if (loss.steps >= 0) return "its last checkpoint";
+  if (!spec.checkpoint.has_value() || !spec.checkpoint->resume_from.has_value()) return "";
+  return absl::StrCat("the checkpoint that it starts from",
+                      *spec.checkpoint->resume_from == "latest" ? ", if there is one" : "");
+}
+
+// Whether those that are left have all of the state, and room to write a checkpoint of it.
+bool MaySave(plan::Plan plan, const Loss& loss, const plan::MemoryLimits& limits) {
+  if (!plan.spec.checkpoint.has_value() || plan::CopiesToHost(plan)) return false;
+  for (const plan::Place& place : plan.PlacesOf(loss.rank)) {
+    if (HasOneHome(plan, place)) return false;
+  }
+  plan.spec.recovery.ladder = job::AllRungs();
+  return AdmitAfter(plan, {.lost = {loss.rank}}, limits).ok();
+}
+
 // What becomes of the job where no layout is left without the device.
-std::string WithoutLayout(const job::JobSpec& spec, const Loss& loss) {
+std::string WithoutLayout(const plan::Plan& plan, const Loss& loss,
+                          const plan::MemoryLimits& limits) {
+  const job::JobSpec& spec = plan.spec;
   if (!Has(spec, job::Rung::kWait)) return absl::StrCat("ends the job: ", loss.trouble);
+  const std::string checkpoint = CheckpointOf(spec, loss);
+  std::string then = absl::StrCat("fails, since ", kNoCheckpoints);
+  if (loss.steps < 0 && MaySave(plan, loss, limits)) {
+    then = "saves its state and begins again with that on other devices";
+  } else if (!checkpoint.empty()) {
+    then = absl::StrCat("begins again on other devices with ", checkpoint);
+  }
   return absl::StrCat("stops the job: ", loss.trouble, "; it waits up to ",
                       absl::FormatDuration(spec.recovery.hold),
-                      " (recovery.hold) for what is lost, then ",
-                      loss.steps < 0 ? absl::StrCat("fails, since ", kNoCheckpoints)
-                                     : "begins again with its last checkpoint on other devices");
+                      " (recovery.hold) for what is lost, then ", then);
 }
 
 // What becomes of it where state is lost of which there was one home, in module `of`.
@@ -36,17 +62,18 @@ std::string WithoutState(const plan::Plan& plan, const Loss& loss, int32_t of, i
                  : absl::StrCat("the state of ", plan.module_spec(of).name, " beside it"),
       " has one home (state_copies: ", plan.layout.modules[static_cast<size_t>(of)].state_copies,
       ")");
-  if (loss.steps < 0) return absl::StrCat("ends the job: ", why, ", and ", kNoCheckpoints);
+  const std::string checkpoint = CheckpointOf(spec, loss);
+  if (checkpoint.empty()) return absl::StrCat("ends the job: ", why, ", and ", kNoCheckpoints);
   if (!Has(spec, job::Rung::kRestart))
     return absl::StrCat("ends the job: ", why, ", and recovery.ladder has no restart");
-  return absl::StrCat("sends the job back to its last checkpoint: ", why);
+  return absl::StrCat("sends the job back to ", checkpoint, ": ", why);
 }
 
 // What losing a device of the module comes to; nothing: training goes on where it stands.
 std::optional<std::string> FateOf(const plan::Plan& plan, const Loss& loss, int32_t module,
                                   const plan::MemoryLimits& limits) {
   const auto left = AdmitAfter(plan, {.lost = {loss.rank}}, limits);
-  if (!left.ok()) return WithoutLayout(plan.spec, loss);
+  if (!left.ok()) return WithoutLayout(plan, loss, limits);
   std::optional<int32_t> of;  // itself, where that is one of several
   for (const plan::Place& place : plan.PlacesOf(loss.rank)) {
     if (HasOneHome(plan, place) && (!of.has_value() || place.module == module)) of = place.module;

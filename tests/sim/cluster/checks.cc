@@ -99,9 +99,11 @@ void CoordinatorHost::CheckReplay() {
     const coordinator::JobState& b = replayed_.at(id);
     if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.standby != b.standby ||
-        a.start != b.start || a.state_epoch != b.state_epoch || a.submitted != b.submitted ||
-        a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
-        a.succeeded != b.succeeded || a.event_count != b.event_count) {
+        a.beside != b.beside || a.ends != b.ends || a.recoveries != b.recoveries ||
+        a.failed_starts != b.failed_starts || a.start != b.start ||
+        a.state_epoch != b.state_epoch || a.submitted != b.submitted || a.ended != b.ended ||
+        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
+        a.event_count != b.event_count) {
       ledger_.Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

@@ -87,7 +87,15 @@ void Cluster::MaybeSubmit() {
       timeline_.Below(planner_.documents()), absl::StrCat("job", jobs_ % 12), steps);
   if (request->devices > devices) return;
   ++jobs_;
-  coordinator_.Submit(request, "");
+  coordinator_.Submit(WithDrawnRecovery(*request), "");
+}
+
+// What a job file may say of its recovery and nobody but the coordinator reads.
+coordinator::JobRequestPtr Cluster::WithDrawnRecovery(coordinator::JobRequest request) {
+  request.hold = timeline_.Between(absl::Seconds(10), absl::Minutes(10));
+  if (request.recovers && timeline_.Chance(0.2)) request.waits = true;
+  if (timeline_.Chance(0.2)) request.standby = false;
+  return std::make_shared<const coordinator::JobRequest>(std::move(request));
 }
 
 // Without faults every job goes forward, or waits for devices.

@@ -60,6 +60,7 @@ class Cluster {
 
  private:
   void MaybeSubmit();
+  coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
   void CheckProgress();
   bool Settled() const;
 

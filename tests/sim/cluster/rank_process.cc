@@ -7,6 +7,12 @@
 #include "tests/sim/cluster/epoch_run.h"
 
 namespace phalanx::sim {
+namespace {
+
+// As in worker/rank/standby_pool.cc.
+constexpr absl::Duration kMeetTimeout = absl::Seconds(10);
+
+}  // namespace
 
 RankProcess::RankProcess(Shared& shared, size_t node, int32_t device, JobId job,
                          agent::ProcessNumber number, Daemon daemon)
@@ -85,18 +91,24 @@ void RankProcess::PrepareStandby(const v1::PrepareStandby& order) {
     if (!layout.ok()) return shared_.ledger.Violate("a standby layout cannot be read");
     const JobPlanPtr plan = shared_.planner.Expand(run->text(), *layout);
     if (std::find(plan->ranks.begin(), plan->ranks.end(), run->rank()) == plan->ranks.end()) return;
+    // Some never meet: they say so once they have waited, or, where the order is lost on its way,
+    // nothing at all.
+    const bool has = standby_.contains(order.set());
+    if (!has && shared_.timeline.Chance(0.01)) return;
+    const bool late = !has && shared_.timeline.Chance(0.03);
     const absl::Duration time =
-        shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(800));
-    After(time, [this, run, order] {
+        late ? kMeetTimeout
+             : shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(800));
+    After(time, [this, run, order, late] {
       if (current_ != run || next_ != nullptr) return;
-      const bool fails = !standby_.contains(order.set()) && shared_.timeline.Chance(0.05);
+      const bool fails = !standby_.contains(order.set()) && (late || shared_.timeline.Chance(0.02));
       if (!fails) {
         standby_.insert(order.set());
         shared_.ledger.OnStandbyMade(job_, order.set(), run->rank(), key_);
       }
       v1::RankReport report;
       report.mutable_standby()->set_set(order.set());
-      if (fails) report.mutable_standby()->set_error("no memory");
+      if (fails) report.mutable_standby()->set_error(late ? "not all are here" : "no memory");
       Report(run->epoch(), run->rank(), agent::ReportKind::kOther, std::move(report));
     });
   });

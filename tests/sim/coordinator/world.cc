@@ -301,6 +301,7 @@ void World::CheckReplay() {
         a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
         a.host_memory != b.host_memory || a.succeeded != b.succeeded ||
         a.ended_step != b.ended_step || a.ending.has_value() != b.ending.has_value() ||
+        a.recoveries != b.recoveries || a.failed_starts != b.failed_starts ||
         a.event_count != b.event_count || !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }

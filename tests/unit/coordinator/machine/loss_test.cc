@@ -249,6 +249,28 @@ TEST_F(LossTest, NodeThatComesBackAfterItWasLeftOut_EndsItsRanksAndHarmsNothing)
   EXPECT_EQ(h_.State(job).epoch, Epoch{2});
 }
 
+// Its node is away all the time, and has none of those that are left.
+TEST_F(LossTest, PeerWithoutAName_IsNotTakenForANodeThatWasLeftOut) {
+  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Ready(a, job, 0, 2);
+  h_.Report(b, job, 2, RankReady{});
+  h_.Feed(SessionClosed{b});
+  for (int i = 0; i < 4; ++i) {
+    h_.Advance(absl::Seconds(4));
+    h_.Feed(HeartbeatReceived{.session = a});
+  }
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  for (const int32_t rank : {0, 1}) h_.Report(a, job, rank, Quiet(3, rank));
+  for (const int32_t rank : {0, 1}) h_.Report(a, job, rank, RankReady{}, 2);
+  h_.Report(a, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "cut"}, 2);
+  h_.Advance(absl::Seconds(1));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3}) << "they try again";
+  EXPECT_THAT(Events(job, "PeerLost"), ElementsAre("rank 0 on node a lost a peer: cut"));
+}
+
 TEST_F(LossTest, RanksThatKnowDifferentDecisions_EndTheJob) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);

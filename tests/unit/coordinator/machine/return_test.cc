@@ -205,6 +205,55 @@ TEST_F(ReturnTest, CoordinatorThatRestartsOnTheWay_AsksOnlyThoseThatTrained) {
   EXPECT_THAT(BegunBehind(), ElementsAre(6));
 }
 
+// One that was left out before and one that all wait for come back together: nobody trains on.
+TEST_F(ReturnTest, CoordinatorThatRestartsWhileAllWait_KnowsThatNobodyTrains) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.waits = true;
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  h_.plans_held = true;
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  const uint64_t number = h_.plans[0].number;
+  h_.plans.clear();
+  h_.Feed(PlanComputed{number, absl::FailedPreconditionError("no replica is left")});
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  EXPECT_THAT(h_.plans[0].returned, ElementsAre(Rank{1}));
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_FALSE(h_.State(job).beside);
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}, {job, Epoch{3}}}, 20);
+  h_.Report(node_, job, 0, Quiet(3), 2);
+  for (int i = 0; i < 6; ++i) {
+    h_.Advance(absl::Seconds(5));
+    h_.Feed(HeartbeatReceived{.session = node_});
+  }
+  EXPECT_THAT(Events(job, "RankFailed").back(), HasSubstr("rank 2 has not left epoch 2"));
+}
+
+// Who trains without it did so a moment ago.
+TEST_F(ReturnTest, RanksThatDoNotFindEachOther_GoOnWithoutWhoCameBack) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "who"}, 3);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+  EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
+  h_.commands.clear();
+  GoOver(job, {0, 2}, 5, 2, {});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+}
+
 TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);

@@ -41,6 +41,12 @@ class StandbyTest : public RecoveringTest {
       Say(job, ranks[lost], Ordered().back().set);
     }
   }
+  void Pass(absl::Duration duration) {
+    for (absl::Duration passed; passed < duration; passed += absl::Seconds(5)) {
+      h_.Advance(absl::Seconds(5));
+      h_.Feed(HeartbeatReceived{.session = node_});
+    }
+  }
   std::string Assigned() { return h_.Commands<Assign>(node_).back().second.standby; }
 };
 
@@ -73,6 +79,53 @@ TEST_F(StandbyTest, LossOfEachRank_IsPlannedOnceTheOneBeforeIsMade) {
   EXPECT_THAT(h_.plans, IsEmpty());
   EXPECT_THAT(Events(job, "StandbyReady"),
               ElementsAre("communicators are there for the loss of any one of ranks 0, 2"));
+}
+
+TEST_F(StandbyTest, SetThatFails_IsTriedOnceMoreAfterAWhile) {
+  const JobId job = TrainWithStandby();
+  Step(job, 1, 1);
+  Say(job, {1, 2}, Ordered()[0].set);
+  Say(job, {0}, Ordered()[1].set, "no memory");
+  Say(job, {0, 1}, Ordered()[2].set);
+  EXPECT_THAT(Events(job, "StandbyMissing"),
+              ElementsAre("communicators for the loss of rank 1 are not there: rank 0: no memory; "
+                          "they are tried once more in 1m"));
+  Pass(Harness::Options().standby_retry_delay - absl::Seconds(5));
+  EXPECT_THAT(Ordered(), SizeIs(3));
+  Pass(absl::Seconds(5));
+  ASSERT_THAT(Ordered(), SizeIs(4));
+  EXPECT_THAT(Ordered()[3].layout->lost, ElementsAre(Rank{1}));
+  EXPECT_NE(Ordered()[3].set, Ordered()[1].set) << "what was said of the first is no answer";
+  Say(job, {0, 2}, Ordered()[3].set);
+  EXPECT_THAT(Events(job, "StandbyReady").back(), HasSubstr("any one of ranks 0, 1, 2"));
+  EXPECT_THAT(Events(job, "StandbyMissing"), SizeIs(1));
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_EQ(Assigned(), Ordered()[3].set);
+}
+
+TEST_F(StandbyTest, SetThatNobodyAnswersFor_HoldsUpNoOther) {
+  const JobId job = TrainWithStandby();
+  const absl::Duration patience = Harness::Options().standby_timeout;
+  Step(job, 1, 1);
+  Say(job, {1}, Ordered()[0].set);
+  Pass(patience - absl::Seconds(5));
+  EXPECT_THAT(Ordered(), SizeIs(1));
+  Pass(absl::Seconds(5));
+  ASSERT_THAT(Ordered(), SizeIs(2));
+  Say(job, {2}, Ordered()[0].set);  // too late
+  Say(job, {0, 2}, Ordered()[1].set);
+  Say(job, {0, 1}, Ordered()[2].set);
+  EXPECT_THAT(Events(job, "StandbyReady").back(), HasSubstr("any one of ranks 1, 2"));
+  EXPECT_THAT(Events(job, "StandbyMissing"),
+              ElementsAre(HasSubstr("the loss of rank 0 are not there: ranks 2 have not made them "
+                                    "within 2m; they are tried once more")));
+  Pass(Harness::Options().standby_retry_delay);
+  ASSERT_THAT(Ordered(), SizeIs(4));
+  Pass(patience);
+  EXPECT_THAT(Events(job, "StandbyMissing").back(), HasSubstr("they are not tried again"));
+  Pass(absl::Minutes(5));
+  Step(job, 2, 1);
+  EXPECT_THAT(Ordered(), SizeIs(4));
 }
 
 TEST_F(StandbyTest, Loss_IsAssignedWithTheCommunicatorsThatItsRanksHave) {

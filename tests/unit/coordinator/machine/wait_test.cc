@@ -191,163 +191,46 @@ TEST_F(WaitTest, LossWhileItStartsForTheFirstTime_IsTheEnd) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
 }
 
-// One rank on each of two nodes, of which b goes away for good behind step 5.
-class HoldTest : public WaitTest {
- protected:
-  JobId TrainAndLoseB(const std::string& text = "needs every rank", int64_t checkpoint = 3) {
-    node_ = h_.Open("a", 1);
-    b_ = h_.Open("b", 1);
-    JobRequest request = *AJobThatRecovers("two nodes", 2);
-    request.waits = request.checkpoints = true;
+// Other devices, or the same a little later, may do better.
+TEST_F(WaitTest, StartThatTakesTooLongAfterTheQueue_IsTriedAgainAFewTimes) {
+  const JobId job = TrainOn([](JobRequest& request) {
+    request.document.text = "needs every rank";
+    request.checkpoints = true;
     request.hold = absl::Seconds(30);
-    request.document.text = text;
-    const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
-    for (const SessionId node : {node_, b_}) h_.Prepare(node);
-    for (const SessionId node : {node_, b_}) h_.Answer<Assign>(node);
-    h_.Report(node_, job, 0, RankReady{});
-    h_.Report(b_, job, 1, RankReady{});
-    if (checkpoint > 0) {
-      Step(job, checkpoint, 1);
-      const RankCheckpointPart part{checkpoint, {.file = "part", .bytes = 1}, 0.5};
-      h_.Report(node_, job, 0, part);
-      h_.Report(b_, job, 1, part);
-      h_.Report(node_, job, 0, RankCheckpointPublished{checkpoint, "/c/before", ""});
-    }
-    Step(job, 5, 1);
-    h_.commands.clear();
-    h_.Feed(SessionClosed{b_});
-    return job;
-  }
-  void Pass(absl::Duration duration) {
-    for (absl::Duration passed; passed < duration; passed += absl::Seconds(1)) {
-      h_.Advance(absl::Seconds(1));
+    request.budget = {.total = 9, .without_progress = 2, .window = absl::Minutes(5)};
+  });
+  for (const int32_t rank : {0, 1})
+    h_.Report(node_, job, rank, RankCheckpointPart{6, {.file = "part", .bytes = 1}, 0.5});
+  h_.Report(node_, job, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  h_.Feed(SessionClosed{node_});
+  h_.Advance(absl::Seconds(60));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  node_ = h_.Open("n", 2, /*incarnation=*/2);
+  const auto pass = [&](absl::Duration duration) {
+    for (absl::Duration passed; passed < duration; passed += absl::Seconds(5)) {
+      h_.Advance(absl::Seconds(5));
       h_.Feed(HeartbeatReceived{.session = node_});
     }
-  }
-  // It is lost, and the time to wait for it is over.
-  void EndTheHold() { Pass(absl::Seconds(46)); }
-  SessionId b_;
-};
-
-TEST_F(HoldTest, TimeThatIsOver_SavesWhatIsLeftBeforeTheDevicesAreFree) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  ASSERT_THAT(Events(job, "EndWished"),
-              ElementsAre("not enough came back within 30s: its state is saved before its devices "
-                          "are free"));
-  const auto assigned = h_.Commands<Assign>(node_);
-  ASSERT_THAT(assigned, SizeIs(1));
-  EXPECT_THAT(assigned[0].second.layout->lost, ElementsAre(Rank{1}));
-  h_.Report(node_, job, 0, Quiet(5));
-  ASSERT_THAT(BegunBehind(), ElementsAre(5));
-  EXPECT_TRUE(h_.Commands<BeginEpoch>(node_)[0].second.ends);
-  h_.Report(node_, job, 0, RankReady{}, 2);
-  h_.Report(node_, job, 0, RankCheckpointPart{5, {.file = "part", .bytes = 1}, 0.5}, 2);
-  h_.Report(node_, job, 0, RankSucceeded{.step = 5, .early = true}, 2);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning) << "the checkpoint is not published";
-  h_.Report(node_, job, 0, RankCheckpointPublished{5, "/c/saved", ""}, 2);
+  };
+  ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+  h_.commands.clear();
+  pass(Harness::Options().prepare_timeout);
+  EXPECT_EQ(h_.State(job).failed_starts, 1);
+  EXPECT_THAT(h_.Commands<PrepareData>(node_), SizeIs(1)) << "it is on the same devices again";
+  h_.Prepare(node_);
+  pass(Harness::Options().start_timeout);
   ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_EQ(h_.State(job).reason,
-            "not enough came back within 30s: its devices are free, and it waits for others, to go "
-            "on behind step 5");
-  EXPECT_EQ(h_.State(job).last_checkpoint->path, "/c/saved");
-  ASSERT_THAT(h_.Commands<StopRanks>(node_), SizeIs(1));
-  // It begins anew with it, and may be ended by its user as ever.
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("ranks 0, 1 before it trained again"));
   h_.Answer<StopRanks>(node_);
-  b_ = h_.Open("b", 1, /*incarnation=*/2);
-  for (const SessionId node : {node_, b_}) h_.Prepare(node);
-  EXPECT_EQ(h_.Commands<Assign>(b_).back().second.checkpoint->path, "/c/saved");
-  EXPECT_FALSE(h_.State(job).ending.has_value());
-}
-
-TEST_F(HoldTest, StateThatIsNotLeft_IsGivenUpAndTheStepsAreTold) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  h_.Report(node_, job, 0, Quiet(5));
-  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home of 3"},
-            2);
-  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_EQ(h_.State(job).reason,
-            "not enough came back within 30s: its devices are free, and it waits for others, to go "
-            "on behind step 3; 2 steps since are done again: rank 0: no home of 3");
-}
-
-TEST_F(HoldTest, LossMeanwhile_IsTheEndOfIt) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  h_.Report(node_, job, 0, kKilled);
-  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_THAT(h_.State(job).reason, HasSubstr("2 steps since are done again: rank 0 on node a"));
-}
-
-TEST_F(HoldTest, WhatDoesNotFitWhatIsLeft_IsNotSaved) {
-  const JobId job = TrainAndLoseB("fits whole");
-  EndTheHold();
-  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_THAT(h_.State(job).reason, HasSubstr("2 steps since are done again: rank 0 needs 2 GiB"));
-}
-
-TEST_F(HoldTest, SavingThatTakesTooLong_IsGivenUp) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  h_.Report(node_, job, 0, Quiet(5));
-  Pass(Harness::Options().end_grace - absl::Seconds(2));
-  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
-  Pass(absl::Seconds(2));
-  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_THAT(h_.State(job).reason, HasSubstr("behind step 3; 2 steps since are done again: its "
-                                              "ranks had not all ended 2m later"));
-}
-
-// A daemon does not list ranks that it is ending.
-TEST_F(HoldTest, StreamThatBreaksWhileRanksEnd_FreesNothing) {
-  const JobId job = TrainAndLoseB("fits whole");
-  EndTheHold();
-  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  h_.Feed(SessionClosed{node_});
-  node_ = h_.Open("a", 1);
-  b_ = h_.Open("b", 1, /*incarnation=*/2);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued) << "their memory is not free";
-  h_.Answer<StopRanks>(node_);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
-}
-
-TEST_F(HoldTest, WithoutACheckpointBefore_TheSavedOneIsTheFirst) {
-  const JobId job = TrainAndLoseB("needs every rank", /*checkpoint=*/0);
-  EndTheHold();
-  h_.Report(node_, job, 0, Quiet(5));
-  EXPECT_THAT(BegunBehind(), ElementsAre(5));
-  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  h_.Prepare(node_);
+  const int64_t epoch = h_.State(job).epoch.value;
+  h_.Report(node_, job, 0,
+            RankError{.kind = FailureKind::kCheckpointUnavailable, .message = "no such file"},
+            epoch);
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_THAT(h_.State(job).failure->message,
-              HasSubstr("there is no checkpoint to start again from: rank 0: no home"));
-}
-
-TEST_F(HoldTest, CancelMeanwhile_EndsTheJobWithTheCheckpoint) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  ASSERT_TRUE(h_.Cancel(job, /*checkpoint=*/true).ok());
-  h_.Report(node_, job, 0, Quiet(5));
-  h_.Report(node_, job, 0, RankReady{}, 2);
-  h_.Report(node_, job, 0, RankCheckpointPart{5, {.file = "part", .bytes = 1}, 0.5}, 2);
-  h_.Report(node_, job, 0, RankSucceeded{.step = 5, .early = true}, 2);
-  h_.Report(node_, job, 0, RankCheckpointPublished{5, "/c/saved", ""}, 2);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kCancelled);
-  EXPECT_THAT(h_.State(job).reason, HasSubstr("checkpoint /c/saved"));
-}
-
-TEST_F(HoldTest, CoordinatorThatRestartsWhileItIsSaved_GoesOn) {
-  const JobId job = TrainAndLoseB();
-  EndTheHold();
-  h_.Report(node_, job, 0, Quiet(5));
-  h_.Restart();
-  node_ = h_.Open("a", 1, 1, {{job, Epoch{2}}}, 9);
-  ASSERT_THAT(BegunBehind(), ElementsAre(5));
-  EXPECT_TRUE(h_.Commands<BeginEpoch>(node_)[0].second.ends);
-  h_.Report(node_, job, 0, RankCheckpointPart{5, {.file = "part", .bytes = 1}, 0.5}, 2);
-  h_.Report(node_, job, 0, RankSucceeded{.step = 5, .early = true}, 2);
-  h_.Report(node_, job, 0, RankCheckpointPublished{5, "/c/saved", ""}, 2);
-  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+              HasSubstr("rank 0: no such file; 2 starts before it failed, too, which is all that "
+                        "recovery.budget.without_progress allows"));
 }
 
 TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {

@@ -115,7 +115,9 @@ std::vector<JournalRecord> OneOfEach() {
                       {5, 1 << 30},
                       Epoch{},
                       false,
-                      "standby/1/a"}),
+                      "standby/1/a",
+                      true,
+                      true}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
@@ -128,7 +130,7 @@ std::vector<JournalRecord> OneOfEach() {
       of(Evaluated{
           {.loss = 0.5, .counted_tokens = 3, .uniform_loss = 6, .captions = {{"s", "t", "d"}}}}),
       of(IncidentNoted{std::make_shared<const Incident>(FullIncident())}),
-      of(EndWished{.queues = true}),
+      of(EndWished{.queues = true, .lost = {Rank{1}, Rank{3}}}),
       of(EndWished{job::FailureKind::kNodeStopped, "n"}),
       of(RanksSucceeded{Epoch{1}, {0, 2}, 6}),
       of(PhaseChanged{

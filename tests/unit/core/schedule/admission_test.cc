@@ -132,9 +132,10 @@ TEST(AdmissionTest, CheckpointBehindTheLastStep_SavesNone) {
     job.spec().checkpoint = job::Checkpoint{.directory = "checkpoints", .every = every};
     EXPECT_THAT(
         Admitted(job, 0)->notes,
-        ElementsAre(HasSubstr(every < 10 ? " costs up to 9 steps: " : " costs all steps so far: "),
-                    HasSubstr(every < 10 ? ", then begins again with its last checkpoint"
-                                         : ", then fails, since ")));
+        ElementsAre(
+            HasSubstr(every < 10 ? " costs up to 9 steps: " : " costs all steps so far: "),
+            HasSubstr(every < 10 ? ", then begins again on other devices with its last checkpoint"
+                                 : ", then fails, since ")));
   }
 }
 

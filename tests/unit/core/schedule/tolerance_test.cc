@@ -15,6 +15,7 @@ namespace {
 
 using support::AJob;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 
@@ -44,8 +45,41 @@ TEST(ToleranceTest, ModuleWithoutARankThatIsLeft_WaitsForIt) {
   EXPECT_THAT(IntoleranceOf(job),
               ElementsAre("language: the loss of its device stops the job: no replica of module "
                           "language is left without these ranks; it waits up to 10m "
-                          "(recovery.hold) for what is lost, then begins again with its last "
-                          "checkpoint on other devices"));
+                          "(recovery.hold) for what is lost, then begins again on other devices "
+                          "with its last checkpoint"));
+}
+
+// What is left of it has all of its state, and the job a place for a checkpoint.
+TEST(ToleranceTest, JobThatWaitsAndHasACheckpointSection_SavesItsState) {
+  for (const int64_t every : {0, 1000}) {
+    AJob job = TwoReplicas();
+    job.spec().recovery.ladder = {job::Rung::kWait};
+    job.spec().checkpoint.reset();
+    EXPECT_THAT(IntoleranceOf(job), ElementsAre(HasSubstr("then fails, since it writes no")));
+    job.spec().checkpoint = Every(every);
+    EXPECT_THAT(IntoleranceOf(job),
+                ElementsAre(HasSubstr("(recovery.hold) for what is lost, then saves its state and "
+                                      "begins again with that on other devices")));
+    job.spec().recovery.state_copies = 1;
+    EXPECT_THAT(IntoleranceOf(job), ElementsAre(HasSubstr("then fails, since it writes no")));
+  }
+}
+
+TEST(ToleranceTest, JobThatStartsFromACheckpoint_HasThatToGoBackTo) {
+  AJob one = OfOneRank(), two = WithOneHome();
+  for (AJob* job : {&one, &two}) {
+    job->spec().checkpoint = Every(0);
+    job->spec().checkpoint->resume_from = "/checkpoints/step-9";
+  }
+  EXPECT_THAT(IntoleranceOf(one),
+              ElementsAre(HasSubstr("then begins again on other devices with the checkpoint that "
+                                    "it starts from")));
+  EXPECT_THAT(IntoleranceOf(two),
+              ElementsAre("language: the loss of any one device sends the job back to the "
+                          "checkpoint that it starts from: its state has one home (state_copies: "
+                          "1)"));
+  two.spec().checkpoint->resume_from = "latest";
+  EXPECT_THAT(IntoleranceOf(two), ElementsAre(HasSubstr("that it starts from, if there is one: ")));
 }
 
 TEST(ToleranceTest, LadderWithoutARungForIt_EndsTheJob) {
@@ -102,8 +136,8 @@ TEST(ToleranceTest, OnlyModulesThatTolerateNoLoss_AreNamed) {
   EXPECT_THAT(IntoleranceOf(job),
               ElementsAre("vision: the loss of its device stops the job: no replica of module "
                           "vision is left without these ranks; it waits up to 10m (recovery.hold) "
-                          "for what is lost, then begins again with its last checkpoint on other "
-                          "devices"));
+                          "for what is lost, then begins again on other devices with its last "
+                          "checkpoint"));
 }
 
 // Mirrors of the language model's state are beside the only state of the encoder.
