@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -223,8 +224,11 @@ void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
         ReadPower(at, *profile.power);
       },
       true);
-  fields.Mapping("message", [&](Fields& at) { profile.message = ReadLink(at); });
-  fields.Mapping("collective", [&](Fields& at) { profile.collective = ReadLink(at); });
+  profile.message = profile.collective = {std::numeric_limits<double>::infinity(), 0};
+  fields.Mapping(
+      "message", [&](Fields& at) { profile.message = ReadLink(at); }, true);
+  fields.Mapping(
+      "collective", [&](Fields& at) { profile.collective = ReadLink(at); }, true);
   fields.Mapping(
       "network", [&](Fields& at) { profile.network = ReadLink(at); }, true);
   profile.unestimated_bytes = static_cast<int64_t>(fields.Number("unestimated_bytes", true));

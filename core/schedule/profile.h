@@ -78,7 +78,7 @@ struct DeviceProfile : WorkRates {
   std::string name;  // of the kind, as in --device-kind
   ProfileConditions measured;
   std::optional<PowerRates> power;  // not measured: a device keeps its clock
-  LinkRate message, collective;     // between devices of one node
+  LinkRate message, collective;     // between devices of one node; not measured: take no time
   std::optional<LinkRate> network;  // between nodes; not measured: as within one
   // Bytes of a device that no estimate counts: contexts, libraries' workspaces, communicators, what
   // the allocator holds beside tensors. 0: not measured.

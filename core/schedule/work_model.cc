@@ -293,6 +293,28 @@ double SamplesOfMicrobatch(const job::JobSpec& spec) {
   return static_cast<double>(samples * lanes) / static_cast<double>(job::MicrobatchesOf(spec));
 }
 
+std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
+                                  WorkModel& model) {
+  const double samples = SamplesOfMicrobatch(plan.spec);
+  std::vector<PassSeconds> passes;
+  for (const Part& part : pipeline.parts) {
+    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+    const job::Module& spec = plan.module_spec(part.module);
+    PassSeconds& pass = passes.emplace_back(model.OfPart(
+        {.module = part.module,
+         .layers = module.layers(part.stage, part.chunk).count,
+         .first = module.IsFirst(part.stage, part.chunk),
+         .last = module.IsLast(part.stage, part.chunk),
+         .width = spec.parallel.tp,
+         .sequence = spec.parallel.sequence,
+         .rows = model.RowsOfLane(part.module, samples, spec.parallel.dp) / spec.parallel.cp,
+         .recompute = spec.recompute}));
+    if (!part.trains.any()) pass.backward_input = 0;
+    if (!part.trains.weights) pass.backward_weight = 0;
+  }
+  return passes;
+}
+
 namespace {
 
 bool OnOneNode(const plan::Plan& plan, const plan::RankList& ranks) {

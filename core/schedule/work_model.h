@@ -22,6 +22,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "core/schedule/cost_model.h"
+#include "core/schedule/pipeline.h"
 #include "core/schedule/profile.h"
 
 namespace phalanx::schedule {
@@ -96,6 +97,11 @@ class WorkModel {
 
 // Samples of a microbatch over all language replicas: as many in each, on average.
 double SamplesOfMicrobatch(const job::JobSpec& spec);
+
+// Of a microbatch, of each part of the plan's pipeline. Passes that training leaves out take
+// nothing.
+std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
+                                  WorkModel& model);
 
 // Of a healthy plan, all of whose modules are of known families.
 CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items);
