@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -141,6 +142,72 @@ void ReadConditions(Fields& fields, ProfileConditions& conditions) {
                 .clock_mhz = fields.Number("clock_mhz", true)};
 }
 
+void ReadProducts(Fields& fields, std::vector<ProductTimes>& products) {
+  fields.List("products", [&](Fields& at) {
+    products.push_back({.rows = at.Number("rows"),
+                        .inputs = at.Number("inputs"),
+                        .outputs = at.Number("outputs"),
+                        .forward = at.Number("forward"),
+                        .input_gradient = at.Number("input_gradient"),
+                        .weight_gradient = at.Number("weight_gradient")});
+  });
+}
+
+// `unit`: what the figures are in, "second" or "joule".
+void ReadRates(Fields& fields, absl::string_view unit, WorkRates& rates) {
+  const std::string per = absl::StrCat("_bytes_per_", unit);
+  ReadProducts(fields, rates.products);
+  fields.Mapping(
+      "fp8",
+      [&](Fields& at) {
+        rates.fp8.emplace();
+        ReadProducts(at, rates.fp8->products);
+        rates.fp8->cast_bytes_per_second = at.Number("cast" + per);
+      },
+      true);
+  fields.List("attention", [&](Fields& at) {
+    rates.attention.push_back({.rows = at.Number("rows"),
+                               .length = at.Number("length"),
+                               .heads = at.Number("heads"),
+                               .head_size = at.Number("head_size"),
+                               .causal = at.Flag("causal"),
+                               .forward = at.Number("forward"),
+                               .backward = at.Number("backward")});
+  });
+  rates.memory_bytes_per_second = fields.Number("memory" + per);
+  rates.update_bytes_per_second = fields.Number("update" + per);
+  if (unit == "second") rates.launch = fields.Number("launch", false, true);
+}
+
+void ReadPower(Fields& fields, PowerRates& power) {
+  power.idle_watts = fields.Number("idle_watts");
+  power.slow_clock_mhz = fields.Number("slow_clock_mhz");
+  fields.Mapping("joules", [&](Fields& at) { ReadRates(at, "joule", power.joules); });
+  fields.Mapping("slow", [&](Fields& at) { ReadRates(at, "second", power.slow); });
+  fields.Mapping("slow_joules", [&](Fields& at) { ReadRates(at, "joule", power.slow_joules); });
+}
+
+// What power is worked out from is there.
+void CheckPower(const DeviceProfile& profile, Reader& reader) {
+  const auto number = [](double value) { return job::FormatNumber(value); };
+  const ProfileConditions& at = profile.measured;
+  if (at.power_limit_watts <= profile.power->idle_watts) {
+    reader.Add("measured.power_limit_watts", number(at.power_limit_watts),
+               "must be above power.idle_watts");
+  }
+  if (at.clock_mhz <= profile.power->slow_clock_mhz) {
+    reader.Add("measured.clock_mhz", number(at.clock_mhz), "must be above power.slow_clock_mhz");
+  }
+  for (const WorkRates* rates :
+       {&profile.power->joules, &profile.power->slow, &profile.power->slow_joules}) {
+    if (rates->products.size() == profile.products.size() &&
+        rates->attention.size() == profile.attention.size() &&
+        rates->fp8.has_value() == profile.fp8.has_value())
+      continue;
+    return reader.Add("power", "", "must have the entries of the profile in all its parts");
+  }
+}
+
 void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
   const double version = fields.Number("version");
   if (version != 0 && version != static_cast<double>(kProfileVersion)) {
@@ -149,30 +216,23 @@ void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
   }
   profile.name = fields.Text("name");
   fields.Mapping("measured", [&](Fields& at) { ReadConditions(at, profile.measured); });
-  fields.List("products", [&](Fields& at) {
-    profile.products.push_back({.rows = at.Number("rows"),
-                                .inputs = at.Number("inputs"),
-                                .outputs = at.Number("outputs"),
-                                .forward = at.Number("forward"),
-                                .input_gradient = at.Number("input_gradient"),
-                                .weight_gradient = at.Number("weight_gradient")});
-  });
-  fields.List("attention", [&](Fields& at) {
-    profile.attention.push_back({.rows = at.Number("rows"),
-                                 .length = at.Number("length"),
-                                 .heads = at.Number("heads"),
-                                 .head_size = at.Number("head_size"),
-                                 .causal = at.Flag("causal"),
-                                 .forward = at.Number("forward"),
-                                 .backward = at.Number("backward")});
-  });
-  profile.memory_bytes_per_second = fields.Number("memory_bytes_per_second");
-  profile.update_bytes_per_second = fields.Number("update_bytes_per_second");
-  profile.launch = fields.Number("launch", false, true);
-  fields.Mapping("message", [&](Fields& at) { profile.message = ReadLink(at); });
-  fields.Mapping("collective", [&](Fields& at) { profile.collective = ReadLink(at); });
+  ReadRates(fields, "second", profile);
+  fields.Mapping(
+      "power",
+      [&](Fields& at) {
+        profile.power.emplace();
+        ReadPower(at, *profile.power);
+      },
+      true);
+  profile.message = profile.collective = {std::numeric_limits<double>::infinity(), 0};
+  fields.Mapping(
+      "message", [&](Fields& at) { profile.message = ReadLink(at); }, true);
+  fields.Mapping(
+      "collective", [&](Fields& at) { profile.collective = ReadLink(at); }, true);
   fields.Mapping(
       "network", [&](Fields& at) { profile.network = ReadLink(at); }, true);
+  profile.unestimated_bytes = static_cast<int64_t>(fields.Number("unestimated_bytes", true));
+  if (profile.power.has_value()) CheckPower(profile, reader);
 }
 
 // How far one size is from another, in factors of two.
@@ -198,20 +258,37 @@ double AttentionFlops(const Shape& shape) {
   return 4 * shape.rows * shape.length * shape.heads * shape.head_size * (shape.causal ? 0.5 : 1);
 }
 
+double SecondsOf(const std::vector<ProductTimes>& products, double launch, ProductPass pass,
+                 double rows, double inputs, double outputs) {
+  const double size = rows * inputs * outputs;
+  if (size <= 0) return 0;
+  const ProductTimes& nearest = Nearest(products, [&](const ProductTimes& entry) {
+    return Distance(entry.rows, rows) + Distance(entry.inputs, inputs) +
+           Distance(entry.outputs, outputs);
+  });
+  const double seconds = pass == ProductPass::kForward         ? nearest.forward
+                         : pass == ProductPass::kInputGradient ? nearest.input_gradient
+                                                               : nearest.weight_gradient;
+  return launch + seconds * size / (nearest.rows * nearest.inputs * nearest.outputs);
+}
+
 }  // namespace
 
 const DeviceProfile& NominalProfile() {
   // Some 2,000 FLOPs in the time in which a byte passes a link, some 200 in that of a byte of
   // memory.
   constexpr double kFlops = 100e12;
-  static const DeviceProfile* const profile =
-      new DeviceProfile{.name = std::string(kNominalDevice),
-                        .products = {{1, 1, 1, 2 / kFlops, 2 / kFlops, 2 / kFlops}},
-                        .attention = {{1, 1, 1, 1, false, 4 / kFlops, 8 / kFlops}},
-                        .memory_bytes_per_second = kFlops / 200,
-                        .update_bytes_per_second = kFlops / 200,
-                        .message = {.bytes_per_second = kFlops / 2000},
-                        .collective = {.bytes_per_second = kFlops / 2000}};
+  static const DeviceProfile* const profile = [] {
+    auto* nominal = new DeviceProfile;
+    nominal->name = std::string(kNominalDevice);
+    nominal->products = {{1, 1, 1, 2 / kFlops, 2 / kFlops, 2 / kFlops}};
+    nominal->fp8 = Fp8Rates{.products = {{1, 1, 1, 1 / kFlops, 1 / kFlops, 1 / kFlops}},
+                            .cast_bytes_per_second = kFlops / 200};
+    nominal->attention = {{1, 1, 1, 1, false, 4 / kFlops, 8 / kFlops}};
+    nominal->memory_bytes_per_second = nominal->update_bytes_per_second = kFlops / 200;
+    nominal->message = nominal->collective = {.bytes_per_second = kFlops / 2000};
+    return nominal;
+  }();
   return *profile;
 }
 
@@ -246,35 +323,38 @@ absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name) {
                                                  absl::StrJoin(ProfileNames(), ", ")));
 }
 
-double ProductSeconds(const DeviceProfile& profile, ProductPass pass, double rows, double inputs,
+double ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                       double outputs) {
-  const double size = rows * inputs * outputs;
-  if (size <= 0) return 0;
-  const ProductTimes& nearest = Nearest(profile.products, [&](const ProductTimes& entry) {
-    return Distance(entry.rows, rows) + Distance(entry.inputs, inputs) +
-           Distance(entry.outputs, outputs);
-  });
-  const double seconds = pass == ProductPass::kForward         ? nearest.forward
-                         : pass == ProductPass::kInputGradient ? nearest.input_gradient
-                                                               : nearest.weight_gradient;
-  return profile.launch + seconds * size / (nearest.rows * nearest.inputs * nearest.outputs);
+  return SecondsOf(rates.products, rates.launch, pass, rows, inputs, outputs);
 }
 
-double AttentionSeconds(const DeviceProfile& profile, const AttentionShape& shape, bool backward) {
+double Fp8ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
+                         double outputs) {
+  const std::vector<ProductTimes>& products =
+      rates.fp8.has_value() ? rates.fp8->products : rates.products;
+  return SecondsOf(products, rates.launch, pass, rows, inputs, outputs);
+}
+
+double Fp8CastSeconds(const WorkRates& rates, double elements) {
+  if (elements <= 0 || !rates.fp8.has_value()) return 0;
+  return 2 * rates.launch + 6 * elements / rates.fp8->cast_bytes_per_second;
+}
+
+double AttentionSeconds(const WorkRates& rates, const AttentionShape& shape, bool backward) {
   const double flops = AttentionFlops(shape);
   if (flops <= 0) return 0;
   // Another mask, or another size of heads, is further away than any length.
-  const AttentionTimes& nearest = Nearest(profile.attention, [&](const AttentionTimes& entry) {
+  const AttentionTimes& nearest = Nearest(rates.attention, [&](const AttentionTimes& entry) {
     return (entry.causal == shape.causal ? 0 : 64) +
            16 * Distance(entry.head_size, shape.head_size) + Distance(entry.length, shape.length) +
            Distance(entry.heads * entry.rows, shape.heads * shape.rows) / 16;
   });
-  return profile.launch +
+  return rates.launch +
          (backward ? nearest.backward : nearest.forward) * flops / AttentionFlops(nearest);
 }
 
-double MemorySeconds(const DeviceProfile& profile, double bytes, int launches) {
-  return bytes <= 0 ? 0 : launches * profile.launch + bytes / profile.memory_bytes_per_second;
+double MemorySeconds(const WorkRates& rates, double bytes, int launches) {
+  return bytes <= 0 ? 0 : launches * rates.launch + bytes / rates.memory_bytes_per_second;
 }
 
 double LinkSeconds(const LinkRate& link, double bytes) {

@@ -3,7 +3,9 @@
 // A profile lists what was measured on one machine: the time of products of matrices and of
 // attention over shapes, of a pass over memory, of an update of the parameters, of a launch, and
 // what links carry. Nothing in it is computed or assumed, and what was not recorded is null. Work
-// of another shape goes at the rate of the measured shape that is nearest to it.
+// of another shape goes at the rate of the measured shape that is nearest to it. Where joules were
+// measured, too, and everything at a second, lower clock, power.h tells which clock a device keeps
+// up within its power limit.
 //
 // Profiles lie in core/schedule/profiles, one JSON file a kind, and are compiled in. The nominal
 // one, which no machine has, gives rates that are right between each other for a GPU of one board.
@@ -47,20 +49,44 @@ struct ProfileConditions {
   double power_limit_watts = 0, temperature_celsius = 0, clock_mhz = 0;
 };
 
-struct DeviceProfile {
-  std::string name;  // of the kind, as in --device-kind
-  ProfileConditions measured;
+// Products with operands of FP8 (docs/decisions/0032-fp8.md), and rounding to it.
+struct Fp8Rates {
+  std::vector<ProductTimes> products;  // at least one
+  // Of what is read for its largest magnitude, read again and written in both forms: 6 bytes an
+  // element.
+  double cast_bytes_per_second = 0;
+};
+// What work takes at one clock: seconds, or in their place joules.
+struct WorkRates {
   std::vector<ProductTimes> products;     // at least one
+  std::optional<Fp8Rates> fp8;            // not measured: as in the compute type
   std::vector<AttentionTimes> attention;  // at least one
   double memory_bytes_per_second = 0;     // of a pass that reads and writes every value once
   double update_bytes_per_second = 0;     // of the optimizer
   double launch = 0;                      // seconds of a kernel that does next to nothing
-  LinkRate message, collective;           // between devices of one node
-  std::optional<LinkRate> network;        // between nodes; not measured: as within one
+};
+// The same entries as in the profile: joules at its clock, which is measured.clock_mhz, and both at
+// a lower one. Joules hold the device's idle power.
+struct PowerRates {
+  double idle_watts = 0;
+  WorkRates joules;
+  double slow_clock_mhz = 0;
+  WorkRates slow, slow_joules;
+};
+
+struct DeviceProfile : WorkRates {
+  std::string name;  // of the kind, as in --device-kind
+  ProfileConditions measured;
+  std::optional<PowerRates> power;  // not measured: a device keeps its clock
+  LinkRate message, collective;     // between devices of one node; not measured: take no time
+  std::optional<LinkRate> network;  // between nodes; not measured: as within one
+  // Bytes of a device that no estimate counts: contexts, libraries' workspaces, communicators, what
+  // the allocator holds beside tensors. 0: not measured.
+  int64_t unestimated_bytes = 0;
 };
 
 // Version of the form of profiles.
-inline constexpr int64_t kProfileVersion = 1;
+inline constexpr int64_t kProfileVersion = 2;
 inline constexpr absl::string_view kNominalDevice = "nominal";
 
 const DeviceProfile& NominalProfile();
@@ -76,16 +102,20 @@ absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name);
 
 // Seconds of a product of any shape, launch included; 0 where one of its sizes is.
 enum class ProductPass : uint8_t { kForward, kInputGradient, kWeightGradient };
-double ProductSeconds(const DeviceProfile& profile, ProductPass pass, double rows, double inputs,
+double ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                       double outputs);
+// The same of operands in FP8, and what rounding `elements` to both forms takes.
+double Fp8ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
+                         double outputs);
+double Fp8CastSeconds(const WorkRates& rates, double elements);
 // The same of attention, forward or backward.
 struct AttentionShape {
   double rows = 0, length = 0, heads = 0, head_size = 0;
   bool causal = false;
 };
-double AttentionSeconds(const DeviceProfile& profile, const AttentionShape& shape, bool backward);
+double AttentionSeconds(const WorkRates& rates, const AttentionShape& shape, bool backward);
 // Of `bytes` of memory read or written by `launches` kernels.
-double MemorySeconds(const DeviceProfile& profile, double bytes, int launches);
+double MemorySeconds(const WorkRates& rates, double bytes, int launches);
 // Of `bytes` over a link.
 double LinkSeconds(const LinkRate& link, double bytes);
 

@@ -186,8 +186,13 @@ class Search {
                                         : best_.back().proposal.step;
   }
 
+  // With what no estimate counts.
+  int64_t MemoryNeeded(const plan::Plan& plan) const {
+    return MemoryOf(plan) + options_.profile.unestimated_bytes;
+  }
+
   bool Fits(const plan::Plan& plan) const {
-    return options_.device_memory == 0 || MemoryOf(plan) <= options_.device_memory;
+    return options_.device_memory == 0 || MemoryNeeded(plan) <= options_.device_memory;
   }
 
   absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& laid, const Setting& setting) {
@@ -280,7 +285,7 @@ class Search {
       fits = true;
       if (TooSlow(bounds_.OfSetting(layout, fitting->setting), found)) continue;
       ++result_.simulated;
-      const int64_t memory = MemoryOf(fitting->plan);
+      const int64_t memory = MemoryNeeded(fitting->plan);
       job::JobSpec spec = fitting->plan.spec;
       if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
       ASSIGN_OR_RETURN(Proposal proposal,

@@ -64,9 +64,10 @@ struct Proposal {
   // The job under this layout: degrees, ranks and offsets, recomputation, batch.micro, schedule and
   // resources.devices are chosen, everything else is as it was.
   job::JobSpec spec;
-  double step = 0;     // seconds
-  double bubble = 0;   // 1 - busy / (ranks x time of all passes)
-  int64_t memory = 0;  // estimated bytes of the rank that needs most
+  double step = 0;       // seconds
+  double bubble = 0;     // 1 - busy / (ranks x time of all passes)
+  double clock_mhz = 0;  // of the rank that keeps up the lowest; 0: not known
+  int64_t memory = 0;    // bytes of the rank that needs most, with what no estimate counts
   StepParts parts;
   std::string slower;  // why it comes behind the one before it; empty for the first
 };

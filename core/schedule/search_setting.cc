@@ -9,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
 #include "core/schedule/pipeline.h"
+#include "core/schedule/power.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
 
@@ -29,32 +30,13 @@ int64_t MicrobatchesToSimulate(const plan::Plan& plan, const Pipeline& pipeline)
   return std::min(plan.microbatches, std::max(filled, kWorkEnough / std::max<int64_t>(1, work)));
 }
 
-PassSeconds OfPartOf(const plan::Plan& plan, const Part& part, WorkModel& model, double samples) {
-  const plan::ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
-  const job::Module& spec = plan.module_spec(part.module);
-  PassSeconds pass = model.OfPart(
-      {.module = part.module,
-       .layers = module.layers(part.stage, part.chunk).count,
-       .first = module.IsFirst(part.stage, part.chunk),
-       .last = module.IsLast(part.stage, part.chunk),
-       .width = spec.parallel.tp,
-       .sequence = spec.parallel.sequence,
-       .rows = model.RowsOfLane(part.module, samples, spec.parallel.dp) / spec.parallel.cp,
-       .recompute = spec.recompute});
-  if (!part.trains.any()) pass.backward_input = 0;
-  if (!part.trains.weights) pass.backward_weight = 0;
-  return pass;
-}
-
 // Of one microbatch, of the rank class that works longest, and of all ranks together.
 struct Work {
   PassSeconds longest;
   double all = 0;
   double ranks = 0;
 };
-Work WorkOf(const plan::Plan& plan, const Pipeline& pipeline, WorkModel& model, double samples) {
-  std::vector<PassSeconds> parts;
-  for (const Part& part : pipeline.parts) parts.push_back(OfPartOf(plan, part, model, samples));
+Work WorkOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
   Work work;
   for (const RankClass& ranks : pipeline.classes) {
     PassSeconds here;
@@ -86,18 +68,18 @@ int64_t MemoryOf(const plan::Plan& plan) {
 }
 
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
-  const CostModel costs = CostFromProfile(plan, profile, items);
   const Pipeline pipeline = MakePipeline(plan);
-  WorkModel model(plan.spec, profile, items);
-  const Work work = WorkOf(plan, pipeline, model, SamplesOfMicrobatch(plan.spec));
+  const SustainedCosts sustained(plan, pipeline, profile, items);
+  const Work work = WorkOf(pipeline, sustained.parts());
   const int64_t microbatches = plan.microbatches;
   plan.microbatches = MicrobatchesToSimulate(plan, pipeline);
-  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, costs));
+  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, sustained.costs()));
   const double rest = static_cast<double>(microbatches - plan.microbatches) * work.longest.total();
   const auto count = static_cast<double>(microbatches);
   const double passes = simulation.passes + rest;
   Proposal proposal;
   proposal.step = simulation.step + rest;
+  proposal.clock_mhz = *std::min_element(sustained.clocks().begin(), sustained.clocks().end());
   if (passes > 0) proposal.bubble = std::max(0.0, 1 - count * work.all / (work.ranks * passes));
   StepParts& parts = proposal.parts;
   parts.recompute = count * work.longest.recompute;

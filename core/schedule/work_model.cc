@@ -90,24 +90,53 @@ double WorkModel::RowsOfLane(int32_t module, double samples, int32_t lanes) cons
   return std::ceil(std::ceil(samples) / lanes) * rows;
 }
 
-PassSeconds WorkModel::Products(double rows, double inputs, double outputs) const {
-  const auto seconds = [&](ProductPass pass) {
-    return ProductSeconds(profile_, pass, rows, inputs, outputs);
-  };
-  return {.forward = seconds(ProductPass::kForward),
-          .backward_input = seconds(ProductPass::kInputGradient),
-          .backward_weight = seconds(ProductPass::kWeightGradient)};
+bool WorkModel::InFp8(int32_t module) const {
+  return spec_.linear == job::LinearFormat::kFp8 && TraitsOf(ArchitectureOf(module)).decoder();
 }
 
-WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part) const {
+double WorkModel::LabelledRows(const PartShape& part) const {
+  return part.module == spec_.language ? part.rows * spec_.batch.labelled_share : part.rows;
+}
+
+double WorkModel::RowsOn(const PartShape& part) const {
+  return plan::LabelledAloneLeave(spec_, part.module) ? LabelledRows(part) : part.rows;
+}
+
+PassSeconds WorkModel::Products(double rows, double inputs, double outputs, bool fp8) const {
+  const auto seconds = [&](ProductPass pass) {
+    return fp8 ? Fp8ProductSeconds(profile_, pass, rows, inputs, outputs)
+               : ProductSeconds(profile_, pass, rows, inputs, outputs);
+  };
+  PassSeconds products = {.forward = seconds(ProductPass::kForward),
+                          .backward_input = seconds(ProductPass::kInputGradient),
+                          .backward_weight = seconds(ProductPass::kWeightGradient)};
+  if (fp8) {
+    products.forward += Fp8CastSeconds(profile_, rows * inputs);
+    products.backward_input += Fp8CastSeconds(profile_, rows * outputs);
+  }
+  return products;
+}
+
+double WorkModel::RoundingSeconds(int32_t module, int32_t layers, int32_t width) const {
+  if (!InFp8(module)) return 0;
+  const Sizes s(ArchitectureOf(module), {.module = module, .width = width});
+  const double matrices[] = {s.hidden * (s.queries + 2 * s.keys), s.queries * s.hidden,
+                             s.hidden * s.in, s.mlp * s.hidden};
+  double seconds = 0;
+  for (const double elements : matrices) seconds += Fp8CastSeconds(profile_, elements);
+  return layers * seconds;
+}
+
+WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on) const {
   const job::Architecture& a = ArchitectureOf(part.module);
   const Sizes s(a, part);
+  const bool fp8 = InFp8(part.module);
   LayerSeconds layer;
   PassSeconds& pass = layer.pass;
-  pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys);
-  pass += Products(part.rows, s.queries, s.hidden);
-  pass += Products(part.rows, s.hidden, s.in);
-  pass += Products(part.rows, s.mlp, s.hidden);
+  pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys, fp8);
+  pass += Products(rows_on, s.queries, s.hidden, fp8);
+  pass += Products(rows_on, s.hidden, s.in, fp8);
+  pass += Products(rows_on, s.mlp, s.hidden, fp8);
   const int64_t item_rows = job::RowsOfItem(a);
   const auto head = static_cast<double>(plan::HeadSize(a));
   const AttentionShape shape = {
@@ -116,30 +145,36 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part) const {
       .heads = s.queries / head,
       .head_size = head,
       .causal = TraitsOf(a).decoder()};
-  // Residual and norm, twice; rotation of queries and keys; the activation. Every value once.
-  const double norms = 8 * s.hidden_here;
+  // Residual and norm, twice, the second of the rows that go on; rotation of queries and keys; the
+  // activation. Every value once.
+  const double norms = 4 * s.hidden_here * (part.rows + rows_on);
   const double rotation =
-      TraitsOf(a).positions == job::Positions::kRotary ? 2 * (s.queries + s.keys) : 0;
-  const int launches = rotation > 0 ? 4 : 3;
+      TraitsOf(a).positions == job::Positions::kRotary ? 2 * (s.queries + s.keys) * part.rows : 0;
+  // Rows that go on are taken from attention's output and the residual, and put back among zeros.
+  const double taken = rows_on < part.rows ? (s.queries + s.hidden_here) * rows_on : 0;
+  const double put = rows_on < part.rows ? (s.queries + s.hidden_here) * part.rows : 0;
+  const int launches = (rotation > 0 ? 4 : 3) + (taken > 0 ? 2 : 0);
   const auto memory = [&](double elements) {
-    return MemorySeconds(profile_, part.rows * elements * bytes_, launches);
+    return MemorySeconds(profile_, elements * bytes_, launches);
   };
-  const double between =
-      AttentionSeconds(profile_, shape, false) + memory(norms + rotation + s.in + s.mlp);
-  const double exchange = 2 * AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width);
+  const double between = AttentionSeconds(profile_, shape, false) +
+                         memory(norms + rotation + (s.in + s.mlp) * rows_on + 2 * taken);
+  const double exchange = AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width) +
+                          AllReduceSeconds(profile_, rows_on * s.hidden * bytes_, part.width);
   pass.forward += between + exchange;
   pass.backward_input += AttentionSeconds(profile_, shape, true) +
-                         memory(norms + rotation + 2 * s.in + s.mlp) + exchange;
+                         memory(norms + rotation + (2 * s.in + s.mlp) * rows_on + taken + put) +
+                         exchange;
   pass.tensor = 2 * exchange;
   layer.selective = between;
   layer.full = pass.forward;
   return layer;
 }
 
-const WorkModel::LayerSeconds& WorkModel::OfLayer(const PartShape& part) {
+const WorkModel::LayerSeconds& WorkModel::OfLayer(const PartShape& part, double rows_on) {
   const auto [entry, is_new] =
-      layers_.try_emplace({part.module, part.width, part.sequence, part.rows});
-  if (is_new) entry->second = LayerOf(part);
+      layers_.try_emplace({part.module, part.width, part.sequence, part.rows, rows_on});
+  if (is_new) entry->second = LayerOf(part, rows_on);
   return entry->second;
 }
 
@@ -178,9 +213,10 @@ PassSeconds WorkModel::OfHead(const PartShape& part) const {
       if (part.module != spec_.language) break;
       const auto columns = static_cast<double>(
           plan::TensorUnitsOf(a, part.width, 0).vocabulary_blocks.count * a.block);
-      pass = Products(part.rows, hidden, columns);
+      const double labelled = LabelledRows(part);
+      pass = Products(labelled, hidden, columns);
       // Logits are read, and their gradient is written in their place.
-      pass.forward += MemorySeconds(profile_, 2 * part.rows * columns * bytes_, 1);
+      pass.forward += MemorySeconds(profile_, 2 * labelled * columns * bytes_, 1);
       break;
     }
     case job::HeadKind::kPrediction:
@@ -218,8 +254,17 @@ PassSeconds WorkModel::OfPart(const PartShape& part) {
   if (part.rows <= 0) return {};
   const auto m = static_cast<size_t>(part.module);
   const bool frozen = spec_.modules[m].frozen;
-  const LayerSeconds& layer = OfLayer(part);
-  PassSeconds pass = layer.pass * part.layers;
+  // Those of which all rows go on, and the one of which the labelled ones may.
+  const int32_t last = part.last && part.layers > 0 ? 1 : 0;
+  PassSeconds pass;
+  double selective = 0, full = 0;
+  const auto add = [&](const LayerSeconds& layer, int32_t layers) {
+    pass += layer.pass * layers;
+    selective += layer.selective * layers;
+    full += layer.full * layers;
+  };
+  add(OfLayer(part, part.rows), part.layers - last);
+  if (last > 0) add(OfLayer(part, RowsOn(part)), last);
   if (part.first) pass += OfEmbedding(part);
   if (part.last) pass += OfHead(part);
   if (frozen) pass.backward_weight = 0;
@@ -227,10 +272,9 @@ PassSeconds WorkModel::OfPart(const PartShape& part) {
     pass.backward_input = 0;
     pass.tensor /= 2;
   } else {
-    const double again = part.recompute == job::Recompute::kFull        ? layer.full
-                         : part.recompute == job::Recompute::kSelective ? layer.selective
-                                                                        : 0;
-    pass.recompute = again * part.layers;
+    pass.recompute = part.recompute == job::Recompute::kFull        ? full
+                     : part.recompute == job::Recompute::kSelective ? selective
+                                                                    : 0;
     pass.backward_input += pass.recompute;
   }
   if (part.last) pass += OfProjectors(part);
@@ -247,6 +291,28 @@ double SamplesOfMicrobatch(const job::JobSpec& spec) {
   const int64_t lanes = spec.modules[static_cast<size_t>(spec.language)].parallel.dp;
   const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
   return static_cast<double>(samples * lanes) / static_cast<double>(job::MicrobatchesOf(spec));
+}
+
+std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
+                                  WorkModel& model) {
+  const double samples = SamplesOfMicrobatch(plan.spec);
+  std::vector<PassSeconds> passes;
+  for (const Part& part : pipeline.parts) {
+    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+    const job::Module& spec = plan.module_spec(part.module);
+    PassSeconds& pass = passes.emplace_back(model.OfPart(
+        {.module = part.module,
+         .layers = module.layers(part.stage, part.chunk).count,
+         .first = module.IsFirst(part.stage, part.chunk),
+         .last = module.IsLast(part.stage, part.chunk),
+         .width = spec.parallel.tp,
+         .sequence = spec.parallel.sequence,
+         .rows = model.RowsOfLane(part.module, samples, spec.parallel.dp) / spec.parallel.cp,
+         .recompute = spec.recompute}));
+    if (!part.trains.any()) pass.backward_input = 0;
+    if (!part.trains.weights) pass.backward_weight = 0;
+  }
+  return passes;
 }
 
 namespace {
@@ -313,12 +379,15 @@ CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, 
                                                .rows = rows,
                                                .recompute = spec.recompute});
         const plan::UpdateBytes bytes = plan::UpdateCost(plan, {module.index, stage, chunk});
-        parts.push_back({.forward = pass.forward,
-                         .backward_input = pass.backward_input,
-                         .backward_weight = pass.backward_weight,
-                         .reduce = LinkSeconds(link, bytes.reduced),
-                         .update = bytes.updated / profile.update_bytes_per_second,
-                         .gather = LinkSeconds(link, bytes.gathered)});
+        parts.push_back(
+            {.forward = pass.forward,
+             .backward_input = pass.backward_input,
+             .backward_weight = pass.backward_weight,
+             .reduce = LinkSeconds(link, bytes.reduced),
+             .update = bytes.updated / profile.update_bytes_per_second +
+                       model.RoundingSeconds(module.index, module.layers(stage, chunk).count,
+                                             spec.parallel.tp),
+             .gather = LinkSeconds(link, bytes.gathered)});
       }
     }
   }

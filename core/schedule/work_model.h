@@ -5,7 +5,13 @@
 // decoder are full contexts; an encoder gets so many items a sample, and where a microbatch does
 // not divide by its lanes, the lane with most of it counts. Recomputation is part of the backward
 // pass: `full` runs the layer again, `selective` its attention and its passes over memory. Between
-// nodes, updates and messages go at the rate of the network where the profile has one. Pure.
+// nodes, updates and messages go at the rate of the network where the profile has one.
+//
+// Of the language module's rows batch.labelled_share is held to labels. Its head works on those
+// alone and, where no edge leaves it, so does what follows attention in its last layer. Under
+// precision.linear fp8 the four products of a decoder layer go at the rate of FP8, and what enters
+// them is rounded: a pass that reads it for its largest magnitude, one that writes both forms;
+// weights once a step, with the update. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +22,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "core/schedule/cost_model.h"
+#include "core/schedule/pipeline.h"
 #include "core/schedule/profile.h"
 
 namespace phalanx::schedule {
@@ -50,6 +57,9 @@ class WorkModel {
   WorkModel(const job::JobSpec& spec, const DeviceProfile& profile, int32_t items);
 
   PassSeconds OfPart(const PartShape& part);
+  // Of the weights of so many layers of a module, on one of `width` tensor ranks, once a step: 0
+  // where they do not enter products in FP8.
+  double RoundingSeconds(int32_t module, int32_t layers, int32_t width) const;
   // Of all layers and both ends, on one rank.
   PassSeconds OfModule(PartShape part);
 
@@ -64,9 +74,14 @@ class WorkModel {
   };
   struct Sizes;
 
-  const LayerSeconds& OfLayer(const PartShape& part);
-  LayerSeconds LayerOf(const PartShape& part) const;
-  PassSeconds Products(double rows, double inputs, double outputs) const;
+  // `rows_on`: of those, how many go on behind the attention.
+  const LayerSeconds& OfLayer(const PartShape& part, double rows_on);
+  LayerSeconds LayerOf(const PartShape& part, double rows_on) const;
+  PassSeconds Products(double rows, double inputs, double outputs, bool fp8 = false) const;
+  // Of the last layer of a module.
+  double RowsOn(const PartShape& part) const;
+  double LabelledRows(const PartShape& part) const;
+  bool InFp8(int32_t module) const;
   PassSeconds OfEmbedding(const PartShape& part) const;
   PassSeconds OfHead(const PartShape& part) const;
   PassSeconds OfProjectors(const PartShape& part) const;
@@ -77,11 +92,16 @@ class WorkModel {
   const int32_t items_;
   const double bytes_;                // of one element
   std::vector<bool> trained_before_;  // of each module: something that feeds it trains
-  std::map<std::tuple<int32_t, int32_t, bool, double>, LayerSeconds> layers_;
+  std::map<std::tuple<int32_t, int32_t, bool, double, double>, LayerSeconds> layers_;
 };
 
 // Samples of a microbatch over all language replicas: as many in each, on average.
 double SamplesOfMicrobatch(const job::JobSpec& spec);
+
+// Of a microbatch, of each part of the plan's pipeline. Passes that training leaves out take
+// nothing.
+std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
+                                  WorkModel& model);
 
 // Of a healthy plan, all of whose modules are of known families.
 CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items);

@@ -57,21 +57,23 @@ Tree ProposalTree(const Proposal& proposal) {
   for (const job::Module& module : proposal.spec.modules) modules.push_back(ModuleTree(module));
   const job::Schedule& schedule = proposal.spec.schedule;
   const schedule::StepParts& parts = proposal.parts;
-  return MappingTree({{"step", NumberTree(proposal.step)},
-                      {"memory", NumberTree(proposal.memory)},
-                      {"bubble", NumberTree(proposal.bubble)},
-                      {"micro", NumberTree(proposal.spec.batch.micro)},
-                      {"schedule", MappingTree({{"name", TextTree(NameOf(schedule.name))},
-                                                {"chunks", NumberTree(int64_t{schedule.chunks})},
-                                                {"encoder_chunks",
-                                                 NumberTree(int64_t{schedule.encoder_chunks})}})},
-                      {"modules", ListTree(std::move(modules))},
-                      {"parts", MappingTree({{"compute", NumberTree(parts.compute)},
-                                             {"recompute", NumberTree(parts.recompute)},
-                                             {"tensor", NumberTree(parts.tensor)},
-                                             {"waiting", NumberTree(parts.waiting)},
-                                             {"update", NumberTree(parts.update)}})},
-                      {"slower", proposal.slower.empty() ? Tree() : TextTree(proposal.slower)}});
+  return MappingTree(
+      {{"step", NumberTree(proposal.step)},
+       {"memory", NumberTree(proposal.memory)},
+       {"bubble", NumberTree(proposal.bubble)},
+       {"clock_mhz", proposal.clock_mhz > 0 ? NumberTree(proposal.clock_mhz) : Tree()},
+       {"micro", NumberTree(proposal.spec.batch.micro)},
+       {"schedule",
+        MappingTree({{"name", TextTree(NameOf(schedule.name))},
+                     {"chunks", NumberTree(int64_t{schedule.chunks})},
+                     {"encoder_chunks", NumberTree(int64_t{schedule.encoder_chunks})}})},
+       {"modules", ListTree(std::move(modules))},
+       {"parts", MappingTree({{"compute", NumberTree(parts.compute)},
+                              {"recompute", NumberTree(parts.recompute)},
+                              {"tensor", NumberTree(parts.tensor)},
+                              {"waiting", NumberTree(parts.waiting)},
+                              {"update", NumberTree(parts.update)}})},
+       {"slower", proposal.slower.empty() ? Tree() : TextTree(proposal.slower)}});
 }
 
 // The entry of that name, made where there is none.

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr char kText[] = R"({
-  "version": 1, "name": "x1",
+  "version": 2, "name": "x1",
   "measured": {"device": "X1", "software": "s", "driver": "550.1", "power_limit_watts": 300,
                "temperature_celsius": 60, "clock_mhz": 1400, "source": "here"},
   "products": [
@@ -29,15 +29,19 @@ constexpr char kText[] = R"({
      "weight_gradient": 3e-3},
     {"rows": 1024, "inputs": 4096, "outputs": 4096, "forward": 1e-1, "input_gradient": 2e-1,
      "weight_gradient": 3e-1}],
+  "fp8": {"products": [{"rows": 1024, "inputs": 64, "outputs": 64, "forward": 5e-4,
+                        "input_gradient": 1e-3, "weight_gradient": 2e-3}],
+          "cast_bytes_per_second": 6e8},
   "attention": [
     {"rows": 1024, "length": 512, "heads": 8, "head_size": 64, "causal": true, "forward": 1e-3,
      "backward": 4e-3},
     {"rows": 1024, "length": 512, "heads": 8, "head_size": 64, "causal": false, "forward": 3e-3,
      "backward": 5e-3}],
   "memory_bytes_per_second": 1e9, "update_bytes_per_second": 2e9, "launch": 1e-5,
+  "power": null,
   "message": {"bytes_per_second": 1e8, "latency": 1e-4},
   "collective": {"bytes_per_second": 2e8, "latency": 0},
-  "network": null
+  "network": null, "unestimated_bytes": null
 })";
 
 DeviceProfile Read(const std::string& text = kText) {
@@ -66,8 +70,8 @@ TEST(ProfileTest, Read_IsWhatIsWritten) {
 }
 
 TEST(ProfileTest, Read_NamesFieldValueAndRule) {
-  EXPECT_THAT(Wrong(R"("version": 1)", R"("version": 2)"),
-              ElementsAre("version: 2: this build reads profiles of version 1"));
+  EXPECT_THAT(Wrong(R"("version": 2)", R"("version": 1)"),
+              ElementsAre("version: 1: this build reads profiles of version 2"));
   EXPECT_THAT(Wrong("\"forward\": 1e-1", "\"forward\": -1"),
               ElementsAre("products[1].forward: -1: must be a number above 0"));
   EXPECT_THAT(Wrong("\"launch\": 1e-5", "\"launch\": \"fast\""),
@@ -81,8 +85,8 @@ TEST(ProfileTest, Read_NamesFieldValueAndRule) {
 }
 
 TEST(ProfileTest, Read_TellsAllAtOnce) {
-  const auto status = ReadProfile(R"({"version": 1, "name": "x"})").status();
-  EXPECT_EQ(ViolationsOf(status).size(), 9u) << status;
+  const auto status = ReadProfile(R"({"version": 2, "name": "x"})").status();
+  EXPECT_EQ(ViolationsOf(status).size(), 12u) << status;
   EXPECT_FALSE(ReadProfile("{").ok());
   EXPECT_FALSE(ReadProfile("[]").ok());
 }
@@ -104,6 +108,19 @@ TEST(ProfileTest, Attention_GoesAtTheRateOfItsMask) {
   EXPECT_NEAR(AttentionSeconds(profile, shape, false) - profile.launch, 2e-3, 1e-12);
   shape.causal = false;
   EXPECT_NEAR(AttentionSeconds(profile, shape, true) - profile.launch, 10e-3, 1e-12);
+}
+
+TEST(ProfileTest, Fp8_HasItsOwnProductsAndReadsTwiceToRound) {
+  DeviceProfile profile = Read();
+  const auto forward = [&] {
+    return Fp8ProductSeconds(profile, ProductPass::kForward, 2048, 64, 64) - profile.launch;
+  };
+  EXPECT_NEAR(forward(), 1e-3, 1e-12);
+  EXPECT_NEAR(Fp8CastSeconds(profile, 1e6), 1e-2 + 2 * profile.launch, 1e-12);
+  EXPECT_EQ(Fp8CastSeconds(profile, 0), 0);
+  profile.fp8.reset();
+  EXPECT_NEAR(forward(), 2e-3, 1e-12);
+  EXPECT_EQ(Fp8CastSeconds(profile, 1e6), 0);
 }
 
 TEST(ProfileTest, BuiltIn_AllAreSoundAndHaveNamesOfTheirOwn) {

@@ -200,6 +200,14 @@ TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
   EXPECT_GT(b.best.front().step, a.best.front().step);
 }
 
+TEST(SearchTest, Search_MemoryThatNoEstimateCounts_IsNeededToo) {
+  SearchOptions options{.devices = 2, .profile = H200(), .items = 4};
+  const int64_t estimated = Search(LargeWithEncoder(), options).best.front().memory;
+  options.profile.unestimated_bytes = int64_t{3} << 30;
+  EXPECT_EQ(Search(LargeWithEncoder(), options).best.front().memory,
+            estimated + (int64_t{3} << 30));
+}
+
 TEST(SearchTest, Search_NothingFits_SaysSo) {
   const auto result =
       SearchLayouts(LargeWithEncoder(), {.devices = 2, .device_memory = int64_t{8} << 30});

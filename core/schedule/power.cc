@@ -1,0 +1,168 @@
+#include "core/schedule/power.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/schedule/bound.h"
+#include "core/schedule/order_rules.h"
+
+namespace phalanx::schedule {
+namespace {
+
+// Each halves what is left of the range.
+constexpr int kHalvings = 50;
+
+// The same devices with other rates.
+DeviceProfile WithRates(DeviceProfile profile, const WorkRates& rates) {
+  static_cast<WorkRates&>(profile) = rates;
+  return profile;
+}
+
+// Joules in the place of seconds: while a kernel is launched or a link is waited for, a device
+// idles.
+DeviceProfile InJoules(DeviceProfile profile, const WorkRates& joules, double launch) {
+  const double idle = profile.power->idle_watts;
+  for (LinkRate* link : {&profile.message, &profile.collective}) {
+    link->bytes_per_second /= idle;
+    link->latency *= idle;
+  }
+  profile.network.reset();
+  profile = WithRates(std::move(profile), joules);
+  profile.launch = launch * idle;
+  return profile;
+}
+
+// Of a step of one part, whatever is taken in the place of seconds.
+double OfStep(const Pipeline& pipeline, const Part& part, const PassSeconds& pass,
+              const PartCost& cost) {
+  return pipeline.microbatches * pass.total() + (part.trains.weights ? cost.update : 0);
+}
+
+// `Costs`: a CostModel, const or not.
+template <typename Costs>
+auto& CostOf(Costs& costs, const Pipeline& pipeline, const Part& part) {
+  const auto m = static_cast<size_t>(part.module);
+  return costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
+}
+
+struct RatedWork {
+  CostModel costs;
+  std::vector<PassSeconds> parts;
+};
+RatedWork WorkUnder(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,
+                    int32_t items) {
+  WorkModel model(plan.spec, profile, items);
+  return {CostFromProfile(plan, profile, items), PassesOf(plan, pipeline, model)};
+}
+
+// That all passes take at least.
+double BoundOf(const plan::Plan& plan, const Pipeline& pipeline,
+               const std::vector<PassSeconds>& passes) {
+  std::vector<PartCost> seconds;
+  for (const PassSeconds& pass : passes) {
+    seconds.push_back({.forward = pass.forward,
+                       .backward_input = pass.backward_input,
+                       .backward_weight = pass.backward_weight});
+  }
+  return StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline));
+}
+
+}  // namespace
+
+double SecondsAt(const ClockRange& range, double clock_mhz, double fast_seconds,
+                 double slow_seconds) {
+  const double of_clock =
+      std::max(0.0, slow_seconds - fast_seconds) / (1 / range.slow_mhz - 1 / range.fast_mhz);
+  return fast_seconds + of_clock * (1 / clock_mhz - 1 / range.fast_mhz);
+}
+
+double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double waiting_seconds) {
+  const double fast_dynamic = work.fast_joules - range.idle_watts * work.fast_seconds;
+  const double slow_dynamic = work.slow_joules - range.idle_watts * work.slow_seconds;
+  const double square = std::max(0.0, fast_dynamic - slow_dynamic) /
+                        (range.fast_mhz * range.fast_mhz - range.slow_mhz * range.slow_mhz);
+  const auto keeps_up = [&](double clock) {
+    const double dynamic =
+        fast_dynamic - square * (range.fast_mhz * range.fast_mhz - clock * clock);
+    const double seconds =
+        SecondsAt(range, clock, work.fast_seconds, work.slow_seconds) + waiting_seconds;
+    return dynamic <= (range.limit_watts - range.idle_watts) * seconds;
+  };
+  if (keeps_up(range.fast_mhz)) return range.fast_mhz;
+  double low = range.slow_mhz / 4, high = range.fast_mhz;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (keeps_up(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+SustainedCosts::SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline,
+                               const DeviceProfile& profile, int32_t items)
+    : clocks_(pipeline.classes.size(), profile.measured.clock_mhz) {
+  RatedWork work = WorkUnder(plan, pipeline, profile, items);
+  costs_ = std::move(work.costs);
+  parts_ = std::move(work.parts);
+  if (profile.power.has_value()) Solve(plan, pipeline, profile, items);
+}
+
+void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
+                           const DeviceProfile& profile, int32_t items) {
+  const PowerRates& power = *profile.power;
+  const RatedWork slow = WorkUnder(plan, pipeline, WithRates(profile, power.slow), items);
+  const RatedWork fast_joules =
+      WorkUnder(plan, pipeline, InJoules(profile, power.joules, profile.launch), items);
+  const RatedWork slow_joules =
+      WorkUnder(plan, pipeline, InJoules(profile, power.slow_joules, power.slow.launch), items);
+  const ClockRange range = {.fast_mhz = profile.measured.clock_mhz,
+                            .slow_mhz = power.slow_clock_mhz,
+                            .idle_watts = power.idle_watts,
+                            .limit_watts = profile.measured.power_limit_watts};
+  const double bound = BoundOf(plan, pipeline, parts_);
+  for (size_t i = 0; i < clocks_.size(); ++i) {
+    WorkAtClocks work;
+    double passes = 0;
+    for (const int32_t index : pipeline.classes[i].parts) {
+      const auto p = static_cast<size_t>(index);
+      const Part& part = pipeline.parts[p];
+      const auto of_step = [&](const CostModel& costs, const std::vector<PassSeconds>& parts) {
+        return OfStep(pipeline, part, parts[p], CostOf(costs, pipeline, part));
+      };
+      passes += pipeline.microbatches * parts_[p].total();
+      work.fast_seconds += of_step(costs_, parts_);
+      work.slow_seconds += of_step(slow.costs, slow.parts);
+      work.fast_joules += of_step(fast_joules.costs, fast_joules.parts);
+      work.slow_joules += of_step(slow_joules.costs, slow_joules.parts);
+    }
+    clocks_[i] = SustainedClock(range, work, std::max(0.0, bound - passes));
+  }
+  SlowDown(pipeline, range, slow.costs, slow.parts);
+}
+
+void SustainedCosts::SlowDown(const Pipeline& pipeline, const ClockRange& range,
+                              const CostModel& slow_costs,
+                              const std::vector<PassSeconds>& slow_parts) {
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const Part& part = pipeline.parts[p];
+    double clock = range.fast_mhz;
+    for (const int32_t index : part.classes)
+      clock = std::min(clock, clocks_[static_cast<size_t>(index)]);
+    const auto at = [&](double& seconds, double slow_seconds) {
+      seconds = SecondsAt(range, clock, seconds, slow_seconds);
+    };
+    PassSeconds& pass = parts_[p];
+    at(pass.forward, slow_parts[p].forward);
+    at(pass.backward_input, slow_parts[p].backward_input);
+    at(pass.backward_weight, slow_parts[p].backward_weight);
+    at(pass.recompute, slow_parts[p].recompute);
+    at(pass.tensor, slow_parts[p].tensor);
+    PartCost& cost = CostOf(costs_, pipeline, part);
+    const PartCost& slow = CostOf(slow_costs, pipeline, part);
+    at(cost.forward, slow.forward);
+    at(cost.backward_input, slow.backward_input);
+    at(cost.backward_weight, slow.backward_weight);
+    at(cost.update, slow.update);
+  }
+}
+
+}  // namespace phalanx::schedule

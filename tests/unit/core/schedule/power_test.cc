@@ -1,0 +1,185 @@
+#include "core/schedule/power.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+
+constexpr ClockRange kRange = {
+    .fast_mhz = 2000, .slow_mhz = 1000, .idle_watts = 100, .limit_watts = 500};
+// Half the clock takes twice as long, and a fourth of the dynamic joules: 900 W and 200 W.
+constexpr WorkAtClocks kProducts = {
+    .fast_seconds = 1, .slow_seconds = 2, .fast_joules = 900, .slow_joules = 400};
+// 400 = 800 (f / 2000)^3.
+const double kProductsClock = 2000 * std::cbrt(0.5);
+
+TEST(PowerTest, Clock_WorkThatFollowsIt_IsTheCubeRootOfThePower) {
+  EXPECT_NEAR(SustainedClock(kRange, kProducts, 0), kProductsClock, 1e-6);
+  EXPECT_NEAR(SecondsAt(kRange, kProductsClock, 1, 2), 1 / std::cbrt(0.5), 1e-9);
+}
+
+TEST(PowerTest, Clock_WorkOfMemory_IsTheSquareRootOfThePower) {
+  // No slower at half the clock: 500 = 100 + 800 (f / 2000)^2.
+  const WorkAtClocks memory = {
+      .fast_seconds = 1, .slow_seconds = 1, .fast_joules = 900, .slow_joules = 300};
+  EXPECT_NEAR(SustainedClock(kRange, memory, 0), 2000 * std::sqrt(0.5), 1e-6);
+  EXPECT_EQ(SecondsAt(kRange, 1200, 1, 1), 1);
+}
+
+TEST(PowerTest, Clock_OfADeviceThatWaits_IsHigher) {
+  const double some = SustainedClock(kRange, kProducts, 0.2);
+  EXPECT_GT(some, kProductsClock);
+  EXPECT_LT(some, 2000);
+  // 900 J + 100 W of a second are 1,000 J of two: within the limit.
+  EXPECT_EQ(SustainedClock(kRange, kProducts, 1), 2000);
+}
+
+TEST(PowerTest, Clock_OfAPointThatCannotBe_StaysInItsRange) {
+  const ClockRange tight = {
+      .fast_mhz = 2000, .slow_mhz = 1000, .idle_watts = 100, .limit_watts = 100.1};
+  EXPECT_GE(SustainedClock(tight, kProducts, 0), 250);
+  // Measured faster at the lower clock: noise.
+  EXPECT_EQ(SecondsAt(kRange, 1000, 1, 0.99), 1);
+}
+
+WorkRates Scaled(WorkRates rates, double factor) {
+  for (auto* products : {&rates.products, &rates.fp8->products}) {
+    for (ProductTimes& entry : *products) {
+      entry.forward *= factor;
+      entry.input_gradient *= factor;
+      entry.weight_gradient *= factor;
+    }
+  }
+  for (AttentionTimes& entry : rates.attention) {
+    entry.forward *= factor;
+    entry.backward *= factor;
+  }
+  rates.fp8->cast_bytes_per_second /= factor;
+  rates.memory_bytes_per_second /= factor;
+  rates.update_bytes_per_second /= factor;
+  rates.launch *= factor;
+  return rates;
+}
+
+// All of whose work draws so many watts at its clock and follows it, at half of it a fourth of the
+// joules beside idling.
+DeviceProfile Powered(DeviceProfile profile, double watts, double clock_mhz) {
+  profile.measured.clock_mhz = clock_mhz;
+  profile.measured.power_limit_watts = 500;
+  const double dynamic = watts - 100;
+  profile.power = PowerRates{.idle_watts = 100,
+                             .joules = Scaled(profile, watts),
+                             .slow_clock_mhz = clock_mhz / 2,
+                             .slow = Scaled(profile, 2),
+                             .slow_joules = Scaled(profile, 2 * 100 + dynamic / 4)};
+  return profile;
+}
+
+job::JobSpec Decoder(int32_t stages = 1) {
+  return AJob().Module("language", Llama({.layers = 4}), {.pp = stages}).Batch(8, 1);
+}
+
+TEST(PowerTest, Costs_OfOneDevice_AreThoseAtItsClock) {
+  const plan::Plan plan = PlanOf(Decoder());
+  const Pipeline pipeline = MakePipeline(plan);
+  const SustainedCosts capped(plan, pipeline, Powered(NominalProfile(), 900, 2000), 1);
+  ASSERT_EQ(capped.clocks().size(), 1u);
+  EXPECT_NEAR(capped.clocks()[0], kProductsClock, 1e-6);
+  const PartCost& cost = capped.costs().parts[0][0];
+  const PartCost alone = CostFromProfile(plan, NominalProfile(), 1).parts[0][0];
+  const double slower = 1 / std::cbrt(0.5);
+  EXPECT_NEAR(cost.forward, alone.forward * slower, 1e-9 * alone.forward);
+  EXPECT_NEAR(cost.backward_input, alone.backward_input * slower, 1e-9 * alone.backward_input);
+  EXPECT_NEAR(cost.backward_weight, alone.backward_weight * slower, 1e-9 * alone.backward_weight);
+  EXPECT_NEAR(cost.update, alone.update * slower, 1e-9 * alone.update);
+  EXPECT_NEAR(capped.parts()[0].total(), cost.forward + cost.backward_input + cost.backward_weight,
+              1e-9 * alone.forward);
+}
+
+TEST(PowerTest, Costs_WithinTheLimitOrWithoutPower_AreThoseOfTheProfile) {
+  const plan::Plan plan = PlanOf(Decoder());
+  const Pipeline pipeline = MakePipeline(plan);
+  const double forward = CostFromProfile(plan, NominalProfile(), 1).parts[0][0].forward;
+  const SustainedCosts cool(plan, pipeline, Powered(NominalProfile(), 499, 2000), 1);
+  EXPECT_EQ(cool.clocks()[0], 2000);
+  EXPECT_DOUBLE_EQ(cool.costs().parts[0][0].forward, forward);
+  const SustainedCosts unknown(plan, pipeline, NominalProfile(), 1);
+  EXPECT_EQ(unknown.clocks()[0], 0);
+  EXPECT_EQ(unknown.costs().parts[0][0].forward, forward);
+}
+
+TEST(PowerTest, Costs_OfAPipeline_EachDeviceHasItsClock) {
+  // The stage that waits most keeps the highest.
+  const plan::Plan plan = PlanOf(Decoder(2));
+  const Pipeline pipeline = MakePipeline(plan);
+  const DeviceProfile profile = Powered(NominalProfile(), 900, 2000);
+  const SustainedCosts capped(plan, pipeline, profile, 1);
+  ASSERT_EQ(capped.clocks().size(), 2u);
+  WorkModel model(plan.spec, profile, 1);
+  const std::vector<PassSeconds> passes = PassesOf(plan, pipeline, model);
+  const size_t busiest = passes[0].total() > passes[1].total() ? 0 : 1;
+  EXPECT_LT(capped.clocks()[busiest], capped.clocks()[1 - busiest]);
+  EXPECT_GE(capped.clocks()[busiest], kProductsClock - 1e-6);
+}
+
+// As large as those of docs/performance.md, all rows through the head.
+job::JobSpec FiveBillion() {
+  return AJob()
+      .Module("vision", ClipVision({.hidden_size = 1024,
+                                    .layers = 24,
+                                    .heads = 16,
+                                    .mlp_size = 4096,
+                                    .block = 128,
+                                    .image_size = 336,
+                                    .patch_size = 14}))
+      .Module("language", Llama({.hidden_size = 4096,
+                                 .layers = 18,
+                                 .heads = 32,
+                                 .kv_heads = 8,
+                                 .mlp_size = 14336,
+                                 .block = 128,
+                                 .vocabulary = 128256,
+                                 .context = 4096}))
+      .Edge("vision", "language", {.projector = 4096})
+      .Batch(4, 4)
+      .Compute(job::Precision::kBf16);
+}
+
+// One H200: its parts, timed alone, add up to 765 ms without the update. In the step's own order
+// they take 841 ms with it at 1,410 MHz and 700 W. If work followed the clock, the parts were timed
+// at 1,528 MHz.
+TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
+  const job::JobSpec spec = FiveBillion();
+  WorkModel model(spec, *FindProfile("h200"), 4);
+  double passes = 0;
+  for (const int32_t module : {0, 1}) {
+    passes += model
+                  .OfModule({.module = module,
+                             .rows = model.RowsOfLane(module, SamplesOfMicrobatch(spec), 1)})
+                  .total();
+  }
+  EXPECT_NEAR(passes, 0.765, 0.03 * 0.765);
+
+  const double update = 0.011, clock = 1410 * 0.841 / 0.776, idle = 120;
+  const double fast = passes + update, dynamic = (700 - idle) * 0.841 * std::pow(clock / 1410, 2);
+  const ClockRange board = {
+      .fast_mhz = clock, .slow_mhz = clock / 2, .idle_watts = idle, .limit_watts = 700};
+  const WorkAtClocks work = {.fast_seconds = fast,
+                             .slow_seconds = 2 * fast,
+                             .fast_joules = idle * fast + dynamic,
+                             .slow_joules = idle * 2 * fast + dynamic / 4};
+  const double kept = SustainedClock(board, work, 0);
+  EXPECT_NEAR(kept, 1410, 0.03 * 1410);
+  EXPECT_NEAR(SecondsAt(board, kept, work.fast_seconds, work.slow_seconds), 0.841, 0.03 * 0.841);
+}
+
+}  // namespace
+}  // namespace phalanx::schedule

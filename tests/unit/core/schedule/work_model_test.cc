@@ -1,0 +1,131 @@
+#include "core/schedule/work_model.h"
+
+#include <gtest/gtest.h>
+
+#include "core/plan/cost.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using support::ClipVision;
+using support::Llama;
+
+constexpr double kNominalFlops = 100e12;
+constexpr int32_t kLayers = 4;
+constexpr double kRows = 96;
+
+job::JobSpec Decoder() {
+  return AJob()
+      .Module("language", Llama({.layers = kLayers, .block = 8, .vocabulary = 256}))
+      .Batch(8, 1);
+}
+
+// In which nothing takes time but products and attention.
+DeviceProfile ProductsAlone() {
+  DeviceProfile profile = NominalProfile();
+  profile.memory_bytes_per_second = profile.fp8->cast_bytes_per_second = 1e300;
+  return profile;
+}
+
+// FLOPs behind the embedding.
+plan::PassCost CostBehindEmbedding(const plan::Plan& plan, double share) {
+  const job::Module& module = plan.module_spec(0);
+  const auto length = static_cast<double>(module.architecture.context);
+  plan::PassCost cost = plan::PartCost(plan, {0, 0, 0}, 1, kRows, length, share);
+  const plan::PassCost embedding = plan::EmbeddingCost(module, kRows);
+  cost.forward -= embedding.forward;
+  cost.backward_weight -= embedding.backward_weight;
+  return cost;
+}
+
+PassSeconds SecondsBehindEmbedding(const plan::Plan& plan, const DeviceProfile& profile,
+                                   job::Recompute recompute = job::Recompute::kNone) {
+  WorkModel model(plan.spec, profile, 1);
+  return model.OfPart(
+      {.module = 0, .layers = kLayers, .last = true, .rows = kRows, .recompute = recompute});
+}
+
+void ExpectFlops(double seconds, double flops) {
+  EXPECT_NEAR(seconds * kNominalFlops, flops, 1e-9 * flops);
+}
+
+TEST(WorkModelTest, Part_TakesWhatItsFlopsTake_LabelledRowsAloneAtTheEnd) {
+  for (const double share : {1.0, 0.25}) {
+    job::JobSpec spec = Decoder();
+    spec.batch.labelled_share = share;
+    const plan::Plan plan = PlanOf(spec);
+    const plan::PassCost cost = CostBehindEmbedding(plan, share);
+    const PassSeconds pass = SecondsBehindEmbedding(plan, ProductsAlone());
+    ExpectFlops(pass.forward, cost.forward);
+    ExpectFlops(pass.backward_input, cost.backward_input);
+    ExpectFlops(pass.backward_weight, cost.backward_weight);
+  }
+}
+
+TEST(WorkModelTest, Part_RowsWithoutLabel_ArePutBackForLessThanTheyCost) {
+  job::JobSpec spec = Decoder();
+  const PassSeconds all = SecondsBehindEmbedding(PlanOf(spec), NominalProfile());
+  spec.batch.labelled_share = 0.5;
+  const PassSeconds half = SecondsBehindEmbedding(PlanOf(spec), NominalProfile());
+  EXPECT_LT(half.forward, all.forward);
+  EXPECT_LT(half.backward_input, all.backward_input);
+  EXPECT_LT(half.backward_weight, all.backward_weight);
+}
+
+TEST(WorkModelTest, Part_RecomputationOfTheLastLayer_IsOfItsOwnRows) {
+  job::JobSpec spec = Decoder();
+  spec.batch.labelled_share = 0.25;
+  const plan::Plan plan = PlanOf(spec);
+  const job::Module& module = plan.module_spec(0);
+  const auto length = static_cast<double>(module.architecture.context);
+  const double layer = plan::LayerCost(module, kRows, length).forward;
+  const double head = plan::HeadCost(module, 0.25 * kRows).forward;
+  const PassSeconds pass = SecondsBehindEmbedding(plan, ProductsAlone(), job::Recompute::kFull);
+  ExpectFlops(pass.recompute, CostBehindEmbedding(plan, 0.25).forward - head);
+  EXPECT_LT(pass.recompute * kNominalFlops, kLayers * layer);
+}
+
+TEST(WorkModelTest, Fp8_ProductsOfDecoderLayersGoAtItsRate) {
+  job::JobSpec spec = Decoder();
+  spec.linear = job::LinearFormat::kFp8;
+  const plan::Plan plan = PlanOf(spec);
+  const plan::PassCost cost = CostBehindEmbedding(plan, 1);
+  const plan::PassCost linear = plan::LayerCost(plan.module_spec(0), kRows, 0);  // no scores
+  const PassSeconds pass = SecondsBehindEmbedding(plan, ProductsAlone());
+  ExpectFlops(pass.forward, cost.forward - kLayers * linear.forward / 2);
+  ExpectFlops(pass.backward_input, cost.backward_input - kLayers * linear.backward_input / 2);
+  ExpectFlops(pass.backward_weight, cost.backward_weight - kLayers * linear.backward_weight / 2);
+}
+
+TEST(WorkModelTest, Fp8_WeightsAreRoundedOnceAStep) {
+  job::JobSpec spec = Decoder();
+  const DeviceProfile profile = NominalProfile();
+  const double update = CostFromProfile(PlanOf(spec), profile, 1).parts[0][0].update;
+  spec.linear = job::LinearFormat::kFp8;
+  const plan::Plan plan = PlanOf(spec);
+  const double weights = plan::LayerCost(plan.module_spec(0), 0.5, 0).forward;
+  const double rounding = kLayers * 6 * weights / profile.fp8->cast_bytes_per_second;
+  EXPECT_NEAR(WorkModel(spec, profile, 1).RoundingSeconds(0, kLayers, 1), rounding,
+              1e-9 * rounding);
+  EXPECT_NEAR(CostFromProfile(plan, profile, 1).parts[0][0].update, update + rounding,
+              1e-9 * update);
+}
+
+TEST(WorkModelTest, Fp8_EncodersStayAsTheyAre) {
+  job::JobSpec spec = AJob()
+                          .Module("vision", ClipVision())
+                          .Module("language", Llama({.layers = kLayers}))
+                          .Edge("vision", "language", {.projector = 32})
+                          .Batch(8, 1);
+  const PartShape vision = {.module = 0, .rows = kRows};
+  const double before = WorkModel(spec, NominalProfile(), 1).OfModule(vision).total();
+  spec.linear = job::LinearFormat::kFp8;
+  WorkModel model(spec, NominalProfile(), 1);
+  EXPECT_EQ(model.OfModule(vision).total(), before);
+  EXPECT_EQ(model.RoundingSeconds(0, 2, 1), 0);
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
