@@ -16,7 +16,7 @@ void Coordinator::WatchEnd(Job& job) {
   const JobState& state = job.state;
   Instant& deadline = job.run->end_deadline;
   deadline = state.ending.has_value() ? state.ending->since + options_.end_grace
-                                      : *state.started + state.request->time_limit;
+                                      : *state.counts_since + state.TimeLeft();
   run_agenda_.Note(state.id, deadline);
 }
 

@@ -170,7 +170,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason) {
   active_.erase(job.state.id);
   run_agenda_.Forget(job.state.id);
   job.run.reset();
-  queue_.insert(job.state.id);
+  Enqueue(job);
   capacity_changed_ = true;
 }
 

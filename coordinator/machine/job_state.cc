@@ -52,10 +52,14 @@ class Applier {
     if (state_.queued_again) {
       state_.ending.reset();
       state_.recoveries.push_back(time_);
+      if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
+      state_.counts_since.reset();
       if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
     }
-    if (body.phase == job::JobPhase::kStarting && !state_.started.has_value())
-      state_.started = time_;
+    if (body.phase == job::JobPhase::kStarting) {
+      state_.counts_since = time_;
+      if (!state_.started.has_value()) state_.started = time_;
+    }
     if (job::IsTerminal(body.phase)) state_.ended = time_;
     Add(std::string(job::ToString(body.phase)), body.reason);
   }

@@ -41,6 +41,10 @@ struct JobState {
   std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;
   std::optional<Instant> started, ended;
+  // Since when its time_limit counts, and what of it was used up before, in runs that are over: the
+  // queue is not counted. nullopt: it has not started since it was queued.
+  std::optional<Instant> counts_since;
+  absl::Duration used = absl::ZeroDuration();
   std::optional<StepReport> stored_step;
   std::optional<EpochStart> decided;  // with it, or where the epoch began
   std::optional<EvaluationReport> evaluation;
@@ -76,6 +80,8 @@ struct JobState {
   // When ranks were lost that others went on without, and how often in a row behind the same step.
   std::vector<Instant> recoveries;
   int32_t without_progress = 0;
+  // Of its time_limit, when its run began or begins.
+  absl::Duration TimeLeft() const { return request->time_limit - used; }
   // The first step that a recovery can lose: behind it the job began.
   int64_t FirstStep() const { return checkpoint.has_value() ? checkpoint->step : 0; }
   bool goes_on() const { return state_epoch != Epoch{0}; }

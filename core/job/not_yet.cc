@@ -22,7 +22,6 @@ struct ModuleRefusal {
 };
 
 constexpr SpecRefusal kSpecRefusals[] = {
-    {"priority", [](const JobSpec& s) { return s.priority != 0; }, "order its queue by priority"},
     {"preemptible", [](const JobSpec& s) { return s.preemptible; }, "preempt jobs"},
 };
 

@@ -325,8 +325,8 @@ constexpr Field kSpec[] = {
      .acted_on = false, .doc = "The job may be stopped for one of higher priority."},
     {.name = "time_limit", .type = T::kDuration, .at = Bound<&JobSpec::time_limit>,
      .otherwise = "none", .acted_on = false,
-     .doc = "Time from its first start at most: past it the job ends, with a checkpoint of its last "
-            "step if it has a `checkpoint` section."},
+     .doc = "Time that it may run, without what it waits in the queue: past it the job ends, with a "
+            "checkpoint of its last step if it has a `checkpoint` section."},
     {.name = "precision", .type = T::kMapping, .at = kOfOwner, .fields = kPrecision,
      .doc = "Number formats."},
     {.name = "language", .type = T::kModule, .at = Bound<&JobSpec::language>,
