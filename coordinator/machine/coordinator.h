@@ -109,8 +109,7 @@ class Coordinator {
   bool StoreIsBehind() const {
     return held_count_ >= options_.held_max || held_bytes_ >= options_.held_bytes_max;
   }
-  // What it keeps in memory that nothing else does.
-  static int64_t BytesOf(const Held& held);
+  static int64_t BytesOf(const Held& held);  // in memory that nothing else keeps
   // Tells the view; of those that wait for the store the first and the newest of a phase are kept.
   void TellView(Job& job, JobViewPtr view);
   void TellSpared();
@@ -383,6 +382,12 @@ class Coordinator {
   // As wished, whatever there is of its checkpoint.
   void EndEarly(Job& job, const EndWished& wish);
   std::string HowItEnds(const Job& job) const;
+  // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
+  void On(const SuspensionRequested& event);
+  static absl::Status MaySuspend(const Job& job);
+  void Suspend(Job& job);
+  void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
+  void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;

@@ -31,8 +31,10 @@ bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
 }
 
 void Coordinator::WishEnd(Job& job, EndWished wish) {
-  // The first reason counts; and who waits only for the last checkpoint of all has succeeded.
-  if ((job.state.ending.has_value() && !IsSaving(job)) || job.run->Succeeded()) return;
+  // Who waits only for the last checkpoint of all has succeeded; and the first reason counts, but
+  // that a job whose state is saved may be cancelled, or after a hold end of any cause.
+  if (job.run->Succeeded() || (job.state.ending.has_value() && !IsSaving(job))) return;
+  if (IsSaving(job) && !job.state.ending->wish.AfterHold() && wish.failure.has_value()) return;
   if (!MayEndWithCheckpoint(job)) return EndEarly(job, wish);
   Commit(job, std::move(wish));
   WatchEnd(job);

@@ -149,6 +149,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
 }
 
 std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
+  if (job.state.suspended) {
+    return {job.state.reason,
+            absl::StrCat("phalanx resume ", ToString(job.state.id), " lets it go on")};
+  }
   const JobRequest& request = *job.state.request;
   int64_t total = 0, free = 0, count = 0;
   std::map<JobId, int64_t> holders;

@@ -195,6 +195,7 @@ void Coordinator::Consider(Job& job) {
     std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
     if (first) line.first = job.state.id;
+    if (first) MakeRoomFor(job);
     if (first) CloseNodesFor(job);
   }
   if (too_large != job.too_large) {
@@ -252,6 +253,7 @@ void Coordinator::CloseNodesFor(const Job& job) {
 }
 
 void Coordinator::Enqueue(const Job& job) {
+  if (job.state.suspended) return;
   queue_.insert({job.state.request->priority, job.state.id});
 }
 

@@ -295,7 +295,7 @@ void Coordinator::TellBegin(const Job& job, const Team& team) {
                         BeginEpoch{.job = job.state.id,
                                    .epoch = job.state.epoch,
                                    .start = *job.state.start,
-                                   .ends = IsSaving(job)}});
+                                   .ends = IsSaving(job) && job.state.ending->wish.AfterHold()}});
 }
 
 // An order may have been lost with a coordinator before this one.

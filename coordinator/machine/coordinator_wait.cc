@@ -74,6 +74,7 @@ int64_t Coordinator::StepsSince(const Job& job, int64_t step) {
 }
 
 void Coordinator::EndHold(Job& job, const std::string& how) {
+  if (IsSaving(job) && !job.state.ending->wish.AfterHold()) return LeaveDevices(job, how);
   const std::string hold = absl::FormatDuration(job.state.request->hold);
   if (const auto from = LastCheckpoint(job); from.has_value()) {
     std::string reason = absl::StrCat("not enough came back within ", hold,

@@ -50,8 +50,11 @@ class Applier {
     state_.queued_again = body.phase == job::JobPhase::kQueued;
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
+      // Who leaves in order has lost nothing, nor who has not trained.
+      const bool leaves = state_.ending.has_value() && state_.ending->wish.queues &&
+                          !state_.ending->wish.AfterHold();
+      if (!leaves && state_.trained) state_.recoveries.push_back(time_);
       state_.ending.reset();
-      state_.recoveries.push_back(time_);
       if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
       state_.counts_since.reset();
       if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
@@ -146,6 +149,14 @@ class Applier {
     Add("EndWished", state_.reason);
   }
 
+  void operator()(const SuspensionChanged& body) {
+    if (state_.IsTerminal() || body.suspended == state_.suspended) return;
+    state_.suspended = body.suspended;
+    if (state_.phase == job::JobPhase::kQueued)
+      state_.reason = body.suspended ? "suspended on request" : "waits for its devices";
+    Add(body.suspended ? "Suspended" : "Resumed",
+        body.suspended ? "on request: it waits until it is resumed" : "on request");
+  }
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
@@ -217,10 +228,14 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .last_checkpoint = last_checkpoint,
           .placement = placement,
           .plan_digest = plan_digest,
-          .failure = failure};
+          .failure = failure,
+          .suspended = suspended};
 }
 
 std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
+  if (wish.suspends) return "suspended on request";
+  if (wish.preempted_by != JobId{})
+    return absl::StrCat(ToString(wish.preempted_by), ", of a larger priority, needs its devices");
   if (wish.queues) {
     return absl::StrCat("not enough came back within ", absl::FormatDuration(request.hold));
   }

@@ -24,6 +24,7 @@ struct JobState {
   std::string request_id;
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
+  bool suspended = false;     // it starts only once it is resumed
   bool queued_again = false;  // its epoch is over, and the next one has no layout yet
   bool trained = false;       // its ranks have all been ready, in this epoch or in one before
   Epoch epoch;
