@@ -269,6 +269,37 @@ int Cancel(Connection& connection, const std::string& job, Format format, Io& io
   return kSuccess;
 }
 
+int Suspend(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::SuspendJobRequest request;
+  request.set_job(job);
+  v1::SuspendJobResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::SuspendJob, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  if (format == Format::kTable || format == Format::kWide) {
+    const bool saves = response.job().phase() == v1::JOB_PHASE_RUNNING;
+    io.talk << JobName(response.job()) << (saves ? " saves its state, and then waits" : " waits")
+            << " until phalanx resume lets it go on\n";
+    return kSuccess;
+  }
+  PrintJob(response.job(), format, absl::Now(), io.out);
+  return kSuccess;
+}
+
+int Resume(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::ResumeJobRequest request;
+  request.set_job(job);
+  v1::ResumeJobResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::ResumeJob, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  if (format == Format::kTable || format == Format::kWide) {
+    io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
+    return kSuccess;
+  }
+  PrintJob(response.job(), format, absl::Now(), io.out);
+  return kSuccess;
+}
+
 int Delete(Connection& connection, const std::string& job, Format format, Io& io) {
   v1::DeleteJobRequest request;
   request.set_job(job);

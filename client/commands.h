@@ -86,6 +86,9 @@ int Events(Connection& connection, const EventsOptions& options, Io& io);
 std::optional<absl::Time> ParseSince(const std::string& text, absl::Time now);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);
 int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
+// The job leaves its devices, its state saved, and waits until it is resumed.
+int Suspend(Connection& connection, const std::string& job, Format format, Io& io);
+int Resume(Connection& connection, const std::string& job, Format format, Io& io);
 int Delete(Connection& connection, const std::string& job, Format format, Io& io);
 int Nodes(Connection& connection, Format format, Io& io);
 

@@ -41,7 +41,8 @@ std::string PlacementText(const v1::JobStatus& job) {
 }
 
 std::string StateText(const v1::JobStatus& job) {
-  return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "");
+  return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "",
+                      job.suspended() && !IsTerminal(job.phase()) ? " (suspended)" : "");
 }
 
 std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {

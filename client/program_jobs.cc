@@ -125,6 +125,8 @@ void Program::AddJobCommands() {
   add("describe", "Tell a job's whole story", Describe);
   add("why", "Explain why a job is where it is", Why);
   add("cancel", "End a job", Cancel);
+  add("suspend", "Free a job's devices, its state saved, until it is resumed", Suspend);
+  add("resume", "Let a suspended job go on", Resume);
   add("delete", "Delete a job that has ended", Delete);
   CLI::App* watch =
       Add("watch", "Follow a job to its end; the exit code is its outcome", [this](Io& io) {

@@ -31,6 +31,7 @@ struct JobView {
   Shared<Placement> placement;
   std::string plan_digest;
   std::optional<FailureCause> failure;
+  bool suspended = false;
   bool damaged = false;  // a stand-in for what the store cannot give
 };
 using JobViewPtr = std::shared_ptr<const JobView>;
@@ -216,7 +217,7 @@ struct PublishHeartbeat {
 struct RetractNode {
   NodeName node;
 };
-struct AnswerJob {  // of a submit or a cancel
+struct AnswerJob {  // of a submit, a cancel, a suspend or a resume
   Token token;
   absl::StatusOr<JobViewPtr> job;
 };

@@ -56,7 +56,7 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
     // What was decided stays, though its coordinator did not live to record the next phase too.
     const bool planned = job.state.epoch.value > 0 && !job.state.queued_again;
     if (job.state.phase == JobPhase::kQueued && planned) SayStarts(job);
-    if (job.state.phase == JobPhase::kQueued) queue_.insert(id);
+    if (job.state.phase == JobPhase::kQueued) Enqueue(job);
   }
   for (auto& [id, job] : jobs_) {
     if (!job.state.IsTerminal() && job.state.phase != JobPhase::kQueued) RecoverRun(job);

@@ -11,8 +11,9 @@
 // state that it had told of.
 //
 // One job:
-//   Queued    waits until all its devices are free. First come, first served: a later job may start
-//             only on nodes that no earlier waiting job could use.
+//   Queued    waits until all its devices are free. Larger priorities first, then first come, first
+//             served: a later job may start only on nodes that no earlier waiting job could use, or
+//             where its time_limit ends it before the earlier one could start (queue_order.h).
 //             Its devices are held while its plan is made; then it starts, or it waits again
 //             where one of them is gone.
 //   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
@@ -49,6 +50,7 @@
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
+#include "coordinator/machine/queue_order.h"
 
 namespace phalanx::coordinator {
 
@@ -107,8 +109,7 @@ class Coordinator {
   bool StoreIsBehind() const {
     return held_count_ >= options_.held_max || held_bytes_ >= options_.held_bytes_max;
   }
-  // What it keeps in memory that nothing else does.
-  static int64_t BytesOf(const Held& held);
+  static int64_t BytesOf(const Held& held);  // in memory that nothing else keeps
   // Tells the view; of those that wait for the store the first and the newest of a phase are kept.
   void TellView(Job& job, JobViewPtr view);
   void TellSpared();
@@ -156,7 +157,16 @@ class Coordinator {
   void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
+  void Enqueue(const Job& job);
   void LeaveQueue(const Job& job);
+  // When its devices are free at the latest, were it to start now where it does not run.
+  Instant EndsBy(const Job& job) const;
+  // Nodes on which no job may start that ends at `end`: others wait for them.
+  std::set<NodeName> ClosedTo(Instant end) const;
+  // `job` does not fit: its nodes are closed to those behind it that end after it could start.
+  void CloseNodesFor(const Job& job);
+  // Devices of nodes that the job matches: those that are free, and the others.
+  std::pair<int64_t, std::vector<HeldDevices>> DevicesFor(const JobRequest& request) const;
   // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
   void StoreLastStep(Job& job);
   void DropPlanning(Job& job);
@@ -183,8 +193,10 @@ class Coordinator {
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
-  // Those before it in the queue that wait for nodes that it matches too, at most `count`.
-  std::vector<std::string> AheadOf(const Job& job, size_t count) const;
+  // Those before it in the queue that wait for nodes that it matches too.
+  std::vector<const Job*> AheadOf(const Job& job) const;
+  // "it starts by ... at the latest", where that is known.
+  std::optional<std::string> StartText(const Job& job, const std::vector<const Job*>& ahead) const;
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
@@ -382,6 +394,12 @@ class Coordinator {
   void EndEarly(Job& job, const EndWished& wish) { EndAs(job, wish, HowItEnds(job)); }
   void EndAs(Job& job, EndWished wish, const std::string& how);
   std::string HowItEnds(const Job& job) const;
+  // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
+  void On(const SuspensionRequested& event);
+  static absl::Status MaySuspend(const Job& job);
+  void Suspend(Job& job);
+  void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
+  void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;
@@ -456,7 +474,7 @@ class Coordinator {
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<JobId> queue_;                    // Queued and not being planned, oldest first
+  std::set<QueuePlace> queue_;               // Queued and not being planned, in its order
   std::map<uint64_t, JobId> planning_;       // by number of the ComputePlan
   std::set<uint64_t> unanswered_plans_;      // the orders of planning_, and those that were dropped
   std::optional<StandbyPlan> standby_plan_;  // the one that is being made, of all jobs
@@ -469,7 +487,8 @@ class Coordinator {
   };
   using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
   std::map<LineKey, Line> lines_;
-  std::set<NodeName> closed_;  // nodes that the first of a line waits for
+  std::map<NodeName, Instant> closed_;  // nodes that the first of a line waits for, until when
+  int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
   uint64_t jobs_considered_ = 0;
   uint64_t plan_count_ = 0;
   std::set<JobId> active_;  // with a run

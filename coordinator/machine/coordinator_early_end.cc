@@ -16,7 +16,7 @@ void Coordinator::WatchEnd(Job& job) {
   const JobState& state = job.state;
   Instant& deadline = job.run->end_deadline;
   deadline = state.ending.has_value() ? state.ending->since + options_.end_grace
-                                      : *state.started + state.request->time_limit;
+                                      : *state.counts_since + state.TimeLeft();
   run_agenda_.Note(state.id, deadline);
 }
 
@@ -31,9 +31,11 @@ bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
 }
 
 void Coordinator::WishEnd(Job& job, EndWished wish) {
-  // The first reason counts; and who waits only for the last checkpoint of all has succeeded.
-  const bool is_wished = job.state.ending.has_value() && !job.state.ending->wish.queues;
-  if (is_wished || job.run->Succeeded()) return;
+  // Who waits only for the last checkpoint of all has succeeded; and the first reason counts, but
+  // that a job which is to wait in the queue may be cancelled, or after a hold end of any cause.
+  const EndWished* before = job.state.ending.has_value() ? &job.state.ending->wish : nullptr;
+  if (job.run->Succeeded() || (before != nullptr && !before->queues)) return;
+  if (before != nullptr && !before->AfterHold() && wish.failure.has_value()) return;
   if (!MayEndWithCheckpoint(job)) return EndEarly(job, wish);
   Commit(job, std::move(wish));
   WatchEnd(job);

@@ -237,7 +237,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   switch (remedy.course) {
     case Course::kWait:
       if (!job.run.has_value()) {
-        queue_.insert(job.state.id);
+        Enqueue(job);
         capacity_changed_ = true;
       } else if (Team* team = job.run->TeamOf(cause.node)) {
         team->prepared = false;  // what its node had prepared went with it

@@ -15,6 +15,8 @@ using job::JobPhase;
 
 // Reasons that a job waits for others are listed for so many of them.
 constexpr size_t kNamedMax = 8;
+// Jobs before one in the queue past which nobody guesses when it starts.
+constexpr size_t kGuessedMax = 256;
 
 absl::string_view KindName(job::DeviceKind kind) {
   return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
@@ -147,6 +149,10 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
 }
 
 std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
+  if (job.state.suspended) {
+    return {job.state.reason,
+            absl::StrCat("phalanx resume ", ToString(job.state.id), " lets it go on")};
+  }
   const JobRequest& request = *job.state.request;
   int64_t total = 0, free = 0, count = 0;
   std::map<JobId, int64_t> holders;
@@ -198,21 +204,37 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     more.resize(std::min(more.size(), kNamedMax));
     std::move(more.begin(), more.end(), std::back_inserter(reasons));
   };
-  append(AheadOf(job, kNamedMax));
+  const std::vector<const Job*> waiting = AheadOf(job);
+  std::vector<std::string> ahead;
+  for (const Job* other : waiting) {
+    if (ahead.size() == kNamedMax) break;
+    const JobRequest& first = *other->state.request;
+    const std::string why = first.priority > request.priority
+                                ? absl::StrCat(" has priority ", first.priority)
+                                : " came first";
+    ahead.push_back(absl::StrCat(Named(*other), why, " and waits for ", first.devices));
+  }
+  append(std::move(ahead));
   append(std::move(unavailable));
+  if (!waiting.empty()) {
+    reasons.push_back(
+        absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
+  }
+  if (std::optional<std::string> start = StartText(job, waiting))
+    reasons.push_back(*std::move(start));
   return reasons;
 }
 
-std::vector<std::string> Coordinator::AheadOf(const Job& job, size_t count) const {
+std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const {
   std::vector<const Node*> wanted;
   for (const auto& [name, node] : nodes_) {
     if (Matches(node, *job.state.request)) wanted.push_back(&node);
   }
   std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
-  std::vector<std::string> ahead;
-  for (auto id = queue_.begin(), end = queue_.lower_bound(job.state.id);
-       id != end && ahead.size() < count; ++id) {
-    const Job& other = jobs_.at(*id);
+  std::vector<const Job*> ahead;
+  const auto end = queue_.lower_bound({job.state.request->priority, job.state.id});
+  for (auto place = queue_.begin(); place != end; ++place) {
+    const Job& other = jobs_.at(place->job);
     if (other.too_large) continue;  // holds nobody up
     const JobRequest& request = *other.state.request;
     const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
@@ -221,9 +243,24 @@ std::vector<std::string> Coordinator::AheadOf(const Job& job, size_t count) cons
                                  [&](const Node* node) { return Matches(*node, request); });
     }
     if (!line->second) continue;
-    ahead.push_back(absl::StrCat(Named(other), " came first and waits for ", request.devices));
+    ahead.push_back(&other);
   }
   return ahead;
+}
+
+std::optional<std::string> Coordinator::StartText(const Job& job,
+                                                  const std::vector<const Job*>& ahead) const {
+  if (job.too_large || planners_full_ || ahead.size() > kGuessedMax) return std::nullopt;
+  std::vector<Demand> queue;
+  for (const Job* other : ahead)
+    queue.push_back({other->state.request->devices, EndsBy(*other) - now_});
+  queue.push_back({job.state.request->devices});
+  auto [free, held] = DevicesFor(*job.state.request);
+  const Instant start = LastStartAt(now_, free, std::move(held), queue);
+  if (start == absl::InfiniteFuture() || start <= now_) return std::nullopt;  // nobody knows
+  return absl::StrCat("it starts by ",
+                      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", start, absl::UTCTimeZone()),
+                      " at the latest, as time limits go");
 }
 
 }  // namespace phalanx::coordinator

@@ -16,6 +16,12 @@ using job::JobPhase;
 
 // Notes of a plan that become events.
 constexpr size_t kPlanNotesMax = 16;
+// Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
+// place costs a walk over the nodes, and the queue is looked at whenever devices change.
+constexpr int32_t kBackfillsMax = 256;
+// What a job may take before its time_limit counts, to be planned, and behind its end, for its
+// processes to be gone.
+constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
 
 }  // namespace
 
@@ -58,11 +64,12 @@ void Coordinator::On(const SubmitRequested& event) {
   job.state.id = id;
   if (!event.request_id.empty()) request_ids_.emplace(event.request_id, id);
   live_names_.emplace(event.request->name, id);
-  queue_.insert(id);
   Commit(job, JobSubmitted{event.request, event.request_id});
   Tell(job, Action(AnswerJob{event.token,
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
-  // It changes nothing for those before it.
+  Enqueue(job);
+  // It changes nothing for those before it; those behind it are looked at after it.
+  if (queue_.rbegin()->job != id) capacity_changed_ = true;
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
   if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
 }
@@ -160,9 +167,10 @@ void Coordinator::Schedule() {
   capacity_changed_ = false;
   lines_.clear();
   closed_.clear();
-  for (JobId id : std::vector<JobId>(queue_.begin(), queue_.end())) {
+  backfills_ = 0;
+  for (const QueuePlace& place : std::vector<QueuePlace>(queue_.begin(), queue_.end())) {
     if (PlannersAreFull()) return;
-    Consider(jobs_.at(id));
+    Consider(jobs_.at(place.job));
   }
 }
 
@@ -180,13 +188,15 @@ void Coordinator::Consider(Job& job) {
   if (added) line.capacity = CapacityFor(nodes_, request);
   // What does not fit the whole cluster waits for more of it, not for what others hold.
   const bool too_large = line.capacity < request.devices;
-  if (!too_large && line.first == JobId{}) {
-    std::optional<Placement> placement = ChoosePlacement(nodes_, closed_, request);
+  const bool first = line.first == JobId{};
+  const Instant end = EndsBy(job);
+  const bool fills = !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
+  if (!too_large && (first || fills)) {
+    std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
-    line.first = job.state.id;
-    for (const auto& [name, node] : nodes_) {
-      if (Matches(node, request)) closed_.insert(name);
-    }
+    if (first) line.first = job.state.id;
+    if (first) MakeRoomFor(job);
+    if (first) CloseNodesFor(job);
   }
   if (too_large != job.too_large) {
     job.too_large = too_large;
@@ -194,9 +204,62 @@ void Coordinator::Consider(Job& job) {
   }
 }
 
+Instant Coordinator::EndsBy(const Job& job) const {
+  const Instant since = job.state.counts_since.value_or(now_ + kPlanned);
+  return since + job.state.TimeLeft() + options_.end_grace + options_.cancel_grace + kGone;
+}
+
+std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
+  std::set<NodeName> closed;
+  for (const auto& [name, until] : closed_) {
+    if (until < end) closed.insert(name);
+  }
+  return closed;
+}
+
+std::pair<int64_t, std::vector<HeldDevices>> Coordinator::DevicesFor(
+    const JobRequest& request) const {
+  int64_t free = 0;
+  std::map<JobId, int64_t> held;
+  for (const auto& [name, node] : nodes_) {
+    if (!Matches(node, request)) continue;
+    if (node.Schedulable()) free += node.FreeDevices();
+    if (!node.connected() || node.draining) continue;
+    for (const JobId holder : node.device_jobs) {
+      if (holder != JobId{}) ++held[holder];
+    }
+  }
+  std::vector<HeldDevices> until;
+  for (const auto& [holder, count] : held) {
+    const Job& job = jobs_.at(holder);
+    // How long the ranks of one that has ended take to be gone nobody knows.
+    until.push_back({count, job.state.IsTerminal() ? absl::InfiniteFuture() : EndsBy(job)});
+  }
+  return {free, std::move(until)};
+}
+
+void Coordinator::CloseNodesFor(const Job& job) {
+  const JobRequest& request = *job.state.request;
+  auto [free, held] = DevicesFor(request);
+  Instant start = EnoughFreeAt(now_, free, std::move(held), request.devices);
+  // Where nobody knows when it starts that may be at any time. Nor has it a time where there are
+  // devices enough: others before it wait for them.
+  if (start == absl::InfiniteFuture() || start <= now_) start = absl::InfinitePast();
+  for (const auto& [name, node] : nodes_) {
+    if (!Matches(node, request)) continue;
+    const auto [closed, added] = closed_.try_emplace(name, start);
+    if (!added) closed->second = std::min(closed->second, start);
+  }
+}
+
+void Coordinator::Enqueue(const Job& job) {
+  if (job.state.suspended) return;
+  queue_.insert({job.state.request->priority, job.state.id});
+}
+
 // Only the first of a line closes nodes to the jobs behind it.
 void Coordinator::LeaveQueue(const Job& job) {
-  if (queue_.erase(job.state.id) == 0) return;
+  if (queue_.erase({job.state.request->priority, job.state.id}) == 0) return;
   const JobRequest& request = *job.state.request;
   const auto line = lines_.find({request.device_kind, request.node_selector});
   if (line != lines_.end() && line->second.first == job.state.id) capacity_changed_ = true;
@@ -204,7 +267,7 @@ void Coordinator::LeaveQueue(const Job& job) {
 
 void Coordinator::Plan(Job& job, Placement placement) {
   job.too_large = false;
-  queue_.erase(job.state.id);
+  queue_.erase({job.state.request->priority, job.state.id});
   for (const NodeDevices& entry : placement) {
     Node& node = nodes_.at(entry.node);
     for (int32_t device : entry.devices) {

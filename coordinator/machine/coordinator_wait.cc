@@ -100,6 +100,9 @@ int64_t Coordinator::StepsSince(const Job& job, int64_t step) {
 }
 
 void Coordinator::EndHold(Job& job, const std::string& how) {
+  const std::optional<JobState::Ending>& ending = job.state.ending;
+  if (ending.has_value() && ending->wish.queues && !ending->wish.AfterHold())
+    return LeaveDevices(job, how);
   const std::string hold = absl::FormatDuration(job.state.request->hold);
   if (const auto from = LastCheckpoint(job); from.has_value()) {
     std::string reason = absl::StrCat("not enough came back within ", hold,
@@ -202,7 +205,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason) {
   active_.erase(job.state.id);
   run_agenda_.Forget(job.state.id);
   job.run.reset();
-  queue_.insert(job.state.id);
+  Enqueue(job);
   capacity_changed_ = true;
 }
 

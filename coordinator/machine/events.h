@@ -34,6 +34,12 @@ struct CancelRequested {
   JobId job;
   bool checkpoint = false;  // it is to end with one, if it can
 };
+// It leaves its devices, its state saved, and waits until it is resumed.
+struct SuspensionRequested {
+  Token token;
+  JobId job;
+  bool suspended = false;  // false: it is resumed
+};
 // Only a job that has ended is deleted; one whose ranks are still ending is deleted after them.
 struct DeleteRequested {
   Token token;
@@ -257,9 +263,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event = std::variant<SubmitRequested, CancelRequested, DeleteRequested, ExplainRequested,
-                           LogsRequested, InjectRequested, SessionOpened, SessionClosed,
-                           HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
-                           RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event =
+    std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
+                 ExplainRequested, LogsRequested, InjectRequested, SessionOpened, SessionClosed,
+                 HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
+                 JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -54,12 +54,19 @@ class Applier {
     state_.queued_again = body.phase == job::JobPhase::kQueued;
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
+      // Who leaves in order has lost nothing, nor who has not trained.
+      const bool leaves = state_.ending.has_value() && state_.ending->wish.queues &&
+                          !state_.ending->wish.AfterHold();
+      if (!leaves && state_.trained) state_.recoveries.push_back(time_);
       state_.ending.reset();
-      state_.recoveries.push_back(time_);
+      if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
+      state_.counts_since.reset();
       if (!state_.incidents.empty()) state_.incidents_over = state_.incidents.back()->number;
     }
-    if (body.phase == job::JobPhase::kStarting && !state_.started.has_value())
-      state_.started = time_;
+    if (body.phase == job::JobPhase::kStarting) {
+      state_.counts_since = time_;
+      if (!state_.started.has_value()) state_.started = time_;
+    }
     if (job::IsTerminal(body.phase)) state_.ended = time_;
     Add(std::string(job::ToString(body.phase)), body.reason);
   }
@@ -141,7 +148,8 @@ class Applier {
   void operator()(const EndWished& body) {
     const bool ends = state_.ending.has_value() && !state_.ending->wish.queues;
     if (ends || state_.phase != job::JobPhase::kRunning) return;
-    JobState::Ending ending{.wish = body, .since = time_, .saves = body.queues, .lost = body.lost};
+    JobState::Ending ending{
+        .wish = body, .since = time_, .saves = body.AfterHold(), .lost = body.lost};
     if (state_.ending.has_value() && state_.ending->saves) {
       ending.saves = true;
       ending.lost = state_.ending->lost;
@@ -153,6 +161,14 @@ class Applier {
     Add("EndWished", state_.reason);
   }
 
+  void operator()(const SuspensionChanged& body) {
+    if (state_.IsTerminal() || body.suspended == state_.suspended) return;
+    state_.suspended = body.suspended;
+    if (state_.phase == job::JobPhase::kQueued)
+      state_.reason = body.suspended ? "suspended on request" : "waits for its devices";
+    Add(body.suspended ? "Suspended" : "Resumed",
+        body.suspended ? "on request: it waits until it is resumed" : "on request");
+  }
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
@@ -224,10 +240,14 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .last_checkpoint = last_checkpoint,
           .placement = placement,
           .plan_digest = plan_digest,
-          .failure = failure};
+          .failure = failure,
+          .suspended = suspended};
 }
 
 std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
+  if (wish.suspends) return "suspended on request";
+  if (wish.preempted_by != JobId{})
+    return absl::StrCat(ToString(wish.preempted_by), ", of a larger priority, needs its devices");
   if (wish.queues) {
     return absl::StrCat("not enough came back within ", absl::FormatDuration(request.hold));
   }

@@ -24,6 +24,7 @@ struct JobState {
   std::string request_id;
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
+  bool suspended = false;     // it starts only once it is resumed
   bool queued_again = false;  // its epoch is over, and the next one has no layout yet
   bool trained = false;       // its ranks have all been ready, in this epoch or in one before
   Epoch epoch;
@@ -42,6 +43,10 @@ struct JobState {
   std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;
   std::optional<Instant> started, ended;
+  // Since when its time_limit counts, and what of it was used up before, in runs that are over: the
+  // queue is not counted. nullopt: it has not started since it was queued.
+  std::optional<Instant> counts_since;
+  absl::Duration used = absl::ZeroDuration();
   std::optional<StepReport> stored_step;
   std::optional<EpochStart> decided;  // with it, or where the epoch began
   std::optional<EvaluationReport> evaluation;
@@ -81,6 +86,8 @@ struct JobState {
   std::vector<Instant> recoveries;
   int32_t without_progress = 0;
   int32_t failed_starts = 0;  // in a row, of one that was queued again
+  // Of its time_limit, when its run began or begins.
+  absl::Duration TimeLeft() const { return request->time_limit - used; }
   // The first step that a recovery can lose: behind it the job began.
   int64_t FirstStep() const { return checkpoint.has_value() ? checkpoint->step : 0; }
   bool goes_on() const { return state_epoch != Epoch{0}; }

@@ -61,8 +61,9 @@ struct JobRequest {
   absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
   job::Budget budget;                       // of its recoveries
   int32_t priority = 0;
-  int32_t world = 0;    // ranks
-  int32_t devices = 0;  // to be reserved, all at once; at least world
+  bool preemptible = false;  // it leaves its devices, its state saved, for larger priorities
+  int32_t world = 0;         // ranks
+  int32_t devices = 0;       // to be reserved, all at once; at least world
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   plan::RankList lost;  // that it begins without, as if their devices were gone
   friend bool operator==(const JobRequest&, const JobRequest&) = default;
@@ -212,11 +213,19 @@ struct EndWished {
   // What the job then fails with, kTimeLimit or kNodeStopped; nullopt: it is cancelled.
   std::optional<job::FailureKind> failure;
   NodeName node;  // of kNodeStopped
-  // Neither of these: recovery.hold is over, and the job waits in the queue for other devices. Its
-  // ranks do no step more; a layout that no rung of its ladder allows may hold its state for that.
+  // Neither of these: it waits in the queue, its state saved. Where it is not to be suspended and
+  // nobody preempts it, recovery.hold is over, and its ranks do no step more; a layout that no rung
+  // of its ladder allows may hold its state for that.
   bool queues = false;
-  // Of `queues`: what the job was waiting for, which nobody else stores.
+  // Of a hold that is over: what the job was waiting for, which nobody else stores.
   plan::RankList lost = {};
+  bool suspends = false;
+  JobId preempted_by;  // 0: nobody does
+  bool AfterHold() const { return queues && !suspends && preempted_by == JobId{}; }
+};
+// Somebody lets the job wait in the queue until it is resumed, or resumes it.
+struct SuspensionChanged {
+  bool suspended = false;
 };
 
 // All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored
@@ -251,7 +260,7 @@ struct JournalRecord {
   JobId job;
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
                RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan,
-               IncidentNoted>
+               IncidentNoted, SuspensionChanged>
       body;
 };
 

@@ -115,6 +115,39 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
   return end.reactor();
 }
 
+void JobServiceImpl::SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
+                                  std::function<void(const absl::Status&)> end) {
+  const absl::StatusOr<JobViewPtr> found = board_.Find(job);
+  if (!found.ok()) return end(found.status());
+  // The driver does not know those that have ended.
+  if (job::IsTerminal((*found)->phase)) {
+    return end(absl::FailedPreconditionError(
+        absl::StrCat(ToString((*found)->id), " is ", job::ToString((*found)->phase),
+                     "; only a job that has not ended is suspended or resumed")));
+  }
+  driver_.SetSuspended((*found)->id, suspended,
+                       [end = std::move(end), answer](const absl::StatusOr<JobViewPtr>& told) {
+                         if (told.ok()) ToProto(**told, true, answer);
+                         end(told.status());
+                       });
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::SuspendJob(Context* context,
+                                                    const v1::SuspendJobRequest* request,
+                                                    v1::SuspendJobResponse* response) {
+  const Ending end(context, "SuspendJob", metrics_);
+  SetSuspended(request->job(), true, response->mutable_job(), end);
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
+                                                   const v1::ResumeJobRequest* request,
+                                                   v1::ResumeJobResponse* response) {
+  const Ending end(context, "ResumeJob", metrics_);
+  SetSuspended(request->job(), false, response->mutable_job(), end);
+  return end.reactor();
+}
+
 JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {

@@ -1,6 +1,9 @@
 // coordinator/rpc/job_service.h: JobService. Checks, translates and asks; the machine decides.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
@@ -37,6 +40,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* GetJob(Context*, const v1::GetJobRequest*, v1::GetJobResponse*) override;
   Reactor* ListJobs(Context*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override;
   Reactor* CancelJob(Context*, const v1::CancelJobRequest*, v1::CancelJobResponse*) override;
+  Reactor* SuspendJob(Context*, const v1::SuspendJobRequest*, v1::SuspendJobResponse*) override;
+  Reactor* ResumeJob(Context*, const v1::ResumeJobRequest*, v1::ResumeJobResponse*) override;
   Reactor* DeleteJob(Context*, const v1::DeleteJobRequest*, v1::DeleteJobResponse*) override;
   Reactor* PlanJob(Context*, const v1::PlanJobRequest*, v1::PlanJobResponse*) override;
   Reactor* ListEvents(Context*, const v1::ListEventsRequest*, v1::ListEventsResponse*) override;
@@ -51,6 +56,10 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                                          const v1::GetLogsRequest*) override;
 
  private:
+  // Suspends the job or resumes it, and answers with it.
+  void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
+                    std::function<void(const absl::Status&)> end);
+
   static constexpr int32_t kPoolThreads = 2;
   static constexpr size_t kReadsWaitingMax = 64, kPreviewsWaitingMax = 16;
 

@@ -167,6 +167,11 @@ void Driver::Cancel(JobId job, bool checkpoint, JobCallback callback) {
     return Event(CancelRequested{token, job, checkpoint});
   });
 }
+void Driver::SetSuspended(JobId job, bool suspended, JobCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(SuspensionRequested{token, job, suspended});
+  });
+}
 void Driver::Delete(JobId job, DeleteCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(DeleteRequested{token, job}); });
 }

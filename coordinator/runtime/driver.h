@@ -83,6 +83,8 @@ class Driver {
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
   // `checkpoint`: it ends with one, if it can, after the answer.
   void Cancel(JobId job, bool checkpoint, JobCallback callback);
+  // Suspends it, or resumes it. Errors: those of JobService.SuspendJob and ResumeJob.
+  void SetSuspended(JobId job, bool suspended, JobCallback callback);
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);

@@ -155,6 +155,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .hold = spec.recovery.hold,
                      .budget = spec.recovery.budget,
                      .priority = spec.priority,
+                     .preemptible = spec.preemptible,
                      .world = spec.World(),
                      .devices = devices,
                      .device_kind = spec.resources.device,

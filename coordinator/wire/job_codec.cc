@@ -30,6 +30,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
   out->set_priority(request.priority);
   out->set_output(request.output);
+  out->set_suspended(job.suspended);
   out->set_damaged(job.damaged);
 }
 

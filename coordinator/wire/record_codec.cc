@@ -46,6 +46,7 @@ class Encoder {
     ToProto(request.budget.window, summary->mutable_recovery_window());
     ToProto(request.hold, summary->mutable_recovery_hold());
     summary->set_priority(request.priority);
+    summary->set_preemptible(request.preemptible);
     summary->set_world(request.world);
     summary->set_devices(request.devices);
     summary->set_device_kind(std::string(DeviceKindName(request.device_kind)));
@@ -108,6 +109,11 @@ class Encoder {
     to->set_node(body.node);
     to->set_queues(body.queues);
     for (const Rank rank : body.lost) to->add_lost(rank.value);
+    to->set_suspends(body.suspends);
+    to->set_preempted_by(body.preempted_by.value);
+  }
+  void operator()(const SuspensionChanged& body) {
+    out_.mutable_suspension_changed()->set_suspended(body.suspended);
   }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
@@ -148,6 +154,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
                       .window = FromProto(summary.recovery_window())};
   }
   request.priority = summary.priority();
+  request.preemptible = summary.preemptible();
   request.world = summary.world();
   request.devices = summary.devices();
   request.device_kind =
@@ -261,7 +268,9 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
                               .node = from.end_wished().node(),
                               .queues = from.end_wished().queues(),
-                              .lost = wire::RanksOf(from.end_wished().lost())};
+                               .lost = wire::RanksOf(from.end_wished().lost()),
+                              .suspends = from.end_wished().suspends(),
+                              .preempted_by = JobId{from.end_wished().preempted_by()}};
       return record;
     case v1::JournalRecord::kEpochBegan: {
       std::optional<EpochStart> start = FromProto(from.epoch_began().begins());
@@ -274,6 +283,9 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     }
     case v1::JournalRecord::kIncidentNoted:
       record.body = IncidentNoted{FromProto(from.incident_noted())};
+      return record;
+    case v1::JournalRecord::kSuspensionChanged:
+      record.body = SuspensionChanged{from.suspension_changed().suspended()};
       return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;

@@ -10,20 +10,10 @@
 namespace phalanx::job {
 namespace {
 
-struct SpecRefusal {
-  const char* field;  // below "spec."
-  bool (*asked)(const JobSpec&);
-  const char* what;  // "this release does not WHAT yet"
-};
 struct ModuleRefusal {
   const char* field;  // below "spec.modules[i]."
   bool (*asked)(const Module&);
-  const char* what;
-};
-
-constexpr SpecRefusal kSpecRefusals[] = {
-    {"priority", [](const JobSpec& s) { return s.priority != 0; }, "order its queue by priority"},
-    {"preemptible", [](const JobSpec& s) { return s.preemptible; }, "preempt jobs"},
+  const char* what;  // "this release does not WHAT yet"
 };
 
 constexpr ModuleRefusal kModuleRefusals[] = {
@@ -43,10 +33,6 @@ std::string Sentence(const char* what) {
 }  // namespace
 
 void RefuseNotYet(const JobSpec& spec, Report& report) {
-  for (const SpecRefusal& refusal : kSpecRefusals) {
-    const std::string path = absl::StrCat("spec.", refusal.field);
-    if (report.Sound(path) && refusal.asked(spec)) report.Add(path, Sentence(refusal.what));
-  }
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     for (const ModuleRefusal& refusal : kModuleRefusals) {
       const std::string path = JoinPath(ModulePath(i), refusal.field);

@@ -112,7 +112,7 @@ std::string JobReference() {
       "- A regressor's context is at least the language module's.\n\n"
       "Not in this release, and refused by name at submit (planning works): cp, ep and expt_tp "
       "above 1; initial\n"
-      "weights; priorities and preemption.\n";
+      "weights.\n";
   AppendFamilies(&text);
   JobSpec spec;
   AppendTable("", "The document", FieldsOf(""), &spec, &text);

@@ -322,11 +322,13 @@ constexpr Field kSpec[] = {
     {.name = "priority", .type = T::kInteger, .at = Bound<&JobSpec::priority>, .low = -1e9,
      .high = 1e9, .acted_on = false, .doc = "Larger goes first."},
     {.name = "preemptible", .type = T::kBoolean, .at = Bound<&JobSpec::preemptible>,
-     .acted_on = false, .doc = "The job may be stopped for one of higher priority."},
+     .acted_on = false,
+     .doc = "The job may be told to leave its devices for one of larger priority: with a checkpoint, "
+            "so only a job with a `checkpoint` section does."},
     {.name = "time_limit", .type = T::kDuration, .at = Bound<&JobSpec::time_limit>,
      .otherwise = "none", .acted_on = false,
-     .doc = "Time from its first start at most: past it the job ends, with a checkpoint of its last "
-            "step if it has a `checkpoint` section."},
+     .doc = "Time that it may run, without what it waits in the queue: past it the job ends, with a "
+            "checkpoint of its last step if it has a `checkpoint` section."},
     {.name = "precision", .type = T::kMapping, .at = kOfOwner, .fields = kPrecision,
      .doc = "Number formats."},
     {.name = "language", .type = T::kModule, .at = Bound<&JobSpec::language>,

@@ -40,6 +40,8 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::GetJobRequest&, v1::GetJobResponse*)> get;
   std::function<grpc::Status(const v1::ListJobsRequest&, v1::ListJobsResponse*)> list;
   std::function<grpc::Status(const v1::CancelJobRequest&, v1::CancelJobResponse*)> cancel;
+  std::function<grpc::Status(const v1::SuspendJobRequest&, v1::SuspendJobResponse*)> suspend;
+  std::function<grpc::Status(const v1::ResumeJobRequest&, v1::ResumeJobResponse*)> resume;
   std::function<grpc::Status(const v1::DeleteJobRequest&, v1::DeleteJobResponse*)> remove;
   std::function<grpc::Status(const v1::ExplainJobRequest&, v1::ExplainJobResponse*)> explain;
   std::function<grpc::Status(const v1::ListEventsRequest&, v1::ListEventsResponse*)> events;
@@ -67,6 +69,14 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse* response) override {
     return Answer(cancel, request, response);
+  }
+  grpc::Status SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
+                          v1::SuspendJobResponse* response) override {
+    return Answer(suspend, request, response);
+  }
+  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                         v1::ResumeJobResponse* response) override {
+    return Answer(resume, request, response);
   }
   grpc::Status DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
                          v1::DeleteJobResponse* response) override {

@@ -39,6 +39,7 @@ JobRequestPtr FullRequest() {
                  .recovers = true,
                  .standby = true,
                  .priority = 2,
+                 .preemptible = true,
                  .world = 6,
                  .devices = 8,
                  .device_kind = job::DeviceKind::kGpu,
@@ -257,6 +258,23 @@ TEST(RecordCodecTest, EpochFromCopies_IsReplayed) {
   ASSERT_NE(state.copied.Find(Epoch{2}), nullptr);
   EXPECT_EQ(state.copied.Find(Epoch{2})->plan_digest, "plan");
   EXPECT_EQ(state.copied.Find(Epoch{2})->last_step, 4);
+}
+
+TEST(RecordCodecTest, WhoLeavesInOrder_IsReplayed) {
+  const auto again = [](decltype(JournalRecord::body) body) {
+    const JournalRecord record{.time = kTime, .job = JobId{7}, .body = std::move(body)};
+    return *DecodeRecord(EncodeRecord(record, 7), 7);
+  };
+  const JournalRecord suspends = again(EndWished{.queues = true, .suspends = true});
+  EXPECT_TRUE(std::get<EndWished>(suspends.body).suspends);
+  const JournalRecord preempted = again(EndWished{.queues = true, .preempted_by = JobId{9}});
+  EXPECT_EQ(std::get<EndWished>(preempted.body).preempted_by, JobId{9});
+  EXPECT_FALSE(std::get<EndWished>(preempted.body).AfterHold());
+  EXPECT_TRUE(std::get<EndWished>(again(EndWished{.queues = true}).body).AfterHold());
+  for (const bool suspended : {true, false}) {
+    const JournalRecord changed = again(SuspensionChanged{suspended});
+    EXPECT_EQ(std::get<SuspensionChanged>(changed.body).suspended, suspended);
+  }
 }
 
 TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {

@@ -30,10 +30,6 @@ TEST_P(NotYetTest, Submit_RefusesByName_AndPlanDoesNot) {
 }
 
 constexpr Later kLater[] = {
-    {"Priority", "steps: 300", "steps: 300\n  priority: 5",
-     "spec.priority: 5: this release does not order its queue by priority yet"},
-    {"Preemptible", "steps: 300", "steps: 300\n  preemptible: true",
-     "spec.preemptible: true: this release does not preempt jobs yet"},
     {"Context", "tp: 2, pp: 2", "tp: 2, cp: 2",
      "spec.modules[1].parallel.cp: 2: this release does not train with context parallelism yet"},
     {"Expert", "tp: 2, pp: 2", "tp: 2, ep: 2",

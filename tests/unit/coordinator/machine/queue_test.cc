@@ -1,0 +1,151 @@
+// Who of those that wait goes first: priorities, reservations and those that go ahead meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Nobody falls silent while time passes.
+CoordinatorOptions PatientOptions() {
+  CoordinatorOptions options;
+  options.heartbeat_timeout = absl::Hours(100);
+  return options;
+}
+
+JobRequestPtr Asking(const std::string& name, int32_t devices, int32_t priority,
+                     absl::Duration limit = absl::InfiniteDuration()) {
+  JobRequest request = *AJob(name, devices);
+  request.priority = priority;
+  request.time_limit = limit;
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+class QueueTest : public testing::Test {
+ protected:
+  QueueTest() : h_(PatientOptions()), node_(h_.Open("n", 4)) {}
+
+  JobId Submit(const std::string& name, int32_t devices, int32_t priority = 0,
+               absl::Duration limit = absl::InfiniteDuration()) {
+    return h_.Submit(Asking(name, devices, priority, limit));
+  }
+  JobId Run(const std::string& name, int32_t devices,
+            absl::Duration limit = absl::InfiniteDuration()) {
+    return h_.Run(node_, Asking(name, devices, 0, limit));
+  }
+  void End(JobId job) {
+    ASSERT_TRUE(h_.Cancel(job).ok());
+    h_.Answer<StopRanks>(node_);
+  }
+  bool Waits(JobId job) const { return h_.Phase(job) == JobPhase::kQueued; }
+
+  Harness h_;
+  SessionId node_;
+};
+
+TEST_F(QueueTest, LargerPriority_GoesFirst) {
+  const JobId running = Run("runs", 4);
+  const JobId low = Submit("low", 4, -5), middle = Submit("middle", 4), high = Submit("high", 4, 3);
+  End(running);
+  EXPECT_FALSE(Waits(high));
+  EXPECT_TRUE(Waits(middle));
+  ASSERT_TRUE(h_.Cancel(high).ok());
+  EXPECT_FALSE(Waits(middle));
+  EXPECT_TRUE(Waits(low));
+}
+
+TEST_F(QueueTest, LargerPriority_HoldsThoseBeforeItUp) {
+  Run("runs", 2);
+  const JobId first = Submit("first", 3);
+  const JobId high = Submit("high", 4, 1);
+  EXPECT_THAT(h_.Explain(first), Contains("job-3 (high) has priority 1 and waits for 4"));
+  EXPECT_THAT(h_.Explain(first), Contains("it is number 2 of those that wait for such devices"));
+  EXPECT_THAT(h_.Explain(high), Not(Contains(HasSubstr("job-2"))));
+  EXPECT_TRUE(Waits(Submit("small", 1))) << "it would use a device that the others wait for";
+}
+
+TEST_F(QueueTest, Priority_HoldsOverARestart) {
+  Run("runs", 4);
+  const JobId low = Submit("low", 4, 1), high = Submit("high", 4, 2);
+  h_.Restart();
+  node_ = h_.Open("n", 4, /*incarnation=*/2);
+  EXPECT_FALSE(Waits(high));
+  EXPECT_TRUE(Waits(low));
+}
+
+TEST_F(QueueTest, JobThatEndsBeforeTheFirstCanStart_GoesAhead) {
+  Run("runs", 2, absl::Hours(2));
+  const JobId large = Submit("large", 4);
+  ASSERT_TRUE(Waits(large));
+  EXPECT_TRUE(Waits(Submit("no limit", 1)));
+  EXPECT_TRUE(Waits(Submit("too long", 1, 0, absl::Hours(2))));
+  EXPECT_FALSE(Waits(Submit("short", 1, 0, absl::Hours(1))));
+}
+
+TEST_F(QueueTest, JobOfSmallerPriority_GoesAheadTooIfItDelaysNobody) {
+  Run("runs", 2, absl::Hours(2));
+  Submit("large", 4, 7);
+  EXPECT_FALSE(Waits(Submit("short", 2, -7, absl::Minutes(10))));
+}
+
+TEST_F(QueueTest, WhereNobodyKnowsWhenTheFirstStarts_NobodyGoesAhead) {
+  Run("runs", 2);
+  Submit("large", 4);
+  EXPECT_TRUE(Waits(Submit("short", 1, 0, absl::Seconds(1))));
+}
+
+TEST_F(QueueTest, DevicesOfAJobWithoutALimit_AreNotWaitedForWhereOthersAreEnough) {
+  Run("no limit", 1);
+  Run("runs", 2, absl::Hours(2));
+  Submit("middle", 3);
+  EXPECT_FALSE(Waits(Submit("short", 1, 0, absl::Hours(1))));
+}
+
+TEST_F(QueueTest, WhoWentAhead_IsGoneWhenTheFirstCanStart) {
+  const JobId running = Run("runs", 2, absl::Hours(2));
+  const JobId large = Submit("large", 4);
+  const JobId ahead = Submit("short", 2, 0, absl::Minutes(100));
+  ASSERT_FALSE(Waits(ahead));
+  const Instant latest = h_.now() + absl::Hours(2) + Harness::Options().end_grace +
+                         Harness::Options().cancel_grace + absl::Seconds(30);
+  h_.Prepare(node_);
+  h_.Ready(node_, ahead, 0, 2);
+  for (const JobId job : {ahead, running}) {
+    while (h_.Phase(job) == JobPhase::kRunning) h_.Advance(absl::Minutes(1));
+    h_.Answer<StopRanks>(node_);
+  }
+  EXPECT_FALSE(Waits(large));
+  EXPECT_LE(h_.now(), latest);
+}
+
+TEST_F(QueueTest, StartThatIsKnown_IsTold) {
+  Run("runs", 4, absl::Hours(1));
+  const JobId first = Submit("first", 4, 0, absl::Hours(1)), second = Submit("second", 1);
+  const auto by = [&](absl::Duration delay) {
+    return HasSubstr(
+        absl::StrCat("it starts by ",
+                     absl::FormatTime("%Y-%m-%dT%H:%M", h_.now() + delay, absl::UTCTimeZone())));
+  };
+  // Each with what its end and its plan may take.
+  EXPECT_THAT(h_.Explain(first), Contains(by(absl::Hours(1) + absl::Seconds(160))));
+  EXPECT_THAT(h_.Explain(second), Contains(by(absl::Hours(2) + absl::Seconds(350))));
+}
+
+TEST_F(QueueTest, StartThatNobodyKnows_IsNotTold) {
+  Run("runs", 4);
+  EXPECT_THAT(h_.Explain(Submit("waits", 4)), Not(Contains(HasSubstr("it starts by"))));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
