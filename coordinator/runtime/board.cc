@@ -19,6 +19,18 @@ size_t BytesOf(const JobEvent& event) {
   return sizeof(JobEvent) + event.type.size() + event.message.size();
 }
 
+JobGauges GaugesOf(const JobView& job) {
+  const StepReport& step = *job.last_step;
+  return {
+      .job = job.request->name,
+      .step = step.step,
+      .steps = job.request->steps,
+      .loss = step.loss,
+      .tokens_per_second = step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : 0,
+      .step_seconds = step.seconds,
+      .epoch = job.epoch.value};
+}
+
 // "job-7" or "7".
 std::optional<JobId> ParseJobId(absl::string_view text) {
   absl::ConsumePrefix(&text, "job-");
@@ -437,7 +449,15 @@ void Board::Unsubscribe(JobId job, const Subscription* subscription) {
 }
 
 void Board::Count(Gauges& gauges) const {
+  gauges.watch_pending_bytes = pending_bytes();
   MutexLock lock(&mu_);
+  for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
+    if (gauges.running.size() == kJobSeriesMax) break;
+    const JobViewPtr& job = it->second.job;
+    if (job == nullptr || job->phase != job::JobPhase::kRunning || !job->last_step.has_value())
+      continue;
+    gauges.running.push_back(GaugesOf(*job));
+  }
   gauges.jobs = phases_;
   for (const auto& [phase, count] : ended_->Count()) gauges.jobs[phase] += count;
   for (const auto& [name, entry] : nodes_) {

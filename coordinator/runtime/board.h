@@ -151,7 +151,7 @@ class Board {
   // Bytes of steps and events that subscriptions keep.
   int64_t pending_bytes() const { return *pending_bytes_; }
 
-  // Jobs, nodes and devices; the rest of `gauges` is left alone.
+  // Jobs, nodes, devices and what waits for watchers; the rest of `gauges` is left alone.
   void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
