@@ -231,6 +231,8 @@ void Board::Publish(const PublishStep& action) {
   {
     MutexLock lock(&mu_);
     subscriptions = jobs_[action.job].subscriptions;
+    curves_[action.job].Add(action.step);
+    if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
   }
   for (const auto& subscription : subscriptions) subscription->Add(action.step);
 }
@@ -404,10 +406,27 @@ absl::StatusOr<std::vector<IncidentPtr>> Board::Incidents(JobId job) const {
   return std::move(details.incidents);
 }
 
-std::vector<NodeView> Board::Nodes() const {
+std::vector<CurvePoint> Board::CurveOf(JobId job) const {
+  MutexLock lock(&mu_);
+  const auto found = curves_.find(job);
+  return found == curves_.end() ? std::vector<CurvePoint>() : found->second.points();
+}
+
+absl::StatusOr<std::shared_ptr<const EvaluationReport>> Board::Evaluation(JobId job) const {
+  {
+    MutexLock lock(&mu_);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) return found->second.evaluation;
+  }
+  ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), job));
+  return std::move(details.evaluation);
+}
+
+std::vector<NodeView> Board::Nodes(size_t count) const {
   MutexLock lock(&mu_);
   std::vector<NodeView> nodes;
   for (const auto& [name, entry] : nodes_) {
+    if (nodes.size() == count) break;
     if (entry.view == nullptr) continue;
     nodes.push_back(*entry.view);
     nodes.back().last_heartbeat = entry.last_heartbeat;
