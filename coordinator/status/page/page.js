@@ -11,7 +11,7 @@ function make(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) node.append(child);
   }
   return node;
@@ -41,7 +41,7 @@ function nodeItem(node) {
 function jobRow(job) {
   return [String(job.id), jobLink(job.id, job.name), make('span', {class: 'phase ' + job.phase}, job.phase),
     isNumber(job.step) ? number(job.step) + ' / ' + number(job.steps) : '–', number(job.loss, 4),
-    number(job.tokens_per_second, 0), number(job.devices), job.reason];
+    number(job.tokens_per_second, 0), job.devices > 0 ? number(job.devices) : '–', job.reason];
 }
 
 const kJobHeads = [{text: 'Id', number: true}, {text: 'Name'}, {text: 'Phase'}, {text: 'Step', number: true}, {text: 'Loss', number: true},
@@ -67,6 +67,9 @@ function showOverview(page) {
   ];
 }
 
+// Four digits say enough of a curve.
+const short = (value) => value.toLocaleString('en', {maximumSignificantDigits: 4});
+
 function chart(title, points) {
   const good = points.filter((point) => isNumber(point[1]));
   if (good.length < 2) return make('figure', {}, make('figcaption', {}, title + ': fewer than two steps are known'));
@@ -74,10 +77,10 @@ function chart(title, points) {
   const x0 = xs[0], x1 = xs[xs.length - 1], y0 = Math.min(...ys), y1 = Math.max(...ys);
   const x = (value) => 50 + 440 * (value - x0) / (x1 - x0);
   const y = (value) => y1 === y0 ? 90 : 165 - 150 * (value - y0) / (y1 - y0);
-  const label = title + ': from ' + number(ys[0], 4) + ' at step ' + x0 + ' to ' + number(ys[ys.length - 1], 4) + ' at step ' + x1;
+  const label = title + ': from ' + short(ys[0]) + ' at step ' + x0 + ' to ' + short(ys[ys.length - 1]) + ' at step ' + x1;
   return make('figure', {}, make('svg', {viewBox: '0 0 500 190', role: 'img', 'aria-label': label},
     make('polyline', {points: good.map((point) => x(point[0]).toFixed(1) + ',' + y(point[1]).toFixed(1)).join(' ')}),
-    make('text', {x: 4, y: 18}, number(y1, 3)), make('text', {x: 4, y: 168}, number(y0, 3)),
+    make('text', {x: 4, y: 18}, short(y1)), make('text', {x: 4, y: 168}, short(y0)),
     make('text', {x: 50, y: 185}, String(x0)), make('text', {x: 490, y: 185, 'text-anchor': 'end'}, String(x1))),
     make('figcaption', {}, label));
 }
