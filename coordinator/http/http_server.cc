@@ -9,24 +9,43 @@
 #include <algorithm>
 #include <cerrno>
 #include <list>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "coordinator/http/event_streams.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/net/waker.h"
+#include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-struct Response {
-  int code = 200;
-  absl::string_view reason = "OK";
-  absl::string_view type = "text/plain; charset=utf-8";
-  std::string body;
-};
+absl::string_view ReasonOf(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Error";
+  }
+}
 
 struct Connection {
   UniqueFd fd;
@@ -34,14 +53,49 @@ struct Connection {
   std::string request;
   std::string response;  // not empty: the request was answered
   size_t sent = 0;
+  uint64_t waiting = 0;  // for the page of this number; 0: for none
+  bool head = false;     // no body is wanted
 };
 
-std::string Encode(const Response& response, bool with_body) {
-  return absl::StrCat("HTTP/1.1 ", response.code, " ", response.reason,
+std::string Encode(const HttpResponse& response, bool with_body) {
+  return absl::StrCat("HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
                       "\r\nContent-Type: ", response.type,
-                      "\r\nContent-Length: ", response.body.size(), "\r\nConnection: close\r\n\r\n",
+                      "\r\nContent-Length: ", response.body.size(),
+                      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+                      response.policy.empty() ? "" : "Content-Security-Policy: ", response.policy,
+                      response.policy.empty() ? "" : "\r\n", "Connection: close\r\n\r\n",
                       with_body ? response.body : "");
 }
+
+// Pages that others have made, on their way to the server's thread. Shared with whoever makes them,
+// who may take longer than the server lives. Thread-safe.
+class Answers {
+ public:
+  struct Answer {
+    uint64_t number = 0;  // of the connection; 0: for the streams
+    std::string target;
+    HttpResponse response;
+  };
+  Answers() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  void Add(Answer answer) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    answers_.push_back(std::move(answer));
+    const uint64_t one = 1;
+    static_cast<void>(!write(fd_.get(), &one, sizeof(one)));
+  }
+  std::vector<Answer> TakeAll() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    uint64_t count = 0;
+    static_cast<void>(!read(fd_.get(), &count, sizeof(count)));
+    return std::exchange(answers_, {});
+  }
+  int fd() const { return fd_.get(); }  // readable while there are some
+
+ private:
+  const UniqueFd fd_;  // an eventfd
+  Mutex mu_;
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mu_);
+};
 
 class HttpServerImpl final : public HttpServer {
  public:
@@ -49,6 +103,7 @@ class HttpServerImpl final : public HttpServer {
       : options_(std::move(options)),
         listening_(std::move(listening)),
         stop_(eventfd(0, EFD_CLOEXEC)),
+        streams_(options_.streams, [this](const std::string& target) { Ask(0, target); }),
         thread_([this] { Run(); }) {}
 
   ~HttpServerImpl() override {
@@ -63,28 +118,52 @@ class HttpServerImpl final : public HttpServer {
   void Run() {
     pthread_setname_np(pthread_self(), "http");
     while (true) {
-      std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+      std::vector<pollfd> fds = {
+          {stop_.get(), POLLIN, 0}, {answers_->fd(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
       for (const Connection& connection : connections_) {
-        const short wanted = connection.response.empty() ? POLLIN : POLLOUT;
+        const short wanted = connection.waiting != 0       ? short{0}
+                             : connection.response.empty() ? short{POLLIN}
+                                                           : short{POLLOUT};
         fds.push_back({connection.fd.get(), wanted, 0});
       }
+      const size_t first_stream = fds.size();
+      streams_.AppendTo(fds);
       if (poll(fds.data(), fds.size(), Patience()) < 0 && errno != EINTR) return;
       if (fds[0].revents != 0) return;
-      size_t i = 2;
+      size_t i = 3;
       const SteadyTime now = SteadyNow();
       for (auto it = connections_.begin(); it != connections_.end(); ++i) {
         const bool open = fds[i].revents == 0 || Serve(*it);
         it = open && now < it->end ? std::next(it) : connections_.erase(it);
       }
-      if (fds[1].revents != 0) Accept();
+      for (Answers::Answer& answer : answers_->TakeAll()) Take(answer);
+      streams_.Serve(absl::MakeConstSpan(fds).subspan(first_stream));
+      if (fds[2].revents != 0) Accept();
     }
   }
 
-  // Milliseconds until the first connection is at its end.
+  // Milliseconds until the first connection is at its end, or the streams want to be served.
   int Patience() const {
-    if (connections_.empty()) return -1;
-    const absl::Duration left = -Since(connections_.front().end);
+    absl::Duration left = streams_.patience();
+    for (const Connection& connection : connections_) left = std::min(left, -Since(connection.end));
+    if (left == absl::InfiniteDuration()) return -1;
     return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left))) + 1;
+  }
+
+  // A page is there: for its connection, unless that is over, or for the streams.
+  void Take(Answers::Answer& answer) {
+    if (answer.number == 0) return streams_.Answer(answer.target, answer.response);
+    for (Connection& connection : connections_) {
+      if (connection.waiting != answer.number) continue;
+      connection.waiting = 0;
+      connection.response = Encode(answer.response, !connection.head);
+    }
+  }
+
+  void Ask(uint64_t number, const std::string& target) const {
+    options_.pages(target, [answers = answers_, number, target](HttpResponse response) {
+      answers->Add({number, target, std::move(response)});
+    });
   }
 
   void Accept() {
@@ -100,6 +179,7 @@ class HttpServerImpl final : public HttpServer {
 
   // False: the connection is to be closed.
   bool Serve(Connection& connection) {
+    if (connection.waiting != 0) return false;  // its reader is gone
     if (connection.response.empty() && !Receive(connection)) return false;
     return connection.response.empty() || Send(connection);
   }
@@ -110,11 +190,9 @@ class HttpServerImpl final : public HttpServer {
     if (n < 0) return errno == EAGAIN || errno == EINTR;
     if (n == 0) return false;
     connection.request.append(buffer, static_cast<size_t>(n));
-    if (connection.request.find("\r\n\r\n") != std::string::npos) {
-      connection.response = Answer(connection.request);
-    } else if (connection.request.size() > HttpOptions::kRequestBytesMax) {
-      connection.response =
-          Encode({.code = 431, .reason = "Request Header Fields Too Large"}, false);
+    if (connection.request.find("\r\n\r\n") != std::string::npos) return Answer(connection);
+    if (connection.request.size() > HttpOptions::kRequestBytesMax) {
+      connection.response = Encode({.code = 431}, false);
     }
     return true;
   }
@@ -130,37 +208,72 @@ class HttpServerImpl final : public HttpServer {
     return false;
   }
 
-  std::string Answer(absl::string_view request) const {
+  // Answers, or asks for the answer. False: the connection is over, or has become a stream.
+  bool Answer(Connection& connection) {
+    const absl::string_view request = connection.request;
     const std::vector<absl::string_view> words =
         absl::StrSplit(request.substr(0, request.find("\r\n")), ' ');
     if (words.size() != 3 || words[2].substr(0, 5) != "HTTP/") {
-      return Encode({.code = 400, .reason = "Bad Request", .body = "no HTTP request\n"}, true);
+      connection.response = Encode({.code = 400, .body = "no HTTP request\n"}, true);
+      return true;
     }
-    const bool head = words[0] == "HEAD";
-    if (words[0] != "GET" && !head) {
-      return Encode({.code = 405, .reason = "Method Not Allowed", .body = "GET and HEAD only\n"},
-                    true);
+    connection.head = words[0] == "HEAD";
+    if (words[0] != "GET" && !connection.head) {
+      connection.response = Encode({.code = 405, .body = "GET and HEAD only\n"}, true);
+      return true;
     }
-    return Encode(Page(words[1].substr(0, words[1].find('?'))), !head);
+    const std::string target(words[1]);
+    const std::string path = target.substr(0, target.find('?'));
+    if (std::optional<HttpResponse> probe = Probe(path); probe.has_value()) {
+      connection.response = Encode(*probe, !connection.head);
+    } else if (!options_.pages) {
+      connection.response = Encode({.code = 404, .body = "no such page\n"}, !connection.head);
+    } else if (path == "/api/stream" && !connection.head) {
+      return !BecomeStream(connection, target.substr(path.size()));
+    } else {
+      connection.waiting = ++last_number_;
+      connection.end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kPageLife);
+      Ask(connection.waiting, target);
+    }
+    return true;
   }
 
-  Response Page(absl::string_view path) const {
-    if (path == "/healthz") return {.body = "ok\n"};
-    if (path == "/metrics") {
-      return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = options_.metrics()};
+  // `query`: "?/api/overview". False: it is answered instead, for there may be no such stream.
+  bool BecomeStream(Connection& connection, const std::string& query) {
+    if (query.substr(0, 6) != "?/api/") {
+      connection.response =
+          Encode({.code = 400, .body = "/api/stream?PATH: PATH begins with /api/\n"}, true);
+      return false;
     }
-    if (path != "/readyz") return {.code = 404, .reason = "Not Found", .body = "no such page\n"};
+    if (streams_.full()) {
+      connection.response = Encode({.code = 503, .body = "too many streams are open\n"}, true);
+      return false;
+    }
+    streams_.Add(std::move(connection.fd), query.substr(1));
+    return true;
+  }
+
+  // Pages that answer whatever else is under way; nothing: it is none of them.
+  std::optional<HttpResponse> Probe(absl::string_view path) const {
+    if (path == "/healthz") return HttpResponse{.body = "ok\n"};
+    if (path == "/metrics") {
+      return HttpResponse{.type = "text/plain; version=0.0.4; charset=utf-8",
+                          .body = options_.metrics()};
+    }
+    if (path != "/readyz") return std::nullopt;
     const absl::Status ready = options_.ready();
-    if (ready.ok()) return {.body = "ok\n"};
-    return {.code = 503,
-            .reason = "Service Unavailable",
-            .body = absl::StrCat("not ready: ", ready.message(), "\n")};
+    if (ready.ok()) return HttpResponse{.body = "ok\n"};
+    return HttpResponse{.code = 503, .body = absl::StrCat("not ready: ", ready.message(), "\n")};
   }
 
   const HttpOptions options_;
   const UniqueFd listening_;
-  const UniqueFd stop_;                // an eventfd
-  std::list<Connection> connections_;  // of the thread, oldest first
+  const UniqueFd stop_;  // an eventfd
+  const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  // Of the thread:
+  std::list<Connection> connections_;  // oldest first
+  EventStreams streams_;
+  uint64_t last_number_ = 0;
   std::jthread thread_;
 };
 

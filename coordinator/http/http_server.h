@@ -1,9 +1,10 @@
-// coordinator/http/http_server.h: /metrics, /healthz (the process lives) and /readyz (it accepts
-// work).
+// coordinator/http/http_server.h: /metrics, /healthz (the process lives), /readyz (it accepts
+// work), and pages that are made elsewhere, also as streams of events.
 //
 // One thread serves all connections as they become readable and writable, so nobody who is slow
-// holds up another. A connection carries one request and is closed after kLife, whatever it does;
-// of more than kConnectionsMax the oldest is closed for the newest.
+// holds up another. A connection carries one request and is closed after kLife (kPageLife where
+// others make the page), whatever it does; of more than kConnectionsMax the oldest is closed for
+// the newest. Streams are counted by themselves (event_streams.h).
 #pragma once
 
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/http/http_response.h"
 
 namespace phalanx::coordinator {
 
@@ -19,12 +21,18 @@ struct HttpOptions {
   static constexpr size_t kConnectionsMax = 24;
   static constexpr size_t kRequestBytesMax = 16 << 10;
   static constexpr absl::Duration kLife = absl::Seconds(5);
+  static constexpr absl::Duration kPageLife = absl::Seconds(20);
 
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any free one
   // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
   std::function<absl::Status()> ready;
+  // Any other page, by its path with what stands behind a '?'; none: there are no others. Called on
+  // the server's thread; must not block, and calls `answer` once, on any thread.
+  std::function<void(const std::string& target, HttpAnswer answer)> pages;
+  // GET /api/stream?PATH: that page whenever it has changed.
+  StreamOptions streams;
 };
 
 // Thread-safe.
@@ -32,7 +40,7 @@ class HttpServer {
  public:
   // Errors: Unavailable if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
-  // Closes the connections and ends the thread.
+  // Closes the connections and ends the thread. Answers that come later go nowhere.
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
 };

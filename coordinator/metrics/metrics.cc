@@ -3,10 +3,14 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -23,6 +27,37 @@ const Histogram::BucketBoundaries kFastSeconds = {0.0005, 0.001, 0.0025, 0.005, 
                                                   0.05,   0.1,   0.25,   0.5,   1,    2.5};
 const Histogram::BucketBoundaries kSlowSeconds = {0.1, 0.5, 1,    5,     15,   60,
                                                   300, 900, 3600, 14400, 86400};
+
+const Histogram::BucketBoundaries kRecoverySeconds = {0.05, 0.1, 0.25, 0.5, 1,   2.5,
+                                                      5,    10,  30,   60,  300, 900};
+
+// One value a running job. Made anew at each scrape, so that what has ended leaves no series.
+prometheus::MetricFamily OfJobs(const Gauges& gauges, const char* name, const char* help,
+                                double (*value)(const JobGauges&)) {
+  prometheus::MetricFamily family{name, help, prometheus::MetricType::Gauge, {}};
+  for (const JobGauges& job : gauges.running) {
+    prometheus::ClientMetric& metric = family.metric.emplace_back();
+    metric.label.push_back({"job_name", job.job});
+    metric.gauge.value = value(job);
+  }
+  return family;
+}
+
+std::vector<prometheus::MetricFamily> FamiliesOfJobs(const Gauges& gauges) {
+  return {OfJobs(gauges, "phalanx_job_step", "Last step of a running job",
+                 [](const JobGauges& job) { return static_cast<double>(job.step); }),
+          OfJobs(gauges, "phalanx_job_steps", "Steps that a running job is to do",
+                 [](const JobGauges& job) { return static_cast<double>(job.steps); }),
+          OfJobs(gauges, "phalanx_job_loss", "Loss of the last step of a running job",
+                 [](const JobGauges& job) { return job.loss; }),
+          OfJobs(gauges, "phalanx_job_tokens_per_second",
+                 "Tokens of the last step of a running job over the time that it took",
+                 [](const JobGauges& job) { return job.tokens_per_second; }),
+          OfJobs(gauges, "phalanx_job_step_seconds", "Time of the last step of a running job",
+                 [](const JobGauges& job) { return job.step_seconds; }),
+          OfJobs(gauges, "phalanx_job_epoch", "Epoch of a running job",
+                 [](const JobGauges& job) { return static_cast<double>(job.epoch); })};
+}
 
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
@@ -47,6 +82,11 @@ struct Metrics::Series {
                                  .Help("Events that wait for the driver thread")
                                  .Register(registry)
                                  .Add({});
+  prometheus::Gauge& watch_pending = BuildGauge()
+                                         .Name("phalanx_watch_pending_bytes")
+                                         .Help("Steps and events that wait for slow watchers")
+                                         .Register(registry)
+                                         .Add({});
   prometheus::Gauge& serving = BuildGauge()
                                    .Name("phalanx_serving")
                                    .Help("1 while the coordinator accepts work")
@@ -103,6 +143,31 @@ struct Metrics::Series {
                                    .Help("Optimizer steps reported")
                                    .Register(registry)
                                    .Add({});
+  prometheus::Counter& tokens = BuildCounter()
+                                    .Name("phalanx_tokens_total")
+                                    .Help("Tokens of the steps reported")
+                                    .Register(registry)
+                                    .Add({});
+  prometheus::Counter& step_seconds = BuildCounter()
+                                          .Name("phalanx_step_seconds_total")
+                                          .Help("Time of the steps reported")
+                                          .Register(registry)
+                                          .Add({});
+  prometheus::Family<prometheus::Counter>& incidents =
+      BuildCounter()
+          .Name("phalanx_incidents_total")
+          .Help("Losses and returns of ranks of jobs that train, by kind and cause")
+          .Register(registry);
+  prometheus::Family<prometheus::Histogram>& recovery_seconds =
+      BuildHistogram()
+          .Name("phalanx_recovery_seconds")
+          .Help("From the first evidence of an incident until a phase of it ended")
+          .Register(registry);
+  prometheus::Counter& steps_redone = BuildCounter()
+                                          .Name("phalanx_steps_redone_total")
+                                          .Help("Steps that incidents made jobs do again")
+                                          .Register(registry)
+                                          .Add({});
   prometheus::Counter& damaged =
       BuildCounter()
           .Name("phalanx_store_damaged_entries_total")
@@ -149,7 +214,22 @@ void Metrics::JobEnded(job::JobPhase phase, std::optional<job::FailureKind> caus
   series_->ended.Add({{"phase", PhaseLabel(phase)}, {"cause", label}}).Increment();
 }
 
-void Metrics::Step() { series_->steps.Increment(); }
+void Metrics::Step(int64_t tokens, double seconds) {
+  series_->steps.Increment();
+  // Counters only grow, and what ranks report is theirs.
+  if (tokens > 0) series_->tokens.Increment(static_cast<double>(tokens));
+  if (std::isfinite(seconds) && seconds > 0) series_->step_seconds.Increment(seconds);
+}
+void Metrics::IncidentBegun(absl::string_view kind, absl::string_view cause) {
+  series_->incidents.Add({{"kind", std::string(kind)}, {"cause", std::string(cause)}}).Increment();
+}
+void Metrics::IncidentPhase(absl::string_view phase, absl::Duration until_end) {
+  series_->recovery_seconds.Add({{"phase", std::string(phase)}}, kRecoverySeconds)
+      .Observe(absl::ToDoubleSeconds(until_end));
+}
+void Metrics::StepsRedone(int64_t steps) {
+  if (steps > 0) series_->steps_redone.Increment(static_cast<double>(steps));
+}
 void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
 void Metrics::DamagedEntry() { series_->damaged.Increment(); }
 void Metrics::Planned(absl::Duration duration) {
@@ -174,7 +254,13 @@ std::string Metrics::Text(const Gauges& gauges) {
   series_->watchers.Set(static_cast<double>(gauges.watchers));
   series_->inbox.Set(static_cast<double>(gauges.inbox));
   series_->serving.Set(gauges.serving ? 1 : 0);
-  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+  series_->watch_pending.Set(static_cast<double>(gauges.watch_pending_bytes));
+  std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
+  if (!gauges.running.empty()) {
+    for (prometheus::MetricFamily& family : FamiliesOfJobs(gauges))
+      families.push_back(std::move(family));
+  }
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace phalanx::coordinator

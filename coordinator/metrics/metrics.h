@@ -1,6 +1,6 @@
-// coordinator/metrics/metrics.h: what Prometheus reads of a coordinator. docs/operations.md lists
-// the names. Labels are bounded: phases, states, methods, codes, known causes; never a job or a
-// rank.
+// coordinator/metrics/metrics.h: what Prometheus reads of a coordinator. docs/sight.md lists
+// the names. Labels are bounded: phases, states, methods, codes, known causes, and the jobs that
+// run, at most kJobSeriesMax of them; never a rank.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +18,19 @@
 
 namespace phalanx::coordinator {
 
+// Running jobs that have series of their own, the newest; the others are in the sums alone.
+inline constexpr size_t kJobSeriesMax = 256;
+
+// Of a running job: its last step.
+struct JobGauges {
+  std::string job;  // its name, unique among jobs that have not ended
+  int64_t step = 0, steps = 0;
+  double loss = 0;
+  double tokens_per_second = 0;  // 0: not known
+  double step_seconds = 0;
+  int64_t epoch = 0;
+};
+
 // State at the moment of a scrape.
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
@@ -24,7 +38,9 @@ struct Gauges {
   int64_t devices_free = 0, devices_used = 0;
   int64_t sessions = 0, watchers = 0;
   int64_t inbox = 0;
+  int64_t watch_pending_bytes = 0;
   bool serving = false;
+  std::vector<JobGauges> running;  // at most kJobSeriesMax
 };
 
 // Thread-safe.
@@ -38,7 +54,13 @@ class Metrics {
   void JobStarted(absl::Duration queued);
   void JobRunning(absl::Duration starting);
   void JobEnded(job::JobPhase phase, std::optional<job::FailureKind> cause);
-  void Step();
+  // Tokens: of the step; `seconds`: that it took.
+  void Step(int64_t tokens, double seconds);
+  // An incident of a job has begun. `kind`: "loss" or "return"; `cause`: of a loss, else "".
+  void IncidentBegun(absl::string_view kind, absl::string_view cause);
+  // A phase of an incident that is over: from its first evidence until the phase ended.
+  void IncidentPhase(absl::string_view phase, absl::Duration until_end);
+  void StepsRedone(int64_t steps);
   void Heartbeat();
   void Planned(absl::Duration duration);
   void DamagedEntry();

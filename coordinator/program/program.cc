@@ -23,6 +23,7 @@
 #include "coordinator/http/http_server.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/status/status_page.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 #include "core/base/host_port.h"
@@ -176,11 +177,16 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(OptionsOf(flags, settings, std::move(plan)), *std::move(backend));
   if (!server.ok()) return Explain(flags, server.status());
+  auto page = std::make_unique<StatusPage>((*server)->board());
   ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
                    HttpServer::Start({.host = settings.http.host,
                                       .port = settings.http.port,
                                       .metrics = [&server] { return (*server)->MetricsText(); },
-                                      .ready = [&server] { return (*server)->ready(); }}));
+                                      .ready = [&server] { return (*server)->ready(); },
+                                      .pages =
+                                          [&page](const std::string& target, HttpAnswer answer) {
+                                            page->Serve(target, std::move(answer));
+                                          }}));
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*server)->port(), "\",\"http\":\"",
                    settings.http.host, ":", http->port(), "\"}");
@@ -195,6 +201,7 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
   spdlog::info("stopping reason=\"{}\"", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends at once
   http.reset();
+  page.reset();  // before the board that it reads
   (*server)->Shutdown(settings.grace);
   server->reset();
   spdlog::info("stopped");
@@ -208,7 +215,8 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   app.add_option("--listen", flags.listen, "HOST:PORT for gRPC; port 0: any free one")
       ->capture_default_str();
-  app.add_option("--http", flags.http, "HOST:PORT for /metrics, /healthz and /readyz")
+  app.add_option("--http", flags.http,
+                 "HOST:PORT for the status page, /metrics, /healthz and /readyz")
       ->capture_default_str();
   app.add_option("--store", flags.store, "folder of the journal; made if it is not there")
       ->required();

@@ -96,6 +96,7 @@ class ServerImpl final : public Server {
     board_.Count(gauges);
     return metrics_.Text(gauges);
   }
+  const Board& board() const override { return board_; }
   void CountDamagedEntry() override { metrics_.DamagedEntry(); }
 
  private:

@@ -11,6 +11,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
 #include "coordinator/rpc/session_registry.h"
+#include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
 #include "core/base/time.h"
@@ -54,6 +55,8 @@ class Server {
   // OK: accepting work. Not after Shutdown has begun, nor while the store fails.
   virtual absl::Status ready() const = 0;
   virtual std::string MetricsText() const = 0;
+  // What the coordinator has told. Of the server.
+  virtual const Board& board() const = 0;
   // For the metrics: an entry of an ended job was found damaged.
   virtual void CountDamagedEntry() = 0;
 };

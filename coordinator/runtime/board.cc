@@ -19,6 +19,18 @@ size_t BytesOf(const JobEvent& event) {
   return sizeof(JobEvent) + event.type.size() + event.message.size();
 }
 
+JobGauges GaugesOf(const JobView& job) {
+  const StepReport& step = *job.last_step;
+  return {
+      .job = job.request->name,
+      .step = step.step,
+      .steps = job.request->steps,
+      .loss = step.loss,
+      .tokens_per_second = step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : 0,
+      .step_seconds = step.seconds,
+      .epoch = job.epoch.value};
+}
+
 // "job-7" or "7".
 std::optional<JobId> ParseJobId(absl::string_view text) {
   absl::ConsumePrefix(&text, "job-");
@@ -219,6 +231,8 @@ void Board::Publish(const PublishStep& action) {
   {
     MutexLock lock(&mu_);
     subscriptions = jobs_[action.job].subscriptions;
+    curves_[action.job].Add(action.step);
+    if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
   }
   for (const auto& subscription : subscriptions) subscription->Add(action.step);
 }
@@ -392,10 +406,27 @@ absl::StatusOr<std::vector<IncidentPtr>> Board::Incidents(JobId job) const {
   return std::move(details.incidents);
 }
 
-std::vector<NodeView> Board::Nodes() const {
+std::vector<CurvePoint> Board::CurveOf(JobId job) const {
+  MutexLock lock(&mu_);
+  const auto found = curves_.find(job);
+  return found == curves_.end() ? std::vector<CurvePoint>() : found->second.points();
+}
+
+absl::StatusOr<std::shared_ptr<const EvaluationReport>> Board::Evaluation(JobId job) const {
+  {
+    MutexLock lock(&mu_);
+    const auto found = jobs_.find(job);
+    if (found != jobs_.end()) return found->second.evaluation;
+  }
+  ASSIGN_OR_RETURN(EndedDetails details, DetailsOf(*ended(), job));
+  return std::move(details.evaluation);
+}
+
+std::vector<NodeView> Board::Nodes(size_t count) const {
   MutexLock lock(&mu_);
   std::vector<NodeView> nodes;
   for (const auto& [name, entry] : nodes_) {
+    if (nodes.size() == count) break;
     if (entry.view == nullptr) continue;
     nodes.push_back(*entry.view);
     nodes.back().last_heartbeat = entry.last_heartbeat;
@@ -437,7 +468,15 @@ void Board::Unsubscribe(JobId job, const Subscription* subscription) {
 }
 
 void Board::Count(Gauges& gauges) const {
+  gauges.watch_pending_bytes = pending_bytes();
   MutexLock lock(&mu_);
+  for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
+    if (gauges.running.size() == kJobSeriesMax) break;
+    const JobViewPtr& job = it->second.job;
+    if (job == nullptr || job->phase != job::JobPhase::kRunning || !job->last_step.has_value())
+      continue;
+    gauges.running.push_back(GaugesOf(*job));
+  }
   gauges.jobs = phases_;
   for (const auto& [phase, count] : ended_->Count()) gauges.jobs[phase] += count;
   for (const auto& [name, entry] : nodes_) {

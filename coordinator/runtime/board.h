@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/runtime/curve.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 
@@ -33,6 +34,8 @@ inline constexpr size_t kPendingEventsMax = 1024;
 inline constexpr size_t kPendingEventBytesMax = 256 << 10;
 // Of all subscriptions together; past it each that gets more keeps one step and one event.
 inline constexpr int64_t kPendingBytesMax = 64 << 20;
+// Jobs whose curves the board keeps, those with the largest numbers.
+inline constexpr size_t kCurvesMax = 1024;
 // Events that the board keeps of one job that has not ended; the oldest are dropped. (The store
 // keeps all, and shows them once the job has ended.)
 inline constexpr size_t kEventsMax = 4096;
@@ -141,7 +144,14 @@ class Board {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Oldest first, at most kIncidentsMax.
   absl::StatusOr<std::vector<IncidentPtr>> Incidents(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<NodeView> Nodes() const ABSL_LOCKS_EXCLUDED(mu_);
+  // By name, at most `count`.
+  std::vector<NodeView> Nodes(size_t count = SIZE_MAX) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of the steps that this coordinator was told of; empty for a job whose curve is not kept any
+  // more (kCurvesMax).
+  std::vector<CurvePoint> CurveOf(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Null: the job has not evaluated itself.
+  absl::StatusOr<std::shared_ptr<const EvaluationReport>> Evaluation(JobId job) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // The subscription starts with the job as it is now, and its evaluation if there is one.
   // Errors: as FindWhole.
@@ -151,7 +161,7 @@ class Board {
   // Bytes of steps and events that subscriptions keep.
   int64_t pending_bytes() const { return *pending_bytes_; }
 
-  // Jobs, nodes and devices; the rest of `gauges` is left alone.
+  // Jobs, nodes, devices and what waits for watchers; the rest of `gauges` is left alone.
   void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -181,6 +191,7 @@ class Board {
   mutable Mutex mu_;
   std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<JobId, Curve> curves_ ABSL_GUARDED_BY(mu_);  // also of jobs that have ended
   std::set<std::pair<size_t, JobId>> event_bytes_ ABSL_GUARDED_BY(mu_);  // of jobs with events
   size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
+#include "coordinator/machine/incident.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
@@ -70,7 +71,9 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   FillLayouts(records);
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};
+  driver->recovering_ = true;
   driver->Carry(std::move(actions));
+  driver->recovering_ = false;
   driver->thread_ = std::jthread([self = driver.get()] { self->Run(); });
   return driver;
 }
@@ -316,6 +319,7 @@ void Driver::Run() {
       if (const auto* archived = std::get_if<JobArchived>(&entry.event)) {
         board_.Forget(archived->job);
         step_records_.erase(archived->job);
+        counted_incidents_.erase(archived->job);
       }
       if (entry.done) entry.done();
     }
@@ -375,7 +379,11 @@ void Driver::Carry(Action& action) {
             board_.Publish(a);
           },
           [&](PublishStep& a) {
-            metrics_.Step();
+            metrics_.Step(a.step.tokens, a.step.seconds);
+            board_.Publish(a);
+          },
+          [&](PublishIncident& a) {
+            CountIncident(a.job, *a.incident);
             board_.Publish(a);
           },
           [&](PublishHeartbeat& a) {
@@ -390,6 +398,28 @@ void Driver::Carry(Action& action) {
           [&](auto& a) { board_.Publish(a); },
       },
       action);
+}
+
+void Driver::CountIncident(JobId job, const Incident& incident) {
+  IncidentsCounted& counted = counted_incidents_[job];
+  const bool begun = incident.number > counted.begun;
+  const bool closed = incident.IsClosed() && incident.number > counted.closed;
+  counted.begun = std::max(counted.begun, incident.number);
+  if (closed) counted.closed = incident.number;
+  if (recovering_) return;  // counted by the coordinator that saw it happen
+  if (begun) {
+    const bool loss = incident.kind == Incident::Kind::kLoss;
+    metrics_.IncidentBegun(ToString(incident.kind),
+                           loss ? job::ToString(incident.cause.kind) : absl::string_view());
+  }
+  if (!closed) return;
+  metrics_.StepsRedone(incident.steps_redone);
+  for (size_t i = 0; i < Incident::kPhases; ++i) {
+    const Incident::Span& span = incident.phases[i];
+    if (!span.end.has_value()) continue;
+    metrics_.IncidentPhase(ToString(static_cast<Incident::Phase>(i)),
+                           absl::Microseconds(*span.end));
+  }
 }
 
 void Driver::CountPhase(const JobView& job) {

@@ -136,6 +136,7 @@ class Driver {
   void Carry(std::vector<Action> actions);
   void Carry(Action& action);
   void CountPhase(const JobView& job);
+  void CountIncident(JobId job, const Incident& incident);
   // Registers the callback and posts the event that `make` builds from its token, or refuses.
   template <typename Make>
   void Request(Callback callback, int64_t bytes, Make make);
@@ -155,6 +156,12 @@ class Driver {
   std::shared_ptr<EndedJobs> ended_;
   StallWatch watch_;
   std::map<JobId, job::JobPhase> counted_phases_;
+  // Of a job: the last incident that was counted when it began, and when it closed.
+  struct IncidentsCounted {
+    int64_t begun = 0, closed = 0;
+  };
+  std::map<JobId, IncidentsCounted> counted_incidents_;
+  bool recovering_ = false;                 // what is published was seen by a coordinator before
   std::map<JobId, uint64_t> step_records_;  // the last StepReached of each job
 
   Waker waker_;  // of thread_

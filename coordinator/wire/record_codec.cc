@@ -268,7 +268,7 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = EndWished{.failure = job::FailureKindOf(from.end_wished().failure()),
                               .node = from.end_wished().node(),
                               .queues = from.end_wished().queues(),
-                               .lost = wire::RanksOf(from.end_wished().lost()),
+                              .lost = wire::RanksOf(from.end_wished().lost()),
                               .suspends = from.end_wished().suspends(),
                               .preempted_by = JobId{from.end_wished().preempted_by()}};
       return record;

@@ -1,0 +1,30 @@
+// coordinator/status/status_json.h: what the status page shows, as JSON. Times are seconds since
+// 1970.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/machine/incident.h"
+#include "coordinator/runtime/board.h"
+
+namespace phalanx::coordinator {
+
+struct Overview {
+  Gauges counts;
+  std::vector<NodeView> nodes;   // the first of them
+  std::vector<JobViewPtr> jobs;  // newest first
+};
+std::string OverviewJson(const Overview& overview);
+
+struct JobPage {
+  JobViewPtr job;
+  std::vector<CurvePoint> curve;
+  std::vector<IncidentPtr> incidents;
+  std::vector<JobEvent> events;
+  std::shared_ptr<const EvaluationReport> evaluation;  // null: none
+};
+std::string JobJson(const JobPage& page);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""The alerts and the dashboard of deploy/monitoring use metrics that the coordinator exports, and
+docs/sight.md lists every one of them.
+
+monitoring.py SOURCE_ROOT
+"""
+import json
+import pathlib
+import re
+import sys
+
+NAME = re.compile(r"\bphalanx_[a-z_]+\b")
+DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*)"(phalanx_[a-z_]+)"')
+
+
+def exported(root):
+    """Names of samples, and of families."""
+    text = (root / "coordinator/metrics/metrics.cc").read_text(encoding="utf-8")
+    families = {match[3]: match[2] or "Gauge" for match in DECLARED.finditer(text)}
+    samples = set()
+    for name, kind in families.items():
+        samples |= {name + suffix for suffix in ("_bucket", "_sum", "_count")} if kind == "Histogram" else {name}
+    return samples, set(families)
+
+
+def names_in(text):
+    # A quoted word is the value of a label.
+    return set(NAME.findall(re.sub(r'"[^"]*"', "", text)))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    folder = root / "deploy/monitoring"
+    samples, families = exported(root)
+    errors = [] if len(families) > 20 else ["coordinator/metrics/metrics.cc: its metrics are not found any more"]
+
+    rules = (folder / "phalanx.rules.yaml").read_text(encoding="utf-8")
+    expressions = re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE)
+    alerts = re.findall(r"^ +- alert: (\w+)$", rules, re.MULTILINE)
+    if len(alerts) == 0 or len(alerts) != len(expressions):
+        errors.append("phalanx.rules.yaml: not one line of expr to an alert")
+    dashboard = json.loads((folder / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [re.sub(r"label_values\((\w+),.*", r"\1", variable["query"]["query"])
+                for variable in dashboard["templating"]["list"] if isinstance(variable["query"], dict)]
+    for where, texts in (("phalanx.rules.yaml", expressions), ("grafana-dashboard.json", queries)):
+        used = set().union(*map(names_in, texts))
+        if not used:
+            errors.append(f"{where}: uses no metric")
+        errors += [f"{where}: no program exports {name}" for name in sorted(used - samples)]
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    if len(ids) != len(set(ids)):
+        errors.append("grafana-dashboard.json: two panels have one id")
+
+    tests = (folder / "phalanx.rules.test.yaml").read_text(encoding="utf-8")
+    errors += [f"phalanx.rules.test.yaml: {alert} is not tried" for alert in alerts
+               if len(re.findall(rf"alertname: {alert}\b", tests)) < 2]
+
+    page = (root / "docs/sight.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(phalanx_[a-z_]+)", page, re.MULTILINE))
+    errors += [f"docs/sight.md: does not list {name}" for name in sorted(families - told)]
+    errors += [f"docs/sight.md: no program exports {name}" for name in sorted(told - families)]
+
+    print("\n".join(errors) or f"{len(families)} metrics, {len(alerts)} alerts, {len(queries)} queries")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+// The status page and what is behind it, as a browser gets it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/http/http_server.h"
+#include "coordinator/status/status_page.h"
+#include "nlohmann/json.hpp"
+#include "tests/rpc/fixture.h"
+#include "tests/rpc/plain_http.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
+
+// Reads events as a browser does.
+class EventReader {
+ public:
+  EventReader(int port, const std::string& path) : fd_(Connect(port)) {
+    const std::string request = absl::StrCat("GET /api/stream?", path, " HTTP/1.1\r\n\r\n");
+    send(fd_, request.data(), request.size(), MSG_NOSIGNAL);
+    head_ = Until("\r\n\r\n");
+    if (absl::StrContains(head_, "200 OK")) Until("\n\n");  // retry
+  }
+  ~EventReader() { close(fd_); }
+  const std::string& head() const { return head_; }
+  // The data of the next event of that type; "" at the end.
+  std::string Next(const std::string& type) {
+    std::string event = Until("\n\n");
+    const std::string begin = absl::StrCat("event: ", type, "\n");
+    if (!absl::StartsWith(event, begin)) return "";
+    std::string data;
+    for (absl::string_view line : absl::StrSplit(event.substr(begin.size()), '\n')) {
+      if (absl::ConsumePrefix(&line, "data: ")) absl::StrAppend(&data, line, "\n");
+    }
+    return data;
+  }
+  bool AtEnd() {
+    char byte;
+    return buffer_.empty() && recv(fd_, &byte, 1, 0) == 0;
+  }
+
+ private:
+  std::string Until(const std::string& end) {
+    char bytes[4096];
+    size_t at = 0;
+    while ((at = buffer_.find(end)) == std::string::npos) {
+      const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
+      if (n <= 0) return "";
+      buffer_.append(bytes, static_cast<size_t>(n));
+    }
+    const std::string text = buffer_.substr(0, at);
+    buffer_.erase(0, at + end.size());
+    return text;
+  }
+
+  const int fd_;
+  std::string buffer_, head_;
+};
+
+class StatusTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    RpcTest::SetUp();
+    Serve({.interval = absl::Milliseconds(10)});
+  }
+  void TearDown() override {
+    http_.reset();
+    page_.reset();
+    RpcTest::TearDown();
+  }
+  void Serve(StreamOptions streams) {
+    http_.reset();
+    page_ = std::make_unique<StatusPage>(server_->board());
+    auto http = HttpServer::Start(
+        {.metrics = [] { return std::string(); },
+         .ready = [] { return absl::OkStatus(); },
+         .pages = [this](const std::string& target,
+                         HttpAnswer answer) { page_->Serve(target, std::move(answer)); },
+         .streams = streams});
+    ASSERT_TRUE(http.ok()) << http.status();
+    http_ = *std::move(http);
+  }
+  int port() const { return http_->port(); }
+  std::string Fetch(const std::string& path) { return coordinator::Get(port(), path); }
+  nlohmann::json Json(const std::string& path) {
+    const std::string answer = Fetch(path);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: application/json"));
+    return nlohmann::json::parse(BodyOf(answer));
+  }
+  void Step(FakeWorker& worker, const v1::Assign& assign, int64_t number, double loss) {
+    v1::OpenSessionRequest request;
+    v1::StepReport* report = worker.Report(request, assign, 0)->mutable_step();
+    report->set_step(number);
+    report->set_epoch(assign.epoch());
+    report->set_loss(loss);
+    report->set_tokens(512);
+    report->set_seconds(0.5);
+    worker.Write(request);
+  }
+
+  std::unique_ptr<StatusPage> page_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+TEST_F(StatusTest, Page_BringsAllThatItNeeds_AndAllowsNothingElse) {
+  const std::string page = Fetch("/");
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/html"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'self';"));
+  EXPECT_THAT(page, HasSubstr("X-Content-Type-Options: nosniff"));
+  EXPECT_THAT(page, HasSubstr("<script src=\"/page.js\" defer></script>"));
+  EXPECT_THAT(page, HasSubstr("href=\"/page.css\""));
+  EXPECT_THAT(Fetch("/page.css"), HasSubstr("text/css"));
+  const std::string script = Fetch("/page.js");
+  EXPECT_THAT(script, HasSubstr("text/javascript"));
+  for (const char* markup : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
+    EXPECT_THAT(script, Not(HasSubstr(markup)));
+  }
+  for (const std::string& text : {page, script, Fetch("/page.css")}) {
+    EXPECT_THAT(text, Not(HasSubstr("https://")));
+  }
+}
+
+TEST_F(StatusTest, Overview_HasNodesJobsAndTheQueue) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  MustSubmit(JobText("waits"));
+  const nlohmann::json page = Json("/api/overview");
+  ASSERT_EQ(page["nodes"].size(), 1u);
+  EXPECT_EQ(page["nodes"][0]["name"], "n");
+  EXPECT_EQ(page["nodes"][0]["state"], "ready");
+  EXPECT_EQ(page["nodes"][0]["device_jobs"], nlohmann::json({assign.job()}));
+  EXPECT_EQ(page["devices_used"], 1);
+  ASSERT_EQ(page["jobs"].size(), 2u);
+  EXPECT_EQ(page["jobs"][0]["name"], "waits");
+  EXPECT_EQ(page["jobs"][0]["phase"], "Queued");
+  EXPECT_EQ(page["jobs"][1]["phase"], "Starting");
+}
+
+TEST_F(StatusTest, Job_HasItsCurveEventsAndPicture_AndEndedOnesToo) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  Step(worker, assign, 1, 3.5);
+  Step(worker, assign, 2, 3.25);
+  worker.Succeed(assign, 0);
+  WaitFor("a", v1::JOB_PHASE_SUCCEEDED);
+  const nlohmann::json page = Json("/api/jobs/1");
+  EXPECT_EQ(page["name"], "a");
+  EXPECT_EQ(page["phase"], "Succeeded");
+  EXPECT_EQ(page["steps"], 10);
+  ASSERT_EQ(page["curve"].size(), 2u);
+  EXPECT_EQ(page["curve"][0], nlohmann::json({1, 3.5, 1024}));
+  EXPECT_EQ(page["curve"][1][1], 3.25);
+  EXPECT_EQ(page["incidents"].size(), 0u);
+  EXPECT_EQ(page["events"].back()["type"], "Succeeded");
+  const std::string picture = Fetch("/api/jobs/1/timeline.svg");
+  EXPECT_THAT(picture, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: image/svg+xml"));
+  EXPECT_THAT(BodyOf(picture), StartsWith("<svg"));
+  EXPECT_EQ(BodyOf(Fetch("/api/jobs/1/timeline.svg?again")), BodyOf(picture));
+}
+
+TEST_F(StatusTest, WhatAUserWrites_IsTextAndNothingElse) {
+  std::string text = JobText("a");
+  text.replace(text.find("steps: 10"), 9, "steps: 10\n  output: \"</script><img src=x>\\\"\\n\"");
+  MustSubmit(text);
+  const std::string answer = Fetch("/api/jobs/1");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/json"));
+  EXPECT_THAT(answer, HasSubstr("X-Content-Type-Options: nosniff"));
+  EXPECT_EQ(nlohmann::json::parse(BodyOf(answer))["output"], "/tmp/</script><img src=x>\"\n");
+  EXPECT_THAT(Fetch("/api/jobs/<script>"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Fetch("/api/jobs/<script>"), HasSubstr("Content-Type: text/plain"));
+  EXPECT_THAT(Fetch("/api/jobs/<script>"), Not(HasSubstr("<script>")));
+}
+
+TEST_F(StatusTest, WhatIsNotThere_IsNotFound) {
+  MustSubmit(JobText("a"));
+  for (const char* path : {"/api/jobs/2", "/api/jobs/2/timeline.svg", "/api/jobs/1/timeline.svg",
+                           "/api/jobs/1/incidents/1.svg", "/api/jobs/", "/api/jobs/1/x",
+                           "/api/jobs/99999999999999999999", "/index.html", "/../page.css"}) {
+    EXPECT_THAT(Fetch(path), StartsWith("HTTP/1.1 404 Not Found")) << path;
+  }
+}
+
+TEST_F(StatusTest, Stream_TellsOfEachChange_AndEndsWithThePage) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  EventReader overview(port(), "/api/overview");
+  EXPECT_THAT(overview.head(), HasSubstr("Content-Type: text/event-stream"));
+  EXPECT_EQ(nlohmann::json::parse(overview.Next("page"))["jobs"].size(), 0u);
+  MustSubmit(JobText("a"));
+  while (nlohmann::json::parse(overview.Next("page"))["jobs"].empty()) continue;
+  EventReader job(port(), "/api/jobs/1");
+  EXPECT_EQ(nlohmann::json::parse(job.Next("page"))["name"], "a");
+  EventReader nobody(port(), "/api/jobs/2");
+  EXPECT_EQ(nobody.Next("gone"), "gone\n");
+  EXPECT_TRUE(nobody.AtEnd());
+}
+
+TEST_F(StatusTest, Streams_AreBounded_AndProbesDoNotWaitForThem) {
+  Serve({.streams_max = 2, .interval = absl::Milliseconds(10)});
+  {
+    EventReader first(port(), "/api/overview"), second(port(), "/api/overview");
+    EXPECT_NE(first.Next("page"), "");
+    EXPECT_NE(second.Next("page"), "");
+    EXPECT_THAT(EventReader(port(), "/api/overview").head(), HasSubstr("503 Service Unavailable"));
+    EXPECT_THAT(EventReader(port(), "http://elsewhere/").head(), HasSubstr("400 Bad Request"));
+    EXPECT_THAT(Fetch("/healthz"), HasSubstr("200 OK"));
+    EXPECT_THAT(Fetch("/api/overview"), HasSubstr("200 OK"));
+  }
+  // Readers who are gone have made room.
+  while (EventReader(port(), "/api/overview").head().find("200 OK") == std::string::npos) continue;
+}
+
+TEST_F(StatusTest, Stream_EndsAfterItsLife) {
+  Serve({.interval = absl::Milliseconds(10), .life = absl::Milliseconds(100)});
+  EventReader reader(port(), "/api/overview");
+  EXPECT_NE(reader.Next("page"), "");
+  EXPECT_TRUE(reader.AtEnd());
+}
+
+// Pages of a megabyte, each another one.
+TEST(HttpStreamTest, SlowReader_IsDropped_AndHoldsUpNobody) {
+  int made = 0;  // on the server's thread alone
+  auto http =
+      HttpServer::Start({.metrics = [] { return std::string(); },
+                         .ready = [] { return absl::OkStatus(); },
+                         .pages =
+                             [&made](const std::string&, const HttpAnswer& answer) {
+                               answer({.body = absl::StrCat(++made, std::string(1 << 20, 'x'))});
+                             },
+                         .streams = {.streams_max = 1,
+                                     .interval = absl::Milliseconds(10),
+                                     .slow_max = absl::Milliseconds(200)}});
+  ASSERT_TRUE(http.ok()) << http.status();
+  const int port = (*http)->port();
+  const int slow = Connect(port);
+  const std::string request = "GET /api/stream?/api/big HTTP/1.1\r\n\r\n";
+  send(slow, request.data(), request.size(), MSG_NOSIGNAL);
+  char byte;
+  ASSERT_EQ(recv(slow, &byte, 1, 0), 1);  // it is a stream, and reads no further
+  EXPECT_THAT(Get(port, "/healthz"), HasSubstr("200 OK"));
+  std::string next;
+  do {
+    EventReader reader(port, "/api/big");
+    if (absl::StrContains(reader.head(), "200 OK")) next = reader.Next("page");
+  } while (next.empty());
+  EXPECT_GT(next.size(), size_t{1} << 20);
+  close(slow);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
