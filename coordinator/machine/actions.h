@@ -75,6 +75,7 @@ struct PrepareStandby {
   std::string set;  // its name
   Shared<plan::Layout> layout;
   std::string plan_digest;
+  int64_t attempt = 0;  // another one each time that the set is asked for
 };
 // In whose layout copies of state lie that an epoch begins with.
 struct CopiesSource {

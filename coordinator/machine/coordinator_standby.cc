@@ -171,7 +171,9 @@ void Coordinator::OnStandbyPlanned(const PlanComputed& event) {
                                           .epoch = job->state.epoch,
                                           .set = name,
                                           .layout = layout,
-                                          .plan_digest = event.plan->digest}});
+                                          .plan_digest = event.plan->digest,
+                                          // A coordinator before this one asked earlier.
+                                          .attempt = absl::ToUnixMicros(now_)}});
   }
 }
 

@@ -81,6 +81,7 @@ class CommandEncoder {
     to->set_set(command.set);
     wire::ToProto(*command.layout, to->mutable_layout());
     to->set_plan_digest(command.plan_digest);
+    to->set_attempt(command.attempt);
   }
   void operator()(const BeginEpoch& command) {
     v1::BeginEpoch* to = out_.mutable_begin_epoch();

@@ -30,7 +30,7 @@ bool HasFrozen(train::TrainingState& state) {
 // Of the plan's layout, with what does not train; the rest is to be filled.
 absl::StatusOr<std::unique_ptr<train::TrainingState>> StateToFill(
     const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-    const train::BufferOptions& options) {
+    const train::BufferOptions& options, const std::stop_token& stop) {
   ASSIGN_OR_RETURN(auto state, train::TrainingState::CreateEmpty(plan, rank, options));
   if (!HasFrozen(*state)) return state;
   if (checkpoint.empty()) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<train::TrainingState>> StateToFill(
     return state;
   }
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestOf(checkpoint));
-  RETURN_IF_ERROR(Load(checkpoint, manifest, plan, *state, options.init_threads));
+  RETURN_IF_ERROR(Load(checkpoint, manifest, plan, *state, options.init_threads, stop));
   return state;
 }
 
@@ -155,7 +155,8 @@ absl::StatusOr<absl::Span<const std::byte>> HostCopyPair::DataOf(int64_t step) c
 }
 
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
-                     const std::string& checkpoint, train::TrainingState& state) {
+                     const std::string& checkpoint, train::TrainingState& state,
+                     const std::stop_token& stop) {
   const std::vector<HostCopyHeader> whole = pair.Whole();
   ASSIGN_OR_RETURN(const absl::Span<const std::byte> data, pair.DataOf(step));
   for (const HostCopyHeader& header : whole) {
@@ -164,7 +165,8 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
                                             " of step ", step, " is of another plan"));
   }
   return model::CallTorch("taking a copy of state", [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(auto filled, StateToFill(plan, pair.rank(), checkpoint, state.options()));
+    ASSIGN_OR_RETURN(auto filled,
+                     StateToFill(plan, pair.rank(), checkpoint, state.options(), stop));
     const std::vector<Section> sections = SectionsInHostMemory(plan, *filled);
     if (static_cast<int64_t>(data.size()) != Snapshot::BytesOf(sections)) {
       return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
@@ -177,9 +179,9 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
 }
 
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state) {
+                          train::TrainingState& state, const std::stop_token& stop) {
   return model::CallTorch("taking what does not train", [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(auto filled, StateToFill(plan, rank, checkpoint, state.options()));
+    ASSIGN_OR_RETURN(auto filled, StateToFill(plan, rank, checkpoint, state.options(), stop));
     FillFrom({}, {}, *filled);
     return state.TakeOver(plan, *filled);
   });

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -72,10 +73,11 @@ class HostCopyPair {
 // `plan`: in whose layout the copy lies. Errors: DataLoss, naming the rank, where there is no copy
 // of the step, or one of another plan or size; those of ReadManifestOf and Load.
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
-                     const std::string& checkpoint, train::TrainingState& state);
+                     const std::string& checkpoint, train::TrainingState& state,
+                     const std::stop_token& stop = {});
 // Adds what does not train of a rank of `plan` of which there is no copy: all of it, where nothing
 // that it has trains. Errors: those of ReadManifestOf and Load.
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state);
+                          train::TrainingState& state, const std::stop_token& stop = {});
 
 }  // namespace phalanx::checkpoint

@@ -68,8 +68,9 @@ void CopyPart(const Entry& entry, const std::string& bytes, const Taken& taken, 
 
 class Loading {
  public:
-  Loading(const std::string& checkpoint, const Manifest& manifest, int32_t threads)
-      : checkpoint_(checkpoint), manifest_(manifest), threads_(std::max(threads, 1)) {}
+  Loading(const std::string& checkpoint, const Manifest& manifest, int32_t threads,
+          const std::stop_token& stop)
+      : checkpoint_(checkpoint), manifest_(manifest), threads_(std::max(threads, 1)), stop_(stop) {}
 
   // `tensors`: of the job's model.
   absl::Status Run(absl::Span<const ModelTensor> tensors, std::vector<Section> sections) {
@@ -87,9 +88,15 @@ class Loading {
   }
 
  private:
+  absl::Status CheckStop() const {
+    return stop_.stop_requested() ? absl::CancelledError("asked to stop while loading")
+                                  : absl::OkStatus();
+  }
+
   // Not all files are kept open: a process may have fewer files than a job has ranks.
   absl::Status ReadHeaders() {
     for (const PartFile& part : manifest_.parts) {
+      RETURN_IF_ERROR(CheckStop());
       ASSIGN_OR_RETURN(const PartReader reader, PartReader::Open(checkpoint_, manifest_, part));
       headers_.push_back(reader.header());
     }
@@ -147,6 +154,7 @@ class Loading {
           const PartReader reader,
           PartReader::Open(checkpoint_, manifest_, manifest_.parts[static_cast<size_t>(file)]));
       for (; i < wanted.size() && wanted[i].file == file; ++i) {
+        RETURN_IF_ERROR(CheckStop());
         const auto entry = static_cast<size_t>(wanted[i].entry);
         RETURN_IF_ERROR(reader.Read(entry, bytes));
         for (const Taken& taken : wanted[i].taken) {
@@ -160,6 +168,7 @@ class Loading {
   const std::string& checkpoint_;
   const Manifest& manifest_;
   const int32_t threads_;
+  const std::stop_token stop_;
   std::vector<PartHeader> headers_;
 };
 
@@ -209,7 +218,7 @@ Manifest ManifestOf(const plan::Plan& plan, const std::string& store, int64_t nu
 }
 
 absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const plan::Plan& plan,
-                  train::TrainingState& state, int32_t threads) {
+                  train::TrainingState& state, int32_t threads, const std::stop_token& stop) {
   const std::vector<Violation> violations = Incompatible(plan.spec, checkpoint, manifest);
   if (!violations.empty()) {
     return absl::FailedPreconditionError(
@@ -218,7 +227,7 @@ absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const
         }));
   }
   RETURN_IF_ERROR(model::CallTorch("loading a checkpoint", [&] {
-    return Loading(checkpoint, manifest, threads)
+    return Loading(checkpoint, manifest, threads, stop)
         .Run(TensorsOf(plan.spec), SectionsToRead(plan, state));
   }));
   state.Adopt(StartOf(manifest));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,8 +26,8 @@ Manifest ManifestOf(const plan::Plan& plan, const std::string& store, int64_t nu
 // is needed is found before any of it is read, and that the files hold exactly the job's model.
 // `state` is empty (TrainingState::CreateEmpty) and of
 // no use after an error. Errors: FailedPrecondition if the job cannot go on from it; DataLoss, with
-// the names of file and entry.
+// the names of file and entry; Cancelled once `stop` is requested, before the next entry is read.
 absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const plan::Plan& plan,
-                  train::TrainingState& state, int32_t threads);
+                  train::TrainingState& state, int32_t threads, const std::stop_token& stop);
 
 }  // namespace phalanx::checkpoint

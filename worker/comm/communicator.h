@@ -40,6 +40,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/base/accused.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/comm/isolation.h"
@@ -119,6 +120,12 @@ class Rendezvous {
   virtual absl::Status Put(const std::string& key, const std::string& value) = 0;
   // Blocks until somebody has put `key`. Errors: DeadlineExceeded, Aborted.
   virtual absl::StatusOr<std::string> Get(const std::string& key, Deadline deadline) = 0;
+  // The same of a key that `rank` of the world puts: its silence accuses it.
+  absl::StatusOr<std::string> GetFrom(Rank rank, const std::string& key, Deadline deadline) {
+    absl::StatusOr<std::string> value = Get(key, deadline);
+    if (absl::IsDeadlineExceeded(value.status())) return Accusing(rank, value.status());
+    return value;
+  }
 };
 
 struct WorldOptions {

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/accused.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 
@@ -146,12 +145,10 @@ absl::Status ConnectPairs(GlooContext& context, absl::Span<const int32_t> peers,
     for (const int32_t peer : peers) context.getPair(peer)->close();
   });
   for (const int32_t peer : peers) {
-    const absl::StatusOr<std::string> announced = rendezvous.Get(key(peer), deadline);
-    if (absl::IsDeadlineExceeded(announced.status()))
-      return Accusing(Rank{peer}, announced.status());
-    RETURN_IF_ERROR(announced.status());
+    ASSIGN_OR_RETURN(const std::string announced,
+                     rendezvous.GetFrom(Rank{peer}, key(peer), deadline));
     ASSIGN_OR_RETURN(const std::vector<char> address,
-                     AddressIn(*announced, peer, context.rank, peers));
+                     AddressIn(announced, peer, context.rank, peers));
     if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
     context.getPair(peer)->connect(address);
   }

@@ -108,7 +108,7 @@ absl::StatusOr<std::shared_ptr<NcclSignalMemory>> NcclSignalMemory::Meet(
   const bool usable = memory->own_ != nullptr;
   RETURN_IF_ERROR(rendezvous.Put(KeyOf(self), usable ? memory->own_->segment().Handle() : ""));
   for (const Rank peer : peers) {
-    ASSIGN_OR_RETURN(const std::string handle, rendezvous.Get(KeyOf(peer), deadline));
+    ASSIGN_OR_RETURN(const std::string handle, rendezvous.GetFrom(peer, KeyOf(peer), deadline));
     if (!usable) continue;
     std::optional<SharedSegment> segment = SharedSegment::Attach(handle, bytes);
     if (!segment.has_value()) continue;

@@ -12,7 +12,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/accused.h"
 #include "core/base/status.h"
 #include "worker/comm/nccl_communicator.h"
 
@@ -71,14 +70,12 @@ absl::StatusOr<std::vector<Membership>> MeetGroups(absl::Span<const plan::Commun
   for (Membership& membership : memberships) {
     if (membership.rank == 0) continue;
     const plan::CommunicatorSpec& spec = specs[membership.index];
-    const absl::StatusOr<std::string> id = rendezvous.Get(key(membership.index), deadline);
-    if (absl::IsDeadlineExceeded(id.status())) return Accusing(spec.ranks[0], id.status());
-    RETURN_IF_ERROR(id.status());
-    if (id->size() != sizeof(membership.id.internal)) {
+    ASSIGN_OR_RETURN(const std::string id,
+                     rendezvous.GetFrom(spec.ranks[0], key(membership.index), deadline));
+    if (id.size() != sizeof(membership.id.internal))
       return absl::InternalError(
-          absl::StrCat("the id of ", spec.name, " has ", id->size(), " bytes"));
-    }
-    std::memcpy(membership.id.internal, id->data(), id->size());
+          absl::StrCat("the id of ", spec.name, " has ", id.size(), " bytes"));
+    std::memcpy(membership.id.internal, id.data(), id.size());
   }
   return memberships;
 }

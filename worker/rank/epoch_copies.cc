@@ -132,13 +132,13 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   for (const checkpoint::HostCopyPair& pair : copies) {
     if (pair.epoch().value != source.epoch()) continue;
     copied.insert(pair.rank().value);
-    RETURN_IF_ERROR(OfCheckpoint(
-        OfCopies(checkpoint::AddCopy(pair, start_.decision.step, before, began_with, *training))));
+    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
+        pair, start_.decision.step, before, began_with, *training, stopping_.get_token()))));
   }
   for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
-    RETURN_IF_ERROR(OfCheckpoint(
-        OfCopies(checkpoint::AddUntrained(before, Rank{rank}, began_with, *training))));
+    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(
+        before, Rank{rank}, began_with, *training, stopping_.get_token()))));
   }
   training->Adopt(start_);
   kept_.training = std::move(training);

@@ -91,8 +91,9 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     ASSIGN_OR_RETURN(kept_.training, train::TrainingState::Create(plan_, rank, buffers));
   } else {
     ASSIGN_OR_RETURN(auto empty, train::TrainingState::CreateEmpty(plan_, rank, buffers));
-    RETURN_IF_ERROR(OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_,
-                                                  plan_, *empty, buffers.init_threads)));
+    RETURN_IF_ERROR(
+        OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_, plan_,
+                                      *empty, buffers.init_threads, stopping_.get_token())));
     kept_.training = std::move(empty);
   }
   kept_.identity = identity;

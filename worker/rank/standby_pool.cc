@@ -24,8 +24,6 @@ namespace {
 
 // Of one set: nobody waits for it, and others of the epoch wait to be made.
 constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
-// For a set that is given up to end: NCCL takes long where peers are gone.
-constexpr absl::Duration kIdleTimeout = absl::Seconds(35);
 constexpr std::chrono::milliseconds kLookInterval{5};
 // That a device has left before a set is made, beside what the layout takes more of it.
 constexpr int64_t kRoom = int64_t{2} << 30;
@@ -75,8 +73,12 @@ StandbyPool::~StandbyPool() {
   if (thread.joinable()) thread.join();
 }
 
+std::string StandbyPool::Prefix(const v1::PrepareStandby& order) {
+  return absl::StrCat(order.set(), "/", order.attempt(), "/");
+}
+
 std::string StandbyPool::FailedKey(const v1::PrepareStandby& order) {
-  return absl::StrCat(order.set(), "/failed");
+  return absl::StrCat(Prefix(order), "failed");
 }
 
 void StandbyPool::GiveUp(Making& making, absl::Status reason) {
@@ -89,11 +91,20 @@ void StandbyPool::Drop(std::vector<Set>::iterator set) {
   made_.erase(set);
 }
 
+std::vector<StandbyPool::Set>::iterator StandbyPool::Find(const std::string& set) {
+  return std::find_if(made_.begin(), made_.end(), [&set](const Set& s) { return s.name == set; });
+}
+
+bool StandbyPool::UnderWay(const std::string& set) {
+  if (wanted_ != nullptr) return wanted_->order.set() == set;
+  return making_ != nullptr && making_->order.set() == set && !making_->stop.stop_requested();
+}
+
 void StandbyPool::Make(const v1::RunEpoch& of, const v1::PrepareStandby& order) {
   std::shared_ptr<Making> replaced;
   {
     const MutexLock lock(&mu_);
-    if (order.epoch() <= closed_ || ending_) return;
+    if (order.epoch() <= closed_ || ending_ || UnderWay(order.set())) return;
     replaced = making_;
     wanted_ = std::make_shared<Making>(channel_, of, order);
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
@@ -134,6 +145,8 @@ void StandbyPool::Close(int64_t epoch) {
 void StandbyPool::KeepOnly(const std::string& set) {
   {
     const MutexLock lock(&mu_);
+    const auto kept = Find(set);
+    if (kept != made_.end() && kept->memory > 0 && left_ >= kept->memory) return;
     for (size_t i = made_.size(); i-- > 0;) {
       if (set.empty() || made_[i].name != set) Drop(made_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -144,8 +157,7 @@ void StandbyPool::KeepOnly(const std::string& set) {
 absl::StatusOr<comm::Communicators> StandbyPool::Take(const v1::Assign& assign) {
   const std::string& name = assign.standby();
   const MutexLock lock(&mu_);
-  const auto set =
-      std::find_if(made_.begin(), made_.end(), [&](const Set& s) { return s.name == name; });
+  const auto set = Find(name);
   if (set == made_.end()) return NotThere(name, "this rank has none of them");
   absl::Status sound;
   if (set->job != assign.job() || set->epoch >= assign.epoch() ||
@@ -165,18 +177,17 @@ absl::StatusOr<comm::Communicators> StandbyPool::Take(const v1::Assign& assign) 
   return taken;
 }
 
-bool StandbyPool::Has(const std::string& set) {
-  const MutexLock lock(&mu_);
-  return std::any_of(made_.begin(), made_.end(), [&set](const Set& s) { return s.name == set; });
-}
-
 absl::Status StandbyPool::AwaitIdle(const std::stop_token& stop) {
-  const auto give_up = comm::DeadlineIn(kIdleTimeout);
+  const auto give_up = comm::DeadlineIn(options_.idle_timeout);
   const MutexLock lock(&mu_);
   while (!idle()) {
     if (stop.stop_requested()) return absl::CancelledError("asked to stop while connecting");
-    if (std::chrono::steady_clock::now() >= give_up)
-      return absl::DeadlineExceededError("communicators of before are still being made");
+    if (std::chrono::steady_clock::now() >= give_up) {
+      // What they wait for are peers that are gone; another epoch may go on with what is here.
+      return job::WithKind(
+          job::FailureKind::kPeerLost,
+          absl::DeadlineExceededError("communicators of before are still being made"));
+    }
     changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kLookInterval);
   }
   return absl::OkStatus();
@@ -208,23 +219,28 @@ void StandbyPool::Run() {
   }
 }
 
-absl::Status StandbyPool::CheckRoom(const v1::RunEpoch& of, const v1::PrepareStandby& order) {
+int64_t StandbyPool::MemoryLeft() const {
+  return options_.memory_left != nullptr ? options_.memory_left() : device::MemoryFree();
+}
+
+absl::StatusOr<int64_t> StandbyPool::CheckRoom(const v1::RunEpoch& of,
+                                               const v1::PrepareStandby& order) const {
   ASSIGN_OR_RETURN(const plan::Plan now, PlanOf(of.assign(), of.assign().layout()));
   ASSIGN_OR_RETURN(const plan::Plan next, PlanOf(of.assign(), order.layout()));
   const Rank self{of.rank()};
   const int64_t more =
       plan::EstimateMemory(next, self).total() - plan::EstimateMemory(now, self).total();
   const int64_t needed = std::max<int64_t>(more, 0) + kRoom;
-  const int64_t left = device::MemoryFree();
-  if (left >= needed) return absl::OkStatus();
+  const int64_t left = MemoryLeft();
+  if (left >= needed) return needed;
   return absl::ResourceExhaustedError(
       absl::StrCat("the device has ", left, " bytes left, and ", needed, " are to be"));
 }
 
-absl::StatusOr<comm::Communicators> StandbyPool::Connect(Making& making, bool* has_work) {
+absl::StatusOr<StandbyPool::Made> StandbyPool::Connect(Making& making) {
   ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(making.of.assign(), making.order.layout()));
-  *has_work = !plan.PlacesOf(Rank{making.of.rank()}).empty();
-  if (!*has_work) return comm::Communicators();
+  Made made{.has_work = !plan.PlacesOf(Rank{making.of.rank()}).empty()};
+  if (!made.has_work) return made;
   if (plan.digest != making.order.plan_digest()) {
     return absl::FailedPreconditionError(absl::StrCat("this rank's plan has digest ", plan.digest,
                                                       ", the coordinator's ",
@@ -235,9 +251,11 @@ absl::StatusOr<comm::Communicators> StandbyPool::Connect(Making& making, bool* h
   options.stop = making.stop.get_token();
   const bool gpu = making.of.device_kind() == "gpu";
   auto warm_up = std::make_shared<WarmUpStream>();
+  if (gpu) RETURN_IF_ERROR(device::UseCudaDevice(making.of.device_index()));
+  if (counts_memory(making.of)) {
+    ASSIGN_OR_RETURN(made.memory, CheckRoom(making.of, making.order));
+  }
   if (gpu) {
-    RETURN_IF_ERROR(device::UseCudaDevice(making.of.device_index()));
-    RETURN_IF_ERROR(CheckRoom(making.of, making.order));
     // That of this thread is the one on which training may wait for its peers.
     static const std::optional<c10::Stream> stream = device::NewStream();
     warm_up->stream = stream;
@@ -245,34 +263,42 @@ absl::StatusOr<comm::Communicators> StandbyPool::Connect(Making& making, bool* h
       return warm_up->in_use ? device::Handle(*warm_up->stream) : device::CurrentStream();
     };
   }
-  // Nobody else's entries, nor those of another set.
-  PrefixedRendezvous rendezvous(making.rendezvous, absl::StrCat(making.order.set(), "/"));
+  // Nobody else's entries, nor those of another set or attempt.
+  PrefixedRendezvous rendezvous(making.rendezvous, Prefix(making.order));
   RETURN_IF_ERROR(MeetAll(plan, Rank{making.of.rank()}, rendezvous));
-  ASSIGN_OR_RETURN(comm::Communicators made,
-                   ConnectRanks(plan, making.of, faults_, rendezvous, options));
+  ASSIGN_OR_RETURN(made.communicators, ConnectRanks(plan, making.of, faults_, rendezvous, options));
   warm_up->in_use = false;
   return made;
 }
 
 void StandbyPool::MakeSet(Making& making) {
-  if (Has(making.order.set())) return Tell(making, absl::OkStatus());  // asked for once more
-  bool has_work = false;
-  comm::Communicators made;
-  absl::Status status = model::CallTorch("standby communicators", [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(made, Connect(making, &has_work));
-    return absl::OkStatus();
-  });
-  if (status.ok() && !has_work) return;
+  bool there = false;  // asked for once more
   {
     const MutexLock lock(&mu_);
+    there = Find(making.order.set()) != made_.end();
+    if (there) making_ = nullptr;
+  }
+  if (there) return Tell(making, absl::OkStatus());
+  Made made;
+  absl::Status status = model::CallTorch("standby communicators", [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(made, Connect(making));
+    return absl::OkStatus();
+  });
+  if (status.ok() && !made.has_work) return;
+  const int64_t left = status.ok() && made.memory > 0 ? MemoryLeft() : 0;
+  {
+    const MutexLock lock(&mu_);
+    making_ = nullptr;                            // who asks from here on wants another answer
     if (making.order.epoch() <= closed_) return;  // with what is made
     if (status.ok() && making.stop.stop_requested()) status = absl::CancelledError("given up");
     if (status.ok()) {
+      left_ = left;
       made_.push_back({.name = making.order.set(),
                        .plan_digest = making.order.plan_digest(),
                        .job = making.order.job(),
                        .epoch = making.order.epoch(),
-                       .communicators = std::move(made)});
+                       .memory = made.memory,
+                       .communicators = std::move(made.communicators)});
     }
   }
   Tell(making, status);

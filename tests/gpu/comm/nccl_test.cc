@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/accused.h"
+#include "core/job/failure.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/comm/whole_device.h"
 #include "tests/gpu/ranks.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/nccl_signals.h"
 
 namespace phalanx::comm {
 namespace {
@@ -215,6 +218,20 @@ TEST_P(NcclTest, Receive_BeforeItsSend_TakesNoRoomOnTheDevice) {
                        return data.AllAre(5.0f) ? "fine" : "wrong message";
                      }),
             All("fine"));
+}
+
+TEST_P(NcclTest, SenderThatIsNeverMet_IsAPeerThatIsLost) {
+  EXPECT_EQ(gpu::RunRanks(1, kRankSecondsMax,
+                          [](const gpu::ForkedRank& me) -> std::string {
+                            gpu::FolderRendezvous rendezvous(me.folder);
+                            const absl::Status status =
+                                NcclSignalMemory::Meet(Rank{0}, 2, 1, {Rank{1}}, rendezvous,
+                                                       DeadlineIn(absl::Milliseconds(1)))
+                                    .status();
+                            if (AccusedIn(status) != Rank{1}) return "nobody: " + status.ToString();
+                            return std::string(job::ToString(job::KindOf(status)));
+                          }),
+            std::vector<std::string>{"PeerLost"});
 }
 
 // Both directions on both communicators, sometimes in one exchange and sometimes in two.

@@ -257,7 +257,8 @@ TEST(CommandTest, PrepareStandby_CarriesTheLayout) {
                          .epoch = Epoch{2},
                          .set = "standby/2/a",
                          .layout = plan::Layout{.epoch = Epoch{3}, .lost = {Rank{1}}},
-                         .plan_digest = "a"},
+                         .plan_digest = "a",
+                         .attempt = 17},
           &command);
   const v1::PrepareStandby& order = command.prepare_standby();
   EXPECT_EQ(order.job(), 1);
@@ -266,6 +267,7 @@ TEST(CommandTest, PrepareStandby_CarriesTheLayout) {
   EXPECT_EQ(order.layout().epoch(), 3);
   EXPECT_EQ(order.layout().lost(0), 1);
   EXPECT_EQ(order.plan_digest(), "a");
+  EXPECT_EQ(order.attempt(), 17);
 }
 
 TEST(CommandTest, InjectFault_CarriesTheFault) {

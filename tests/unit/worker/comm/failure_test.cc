@@ -1,3 +1,5 @@
+#include "core/job/failure.h"
+
 #include <chrono>
 #include <latch>
 #include <stop_token>
@@ -225,6 +227,17 @@ TEST_P(GlooFailureTest, ARankThatWasToldToStop_IsAccusedByNobody) {
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooFailureTest,
                          testing::Values(Kind::kGlooTcp, Kind::kGlooSharedMemory),
                          [](const auto& info) { return NameOf(info.param); });
+
+TEST(RendezvousTest, EntryThatARankDoesNotPut_IsThatPeerLost) {
+  MemoryRendezvous rendezvous;
+  const absl::Status status =
+      rendezvous.GetFrom(Rank{3}, "key", DeadlineIn(absl::Milliseconds(1))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_EQ(AccusedIn(status), Rank{3});
+  EXPECT_EQ(job::KindOf(status), job::FailureKind::kPeerLost);
+  ASSERT_TRUE(rendezvous.Put("key", "value").ok());
+  EXPECT_EQ(*rendezvous.GetFrom(Rank{3}, "key", DeadlineIn(absl::Milliseconds(1))), "value");
+}
 
 TEST(GlooSetupTest, ARankThatNeverComes_IsDeadlineExceeded) {
   MemoryRendezvous rendezvous;
