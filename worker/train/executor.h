@@ -213,7 +213,8 @@ class Executor {
   void Pace();
   // Of a part's first pass of a program, which its gather and its copies may hold up.
   absl::Status AwaitParameters(Part& part);
-  // Of a step, or of an evaluation (0): its times begin, and stages see their weights anew.
+  // Of a step, or of an evaluation (0): its times begin, and stages see weights anew that have
+  // changed since the last ones.
   void BeginPasses(int64_t step);
   absl::Status Forward(const BoundInstruction& instruction, const StepContext& context);
   absl::Status FillInput(const Part& part, const Microbatch& microbatch,
@@ -273,7 +274,8 @@ class Executor {
   schedule::Program program_, evaluation_program_;
   BoundProgram bound_program_;
   std::unique_ptr<StepTimer> timer_;
-  bool muted_ = false;  // passes run alone
+  bool muted_ = false;            // passes run alone
+  bool weights_changed_ = false;  // since passes began
   // Tensor groups as the stages use them: of each what can be muted, then what is timed.
   std::vector<std::unique_ptr<comm::Communicator>> muted_groups_, timed_;
   std::vector<Part> parts_;

@@ -84,6 +84,7 @@ absl::Status Executor::RunUndecided(Batches& batches, const std::vector<Microbat
 }
 
 absl::Status Executor::RestoreParameters() {
+  weights_changed_ = true;
   for (Part& part : parts_) {
     if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
   }
