@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +63,10 @@ class Executor {
                        const std::function<absl::Status()>& previous_decided);
   // Runs the passes whose shapes `known` has not, on zeros instead of what others send and with
   // nobody to sum or gather with, and adds them to it. Of each shape one microbatch is enough;
-  // kEvery runs all, so that no length of them is new. The device has done it when it returns.
-  // Nobody else need call it. The state is as before, but for gradients.
+  // kEvery runs all, so that no length of them is new. Where the rows held to labels are filled up,
+  // one of each new shape runs with all rows listed first, so that shorter lists find their memory.
+  // The device has done it when it returns. Nobody else need call it. The state is as before, but
+  // for gradients.
   enum class Passes : uint8_t { kUnknown, kEvery };
   absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
                               Passes which, WarmPasses& known);
@@ -189,6 +192,8 @@ class Executor {
 
   absl::Status RunProgram(const StepContext& context,
                           const std::function<absl::Status()>& previous_decided);
+  // Passes and messages of these microbatches.
+  absl::Status RunAlone(const std::set<int32_t>& microbatches, const StepContext& context);
   static std::string MatricesOf(const PartState& state);
   // Of a pass of a part (warm_passes.h).
   std::string ShapeOf(const Part& part, int64_t samples) const;
