@@ -311,7 +311,7 @@ constexpr Field kPrecision[] = {
     {.name = "linear", .type = T::kChoice, .at = Bound<&JobSpec::linear>, .choices = kLinearNames,
      .doc = "What the products of decoder layers take: the compute type, or operands rounded to FP8 "
             "(inputs and weights E4M3, gradients E5M2), each by one power of two. On gpu fp8 needs bf16 and a "
-            "device of compute capability 9.0; on cpu the values are rounded and multiplied in the compute type."},
+            "device of compute capability 9.0 or later; on cpu the values are rounded and multiplied in the compute type."},
 };
 
 constexpr Field kSpec[] = {

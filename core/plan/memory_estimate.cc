@@ -80,15 +80,23 @@ int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk) {
   return elements;
 }
 
-// Whether layers keep operands of one byte. A CPU keeps rounded values in the compute type.
-bool InFp8(const Plan& plan, const job::Module& module) {
-  return plan.spec.linear == job::LinearFormat::kFp8 &&
-         plan.spec.resources.device == job::DeviceKind::kGpu &&
-         TraitsOf(module.architecture).decoder();
+// How the layers of a module keep operands that they round.
+enum class Rounded : uint8_t {
+  kNothing,
+  kInFp8,          // in one byte
+  kInComputeType,  // on a CPU, beside what is rounded
+};
+Rounded RoundedOf(const Plan& plan, const job::Module& module) {
+  if (plan.spec.linear != job::LinearFormat::kFp8 || !TraitsOf(module.architecture).decoder())
+    return Rounded::kNothing;
+  return plan.spec.resources.device == job::DeviceKind::kGpu ? Rounded::kInFp8
+                                                             : Rounded::kInComputeType;
 }
 
 // Bytes of the weights that layers round, in the forms that their passes read.
-int64_t RoundedBytes(const StageParameters& parameters, bool layers_back) {
+int64_t RoundedBytes(const StageParameters& parameters, Rounded rounded, int64_t bytes_of_one,
+                     bool layers_back) {
+  if (rounded == Rounded::kNothing) return 0;
   int64_t elements = 0;
   for (const LocalMatrix& matrix : parameters.matrices) {
     switch (matrix.role) {
@@ -102,6 +110,7 @@ int64_t RoundedBytes(const StageParameters& parameters, bool layers_back) {
         break;
     }
   }
+  if (rounded == Rounded::kInComputeType) return elements * bytes_of_one;
   return layers_back ? 2 * elements : elements;
 }
 
@@ -111,7 +120,7 @@ struct KeptElements {
   int64_t backward = 0;  // that the backward pass reads
   int64_t waiting = 0;   // that waits for the weight pass, where it is one of its own
 };
-KeptElements KeptOf(const job::Module& module, const Place& place, bool fp8) {
+KeptElements KeptOf(const job::Module& module, const Place& place, Rounded rounded) {
   const job::Architecture& a = module.architecture;
   const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
   const int64_t q = units.query_heads.count * HeadSize(a), kv = units.kv_heads.count * HeadSize(a);
@@ -136,13 +145,20 @@ KeptElements KeptOf(const job::Module& module, const Place& place, bool fp8) {
       if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
       break;
   }
-  if (!fp8 || module.frozen) return kept;
-  // Operands of products that wait take half. Attention's output is one of them and is read by its
-  // own backward pass, too; slices are kept as they are.
+  if (rounded == Rounded::kNothing || module.frozen) return kept;
+  const bool recomputes = module.recompute != job::Recompute::kNone;
+  // Attention's output is kept twice: its own backward pass reads it as it is.
+  if (rounded == Rounded::kInComputeType) {
+    kept.backward += q;
+    if (!recomputes) kept.forward += q;
+    return kept;
+  }
   kept.waiting /= 2;
+  // What is computed again is rounded when its product's gradient is due.
+  if (recomputes) return kept;
+  // Inputs of products take half; slices are kept as they are.
+  kept.forward += (q - mlp) / 2 - (module.parallel.sequence ? 0 : hidden);
   kept.backward += (q - mlp) / 2 - a.hidden_size;
-  if (module.recompute == job::Recompute::kNone)
-    kept.forward += (q - mlp) / 2 - (module.parallel.sequence ? 0 : hidden);
   return kept;
 }
 
@@ -181,22 +197,36 @@ int64_t KeptByProjectors(const Plan& plan, const Place& place, bool layers_back)
 struct PartElements {
   int64_t kept = 0, once = 0;
 };
+
+// Of layers that have a backward pass. `one`: it is one pass.
+PartElements ElementsOfLayers(const KeptElements& layer, int64_t layers, bool delays, bool one) {
+  const auto above = [](int64_t elements, int64_t kept) {
+    return std::max<int64_t>(0, elements - kept);
+  };
+  if (delays) {
+    // Before its input pass a microbatch may keep more than behind it.
+    const int64_t kept = std::max(layer.forward, layer.waiting);
+    return {layers * kept, above(layer.backward, kept)};
+  }
+  PartElements elements = {layers * layer.forward, above(layer.backward, layer.forward)};
+  if (one) return elements;
+  // While the input pass is at its last layer, all others wait for the weight pass; at its first
+  // layer, none does.
+  elements.once = (layers - 1) * above(layer.waiting, layer.forward) +
+                  above(std::max(layer.backward, layer.waiting), layer.forward);
+  return elements;
+}
+
 PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-  const KeptElements layer = KeptOf(module, place, InFp8(plan, module));
+  const KeptElements layer = KeptOf(module, place, RoundedOf(plan, module));
   PartElements elements;
   if (layers_back) {
-    const int64_t layers = layout.layers(place.pp, chunk).count;
-    elements.kept = layers * layer.forward;
-    elements.once = layer.backward - layer.forward;
-    if (!module.frozen && DelaysWeights(plan)) {
-      elements.kept = layers * layer.waiting;
-      elements.once = 0;
-    } else if (!module.frozen && !BackwardIsOne(plan, {place.module, place.pp, chunk})) {
-      elements.once = layers * (layer.waiting - layer.forward);
-    }
+    const bool one = module.frozen || BackwardIsOne(plan, {place.module, place.pp, chunk});
+    elements = ElementsOfLayers(layer, layout.layers(place.pp, chunk).count,
+                                !module.frozen && DelaysWeights(plan), one);
     if (layout.IsFirst(place.pp, chunk)) elements.kept += KeptBefore(module.architecture);
     if (layout.IsLast(place.pp, chunk) && !module.frozen &&
         LabelledAloneLeave(plan.spec, place.module)) {
@@ -281,10 +311,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
   const StageParameters parameters = ParametersOf(plan, place, chunk);
   estimate->parameters += parameters.elements * bytes;
-  if (InFp8(plan, module)) {
-    const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-    estimate->parameters += RoundedBytes(parameters, layers_back);
-  }
+  estimate->parameters += RoundedBytes(parameters, RoundedOf(plan, module), bytes,
+                                       layout.TrainsOf(place.pp, chunk).inputs || !module.frozen);
   if (parameters.trained_extent > 0) {
     estimate->gradients += parameters.trained_extent * wide_bytes;
     const int64_t bytes_of_state = StateBytes(plan.spec.compute);

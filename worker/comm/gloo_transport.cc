@@ -49,15 +49,6 @@ milliseconds ToMilliseconds(absl::Duration duration) {
   return std::clamp(milliseconds(count), milliseconds(1), kForever);
 }
 
-// Gloo's messages begin with the place in its source, in brackets.
-absl::Status Gone(int32_t peer, const std::exception& error) {
-  absl::string_view text = error.what();
-  if (const size_t end = text.find("] "); text[0] == '[' && end != text.npos)
-    text.remove_prefix(end + 2);
-  return Accusing(Rank{peer},
-                  absl::UnavailableError(absl::StrCat("rank ", peer, " is gone: ", text)));
-}
-
 absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout) {
   return Accusing(Rank{peer}, absl::DeadlineExceededError(
                                   absl::StrCat(what, " rank ", peer, ": nothing in ",
@@ -122,8 +113,6 @@ class GlooTransport final : public Transport {
   bool InReach(int32_t peer) const { return in_reach_[static_cast<size_t>(peer)]; }
   absl::Status Wait(GlooBuffer& buffer, int32_t peer, bool receive);
   absl::Status TakeShared(const Inbound& receive, absl::FunctionRef<void(const void*)> consume);
-  // Whose doing the end of a transport is.
-  enum class Blame : uint8_t { kSelf, kPeer, kNobody };
   void Stop(absl::Status reason, Blame blame);
   // Stops, and returns the first failure of this transport.
   absl::Status Fail(absl::Status reason);
@@ -207,28 +196,12 @@ absl::Status GlooTransport::AwaitContact() {
 }
 
 void GlooTransport::SayFarewell() {
-  absl::Status reason;
-  Blame blame = Blame::kSelf;
+  std::string farewell;
   {
     MutexLock lock(&mutex_);
-    reason = failure_;
-    blame = blame_;
+    farewell = FarewellOf(context_->rank, failure_, blame_);
   }
-  std::string text;
-  int32_t accused = context_->rank;
-  Leaving how = Leaving::kHealthy;
-  if (!reason.ok()) {
-    how = blame == Blame::kNobody ? Leaving::kStopped : Leaving::kFailed;
-    // One failure, one name: what did not begin here is passed on as it is.
-    const bool began_here = blame == Blame::kSelf || absl::IsCancelled(reason);
-    text = began_here
-               ? absl::StrCat("rank ", context_->rank,
-                              how == Leaving::kStopped ? " was told to stop: " : " is gone: ",
-                              reason.message())
-               : std::string(reason.message());
-    if (blame == Blame::kPeer) accused = AccusedIn(reason).value_or(Rank{accused}).value;
-  }
-  std::string farewell = FarewellOf(how, text, Rank{accused});
+  const bool failed = HowLeft(farewell.data()) == Leaving::kFailed;
   std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   const bool cut_off = CutOff();
   for (const int32_t peer : peers_) {
@@ -236,7 +209,7 @@ void GlooTransport::SayFarewell() {
     try {
       farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
       farewells.back()->send(peer, kFarewellTag);
-      if (how == Leaving::kFailed) continue;
+      if (failed) continue;
       receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
       receipts.back()->recv(peer, kReceiptTag);
     } catch (const std::exception&) {
@@ -258,7 +231,7 @@ absl::Status GlooTransport::Broken(int32_t peer, const std::exception& error) {
   // Written before the connection broke, by the thread that noticed.
   char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
   absl::Status passed = Passed(text);
-  return passed.ok() ? Gone(peer, error) : passed;
+  return passed.ok() ? Gone(peer, error.what()) : passed;
 }
 
 absl::Status GlooTransport::ReadFarewells(size_t count) {

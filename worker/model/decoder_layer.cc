@@ -150,6 +150,7 @@ absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
   RETURN_IF_ERROR(group.BeginWhole(output_gradient, leaving, &gradient));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
+  DropOperands(context_, &s);  // what is not there is not gathered
   s.qkv.reset();
   RETURN_IF_ERROR(BeginInput(group, leaving, &s.mlp_input, s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));

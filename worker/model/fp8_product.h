@@ -1,6 +1,7 @@
 // worker/model/fp8_product.h: products of FP8 matrices on CUDA, by cuBLASLt.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "worker/model/cuda_fp8.h"
@@ -28,8 +29,12 @@ struct Fp8Product {
 
 inline constexpr int64_t kFp8WorkspaceBytes = int64_t{32} << 20;
 
-// Enqueues it. The algorithm is the library's first choice for the shape, asked for once a thread,
-// so equal operands give equal bits. Returns 0 or a cublasStatus_t.
+// Shapes that a thread knows, some 2 KB each; at the bound it forgets all of them. A model of one
+// size has twelve for each number of rows, and of those there are few (kinds of microbatches).
+inline constexpr size_t kFp8DescribedMax = 4096;
+
+// Enqueues it. The algorithm is the library's first choice for the shape, asked for once a thread
+// as long as it knows the shape, so equal operands give equal bits. Returns 0 or a cublasStatus_t.
 int Multiply(cublasLtContext* handle, const Fp8Product& product, void* workspace, Stream stream);
 
 }  // namespace phalanx::model::cuda

@@ -60,13 +60,15 @@ LayerState Kept(const LayerContext& context, LayerState computed) {
     case job::Recompute::kNone:
       break;
   }
-  if (!context.trains) {
-    // Operands of weight gradients alone.
-    computed.attention_input.reset();
-    computed.mlp_input.reset();
-    computed.context = computed.mlp_active = {};
-  }
+  DropOperands(context, &computed);
   return computed;
+}
+
+void DropOperands(const LayerContext& context, LayerState* s) {
+  if (context.trains) return;
+  s->attention_input.reset();
+  s->mlp_input.reset();
+  s->attention_rows = s->mlp_rows = s->context = s->mlp_active = {};
 }
 
 absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerState>* states,

@@ -87,6 +87,9 @@ struct LayerState {
 // selective recomputation the outputs of matrix products (input, qkv, middle, mlp_hidden), from
 // which pointwise work and attention lead to the rest; else all that the backward pass reads.
 LayerState Kept(const LayerContext& context, LayerState computed);
+// Of what the backward pass reads, forgets what serves gradients of weights alone, where those do
+// not train.
+void DropOperands(const LayerContext& context, LayerState* s);
 
 // What a layer's backward pass does while rows travel among its tensor ranks: weight products that
 // wait. A pass has four such products. Under sequence parallelism its rows travel four times

@@ -337,10 +337,11 @@ std::vector<Batches::LabelledRow> Batches::LabelledRows(const TakenSamples& take
     }
   }
   const int64_t all = taken.shape.batch * taken.shape.length;
-  const int64_t multiple = length_multiple_ > 1 ? kLabelledMultiple : 1;
+  const int64_t most = kLabelledMultiple * kLabelledSizesMax;
+  const int64_t multiple = FillsUpLabelled() ? (all + most - 1) / most * kLabelledMultiple : 1;
   const auto counted = std::max<int64_t>(1, static_cast<int64_t>(rows.size()));
   const int64_t count = (counted + multiple - 1) / multiple * multiple;
-  if (growth_ == nullptr && count >= all) {
+  if (growth_ == nullptr && (count >= all || lists_all_rows_)) {
     std::vector<LabelledRow> every(static_cast<size_t>(all));
     for (int64_t r = 0; r < all; ++r)
       every[static_cast<size_t>(r)] = {.row = r, .sample = r / taken.shape.length};
@@ -375,7 +376,7 @@ void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
   }
   const at::Tensor there = ToDevice(numbers, device_, at::kLong);
   input.labels = there[0];
-  if (count != all || growth_ != nullptr) {
+  if (count != all || growth_ != nullptr || lists_all_rows_) {
     input.labelled = {.rows = there[1],
                       .place = ToDevice(place, device_, at::kLong),
                       .chosen = ToDevice(chosen, device_, at::kBool)};

@@ -95,12 +95,12 @@ struct SequenceShape {
 
 class Batches {
  public:
-  static constexpr int64_t kLabelledMultiple = 128;
+  static constexpr int64_t kLabelledMultiple = 128, kLabelledSizesMax = 64;
 
   // For the rank that stands at `places`. `length_multiple`: T is rounded up to it (8 on CUDA,
   // where GEMMs like it), but not beyond the language module's context. Where it is above 1, the
-  // rows that are held to labels are filled up to a multiple of kLabelledMultiple, so that few
-  // different sizes occur.
+  // rows that are held to labels are filled up to a multiple of kLabelledMultiple, of which
+  // kLabelledSizesMax are as many as all rows, so that few different sizes occur.
   Batches(const plan::Plan& plan, std::vector<plan::Place> places, SampleSource& source,
           at::Device device, at::ScalarType compute, int64_t length_multiple);
 
@@ -159,6 +159,12 @@ class Batches {
     int64_t positions() const { return prompt_positions + static_cast<int64_t>(tokens.size()); }
   };
   using Growth = std::map<int64_t, Grown>;  // by sample
+
+  bool FillsUpLabelled() const { return length_multiple_ > 1; }
+  // While this is set all rows are listed as those held to labels, by weights of 0 where they are
+  // not: as many as there can be.
+  void ListAllRows(bool all) { lists_all_rows_ = all; }
+
   // nullptr: sequences are as long as their samples.
   void SetGrowth(const Growth* growth) { growth_ = growth; }
 
@@ -205,6 +211,7 @@ class Batches {
   std::vector<int32_t> encoders_;  // by module: index into items_.encoders, -1 for a decoder
   std::vector<Recurring> recurring_;
   const Growth* growth_ = nullptr;
+  bool lists_all_rows_ = false;
 };
 
 }  // namespace phalanx::train

@@ -216,6 +216,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
                                   const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
   BeginPasses(context.step);
+  weights_changed_ = true;  // behind its passes
   ahead_.Begin();
   Working working;
   int32_t before = timer_->Mark();

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +63,10 @@ class Executor {
                        const std::function<absl::Status()>& previous_decided);
   // Runs the passes whose shapes `known` has not, on zeros instead of what others send and with
   // nobody to sum or gather with, and adds them to it. Of each shape one microbatch is enough;
-  // kEvery runs all, so that no length of them is new. The device has done it when it returns.
-  // Nobody else need call it. The state is as before, but for gradients.
+  // kEvery runs all, so that no length of them is new. Where the rows held to labels are filled up,
+  // one of each new shape runs with all rows listed first, so that shorter lists find their memory.
+  // The device has done it when it returns. Nobody else need call it. The state is as before, but
+  // for gradients.
   enum class Passes : uint8_t { kUnknown, kEvery };
   absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
                               Passes which, WarmPasses& known);
@@ -189,6 +192,8 @@ class Executor {
 
   absl::Status RunProgram(const StepContext& context,
                           const std::function<absl::Status()>& previous_decided);
+  // Passes and messages of these microbatches.
+  absl::Status RunAlone(const std::set<int32_t>& microbatches, const StepContext& context);
   static std::string MatricesOf(const PartState& state);
   // Of a pass of a part (warm_passes.h).
   std::string ShapeOf(const Part& part, int64_t samples) const;
@@ -213,7 +218,8 @@ class Executor {
   void Pace();
   // Of a part's first pass of a program, which its gather and its copies may hold up.
   absl::Status AwaitParameters(Part& part);
-  // Of a step, or of an evaluation (0): its times begin, and stages see their weights anew.
+  // Of a step, or of an evaluation (0): its times begin, and stages see weights anew that have
+  // changed since the last ones.
   void BeginPasses(int64_t step);
   absl::Status Forward(const BoundInstruction& instruction, const StepContext& context);
   absl::Status FillInput(const Part& part, const Microbatch& microbatch,
@@ -273,7 +279,8 @@ class Executor {
   schedule::Program program_, evaluation_program_;
   BoundProgram bound_program_;
   std::unique_ptr<StepTimer> timer_;
-  bool muted_ = false;  // passes run alone
+  bool muted_ = false;            // passes run alone
+  bool weights_changed_ = false;  // since passes began
   // Tensor groups as the stages use them: of each what can be muted, then what is timed.
   std::vector<std::unique_ptr<comm::Communicator>> muted_groups_, timed_;
   std::vector<Part> parts_;

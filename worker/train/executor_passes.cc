@@ -72,7 +72,9 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
 }
 
 void Executor::BeginPasses(int64_t step) {
-  for (Part& part : parts_) part.stage->NewWeights();
+  if (std::exchange(weights_changed_, false)) {
+    for (Part& part : parts_) part.stage->NewWeights();
+  }
   timer_->BeginStep(step);
 }
 

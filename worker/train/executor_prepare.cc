@@ -1,4 +1,5 @@
 // Executor before the first step of an epoch: kernels and parameters are made ready.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -35,34 +36,15 @@ std::string Executor::ShapeOf(const Part& part, int64_t samples) const {
                       " samples", part.matrices);
 }
 
-absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
-                                      Passes which, WarmPasses& known) {
-  // All parts of the rank run a microbatch: they hand it on.
-  std::map<int32_t, std::set<std::string>> shapes;  // by microbatch
-  for (const BoundInstruction& pass : bound_program_.instructions) {
-    if (pass.op == Op::kForward && pass.lane.count > 0)
-      shapes[pass.microbatch].insert(ShapeOf(PartOf(pass), pass.lane.count));
-  }
-  std::set<std::string> unknown;
-  std::set<int32_t> to_run;  // microbatches
-  for (const auto& [microbatch, of] : shapes) {
-    for (const std::string& shape : of) {
-      const bool is_new = !known.Has(shape) && unknown.insert(shape).second;
-      if (is_new || which == Passes::kEvery) to_run.insert(microbatch);
-    }
-  }
-  if (to_run.empty()) return absl::OkStatus();
-  const StepContext context{
-      .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
+absl::Status Executor::RunAlone(const std::set<int32_t>& microbatches, const StepContext& context) {
+  if (microbatches.empty()) return absl::OkStatus();
   BeginPasses(context.step);
   ahead_.Begin();
-  muted_ = true;
-  const absl::Cleanup heard = [this] { muted_ = false; };
   const absl::Span<const BoundInstruction> program = bound_program_.instructions;
   for (size_t i = 0; i < program.size();) {
     if (state_.stop_requested()) return absl::CancelledError("asked to stop");
     const bool runs = schedule::IsMessage(program[i].op) || schedule::IsPass(program[i].op);
-    if (!runs || !to_run.contains(program[i].microbatch)) {
+    if (!runs || !microbatches.contains(program[i].microbatch)) {
       ++i;
       continue;
     }
@@ -71,10 +53,43 @@ absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microb
     i += done;
   }
   flights_.clear();
-  RETURN_IF_ERROR(FinishMessages());
+  return FinishMessages();
+}
+
+absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
+                                      Passes which, WarmPasses& known) {
+  // All parts of the rank run a microbatch: they hand it on.
+  std::map<int32_t, std::set<std::string>> shapes;  // by microbatch
+  for (const BoundInstruction& pass : bound_program_.instructions) {
+    if (pass.op == Op::kForward && pass.lane.count > 0)
+      shapes[pass.microbatch].insert(ShapeOf(PartOf(pass), pass.lane.count));
+  }
+  const bool fills_up = batches.FillsUpLabelled() &&
+                        std::any_of(parts_.begin(), parts_.end(), [this](const Part& part) {
+                          return part.loss && part.place.module == plan_.spec.language;
+                        });
+  std::set<std::string> unknown;
+  std::set<int32_t> to_run, with_all_rows;  // microbatches
+  for (const auto& [microbatch, of] : shapes) {
+    for (const std::string& shape : of) {
+      const bool is_new = !known.Has(shape) && unknown.insert(shape).second;
+      if (is_new || which == Passes::kEvery) to_run.insert(microbatch);
+      if (is_new && fills_up) with_all_rows.insert(microbatch);
+    }
+  }
+  if (to_run.empty()) return absl::OkStatus();
+  const StepContext context{
+      .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
+  muted_ = true;
+  const absl::Cleanup heard = [this] { muted_ = false; };
+  batches.ListAllRows(true);
+  const absl::Status largest = RunAlone(with_all_rows, context);
+  batches.ListAllRows(false);
+  RETURN_IF_ERROR(largest);
+  RETURN_IF_ERROR(RunAlone(to_run, context));
   RETURN_IF_ERROR(AwaitWork(*this, "the kernels that are tried have not all run"));
   for (const std::string& shape : unknown) known.Add(shape);
-  known.CountMicrobatches(static_cast<int64_t>(to_run.size()));
+  known.CountMicrobatches(static_cast<int64_t>(to_run.size() + with_all_rows.size()));
   return absl::OkStatus();
 }
 
@@ -84,6 +99,7 @@ absl::Status Executor::RunUndecided(Batches& batches, const std::vector<Microbat
 }
 
 absl::Status Executor::RestoreParameters() {
+  weights_changed_ = true;
   for (Part& part : parts_) {
     if (part.state->trains()) RETURN_IF_ERROR(part.reduction->Gather());
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "worker/model/fp8.h"
+#include "worker/model/fp8_product.h"
 #include "worker/model/layer.h"
 
 namespace phalanx::model {
@@ -131,6 +132,20 @@ TEST_F(Fp8CudaTest, ProductsOfALinear_EqualThoseOfRoundedOperands) {
       ExpectClose(weight.gradient - 0.25, 2 * product, 1e-3);
     }
   }
+}
+
+// One number of rows after the other, as samples bring them.
+TEST_F(Fp8CudaTest, MoreShapesThanAreRemembered_GiveTheSameProducts) {
+  const auto shapes = static_cast<int64_t>(cuda::kFp8DescribedMax) + 100;
+  const Operand a = RoundToFp8(Random({shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const auto product = [&](int64_t rows) {
+    return Fp8Product(a.rows.narrow(0, 0, rows), a.scale, b.rows, b.scale, Fp8Sums::kFast);
+  };
+  const at::Tensor first = product(37);
+  for (int64_t rows = 1; rows < shapes; ++rows) ASSERT_EQ(product(rows).size(0), rows);
+  EXPECT_TRUE(at::equal(product(37), first));
+  ExpectClose(product(shapes), Values(a.rows, a.scale).mm(Values(b.rows, b.scale).t()), 3e-3);
 }
 
 }  // namespace

@@ -1,12 +1,18 @@
 // Products in FP8: layouts of one job round alike, as worker/model/fp8.h says.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "core/plan/plan.h"
 #include "tests/oracle/plain_model.h"
 #include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/harness.h"
+#include "tests/oracle/training/memory_source.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/trainer.h"
 
 namespace phalanx::oracle {
 namespace {
@@ -84,6 +90,44 @@ TEST(Fp8ShardsTest, OfTensorRanks_AreNearOneRank) {
     EXPECT_LE(distance, rounding / 4);
     EXPECT_LE(distance, 0.02);
   }
+}
+
+// Validation has many batches, and rounding the weights is a pass over all of them.
+TEST(Fp8EvaluationTest, WithoutAStepBetween_TakesTheWeightsThatAreRounded) {
+  at::set_num_threads(1);
+  const NamedJob job = Fp8Job("evaluated", {});
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto source = MakeData(job.data);
+  comm::InProcessWorld world(1);
+  comm::Communicators communicators = world.Connect(plan::Communicators(*plan), Rank{0});
+  const auto state = *train::TrainingState::Create(
+      *plan, Rank{0}, {.compute = train::ComputeType(job.spec.compute)});
+  auto trainer = train::Trainer::Create(*plan, Rank{0}, communicators, *source, *state, {}, {});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_EQ((*trainer)->Prepare(), absl::OkStatus());
+  train::Executor& executor = (*trainer)->executor();
+  train::Batches batches(*plan, executor.places(), *source, at::kCPU,
+                         train::ComputeType(job.spec.compute),
+                         train::TrainerOptions{}.length_multiple);
+  const auto loss = [&] {
+    const auto evaluated = executor.Evaluate(batches, {0, 1}, /*predict=*/false);
+    EXPECT_TRUE(evaluated.ok()) << evaluated.status();
+    return evaluated.ok() ? evaluated->loss_sum : 0;
+  };
+  const double before = loss();
+  EXPECT_GT(before, 0);
+  // Not as weights change: nobody tells the executor.
+  train::PartState& part = *state->parts()[0];
+  const plan::LocalMatrix* down = part.parameters().Find(plan::MatrixRole::kDown, 0, -1);
+  ASSERT_NE(down, nullptr);
+  const at::Tensor stored = part.weights().narrow(0, down->offset, down->rows * down->cols);
+  const at::Tensor weights = stored.clone();
+  stored.neg_();
+  EXPECT_EQ(loss(), before);
+  stored.copy_(weights);
+  ASSERT_TRUE((*trainer)->RunOne(1).ok());
+  EXPECT_NE(loss(), before) << "a step changes them";
 }
 
 }  // namespace

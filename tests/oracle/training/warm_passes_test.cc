@@ -118,6 +118,26 @@ TEST(WarmUpAloneTest, EveryRankOfAGraph_RunsItsShapesOnce) {
   }
 }
 
+// Lists of labelled rows are filled up as on a GPU.
+TEST(WarmUpAloneTest, WhoeverHasTheLoss_RunsAMicrobatchWithTheLongestListToo) {
+  const NamedJob job = Named(
+      "labelled", AJob().Module("language", TinyLanguage({.layers = 2}), {.pp = 2}).Batch(4, 2));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (Rank rank{0}; rank.value < plan->world; ++rank.value) {
+    train::WarmPasses warm;
+    for (int32_t time = 0; time < 2; ++time) {
+      const auto state = train::TrainingState::CreateEmpty(
+          *plan, rank, {.compute = train::ComputeType(job.spec.compute)});
+      ASSERT_TRUE(state.ok());
+      EXPECT_EQ(train::WarmUpAlone(*plan, rank, *MakeData(job.data), **state,
+                                   /*length_multiple=*/8, warm),
+                absl::OkStatus());
+      EXPECT_EQ(warm.microbatches(), rank.value == 0 ? 1 : 2) << rank.value;
+    }
+  }
+}
+
 TEST(WarmUpAloneTest, RequestToStop_EndsIt) {
   const NamedJob job = Named("stopped", AJob().Module("language", TinyLanguage()).Batch(2, 1));
   const auto plan = PlanWithout(job.spec, {});

@@ -69,7 +69,47 @@ TEST(EstimateMemoryTest, OfProductsInFp8_HasRoundedWeightsAndInputs) {
   // Inputs of qkv, gate and up, and down in half of two bytes; that of o in one byte more.
   EXPECT_EQ(more(gpu, {}, &MemoryEstimate::activations), -4 * rows * (32 + 32 + 64 - 32));
   EXPECT_EQ(more(gpu, {.frozen = true}, &MemoryEstimate::activations), 0);
-  EXPECT_EQ(more(job::DeviceKind::kCpu, {}, &MemoryEstimate::parameters), 0);
+  // A CPU keeps values of two bytes: each weight once more, and attention's output.
+  const job::DeviceKind cpu = job::DeviceKind::kCpu;
+  EXPECT_EQ(more(cpu, {}, &MemoryEstimate::parameters), 2 * weights);
+  EXPECT_EQ(more(cpu, {.frozen = true}, &MemoryEstimate::parameters), 2 * weights);
+  EXPECT_EQ(more(cpu, {}, &MemoryEstimate::activations), 4 * rows * 32 * 2);
+  EXPECT_EQ(more(cpu, {.frozen = true}, &MemoryEstimate::activations), 0);
+}
+
+// Operands that wait for the weight pass in FP8 are less than what layers keep before the input
+// pass, and none of them waits as it begins.
+TEST(EstimateMemoryTest, OfProductsInFp8_CountsTheMostOfBothSidesOfTheInputPass) {
+  // Elements of a row that 3 layers on the second of two ranks have fewer than without FP8.
+  const auto saved = [](job::ScheduleName schedule, job::Recompute recompute) {
+    const auto activations = [&](job::LinearFormat linear) {
+      AJob job = AJob()
+                     .Module("language", Llama({.layers = 6}),
+                             {.pp = 2, .layers = {3, 3}, .recompute = recompute})
+                     .Batch(4, 1)
+                     .Schedule(schedule);
+      job.spec().resources.device = job::DeviceKind::kGpu;
+      const Plan plan = MustPlan(job.Compute(job::Precision::kBf16).Linear(linear));
+      return EstimateMemory(plan, Rank{1}).activations;
+    };
+    const int64_t rows = 32, bytes = 2;
+    return (activations(job::LinearFormat::kCompute) - activations(job::LinearFormat::kFp8)) /
+           (rows * bytes);
+  };
+  using job::Recompute;
+  // All that a layer reads, and its operands, without FP8; in FP8 what it keeps, and its operands.
+  const int64_t whole = 4 * 32 + 2 * (32 + 8) + 3 * 64, waiting = whole / 2;
+  const int64_t kept = whole - 32 - (64 - 32) / 2, selective = 2 * 32 + 32 + 2 * 8 + 2 * 64;
+  ASSERT_LT(waiting, selective);
+  const job::ScheduleName together = job::ScheduleName::k1F1B;
+  EXPECT_EQ(saved(together, Recompute::kNone), 3 * (whole - kept));
+  EXPECT_EQ(saved(together, Recompute::kSelective), 3 * whole - (2 * selective + whole));
+  EXPECT_EQ(saved(together, Recompute::kFull), 3 * whole - (2 * waiting + whole));
+  // Of two microbatches, and once the layer at work.
+  const job::ScheduleName apart = job::ScheduleName::kZeroBubbleH1;
+  EXPECT_EQ(saved(apart, Recompute::kNone), 2 * 3 * (whole - kept));
+  EXPECT_EQ(saved(apart, Recompute::kSelective), 2 * 3 * (whole - selective) - (whole - selective));
+  EXPECT_EQ(saved(apart, Recompute::kFull), 2 * 3 * (whole - waiting) - (whole - waiting));
 }
 
 TEST(EstimateMemoryTest, OfAllRanks_IsThatOfEach) {

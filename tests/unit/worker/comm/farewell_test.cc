@@ -22,6 +22,33 @@ TEST(FarewellTest, Stop_AccusesNobody) {
   EXPECT_FALSE(AccusedIn(passed).has_value());
 }
 
+// What peers read of the end of a transport of rank 1.
+TEST(FarewellTest, EndOfATransport_IsToldWithItsOwnNameOrPassedOn) {
+  const auto told = [](const absl::Status& reason, Blame blame) {
+    return Passed(FarewellOf(1, reason, blame).data());
+  };
+  const absl::Status own = told(absl::InternalError("full disk"), Blame::kSelf);
+  EXPECT_EQ(own.message(), "rank 1 is gone: full disk");
+  EXPECT_EQ(AccusedIn(own), Rank{1});
+  const absl::Status of_peer =
+      told(Accusing(Rank{2}, absl::UnavailableError("rank 2 is gone: reset")), Blame::kPeer);
+  EXPECT_EQ(of_peer.message(), "rank 2 is gone: reset");
+  EXPECT_EQ(AccusedIn(of_peer), Rank{2});
+  const absl::Status stopped = told(absl::CancelledError("asked to"), Blame::kNobody);
+  EXPECT_EQ(stopped.message(), "rank 1 was told to stop: asked to");
+  EXPECT_TRUE(absl::IsAborted(stopped));
+  const absl::Status passed_on =
+      told(absl::AbortedError("rank 2 was told to stop"), Blame::kNobody);
+  EXPECT_EQ(passed_on.message(), "rank 2 was told to stop");
+  EXPECT_TRUE(told(absl::OkStatus(), Blame::kSelf).ok());
+}
+
+TEST(FarewellTest, BrokenConnection_IsToldWithoutThePlaceInGloosSource) {
+  EXPECT_EQ(Gone(4, "[pair.cc:12] reset").message(), "rank 4 is gone: reset");
+  EXPECT_EQ(Gone(4, "reset [by] all").message(), "rank 4 is gone: reset [by] all");
+  EXPECT_EQ(AccusedIn(Gone(4, "reset")), Rank{4});
+}
+
 TEST(FarewellTest, HealthyOrNone_IsOk) {
   std::string healthy = FarewellOf(Leaving::kHealthy, "", Rank{1});
   EXPECT_EQ(HowLeft(healthy.data()), Leaving::kHealthy);

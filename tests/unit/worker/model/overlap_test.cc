@@ -47,6 +47,7 @@ class LateCommunicator final : public comm::Communicator {
       double* block = static_cast<double*>(out) + rank * count;
       if (block != own || in != own) Spoil(block, count);
     }
+    ++gathers_;
     late_.push_back([=, this] { return inner_.AllGather(in, out, count, dtype); });
     return absl::OkStatus();
   }
@@ -60,6 +61,7 @@ class LateCommunicator final : public comm::Communicator {
     return [this, end = done_ + late_.size()] { return RunUntil(end); };
   }
   void Abort(absl::Status reason) override { inner_.Abort(std::move(reason)); }
+  int gathers() const { return gathers_; }
 
  private:
   static void Spoil(void* out, int64_t count) {
@@ -77,6 +79,7 @@ class LateCommunicator final : public comm::Communicator {
   comm::Communicator& inner_;
   std::deque<std::function<absl::Status()>> late_;
   size_t done_ = 0;
+  int gathers_ = 0;
 };
 
 struct Shape {
@@ -86,10 +89,12 @@ struct Shape {
 struct Mode {
   bool late = false;   // communicator
   bool along = false;  // weight products inside the pass
+  bool frozen = false;
 };
 struct Result {
   at::Tensor output, input_gradient, gradients;
   std::vector<int> waiting;  // products, between two layers
+  int gathers = 0;           // of the backward pass, where the communicator is late
 };
 
 // Forward and backward passes of some layers on one rank of a tensor group.
@@ -121,6 +126,7 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
   LayerContext context;
   context.architecture = a;
   context.recompute = shape.recompute;
+  context.trains = !mode.frozen;
   context.group =
       TensorGroup(mode.late ? static_cast<comm::Communicator*>(&late) : &group, shape.sequence);
   context.heads = MakeHeadMap(units, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
@@ -133,7 +139,8 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
   LayerStack layers([&] {
     if (backward) result.waiting.push_back(work.waiting());
   });
-  const ParameterTable table(parameters, weights, result.gradients);
+  const at::Tensor gradients = mode.frozen ? at::Tensor() : result.gradients;
+  const ParameterTable table(parameters, weights, gradients);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
     layers.Add(shape.decoder ? MakeDecoderLayer(context, table, layer)
                              : MakeEncoderLayer(context, table, layer));
@@ -142,9 +149,11 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
   result.output = context.group.Mine(input);
   EXPECT_TRUE(layers.Forward(rows, &states, &result.output).ok());
   backward = true;
+  const int gathers_before = late.gathers();
   if (mode.along) work.RunAlong();
   result.input_gradient = context.group.Mine(upstream);
   EXPECT_TRUE(layers.BackwardInput(rows, &states, &work, &result.input_gradient).ok());
+  result.gathers = late.gathers() - gathers_before;
   work.Run();
   EXPECT_EQ(work.waiting(), 0);
   return result;
@@ -183,6 +192,21 @@ TEST(OverlapTest, CollectivesThatEndLate_GiveTheSameBits) {
         EXPECT_TRUE(at::equal(result.input_gradient, expected.input_gradient));
         EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
       }
+    });
+  });
+}
+
+// Gradients of what the layers put out and of the middle of each, and where all is computed again
+// the inputs of two products; trained weights need those inputs in any case.
+TEST(OverlapTest, FrozenLayers_GatherNoInputsForWeights) {
+  ForEachShape([](const Shape& shape) {
+    const int computed_again = shape.recompute == job::Recompute::kFull ? 2 : 0;
+    ForEachRank([&](comm::Communicator& group) {
+      const Result trained = RunLayers(shape, {.late = true}, group);
+      const Result frozen = RunLayers(shape, {.late = true, .frozen = true}, group);
+      EXPECT_TRUE(at::equal(frozen.input_gradient, trained.input_gradient));
+      EXPECT_EQ(trained.gathers, shape.sequence ? kLayers * 4 : 0);
+      EXPECT_EQ(frozen.gathers, shape.sequence ? kLayers * (2 + computed_again) : 0);
     });
   });
 }

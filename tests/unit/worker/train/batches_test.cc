@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -132,9 +133,10 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
 }
 
 model::StageInput LabelsOf(SampleSource& source, int64_t length_multiple,
-                           const at::Tensor& valid = {}) {
+                           const at::Tensor& valid = {}, bool all_rows = false) {
   const plan::Plan plan = PlanOf(1024);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, length_multiple);
+  batches.ListAllRows(all_rows);
   std::vector<Batches::CorruptSample> corrupt;
   model::StageInput input;
   EXPECT_TRUE(batches
@@ -188,6 +190,35 @@ TEST(BatchesTest, LabelledRows_AreFilledUpToAMultiple_AndNeverMoreThanAll) {
   EXPECT_TRUE(all.labelled.all());
   EXPECT_EQ(all.labels.size(0), 3 * 16);
   EXPECT_EQ(all.label_weights.sum().item<float>(), 5);
+}
+
+TEST(BatchesTest, LabelledRowsOfALongMicrobatch_HaveFewSizes) {
+  FewSamples source(3, 4096);
+  std::set<int64_t> sizes;
+  for (source.counted = 0; source.counted <= 4096; source.counted += 100) {
+    const model::StageInput input = LabelsOf(source, 8);
+    const int64_t size = input.labels.size(0),
+                  counted = input.label_weights.ne(0).sum().item<int64_t>();
+    EXPECT_EQ(size % 256, 0);
+    EXPECT_LT(size, std::max<int64_t>(1, counted) + 256);
+    EXPECT_FALSE(input.labelled.all());
+    sizes.insert(size);
+  }
+  EXPECT_EQ(sizes.size(), 16u) << "256 to 4,096 of 12,288";
+}
+
+// As long as a list can be, in whatever order samples come.
+TEST(BatchesTest, AllRowsListed_AreHeldToTheSameLabels) {
+  FewSamples source(3, 500);
+  source.counted = 200;
+  const model::StageInput input = LabelsOf(source, 8, {}, /*all_rows=*/true);
+  const at::Tensor rows = at::arange(3 * 504, at::kLong);
+  EXPECT_TRUE(at::equal(input.labelled.rows, rows));
+  EXPECT_TRUE(at::equal(input.labelled.place, rows));
+  EXPECT_TRUE(input.labelled.chosen.all().item<bool>());
+  EXPECT_EQ(input.label_weights.sum().item<float>(), 202);
+  EXPECT_EQ(input.label_weights[2 * 504 + 300].item<float>(), 1);
+  EXPECT_EQ(input.labels[2 * 504 + 300].item<int64_t>(), 320);
 }
 
 TEST(BatchesTest, WhileDecoding_TheLastRowOfEachSampleIsChosen) {
