@@ -71,7 +71,7 @@ class Run {
     auto state = *train::TrainingState::CreateEmpty(plan_, rank, buffers);
     absl::Status loaded = absl::InternalError("no manifest");
     if (from_.has_value())
-      loaded = checkpoint::Load(options_.load, *from_, plan_, *state, /*threads=*/2);
+      loaded = checkpoint::Load(options_.load, *from_, plan_, *state, /*threads=*/2, {});
     const MutexLock lock(&mu_);
     result_.loaded.push_back(loaded);
     return loaded.ok() ? std::move(state) : nullptr;
