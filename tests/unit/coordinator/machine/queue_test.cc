@@ -76,10 +76,11 @@ TEST_F(QueueTest, LargerPriority_HoldsThoseBeforeItUp) {
 }
 
 TEST_F(QueueTest, Priority_HoldsOverARestart) {
-  Run("runs", 4);
+  const JobId running = Run("runs", 4);
   const JobId low = Submit("low", 4, 1), high = Submit("high", 4, 2);
   h_.Restart();
-  node_ = h_.Open("n", 4, /*incarnation=*/2);
+  node_ = h_.Open("n", 4, 1, {{running, Epoch{1}}}, 2);
+  End(running);
   EXPECT_FALSE(Waits(high));
   EXPECT_TRUE(Waits(low));
 }
