@@ -323,6 +323,11 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                                                    : VerdictOf(run, BrokenNodes(job));
     if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
       verdict = *run.accuser_killed;
+    if (job.recovery.has_value() && AccusesWhoTrains(*job.recovery, verdict)) {
+      verdict.kind = FailureKind::kPeerLost;
+      verdict.rank = -1;
+      verdict.node.clear();
+    }
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
