@@ -95,6 +95,9 @@ void Coordinator::RecoverRun(Job& job) {
   }
   run.ended_step = state.ended_step;
   WatchEnd(job);
+  // Ranks may have ended while there was no coordinator, and have still to say so.
+  if (state.ending.has_value())
+    run.end_deadline = std::max(run.end_deadline, now_ + options_.end_grace / 4);
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
   if (!was_assigned) return Prepare(job, run.teams.front());
