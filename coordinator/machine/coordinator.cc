@@ -305,7 +305,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, team.ranks.front(), FailureKind::kRanksLost,
+        job, CauseOf(job, run.FirstRank(team), FailureKind::kRanksLost,
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
@@ -361,7 +361,7 @@ void Coordinator::LoseUnseenRanks(Job& job) {
   const auto team =
       std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
   if (team == run.teams.end()) return;
-  OnFailure(job, CauseOf(job, team->ranks.front(), FailureKind::kRanksLost,
+  OnFailure(job, CauseOf(job, run.FirstRank(*team), FailureKind::kRanksLost,
                          absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
                                       job.state.epoch.value)));
 }
