@@ -88,7 +88,7 @@ void Coordinator::LeaveDevices(Job& job, const std::string& how) {
     absl::StrAppend(&reason, "; ", lost, lost == 1 ? " step" : " steps",
                     " since are done again: ", how);
   }
-  QueueAgain(job, reason, /*in_order=*/true);
+  QueueAgain(job, reason, /*in_order=*/!IsSaving(job));  // a hold that was over is a loss
 }
 
 void Coordinator::MakeRoomFor(const Job& job) {
