@@ -95,6 +95,9 @@ void Coordinator::RecoverRun(Job& job) {
   }
   run.ended_step = state.ended_step;
   WatchEnd(job);
+  // Ranks may have ended while there was no coordinator, and have still to say so.
+  if (state.ending.has_value())
+    run.end_deadline = std::max(run.end_deadline, now_ + options_.end_grace / 4);
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
   if (!was_assigned) return Prepare(job, run.teams.front());
@@ -302,7 +305,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, team.ranks.front(), FailureKind::kRanksLost,
+        job, CauseOf(job, run.FirstRank(team), FailureKind::kRanksLost,
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
@@ -323,6 +326,11 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
                                                    : VerdictOf(run, BrokenNodes(job));
     if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
       verdict = *run.accuser_killed;
+    if (job.recovery.has_value() && AccusesWhoTrains(*job.recovery, verdict)) {
+      verdict.kind = FailureKind::kPeerLost;
+      verdict.rank = -1;
+      verdict.node.clear();
+    }
     verdict.time = now_;
     return OnFailure(job, std::move(verdict));
   }
@@ -353,7 +361,7 @@ void Coordinator::LoseUnseenRanks(Job& job) {
   const auto team =
       std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
   if (team == run.teams.end()) return;
-  OnFailure(job, CauseOf(job, team->ranks.front(), FailureKind::kRanksLost,
+  OnFailure(job, CauseOf(job, run.FirstRank(*team), FailureKind::kRanksLost,
                          absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
                                       job.state.epoch.value)));
 }

@@ -358,8 +358,8 @@ class Coordinator {
   // It was queued again, and is starting.
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
-  // has others.
-  void QueueAgain(Job& job, const std::string& reason);
+  // has others. `in_order`: as PhaseChanged.
+  void QueueAgain(Job& job, const std::string& reason, bool in_order = false);
   static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);

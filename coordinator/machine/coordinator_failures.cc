@@ -104,6 +104,7 @@ void Coordinator::ConvictNodes(Job& job) {
   const std::set<NodeName> broken = BrokenNodes(job);
   if (ConvictedNode(*job.run, broken) == nullptr) return;
   FailureCause cause = VerdictOf(*job.run, broken);
+  if (job.recovery.has_value() && AccusesWhoTrains(*job.recovery, cause)) return;
   cause.time = now_;
   OnFailure(job, std::move(cause));
 }

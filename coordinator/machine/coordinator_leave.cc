@@ -70,7 +70,8 @@ void Coordinator::Suspend(Job& job) {
   // Last of the records: a coordinator that dies between them has not answered, and has no job that
   // is suspended and goes on.
   if (job.state.phase == JobPhase::kRunning) WishEnd(job, {.queues = true, .suspends = true});
-  if (job.state.phase == JobPhase::kStarting) QueueAgain(job, "suspended on request");
+  if (job.state.phase == JobPhase::kStarting)
+    QueueAgain(job, "suspended on request", /*in_order=*/true);
   Commit(job, SuspensionChanged{true});
   if (job.state.phase != JobPhase::kQueued) return;
   LeaveQueue(job);
@@ -87,7 +88,7 @@ void Coordinator::LeaveDevices(Job& job, const std::string& how) {
     absl::StrAppend(&reason, "; ", lost, lost == 1 ? " step" : " steps",
                     " since are done again: ", how);
   }
-  QueueAgain(job, reason);
+  QueueAgain(job, reason, /*in_order=*/!IsSaving(job));  // a hold that was over is a loss
 }
 
 void Coordinator::MakeRoomFor(const Job& job) {

@@ -373,7 +373,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
       }
       // Left out before; its devices stay the job's, which has the first claim on them.
       if (team->assigned && !job.run->HasWork(*team)) continue;
-      OnFailure(job, CauseOf(job, team->ranks.front(), FailureKind::kNodeLost, message));
+      OnFailure(job, CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message));
       if (processes_gone) EndSilence(job, node.name);
       if (!job.state.IsTerminal()) continue;  // it waits
     }
@@ -432,7 +432,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
     job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
-    OnFailure(*job, CauseOf(*job, team->ranks.front(), FailureKind::kStartFailed,
+    OnFailure(*job, CauseOf(*job, job->run->FirstRank(*team), FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));
   }

@@ -273,7 +273,8 @@ void Coordinator::CheckQuiet(Job& job) {
               .time = now_});
   }
   const int32_t stalls_max = job.state.request->budget.without_progress;
-  if (!Progresses(job.state, *start) && job.state.without_progress >= stalls_max) {
+  const bool stalls = !Progresses(job.state, *start) && job.state.without_progress >= stalls_max;
+  if (stalls && !job.state.ends) {
     FailureCause cause = recovery.cause;
     absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
                     " times in a row, which is all that recovery.budget.without_progress allows");

@@ -108,10 +108,10 @@ void Coordinator::OnStandbyDeadline(Job& job) {
   if (standby.epoch != job.state.epoch || standby.sets.empty()) return;
   StandbySet& last = standby.sets.back();
   if (last.under_way()) {
-    FailStandby(
-        job, last,
-        absl::StrCat("ranks ", absl::StrJoin(last.awaited, ", "), " have not made them within ",
-                     absl::FormatDuration(options_.standby_timeout)));
+    FailStandby(job, last,
+                absl::StrCat(last.awaited.size() == 1 ? "rank " : "ranks ",
+                             absl::StrJoin(last.awaited, ", "), " did not make them within ",
+                             absl::FormatDuration(options_.standby_timeout)));
     return ConsiderStandby(job);
   }
   for (const StandbySet& set : standby.sets) {

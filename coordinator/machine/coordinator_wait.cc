@@ -46,7 +46,7 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
-  if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
+  if (job.state.ending.has_value()) return;  // as wished, once the grace for that is over
   if (BudgetIsSpent(job))
     return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
   if (!MaySave(job)) return EndHold(job, "");
@@ -66,22 +66,29 @@ void Coordinator::PlanSaving(Job& job) {
 
 // The hold was over, and its plan went with the coordinator before this one.
 void Coordinator::ResumeSaving(Job& job) {
-  if (!IsSaving(job) || job.state.ends || job.recovery.has_value()) return;
-  Recovery& recovery = job.recovery.emplace(Recovery{.from = job.state.epoch, .since = now_});
-  recovery.cause = {.kind = job::FailureKind::kRanksLost,
-                    .message = "ranks were lost before this coordinator started",
-                    .time = now_};
-  if (job.incident.has_value()) recovery.cause = job.incident->cause;
-  for (const Rank rank : job.state.ending->lost) recovery.lost.insert(rank.value);
-  for (size_t i = 0; i < job.run->ranks.size(); ++i) {
-    const auto rank = static_cast<int32_t>(i);
-    if (job.run->ranks[i].used && !recovery.lost.contains(rank)) recovery.awaited.insert(rank);
+  if (!IsSaving(job) || job.state.ends) return;
+  if (!job.recovery.has_value()) {
+    Recovery& recovery = job.recovery.emplace(Recovery{.from = job.state.epoch, .since = now_});
+    recovery.cause = {.kind = job::FailureKind::kRanksLost,
+                      .message = "ranks were lost before this coordinator started",
+                      .time = now_};
+    if (job.incident.has_value()) recovery.cause = job.incident->cause;
+    for (size_t i = 0; i < job.run->ranks.size(); ++i) {
+      if (job.run->ranks[i].used) recovery.awaited.insert(static_cast<int32_t>(i));
+    }
   }
+  // Otherwise they were on their way to an epoch that cannot begin without what was lost then.
+  for (const Rank rank : job.state.ending->lost) {
+    job.recovery->lost.insert(rank.value);
+    job.recovery->awaited.erase(rank.value);
+    job.recovery->back.erase(rank.value);
+  }
+  job.run->EndRecovering();
   PlanSaving(job);
 }
 
 void Coordinator::EndSaving(Job& job, const std::string& how) {
-  EndAs(job, job.state.ending->wish, how);
+  EndAs(job, job.state.ending->wish, how.substr(0, how.find('\n')));  // no process's log
 }
 
 bool Coordinator::MaySave(const Job& job) const {
@@ -175,12 +182,12 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   WaitForLost(job, absl::FailedPreconditionError(why));
 }
 
-void Coordinator::QueueAgain(Job& job, const std::string& reason) {
+void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order) {
   job.recovery.reset();
   StoreLastStep(job);
   CloseIncident(job, reason);
   TellIncidents(job);
-  Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});
+  Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt, in_order});
   DropPlanning(job);
   job.decided.reset();
   job.returning.clear();

@@ -30,7 +30,7 @@ FailureCause NodeLostCause(const Run& run, const Team& team) {
     break;
   }
   return {.kind = job::FailureKind::kNodeLost,
-          .rank = team.ranks.front(),
+          .rank = run.FirstRank(team),
           .node = team.node,
           .message = std::move(message)};
 }
@@ -107,7 +107,7 @@ FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken) {
   if (root == all.end()) root = all.begin();
   if (const Team* team = AccusedBySeveral(run)) {
     return {.kind = job::FailureKind::kNodeUnreachable,
-            .rank = team->ranks.front(),
+            .rank = run.FirstRank(*team),
             .node = team->node,
             .message =
                 absl::StrCat("several ranks lost node ", team->node, ": ", Sentence(run, *root))};

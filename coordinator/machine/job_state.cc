@@ -44,9 +44,8 @@ class Applier {
 
   void operator()(const PhaseChanged& body) {
     if (!job::MayMove(state_.phase, body.phase)) return;
-    const bool failed_start =
-        state_.phase == job::JobPhase::kStarting && body.phase == job::JobPhase::kQueued;
-    if (failed_start) ++state_.failed_starts;
+    const bool gives_up = body.phase == job::JobPhase::kQueued && !body.in_order;
+    if (gives_up && state_.phase == job::JobPhase::kStarting) ++state_.failed_starts;
     if (body.phase == job::JobPhase::kRunning) state_.failed_starts = 0;
     state_.phase = body.phase;
     state_.reason = body.reason;
@@ -54,10 +53,7 @@ class Applier {
     state_.queued_again = body.phase == job::JobPhase::kQueued;
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
-      // Who leaves in order has lost nothing, nor who has not trained.
-      const bool leaves = state_.ending.has_value() && state_.ending->wish.queues &&
-                          !state_.ending->wish.AfterHold();
-      if (!leaves && state_.trained) state_.recoveries.push_back(time_);
+      if (gives_up && state_.trained) state_.recoveries.push_back(time_);
       state_.ending.reset();
       if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
       state_.counts_since.reset();

@@ -155,6 +155,7 @@ struct PhaseChanged {
   job::JobPhase phase = job::JobPhase::kQueued;
   std::string reason;
   std::optional<FailureCause> failure;
+  bool in_order = false;  // it is queued again since it was asked to leave, and has lost nothing
 };
 // A checkpoint that ranks without the job's state begin with.
 struct CheckpointSource {

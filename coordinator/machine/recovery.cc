@@ -27,6 +27,14 @@ bool SameStart(const EpochStart& a, const EpochStart& b) {
                                       a.decision->gradient_scale == b.decision->gradient_scale));
 }
 
+bool AccusesWhoTrains(const Recovery& recovery, const FailureCause& verdict) {
+  const bool of_peers = verdict.kind == job::FailureKind::kPeerLost ||
+                        verdict.kind == job::FailureKind::kNodeUnreachable ||
+                        verdict.kind == job::FailureKind::kNodeLost;
+  const bool trains = recovery.beside && recovery.stage == Recovery::Stage::kLeaving;
+  return trains && of_peers && !recovery.back.contains(verdict.rank);
+}
+
 std::string LostText(const Recovery& recovery) {
   return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
 }

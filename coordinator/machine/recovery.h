@@ -49,6 +49,10 @@ struct Recovery {
   int32_t tries = 0;        // at most kTriesMax
 };
 
+// Of a verdict on what peers say: whether it is about one that trains on while others come back.
+// They do not find each other then, be it that its daemon is away, and who came back stays out.
+bool AccusesWhoTrains(const Recovery& recovery, const FailureCause& verdict);
+
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);
 // "it waits for ranks 3, 4, which it cannot go on without", "it goes on without ranks 3, 4: ranks

@@ -24,6 +24,12 @@ Instant Run::NextDeadline() const {
   return next;
 }
 
+int32_t Run::FirstRank(const Team& team) const {
+  const auto used = [this](int32_t rank) { return ranks[static_cast<size_t>(rank)].used; };
+  const auto first = std::find_if(team.ranks.begin(), team.ranks.end(), used);
+  return first == team.ranks.end() ? team.ranks.front() : *first;
+}
+
 void Run::EndJudging() {
   accusations.clear();
   accuser_killed.reset();

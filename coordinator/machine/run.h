@@ -143,6 +143,8 @@ struct Run {
       return !state.used || state.succeeded;
     });
   }
+  // Of the node: the first that has work, else the first of all.
+  int32_t FirstRank(const Team& team) const;
   // What was said of peers is judged.
   void EndJudging();
   // Nobody is waited for any more on the way to the next epoch.

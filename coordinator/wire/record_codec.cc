@@ -57,6 +57,7 @@ class Encoder {
     to->set_phase(ToProto(body.phase));
     to->set_reason(body.reason);
     if (body.failure.has_value()) ToProto(*body.failure, to->mutable_failure());
+    to->set_in_order(body.in_order);
   }
   void operator()(const EpochPlanned& body) {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
@@ -223,6 +224,7 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
                         .reason = from.phase_changed().reason()};
       if (from.phase_changed().has_failure())
         body.failure = FromProto(from.phase_changed().failure());
+      body.in_order = from.phase_changed().in_order();
       record.body = std::move(body);
       return record;
     }

@@ -178,6 +178,20 @@ TEST_F(EarlyEndTest, RanksThatDoNotEnd_AreEndedWhenTheGraceIsOver_AlsoOverAResta
             "checkpoint of their last step; the last one is /c/3");
 }
 
+// They have written it meanwhile, and say so once there is somebody to hear it.
+TEST_F(EarlyEndTest, GraceThatEndsWithoutACoordinator_LeavesTimeToSayWhatWasDone) {
+  Train();
+  h_.Advance(kLimit);
+  h_.Restart(2 * kGrace);
+  h_.Advance(absl::Seconds(5));
+  a_ = h_.Open("a", 2, 1, {{job_, Epoch{1}}}, 100);
+  b_ = h_.Open("b", 2, 1, {{job_, Epoch{1}}}, 100);
+  AllEndAt(7);
+  Publish(7);
+  EXPECT_EQ(Message(),
+            "its time_limit of 5m is reached; it ended with step 7 of 10, checkpoint /c/7");
+}
+
 TEST_F(EarlyEndTest, CheckpointThatIsNotWhole_IsSaidAndEndsIt) {
   Train();
   h_.Advance(kLimit);

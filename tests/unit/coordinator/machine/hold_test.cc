@@ -10,6 +10,7 @@ namespace {
 using job::FailureKind;
 using job::JobPhase;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -23,6 +24,7 @@ class HoldTest : public RecoveringTest {
     JobRequest request = *AJobThatRecovers("two nodes", 2);
     request.waits = request.checkpoints = true;
     request.hold = absl::Seconds(30);
+    request.budget.without_progress = without_progress_;
     request.document.text = text;
     const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
     for (const SessionId node : {node_, b_}) h_.Prepare(node);
@@ -72,7 +74,14 @@ class HoldTest : public RecoveringTest {
     ASSERT_EQ(h_.Phase(job), JobPhase::kCancelled);
     EXPECT_EQ(h_.State(job).reason, "cancelled on request; rank 0: no home");
   }
+  // It is back, and its rank is to be in epoch 2.
+  void ComeBack() {
+    Pass(absl::Seconds(20));
+    b_ = h_.Open("b", 1, /*incarnation=*/2);
+    h_.Prepare(b_);
+  }
   SessionId b_;
+  int32_t without_progress_ = 3;
 };
 
 TEST_F(HoldTest, TimeThatIsOver_SavesWhatIsLeftBeforeTheDevicesAreFree) {
@@ -121,9 +130,11 @@ TEST_F(HoldTest, StateThatIsNotLeft_IsGivenUpAndTheStepsAreTold) {
 TEST_F(HoldTest, LossMeanwhile_IsTheEndOfIt) {
   const JobId job = TrainAndLoseB();
   EndTheHold();
-  h_.Report(node_, job, 0, kKilled);
+  h_.Report(node_, job, 0, RankExited{.signal = 9, .log_tail = "its last line"});
   ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
-  EXPECT_THAT(h_.State(job).reason, HasSubstr("2 steps since are done again: rank 0 on node a"));
+  EXPECT_THAT(h_.State(job).reason,
+              EndsWith("2 steps since are done again: rank 0 on node a was killed by signal 9 "
+                       "(SIGKILL)"));
 }
 
 TEST_F(HoldTest, WhatDoesNotFitWhatIsLeft_IsNotSaved) {
@@ -217,6 +228,52 @@ TEST_F(HoldTest, CoordinatorThatRestartsBeforeItsPlanIsMade_PlansAgainAndSaves) 
   h_.Report(node_, job, 0, RankCheckpointPublished{5, "/c/saved", ""}, 2);
   ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
   EXPECT_THAT(h_.State(job).reason, HasSubstr("to go on behind step 5"));
+}
+
+// What it waits for may still come back.
+TEST_F(HoldTest, CancelWhileItWaits_HasItsGraceAlsoWhenTheHoldIsOver) {
+  const JobId job = TrainAndLoseB();
+  Pass(absl::Seconds(40));
+  ASSERT_TRUE(h_.Cancel(job, /*checkpoint=*/true).ok());
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  Pass(Harness::Options().end_grace);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kCancelled);
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("its ranks had not all ended 2m later"));
+}
+
+// What was lost on the way to an epoch that never began is known of the wish, too.
+TEST_F(HoldTest, CoordinatorThatRestartsBehindALossOnTheWayBack_PlansAgain) {
+  const JobId job = TrainAndLoseB();
+  ComeBack();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  b_ = h_.Replace("b", 1, /*incarnation=*/3);
+  h_.Report(node_, job, 0, Quiet(5));
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  Pass(absl::Seconds(25));
+  h_.plans_held = true;
+  Pass(absl::Seconds(6));
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  h_.Restart();
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  EXPECT_THAT(h_.plans[0].lost, ElementsAre(Rank{1}));
+  EXPECT_TRUE(h_.plans[0].any_rung);
+}
+
+// No step is to come of it, so none is missed.
+TEST_F(HoldTest, SavingWithoutAStepSinceTheRecoveryBefore_IsNoStall) {
+  without_progress_ = 0;
+  const JobId job = TrainAndLoseB();
+  ComeBack();
+  h_.Report(node_, job, 0, Quiet(5));
+  ASSERT_THAT(BegunBehind(), ElementsAre(5));
+  h_.Feed(SessionClosed{b_});
+  EndTheHold();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Report(node_, job, 0, Quiet(5), 2);
+  ASSERT_THAT(BegunBehind(), ElementsAre(5, 5));
+  EXPECT_TRUE(h_.Commands<BeginEpoch>(node_)[1].second.ends);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
 }
 
 // The layout in which it is saved is one that may not train.

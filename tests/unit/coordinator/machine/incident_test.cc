@@ -283,5 +283,24 @@ TEST(SummaryTest, DeviceOfAGpu_DiedOfItsError) {
             "-> 1 in replica 1; back after 0.9 s");
 }
 
+TEST_F(IncidentTest, NodeThatIsLost_NamesTheFirstRankThatTrainedThere) {
+  node_ = h_.Open("a", 2);
+  const SessionId b = h_.Open("b", 2);
+  const JobId job = h_.Submit(AJobThatRecovers("j", 4));
+  for (const SessionId node : {node_, b}) h_.Prepare(node);
+  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+  h_.Ready(node_, job, 0, 2);
+  h_.Ready(b, job, 2, 4);
+  Step(job, 5, 1);
+  h_.Report(b, job, 2, kKilled);
+  for (const int32_t rank : {0, 1, 3}) h_.Report(rank < 2 ? node_ : b, job, rank, Quiet(5, rank));
+  h_.Ready(node_, job, 0, 2, 2);
+  h_.Ready(b, job, 3, 4, 2);
+  Step(job, 6, 2);
+  h_.Replace("b", 2, /*incarnation=*/2);
+  ASSERT_THAT(h_.State(job).incidents, SizeIs(2));
+  EXPECT_EQ(h_.State(job).incidents.back()->cause.rank, 3);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

@@ -142,6 +142,22 @@ TEST_F(LeaveTest, JobThatStarts_LeavesAtOnce) {
   EXPECT_EQ(h_.Free("n"), 2);
 }
 
+// However often: recovery.budget is for what fails.
+TEST_F(LeaveTest, JobThatStartsAgainAndIsSuspended_HasLostNothing) {
+  const JobId job = h_.Run(node_, Asking("a"));
+  ASSERT_TRUE(Suspend(job).ok());
+  Save(job, 7);
+  h_.Answer<StopRanks>(node_);
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(Resume(job).ok());
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+    ASSERT_TRUE(Suspend(job).ok());
+    ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  }
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty());
+  EXPECT_EQ(h_.State(job).failed_starts, 0);
+}
+
 TEST_F(LeaveTest, ResumeWhileTheStateIsSaved_GoesOnFromIt) {
   const JobId job = h_.Run(node_, Asking("a"));
   ASSERT_TRUE(Suspend(job).ok());

@@ -254,6 +254,48 @@ TEST_F(ReturnTest, RanksThatDoNotFindEachOther_GoOnWithoutWhoCameBack) {
   EXPECT_THAT(BegunBehind(), ElementsAre(5));
 }
 
+// Nor is it the word of one that is not there against one that is.
+TEST_F(ReturnTest, WhoTrainsAndIsAccusedByWhoCameBack_IsNotLost) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Report(node_, job, 1,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 0, .message = "not met"}, 3);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+  h_.commands.clear();
+  GoOver(job, {0, 2}, 5, 2, {});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+}
+
+// What connects them goes by its daemon, which may be away for a moment.
+TEST_F(ReturnTest, NodeThatTrainsAndIsAway_IsNotLostOfBeingAccused) {
+  node_ = h_.Open("a", 1);
+  SessionId b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 2));
+  for (const SessionId node : {node_, b}) h_.Prepare(node);
+  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+  h_.Report(node_, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  Step(job, 3, 1);
+  b = h_.Replace("b", 1, /*incarnation=*/2);
+  GoOver(job, {0}, 3, 1, {0});
+  Step(job, 4, 2);
+  h_.Prepare(b);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Feed(SessionClosed{node_});
+  h_.Report(b, job, 1,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 0, .message = "not met"}, 3);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3}) << "it waits for more";
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+}
+
 TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
   const JobId job = Train();
   h_.Report(node_, job, 1, kKilled);

@@ -117,7 +117,7 @@ TEST_F(StandbyTest, SetThatNobodyAnswersFor_HoldsUpNoOther) {
   Say(job, {0, 1}, Ordered()[2].set);
   EXPECT_THAT(Events(job, "StandbyReady").back(), HasSubstr("any one of ranks 1, 2"));
   EXPECT_THAT(Events(job, "StandbyMissing"),
-              ElementsAre(HasSubstr("the loss of rank 0 are not there: ranks 2 have not made them "
+              ElementsAre(HasSubstr("the loss of rank 0 are not there: rank 2 did not make them "
                                     "within 2m; they are tried once more")));
   Pass(Harness::Options().standby_retry_delay);
   ASSERT_THAT(Ordered(), SizeIs(4));

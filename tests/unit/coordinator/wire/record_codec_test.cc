@@ -271,6 +271,11 @@ TEST(RecordCodecTest, WhoLeavesInOrder_IsReplayed) {
   EXPECT_EQ(std::get<EndWished>(preempted.body).preempted_by, JobId{9});
   EXPECT_FALSE(std::get<EndWished>(preempted.body).AfterHold());
   EXPECT_TRUE(std::get<EndWished>(again(EndWished{.queues = true}).body).AfterHold());
+  for (const bool in_order : {true, false}) {
+    const JournalRecord queued =
+        again(PhaseChanged{job::JobPhase::kQueued, "", std::nullopt, in_order});
+    EXPECT_EQ(std::get<PhaseChanged>(queued.body).in_order, in_order);
+  }
   for (const bool suspended : {true, false}) {
     const JournalRecord changed = again(SuspensionChanged{suspended});
     EXPECT_EQ(std::get<SuspensionChanged>(changed.body).suspended, suspended);
