@@ -1,10 +1,12 @@
 #include "client/commands.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
 #include "client/job_file.h"
@@ -59,6 +61,17 @@ absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(Connection& connection,
     if (!response.more() || events.empty()) return events;
     request.set_after_number(events.back().number());
   }
+}
+
+// Which types of events a job has, for those who asked for another.
+void TellTypes(Connection& connection, const std::string& job, Io& io) {
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, {.job = job});
+  if (!events.ok()) return;  // it is a hint
+  std::set<std::string> types;
+  for (const v1::JobEvent& event : *events) types.insert(event.type());
+  if (types.empty()) return;
+  io.talk << "those of " << TerminalText(job) << " are of the types "
+          << TerminalText(absl::StrJoin(types, ", ")) << "\n";
 }
 
 // What the answer of a coordinator does not say itself.
@@ -159,6 +172,7 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) {
+    if (const absl::Status laid = CheckOpenLayout(*file, io); !laid.ok()) return Fail(laid, io);
     io.talk << options.file << " is valid; nothing was submitted\n";
     return kSuccess;
   }
@@ -228,6 +242,7 @@ int Events(Connection& connection, const EventsOptions& options, Io& io) {
   const bool words = options.format == Format::kTable || options.format == Format::kWide;
   if (events->empty() && words) {
     io.talk << "no such events\n";
+    if (!options.types.empty()) TellTypes(connection, options.job, io);
     return kSuccess;
   }
   PrintEvents(*events, options.format, io.out);

@@ -145,6 +145,11 @@ class Reader {
   std::vector<Violation> violations_;
 };
 
+absl::Status Unreadable(const std::string& path, absl::string_view why) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot read ", path, ": ", why, "; PHALANX_CONFIG names another file"));
+}
+
 absl::Status FileFaults(const std::string& path, const std::vector<Violation>& violations) {
   std::string text;
   for (const Violation& violation : violations) {
@@ -243,13 +248,14 @@ std::string ConfigPath(const Environment& environment) {
 
 absl::StatusOr<Config> ReadConfig(const std::string& path) {
   std::error_code error;
-  const bool there = fs::status(path, error).type() != fs::file_type::not_found;
-  if (path.empty() || !there) return Config();
-  std::ifstream file(path, std::ios::binary);
-  if (!file || fs::is_directory(path, error)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot read ", path, ": ", file ? "is a folder" : std::strerror(errno)));
+  const fs::file_type type = fs::status(path, error).type();
+  if (path.empty() || type == fs::file_type::not_found) return Config();
+  // Opening a pipe would wait for its other end. /dev/null is an empty file.
+  if (type == fs::file_type::directory || type == fs::file_type::fifo) {
+    return Unreadable(path, type == fs::file_type::fifo ? "is a pipe" : "is a folder");
   }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Unreadable(path, std::strerror(errno));
   // One byte more than is allowed, so that the parser sees a file that is too long as such.
   std::string text(wire::kDocumentBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

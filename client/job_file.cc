@@ -11,9 +11,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/late_note.h"
 #include "core/base/status.h"
 #include "core/job/json.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/resolved_job.h"
 
 namespace phalanx::client {
 namespace {
@@ -77,6 +80,13 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
       path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();
   file.document.set_directory(AbsolutePath(folder.empty() ? "." : folder));
   return file;
+}
+
+absl::Status CheckOpenLayout(const JobFile& file, Io& io) {
+  if (!file.job.spec.HasOpenLayout()) return absl::OkStatus();
+  const LateNote note(io, "searching: laying the job out and simulating steps ...",
+                      absl::Seconds(1));
+  return wire::Resolve(file.document.text(), file.job, job::Purpose::kSubmit, {}).status();
 }
 
 absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output) {

@@ -3,7 +3,9 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/format.h"
 #include "core/job/job_reader.h"
 #include "phalanx/v1/common.pb.h"
 
@@ -18,6 +20,11 @@ struct JobFile {
 // Errors: NotFound or PermissionDenied for a file that cannot be read; InvalidArgument with every
 // violation.
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpose);
+
+// Whether the planner finds a layout where a module's parallel is auto, on nodes of 8 devices of
+// unknown memory. A search may take seconds, and says so on io.talk. OK for every other job.
+// Errors: InvalidArgument with violations.
+absl::Status CheckOpenLayout(const JobFile& file, Io& io);
 
 // The document with spec.output replaced by the absolute path `output`.
 absl::StatusOr<std::string> WithOutput(const std::string& text, const std::string& output);

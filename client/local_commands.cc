@@ -192,6 +192,7 @@ int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format f
 int Validate(const ValidateOptions& options, Io& io) {
   const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
+  if (const absl::Status laid = CheckOpenLayout(*file, io); !laid.ok()) return Fail(laid, io);
   for (const std::string& warning : file->job.warnings) io.talk << "warning: " << warning << "\n";
   if (options.check_data) {
     if (options.file == "-") {

@@ -75,6 +75,9 @@ class LogReading {
     return status;
   }
 
+  // Whether any line was printed.
+  bool printed() const { return any_; }
+
   // Until the job has ended, or nobody has answered for the connection's timeout.
   grpc::Status Follow() {
     while (true) {
@@ -161,6 +164,7 @@ class LogReading {
     // What libraries write says no time: it comes right behind what the rank wrote.
     if (const std::optional<absl::Time> own = TakeStamp(text)) written = own;
     if (options_.since.has_value() && written.has_value() && *written < *options_.since) return;
+    any_ = true;
     if (options_.ranks.size() != 1) io_.out << "[" << rank << "] ";
     if (options_.raw) {
       io_.out << line << "\n";
@@ -183,6 +187,7 @@ class LogReading {
   Backoff backoff_{Connection::Draw()};
   std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
   bool lost_ = false;
+  bool any_ = false;
   std::set<std::string> silent_;  // nodes that do not say of which epoch their lines are
   // Of each node and rank: where what was printed ends, and when the last line was written.
   std::map<std::pair<std::string, int32_t>, std::string> printed_;
@@ -239,8 +244,11 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   if (!resolved.ok()) return FailCall(resolved.status(), io);
   LogReading reading(connection, *resolved, stopper, io);
   const grpc::Status status = resolved->follow ? reading.Follow() : reading.Read();
-  if (status.ok() || stopper.stopped() || !io.out) return kSuccess;
-  return FailCall(connection.Explain(status), io);
+  if (!status.ok() && !stopper.stopped() && io.out) {
+    return FailCall(connection.Explain(status), io);
+  }
+  if (!reading.printed() && !resolved->follow) io.talk << "no such logs\n";
+  return kSuccess;
 }
 
 }  // namespace phalanx::client

@@ -15,6 +15,8 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/completion.h"
@@ -24,10 +26,14 @@
 #include "client/output.h"
 #include "client/program.h"
 #include "client/top.h"
+#include "core/base/cut_text.h"
+#include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
 
 namespace phalanx::client {
 namespace {
+
+constexpr size_t kValueBytesShown = 64;
 
 #ifndef PHALANX_VERSION
 #define PHALANX_VERSION "unknown"
@@ -48,12 +54,24 @@ std::vector<const CLI::App*> CommandsOf(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
 }
 
+// Of a setting's flag.
+std::function<std::string(const std::string&)> SettingCheck(absl::string_view setting) {
+  return [field = FindSettingField(setting)](const std::string& value) {
+    return FlagFault(value, field->fault(value));
+  };
+}
+
 }  // namespace
 
 std::string ProgramFolder() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? "." : self.parent_path().string();
+}
+
+std::string FlagFault(const std::string& value, const std::string& rule) {
+  if (rule.empty()) return "";
+  return absl::StrCat("\"", TerminalText(CutText(value, kValueBytesShown)), "\": ", rule);
 }
 
 const char* EnvironmentOf(const char* name) { return std::getenv(name); }
@@ -179,13 +197,13 @@ void Program::AddGlobalFlags() {
   app_.add_option("--server", flags_.server,
                   "address of the coordinator; default: PHALANX_SERVER, the context's, or "
                   "127.0.0.1:4444")
-      ->check(FindSettingField("server")->fault)
+      ->check(SettingCheck("server"))
       ->type_name("HOST:PORT");
   app_.add_option(
           "--timeout", flags_.timeout,
           "how long to wait for an answer; default 5s, of submit and rerun 30s, of logs and "
           "list --watch 1m")
-      ->check(FindSettingField("timeout")->fault)
+      ->check(SettingCheck("timeout"))
       ->type_name("DURATION");
 }
 

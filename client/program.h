@@ -101,6 +101,8 @@ class Program {
 
 // The folder that this program lies in, where the others are.
 std::string ProgramFolder();
+// What a check says of the value of a flag that breaks `rule`; empty where `rule` is: it is sound.
+std::string FlagFault(const std::string& value, const std::string& rule);
 // A variable of this process's environment.
 const char* EnvironmentOf(const char* name);
 

@@ -1,6 +1,8 @@
 // Commands about jobs of a coordinator.
 #include <unistd.h>
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +15,14 @@
 #include "client/program.h"
 
 namespace phalanx::client {
+namespace {
+
+// CLI11's own of these names are of all doubles, and say so of a value that breaks them.
+constexpr int32_t kCountMax = std::numeric_limits<int32_t>::max();
+CLI::Range NonNegative() { return CLI::Range(0, kCountMax, "NONNEGATIVE"); }
+CLI::Range Positive() { return CLI::Range(1, kCountMax, "POSITIVE"); }
+
+}  // namespace
 
 void Program::AddSubmit() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
@@ -65,8 +75,7 @@ void Program::AddList() {
     return flags_.watch ? Interruptible(run) : run(nobody);
   });
   AddFormat(list);
-  list->add_option("--limit", flags_.limit, "at most so many; 0: all")
-      ->check(CLI::NonNegativeNumber);
+  list->add_option("--limit", flags_.limit, "at most so many; 0: all")->check(NonNegative());
   list->add_option("--state", flags_.states, "only jobs in these states, such as queued,running")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {
@@ -104,9 +113,10 @@ void Program::AddEvents() {
 void Program::AddSince(CLI::App* command) {
   command->add_option("--since", flags_.since, "of the last 2h, or since 2026-01-31T12:00:00Z")
       ->check([](const std::string& text) {
-        return ParseSince(text, absl::UnixEpoch()).has_value()
-                   ? ""
-                   : "must be a duration such as 2h, or a time such as 2026-01-31T12:00:00Z";
+        const bool fits = ParseSince(text, absl::UnixEpoch()).has_value();
+        return FlagFault(
+            text,
+            fits ? "" : "must be a duration such as 2h, or a time such as 2026-01-31T12:00:00Z");
       })
       ->type_name("TIME");
 }
@@ -171,16 +181,17 @@ void Program::AddLogs() {
   logs->add_flag("--timestamps", flags_.timestamps, "each line with the time of its node's clock")
       ->excludes(raw);
   logs->add_option("--rank", flags_.ranks, "only this rank; repeatable")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NonNegative())
+      ->allow_extra_args(false);
   logs->add_option("--module", flags_.modules, "only the ranks of this module; repeatable")
       ->allow_extra_args(false)
       ->type_name("MODULE");
   CLI::Option* tail =
       logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
-          ->check(CLI::NonNegativeNumber);
+          ->check(NonNegative());
   // A tail is counted over all epochs.
   CLI::Option* epoch = logs->add_option("--epoch", flags_.number, "only what was written in it")
-                           ->check(CLI::PositiveNumber)
+                           ->check(Positive())
                            ->excludes(tail);
   logs->add_flag("--previous", flags_.previous,
                  "only what was written in the epoch before the last")

@@ -54,8 +54,10 @@ absl::StatusOr<UniqueFd> Listen(const std::string& host, int port) {
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     if (const int fd = ListenOn(*address); fd >= 0) return UniqueFd(fd);
   }
+  const int fault = errno;
   return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(errno)));
+      absl::StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(fault),
+                   fault == EADDRINUSE ? "; stop what listens there, or take another port" : ""));
 }
 
 int PortOf(int fd) {

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -34,6 +35,8 @@
 
 namespace phalanx::coordinator {
 namespace {
+
+constexpr int64_t kJobsMax = 1'000'000'000;
 
 struct Flags {
   std::string listen = "127.0.0.1:4444";
@@ -60,7 +63,7 @@ absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::stri
   absl::Duration duration;
   if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": \"", text, "\" is no duration such as 15s"));
+        absl::StrCat(flag, ": \"", text, "\": must be a duration above 0, such as 15s"));
   }
   return duration;
 }
@@ -230,14 +233,15 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   app.add_option("--grace", flags.grace, "time to end open calls on SIGTERM")
       ->capture_default_str();
   app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, kJobsMax, "POSITIVE"));
   app.add_option("--ended-age-max", flags.ended_age_max,
                  "jobs that ended longer ago are deleted from the store")
       ->capture_default_str();
   app.add_option("--ended-jobs-max", flags.ended_jobs_max,
                  "of jobs that have ended so many are kept, the newest")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kJobsMax, "NONNEGATIVE"));
   app.add_flag("--allow-inject", flags.allow_inject,
                "bring faults about on demand (phalanx inject), for whoever reaches --listen");
   app.add_flag("--check-store", flags.check_store,

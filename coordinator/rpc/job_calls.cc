@@ -37,6 +37,16 @@ absl::Status CheckLogsRequest(const v1::GetLogsRequest& request) {
   return absl::OkStatus();
 }
 
+// `world`: ranks of the job; 0: not known.
+absl::Status CheckRanks(const v1::GetLogsRequest& request, JobId job, int32_t world) {
+  for (const int32_t rank : request.ranks()) {
+    if (world == 0 || (rank >= 0 && rank < world)) continue;
+    return absl::NotFoundError(
+        absl::StrCat(ToString(job), " has no rank ", rank, "; its ranks are 0 to ", world - 1));
+  }
+  return absl::OkStatus();
+}
+
 // A server stream that writes what a source offers, one message at a time. The source calls Wake();
 // Next() is asked whenever nothing is being written.
 template <typename Response>
@@ -170,6 +180,8 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
     const absl::StatusOr<JobViewPtr> job = board_.Find(request_.job());
     if (!job.ok()) return job.status();
     if (absl::Status status = CheckLogsRequest(request_); !status.ok()) return status;
+    const int32_t world = (*job)->request->world;
+    if (absl::Status status = CheckRanks(request_, (*job)->id, world); !status.ok()) return status;
     const std::weak_ptr<PumpReactor> weak = weak_from_this();
     const bool follow = request_.follow();
     pipe_ = std::make_shared<LogPipe>(

@@ -24,11 +24,13 @@ absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
     case SQLITE_LOCKED:
       return absl::FailedPreconditionError(absl::StrCat(message, " (another process has it open)"));
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(message);
+      return absl::ResourceExhaustedError(absl::StrCat(message, ": make room on it"));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(absl::StrCat(message, ": it is damaged"));
-    case SQLITE_IOERR:
+    case SQLITE_IOERR:  // a full disk, too, where SQLITE_FULL is of the database file alone
+      return absl::UnavailableError(
+          absl::StrCat(message, ": see that the disk has room and takes writes"));
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:

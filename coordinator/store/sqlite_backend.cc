@@ -67,7 +67,10 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   const bool folder_held =
       flock(backend->folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (folder_held || flock(backend->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": another process has it open"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     ": another process has it open: stop that coordinator, or give this one a "
+                     "store of its own (--store)"));
   }
   RETURN_IF_ERROR(CheckLogIsNotAlone(path));
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));

@@ -1,6 +1,7 @@
 #include "core/schedule/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -235,6 +236,7 @@ class Search {
       if (!least.ok()) return std::nullopt;
       if (!Fits(*least)) {
         misfits_ = true;
+        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryOf(*least)));
         return std::nullopt;
       }
     }
@@ -257,9 +259,10 @@ class Search {
   }
 
   absl::Status Look(const SearchLayout& layout, size_t index) {
-    if (options_.device_memory > 0 &&
-        MemoryBoundOf(layout) > static_cast<double>(options_.device_memory)) {
+    if (const double bound = options_.device_memory > 0 ? MemoryBoundOf(layout) : 0;
+        bound > static_cast<double>(options_.device_memory)) {
       ++result_.too_large;
+      least_memory_ = std::min(least_memory_, bound);
       return absl::OkStatus();
     }
     std::vector<std::pair<double, Setting>> settings;
@@ -340,14 +343,23 @@ class Search {
     if (no_layouts) {
       return ViolationsStatus(
           {{.field = "spec.modules",
-            .rule = absl::StrCat("no layout on ", options_.devices, " devices")}});
+            .rule = absl::StrCat("no layout on ", options_.devices,
+                                 " devices: none gives each its part of the layers, heads and the ",
+                                 spec_.batch.global,
+                                 " samples of a step; try fewer devices or a larger ",
+                                 "batch.global")}});
     }
     if (result_.too_large == 0 && !unsound_.ok()) return unsound_;
+    const std::string least =
+        std::isfinite(least_memory_)
+            ? absl::StrCat(": the smallest needs at least ",
+                           plan::FormatBytes(static_cast<int64_t>(least_memory_)))
+            : "";
     return ViolationsStatus(
         {{.field = "spec.modules",
           .rule = absl::StrCat("none of ", result_.layouts, " layouts on ", options_.devices,
                                " devices fits the memory of each, ",
-                               plan::FormatBytes(options_.device_memory))}});
+                               plan::FormatBytes(options_.device_memory), least)}});
   }
 
   job::JobSpec spec_;
@@ -358,8 +370,10 @@ class Search {
   const plan::Cluster cluster_;
   std::vector<double> parameters_;  // of each module
   std::vector<Found> best_;         // in order
-  bool misfits_ = false;            // the layout looked at: some setting does not fit
-  absl::Status unsound_;            // why the first setting that cannot be planned, if any, cannot
+  // Of what does not fit, the least that a device needs, in bytes; a bound from below.
+  double least_memory_ = std::numeric_limits<double>::infinity();
+  bool misfits_ = false;  // the layout looked at: some setting does not fit
+  absl::Status unsound_;  // why the first setting that cannot be planned, if any, cannot
   SearchResult result_;
 };
 

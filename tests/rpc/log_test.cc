@@ -65,6 +65,20 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
   EXPECT_TRUE(upload->Finish().ok());
 }
 
+TEST_F(LogTest, RankThatTheJobHasNot_IsRefusedByName) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.add_ranks(9);
+  auto reader = jobs->GetLogs(&context, request);
+  v1::GetLogsResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(status.error_message(), "job-1 has no rank 9; its ranks are 0 to 0");
+}
+
 TEST_F(LogTest, RefusedFetch_EndsTheCallWithTheReason) {
   const v1::Command fetch = worker_->Command();
   v1::OpenSessionRequest result;

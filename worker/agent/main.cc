@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -42,6 +44,8 @@ constexpr int kBadJobFile = 65;    // EX_DATAERR
 constexpr int kNoInput = 66;       // EX_NOINPUT
 constexpr int kCannotCreate = 73;  // EX_CANTCREAT
 constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
+
+constexpr double kGraceMax = 86400;  // seconds
 
 std::string HostName() {
   char name[256] = {};
@@ -191,10 +195,10 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "POSITIVE"));
   app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kGraceMax, "NONNEGATIVE"));
   app.add_option(
       "--device-events", options.device_events,
       "follow this file of lines \"DEVICE xid N\" instead of the driver's errors, to try "

@@ -68,6 +68,24 @@ TEST_F(SettingsTest, BadFlagsAndVariables_AreUsage) {
   EXPECT_EQ(Phalanx({}, {"events", "7", "--since", "yesterday"}).exit_code, 2);
 }
 
+TEST_F(SettingsTest, BadFlags_AreToldWithTheirValueAndTheRule) {
+  EXPECT_THAT(Phalanx({}, {"--server", "x", "list"}).talk,
+              HasSubstr("--server: \"x\": must be HOST:PORT such as 10.0.0.5:4444"));
+  EXPECT_THAT(Phalanx({}, {"events", "7", "--since", "yesterday"}).talk,
+              HasSubstr("--since: \"yesterday\": must be a duration such as 2h"));
+  EXPECT_THAT(Phalanx({}, {"list", "--limit", "-1"}).talk,
+              HasSubstr("--limit: Value -1 not in range 0 to 2147483647"));
+  EXPECT_THAT(Phalanx({}, {"logs", "7", "--epoch", "99999999999"}).talk,
+              HasSubstr("--epoch: Value 99999999999 not in range 1 to 2147483647"));
+}
+
+TEST_F(SettingsTest, JobBehindRank_IsTheJob) {
+  const support::Finished logs =
+      Phalanx({}, {"--server", "127.0.0.1:1", "--timeout", "100ms", "logs", "--rank", "0", "demo"});
+  EXPECT_EQ(logs.exit_code, 69);
+  EXPECT_THAT(logs.talk, HasSubstr("the coordinator at 127.0.0.1:1 does not answer"));
+}
+
 TEST_F(SettingsTest, Doctor_OfThisMachineAlone_AsksNobody) {
   const support::Finished doctor = Phalanx({}, {"doctor", "--machine", "-o", "json"});
   EXPECT_THAT(doctor.out, HasSubstr("\"check\": \"limits\""));

@@ -471,5 +471,20 @@ TEST(NodesTest, HostMemory_IsShownWhereMoreIs) {
   EXPECT_THAT(json.out.str(), HasSubstr("\"host_memory\": 103079215104"));
 }
 
+TEST(EventsTest, TypeThatTheJobHasNot_IsAnsweredWithThoseThatThereAre) {
+  FakeServer server;
+  server.events = [](const v1::ListEventsRequest& request, v1::ListEventsResponse* response) {
+    if (request.types_size() > 0) return grpc::Status::OK;
+    for (const char* type : {"Submitted", "Planned", "Submitted"})
+      response->add_events()->set_type(type);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Events(connection, {.job = "demo", .types = {"submitted"}}, captured.io), kSuccess);
+  EXPECT_EQ(captured.talk.str(),
+            "no such events\nthose of demo are of the types Planned, Submitted\n");
+}
+
 }  // namespace
 }  // namespace phalanx::client

@@ -107,6 +107,15 @@ TEST_F(ConfigTest, VariableThatBreaksItsRule_IsNamed) {
             "PHALANX_SERVER: no port: must be HOST:PORT such as 10.0.0.5:4444\n1 violation\n");
 }
 
+// Opening it would wait for somebody who writes.
+TEST_F(ConfigTest, Pipe_IsRefusedAtOnce) {
+  variables_["PHALANX_CONFIG"] = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(variables_["PHALANX_CONFIG"].c_str(), 0600), 0);
+  EXPECT_EQ(Resolve().status().message(), "cannot read " + folder_ +
+                                              "/pipe: is a pipe; PHALANX_CONFIG names another "
+                                              "file");
+}
+
 TEST_F(ConfigTest, EverythingThatIsWrongWithTheFile_IsToldWithFileLineFieldValueAndRule) {
   variables_["PHALANX_CONFIG"] = folder_ + "/bad.yaml";
   const std::string& bad = variables_["PHALANX_CONFIG"];

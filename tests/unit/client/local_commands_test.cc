@@ -35,6 +35,17 @@ TEST(ValidateTest, Yaml_IsTheCompleteDocument) {
   EXPECT_TRUE(wire::ReadJobFile(captured.out.str(), job::Purpose::kSubmit).ok());
 }
 
+TEST(ValidateTest, LayoutThatThePlannerCannotFind_IsRefusedAsBySubmit) {
+  const std::string text = absl::StrReplaceAll(
+      support::ReadFile(kExample), {{"{ranks: 2, tp: 1}", "auto"},
+                                    {"{ranks: 4, tp: 2, pp: 2, layers: [3, 3]}", "auto"},
+                                    {"      offset: 2\n", ""},
+                                    {"devices: 6", "devices: 4096"}});
+  Captured captured;
+  EXPECT_EQ(Validate({.file = Written("validate-auto.yaml", text)}, captured.io), kBadJobFile);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("spec.modules: no layout on 4096 devices"));
+}
+
 TEST(ValidateTest, MissingFile_IsNoInput) {
   Captured captured;
   EXPECT_EQ(Validate({.file = "/nowhere/job.yaml"}, captured.io), kNoInput);

@@ -158,6 +158,12 @@ TEST_F(ChosenLogsTest, Previous_IsWhatWasWrittenInTheEpochBefore) {
   EXPECT_EQ(third.out.str(), "epoch 3\n");
 }
 
+TEST_F(ChosenLogsTest, EpochThatNobodyWroteIn_IsSaid) {
+  EXPECT_EQ(Logs(connection_, {.job = "demo", .epoch = 9}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.out.str(), "");
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("no such logs\n"));
+}
+
 TEST_F(ChosenLogsTest, Previous_OfTheFirstEpoch_IsRefused) {
   epoch_ = 1;
   EXPECT_EQ(Logs(connection_, {.job = "demo", .previous = true}, stopper_, captured_.io), kFailure);

@@ -213,7 +213,8 @@ TEST(SearchTest, Search_NothingFits_SaysSo) {
       SearchLayouts(LargeWithEncoder(), {.devices = 2, .device_memory = int64_t{8} << 30});
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(std::string(result.status().message()),
-              HasSubstr("layouts on 2 devices fits the memory of each, 8.0 GiB"));
+              HasSubstr("layouts on 2 devices fits the memory of each, 8.0 GiB: the smallest needs "
+                        "at least "));
 }
 
 TEST(SearchTest, Search_UnknownShape_IsRefused) {
