@@ -107,8 +107,8 @@ void Program::AddConfig() {
         return ConfigSet(ConfigPath(EnvironmentOf), flags_.name, flags_.settings, io);
       });
   set->add_option("CONTEXT", flags_.name, "name of a context")->required();
-  set->add_option("SETTING=VALUE", flags_.settings,
-                  "server, output or timeout; without a value it is taken out")
+  set->add_option("SETTING", flags_.settings,
+                  "as NAME=VALUE: server, output or timeout; without a value it is taken out")
       ->required();
   NeedsNoSettings(set);
   add("delete", "Delete a context", ConfigDelete);
