@@ -85,21 +85,22 @@ Point Meter::Run(const std::function<void()>& call, double call_seconds, double 
   const auto calls = std::max<int64_t>(1, std::llround(burst / call_seconds));
   double clocks = 0, busy = 0;
   int64_t bursts = 0;
-  const auto one = [&] {
-    busy += Burst(call, calls, [&] { clocks += board_.ClockMhz(); });
+  const auto one = [&](PowerBetweenMoves& power) {
+    busy += Burst(call, calls, [&] {  // the device does not wait for the board's answers
+      clocks += board_.ClockMhz();
+      power.Look();
+    });
     ++bursts;
     if (pause > 0) Pause(pause * burst);
   };
+  PowerBetweenMoves before(board_);
   // The board follows its power in some tenths of a second.
-  for (const auto begin = Clock::now(); Since(begin) < seconds_ / 3;) one();
+  for (const auto begin = Clock::now(); Since(begin) < seconds_ / 3;) one(before);
   clocks = busy = 0;
   bursts = 0;
   PowerBetweenMoves power(board_);
   const auto begin = Clock::now();
-  while (Since(begin) < seconds_ * 2 / 3) {
-    one();
-    power.Look();
-  }
+  while (Since(begin) < seconds_ * 2 / 3) one(power);
   const double seconds = Since(begin), waited = std::max(0.0, seconds - busy);
   hottest_ = std::max(hottest_, board_.TemperatureCelsius());
   const auto all = static_cast<double>(calls * bursts);
