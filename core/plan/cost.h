@@ -42,10 +42,9 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
 
 // Bytes that one rank of a pipeline part moves once a step.
 struct UpdateBytes {
-  double reduced = 0;  // gradients, over its links: reduce-scatter of a ring
-  double updated = 0;  // of its memory, by the optimizer: gradient, master, moments, weights
-  double prepared =
-      0;  // of its memory: gradients read for their norm, and cleared for the next step
+  double reduced = 0;   // gradients, over its links: reduce-scatter of a ring
+  double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
+  double prepared = 0;  // of its memory: gradients, for their norm and to clear them
   double gathered = 0;  // updated weights, over its links
 };
 // Of the tensor rank that has most. Zero where nothing trains, and for modules whose family has no
