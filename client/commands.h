@@ -50,11 +50,14 @@ struct PlanOptions {
   PictureFiles pictures;
   // Shown is not the plan of the job's layout but the fastest layouts that there are.
   bool search = false;
-  // Of a search alone: devices, of nodes of 8, instead of `nodes`; the kind of their profile;
-  // images or sounds of a sample; and the file that the job with the fastest layout is written to.
+  // Of a search alone: devices, of nodes of 8, instead of `nodes`.
   std::optional<int32_t> devices;
-  std::optional<std::string> device_kind;
+  // The profile of devices that a step is predicted with: of a kind, or in a file. With neither a
+  // plan has no prediction, and a search is of the nominal kind.
+  std::optional<std::string> device_kind, device_profile;
+  // Images or sounds of a sample, for a prediction or a search.
   std::optional<int32_t> items;
+  // Of a search alone: the file that the job with the fastest layout is written to.
   std::optional<std::string> write;
   // A plan that takes longer says so on a terminal.
   absl::Duration note_delay = absl::Seconds(1);

@@ -22,7 +22,9 @@
 #include "core/job/scalar.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/posix/file.h"
 #include "core/schedule/preview.h"
+#include "core/schedule/profile.h"
 #include "core/schedule/search.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
@@ -67,7 +69,12 @@ plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_
           .nodes = std::vector<int64_t>(nodes.size(), host)};
 }
 
-// What --search does not go with, or needs.
+// Whether the command line names devices.
+bool Predicts(const PlanOptions& options) {
+  return options.device_kind.has_value() || options.device_profile.has_value();
+}
+
+// What --search and a prediction do not go with, or need.
 absl::Status CheckSearch(const PlanOptions& options) {
   const auto other = [](absl::string_view flag, absl::string_view rule) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " ", rule));
@@ -75,9 +82,11 @@ absl::Status CheckSearch(const PlanOptions& options) {
   if (!options.search) {
     constexpr absl::string_view kNeeds = "needs --search";
     if (options.devices.has_value()) return other("--devices", kNeeds);
-    if (options.device_kind.has_value()) return other("--device-kind", kNeeds);
-    if (options.items.has_value()) return other("--items", kNeeds);
     if (options.write.has_value()) return other("--write", kNeeds);
+    if (options.items.has_value() && !Predicts(options))
+      return other("--items", "needs --search, --device-kind or --device-profile");
+    if (!options.lost.empty() && Predicts(options))
+      return other("--lost", "does not go with --device-kind or --device-profile");
     return absl::OkStatus();
   }
   constexpr absl::string_view kNot = "does not go with --search";
@@ -101,16 +110,27 @@ int32_t NodeDevicesOf(const plan::Cluster& cluster) {
       [&](const auto& device) { return device.node == cluster.devices.front().node; }));
 }
 
-absl::StatusOr<schedule::SearchOptions> SearchOptionsOf(const PlanOptions& options,
-                                                        const plan::Cluster& cluster,
-                                                        int64_t device_memory) {
-  schedule::SearchOptions search{.device_memory = device_memory,
-                                 .items = options.items.value_or(1)};
+// Far more than a profile has.
+constexpr int64_t kProfileBytesMax = 16 << 20;
+
+// Errors: InvalidArgument for a kind or a file that there is not, and for what is no profile.
+absl::StatusOr<schedule::DeviceProfile> ProfileOf(const PlanOptions& options) {
+  if (!options.device_profile.has_value()) {
+    return schedule::FindProfile(
+        options.device_kind.value_or(std::string(schedule::kNominalDevice)));
+  }
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadWholeFile(*options.device_profile, kProfileBytesMax));
+  return schedule::ReadProfile(text);
+}
+
+schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::Cluster& cluster,
+                                        int64_t device_memory,
+                                        const schedule::DeviceProfile& profile) {
+  schedule::SearchOptions search{
+      .device_memory = device_memory, .profile = profile, .items = options.items.value_or(1)};
   search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
   search.node_devices = options.nodes.empty() ? kNodeDevices : NodeDevicesOf(cluster);
-  ASSIGN_OR_RETURN(
-      search.profile,
-      schedule::FindProfile(options.device_kind.value_or(std::string(schedule::kNominalDevice))));
   return search;
 }
 
@@ -135,18 +155,12 @@ int PrintSearch(const schedule::SearchResult& result, const schedule::SearchOpti
   return kSuccess;
 }
 
-int SearchPlan(const PlanOptions& options, const JobFile& file, const plan::Cluster& cluster,
-               int64_t device_memory, Io& io) {
-  const absl::StatusOr<schedule::SearchOptions> search =
-      SearchOptionsOf(options, cluster, device_memory);
-  if (!search.ok()) {
-    io.talk << "error: --device-kind: " << search.status().message() << "\n";
-    return kUsage;
-  }
+int SearchPlan(const PlanOptions& options, const JobFile& file,
+               const schedule::SearchOptions& search, Io& io) {
   const absl::StatusOr<schedule::SearchResult> result = [&] {
     const LateNote note(io, "searching: laying the job out and simulating steps ...",
                         options.note_delay);
-    return schedule::SearchLayouts(file.job.spec, *search);
+    return schedule::SearchLayouts(file.job.spec, search);
   }();
   if (!result.ok()) return Fail(result.status(), io);
   if (options.write.has_value()) {
@@ -160,7 +174,7 @@ int SearchPlan(const PlanOptions& options, const JobFile& file, const plan::Clus
       return kCannotCreate;
     }
   }
-  return PrintSearch(*result, *search, options.format, io);
+  return PrintSearch(*result, search, options.format, io);
 }
 
 int PrintPlan(const plan::Plan& plan, const wire::PlanFigures& figures, Format format, Io& io) {
@@ -237,7 +251,16 @@ int Plan(const PlanOptions& options, Io& io) {
     io.talk << "error: " << usage.message() << "\n";
     return kUsage;
   }
-  if (options.search) return SearchPlan(options, *file, *cluster, *device_memory, io);
+  const absl::StatusOr<schedule::DeviceProfile> profile = ProfileOf(options);
+  if (!profile.ok() && options.device_profile.has_value()) return FailFile(profile.status(), io);
+  if (!profile.ok()) {
+    io.talk << "error: --device-kind: " << profile.status().message() << "\n";
+    return kUsage;
+  }
+  if (options.search) {
+    return SearchPlan(options, *file, SearchOptionsOf(options, *cluster, *device_memory, *profile),
+                      io);
+  }
   const absl::StatusOr<schedule::Preview> laid = [&]() -> absl::StatusOr<schedule::Preview> {
     const LateNote note(io, "planning: laying the job out and simulating a step ...",
                         options.note_delay);
@@ -247,8 +270,14 @@ int Plan(const PlanOptions& options, Io& io) {
                       {.node_devices = NodeDevicesOf(*cluster), .device_memory = *device_memory}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    return schedule::PreviewJob(resolved.job.spec, *cluster,
-                                LimitsOf(*cluster, *device_memory, *host_memory), lost);
+    ASSIGN_OR_RETURN(schedule::Preview preview,
+                     schedule::PreviewJob(resolved.job.spec, *cluster,
+                                          LimitsOf(*cluster, *device_memory, *host_memory), lost));
+    if (Predicts(options)) {
+      ASSIGN_OR_RETURN(preview.prediction,
+                       schedule::PredictStep(preview.plan, *profile, options.items.value_or(1)));
+    }
+    return preview;
   }();
   if (!laid.ok()) return Fail(laid.status(), io);
   const wire::PlanFigures figures = wire::FiguresOf(*laid);

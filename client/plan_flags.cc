@@ -13,16 +13,25 @@ void AddSearch(CLI::App* plan, PlanOptions& options) {
                    "search on so many devices, in nodes of 8; default: those of the job")
       ->check(CLI::Range(1, schedule::kSearchDevicesMax))
       ->type_name("N");
-  plan->add_option("--device-kind", options.device_kind,
-                   "search with what was measured of this kind of device; default nominal")
-      ->check(CLI::IsMember(schedule::ProfileNames()))
-      ->type_name("KIND");
-  plan->add_option("--items", options.items,
-                   "images or sounds of a sample that a search counts with; default 1")
-      ->check(CLI::Range(1, 65536))
-      ->type_name("N");
   plan->add_option("--write", options.write, "write the job with the fastest layout to a file")
       ->type_name("FILE");
+}
+
+void AddPrediction(CLI::App* plan, PlanOptions& options) {
+  CLI::Option* kind =
+      plan->add_option("--device-kind", options.device_kind,
+                       "predict a step with what was measured of this kind of device; a search "
+                       "without one is of the kind nominal")
+          ->check(CLI::IsMember(schedule::ProfileNames()))
+          ->type_name("KIND");
+  plan->add_option("--device-profile", options.device_profile,
+                   "the same with a profile of your own, as phalanx-bench profile writes it")
+      ->excludes(kind)
+      ->type_name("FILE");
+  plan->add_option("--items", options.items,
+                   "images or sounds of a sample that a prediction counts with; default 1")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("N");
 }
 
 }  // namespace
@@ -43,6 +52,7 @@ void AddPlanFlags(CLI::App* plan, PlanOptions& options) {
       ->type_name("FILE");
   plan->add_option("--dot", options.pictures.dot, "the module graph with its layouts, for Graphviz")
       ->type_name("FILE");
+  AddPrediction(plan, options);
   AddSearch(plan, options);
 }
 

@@ -204,6 +204,7 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const double led = static_cast<double>(parameters.LedElements()) / count;
   return {.reduced = travels * wide_bytes,
           .updated = led * (7 * wide_bytes + bytes),
+          .prepared = (led + extent) * wide_bytes,
           .gathered = travels * bytes};
 }
 

@@ -44,6 +44,7 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
 struct UpdateBytes {
   double reduced = 0;   // gradients, over its links: reduce-scatter of a ring
   double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
+  double prepared = 0;  // of its memory: gradients, for their norm and to clear them
   double gathered = 0;  // updated weights, over its links
 };
 // Of the tensor rank that has most. Zero where nothing trains, and for modules whose family has no

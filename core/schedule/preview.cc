@@ -1,10 +1,14 @@
 #include "core/schedule/preview.h"
 
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/cost_model.h"
+#include "core/schedule/search_setting.h"
 
 namespace phalanx::schedule {
 
@@ -21,6 +25,25 @@ absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster
   preview.plan = std::move(plan);
   preview.simulation = std::move(simulation);
   return preview;
+}
+
+absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,
+                                       int32_t items) {
+  std::vector<Violation> unknown;
+  for (size_t i = 0; i < plan.spec.modules.size(); ++i) {
+    if (job::TraitsOf(plan.spec.modules[i].architecture).known()) continue;
+    unknown.push_back({.field = absl::StrCat("spec.modules[", i, "].architecture"),
+                       .rule = "is required to predict a step: what it costs follows from it"});
+  }
+  RETURN_IF_ERROR(ViolationsStatus(unknown));
+  ASSIGN_OR_RETURN(const Proposal measured, Measure(plan, profile, items));
+  return Prediction{.device_kind = profile.name,
+                    .items = items,
+                    .step = measured.step,
+                    .bubble = measured.bubble,
+                    .clock_mhz = measured.clock_mhz,
+                    .memory = MemoryOf(plan) + profile.unestimated_bytes,
+                    .parts = measured.parts};
 }
 
 }  // namespace phalanx::schedule

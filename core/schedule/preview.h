@@ -3,15 +3,29 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/moves.h"
 #include "core/plan/plan.h"
+#include "core/schedule/profile.h"
+#include "core/schedule/search.h"
 #include "core/schedule/simulator.h"
 
 namespace phalanx::schedule {
+
+// A step of a plan under a profile, as a search times it (search.h).
+struct Prediction {
+  std::string device_kind;  // the profile's name
+  int32_t items = 1;        // images or sounds of a sample
+  double step = 0;          // seconds
+  double bubble = 0;        // 1 - busy / (ranks x time of all passes)
+  double clock_mhz = 0;     // of the rank that keeps up the lowest; 0: not known
+  int64_t memory = 0;       // bytes of the rank that needs most, with what no estimate counts
+  StepParts parts;
+};
 
 struct Preview {
   plan::Plan plan;
@@ -22,11 +36,16 @@ struct Preview {
     double step_ratio = 1;  // of the simulated steps
   };
   std::optional<Loss> loss;
+  std::optional<Prediction> prediction;  // the caller's to add
 };
 
 // Plans a job as AdmitJob does, or what is left of it without the places `lost`
 // (AdmitWithout). Errors: those of both; InvalidArgument where what is left does not fit.
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                    const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
+
+// Of a healthy plan. Errors: InvalidArgument with the modules of unknown shape.
+absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,
+                                       int32_t items);
 
 }  // namespace phalanx::schedule

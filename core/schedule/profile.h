@@ -27,7 +27,7 @@
 namespace phalanx::schedule {
 
 // Seconds of products of [rows x inputs] and [inputs x outputs]: forward, the gradient of the
-// inputs, and that of the weights, straight into fp32.
+// inputs, and that of the weights, in fp32.
 struct ProductTimes {
   double rows = 0, inputs = 0, outputs = 0;
   double forward = 0, input_gradient = 0, weight_gradient = 0;
@@ -94,6 +94,9 @@ const DeviceProfile& NominalProfile();
 // Of a file's text. Errors: InvalidArgument with every violation at once, each with its field, the
 // value and the rule.
 absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json);
+// A file's text, from which ReadProfile makes the same profile. What texts and lists must have at
+// least is the caller's.
+std::string WriteProfile(const DeviceProfile& profile);
 
 // Kinds that this build knows, the nominal one first.
 std::vector<std::string> ProfileNames();

@@ -385,6 +385,7 @@ CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, 
              .backward_weight = pass.backward_weight,
              .reduce = LinkSeconds(link, bytes.reduced),
              .update = bytes.updated / profile.update_bytes_per_second +
+                       bytes.prepared / profile.memory_bytes_per_second +
                        model.RoundingSeconds(module.index, module.layers(stage, chunk).count,
                                              spec.parallel.tp),
              .gather = LinkSeconds(link, bytes.gathered)});

@@ -326,6 +326,21 @@ void FillLoss(const plan::Plan& plan, const schedule::Preview::Loss& loss, v1::P
   }
 }
 
+void Fill(const schedule::Prediction& prediction, v1::Plan::Prediction* out) {
+  out->set_device_kind(prediction.device_kind);
+  out->set_items(prediction.items);
+  out->set_step(prediction.step);
+  out->set_bubble(prediction.bubble);
+  if (prediction.clock_mhz > 0) out->set_clock_mhz(prediction.clock_mhz);
+  out->set_memory(prediction.memory);
+  const schedule::StepParts& parts = prediction.parts;
+  out->set_compute(parts.compute);
+  out->set_recompute(parts.recompute);
+  out->set_tensor(parts.tensor);
+  out->set_waiting(parts.waiting);
+  out->set_update(parts.update);
+}
+
 // ---- Schedule ----
 
 void FillSchedule(const plan::Plan& plan, const PlanFigures& figures, v1::Plan::Schedule* out) {
@@ -376,6 +391,7 @@ v1::Plan ToProto(const plan::Plan& plan, const PlanFigures& figures) {
   FillShares(plan, &out);
   FillMemory(plan, &out);
   if (figures.loss.has_value()) FillLoss(plan, *figures.loss, &out);
+  if (figures.prediction.has_value()) Fill(*figures.prediction, out.mutable_prediction());
   return out;
 }
 

@@ -155,6 +155,21 @@ Json ToJson(const v1::Plan::Candidate& candidate) {
           {"left_out", candidate.left_out().empty() ? null : Json(candidate.left_out())}};
 }
 
+Json ToJson(const v1::Plan::Prediction& prediction) {
+  return {{"device_kind", prediction.device_kind()},
+          {"items", prediction.items()},
+          {"step", prediction.step()},
+          {"memory", prediction.memory()},
+          {"bubble", prediction.bubble()},
+          {"clock_mhz", prediction.has_clock_mhz() ? Json(prediction.clock_mhz()) : Json(nullptr)},
+          {"parts",
+           {{"compute", prediction.compute()},
+            {"recompute", prediction.recompute()},
+            {"tensor", prediction.tensor()},
+            {"waiting", prediction.waiting()},
+            {"update", prediction.update()}}}};
+}
+
 // ---- Replicas, segments, memory ----
 
 Json ToJson(const v1::Plan::Units& units) {
@@ -335,6 +350,7 @@ std::string PlanJson(const v1::Plan& plan) {
     json["steps_lost"] = plan.steps_lost();
     json["step_ratio"] = plan.step_ratio();
   }
+  if (plan.has_prediction()) json["prediction"] = ToJson(plan.prediction());
   return Print(json);
 }
 

@@ -347,6 +347,16 @@ std::string CandidatesTable(const Plan& plan) {
   return table.Print();
 }
 
+std::string PredictionLine(const schedule::Prediction& prediction) {
+  std::string text = absl::StrFormat("Predicted step: %.1f ms on %s, %d %s a sample; %s of memory",
+                                     1e3 * prediction.step, prediction.device_kind,
+                                     prediction.items, prediction.items == 1 ? "item" : "items",
+                                     plan::FormatBytes(prediction.memory));
+  if (prediction.clock_mhz > 0)
+    absl::StrAppendFormat(&text, "; %.0f MHz kept up", prediction.clock_mhz);
+  return text + "\n";
+}
+
 std::string IdleLine(const Plan& plan) {
   const plan::RankList& idle = plan.layout.idle;
   if (idle.empty()) return "";
@@ -380,6 +390,7 @@ std::string PlanTable(const Plan& plan, const PlanFigures& figures) {
                                   plan.stages == 1 ? "stage" : "stages", 100 * figures.bubble,
                                   100 * figures.lower_bound));
   if (known) absl::StrAppend(&text, MemoryLine(memory), HostMemoryLine(plan, memory));
+  if (figures.prediction.has_value()) absl::StrAppend(&text, PredictionLine(*figures.prediction));
   // Of what is left no others were tried.
   if (!plan.candidates.empty() && plan.layout.lost.empty())
     absl::StrAppend(&text, "\n", CandidatesTable(plan));

@@ -13,7 +13,8 @@ namespace phalanx::wire {
 PlanFigures FiguresOf(const schedule::Preview& preview) {
   return {.bubble = preview.simulation.bubble,
           .lower_bound = preview.simulation.lower_bound,
-          .loss = preview.loss};
+          .loss = preview.loss,
+          .prediction = preview.prediction};
 }
 
 std::string RunText(int64_t first, int64_t count) {

@@ -15,6 +15,7 @@ struct PlanFigures {
   double bubble = 0;  // fractions of devices x step
   double lower_bound = 0;
   std::optional<schedule::Preview::Loss> loss = std::nullopt;
+  std::optional<schedule::Prediction> prediction = std::nullopt;
 };
 PlanFigures FiguresOf(const schedule::Preview& preview);
 

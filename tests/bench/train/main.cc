@@ -1,3 +1,5 @@
+// phalanx-bench profile ARGUMENTS: what phalanx-bench-profile, beside this executable, does.
+//
 // phalanx-bench train [--trace FILE] JOB [OUTPUT]: trains a job through `phalanx run` and prints
 // one JSON line of what it measured: medians over the steps after the first kWarmupSteps. With
 // --trace the job runs with `trace: true`, and FILE is the timeline that it leaves.
@@ -44,11 +46,23 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// Of a program beside this executable.
+std::string Beside(const char* program) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
+}
+
+// Becomes phalanx-bench-profile. Returns where there is none.
+int ExecProfile(char** argv) {
+  const std::string program = Beside("phalanx-bench-profile");
+  execv(program.c_str(), argv);
+  return Fail(program + ": " + std::strerror(errno));
+}
+
 // Runs `phalanx` beside this executable in `folder`, and returns its exit code. An unset file
 // stands for /dev/null as its input, and for our stderr as its output.
 int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, std::FILE* in,
                std::FILE* out) {
-  std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "phalanx";
+  std::string program = Beside("phalanx");
   std::vector<char*> argv = {program.data()};
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -207,13 +221,15 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
 
 int main(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "profile") return ExecProfile(argv + 1);
   std::string trace;
   if (arguments.size() > 2 && arguments[1] == "--trace") {
     trace = arguments[2];
     arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
   }
   if (arguments.size() < 2 || arguments.size() > 3 || arguments[0] != "train") {
-    std::cerr << "usage: phalanx-bench train [--trace FILE] JOB [OUTPUT]\n";
+    std::cerr << "usage: phalanx-bench train [--trace FILE] JOB [OUTPUT]\n"
+                 "       phalanx-bench profile --output FILE [--name KIND] [--seconds N]\n";
     return 2;
   }
   const std::string& job = arguments[1];

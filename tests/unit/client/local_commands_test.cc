@@ -7,6 +7,7 @@
 #include "client/exit_code.h"
 #include "client/rank_list.h"
 #include "core/schedule/choice.h"
+#include "core/schedule/profile.h"
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
@@ -134,12 +136,49 @@ TEST(PlanTest, Search_WhatDoesNotGoTogether_IsUsage) {
   };
   EXPECT_EQ(refusal({.file = kExample, .devices = 4}), "error: --devices needs --search\n");
   EXPECT_EQ(refusal({.file = kExample, .write = "x"}), "error: --write needs --search\n");
+  EXPECT_EQ(refusal({.file = kExample, .items = 4}),
+            "error: --items needs --search, --device-kind or --device-profile\n");
+  EXPECT_EQ(refusal({.file = kExample, .lost = {1}, .device_kind = "h200"}),
+            "error: --lost does not go with --device-kind or --device-profile\n");
   EXPECT_EQ(refusal({.file = kExample, .lost = {1}, .search = true}),
             "error: --lost does not go with --search\n");
   EXPECT_EQ(refusal({.file = kExample, .nodes = "2x4", .search = true, .devices = 4}),
             "error: --devices does not go with --nodes, which says how many there are\n");
   EXPECT_THAT(refusal({.file = kExample, .search = true, .device_kind = "h300"}),
               HasSubstr("there is no profile of devices"));
+}
+
+TEST(PlanTest, DeviceKind_PredictsAStep) {
+  Captured table, json, file, none;
+  EXPECT_EQ(Plan({.file = kExample, .device_kind = "h200", .items = 2}, table.io), kSuccess)
+      << table.talk.str();
+  EXPECT_THAT(table.out.str(), HasSubstr("Predicted step: "));
+  EXPECT_THAT(table.out.str(), HasSubstr(" ms on h200, 2 items a sample; "));
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .device_kind = "h200"}, json.io),
+            kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"prediction\": {"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\": \"h200\""));
+  EXPECT_EQ(Plan({.file = kExample}, none.io), kSuccess);
+  EXPECT_THAT(none.out.str(), Not(HasSubstr("Predicted step")));
+  // The same profile from a file.
+  const std::string path =
+      Written("h200.json", schedule::WriteProfile(*schedule::FindProfile("h200")));
+  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .device_profile = path}, file.io),
+            kSuccess)
+      << file.talk.str();
+  EXPECT_EQ(file.out.str(), json.out.str());
+}
+
+TEST(PlanTest, DeviceProfile_GoesWithSearch) {
+  Captured kind, file, broken;
+  const std::string path =
+      Written("profile.json", schedule::WriteProfile(*schedule::FindProfile("h200")));
+  EXPECT_EQ(Plan({.file = kExample, .search = true, .device_kind = "h200"}, kind.io), kSuccess);
+  EXPECT_EQ(Plan({.file = kExample, .search = true, .device_profile = path}, file.io), kSuccess);
+  EXPECT_EQ(file.out.str(), kind.out.str());
+  const std::string wrong = Written("wrong.json", R"({"version": 7})");
+  EXPECT_EQ(Plan({.file = kExample, .device_profile = wrong}, broken.io), kBadJobFile);
+  EXPECT_THAT(broken.talk.str(), HasSubstr("version: 7: this build reads profiles of version"));
 }
 
 TEST(PlanTest, Search_NothingFits_IsABadJob) {

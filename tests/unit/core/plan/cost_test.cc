@@ -229,5 +229,14 @@ TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {
   EXPECT_EQ(UpdateCost(plan, {0, 0, 0}).reduced, static_cast<double>(extent) / 2 * 4);
 }
 
+TEST(CostTest, UpdateCost_AllGradientsAreClearedAndThoseOfTheShareReadTwice) {
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = 2}).Batch(2, 1));
+  const StageParameters parameters = ParametersOf(plan, Place{.module = 0});
+  const double share = static_cast<double>(parameters.LedElements()) / 2;
+  const UpdateBytes bytes = UpdateCost(plan, {0, 0, 0});
+  EXPECT_EQ(bytes.updated, share * (7 * 4 + 4));  // fp32
+  EXPECT_EQ(bytes.prepared, share * 4 + static_cast<double>(parameters.trained_extent) * 4);
+}
+
 }  // namespace
 }  // namespace phalanx::plan

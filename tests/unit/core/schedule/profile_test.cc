@@ -69,6 +69,44 @@ TEST(ProfileTest, Read_IsWhatIsWritten) {
   EXPECT_FALSE(profile.network.has_value());
 }
 
+// Joules and a second clock, of the same entries.
+DeviceProfile WithPower(DeviceProfile profile) {
+  profile.power = PowerRates{.idle_watts = 70.5,
+                             .joules = profile,
+                             .slow_clock_mhz = 1000,
+                             .slow = profile,
+                             .slow_joules = profile};
+  profile.power->slow.products.front().forward = 1.0 / 3;
+  profile.power->slow.launch = 3e-5;
+  for (WorkRates* joules : {&profile.power->joules, &profile.power->slow_joules})
+    joules->launch = 0;  // at idle power
+  return profile;
+}
+
+TEST(ProfileTest, Write_IsReadAsTheSame) {
+  DeviceProfile profile = WithPower(Read());
+  profile.unestimated_bytes = 1'234'567'890'123;
+  const DeviceProfile read = Read(WriteProfile(profile));
+  EXPECT_EQ(read.name, profile.name);
+  EXPECT_EQ(read.measured.source, profile.measured.source);
+  EXPECT_EQ(read.measured.clock_mhz, profile.measured.clock_mhz);
+  EXPECT_EQ(read.products.back().weight_gradient, profile.products.back().weight_gradient);
+  EXPECT_EQ(read.attention.back().backward, profile.attention.back().backward);
+  EXPECT_EQ(read.unestimated_bytes, profile.unestimated_bytes);
+  ASSERT_TRUE(read.power.has_value() && read.fp8.has_value());
+  EXPECT_EQ(read.power->idle_watts, 70.5);
+  EXPECT_EQ(read.power->slow.products.front().forward, 1.0 / 3);
+  EXPECT_EQ(read.power->slow_joules.update_bytes_per_second, profile.update_bytes_per_second);
+  EXPECT_EQ(WriteProfile(read), WriteProfile(profile));
+}
+
+TEST(ProfileTest, Write_OfBuiltInOnes_IsReadAsTheSame) {
+  for (const absl::string_view text : BuiltInProfiles()) {
+    const std::string written = WriteProfile(Read(std::string(text)));
+    EXPECT_EQ(WriteProfile(Read(written)), written);
+  }
+}
+
 TEST(ProfileTest, Read_NamesFieldValueAndRule) {
   EXPECT_THAT(Wrong(R"("version": 2)", R"("version": 1)"),
               ElementsAre("version: 1: this build reads profiles of version 2"));

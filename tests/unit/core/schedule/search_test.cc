@@ -12,6 +12,7 @@
 #include "core/job/job_reader.h"
 #include "core/plan/memory_estimate.h"
 #include "core/schedule/admission.h"
+#include "core/schedule/preview.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
 #include "tests/unit/core/schedule/plans.h"
@@ -86,6 +87,26 @@ double StepOf(const job::JobSpec& spec, const DeviceProfile& profile, int32_t it
   const auto simulation = SimulatePlan(plan, CostFromProfile(plan, profile, items));
   EXPECT_TRUE(simulation.ok());
   return simulation->step;
+}
+
+TEST(SearchTest, PredictStep_OfAProposal_IsItsStep) {
+  DeviceProfile profile = H200();
+  profile.unestimated_bytes = 1'000'000;
+  const SearchResult result =
+      Search(LargeWithEncoder(), {.devices = 4, .profile = profile, .items = 4});
+  for (const Proposal& proposal : result.best) {
+    const auto prediction = PredictStep(PlanOf(proposal.spec), profile, 4);
+    ASSERT_TRUE(prediction.ok()) << prediction.status();
+    EXPECT_DOUBLE_EQ(prediction->step, proposal.step) << Shape(proposal.spec);
+    EXPECT_EQ(prediction->memory, proposal.memory);
+    EXPECT_EQ(prediction->device_kind, "h200");
+  }
+}
+
+TEST(SearchTest, PredictStep_OfAnUnknownShape_NamesTheModule) {
+  const absl::Status status = PredictStep(Chain(1, 1), H200(), 1).status();
+  ASSERT_EQ(ViolationsOf(status).size(), 1u) << status;
+  EXPECT_EQ(ViolationsOf(status).front().field, "spec.modules[0].architecture");
 }
 
 TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {

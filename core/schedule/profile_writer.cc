@@ -1,0 +1,109 @@
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/job/json.h"
+#include "core/schedule/profile.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::Tree;
+
+// What was not recorded is null.
+Tree NumberOrNull(double value) { return value > 0 ? job::NumberTree(value) : Tree{}; }
+
+Tree TextOrNull(const std::string& text) { return text.empty() ? Tree{} : job::TextTree(text); }
+
+// Of a link that takes no time, null.
+Tree LinkTree(const LinkRate& link) {
+  if (!std::isfinite(link.bytes_per_second)) return {};
+  return job::MappingTree({{"bytes_per_second", job::NumberTree(link.bytes_per_second)},
+                           {"latency", job::NumberTree(link.latency)}});
+}
+
+Tree ProductsTree(const std::vector<ProductTimes>& products) {
+  std::vector<Tree> all;
+  for (const ProductTimes& product : products) {
+    all.push_back(
+        job::MappingTree({{"rows", job::NumberTree(product.rows)},
+                          {"inputs", job::NumberTree(product.inputs)},
+                          {"outputs", job::NumberTree(product.outputs)},
+                          {"forward", job::NumberTree(product.forward)},
+                          {"input_gradient", job::NumberTree(product.input_gradient)},
+                          {"weight_gradient", job::NumberTree(product.weight_gradient)}}));
+  }
+  return job::ListTree(std::move(all));
+}
+
+Tree AttentionTree(const std::vector<AttentionTimes>& attention) {
+  std::vector<Tree> all;
+  for (const AttentionTimes& times : attention) {
+    all.push_back(job::MappingTree({{"rows", job::NumberTree(times.rows)},
+                                    {"length", job::NumberTree(times.length)},
+                                    {"heads", job::NumberTree(times.heads)},
+                                    {"head_size", job::NumberTree(times.head_size)},
+                                    {"causal", job::FlagTree(times.causal)},
+                                    {"forward", job::NumberTree(times.forward)},
+                                    {"backward", job::NumberTree(times.backward)}}));
+  }
+  return job::ListTree(std::move(all));
+}
+
+// `unit`: what the figures are in, "second" or "joule".
+std::vector<Tree::Entry> RatesEntries(const WorkRates& rates, const std::string& unit) {
+  const std::string per = "_bytes_per_" + unit;
+  Tree fp8;
+  if (rates.fp8.has_value()) {
+    fp8 = job::MappingTree({{"products", ProductsTree(rates.fp8->products)},
+                            {"cast" + per, job::NumberTree(rates.fp8->cast_bytes_per_second)}});
+  }
+  std::vector<Tree::Entry> entries = {
+      {"products", ProductsTree(rates.products)},
+      {"fp8", std::move(fp8)},
+      {"attention", AttentionTree(rates.attention)},
+      {"memory" + per, job::NumberTree(rates.memory_bytes_per_second)},
+      {"update" + per, job::NumberTree(rates.update_bytes_per_second)}};
+  if (unit == "second") entries.push_back({"launch", job::NumberTree(rates.launch)});
+  return entries;
+}
+
+Tree PowerTree(const std::optional<PowerRates>& power) {
+  if (!power.has_value()) return {};
+  const auto rates = [](const WorkRates& of, const std::string& unit) {
+    return job::MappingTree(RatesEntries(of, unit));
+  };
+  return job::MappingTree({{"idle_watts", job::NumberTree(power->idle_watts)},
+                           {"slow_clock_mhz", job::NumberTree(power->slow_clock_mhz)},
+                           {"joules", rates(power->joules, "joule")},
+                           {"slow", rates(power->slow, "second")},
+                           {"slow_joules", rates(power->slow_joules, "joule")}});
+}
+
+}  // namespace
+
+std::string WriteProfile(const DeviceProfile& profile) {
+  const ProfileConditions& at = profile.measured;
+  std::vector<Tree::Entry> entries = {
+      {"version", job::NumberTree(kProfileVersion)},
+      {"name", job::TextTree(profile.name)},
+      {"measured", job::MappingTree({{"device", job::TextTree(at.device)},
+                                     {"software", job::TextTree(at.software)},
+                                     {"driver", TextOrNull(at.driver)},
+                                     {"power_limit_watts", NumberOrNull(at.power_limit_watts)},
+                                     {"temperature_celsius", NumberOrNull(at.temperature_celsius)},
+                                     {"clock_mhz", NumberOrNull(at.clock_mhz)},
+                                     {"source", job::TextTree(at.source)}})}};
+  for (Tree::Entry& entry : RatesEntries(profile, "second")) entries.push_back(std::move(entry));
+  entries.push_back({"power", PowerTree(profile.power)});
+  entries.push_back({"message", LinkTree(profile.message)});
+  entries.push_back({"collective", LinkTree(profile.collective)});
+  entries.push_back({"network", profile.network.has_value() ? LinkTree(*profile.network) : Tree{}});
+  entries.push_back(
+      {"unestimated_bytes", NumberOrNull(static_cast<double>(profile.unestimated_bytes))});
+  return job::EmitJson(job::MappingTree(std::move(entries)));
+}
+
+}  // namespace phalanx::schedule

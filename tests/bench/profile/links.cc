@@ -1,0 +1,117 @@
+#include "tests/bench/profile/links.h"
+
+#ifdef PHALANX_WITH_CUDA
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/status.h"
+#include "worker/comm/communicator.h"
+#include "worker/device/cuda_device.h"
+#endif
+
+namespace phalanx::bench {
+
+#ifndef PHALANX_WITH_CUDA
+
+absl::StatusOr<Links> MeasureLinks() { return absl::UnimplementedError("a build without CUDA"); }
+
+#else
+namespace {
+
+constexpr int64_t kBytes = int64_t{256} << 20, kFewBytes = 1024;
+constexpr int kLargeCalls = 40, kSmallCalls = 400;
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+
+// A table in memory.
+class Meeting final : public comm::Rendezvous {
+ public:
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    table_[key] = value;
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, comm::Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [&] { return table_.count(key) > 0; }))
+      return absl::DeadlineExceededError(key + " is not there");
+    return table_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> table_;
+};
+
+// Seconds of one call.
+absl::StatusOr<double> Time(int calls, const std::function<absl::Status()>& call) {
+  for (int i = 0; i < calls / 10; ++i) RETURN_IF_ERROR(call());
+  RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) RETURN_IF_ERROR(call());
+  RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
+}
+
+absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting) {
+  RETURN_IF_ERROR(device::UseCudaDevice(rank));
+  const at::Tensor out = at::zeros({kBytes / 4}, at::TensorOptions(at::kCUDA));
+  const at::Tensor in = at::zeros_like(out);
+  plan::CommunicatorSpec both;
+  both.name = "both";
+  both.ranks = {Rank{0}, Rank{1}};
+  const int64_t before = device::MemoryInUse();
+  ASSIGN_OR_RETURN(const comm::Communicators connected,
+                   comm::ConnectNccl({both}, Rank{rank}, 2, meeting,
+                                     {.current_stream = [] { return device::CurrentStream(); }}));
+  Links links{.bytes = device::MemoryInUse() - before};
+  comm::Communicator& group = *connected[0];
+  const auto exchange = [&](int64_t bytes) {
+    return [&group, &out, &in, rank, bytes]() -> absl::Status {
+      RETURN_IF_ERROR(
+          group.Exchange({{1 - rank, out.data_ptr(), bytes}}, {{1 - rank, in.data_ptr(), bytes}}));
+      return group.Join();
+    };
+  };
+  const auto reduce = [&](int64_t bytes) {
+    return [&group, &out, bytes]() -> absl::Status {
+      RETURN_IF_ERROR(group.AllReduceSum(out.data_ptr(), bytes / 4, comm::DType::kFp32));
+      return group.Join();
+    };
+  };
+  ASSIGN_OR_RETURN(links.message.latency, Time(kSmallCalls, exchange(kFewBytes)));
+  ASSIGN_OR_RETURN(const double message, Time(kLargeCalls, exchange(kBytes)));
+  ASSIGN_OR_RETURN(links.collective.latency, Time(kSmallCalls, reduce(kFewBytes)));
+  ASSIGN_OR_RETURN(const double collective, Time(kLargeCalls, reduce(kBytes)));
+  // Of two ranks each sends half in the reduction and half in the gather behind it.
+  links.message.bytes_per_second = kBytes / (message - links.message.latency);
+  links.collective.bytes_per_second = kBytes / (collective - links.collective.latency);
+  return links;
+}
+
+}  // namespace
+
+absl::StatusOr<Links> MeasureLinks() {
+  Meeting meeting;
+  absl::StatusOr<Links> results[2] = {absl::UnknownError("not run"), absl::UnknownError("not run")};
+  {
+    std::vector<std::jthread> ranks;
+    for (int32_t rank = 0; rank < 2; ++rank)
+      ranks.emplace_back([&, rank] { results[rank] = MeasureRank(rank, meeting); });
+  }
+  comm::WaitForNcclReleases(comm::DeadlineIn(kTimeout));
+  RETURN_IF_ERROR(results[1].status());
+  return results[0];
+}
+#endif
+
+}  // namespace phalanx::bench

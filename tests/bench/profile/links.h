@@ -1,0 +1,19 @@
+// tests/bench/profile/links.h: what NCCL carries between the first two GPUs of this machine.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "core/schedule/profile.h"
+
+namespace phalanx::bench {
+
+struct Links {
+  schedule::LinkRate message;     // to the other, while as much comes from it
+  schedule::LinkRate collective;  // bytes past each rank of an all-reduce
+  int64_t bytes = 0;              // that the communicator takes of a device
+};
+// A rank is a thread. Errors: Unimplemented in a build without CUDA; those of communicators.
+absl::StatusOr<Links> MeasureLinks();
+
+}  // namespace phalanx::bench

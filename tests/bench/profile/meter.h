@@ -1,0 +1,53 @@
+// tests/bench/profile/meter.h: seconds and joules of a call on the current GPU, at two clocks.
+//
+// The higher clock is that of short bursts with pauses, so that the mean power is far below the
+// limit; the lower one is what the limit leaves of it while the call runs without pauses. No clock
+// is ever set. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "tests/bench/profile/board.h"
+
+namespace phalanx::bench {
+
+// Seconds of the device for so many calls, which enqueue work on the current stream; `busy` is
+// called while it works.
+double Burst(
+    const std::function<void()>& call, int64_t calls, const std::function<void()>& busy = [] {});
+
+struct Point {
+  double clock_mhz = 0, seconds = 0, joules = 0;  // of one call
+};
+struct Points {
+  Point fast, slow;
+};
+
+class Meter {
+ public:
+  // `seconds`: of each run, two for a call.
+  Meter(const Board& board, double seconds);
+
+  // Of a device that has just worked and waits.
+  double idle_watts() const { return idle_watts_; }
+  double hottest_celsius() const { return hottest_; }
+  // `call` enqueues work on the current stream.
+  Points Measure(const std::function<void()>& call);
+
+ private:
+  // `pause`: of the time of each burst.
+  Point Run(const std::function<void()>& call, double call_seconds, double burst, double pause);
+
+  const Board& board_;
+  const double seconds_;
+  double idle_watts_ = 0, hottest_ = 0;
+};
+
+// Whether the limit slows the call down by enough to tell its two clocks apart.
+bool HasTwoClocks(const Points& points);
+// What a call takes at another clock (core/schedule/power.h), from both points; without two clocks
+// what it takes at the one that it has.
+Point At(const Points& points, double clock_mhz, double idle_watts);
+
+}  // namespace phalanx::bench
