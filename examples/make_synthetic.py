@@ -3,7 +3,7 @@
 
     examples/make_synthetic.py OUTPUT_DIRECTORY [--samples 256] [--images 4] [--images-min N] [--image-size 336]
         [--patch-size 14] [--noise] [--sounds 0] [--sounds-min N] [--frames 200] [--target-rows 0]
-        [--target-hidden 64] [--positions 4096] [--words 1000] [--shards 4] [--seed 17]
+        [--target-hidden 64] [--positions 4096] [--positions-min N] [--words 1000] [--shards 4] [--seed 17]
 
 writes synthetic-000.tar .. and synthetic.model. With the defaults a sample has four 336-pixel images (576
 rows each) and as many words as fill 4096 positions: positions - images * rows. Each word of the
@@ -14,7 +14,8 @@ Speed that a device's power limits depends on how many bits toggle: flat colours
 higher clock than real data. --noise makes every pixel random (images of 340 kB), and --words draws from
 that many words: with --words 128227 every row of a vocabulary of 128,256 is a piece.
 
---images-min draws the images of each sample from the seed, between that and --images. --sounds adds WAV
+--images-min draws the images of each sample from the seed, between that and --images; --positions-min the positions that
+it fills, so that samples differ in length. --sounds adds WAV
 files (16 kHz, tones of seeded pitch) that fill --frames feature frames, frames / 2 rows each; --sounds-min
 as for images. --target-rows adds KEY.target.npy of normal values, for regressors of --target-hidden.
 
@@ -177,7 +178,10 @@ def make_sample(options, vocabulary, index):
     if options.target_rows > 0:
         members.append(("target.npy", encode_npy(generator, options.target_rows, options.target_hidden)))
     # The sequence is rows, words and the end token; its input positions are all but the last.
-    count = options.positions - rows_of(options, images, sounds)
+    positions = options.positions
+    if options.positions_min < positions:
+        positions = generator.randint(options.positions_min, positions)
+    count = positions - rows_of(options, images, sounds)
     text = " ".join(vocabulary[generator.randrange(len(vocabulary))] for _ in range(count))
     return members + [("txt", ("<image>" * images + "<audio>" * sounds + text).encode())]
 
@@ -211,6 +215,7 @@ def parse():
     parser.add_argument("--patch-size", type=int, default=14, help="pixels of a side of what gives one row")
     parser.add_argument("--noise", action="store_true", help="every pixel random, not coarse blocks")
     parser.add_argument("--positions", type=int, default=4096, help="of each sample")
+    parser.add_argument("--positions-min", type=int, help="draw their number from here to --positions")
     parser.add_argument("--words", type=int, default=1000, help="different words that texts are drawn from")
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--seed", type=int, default=17)
@@ -231,6 +236,13 @@ def parse():
         parser.error(f"--image-size: {options.image_size}: must be a multiple of the patch size")
     if options.positions <= rows:
         parser.error(f"--positions: {options.positions}: must exceed the {rows} rows of images and sounds")
+    if options.positions_min is None:
+        options.positions_min = options.positions
+    elif not rows < options.positions_min <= options.positions:
+        parser.error(
+            f"--positions-min: {options.positions_min}: must exceed the {rows} rows of images and sounds, "
+            f"and be at most --positions ({options.positions})"
+        )
     if not 1 <= options.words <= WORDS_MAX:
         parser.error(f"--words: {options.words}: must be between 1 and {WORDS_MAX}")
     if not 1 <= options.shards <= options.samples:

@@ -187,6 +187,7 @@ struct JobSpec {
   std::map<std::string, std::string> secrets;  // of each variable the file of the node that has it
   std::string output;
   bool trace = false;
+  bool profile = false;
 
   // One past the highest rank that a module uses.
   int32_t World() const;

@@ -371,6 +371,9 @@ constexpr Field kSpec[] = {
      .doc = "Folder for the job's results."},
     {.name = "trace", .type = T::kBoolean, .at = Bound<&JobSpec::trace>, .acted_on = false,
      .doc = "Measure one late step: what every rank did when, in `OUTPUT/trace.json`."},
+    {.name = "profile", .type = T::kBoolean, .at = Bound<&JobSpec::profile>, .acted_on = false,
+     .doc = "Measure one late step of at least 5, the last but one: its kernels by part, on CPU its "
+            "operators, in `OUTPUT/ranks/rank-N.json`. The steps around it are slower."},
 };
 
 constexpr Field kMetadata[] = {

@@ -1,5 +1,6 @@
 #include "worker/device/cuda_device.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
@@ -77,6 +78,16 @@ int64_t MemoryFree() {
   size_t free_bytes = 0, total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
   return static_cast<int64_t>(free_bytes);
+}
+
+AllocatorCounts CountAllocations() {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return {};
+  const auto counts =
+      c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  return {.allocations = counts.num_device_alloc,
+          .frees = counts.num_device_free,
+          .retries = counts.num_alloc_retries};
 }
 
 }  // namespace phalanx::device

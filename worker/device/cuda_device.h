@@ -35,4 +35,13 @@ int64_t MemoryInUse();
 // Bytes that nobody uses there; 0 without CUDA.
 int64_t MemoryFree();
 
+// What LibTorch's allocator has asked of the current device since the process began, each of which
+// may hold its work up. All 0 without CUDA.
+struct AllocatorCounts {
+  int64_t allocations = 0;  // segments taken
+  int64_t frees = 0;        // segments given back
+  int64_t retries = 0;      // of allocations, once what was cached was given back
+};
+AllocatorCounts CountAllocations();
+
 }  // namespace phalanx::device

@@ -162,7 +162,13 @@ absl::Status EpochRun::OpenMetrics() {
 }
 
 void EpochRun::OnStep(const train::StepSummary& step) {
-  figures_.Add(step, *program_);
+  if (!profiler_.has_value() || !profiler_->begun())
+    figures_.Add(step, *program_, device::CountAllocations());
+  // What is trained is worth more than its profile.
+  if (profiler_.has_value()) {
+    const absl::Status profiled = profiler_->OnDecided(step.step);
+    if (!profiled.ok()) Log(absl::StrCat("no profile: ", profiled.ToString()));
+  }
   const auto now = std::chrono::steady_clock::now();
   const bool due = !progress_sent_.has_value() || now - *progress_sent_ >= kProgressInterval;
   if (due || step.step == trainer_->last_step()) {
@@ -265,6 +271,8 @@ absl::Status EpochRun::MakeTrainer() {
                    train::Trainer::Create(plan_, Rank{order_.rank()}, communicators_, *kept_.source,
                                           *kept_.training, options, std::move(callbacks)));
   program_ = &trainer_->executor().program();
+  if (ProfiledStep(plan_.spec) > 0)
+    profiler_.emplace(ProfiledStep(plan_.spec), order_.device_kind() == "gpu");
   MutexLock lock(&mu_);
   RETURN_IF_ERROR(stopped_);
   training_ = kept_.training.get();
@@ -295,7 +303,8 @@ absl::Status EpochRun::Train() {
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},
-                     order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax());
+                     order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax(),
+                     profiler_.has_value() ? profiler_->profile() : std::nullopt);
   if (!written.ok()) spdlog::warn("{}", written.ToString());
   // The epoch before may have ended with its last step decided and that checkpoint not written, or
   // this one is to save what is left of the job's state and does no step.
@@ -422,6 +431,7 @@ void EpochRun::WishEnd() {
 }
 
 void EpochRun::Release() {
+  profiler_.reset();  // it belongs to this thread
   trainer_ = nullptr;
   if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
   MutexLock lock(&mu_);

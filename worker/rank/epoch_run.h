@@ -42,6 +42,7 @@
 #include "worker/rank/rank_figures.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/standby_pool.h"
+#include "worker/rank/step_profiler.h"
 #include "worker/train/trainer.h"
 #include "worker/train/training_state.h"
 
@@ -221,6 +222,7 @@ class EpochRun {
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
+  std::optional<StepProfiler> profiler_;        // of a job that wants a step measured
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
   // Of a clock that nobody sets.
   std::optional<std::chrono::steady_clock::time_point> progress_sent_;

@@ -11,6 +11,30 @@
 #include "worker/rank/record_file.h"
 
 namespace phalanx::rank {
+namespace {
+
+nlohmann::ordered_json ToJson(const StepProfile& profile) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+  for (size_t p = 0; p < kWorkParts; ++p) {
+    const StepProfile::Part& part = profile.parts[p];
+    parts[WorkPartName(static_cast<WorkPart>(p))] = {
+        {"kernels", part.kernels}, {"seconds", part.seconds}, {"share", part.share}};
+  }
+  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+  for (const StepProfile::Kernel& kernel : profile.kernels) {
+    kernels.push_back({{"name", kernel.name},
+                       {"part", WorkPartName(kernel.part)},
+                       {"count", kernel.count},
+                       {"seconds", kernel.seconds}});
+  }
+  return {{"step", profile.step},
+          {"seconds", profile.seconds},
+          {"waiting", profile.waiting},
+          {"parts", parts},
+          {"kernels", kernels}};
+}
+
+}  // namespace
 
 void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::Program& program) {
   using schedule::Op;
@@ -31,16 +55,21 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
   }
 }
 
-void RankFigures::Add(const train::StepSummary& step, const schedule::Program& program) {
+void RankFigures::Add(const train::StepSummary& step, const schedule::Program& program,
+                      const device::AllocatorCounts& counts) {
   // Of the step before the first of an epoch nothing is known.
   if (step.step > kWarmupSteps + 1 && previous_seconds_ > 0) {
     ++steps_;
     step_seconds_ += previous_seconds_;
+    host_seconds_ += previous_host_seconds_;
     busy_seconds_ += step.previous.busy;
     exposed_comm_seconds_ += step.previous.exposed_comm;
     AddPasses(step.previous, program);
   }
+  if (steps_ == 0) first_counts_ = counts;
+  last_counts_ = counts;
   previous_seconds_ = step.seconds;
+  previous_host_seconds_ = step.host_seconds;
 }
 
 absl::Status RankFigures::MakeFolder(const std::string& output) {
@@ -51,7 +80,8 @@ absl::Status RankFigures::MakeFolder(const std::string& output) {
 }
 
 absl::Status RankFigures::Write(const std::string& output, const plan::Plan& plan, Rank rank,
-                                int64_t memory_bytes) const {
+                                int64_t memory_bytes,
+                                const std::optional<StepProfile>& profile) const {
   RETURN_IF_ERROR(MakeFolder(output));
   const std::string path = absl::StrCat(output, "/ranks/rank-", rank.value, ".json");
   nlohmann::ordered_json figures;
@@ -73,7 +103,12 @@ absl::Status RankFigures::Write(const std::string& output, const plan::Plan& pla
                                  {"backward_input", mean(kinds[1])},
                                  {"backward_weight", mean(kinds[2])}});
   }
+  figures["host_seconds"] = host_seconds_;
+  figures["allocator"] = {{"allocations", last_counts_.allocations - first_counts_.allocations},
+                          {"frees", last_counts_.frees - first_counts_.frees},
+                          {"retries", last_counts_.retries - first_counts_.retries}};
   figures["memory_bytes"] = memory_bytes;
+  if (profile.has_value()) figures["profile"] = ToJson(*profile);
   return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"));
 }
 

@@ -7,12 +7,15 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "core/plan/plan.h"
 #include "core/schedule/program.h"
+#include "worker/device/cuda_device.h"
+#include "worker/rank/step_profile.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::rank {
@@ -22,14 +25,15 @@ inline constexpr int64_t kWarmupSteps = 10;
 
 class RankFigures {
  public:
-  // `program`: the rank's own.
-  void Add(const train::StepSummary& step, const schedule::Program& program);
+  // `program`: the rank's own. `counts`: now.
+  void Add(const train::StepSummary& step, const schedule::Program& program,
+           const device::AllocatorCounts& counts = {});
   // Makes the folder of the figures in `output`. Errors: OutputUnavailable (core/job/failure.h),
   // naming the path.
   static absl::Status MakeFolder(const std::string& output);
   // Errors: what the file system says, naming the path.
   absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank,
-                     int64_t memory_bytes) const;
+                     int64_t memory_bytes, const std::optional<StepProfile>& profile = {}) const;
 
  private:
   // Seconds and number of the passes of one kind, waits for messages left out.
@@ -44,7 +48,10 @@ class RankFigures {
   double finish_seconds_ = 0;  // reductions, optimizer and gathers behind the passes
   int64_t steps_ = 0;
   double step_seconds_ = 0, busy_seconds_ = 0, exposed_comm_seconds_ = 0;
-  double previous_seconds_ = 0;  // of the step whose figures come with the next one
+  double host_seconds_ = 0;  // in which the host worked
+  // Of the step whose figures come with the next one.
+  double previous_seconds_ = 0, previous_host_seconds_ = 0;
+  device::AllocatorCounts first_counts_, last_counts_;  // before and behind the steps that count
 };
 
 // Peak resident bytes of this process.

@@ -11,7 +11,6 @@
 #include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/plan/activations.h"
-#include "worker/train/device_wait.h"
 #include "worker/train/muted.h"
 
 namespace phalanx::train {
@@ -312,20 +311,6 @@ absl::Status Executor::RunPaced(const BoundInstruction& instruction, int32_t at,
   run_ahead_.Split(at, pacing_.layers);
   state_.kernels().MarkProgress(run_ahead_.Enqueued(at));
   return absl::OkStatus();
-}
-
-absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration patience,
-                             absl::string_view missing) {
-  const auto check = [this] {
-    RETURN_IF_ERROR(state_.kernels().Check());
-    for (comm::Communicator* communicator : communicators_) RETURN_IF_ERROR(communicator->Check());
-    return absl::OkStatus();
-  };
-  return AwaitDevice({.done = done,
-                      .stopped = [this] { return state_.stop_requested(); },
-                      .check = check,
-                      .patience = patience,
-                      .missing = missing});
 }
 
 StepFigures Executor::ReadFigures(int64_t step) {

@@ -83,6 +83,8 @@ class Executor {
   // the device and all communicators.
   absl::Status Await(absl::FunctionRef<bool()> done, absl::Duration patience,
                      absl::string_view missing);
+  // In Await, since the executor was made.
+  double seconds_waited() const { return seconds_waited_; }
   // Of a step on this rank; once step + 1 is decided.
   StepFigures ReadFigures(int64_t step);
 
@@ -286,6 +288,7 @@ class Executor {
   std::vector<Part> parts_;
   std::map<int32_t, CopyExchange> ties_;  // of tied embeddings with an end here, by module
   RunAhead run_ahead_;
+  double seconds_waited_ = 0;
   int64_t evaluated_ = 0;  // its mark
   struct {
     int32_t instruction = -1;  // that is being enqueued; -1: none, or nothing to wait for

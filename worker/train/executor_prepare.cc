@@ -1,5 +1,6 @@
 // Executor before the first step of an epoch: kernels and parameters are made ready.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/plan/parameters.h"
 #include "worker/train/await_work.h"
+#include "worker/train/device_wait.h"
 #include "worker/train/executor.h"
 
 namespace phalanx::train {
@@ -107,6 +109,24 @@ absl::Status Executor::RestoreParameters() {
   for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
   for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
   return absl::OkStatus();
+}
+
+absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration patience,
+                             absl::string_view missing) {
+  const auto check = [this] {
+    RETURN_IF_ERROR(state_.kernels().Check());
+    for (comm::Communicator* communicator : communicators_) RETURN_IF_ERROR(communicator->Check());
+    return absl::OkStatus();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status waited = AwaitDevice({.done = done,
+                                     .stopped = [this] { return state_.stop_requested(); },
+                                     .check = check,
+                                     .patience = patience,
+                                     .missing = missing});
+  seconds_waited_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return waited;
 }
 
 absl::Status Executor::AwaitParts() {

@@ -126,6 +126,9 @@ void Trainer::Tell(const Decision& decision) {
       last_decided_.has_value() ? std::chrono::duration<double>(now - *last_decided_).count() : 0;
   StepSummary summary = SummaryOf(decision);
   summary.seconds = seconds;
+  const double waited = executor_->seconds_waited();
+  if (seconds > 0) summary.host_seconds = seconds - (waited - waited_);
+  waited_ = waited;
   if (decision.step > FirstStep()) summary.previous = executor_->ReadFigures(decision.step - 1);
   if (options_.trace_step > 0 && decision.step == options_.trace_step + 1)
     trace_ = summary.previous.instructions;
@@ -146,6 +149,7 @@ absl::Status Trainer::Enqueue(int64_t step) {
 
 absl::Status Trainer::Run() {
   last_decided_ = std::chrono::steady_clock::now();
+  waited_ = executor_->seconds_waited();
   for (int64_t step = FirstStep(); step <= last_step_; ++step) RETURN_IF_ERROR(Enqueue(step));
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(executor_->AwaitParts());

@@ -37,6 +37,8 @@ struct StepSummary {
   double loss = 0, gradient_norm = 0, learning_rate = 0;
   int64_t tokens = 0, counted_tokens = 0, images = 0, sounds = 0;
   double seconds = 0;  // 0: not known, another epoch ran it
+  // Of these, those in which the thread that trains did not wait for its device or the decision.
+  double host_seconds = 0;
   bool skipped = false;
   int64_t corrupt_samples = 0;
   StepFigures previous;  // of the step before this one, on this rank
@@ -141,6 +143,7 @@ class Trainer {
   SkippedSteps skipped_{options_.skipped_in_a_row_max};
   std::vector<InstructionTime> trace_;      // of trace_step, once it is known
   std::optional<SteadyTime> last_decided_;  // of this epoch; before its first step: its beginning
+  double waited_ = 0;                       // by the executor, when that was decided
 };
 
 }  // namespace phalanx::train

@@ -1,8 +1,10 @@
 // phalanx-bench profile ARGUMENTS: what phalanx-bench-profile, beside this executable, does.
 //
-// phalanx-bench train [--trace FILE] JOB [OUTPUT]: trains a job through `phalanx run` and prints
-// one JSON line of what it measured: medians over the steps after the first kWarmupSteps. With
-// --trace the job runs with `trace: true`, and FILE is the timeline that it leaves.
+// phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]: trains a job through `phalanx run`
+// and prints one JSON line of what it measured: medians over the steps after the first
+// kWarmupSteps. With --trace the job runs with `trace: true`, and FILE is the timeline that it
+// leaves. With --profile it runs with `profile: true`: the line has each rank's profile of one warm
+// step by part, and a table of them, with the kernels that take longest, goes to standard error.
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
 // recomputation; tflops_per_device of all rows, as others count theirs, tflops_per_device_executed
@@ -11,7 +13,9 @@
 // labelled ones those that the loss counts; bubble = 1 - busy / (devices x step). simulated_ms is
 // the step that the simulator predicts from the mean time of each part's passes, as measured in the
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
-// how far that is off.
+// how far that is off. host is the part of a step in which a rank's host works instead of waiting
+// for its device (on CPU it is the device), allocations and retries what LibTorch's allocator asks
+// of the device in the steps that count, each of the rank that has most.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,9 +83,14 @@ int RunPhalanx(std::vector<std::string> arguments, const std::string& folder, st
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// The job with `trace: true`, as standard input of a run in the job's folder. nullptr: it has said
-// why.
-std::FILE* TracedJob(const std::string& job, const std::string& folder) {
+struct Options {
+  std::string job, output, trace;  // empty: none
+  bool profile = false;
+};
+
+// The job with `trace: true`, `profile: true` or both, as standard input of a run in the job's
+// folder. nullptr: it has said why.
+std::FILE* WatchedJob(const std::string& job, const std::string& folder, const Options& options) {
   std::FILE* file = std::tmpfile();
   if (file == nullptr || RunPhalanx({"validate", job, "-o", "json"}, folder, nullptr, file) != 0)
     return nullptr;
@@ -90,19 +99,21 @@ std::FILE* TracedJob(const std::string& job, const std::string& folder) {
   std::rewind(file);
   Json document =
       Json::parse(text.data(), text.data() + std::fread(text.data(), 1, text.size(), file));
-  document["spec"]["trace"] = true;
-  std::FILE* traced = std::tmpfile();
-  if (traced == nullptr) return nullptr;
-  std::fputs(document.dump().c_str(), traced);
-  std::rewind(traced);
-  return traced;
+  if (!options.trace.empty()) document["spec"]["trace"] = true;
+  if (options.profile) document["spec"]["profile"] = true;
+  std::FILE* watched = std::tmpfile();
+  if (watched == nullptr) return nullptr;
+  std::fputs(document.dump().c_str(), watched);
+  std::rewind(watched);
+  return watched;
 }
 
-int RunJob(const std::string& job, const std::string& output, bool traced) {
-  const std::filesystem::path path = std::filesystem::absolute(job);
+int RunJob(const Options& options, const std::string& output) {
+  const std::filesystem::path path = std::filesystem::absolute(options.job);
   const std::string folder = path.parent_path();
-  if (!traced) return RunPhalanx({"run", path, "--output", output}, folder, nullptr, nullptr);
-  std::FILE* in = TracedJob(path, folder);
+  if (options.trace.empty() && !options.profile)
+    return RunPhalanx({"run", path, "--output", output}, folder, nullptr, nullptr);
+  std::FILE* in = WatchedJob(path, folder, options);
   return in == nullptr ? 1 : RunPhalanx({"run", "-", "--output", output}, folder, in, nullptr);
 }
 
@@ -170,7 +181,17 @@ class MeasuredCosts {
   double finish_ = 0;
 };
 
-Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
+// Of each rank that has written it.
+std::vector<Json> ReadFigures(const phalanx::plan::Plan& plan, const std::string& output) {
+  std::vector<Json> figures;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    std::ifstream in(output + "/ranks/rank-" + std::to_string(rank) + ".json");
+    if (in) figures.push_back(Json::parse(in));
+  }
+  return figures;
+}
+
+Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
              const std::vector<Json>& all) {
   const std::vector<Json> lines(all.begin() + kWarmupSteps, all.end());
   std::vector<double> seconds;
@@ -191,25 +212,37 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
   result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
                       ? Json(flops / kPeakFlops)
                       : Json();
-  double busy = 0, exposed = 0, span = 0;
+  double busy = 0, exposed = 0, span = 0, host = 0;
+  int64_t allocations = 0, retries = 0;
   MeasuredCosts costs(plan);
-  Json memory = Json::array();
-  for (int32_t rank = 0; rank < plan.world; ++rank) {
-    std::ifstream in(output + "/ranks/rank-" + std::to_string(rank) + ".json");
-    if (!in) continue;
-    const Json figures = Json::parse(in);
+  Json memory = Json::array(), profiles = Json::array();
+  for (const Json& figures : ranks) {
     busy += figures.at("busy_seconds").get<double>();
     exposed += figures.at("exposed_comm_seconds").get<double>();
     span += figures.at("step_seconds").get<double>();
     costs.Add(figures);
     memory.push_back(figures.at("memory_bytes"));
+    const double of_rank = figures.at("step_seconds").get<double>();
+    if (of_rank > 0) host = std::max(host, figures.at("host_seconds").get<double>() / of_rank);
+    const Json& allocator = figures.at("allocator");
+    allocations = std::max(allocations, allocator.at("allocations").get<int64_t>());
+    retries = std::max(retries, allocator.at("retries").get<int64_t>());
+    if (!figures.contains("profile")) continue;
+    Json profile = figures.at("profile");
+    profile.erase("kernels");
+    profile["rank"] = figures.at("rank");
+    profiles.push_back(std::move(profile));
   }
   result["bubble"] = span > 0 ? Json(1 - busy / span) : Json();
   result["exposed_comm"] = span > 0 ? Json(exposed / span) : Json();
   const double predicted = costs.Predict(plan);
   result["simulated_ms"] = predicted * 1e3;
   result["simulated_error"] = predicted / median - 1;
+  result["host"] = host;
+  result["allocations"] = allocations;
+  result["retries"] = retries;
   result["memory_bytes"] = memory;
+  if (!profiles.empty()) result["profiles"] = profiles;
   result["loss_first"] = all.front().at("loss");
   result["loss_last"] = all.back().at("loss");
   result["world"] = plan.world;
@@ -217,23 +250,92 @@ Json Measure(const phalanx::plan::Plan& plan, const std::string& output,
   return result;
 }
 
+// A part of a step in milliseconds and of the step's time.
+void PrintPart(const std::string& name, double seconds, double share, double step) {
+  std::fprintf(stderr, "  %-14s %10.3f ms %10.3f ms of the step, %5.1f %%\n", name.c_str(),
+               seconds * 1e3, share * 1e3, 100 * share / step);
+}
+
+void PrintProfile(const Json& figures) {
+  constexpr size_t kKernelsMax = 25, kNameMax = 100;
+  const Json& profile = figures.at("profile");
+  const double step = profile.at("seconds").get<double>();
+  std::fprintf(stderr, "rank %d, step %d: %.3f ms\n", figures.at("rank").get<int>(),
+               profile.at("step").get<int>(), step * 1e3);
+  for (const auto& [name, part] : profile.at("parts").items())
+    PrintPart(name, part.at("seconds").get<double>(), part.at("share").get<double>(), step);
+  const double waiting = profile.at("waiting").get<double>();
+  PrintPart("waiting", waiting, waiting, step);
+  const Json& kernels = profile.at("kernels");
+  for (size_t i = 0; i < std::min(kKernelsMax, kernels.size()); ++i) {
+    const Json& kernel = kernels[i];
+    std::fprintf(stderr, "  %10.3f ms %6d x  %-13s %s\n", kernel.at("seconds").get<double>() * 1e3,
+                 kernel.at("count").get<int>(), kernel.at("part").get<std::string>().c_str(),
+                 kernel.at("name").get<std::string>().substr(0, kNameMax).c_str());
+  }
+}
+
+// False: the arguments are not those of the usage.
+bool ReadArguments(const std::vector<std::string>& arguments, Options& options) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--profile") {
+      options.profile = true;
+    } else if (arguments[i] == "--trace" && i + 1 < arguments.size()) {
+      options.trace = arguments[++i];
+    } else if (arguments[i].rfind("--", 0) == 0) {
+      return false;
+    } else {
+      names.push_back(arguments[i]);
+    }
+  }
+  if (names.size() < 2 || names.size() > 3 || names[0] != "train") return false;
+  options.job = names[1];
+  if (names.size() == 3) options.output = names[2];
+  return true;
+}
+
+int Train(const Options& options, const phalanx::plan::Plan& plan) {
+  const std::filesystem::path output =
+      options.output.empty()
+          ? std::filesystem::temp_directory_path() / ("phalanx-bench." + std::to_string(getpid()))
+          : std::filesystem::absolute(options.output);
+  const int code = RunJob(options, output.string());
+  if (code != 0) return Fail("the run ended with exit code " + std::to_string(code));
+  const std::vector<Json> lines = ReadLines(output.string() + "/metrics.jsonl");
+  if (lines.size() != static_cast<size_t>(plan.spec.steps))
+    return Fail("metrics.jsonl has " + std::to_string(lines.size()) + " lines");
+  const std::vector<Json> ranks = ReadFigures(plan, output.string());
+  std::cout << Measure(plan, ranks, lines).dump() << std::endl;
+  for (const Json& figures : ranks) {
+    if (figures.contains("profile")) {
+      PrintProfile(figures);
+    } else if (options.profile) {
+      return Fail("rank " + figures.at("rank").dump() + " has no profile; its log says why");
+    }
+  }
+  if (!options.trace.empty()) {
+    std::error_code error;
+    std::filesystem::copy_file(output / "trace.json", options.trace,
+                               std::filesystem::copy_options::overwrite_existing, error);
+    if (error) return Fail(options.trace + ": " + error.message());
+  }
+  if (options.output.empty()) std::filesystem::remove_all(output);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "profile") return ExecProfile(argv + 1);
-  std::string trace;
-  if (arguments.size() > 2 && arguments[1] == "--trace") {
-    trace = arguments[2];
-    arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
-  }
-  if (arguments.size() < 2 || arguments.size() > 3 || arguments[0] != "train") {
-    std::cerr << "usage: phalanx-bench train [--trace FILE] JOB [OUTPUT]\n"
+  Options options;
+  if (!ReadArguments(arguments, options)) {
+    std::cerr << "usage: phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]\n"
                  "       phalanx-bench profile --output FILE [--name KIND] [--seconds N]\n";
     return 2;
   }
-  const std::string& job = arguments[1];
-  std::ifstream file(job);
+  std::ifstream file(options.job);
   std::stringstream text;
   text << file.rdbuf();
   const auto read = phalanx::wire::ReadJobFile(text.str(), phalanx::job::Purpose::kSubmit);
@@ -246,23 +348,5 @@ int main(int argc, char** argv) {
                 std::to_string(kWarmupSteps + kStepsMin) + ", the first " +
                 std::to_string(kWarmupSteps) + " count in nothing");
   }
-  const std::filesystem::path output =
-      arguments.size() == 3
-          ? std::filesystem::absolute(arguments[2])
-          : std::filesystem::temp_directory_path() / ("phalanx-bench." + std::to_string(getpid()));
-  const int code = RunJob(job, output.string(), !trace.empty());
-  if (code != 0) return Fail("the run ended with exit code " + std::to_string(code));
-  const std::vector<Json> lines = ReadLines(output.string() + "/metrics.jsonl");
-  if (lines.size() != static_cast<size_t>(plan->spec.steps)) {
-    return Fail("metrics.jsonl has " + std::to_string(lines.size()) + " lines");
-  }
-  std::cout << Measure(*plan, output.string(), lines).dump() << std::endl;
-  if (!trace.empty()) {
-    std::error_code error;
-    std::filesystem::copy_file(output / "trace.json", trace,
-                               std::filesystem::copy_options::overwrite_existing, error);
-    if (error) return Fail(trace + ": " + error.message());
-  }
-  if (arguments.size() == 2) std::filesystem::remove_all(output);
-  return 0;
+  return Train(options, *plan);
 }

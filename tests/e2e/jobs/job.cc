@@ -97,7 +97,7 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
       options.time_limit.empty() ? "" : absl::StrCat("  time_limit: ", options.time_limit, "\n"),
       "  resources: {device: cpu, spares: ", options.spares, "}\n  output: ", options.output,
-      options.trace ? "\n  trace: true\n" : "\n");
+      options.profile ? "\n  profile: true" : "", options.trace ? "\n  trace: true\n" : "\n");
 }
 
 v1::JobDocument Document(const DataFolder& data, const JobOptions& options) {

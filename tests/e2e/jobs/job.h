@@ -43,6 +43,7 @@ struct JobOptions {
   double learning_rate = 1e-3, minimum_learning_rate = 0;
   bool validation = false;
   bool trace = false;
+  bool profile = false;
   std::string recovery;  // "{state_home: host}"; empty: the defaults
   // Communicators for losses are made beforehand, where the job is small enough: no test but those
   // of losses waits for them, and they take time.

@@ -1,7 +1,8 @@
-// `trace: true`: the measured timeline that a run leaves.
+// `trace: true` and `profile: true`: what a run leaves that it measured of one step.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -156,6 +157,28 @@ TEST(ShortTraceTest, OneRankAndTwoSteps_LeaveTheLast) {
   EXPECT_EQ(trace.about.at("step"), 2);
   ASSERT_EQ(trace.events.size(), 1u);
   EXPECT_GT(EndOf(trace.events.at(0).back()), 0);
+}
+
+TEST(ProfileTest, Run_LeavesWhereEachRanksTimeWentInTheLastStepButOne) {
+  const DataFolder data = MakeData();
+  const JobOptions options{.steps = 6, .profile = true};
+  Cluster cluster({.devices = 2});
+  const v1::JobStatus job = cluster.Submit(Document(data, options));
+  ASSERT_EQ(cluster.AwaitEnd(job.id()).phase(), v1::JOB_PHASE_SUCCEEDED) << cluster.WorkerLog();
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    std::ifstream in(absl::StrCat(data.path, "/out/ranks/rank-", rank, ".json"));
+    const Json figures = Json::parse(in);
+    ASSERT_TRUE(figures.contains("profile")) << cluster.WorkerLog();
+    const Json& profile = figures.at("profile");
+    EXPECT_EQ(profile.at("step"), 5);
+    double sum = profile.at("waiting").get<double>();
+    for (const auto& [name, part] : profile.at("parts").items())
+      sum += part.at("share").get<double>();
+    EXPECT_NEAR(sum, profile.at("seconds").get<double>(), 1e-6);
+    EXPECT_GT(profile.at("parts").at("products").at("kernels"), 0);
+    EXPECT_GT(profile.at("parts").at("attention").at("kernels"), 0);
+  }
 }
 
 TEST(NoTraceTest, RunThatDoesNotAsk_LeavesNone) {

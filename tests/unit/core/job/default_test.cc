@@ -106,7 +106,8 @@ TEST(RoundTripTest, EveryWrittenField_Survives) {
   recovery: {ladder: [wait], widths: parity, state_home: host, budget: {window: 90s}}
   resources: {devices: 9}
   output: "17"
-  trace: true)",
+  trace: true
+  profile: true)",
                                 With("  optimizer: {learning_rate: 1e-3, warmup_steps: 20}\n", ""));
   const JobSpec spec = Right(text);
   const JobSpec again = Right(Complete(spec));

@@ -200,5 +200,20 @@ TEST(MakersTest, SyntheticOfNoiseAndManyWords_FillsExactlyThePositions) {
   ExpectFullPositions(std::string(kThreeSamples) + " --noise --words 20000");
 }
 
+TEST(MakersTest, SyntheticOfLengthsThatDiffer_StaysWithinThem) {
+  const std::string folder = MakeFolder("synthetic") + "/set";
+  RunMaker("make_synthetic.py", folder,
+           "--samples 30 --shards 2 --images 1 --image-size 56 --positions 24 --positions-min 20");
+  const DataSetSpec spec{.shards = {folder + "/synthetic-000.tar", folder + "/synthetic-001.tar"},
+                         .tokenizer = folder + "/synthetic.model",
+                         .encoders = {ImageEncoder(16, 56)},
+                         .context = 24};
+  const absl::StatusOr<Index> index = Index::Build(spec);
+  ASSERT_TRUE(index.ok()) << index.status();
+  std::set<int64_t> lengths;
+  for (int64_t i = 0; i < index->size(); ++i) lengths.insert(index->shape(i).positions);
+  EXPECT_THAT(lengths, ::testing::ElementsAre(20, 21, 22, 23, 24));
+}
+
 }  // namespace
 }  // namespace phalanx::data

@@ -31,6 +31,45 @@ TEST(RankFiguresTest, StepOfAnEpochBefore_CountsInNothing) {
   EXPECT_EQ(written["busy_seconds"], 0.25);
 }
 
+TEST(RankFiguresTest, HostAndAllocator_AreOfTheStepsThatCount) {
+  RankFigures figures;
+  const auto add = [&](int64_t step, double host, int64_t allocations) {
+    train::StepSummary summary = Step(step, 0.5);
+    summary.host_seconds = host;
+    figures.Add(summary, {}, {.allocations = allocations, .frees = 1, .retries = allocations});
+  };
+  add(10, 0.5, 100);
+  add(11, 0.0625, 103);
+  add(12, 0.125, 103);
+  add(13, 0.5, 105);  // its own seconds come with the next one
+  const std::string folder = support::MakeFolder("figures");
+  ASSERT_TRUE(figures.Write(folder, {}, Rank{0}, 1).ok());
+  const auto written = nlohmann::json::parse(support::ReadFile(folder + "/ranks/rank-0.json"));
+  EXPECT_EQ(written["steps"], 2);
+  EXPECT_EQ(written["host_seconds"], 0.1875);
+  EXPECT_EQ(written["allocator"]["allocations"], 2);
+  EXPECT_EQ(written["allocator"]["frees"], 0);
+  EXPECT_EQ(written["allocator"]["retries"], 2);
+  EXPECT_FALSE(written.contains("profile"));
+}
+
+TEST(RankFiguresTest, ProfileOfAStep_IsWrittenByPart) {
+  const std::string folder = support::MakeFolder("figures");
+  const StepProfile profile = BreakDown(9, {{"aten::mm", 1, 3}, {"aten::mm", 3, 3.5}}, 0, 4);
+  ASSERT_TRUE(RankFigures().Write(folder, {}, Rank{0}, 1, profile).ok());
+  const auto written =
+      nlohmann::json::parse(support::ReadFile(folder + "/ranks/rank-0.json"))["profile"];
+  EXPECT_EQ(written["step"], 9);
+  EXPECT_EQ(written["seconds"], 4);
+  EXPECT_EQ(written["waiting"], 1.5);
+  EXPECT_EQ(written["parts"]["products"]["share"], 2.5);
+  EXPECT_EQ(written["parts"]["products"]["kernels"], 2);
+  EXPECT_EQ(written["parts"]["communication"]["seconds"], 0);
+  ASSERT_EQ(written["kernels"].size(), 1u);
+  EXPECT_EQ(written["kernels"][0]["name"], "aten::mm");
+  EXPECT_EQ(written["kernels"][0]["count"], 2);
+}
+
 TEST(RankFiguresTest, FileWhereTheFolderBelongs_IsOutputUnavailableAndNamed) {
   const std::string folder = support::MakeFolder("figures");
   support::WriteFile(folder + "/ranks", "no folder");

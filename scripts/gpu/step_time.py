@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Runs a job and prints one JSON line: its median step behind the first five, and what its ranks say.
+
+    scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,...]
+
+The run's folder is made below RUNS. `wait` is the most that a rank waited for communication, `host` the most that a
+host worked, both as parts of a step; `allocations` and `retries` are those of LibTorch's allocator. Ranks count from the
+12th step on: of shorter jobs these four say nothing.
+`phalanx` comes from the PATH.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+WARM_UP = 5  # steps
+
+
+def measure(output):
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    if len(lines) <= WARM_UP:
+        sys.exit(f"{output}: {len(lines)} steps; the first {WARM_UP} count in nothing")
+    ranks = [json.loads(path.read_text()) for path in sorted((output / "ranks").glob("rank-*.json"))]
+    warm = lines[WARM_UP:]
+    step = statistics.median(line["step_seconds"] for line in warm)
+
+    def part(key):
+        return max((rank[key] / rank["step_seconds"] for rank in ranks if rank["step_seconds"] > 0), default=None)
+
+    return {
+        "tokens_per_s": round(statistics.mean(line["tokens"] for line in warm) / step),
+        "step_ms": round(1e3 * step, 1),
+        "steps": len(warm),
+        "loss": lines[-1]["loss"],
+        "wait": part("exposed_comm_seconds"),
+        "host": part("host_seconds"),
+        "allocations": max(rank["allocator"]["allocations"] for rank in ranks),
+        "retries": max(rank["allocator"]["retries"] for rank in ranks),
+        "memory_gb": round(max(rank["memory_bytes"] for rank in ranks) / 1e9, 2),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("job", type=pathlib.Path)
+    parser.add_argument("runs", type=pathlib.Path)
+    parser.add_argument("--lost", help="ranks that are gone from the beginning, with , between")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    output = options.runs / f"{options.job.stem}-{time.time_ns()}"
+    command = ["phalanx", "run", str(options.job), "--output", str(output)]
+    if options.lost:
+        command += ["--lost", options.lost]
+    log = options.runs / f"{output.name}.log"
+    with open(log, "w") as file:
+        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status != 0:
+        print("\n".join(log.read_text(errors="replace").splitlines()[-8:]))
+        return 1
+    print(json.dumps(measure(output)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

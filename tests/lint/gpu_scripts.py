@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""What runs on borrowed machines is tried here first, as far as it goes without their GPUs: gpu_scripts.py SOURCE PHALANX
+
+Every part of scripts/gpu/four and eight fits into its time, by its own --dry-run; the program takes every job that they
+and scripts/gpu/shapes.py make; scripts/gpu/steady.py tells a run that grows from one that does not.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
+import machine  # noqa: E402
+import shapes  # noqa: E402
+import steady  # noqa: E402
+
+faults = []
+
+
+def check(holds, what):
+    if not holds:
+        faults.append(what)
+
+
+def dry_runs(folder):
+    for name in ("four", "eight"):
+        for part in ("1", "2"):
+            command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            check(done.returncode == 0 and " measurements, at most " in done.stdout,
+                  f"{name} --part {part} --dry-run: exit code {done.returncode}\n{done.stdout[-500:]}{done.stderr}")
+    check(not any(folder.iterdir()), "a dry run leaves files")
+
+
+def valid(file, text):
+    file.write_text(text)
+    done = subprocess.run([PHALANX, "validate", file], capture_output=True, text=True)
+    check(done.returncode == 0, f"{file.name}: {done.stdout}{done.stderr}")
+
+
+def jobs(folder):
+    for devices, measurements in machine.MACHINES.items():
+        plan = machine.Plan(devices, folder / "pack", folder / str(devices), folder / "output")
+        measurements(plan)
+        names = [measurement.name for measurement in plan.list]
+        check(len(set(names)) == len(names), f"{devices} GPUs: a name twice in {names}")
+        written = set()  # by a command
+        for measurement in plan.list:
+            machine.write_jobs(plan, measurement)
+            if "--write" in measurement.command:
+                written.add(measurement.command[measurement.command.index("--write") + 1])
+            for word in measurement.command:
+                if word.startswith(str(plan.data)) and word.endswith(".yaml"):
+                    check(word in written or pathlib.Path(word).exists(), f"{devices} GPUs, {measurement.name}: nobody writes {word}")
+        for file in sorted(plan.data.glob("*.yaml")):
+            valid(file, file.read_text())
+    for name, shape in shapes.SHAPES.items():
+        valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective"))
+
+
+def samples(growth, device_growth=0, slower=1.0):
+    """Of a run of 2,000 steps of a rank: resident memory that grows by so many bytes a step, and so on."""
+    return [(step, (1 << 30) + device_growth * step,
+             {7: ((1 << 30) + growth * step, step * 0.01 + max(0, step - 1100) * 0.01 * (slower - 1))})
+            for step in range(0, 2000, 20)]
+
+
+def judged(seen, allocator=None, host=1.0):
+    rank = {"rank": 0, "steps": 1900, "step_seconds": 10.0, "host_seconds": host,
+            "allocator": allocator or {"allocations": 3, "frees": 0, "retries": 0}}
+    return steady.judge(seen, 2000, 200, [rank])[1]
+
+
+def steadiness():
+    check(judged(samples(0)) == [], f"a steady run: {judged(samples(0))}")
+    check("resident memory grows" in str(judged(samples(1 << 16))), "resident memory that grows")
+    check("device memory grows" in str(judged(samples(0, 1))), "device memory that grows")
+    check("processor seconds" in str(judged(samples(0, slower=1.5))), "steps that become slower")
+    check("retries" in str(judged(samples(0), {"allocations": 0, "frees": 0, "retries": 1})), "an allocation that is retried")
+    check("the host works" in str(judged(samples(0), host=4.0)), "a host that works for most of a step")
+    check("too few" in str(judged(samples(0)[:12])), "a run that is too short")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    dry_runs(pathlib.Path(folder))
+    jobs(pathlib.Path(folder))
+steadiness()
+for fault in faults:
+    print(fault)
+sys.exit(1 if faults else 0)
