@@ -55,8 +55,8 @@ class Applier {
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
       // Who leaves in order has lost nothing, nor who has not trained.
-      const bool leaves = state_.ending.has_value() && state_.ending->wish.queues &&
-                          !state_.ending->wish.AfterHold();
+      const bool leaves =
+          state_.ending.has_value() && state_.ending->wish.queues && !state_.ending->saves;
       if (!leaves && state_.trained) state_.recoveries.push_back(time_);
       state_.ending.reset();
       if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
@@ -148,8 +148,10 @@ class Applier {
   void operator()(const EndWished& body) {
     const bool ends = state_.ending.has_value() && !state_.ending->wish.queues;
     if (ends || state_.phase != job::JobPhase::kRunning) return;
-    JobState::Ending ending{
-        .wish = body, .since = time_, .saves = body.AfterHold(), .lost = body.lost};
+    JobState::Ending ending{.wish = body,
+                            .since = time_,
+                            .saves = body.AfterHold() || !body.lost.empty(),
+                            .lost = body.lost};
     if (state_.ending.has_value() && state_.ending->saves) {
       ending.saves = true;
       ending.lost = state_.ending->lost;

@@ -217,7 +217,8 @@ struct EndWished {
   // nobody preempts it, recovery.hold is over, and its ranks do no step more; a layout that no rung
   // of its ladder allows may hold its state for that.
   bool queues = false;
-  // Of a hold that is over: what the job was waiting for, which nobody else stores.
+  // Of a hold that is over, or of a job that leaves and would have to wait: what it was waiting
+  // for, which nobody else stores. Its ranks do no step more.
   plan::RankList lost = {};
   bool suspends = false;
   JobId preempted_by;  // 0: nobody does
