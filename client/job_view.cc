@@ -222,8 +222,14 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
     const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
     const auto used = std::count_if(node.device_jobs().begin(), node.device_jobs().end(),
                                     [](int64_t job) { return job != 0; });
+    std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
+    if (node.has_mark()) {
+      absl::StrAppend(&how, node.mark().drains() ? ", drained" : ", cordoned",
+                      node.mark().by().empty() ? "" : absl::StrCat(" by ", node.mark().by()), ": ",
+                      node.mark().reason());
+    }
     std::vector<std::string> row = {node.name(),
-                                    state == nullptr ? "Unknown" : EnumWord(*state),
+                                    std::move(how),
                                     node.device_kind(),
                                     absl::StrCat(node.devices()),
                                     absl::StrCat(node.devices() - used),

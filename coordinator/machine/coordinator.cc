@@ -27,7 +27,9 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
   now_ = now;
   actions_.clear();
   last_job_ = marks.last_job;
+  RestoreMarks(records);
   for (const JournalRecord& record : records) {
+    if (std::holds_alternative<NodeMarked>(record.body)) continue;
     Job& job = jobs_[record.job];
     job.state.id = record.job;
     last_job_ = std::max(last_job_, record.job);
@@ -172,6 +174,12 @@ void Coordinator::Release(Held held) {
   if (Action* action = std::get_if<Action>(&held)) {
     actions_.push_back(std::move(*action));
     return;
+  }
+  if (const NodeMarked* marked = std::get_if<NodeMarked>(&held)) {
+    const auto node = nodes_.find(marked->node);
+    if (node == nodes_.end()) return;
+    node->second.shown_mark = marked->mark;
+    return PublishView(node->second);
   }
   NodeCommand& order = std::get<NodeCommand>(held);
   const auto node = nodes_.find(order.node);

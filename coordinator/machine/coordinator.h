@@ -23,6 +23,8 @@
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
 //             that writes checkpoints has its ranks end with one first where its time limit, or a
 //             node that stops, ends it (coordinator_early_end.cc).
+// Or somebody, a larger priority or a node that drains takes its devices away: it ends all ranks
+// with a checkpoint and is Queued again (coordinator_leave.cc, coordinator_drain.cc).
 // The devices of an ended job are free once its ranks are gone for certain, or their node has been
 // lost for so long that it is forgotten. Then the job leaves for the store.
 //
@@ -338,7 +340,8 @@ class Coordinator {
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others.
-  void QueueAgain(Job& job, const std::string& reason);
+  // `in_order`: not because something has failed.
+  void QueueAgain(Job& job, const std::string& reason, bool in_order = false);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
@@ -376,6 +379,15 @@ class Coordinator {
   void Suspend(Job& job);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
+  // coordinator_drain.cc: nodes that people take out of service.
+  void On(const NodeMarkRequested& event);
+  void Mark(Node& node, std::optional<NodeMark> mark);
+  void RestoreMarks(const std::vector<JournalRecord>& records);
+  // Jobs that have devices of it are asked to leave.
+  std::vector<JobOnNode> Drain(const Node& node, bool force);
+  // Says what becomes of the job; `stays`: it does not leave.
+  std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
+  void ConsiderDrain(Job& job);  // O(1) where no node drains
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;
@@ -456,11 +468,6 @@ class Coordinator {
   bool planners_full_ = false;  // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
-  struct Line {
-    int64_t capacity = 0;  // of all its nodes
-    JobId first;           // the job that waits for devices of them; 0: none does
-  };
-  using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
   std::map<LineKey, Line> lines_;
   std::map<NodeName, Instant> closed_;  // nodes that the first of a line waits for, until when
   int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
@@ -473,6 +480,7 @@ class Coordinator {
   JobId last_job_;
   NodeTable nodes_;
   std::set<NodeName> heard_again_;  // were suspect, and their jobs are to be told
+  std::set<NodeName> drained_;      // those that drain
   Agenda<NodeName> node_agenda_;
   Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;

@@ -49,7 +49,8 @@ void Coordinator::Suspend(Job& job) {
   // Last of the records: a coordinator that dies between them has not answered, and has no job that
   // is suspended and goes on.
   if (job.state.phase == JobPhase::kRunning) WishEnd(job, {.queues = true, .suspends = true});
-  if (job.state.phase == JobPhase::kStarting) QueueAgain(job, "suspended on request");
+  if (job.state.phase == JobPhase::kStarting)
+    QueueAgain(job, "suspended on request", /*in_order=*/true);
   Commit(job, SuspensionChanged{true});
   if (job.state.phase != JobPhase::kQueued) return;
   LeaveQueue(job);
@@ -74,7 +75,7 @@ void Coordinator::MakeRoomFor(const Job& job) {
   int64_t missing = request.devices;
   std::map<JobId, int64_t> held;
   for (const auto& [name, node] : nodes_) {
-    if (!node.connected() || node.draining || !Matches(node, request)) continue;
+    if (!node.connected() || node.TakesNothing() || !Matches(node, request)) continue;
     if (closed_.contains(name)) continue;  // what is free there is for those before it
     if (node.Schedulable()) missing -= node.FreeDevices();
     for (const JobId holder : node.device_jobs) {

@@ -161,10 +161,11 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     if (!Matches(node, request)) continue;
     if (!node.Schedulable()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
-                                         !node.connected() ? "disconnected"
-                                         : node.suspect    ? "silent"
-                                         : node.draining   ? "stopping"
-                                                           : "still ending ranks of before"));
+                                         node.mark.has_value() ? ToString(*node.mark)
+                                         : !node.connected()   ? "disconnected"
+                                         : node.suspect        ? "silent"
+                                         : node.draining       ? "stopping"
+                                                               : "still ending ranks of before"));
       if (!node.connected()) continue;
     }
     ++count;

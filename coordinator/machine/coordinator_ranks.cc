@@ -158,6 +158,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   }
   ConsiderReturn(job);
   ConsiderStandby(job);
+  ConsiderDrain(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {

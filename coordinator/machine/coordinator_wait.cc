@@ -170,12 +170,12 @@ void Coordinator::WaitForState(Job& job, FailureCause cause) {
   WaitForLost(job, absl::FailedPreconditionError(why));
 }
 
-void Coordinator::QueueAgain(Job& job, const std::string& reason) {
+void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order) {
   job.recovery.reset();
   StoreLastStep(job);
   CloseIncident(job, reason);
   TellIncidents(job);
-  Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt});
+  Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt, in_order});
   DropPlanning(job);
   job.decided.reset();
   job.returning.clear();

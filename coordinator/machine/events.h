@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -64,6 +65,14 @@ struct InjectRequested {
   Token token;
   JobId job;
   job::InjectedFault fault;
+};
+
+// Somebody decides about a node.
+struct NodeMarkRequested {
+  Token token;
+  NodeName node;
+  std::optional<NodeMark> mark;  // its time is that of the event; nullopt: it takes jobs again
+  bool force = false;            // of one that drains: jobs that cannot save their state are ended
 };
 
 struct RunningAssignment {
@@ -265,8 +274,8 @@ struct Stalled {
 
 using Event =
     std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
-                 ExplainRequested, LogsRequested, InjectRequested, SessionOpened, SessionClosed,
-                 HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
-                 JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+                 ExplainRequested, LogsRequested, InjectRequested, NodeMarkRequested, SessionOpened,
+                 SessionClosed, HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
+                 RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

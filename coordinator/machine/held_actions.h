@@ -18,8 +18,8 @@ struct NodeCommand {
   Incarnation incarnation;
   Command command;
 };
-// Empty: a view that a newer one has replaced.
-using Held = std::variant<std::monostate, Action, NodeCommand>;
+// Empty: a view that a newer one has replaced. NodeMarked: the node is shown so.
+using Held = std::variant<std::monostate, Action, NodeCommand, NodeMarked>;
 
 // Not thread-safe.
 class HeldActions {

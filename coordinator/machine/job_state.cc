@@ -44,8 +44,8 @@ class Applier {
 
   void operator()(const PhaseChanged& body) {
     if (!job::MayMove(state_.phase, body.phase)) return;
-    const bool failed_start =
-        state_.phase == job::JobPhase::kStarting && body.phase == job::JobPhase::kQueued;
+    const bool failed_start = state_.phase == job::JobPhase::kStarting &&
+                              body.phase == job::JobPhase::kQueued && !body.in_order;
     if (failed_start) ++state_.failed_starts;
     if (body.phase == job::JobPhase::kRunning) state_.failed_starts = 0;
     state_.phase = body.phase;
@@ -55,8 +55,8 @@ class Applier {
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
     if (state_.queued_again) {
       // Who leaves in order has lost nothing, nor who has not trained.
-      const bool leaves =
-          state_.ending.has_value() && state_.ending->wish.queues && !state_.ending->saves;
+      const bool leaves = body.in_order || (state_.ending.has_value() &&
+                                            state_.ending->wish.queues && !state_.ending->saves);
       if (!leaves && state_.trained) state_.recoveries.push_back(time_);
       state_.ending.reset();
       if (state_.counts_since.has_value()) state_.used += time_ - *state_.counts_since;
@@ -171,6 +171,7 @@ class Applier {
     Add(body.suspended ? "Suspended" : "Resumed",
         body.suspended ? "on request: it waits until it is resumed" : "on request");
   }
+  void operator()(const NodeMarked&) {}  // is of no job
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
@@ -250,6 +251,7 @@ std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
   if (wish.suspends) return "suspended on request";
   if (wish.preempted_by != JobId{})
     return absl::StrCat(ToString(wish.preempted_by), ", of a larger priority, needs its devices");
+  if (wish.queues && !wish.node.empty()) return absl::StrCat("node ", wish.node, " is drained");
   if (wish.queues) {
     return absl::StrCat("not enough came back within ", absl::FormatDuration(request.hold));
   }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/net/waker.h"
@@ -18,6 +19,7 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
+constexpr size_t kReasonBytesMax = 1024;
 // Longer documents are read on threads of their own, and so are jobs that begin without some of
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
@@ -46,6 +48,16 @@ class Ending {
   Metrics* metrics_;
   SteadyTime start_;
 };
+
+absl::Status CheckReason(absl::string_view reason) {
+  if (absl::StripAsciiWhitespace(reason).empty()) {
+    return absl::InvalidArgumentError(
+        "reason is empty; say why, for everybody who looks at the node");
+  }
+  if (reason.size() <= kReasonBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("reason has ", reason.size(), " bytes; at most ", kReasonBytesMax));
+}
 
 }  // namespace
 
@@ -251,6 +263,44 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::L
   const Ending end(context, "ListNodes", metrics_);
   for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
   return end.With(absl::OkStatus());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
+                                                    const v1::CordonNodeRequest* request,
+                                                    v1::CordonNodeResponse* response) {
+  const Ending end(context, "CordonNode", metrics_);
+  if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
+  driver_.MarkNode(request->node(), NodeMark{.reason = request->reason()}, /*force=*/false,
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                     end(marked.status());
+                   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
+                                                      const v1::UncordonNodeRequest* request,
+                                                      v1::UncordonNodeResponse* response) {
+  const Ending end(context, "UncordonNode", metrics_);
+  driver_.MarkNode(request->node(), std::nullopt, /*force=*/false,
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                     end(marked.status());
+                   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
+                                                   const v1::DrainNodeRequest* request,
+                                                   v1::DrainNodeResponse* response) {
+  const Ending end(context, "DrainNode", metrics_);
+  if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
+  driver_.MarkNode(request->node(), NodeMark{.drains = true, .reason = request->reason()},
+                   request->force(), [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked, response);
+                     end(marked.status());
+                   });
+  return end.reactor();
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(

@@ -57,6 +57,7 @@ class Encoder {
     to->set_phase(ToProto(body.phase));
     to->set_reason(body.reason);
     if (body.failure.has_value()) ToProto(*body.failure, to->mutable_failure());
+    to->set_in_order(body.in_order);
   }
   void operator()(const EpochPlanned& body) {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
@@ -114,6 +115,10 @@ class Encoder {
   }
   void operator()(const SuspensionChanged& body) {
     out_.mutable_suspension_changed()->set_suspended(body.suspended);
+  }
+  void operator()(const NodeMarked& body) {
+    out_.mutable_node_marked()->set_node(body.node);
+    if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
   }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
@@ -223,6 +228,7 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
                         .reason = from.phase_changed().reason()};
       if (from.phase_changed().has_failure())
         body.failure = FromProto(from.phase_changed().failure());
+      body.in_order = from.phase_changed().in_order();
       record.body = std::move(body);
       return record;
     }
@@ -287,6 +293,12 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kSuspensionChanged:
       record.body = SuspensionChanged{from.suspension_changed().suspended()};
       return record;
+    case v1::JournalRecord::kNodeMarked: {
+      NodeMarked body{.node = from.node_marked().node()};
+      if (from.node_marked().has_mark()) body.mark = FromProto(from.node_marked().mark());
+      record.body = std::move(body);
+      return record;
+    }
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }
