@@ -231,6 +231,15 @@ struct AnswerExplain {
   Token token;
   absl::StatusOr<std::vector<std::string>> reasons;
 };
+// Of a job that waits for devices.
+struct QueueSpot {
+  int64_t number = 0;                // from 1, among those that wait for the same devices
+  std::optional<Instant> starts_by;  // at the latest, as time limits go; nullopt: nobody knows
+};
+struct AnswerQueue {
+  Token token;
+  absl::StatusOr<std::map<JobId, QueueSpot>> spots;  // of those that wait
+};
 // One fetch per node; each ends with the worker's upload or with EndLogs.
 struct LogSource {
   NodeName node;
@@ -278,6 +287,6 @@ using Action = std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, Dele
                             SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
                             PublishEvent, PublishEvaluation, PublishIncident, PublishNode,
                             PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete, AnswerExplain,
-                            AnswerLogs, AnswerInject, AnswerNode, EndLogs, LogLine>;
+                            AnswerQueue, AnswerLogs, AnswerInject, AnswerNode, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

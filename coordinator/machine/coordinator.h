@@ -145,6 +145,7 @@ class Coordinator {
   void On(const JobArchived& event);
   void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
+  void On(const QueueRequested& event);
   void On(const LogsRequested& event);
   void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
@@ -187,8 +188,8 @@ class Coordinator {
   std::vector<std::string> ExplainQueued(const Job& job) const;
   // Those before it in the queue that wait for nodes that it matches too.
   std::vector<const Job*> AheadOf(const Job& job) const;
-  // "it starts by ... at the latest", where that is known.
-  std::optional<std::string> StartText(const Job& job, const std::vector<const Job*>& ahead) const;
+  // At the latest, where that is known.
+  std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead) const;
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
@@ -381,7 +382,7 @@ class Coordinator {
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_drain.cc: nodes that people take out of service.
   void On(const NodeMarkRequested& event);
-  void Mark(Node& node, std::optional<NodeMark> mark);
+  void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
   void RestoreMarks(const std::vector<JournalRecord>& records);
   // Jobs that have devices of it are asked to leave.
   std::vector<JobOnNode> Drain(const Node& node, bool force);

@@ -30,8 +30,11 @@ void Coordinator::On(const NodeMarkRequested& event) {
         absl::StrCat("node ", node.name, " is ", ToString(*node.mark), "; phalanx uncordon ",
                      node.name, " lets it take jobs again")));
   }
-  if (mark.has_value()) mark->since = now_;
-  if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark));
+  if (mark.has_value()) {
+    mark->since = now_;
+    mark->by = event.by;
+  }
+  if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark), event.by);
   MarkedNode answer;
   if (node.Drains()) answer.jobs = Drain(node, event.force);
   NodeView view = node.View();
@@ -40,7 +43,7 @@ void Coordinator::On(const NodeMarkRequested& event) {
   TellAfter(last_record_, Action(AnswerNode{event.token, std::move(answer)}));
 }
 
-void Coordinator::Mark(Node& node, std::optional<NodeMark> mark) {
+void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
   node.mark = std::move(mark);
   if (node.Drains()) {
     drained_.insert(node.name);
@@ -50,7 +53,9 @@ void Coordinator::Mark(Node& node, std::optional<NodeMark> mark) {
   const NodeMarked record{node.name, node.mark};
   actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
   TellAfter(last_record_, record);
-  const std::string text = node.mark.has_value() ? ToString(*node.mark) : "takes jobs again";
+  const std::string text = node.mark.has_value()
+                               ? ToString(*node.mark)
+                               : absl::StrCat("takes jobs again", by.empty() ? "" : ", by ", by);
   Log(absl::StrCat("node=", node.name, " ", text));
   TellJobsOn({node.name},
              !node.mark.has_value() ? "NodeUncordoned"

@@ -50,6 +50,11 @@ struct ExplainRequested {
   Token token;
   JobId job;
 };
+// Where jobs stand in the queue.
+struct QueueRequested {
+  Token token;
+  std::vector<JobId> jobs;
+};
 struct LogsRequested {
   Token token;
   JobId job;
@@ -71,8 +76,10 @@ struct InjectRequested {
 struct NodeMarkRequested {
   Token token;
   NodeName node;
-  std::optional<NodeMark> mark;  // its time is that of the event; nullopt: it takes jobs again
-  bool force = false;            // of one that drains: jobs that cannot save their state are ended
+  std::optional<NodeMark> mark =
+      std::nullopt;     // but for who and when; nullopt: it takes jobs again
+  std::string by = "";  // who decides; empty: not known
+  bool force = false;   // of one that drains: jobs that cannot save their state are ended
 };
 
 struct RunningAssignment {
@@ -272,10 +279,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event =
-    std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
-                 ExplainRequested, LogsRequested, InjectRequested, NodeMarkRequested, SessionOpened,
-                 SessionClosed, HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
-                 RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event = std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
+                           ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
+                           NodeMarkRequested, SessionOpened, SessionClosed, HeartbeatReceived,
+                           CommandFinished, RankReported, PlanComputed, RecordStored, JobArchived,
+                           ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

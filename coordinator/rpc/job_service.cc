@@ -49,6 +49,11 @@ class Ending {
   SteadyTime start_;
 };
 
+// Whether it may have a place in the queue.
+bool Waits(const v1::JobStatus& job) {
+  return job.phase() == v1::JOB_PHASE_QUEUED && !job.suspended() && !job.damaged();
+}
+
 absl::Status CheckReason(absl::string_view reason) {
   if (absl::StripAsciiWhitespace(reason).empty()) {
     return absl::InvalidArgumentError(
@@ -96,14 +101,41 @@ JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJ
   const Ending end(context, "GetJob", metrics_);
   const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
-  return end.With(job.status());
+  if (!job.ok() || !Waits(response->job())) return end.With(job.status());
+  TellQueue({response->mutable_job()}, end);
+  return end.reactor();
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
-  return end.With(coordinator::ListJobs(board_, *request, response));
+  const absl::Status listed = coordinator::ListJobs(board_, *request, response);
+  std::vector<v1::JobStatus*> waiting;
+  for (v1::JobStatus& job : *response->mutable_jobs()) {
+    if (Waits(job)) waiting.push_back(&job);
+  }
+  if (!listed.ok() || waiting.empty()) return end.With(listed);
+  TellQueue(std::move(waiting), end);
+  return end.reactor();
+}
+
+void JobServiceImpl::TellQueue(std::vector<v1::JobStatus*> jobs,
+                               std::function<void(const absl::Status&)> end) {
+  std::vector<JobId> ids;
+  for (const v1::JobStatus* job : jobs) ids.push_back(JobId{job->id()});
+  driver_.AskQueue(std::move(ids), [jobs = std::move(jobs), end = std::move(end)](
+                                       const absl::StatusOr<std::map<JobId, QueueSpot>>& spots) {
+    for (v1::JobStatus* job : jobs) {
+      if (!spots.ok()) break;  // what the board has is told all the same
+      const auto spot = spots->find(JobId{job->id()});
+      if (spot == spots->end()) continue;
+      job->set_queue_number(spot->second.number);
+      if (spot->second.starts_by.has_value())
+        ToProto(*spot->second.starts_by, job->mutable_starts_by());
+    }
+    end(absl::OkStatus());
+  });
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
@@ -270,7 +302,7 @@ JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
                                                     v1::CordonNodeResponse* response) {
   const Ending end(context, "CordonNode", metrics_);
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
-  driver_.MarkNode(request->node(), NodeMark{.reason = request->reason()}, /*force=*/false,
+  driver_.MarkNode({.node = request->node(), .mark = NodeMark{.reason = request->reason()}},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked->node, response->mutable_node());
                      end(marked.status());
@@ -282,7 +314,7 @@ JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
                                                       const v1::UncordonNodeRequest* request,
                                                       v1::UncordonNodeResponse* response) {
   const Ending end(context, "UncordonNode", metrics_);
-  driver_.MarkNode(request->node(), std::nullopt, /*force=*/false,
+  driver_.MarkNode({.node = request->node()},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked->node, response->mutable_node());
                      end(marked.status());
@@ -295,8 +327,10 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
                                                    v1::DrainNodeResponse* response) {
   const Ending end(context, "DrainNode", metrics_);
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
-  driver_.MarkNode(request->node(), NodeMark{.drains = true, .reason = request->reason()},
-                   request->force(), [end, response](const absl::StatusOr<MarkedNode>& marked) {
+  driver_.MarkNode({.node = request->node(),
+                    .mark = NodeMark{.drains = true, .reason = request->reason()},
+                    .force = request->force()},
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked, response);
                      end(marked.status());
                    });

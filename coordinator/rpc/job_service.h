@@ -60,6 +60,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                                          const v1::GetLogsRequest*) override;
 
  private:
+  // Says of the jobs where they stand in the queue, and ends the call.
+  void TellQueue(std::vector<v1::JobStatus*> jobs, std::function<void(const absl::Status&)> end);
   // Suspends the job or resumes it, and answers with it.
   void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
                     std::function<void(const absl::Status&)> end);

@@ -183,15 +183,20 @@ void Driver::Delete(JobId job, DeleteCallback callback) {
 void Driver::Explain(JobId job, ReasonsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
 }
+void Driver::AskQueue(std::vector<JobId> jobs, QueueCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(QueueRequested{token, std::move(jobs)});
+  });
+}
 void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     return Event(InjectRequested{token, job, fault});
   });
 }
-void Driver::MarkNode(NodeName node, std::optional<NodeMark> mark, bool force,
-                      NodeCallback callback) {
+void Driver::MarkNode(NodeMarkRequested request, NodeCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
-    return Event(NodeMarkRequested{token, std::move(node), std::move(mark), force});
+    request.token = token;
+    return Event(std::move(request));
   });
 }
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
@@ -396,6 +401,7 @@ void Driver::Carry(Action& action) {
                  },
                  [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
                  [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
+                 [&](AnswerQueue& a) { Answer<QueueCallback>(a.token, std::move(a.spots)); },
                  [&](AnswerInject& a) { Answer<InjectCallback>(a.token, std::move(a.injected)); },
                  [&](AnswerNode& a) { Answer<NodeCallback>(a.token, std::move(a.node)); },
                  [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },

@@ -62,6 +62,7 @@ struct DriverOptions {
 using JobCallback = std::function<void(absl::StatusOr<JobViewPtr>)>;
 using DeleteCallback = std::function<void(absl::Status)>;
 using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
+using QueueCallback = std::function<void(absl::StatusOr<std::map<JobId, QueueSpot>>)>;
 using InjectCallback = std::function<void(absl::StatusOr<Injected>)>;
 using NodeCallback = std::function<void(absl::StatusOr<MarkedNode>)>;
 using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
@@ -89,11 +90,13 @@ class Driver {
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);
+  // Where those of the jobs stand that wait for devices; of a list, the first 32.
+  void AskQueue(std::vector<JobId> jobs, QueueCallback callback);
   // Called back once the rank's node has taken the fault on. Errors: those of
   // JobService.InjectFault.
   void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
-  // nullopt: the node takes jobs again. Errors: those of JobService.CordonNode and DrainNode.
-  void MarkNode(NodeName node, std::optional<NodeMark> mark, bool force, NodeCallback callback);
+  // Errors: those of JobService.CordonNode and DrainNode.
+  void MarkNode(NodeMarkRequested request, NodeCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
 
@@ -112,8 +115,8 @@ class Driver {
   absl::Status accepting() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, InjectCallback,
-                                NodeCallback, LogsCallback>;
+  using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, QueueCallback,
+                                InjectCallback, NodeCallback, LogsCallback>;
   struct Waiting {
     Callback callback;
     int64_t bytes = 0;

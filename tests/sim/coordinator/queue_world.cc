@@ -298,7 +298,7 @@ void QueueWorld::Ask() {
     ++counts_.drained;
   }
   if (!mark.has_value()) host.drains.reset();
-  Feed(NodeMarkRequested{Token{++token_}, host.name, mark, /*force=*/Chance(4)});
+  Feed(NodeMarkRequested{Token{++token_}, host.name, mark, "ops", /*force=*/Chance(4)});
 }
 
 void QueueWorld::Second() {

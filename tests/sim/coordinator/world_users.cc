@@ -59,7 +59,8 @@ void World::Operate() {
       return Feed(NodeMarkRequested{Token{++token_}, node, std::nullopt});
     default:
       return Feed(NodeMarkRequested{Token{++token_}, node,
-                                    NodeMark{.drains = Chance(2), .reason = "new fan"}, Chance(2)});
+                                    NodeMark{.drains = Chance(2), .reason = "new fan"}, "ops",
+                                    Chance(2)});
   }
 }
 

@@ -40,14 +40,14 @@ class DrainTest : public testing::Test {
   }
   absl::StatusOr<MarkedNode> Set(const NodeName& node, std::optional<NodeMark> mark,
                                  bool force = false) {
-    h_.Feed(NodeMarkRequested{Token{++token_}, node, std::move(mark), force});
+    h_.Feed(NodeMarkRequested{Token{++token_}, node, std::move(mark), "ops", force});
     return h_.marked.back();
   }
   absl::StatusOr<MarkedNode> Cordon(const NodeName& node) {
-    return Set(node, NodeMark{.reason = "new fan", .by = "ops"});
+    return Set(node, NodeMark{.reason = "new fan"});
   }
   absl::StatusOr<MarkedNode> Drain(const NodeName& node, bool force = false) {
-    return Set(node, NodeMark{.drains = true, .reason = "new fan", .by = "ops"}, force);
+    return Set(node, NodeMark{.drains = true, .reason = "new fan"}, force);
   }
   absl::StatusOr<MarkedNode> Uncordon(const NodeName& node) { return Set(node, std::nullopt); }
   // Its ranks end at the step, and have published a checkpoint of it.
@@ -91,7 +91,7 @@ TEST_F(DrainTest, CordonedNode_KeepsWhatRunsThere) {
   EXPECT_THAT(h_.Commands<Wish>(node_), IsEmpty());
   EXPECT_THAT(Events(job, "NodeCordoned"), ElementsAre("node a: cordoned by ops: new fan"));
   ASSERT_TRUE(Uncordon("a").ok());
-  EXPECT_THAT(Events(job, "NodeUncordoned"), ElementsAre("node a: takes jobs again"));
+  EXPECT_THAT(Events(job, "NodeUncordoned"), ElementsAre("node a: takes jobs again, by ops"));
 }
 
 TEST_F(DrainTest, DrainedNode_IsLeftWithTheStateSaved) {

@@ -283,6 +283,7 @@ class Harness {
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<absl::StatusOr<Injected>> injected;
   std::vector<absl::StatusOr<MarkedNode>> marked;
+  std::map<JobId, QueueSpot> spots;
   std::map<NodeName, std::shared_ptr<const NodeView>> node_views;  // as told to the outside
   std::vector<std::string> reasons;
   std::vector<LogSource> sources;
@@ -326,6 +327,8 @@ class Harness {
         Keep(incidents[a->job], a->incident);
       } else if (auto* a = std::get_if<AnswerJob>(&action)) {
         answers.emplace(a->token.value, a->job);
+      } else if (auto* a = std::get_if<AnswerQueue>(&action)) {
+        spots = *a->spots;
       } else if (auto* a = std::get_if<AnswerNode>(&action)) {
         marked.push_back(a->node);
       } else if (auto* a = std::get_if<PublishNode>(&action)) {
