@@ -1,5 +1,5 @@
 // client/commands.h: what `phalanx` does, but for what has a header of its own: `run`,
-// `list`, `logs`, `top`, `incidents`, `checkpoints`, `config` and `doctor`.
+// `list`, `logs`, `top`, `incidents`, `checkpoints`, `config`, `doctor` and what marks nodes.
 //
 // Each command returns the process's exit code (client/exit_code.h). Data goes to io.out,
 // everything else to io.talk. Nothing here knows of argv.

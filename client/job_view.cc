@@ -40,9 +40,18 @@ std::string PlacementText(const v1::JobStatus& job) {
   return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
 }
 
+// " (number 3, by 2026-01-31 12:00:00)": its place in the queue, and when it starts at the latest.
+std::string QueueText(const v1::JobStatus& job) {
+  if (job.queue_number() == 0) return "";
+  return absl::StrCat(" (number ", job.queue_number(),
+                      job.has_starts_by() ? absl::StrCat(", by ", TimeText(job.starts_by())) : "",
+                      ")");
+}
+
 std::string StateText(const v1::JobStatus& job) {
   return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "",
-                      job.suspended() && !IsTerminal(job.phase()) ? " (suspended)" : "");
+                      job.suspended() && !IsTerminal(job.phase()) ? " (suspended)" : "",
+                      QueueText(job));
 }
 
 std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {
@@ -222,8 +231,14 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
     const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
     const auto used = std::count_if(node.device_jobs().begin(), node.device_jobs().end(),
                                     [](int64_t job) { return job != 0; });
+    std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
+    if (node.has_mark()) {
+      absl::StrAppend(&how, node.mark().drains() ? ", drained" : ", cordoned",
+                      node.mark().by().empty() ? "" : absl::StrCat(" by ", node.mark().by()), ": ",
+                      node.mark().reason());
+    }
     std::vector<std::string> row = {node.name(),
-                                    state == nullptr ? "Unknown" : EnumWord(*state),
+                                    std::move(how),
                                     node.device_kind(),
                                     absl::StrCat(node.devices()),
                                     absl::StrCat(node.devices() - used),

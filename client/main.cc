@@ -126,11 +126,6 @@ int Program::Interruptible(const std::function<int(Stopper&)>& command) {
 }
 
 void Program::AddOtherCommands() {
-  CLI::App* nodes = Add("nodes", "List nodes and who has their devices", [this](Io& io) {
-    Connection connection(Server());
-    return Nodes(connection, format(), io);
-  });
-  AddFormat(nodes);
   CLI::App* top = Add("top", "Show live jobs and nodes, redrawn as they change", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server());
@@ -235,6 +230,7 @@ int Program::Main(int argc, char** argv) {
   AddLogs();
   AddIncidents();
   AddInject();
+  AddNodes();
   AddOtherCommands();
   try {
     app_.parse(argc, argv);

@@ -33,6 +33,7 @@ struct Flags {
   std::string svg;
   std::string shell;
   std::string since;
+  std::string reason;
   std::vector<std::string> settings, states, labels, types, modules;
   std::vector<int32_t> ranks;
   std::vector<std::string> lost;
@@ -41,7 +42,7 @@ struct Flags {
   int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
   bool watch = false, machine = false, previous = false, timestamps = false;
-  bool allow_inject = false;
+  bool allow_inject = false, force = false;
   job::FaultText fault;
 };
 
@@ -81,6 +82,7 @@ class Program {
   void AddLogs();
   void AddIncidents();
   void AddInject();
+  void AddNodes();
   void AddOtherCommands();
 
   // A command that waits can be interrupted; the others end at once, as programs do.

@@ -48,6 +48,7 @@ struct NodeView {
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;
   std::string version;
+  std::optional<NodeMark> mark;
 };
 
 struct PrepareData {
@@ -230,6 +231,15 @@ struct AnswerExplain {
   Token token;
   absl::StatusOr<std::vector<std::string>> reasons;
 };
+// Of a job that waits for devices.
+struct QueueSpot {
+  int64_t number = 0;                // from 1, among those that wait for the same devices
+  std::optional<Instant> starts_by;  // at the latest, as time limits go; nullopt: nobody knows
+};
+struct AnswerQueue {
+  Token token;
+  absl::StatusOr<std::map<JobId, QueueSpot>> spots;  // of those that wait
+};
 // One fetch per node; each ends with the worker's upload or with EndLogs.
 struct LogSource {
   NodeName node;
@@ -249,6 +259,21 @@ struct AnswerInject {
   Token token;
   absl::StatusOr<Injected> injected;
 };
+// What becomes of a job on a node that drains.
+struct JobOnNode {
+  JobId job;
+  std::string name;
+  std::string what;    // behind its name: "saves its state, and then goes on elsewhere"
+  bool stays = false;  // the node waits for it, or for somebody who ends it
+};
+struct MarkedNode {
+  std::shared_ptr<const NodeView> node;
+  std::vector<JobOnNode> jobs;  // of one that drains: those that have devices of it
+};
+struct AnswerNode {  // of a NodeMarkRequested
+  Token token;
+  absl::StatusOr<MarkedNode> node;
+};
 struct EndLogs {
   std::string fetch_id;
   std::string reason;
@@ -262,6 +287,6 @@ using Action = std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, Dele
                             SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
                             PublishEvent, PublishEvaluation, PublishIncident, PublishNode,
                             PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete, AnswerExplain,
-                            AnswerLogs, AnswerInject, EndLogs, LogLine>;
+                            AnswerQueue, AnswerLogs, AnswerInject, AnswerNode, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

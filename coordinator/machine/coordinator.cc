@@ -27,7 +27,9 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
   now_ = now;
   actions_.clear();
   last_job_ = marks.last_job;
+  RestoreMarks(records);
   for (const JournalRecord& record : records) {
+    if (std::holds_alternative<NodeMarked>(record.body)) continue;
     Job& job = jobs_[record.job];
     job.state.id = record.job;
     last_job_ = std::max(last_job_, record.job);
@@ -123,10 +125,6 @@ void Coordinator::Commit(Job& job, decltype(JournalRecord::body) body) {
   Publish(job);
 }
 
-bool Coordinator::OutputWaits(const Job& job) {
-  return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
-}
-
 void Coordinator::Publish(Job& job) {
   JobView view = job.state.View(job.last_step);
   if (job.too_large && view.phase == JobPhase::kQueued) {
@@ -156,35 +154,12 @@ void Coordinator::TellView(Job& job, JobViewPtr view) {
   Held held = Action(PublishJob{std::move(view)});
   if (replaces && before.record == job.last_record) {
     job.newest_view.index = before.index;
-    Held& place = held_.at(before.record)[before.index];
-    held_bytes_ += BytesOf(held) - BytesOf(place);
-    place = std::move(held);
-    return;
+    return held_.Replace(before.record, before.index, std::move(held));
   }
-  if (replaces && before.record != job.first_view_record) {
-    Held& place = held_.at(before.record)[before.index];
-    held_bytes_ += BytesOf(std::monostate()) - BytesOf(place);
-    place = std::monostate();
-  }
+  if (replaces && before.record != job.first_view_record)
+    held_.Replace(before.record, before.index, std::monostate());
   Tell(job, std::move(held));
-  job.newest_view.index = held_.at(job.last_record).size() - 1;
-}
-
-int64_t Coordinator::BytesOf(const Held& held) {
-  size_t bytes = sizeof(Held);
-  const Action* action = std::get_if<Action>(&held);
-  if (action == nullptr) return static_cast<int64_t>(bytes);
-  if (const auto* job = std::get_if<PublishJob>(action)) {
-    bytes += sizeof(JobView) + job->job->reason.size() + job->job->plan_digest.size();
-    if (job->job->failure.has_value()) bytes += job->job->failure->message.size();
-  } else if (const auto* event = std::get_if<PublishEvent>(action)) {
-    bytes += event->event.type.size() + event->event.message.size();
-  } else if (const auto* evaluated = std::get_if<PublishEvaluation>(action)) {
-    for (const Caption& caption : evaluated->evaluation->captions) {
-      bytes += caption.sample.size() + caption.truth.size() + caption.decoded.size();
-    }
-  }
-  return static_cast<int64_t>(bytes);
+  job.newest_view.index = held_.CountFor(job.last_record) - 1;
 }
 
 void Coordinator::Tell(const Job& job, Held held) { TellAfter(job.last_record, std::move(held)); }
@@ -193,9 +168,7 @@ void Coordinator::TellAfter(uint64_t record_number, Held held) {
   if (record_number <= stored_record_) {
     Release(std::move(held));
   } else {
-    ++held_count_;
-    held_bytes_ += BytesOf(held);
-    held_[record_number].push_back(std::move(held));
+    held_.Add(record_number, std::move(held));
   }
 }
 
@@ -204,6 +177,12 @@ void Coordinator::Release(Held held) {
   if (Action* action = std::get_if<Action>(&held)) {
     actions_.push_back(std::move(*action));
     return;
+  }
+  if (const NodeMarked* marked = std::get_if<NodeMarked>(&held)) {
+    const auto node = nodes_.find(marked->node);
+    if (node == nodes_.end()) return;
+    node->second.shown_mark = marked->mark;
+    return PublishView(node->second);
   }
   NodeCommand& order = std::get<NodeCommand>(held);
   const auto node = nodes_.find(order.node);
@@ -222,15 +201,7 @@ void Coordinator::Log(std::string text) { actions_.push_back(LogLine{std::move(t
 
 void Coordinator::On(const RecordStored& event) {
   stored_record_ = std::max(stored_record_, std::min(event.record_number, last_record_));
-  while (!held_.empty() && held_.begin()->first <= stored_record_) {
-    std::vector<Held> ready = std::move(held_.begin()->second);
-    held_.erase(held_.begin());
-    held_count_ -= ready.size();
-    for (Held& held : ready) {
-      held_bytes_ -= BytesOf(held);
-      Release(std::move(held));
-    }
-  }
+  for (Held& held : held_.Take(stored_record_)) Release(std::move(held));
   if (held_.empty() && !spared_.empty()) TellSpared();
 }
 

@@ -23,6 +23,8 @@
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
 //             that writes checkpoints has its ranks end with one first where its time limit, or a
 //             node that stops, ends it (coordinator_early_end.cc).
+// Or somebody, a larger priority or a node that drains takes its devices away: it ends all ranks
+// with a checkpoint and is Queued again (coordinator_leave.cc, coordinator_drain.cc).
 // The devices of an ended job are free once its ranks are gone for certain, or their node has been
 // lost for so long that it is forgotten. Then the job leaves for the store.
 //
@@ -48,6 +50,7 @@
 #include "coordinator/machine/agenda.h"
 #include "coordinator/machine/coordinator_options.h"
 #include "coordinator/machine/events.h"
+#include "coordinator/machine/held_actions.h"
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
 #include "coordinator/machine/queue_order.h"
@@ -91,15 +94,6 @@ class Coordinator {
   }
 
  private:
-  // A command that waits for its record; the worker's process must still be the same one then.
-  struct NodeCommand {
-    NodeName node;
-    Incarnation incarnation;
-    Command command;
-  };
-  // Empty: a view that a newer one has replaced.
-  using Held = std::variant<std::monostate, Action, NodeCommand>;
-
   // coordinator.cc: records, tells, deadlines.
   void Commit(Job& job, decltype(JournalRecord::body) body);
   void Tell(const Job& job, Held held);
@@ -107,14 +101,12 @@ class Coordinator {
   void Release(Held held);
   // Whether the store is so far behind that what can be spared is.
   bool StoreIsBehind() const {
-    return held_count_ >= options_.held_max || held_bytes_ >= options_.held_bytes_max;
+    return held_.count() >= options_.held_max || held_.bytes() >= options_.held_bytes_max;
   }
-  static int64_t BytesOf(const Held& held);  // in memory that nothing else keeps
   // Tells the view; of those that wait for the store the first and the newest of a phase are kept.
   void TellView(Job& job, JobViewPtr view);
   void TellSpared();
   void Publish(Job& job);
-  static bool OutputWaits(const Job& job);
   void Log(std::string text);
   void On(const RecordStored& event);
   void On(const DeadlineReached& event);
@@ -153,6 +145,7 @@ class Coordinator {
   void On(const JobArchived& event);
   void On(const ArchiveFailed& event);
   void On(const ExplainRequested& event);
+  void On(const QueueRequested& event);
   void On(const LogsRequested& event);
   void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
@@ -195,8 +188,8 @@ class Coordinator {
   std::vector<std::string> ExplainQueued(const Job& job) const;
   // Those before it in the queue that wait for nodes that it matches too.
   std::vector<const Job*> AheadOf(const Job& job) const;
-  // "it starts by ... at the latest", where that is known.
-  std::optional<std::string> StartText(const Job& job, const std::vector<const Job*>& ahead) const;
+  // At the latest, where that is known.
+  std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead) const;
 
   // coordinator_nodes.cc: sessions, commands and their results.
   void On(const SessionOpened& event);
@@ -234,7 +227,6 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
   void OnReport(Job& job, int32_t rank, const StepReport& report);
-  static void NoteDecided(Job& job, const std::optional<EpochStart>& decided);
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;
@@ -248,14 +240,11 @@ class Coordinator {
   // Of the epoch that a recovery goes on from.
   void OnEarlierReport(Job& job, const RankReported& event);
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);
-  // The processes of the node are gone.
-  static void EndSilence(Job& job, const NodeName& node);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
   absl::Duration QuietTimeout(const Job& job) const;
   void OnQuietDeadline(Job& job);
   void OnConnectDeadline(Job& job);
-  static plan::RankList LostOfLayout(const Job& job);
   void TellBegin(const Job& job, const Team& team);
   void TellBeginAgain(const Node& node);
   void CheckRecovered(Job& job);
@@ -295,8 +284,6 @@ class Coordinator {
   // Whether the device of the rank is there, and has not failed.
   bool MayServe(const Job& job, int32_t rank) const;
   plan::RankList RanksThatMayReturn(const Job& job) const;
-  // That have work and are not known to be lost.
-  static bool HasRanks(const Job& job, const Team& team);
   // Devices that idle and may not take over now: their nodes are away, or they have failed.
   plan::RankList UnfitSpares(const Job& job) const;
   // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
@@ -338,17 +325,12 @@ class Coordinator {
   // At the end of a hold: what is left may hold all of the state between the last checkpoint and
   // the last step, and writes another one before its devices are free.
   bool MaySave(const Job& job) const;
-  static bool IsSaving(const Job& job) {
-    return job.state.ending.has_value() && job.state.ending->saves;
-  }
   // Has the layout planned in which it is.
   void PlanSaving(Job& job);
   // After a restart of the coordinator.
   void ResumeSaving(Job& job);
   // It cannot be: the job ends as it was wished last.
   void EndSaving(Job& job, const std::string& how);
-  // Behind `step`, that were decided, as far as it is known.
-  static int64_t StepsSince(const Job& job, int64_t step);
   // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
   void EndHold(Job& job, const std::string& how);
   // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
@@ -360,7 +342,6 @@ class Coordinator {
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others. `in_order`: as PhaseChanged.
   void QueueAgain(Job& job, const std::string& reason, bool in_order = false);
-  static std::optional<CheckpointSource> LastCheckpoint(const Job& job);
   bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
@@ -371,7 +352,6 @@ class Coordinator {
   bool MayTakeCopies(const Job& job) const;
   void NoteDaemons(Job& job) const;  // when all ranks are ready
   void AssignFromCopies(Job& job, const PlanSummary& plan);
-  static void AwaitCopies(Job& job);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   void BeginFromCopies(Job& job, const ChosenCopies& chosen);
   void TellBeginWithCopies(const Job& job, const Team& team);
@@ -396,10 +376,18 @@ class Coordinator {
   std::string HowItEnds(const Job& job) const;
   // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
   void On(const SuspensionRequested& event);
-  static absl::Status MaySuspend(const Job& job);
   void Suspend(Job& job);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
+  // coordinator_drain.cc: nodes that people take out of service.
+  void On(const NodeMarkRequested& event);
+  void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
+  void RestoreMarks(const std::vector<JournalRecord>& records);
+  // Jobs that have devices of it are asked to leave.
+  std::vector<JobOnNode> Drain(const Node& node, bool force);
+  // Says what becomes of the job; `stays`: it does not leave.
+  std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
+  void ConsiderDrain(Job& job);  // O(1) where no node drains
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;
@@ -426,7 +414,6 @@ class Coordinator {
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
-  static Assign AssignmentOf(const Job& job);
   void StartNextEpoch(Job& job);
   static std::vector<Rendezvous> RendezvousOf(const Job& job,
                                               std::map<std::string, std::string> said);
@@ -481,11 +468,6 @@ class Coordinator {
   bool planners_full_ = false;  // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
-  struct Line {
-    int64_t capacity = 0;  // of all its nodes
-    JobId first;           // the job that waits for devices of them; 0: none does
-  };
-  using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
   std::map<LineKey, Line> lines_;
   std::map<NodeName, Instant> closed_;  // nodes that the first of a line waits for, until when
   int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
@@ -498,14 +480,13 @@ class Coordinator {
   JobId last_job_;
   NodeTable nodes_;
   std::set<NodeName> heard_again_;  // were suspect, and their jobs are to be told
+  std::set<NodeName> drained_;      // those that drain
   Agenda<NodeName> node_agenda_;
   Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
   uint64_t last_record_ = 0;
   uint64_t stored_record_ = 0;
-  std::map<uint64_t, std::vector<Held>> held_;  // by the record they wait for
-  size_t held_count_ = 0;
-  int64_t held_bytes_ = 0;
+  HeldActions held_;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
   bool capacity_changed_ = false;  // the queue is to be looked at anew

@@ -42,18 +42,6 @@ void Coordinator::NoteDaemons(Job& job) const {
   }
 }
 
-void Coordinator::AwaitCopies(Job& job) {
-  Recovery& recovery = *job.recovery;
-  recovery.stage = Recovery::Stage::kLeaving;
-  recovery.copies.clear();
-  recovery.awaited.clear();
-  job.run->ready_known = 0;
-  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
-    job.run->ranks[rank].ready = false;
-    if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
-  }
-}
-
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   const Epoch left = job.state.epoch;
   job.run = MakeRun(plan.layout);

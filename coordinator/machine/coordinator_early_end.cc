@@ -15,15 +15,22 @@ using job::JobPhase;
 void Coordinator::WatchEnd(Job& job) {
   const JobState& state = job.state;
   Instant& deadline = job.run->end_deadline;
-  deadline = state.ending.has_value() ? state.ending->since + options_.end_grace
-                                      : *state.counts_since + state.TimeLeft();
+  if (!state.ending.has_value()) {
+    deadline = *state.counts_since + state.TimeLeft();
+  } else {
+    // Of who is to go on later no step may be lost: each layout that it leaves with has all of it.
+    deadline = (Leaves(job) ? now_ : state.ending->since) + options_.end_grace;
+  }
   run_agenda_.Note(state.id, deadline);
 }
 
 void Coordinator::OnEndDeadline(Job& job) {
   job.run->end_deadline = absl::InfiniteFuture();
-  if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
-  WishEnd(job, {.failure = FailureKind::kTimeLimit});
+  if (!job.state.ending.has_value()) return WishEnd(job, {.failure = FailureKind::kTimeLimit});
+  const bool recovers = Leaves(job) && !IsSaving(job) && job.recovery.has_value();
+  if (!recovers) return EndEarly(job, job.state.ending->wish);
+  if (job.recovery->stage == Recovery::Stage::kWaiting) return OnHoldDeadline(job);
+  WatchEnd(job);  // a recovery has deadlines of its own
 }
 
 bool Coordinator::MayEndWithCheckpoint(const Job& job) const {

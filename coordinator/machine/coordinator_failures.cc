@@ -256,6 +256,11 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       // As it is wished, unless this is that.
       if (IsSaving(job) && job.state.ending->wish.failure != cause.kind)
         return EndSaving(job, cause.message);
+      // It would go back to its checkpoint, and does so once it goes on.
+      if (cause.kind == FailureKind::kStateLost && Leaves(job) && job.state.request->restarts &&
+          LastCheckpoint(job).has_value()) {
+        return EndAs(job, job.state.ending->wish, cause.message);
+      }
       if (cause.kind == FailureKind::kStateLost && MayWaitForState(job))
         return WaitForState(job, std::move(cause));
       return Fail(job, std::move(cause));

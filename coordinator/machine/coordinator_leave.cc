@@ -45,27 +45,6 @@ void Coordinator::On(const SuspensionRequested& event) {
                               std::make_shared<const JobView>(job->state.View(job->last_step))}));
 }
 
-absl::Status Coordinator::MaySuspend(const Job& job) {
-  if (job.state.phase != JobPhase::kRunning) return absl::OkStatus();
-  const std::string name = ToString(job.state.id);
-  if (!job.state.request->checkpoints) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name,
-                     " has no checkpoint section, so what it has trained would be lost; "
-                     "phalanx cancel ",
-                     name, " ends it"));
-  }
-  if (job.recovery.has_value()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        name, " recovers from a loss; suspend it when it trains again: phalanx why ", name));
-  }
-  const bool ends = job.state.ending.has_value() && !job.state.ending->wish.queues;
-  if (ends || job.run->Succeeded()) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " is ending: phalanx why ", name));
-  }
-  return absl::OkStatus();
-}
-
 void Coordinator::Suspend(Job& job) {
   // Last of the records: a coordinator that dies between them has not answered, and has no job that
   // is suspended and goes on.
@@ -96,7 +75,7 @@ void Coordinator::MakeRoomFor(const Job& job) {
   int64_t missing = request.devices;
   std::map<JobId, int64_t> held;
   for (const auto& [name, node] : nodes_) {
-    if (!node.connected() || node.draining || !Matches(node, request)) continue;
+    if (!node.connected() || node.TakesNothing() || !Matches(node, request)) continue;
     if (closed_.contains(name)) continue;  // what is free there is for those before it
     if (node.Schedulable()) missing -= node.FreeDevices();
     for (const JobId holder : node.device_jobs) {

@@ -17,6 +17,9 @@ using job::JobPhase;
 constexpr size_t kNamedMax = 8;
 // Jobs before one in the queue past which nobody guesses when it starts.
 constexpr size_t kGuessedMax = 256;
+// Jobs that one question is answered for, and jobs before each of them past which no start is told:
+// lists are asked for again and again.
+constexpr size_t kListedMax = 32;
 
 absl::string_view KindName(job::DeviceKind kind) {
   return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
@@ -161,10 +164,11 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     if (!Matches(node, request)) continue;
     if (!node.Schedulable()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
-                                         !node.connected() ? "disconnected"
-                                         : node.suspect    ? "silent"
-                                         : node.draining   ? "stopping"
-                                                           : "still ending ranks of before"));
+                                         node.mark.has_value() ? ToString(*node.mark)
+                                         : !node.connected()   ? "disconnected"
+                                         : node.suspect        ? "silent"
+                                         : node.draining       ? "stopping"
+                                                               : "still ending ranks of before"));
       if (!node.connected()) continue;
     }
     ++count;
@@ -220,8 +224,11 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(
         absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
   }
-  if (std::optional<std::string> start = StartText(job, waiting))
-    reasons.push_back(*std::move(start));
+  if (const std::optional<Instant> start = StartOf(job, waiting)) {
+    reasons.push_back(absl::StrCat(
+        "it starts by ", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", *start, absl::UTCTimeZone()),
+        " at the latest, as time limits go"));
+  }
   return reasons;
 }
 
@@ -248,8 +255,8 @@ std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const 
   return ahead;
 }
 
-std::optional<std::string> Coordinator::StartText(const Job& job,
-                                                  const std::vector<const Job*>& ahead) const {
+std::optional<Instant> Coordinator::StartOf(const Job& job,
+                                            const std::vector<const Job*>& ahead) const {
   if (job.too_large || planners_full_ || ahead.size() > kGuessedMax) return std::nullopt;
   std::vector<Demand> queue;
   for (const Job* other : ahead)
@@ -258,9 +265,22 @@ std::optional<std::string> Coordinator::StartText(const Job& job,
   auto [free, held] = DevicesFor(*job.state.request);
   const Instant start = LastStartAt(now_, free, std::move(held), queue);
   if (start == absl::InfiniteFuture() || start <= now_) return std::nullopt;  // nobody knows
-  return absl::StrCat("it starts by ",
-                      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", start, absl::UTCTimeZone()),
-                      " at the latest, as time limits go");
+  return start;
+}
+
+void Coordinator::On(const QueueRequested& event) {
+  std::map<JobId, QueueSpot> spots;
+  for (const JobId id : event.jobs) {
+    const Job* job = FindJob(id);
+    if (job == nullptr || !queue_.contains({job->state.request->priority, id})) continue;
+    const std::vector<const Job*> ahead = AheadOf(*job);
+    QueueSpot& spot = spots[id];
+    spot.number = static_cast<int64_t>(ahead.size()) + 1;
+    if (ahead.size() <= kListedMax) spot.starts_by = StartOf(*job, ahead);
+    if (spots.size() == kListedMax) break;
+  }
+  // A guess, which waits for no record: people look at jobs while the store hangs, too.
+  actions_.push_back(AnswerQueue{event.token, std::move(spots)});
 }
 
 }  // namespace phalanx::coordinator

@@ -224,7 +224,7 @@ std::pair<int64_t, std::vector<HeldDevices>> Coordinator::DevicesFor(
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
     if (node.Schedulable()) free += node.FreeDevices();
-    if (!node.connected() || node.draining) continue;
+    if (!node.connected() || node.TakesNothing()) continue;
     for (const JobId holder : node.device_jobs) {
       if (holder != JobId{}) ++held[holder];
     }

@@ -136,11 +136,6 @@ void Coordinator::MarkRunning(Job& job) {
   CheckReady(job);
 }
 
-void Coordinator::NoteDecided(Job& job, const std::optional<EpochStart>& decided) {
-  if (decided.has_value() && (!job.decided.has_value() || job.decided->step() < decided->step()))
-    job.decided = decided;
-}
-
 void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   if (job.state.IsTerminal()) return;
   if (job.last_step.has_value() && job.last_step->epoch == report.epoch &&
@@ -163,6 +158,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   }
   ConsiderReturn(job);
   ConsiderStandby(job);
+  ConsiderDrain(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
@@ -304,19 +300,6 @@ void Coordinator::AssignAll(Job& job) {
     if (!run.HasWork(team) && !nodes_.at(team.node).connected()) continue;
     Tell(job, NodeCommand{team.node, nodes_.at(team.node).incarnation, AssignmentOf(job)});
   }
-}
-
-Assign Coordinator::AssignmentOf(const Job& job) {
-  return {.job = job.state.id,
-          .epoch = job.state.epoch,
-          .request = job.state.request,
-          .layout = job.state.layout,
-          .plan_digest = job.state.plan_digest,
-          .checkpoint = job.state.checkpoint,
-          .goes_on = job.state.goes_on(),
-          .beside = job.recovery.has_value() && job.recovery->beside,
-          .from_copies = job.state.from_copies,
-          .standby = job.state.standby};
 }
 
 // The same layout under a new number: the ranks of the old one may wait for each other for ever.

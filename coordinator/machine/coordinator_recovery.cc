@@ -137,17 +137,6 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
-// What the present layout still counts on: it may be one that never began.
-plan::RankList Coordinator::LostOfLayout(const Job& job) {
-  const plan::RankList& known = job.state.layout->lost;
-  plan::RankList gone;
-  for (const int32_t rank : job.recovery->lost) {
-    if (std::find(known.begin(), known.end(), Rank{rank}) == known.end())
-      gone.push_back(Rank{rank});
-  }
-  return gone;
-}
-
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
@@ -245,12 +234,6 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   // It has no work in the next epoch, so its process was ended.
   recovery.awaited.erase(event.rank);
   CheckQuiet(job);
-}
-
-void Coordinator::EndSilence(Job& job, const NodeName& node) {
-  const Team* team = job.run.has_value() ? job.run->TeamOf(node) : nullptr;
-  if (team == nullptr || !job.recovery.has_value()) return;
-  std::erase_if(job.recovery->silent, [team](int32_t rank) { return team->Has(rank); });
 }
 
 void Coordinator::CheckQuiet(Job& job) {
@@ -379,6 +362,7 @@ void Coordinator::CheckRecovered(Job& job) {
   NoteDaemons(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
+  WatchEnd(job);
   for (const Team& team : run.teams) TellWish(job, team);
 }
 

@@ -152,14 +152,6 @@ void Coordinator::ConsiderReturn(Job& job) {
   OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, std::move(back));
 }
 
-// Whoever runs ranks has the data.
-bool Coordinator::HasRanks(const Job& job, const Team& team) {
-  return std::any_of(team.ranks.begin(), team.ranks.end(), [&job](int32_t rank) {
-    const bool lost = job.recovery.has_value() && job.recovery->lost.contains(rank);
-    return job.run->ranks[static_cast<size_t>(rank)].used && !lost;
-  });
-}
-
 void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {
   Job::Preparation& preparation = job.prepared[node.name];
   if (preparation.of == node.incarnation && !preparation.done) return;  // under way, or refused

@@ -156,8 +156,9 @@ void Coordinator::Forget(const NodeName& name) {
                      absl::FormatDuration(options_.node_forget_delay), "\""));
     ReleaseTeam(job, *team);
   }
-  nodes_.erase(name);
   node_agenda_.Forget(name);
+  if (nodes_.at(name).mark.has_value()) return;  // it stays listed for that
+  nodes_.erase(name);
   actions_.push_back(RetractNode{name});
 }
 

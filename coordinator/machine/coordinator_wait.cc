@@ -46,11 +46,13 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
 
 void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
-  if (job.state.ending.has_value()) return;  // as wished, once the grace for that is over
-  if (BudgetIsSpent(job))
+  const bool leaves = Leaves(job);
+  if (job.state.ending.has_value() && !leaves) return;  // as wished, once the grace is over
+  if (!leaves && BudgetIsSpent(job))
     return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
   if (!MaySave(job)) return EndHold(job, "");
-  EndWished wish{.queues = true};
+  EndWished wish = leaves ? job.state.ending->wish : EndWished{.queues = true};
+  wish.lost.clear();
   for (const int32_t rank : job.recovery->lost) wish.lost.push_back(Rank{rank});
   Commit(job, std::move(wish));
   WatchEnd(job);
@@ -97,13 +99,6 @@ bool Coordinator::MaySave(const Job& job) const {
     return false;
   const std::optional<CheckpointSource> last = LastCheckpoint(job);
   return StepsSince(job, last.has_value() ? last->step : 0) > 0;
-}
-
-int64_t Coordinator::StepsSince(const Job& job, int64_t step) {
-  int64_t decided = 0;
-  if (job.last_step.has_value()) decided = job.last_step->step;
-  if (job.state.decided.has_value()) decided = std::max(decided, job.state.decided->step());
-  return decided - step;
 }
 
 void Coordinator::EndHold(Job& job, const std::string& how) {
@@ -214,12 +209,6 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
   job.run.reset();
   Enqueue(job);
   capacity_changed_ = true;
-}
-
-std::optional<CheckpointSource> Coordinator::LastCheckpoint(const Job& job) {
-  const auto& last = job.state.last_checkpoint;
-  if (last.has_value()) return CheckpointSource{.path = last->path, .step = last->step};
-  return job.state.checkpoint;
 }
 
 bool Coordinator::MayGoBack(const Job& job) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -49,6 +50,11 @@ struct ExplainRequested {
   Token token;
   JobId job;
 };
+// Where jobs stand in the queue.
+struct QueueRequested {
+  Token token;
+  std::vector<JobId> jobs;
+};
 struct LogsRequested {
   Token token;
   JobId job;
@@ -64,6 +70,16 @@ struct InjectRequested {
   Token token;
   JobId job;
   job::InjectedFault fault;
+};
+
+// Somebody decides about a node.
+struct NodeMarkRequested {
+  Token token;
+  NodeName node;
+  std::optional<NodeMark> mark =
+      std::nullopt;     // but for who and when; nullopt: it takes jobs again
+  std::string by = "";  // who decides; empty: not known
+  bool force = false;   // of one that drains: jobs that cannot save their state are ended
 };
 
 struct RunningAssignment {
@@ -263,10 +279,10 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event =
-    std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
-                 ExplainRequested, LogsRequested, InjectRequested, SessionOpened, SessionClosed,
-                 HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
-                 JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event = std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
+                           ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
+                           NodeMarkRequested, SessionOpened, SessionClosed, HeartbeatReceived,
+                           CommandFinished, RankReported, PlanComputed, RecordStored, JobArchived,
+                           ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -144,8 +144,10 @@ class Applier {
   void operator()(const EndWished& body) {
     const bool ends = state_.ending.has_value() && !state_.ending->wish.queues;
     if (ends || state_.phase != job::JobPhase::kRunning) return;
-    JobState::Ending ending{
-        .wish = body, .since = time_, .saves = body.AfterHold(), .lost = body.lost};
+    JobState::Ending ending{.wish = body,
+                            .since = time_,
+                            .saves = body.AfterHold() || !body.lost.empty(),
+                            .lost = body.lost};
     if (state_.ending.has_value() && state_.ending->saves) {
       ending.saves = true;
       ending.lost = state_.ending->lost;
@@ -165,6 +167,7 @@ class Applier {
     Add(body.suspended ? "Suspended" : "Resumed",
         body.suspended ? "on request: it waits until it is resumed" : "on request");
   }
+  void operator()(const NodeMarked&) {}  // is of no job
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;
@@ -244,6 +247,7 @@ std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
   if (wish.suspends) return "suspended on request";
   if (wish.preempted_by != JobId{})
     return absl::StrCat(ToString(wish.preempted_by), ", of a larger priority, needs its devices");
+  if (wish.queues && !wish.node.empty()) return absl::StrCat("node ", wish.node, " is drained");
   if (wish.queues) {
     return absl::StrCat("not enough came back within ", absl::FormatDuration(request.hold));
   }

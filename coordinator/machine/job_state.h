@@ -59,7 +59,8 @@ struct JobState {
   struct Ending {
     EndWished wish;
     Instant since;
-    // A hold was over: ranks that are left do no step more, whatever was wished in its place since.
+    // A hold was over, or there was none to await: ranks that are left do no step more, whatever
+    // was wished in its place since.
     bool saves = false;
     plan::RankList lost;  // as EndWished
   };

@@ -1,5 +1,5 @@
-// coordinator/machine/live_job.h: a job in the machine's memory: its durable state, and what a
-// coordinator knows of it beside that, which nobody stores.
+// coordinator/machine/live_job.h: a job in the machine's memory: its durable state, what a
+// coordinator knows of it beside that, which nobody stores, and what follows from these alone.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/incident.h"
 #include "coordinator/machine/job_state.h"
@@ -85,5 +86,39 @@ struct LiveJob {
   absl::Status archive_failure;        // why the store could not make it an entry
   bool too_large = false;              // while it is queued: for all nodes that match
 };
+
+// What follows from one job alone.
+//
+// Whether a rank of it waits for the output folder.
+bool OutputWaits(const LiveJob& job);
+// A hold was over: its ranks do no step more.
+inline bool IsSaving(const LiveJob& job) {
+  return job.state.ending.has_value() && job.state.ending->saves;
+}
+// It has been asked to leave its devices and to wait in the queue, its state saved, and has not.
+inline bool Leaves(const LiveJob& job) {
+  return job.state.ending.has_value() && job.state.ending->wish.queues;
+}
+void NoteDecided(LiveJob& job, const std::optional<EpochStart>& decided);
+// Steps behind `step` that were decided, as far as it is known.
+int64_t StepsSince(const LiveJob& job, int64_t step);
+// That it would begin with, were it to start anew.
+std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job);
+// Whether its ranks may be asked to end with a checkpoint and to wait in the queue. Errors:
+// FailedPrecondition, which says what to do instead.
+absl::Status MaySuspend(const LiveJob& job);
+
+// Of one that has a run:
+Assign AssignmentOf(const LiveJob& job);
+// Whether some rank of the team has work and is not known to be lost. Who runs ranks has the data.
+bool HasRanks(const LiveJob& job, const Team& team);
+
+// Of one that recovers:
+// ranks that are lost and that the present layout, which may never have begun, still counts on;
+plan::RankList LostOfLayout(const LiveJob& job);
+// the processes of the node are gone (nothing happens where it does not recover);
+void EndSilence(LiveJob& job, const NodeName& node);
+// all ranks are to say which copies of state there are.
+void AwaitCopies(LiveJob& job);
 
 }  // namespace phalanx::coordinator

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace phalanx::coordinator {
 namespace {
 
@@ -15,6 +17,11 @@ int64_t HostMemoryLeft(const Node& node, JobId job) {
 }
 
 }  // namespace
+
+std::string ToString(const NodeMark& mark) {
+  return absl::StrCat(mark.drains ? "drained" : "cordoned",
+                      mark.by.empty() ? "" : absl::StrCat(" by ", mark.by), ": ", mark.reason);
+}
 
 bool Node::IsFree(int32_t device) const {
   return device_jobs[static_cast<size_t>(device)] == JobId{} && !failed_devices.contains(device);
@@ -42,7 +49,8 @@ NodeView Node::View() const {
           .host_memory = host_memory,
           .last_heartbeat = last_heard,
           .labels = labels,
-          .version = version};
+          .version = version,
+          .mark = shown_mark};
 }
 
 plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job) {
@@ -71,7 +79,7 @@ bool Matches(const Node& node, const JobRequest& request) {
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
-    if (!node.draining && !node.lost && Matches(node, request)) {
+    if (!node.TakesNothing() && !node.lost && Matches(node, request)) {
       devices += static_cast<int64_t>(node.device_jobs.size() - node.failed_devices.size());
     }
   }

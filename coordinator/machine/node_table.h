@@ -40,13 +40,15 @@ struct Node {
   std::map<JobId, int64_t> charged;    // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
   std::string version;
-  Instant last_heard;       // while connected
-  Instant disconnected_at;  // while not
-  absl::Duration excused;   // of the time since then: this coordinator did not run
-  bool draining = false;
-  bool suspect = false;              // silent for long, and not heard nor lost since
-  bool lost = false;                 // silent or away for longer than the heartbeat timeout
-  std::set<int32_t> failed_devices;  // of this process, that are not to be used again
+  Instant last_heard;                  // while connected
+  Instant disconnected_at;             // while not
+  absl::Duration excused;              // of the time since then: this coordinator did not run
+  bool draining = false;               // its worker is stopping
+  std::optional<NodeMark> mark;        // what people have decided
+  std::optional<NodeMark> shown_mark;  // once that is stored
+  bool suspect = false;                // silent for long, and not heard nor lost since
+  bool lost = false;                   // silent or away for longer than the heartbeat timeout
+  std::set<int32_t> failed_devices;    // of this process, that are not to be used again
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax
@@ -61,14 +63,20 @@ struct Node {
     last_heard = now;
     excused = absl::ZeroDuration();
   }
-  // Whether anything new may be placed on it.
-  bool Schedulable() const { return connected() && !suspect && !draining && foreign.empty(); }
+  bool Drains() const { return mark.has_value() && mark->drains; }
+  // Nothing new is placed on it, for as long as anybody knows.
+  bool TakesNothing() const { return draining || mark.has_value(); }
+  // Whether anything new may be placed on it now.
+  bool Schedulable() const { return connected() && !suspect && !TakesNothing() && foreign.empty(); }
   // No job has it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;
   bool Idle() const;  // no job has a device of it
   NodeView View() const;
 };
+
+// "drained by ops: new power supply"; who decided may not be known.
+std::string ToString(const NodeMark& mark);
 
 inline constexpr size_t kSupersededMax = 64;
 

@@ -5,12 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
+#include "core/job/job_spec.h"
 
 namespace phalanx::coordinator {
 
@@ -21,6 +25,13 @@ struct QueuePlace {
   friend bool operator<(const QueuePlace& a, const QueuePlace& b) {
     return a.priority != b.priority ? a.priority > b.priority : a.job < b.job;
   }
+};
+
+// Jobs that ask for the same kind of device and the same labels.
+using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
+struct Line {
+  int64_t capacity = 0;  // of all nodes that match
+  JobId first;           // the job that waits for devices of them; 0: none does
 };
 
 // Devices that are not free.

@@ -213,16 +213,17 @@ struct RanksSucceeded {
 struct EndWished {
   // What the job then fails with, kTimeLimit or kNodeStopped; nullopt: it is cancelled.
   std::optional<job::FailureKind> failure;
-  NodeName node;  // of kNodeStopped
-  // Neither of these: it waits in the queue, its state saved. Where it is not to be suspended and
-  // nobody preempts it, recovery.hold is over, and its ranks do no step more; a layout that no rung
-  // of its ladder allows may hold its state for that.
+  NodeName node;  // of kNodeStopped, or one that the job leaves because it drains
+  // No `failure`: it waits in the queue, its state saved. Where it is not to be suspended, nobody
+  // preempts it and no node of it drains, recovery.hold is over, and its ranks do no step more; a
+  // layout that no rung of its ladder allows may hold its state for that.
   bool queues = false;
-  // Of a hold that is over: what the job was waiting for, which nobody else stores.
+  // Of a hold that is over, or of a job that leaves and would have to wait: what it was waiting
+  // for, which nobody else stores. Its ranks do no step more.
   plan::RankList lost = {};
   bool suspends = false;
   JobId preempted_by;  // 0: nobody does
-  bool AfterHold() const { return queues && !suspends && preempted_by == JobId{}; }
+  bool AfterHold() const { return queues && !suspends && preempted_by == JobId{} && node.empty(); }
 };
 // Somebody lets the job wait in the queue until it is resumed, or resumes it.
 struct SuspensionChanged {
@@ -256,12 +257,27 @@ struct IncidentNoted {
   IncidentPtr incident;
 };
 
+// What people have decided about a node.
+struct NodeMark {
+  bool drains =
+      false;  // jobs leave it; else it is cordoned. Either way nothing new is placed on it
+  std::string reason;
+  std::string by;  // who decided; empty: not known
+  Instant since;
+  friend bool operator==(const NodeMark&, const NodeMark&) = default;
+};
+// Takes the place of what was stored of the node before.
+struct NodeMarked {
+  NodeName node;
+  std::optional<NodeMark> mark;  // nullopt: it takes jobs again
+};
+
 struct JournalRecord {
   Instant time;
-  JobId job;
+  JobId job;  // 0: of NodeMarked, which is of none
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
                RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan,
-               IncidentNoted, SuspensionChanged>
+               IncidentNoted, SuspensionChanged, NodeMarked>
       body;
 };
 

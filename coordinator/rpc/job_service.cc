@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/net/waker.h"
@@ -18,6 +19,7 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
+constexpr size_t kReasonBytesMax = 1024;
 // Longer documents are read on threads of their own, and so are jobs that begin without some of
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
@@ -46,6 +48,21 @@ class Ending {
   Metrics* metrics_;
   SteadyTime start_;
 };
+
+// Whether it may have a place in the queue.
+bool Waits(const v1::JobStatus& job) {
+  return job.phase() == v1::JOB_PHASE_QUEUED && !job.suspended() && !job.damaged();
+}
+
+absl::Status CheckReason(absl::string_view reason) {
+  if (absl::StripAsciiWhitespace(reason).empty()) {
+    return absl::InvalidArgumentError(
+        "reason is empty; say why, for everybody who looks at the node");
+  }
+  if (reason.size() <= kReasonBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("reason has ", reason.size(), " bytes; at most ", kReasonBytesMax));
+}
 
 }  // namespace
 
@@ -84,14 +101,41 @@ JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJ
   const Ending end(context, "GetJob", metrics_);
   const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
-  return end.With(job.status());
+  if (!job.ok() || !Waits(response->job())) return end.With(job.status());
+  TellQueue({response->mutable_job()}, end);
+  return end.reactor();
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
-  return end.With(coordinator::ListJobs(board_, *request, response));
+  const absl::Status listed = coordinator::ListJobs(board_, *request, response);
+  std::vector<v1::JobStatus*> waiting;
+  for (v1::JobStatus& job : *response->mutable_jobs()) {
+    if (Waits(job)) waiting.push_back(&job);
+  }
+  if (!listed.ok() || waiting.empty()) return end.With(listed);
+  TellQueue(std::move(waiting), end);
+  return end.reactor();
+}
+
+void JobServiceImpl::TellQueue(std::vector<v1::JobStatus*> jobs,
+                               std::function<void(const absl::Status&)> end) {
+  std::vector<JobId> ids;
+  for (const v1::JobStatus* job : jobs) ids.push_back(JobId{job->id()});
+  driver_.AskQueue(std::move(ids), [jobs = std::move(jobs), end = std::move(end)](
+                                       const absl::StatusOr<std::map<JobId, QueueSpot>>& spots) {
+    for (v1::JobStatus* job : jobs) {
+      if (!spots.ok()) break;  // what the board has is told all the same
+      const auto spot = spots->find(JobId{job->id()});
+      if (spot == spots->end()) continue;
+      job->set_queue_number(spot->second.number);
+      if (spot->second.starts_by.has_value())
+        ToProto(*spot->second.starts_by, job->mutable_starts_by());
+    }
+    end(absl::OkStatus());
+  });
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
@@ -251,6 +295,46 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::L
   const Ending end(context, "ListNodes", metrics_);
   for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
   return end.With(absl::OkStatus());
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
+                                                    const v1::CordonNodeRequest* request,
+                                                    v1::CordonNodeResponse* response) {
+  const Ending end(context, "CordonNode", metrics_);
+  if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
+  driver_.MarkNode({.node = request->node(), .mark = NodeMark{.reason = request->reason()}},
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                     end(marked.status());
+                   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
+                                                      const v1::UncordonNodeRequest* request,
+                                                      v1::UncordonNodeResponse* response) {
+  const Ending end(context, "UncordonNode", metrics_);
+  driver_.MarkNode({.node = request->node()},
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                     end(marked.status());
+                   });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
+                                                   const v1::DrainNodeRequest* request,
+                                                   v1::DrainNodeResponse* response) {
+  const Ending end(context, "DrainNode", metrics_);
+  if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
+  driver_.MarkNode({.node = request->node(),
+                    .mark = NodeMark{.drains = true, .reason = request->reason()},
+                    .force = request->force()},
+                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                     if (marked.ok()) ToProto(*marked, response);
+                     end(marked.status());
+                   });
+  return end.reactor();
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(

@@ -50,12 +50,18 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* ExplainJob(Context*, const v1::ExplainJobRequest*, v1::ExplainJobResponse*) override;
   Reactor* InjectFault(Context*, const v1::InjectFaultRequest*, v1::InjectFaultResponse*) override;
   Reactor* ListNodes(Context*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
+  Reactor* CordonNode(Context*, const v1::CordonNodeRequest*, v1::CordonNodeResponse*) override;
+  Reactor* UncordonNode(Context*, const v1::UncordonNodeRequest*,
+                        v1::UncordonNodeResponse*) override;
+  Reactor* DrainNode(Context*, const v1::DrainNodeRequest*, v1::DrainNodeResponse*) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context*,
                                                            const v1::WatchJobRequest*) override;
   grpc::ServerWriteReactor<v1::GetLogsResponse>* GetLogs(Context*,
                                                          const v1::GetLogsRequest*) override;
 
  private:
+  // Says of the jobs where they stand in the queue, and ends the call.
+  void TellQueue(std::vector<v1::JobStatus*> jobs, std::function<void(const absl::Status&)> end);
   // Suspends the job or resumes it, and answers with it.
   void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
                     std::function<void(const absl::Status&)> end);

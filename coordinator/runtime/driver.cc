@@ -56,6 +56,8 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
         }
         if (std::holds_alternative<StepReached>(record->body)) {
           driver->step_records_[stored.job] = stored.number;
+        } else if (const auto* marked = std::get_if<NodeMarked>(&record->body)) {
+          driver->mark_records_[marked->node] = stored.number;
         }
         records.push_back(*std::move(record));
         return absl::OkStatus();
@@ -181,9 +183,20 @@ void Driver::Delete(JobId job, DeleteCallback callback) {
 void Driver::Explain(JobId job, ReasonsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
 }
+void Driver::AskQueue(std::vector<JobId> jobs, QueueCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    return Event(QueueRequested{token, std::move(jobs)});
+  });
+}
 void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     return Event(InjectRequested{token, job, fault});
+  });
+}
+void Driver::MarkNode(NodeMarkRequested request, NodeCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    request.token = token;
+    return Event(std::move(request));
   });
 }
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
@@ -335,69 +348,75 @@ void Driver::Carry(std::vector<Action> actions) {
 }
 
 void Driver::Carry(Action& action) {
-  std::visit(
-      Overloaded{
-          [&](StoreRecord& a) {
-            const JobId job = a.record.job;
-            const bool step = std::holds_alternative<StepReached>(a.record.body);
-            journal_->Append(
-                {.number = a.record_number,
-                 .job = job,
-                 .bytes = EncodeRecord(a.record, a.record_number),
-                 .supersedes = step ? std::exchange(step_records_[job], a.record_number) : 0});
-          },
-          [&](ComputePlan& a) {
-            {
-              MutexLock lock(&mu_);
-              plans_wanted_.insert(a.number);
-            }
-            planners_->Add([this, order = std::move(a)](const absl::Status& go) {
-              Post(PlanComputed{order.number, go.ok() ? PlanFor(order) : go});
-            });
-          },
-          [&](DropPlan& a) {
-            MutexLock lock(&mu_);
-            plans_wanted_.erase(a.number);
-          },
-          [&](ArchiveJob& a) { journal_->Archive(a.job); },
-          [&](DeleteEndedJob& a) {
-            if (absl::Status found = ended_->Find(a.job).status(); !found.ok()) {
-              if (absl::IsNotFound(found)) {
-                found = absl::NotFoundError(absl::StrCat("there is no ", ToString(a.job)));
-              }
-              return Answer<DeleteCallback>(a.token, std::move(found));
-            }
-            journal_->Delete(a.job, a.token.value);
-          },
-          [&](RefuseDelete& a) { Answer<DeleteCallback>(a.token, std::move(a.status)); },
-          [&](SendWelcome& a) { sink_.Welcome(a.session); },
-          [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
-          [&](CloseSession& a) { sink_.Close(a.session, a.status); },
-          [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
-          [&](PublishJob& a) {
-            CountPhase(*a.job);
-            board_.Publish(a);
-          },
-          [&](PublishStep& a) {
-            metrics_.Step(a.step.tokens, a.step.seconds);
-            board_.Publish(a);
-          },
-          [&](PublishIncident& a) {
-            CountIncident(a.job, *a.incident);
-            board_.Publish(a);
-          },
-          [&](PublishHeartbeat& a) {
-            metrics_.Heartbeat();
-            board_.Publish(a);
-          },
-          [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
-          [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
-          [&](AnswerInject& a) { Answer<InjectCallback>(a.token, std::move(a.injected)); },
-          [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
-          [&](LogLine& a) { options_.log(LineText(a.text)); },
-          [&](auto& a) { board_.Publish(a); },
-      },
-      action);
+  std::visit(Overloaded{
+                 [&](StoreRecord& a) {
+                   journal_->Append({.number = a.record_number,
+                                     .job = a.record.job,
+                                     .bytes = EncodeRecord(a.record, a.record_number),
+                                     .supersedes = Supersedes(a)});
+                 },
+                 [&](ComputePlan& a) {
+                   {
+                     MutexLock lock(&mu_);
+                     plans_wanted_.insert(a.number);
+                   }
+                   planners_->Add([this, order = std::move(a)](const absl::Status& go) {
+                     Post(PlanComputed{order.number, go.ok() ? PlanFor(order) : go});
+                   });
+                 },
+                 [&](DropPlan& a) {
+                   MutexLock lock(&mu_);
+                   plans_wanted_.erase(a.number);
+                 },
+                 [&](ArchiveJob& a) { journal_->Archive(a.job); },
+                 [&](DeleteEndedJob& a) {
+                   if (absl::Status found = ended_->Find(a.job).status(); !found.ok()) {
+                     if (absl::IsNotFound(found)) {
+                       found = absl::NotFoundError(absl::StrCat("there is no ", ToString(a.job)));
+                     }
+                     return Answer<DeleteCallback>(a.token, std::move(found));
+                   }
+                   journal_->Delete(a.job, a.token.value);
+                 },
+                 [&](RefuseDelete& a) { Answer<DeleteCallback>(a.token, std::move(a.status)); },
+                 [&](SendWelcome& a) { sink_.Welcome(a.session); },
+                 [&](SendCommand& a) { sink_.Send(a.session, a.command_number, a.command); },
+                 [&](CloseSession& a) { sink_.Close(a.session, a.status); },
+                 [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
+                 [&](PublishJob& a) {
+                   CountPhase(*a.job);
+                   board_.Publish(a);
+                 },
+                 [&](PublishStep& a) {
+                   metrics_.Step(a.step.tokens, a.step.seconds);
+                   board_.Publish(a);
+                 },
+                 [&](PublishIncident& a) {
+                   CountIncident(a.job, *a.incident);
+                   board_.Publish(a);
+                 },
+                 [&](PublishHeartbeat& a) {
+                   metrics_.Heartbeat();
+                   board_.Publish(a);
+                 },
+                 [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
+                 [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
+                 [&](AnswerQueue& a) { Answer<QueueCallback>(a.token, std::move(a.spots)); },
+                 [&](AnswerInject& a) { Answer<InjectCallback>(a.token, std::move(a.injected)); },
+                 [&](AnswerNode& a) { Answer<NodeCallback>(a.token, std::move(a.node)); },
+                 [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
+                 [&](LogLine& a) { options_.log(LineText(a.text)); },
+                 [&](auto& a) { board_.Publish(a); },
+             },
+             action);
+}
+
+uint64_t Driver::Supersedes(const StoreRecord& action) {
+  if (std::holds_alternative<StepReached>(action.record.body))
+    return std::exchange(step_records_[action.record.job], action.record_number);
+  if (const auto* marked = std::get_if<NodeMarked>(&action.record.body))
+    return std::exchange(mark_records_[marked->node], action.record_number);
+  return 0;
 }
 
 void Driver::CountIncident(JobId job, const Incident& incident) {

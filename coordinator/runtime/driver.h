@@ -62,7 +62,9 @@ struct DriverOptions {
 using JobCallback = std::function<void(absl::StatusOr<JobViewPtr>)>;
 using DeleteCallback = std::function<void(absl::Status)>;
 using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
+using QueueCallback = std::function<void(absl::StatusOr<std::map<JobId, QueueSpot>>)>;
 using InjectCallback = std::function<void(absl::StatusOr<Injected>)>;
+using NodeCallback = std::function<void(absl::StatusOr<MarkedNode>)>;
 using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
 
 // Thread-safe.
@@ -88,9 +90,13 @@ class Driver {
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);
+  // Where those of the jobs stand that wait for devices; of a list, the first 32.
+  void AskQueue(std::vector<JobId> jobs, QueueCallback callback);
   // Called back once the rank's node has taken the fault on. Errors: those of
   // JobService.InjectFault.
   void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
+  // Errors: those of JobService.CordonNode and DrainNode.
+  void MarkNode(NodeMarkRequested request, NodeCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
 
@@ -109,8 +115,8 @@ class Driver {
   absl::Status accepting() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Callback =
-      std::variant<JobCallback, DeleteCallback, ReasonsCallback, InjectCallback, LogsCallback>;
+  using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, QueueCallback,
+                                InjectCallback, NodeCallback, LogsCallback>;
   struct Waiting {
     Callback callback;
     int64_t bytes = 0;
@@ -135,6 +141,8 @@ class Driver {
   bool AnswerRepetition(const SubmitRequested& event);
   void Carry(std::vector<Action> actions);
   void Carry(Action& action);
+  // The record that this one takes the place of; 0: none.
+  uint64_t Supersedes(const StoreRecord& action);
   void CountPhase(const JobView& job);
   void CountIncident(JobId job, const Incident& incident);
   // Registers the callback and posts the event that `make` builds from its token, or refuses.
@@ -161,8 +169,9 @@ class Driver {
     int64_t begun = 0, closed = 0;
   };
   std::map<JobId, IncidentsCounted> counted_incidents_;
-  bool recovering_ = false;                 // what is published was seen by a coordinator before
-  std::map<JobId, uint64_t> step_records_;  // the last StepReached of each job
+  bool recovering_ = false;                    // what is published was seen by a coordinator before
+  std::map<JobId, uint64_t> step_records_;     // the last StepReached of each job
+  std::map<NodeName, uint64_t> mark_records_;  // the last NodeMarked of each node
 
   Waker waker_;  // of thread_
 

@@ -40,6 +40,11 @@ Tree NodeTree(const NodeView& node) {
       {{"name", Text(node.name)},
        {"state", Text(state)},
        {"draining", FlagTree(node.draining)},
+       {"mark", Text(!node.mark.has_value() ? ""
+                     : node.mark->drains    ? "drained"
+                                            : "cordoned")},
+       {"mark_reason", Text(node.mark.has_value() ? node.mark->reason : "")},
+       {"mark_by", Text(node.mark.has_value() ? node.mark->by : "")},
        {"device_kind", Text(DeviceKindName(node.device_kind))},
        {"device_jobs", List(node.device_jobs, [](JobId job) { return Number(job.value); })},
        {"last_heartbeat", Time(node.last_heartbeat)},

@@ -129,6 +129,20 @@ CheckpointSource FromProto(const v1::CheckpointSource& source) {
       .path = source.path(), .manifest_digest = source.manifest_digest(), .step = source.step()};
 }
 
+void ToProto(const NodeMark& mark, v1::NodeMark* out) {
+  out->set_drains(mark.drains);
+  out->set_reason(mark.reason);
+  out->set_by(mark.by);
+  ToProto(mark.since, out->mutable_since());
+}
+
+NodeMark FromProto(const v1::NodeMark& mark) {
+  return {.drains = mark.drains(),
+          .reason = mark.reason(),
+          .by = mark.by(),
+          .since = FromProto(mark.since())};
+}
+
 void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out) {
   out->set_step(checkpoint.step);
   out->set_path(checkpoint.path);

@@ -72,6 +72,18 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
   ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);
+  if (node.mark.has_value()) ToProto(*node.mark, out->mutable_mark());
+}
+
+void ToProto(const MarkedNode& node, v1::DrainNodeResponse* out) {
+  ToProto(*node.node, out->mutable_node());
+  for (const JobOnNode& job : node.jobs) {
+    v1::JobOnNode* to = out->add_jobs();
+    to->set_job(job.job.value);
+    to->set_name(job.name);
+    to->set_what(job.what);
+    to->set_stays(job.stays);
+  }
 }
 
 }  // namespace phalanx::coordinator

@@ -11,5 +11,6 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out);
 // What the message does not carry of the request is as if it was never set.
 JobView FromProto(const v1::JobStatus& status);
 void ToProto(const NodeView& node, v1::NodeStatus* out);
+void ToProto(const MarkedNode& node, v1::DrainNodeResponse* out);
 
 }  // namespace phalanx::coordinator

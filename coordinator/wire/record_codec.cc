@@ -116,6 +116,10 @@ class Encoder {
   void operator()(const SuspensionChanged& body) {
     out_.mutable_suspension_changed()->set_suspended(body.suspended);
   }
+  void operator()(const NodeMarked& body) {
+    out_.mutable_node_marked()->set_node(body.node);
+    if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
+  }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
     to->set_epoch(body.epoch.value);
@@ -289,6 +293,12 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kSuspensionChanged:
       record.body = SuspensionChanged{from.suspension_changed().suspended()};
       return record;
+    case v1::JournalRecord::kNodeMarked: {
+      NodeMarked body{.node = from.node_marked().node()};
+      if (from.node_marked().has_mark()) body.mark = FromProto(from.node_marked().mark());
+      record.body = std::move(body);
+      return record;
+    }
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }

@@ -34,7 +34,9 @@ function nodeItem(node) {
   const devices = node.device_jobs.map((job, i) => job === 0
     ? make('span', {title: node.device_kind + ' ' + i + ': free', 'aria-label': 'device ' + i + ' free'}, String(i))
     : make('a', {href: '#job-' + job, title: node.device_kind + ' ' + i + ': job ' + job, 'aria-label': 'device ' + i + ', job ' + job}, String(i)));
-  return make('li', {class: state}, make('strong', {}, node.name), ' ' + state,
+  const mark = node.mark === '' ? null
+    : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
+  return make('li', {class: state + ' ' + node.mark}, make('strong', {}, node.name), ' ' + state, mark,
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices));
 }
 

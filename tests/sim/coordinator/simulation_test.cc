@@ -23,6 +23,7 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   const int64_t first = only >= 0 ? only : 1;
   const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 400);
   int64_t crashes = 0, ended = 0, succeeded = 0, ended_early = 0, suspicions = 0;
+  int64_t left = 0, marked = 0;
   for (int64_t seed = first; seed < first + count; ++seed) {
     World world(static_cast<uint64_t>(seed));
     for (int i = 0; i < kActions && world.violations().empty(); ++i) world.Act();
@@ -37,6 +38,8 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
     succeeded += world.succeeded();
     ended_early += world.ended_early();
     suspicions += world.suspicions();
+    left += world.left();
+    marked += world.marked();
   }
   if (only < 0) {
     EXPECT_GT(crashes, count) << "the faults are too rare to mean anything";
@@ -44,6 +47,8 @@ TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
     EXPECT_GT(succeeded, count) << "too few jobs train to their end";
     EXPECT_GT(ended_early, count / 40) << "too few jobs end early with a checkpoint";
     EXPECT_GT(suspicions, count / 4) << "too few nodes fall silent";
+    EXPECT_GT(left, count / 40) << "too few jobs leave with their state saved";
+    EXPECT_GT(marked, count) << "too few nodes are cordoned or drained";
   }
 }
 

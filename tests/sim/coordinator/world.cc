@@ -72,6 +72,14 @@ int64_t World::ended_early() const {
   });
 }
 
+int64_t World::left() const {
+  return std::count_if(records_.begin(), records_.end(), [](const JournalRecord& record) {
+    const auto* moved = std::get_if<PhaseChanged>(&record.body);
+    return moved != nullptr && moved->phase == job::JobPhase::kQueued &&
+           moved->reason.find("it goes on behind step 6") != std::string::npos;
+  });
+}
+
 std::string World::Describe() const {
   std::string text;
   for (const auto& [id, job] : machine_->jobs()) {
@@ -170,6 +178,8 @@ void World::Take(const Action& action) {
     published_[job.id] = job;
   } else if (const auto* answer = std::get_if<AnswerJob>(&action)) {
     if (answer->job.ok()) acknowledged_.insert((*answer->job)->id);
+  } else if (const auto* marked = std::get_if<AnswerNode>(&action)) {
+    if (marked->node.ok()) ++marked_;
   }
 }
 
@@ -244,9 +254,10 @@ void World::CheckDeadlines() {
         std::any_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
           return holder != JobId{} && !machine_->jobs().at(holder).state.IsTerminal();
         });
-    const absl::Duration silence = waits    ? options_.heartbeat_timeout
-                                   : in_use ? absl::InfiniteDuration()
-                                            : options_.node_forget_delay;
+    const bool stays = in_use || node.mark.has_value();
+    const absl::Duration silence = waits   ? options_.heartbeat_timeout
+                                   : stays ? absl::InfiniteDuration()
+                                           : options_.node_forget_delay;
     if (next > node.quiet_since() + silence) Violate(absl::StrCat(name, " is never judged"));
   }
   for (const auto& [id, job] : machine_->jobs()) {
@@ -302,9 +313,18 @@ void World::CheckReplay() {
         a.host_memory != b.host_memory || a.succeeded != b.succeeded ||
         a.ended_step != b.ended_step || a.ending.has_value() != b.ending.has_value() ||
         a.recoveries != b.recoveries || a.failed_starts != b.failed_starts ||
-        a.event_count != b.event_count || !(*a.request == *b.request)) {
+        a.suspended != b.suspended || a.event_count != b.event_count ||
+        !(*a.request == *b.request)) {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
+  }
+  std::map<NodeName, std::optional<NodeMark>> marks;
+  for (const JournalRecord& record : records_) {
+    if (const auto* marked = std::get_if<NodeMarked>(&record.body))
+      marks[marked->node] = marked->mark;
+  }
+  for (const auto& [name, node] : machine_->nodes()) {
+    if (node.mark != marks[name]) Violate(absl::StrCat(name, ": the replay of its mark differs"));
   }
 }
 
@@ -378,42 +398,6 @@ void World::Stall() {
   if (blamed() > before) Violate("a node is suspect, or lost, because the coordinator did not run");
 }
 
-void World::Submit() {
-  auto request =
-      std::make_shared<JobRequest>(JobRequest{.name = absl::StrCat("job", prng_.Below(12)),
-                                              .steps = 10,
-                                              .devices = 1 + static_cast<int32_t>(prng_.Below(6))});
-  request->world = request->devices;
-  request->checkpoints = Chance(2);
-  request->standby = Chance(2);
-  if (Chance(3)) request->time_limit = absl::Seconds(1 + static_cast<int64_t>(prng_.Below(10)));
-  Feed(SubmitRequested{Token{++token_}, request,
-                       prng_.Below(4) == 0 ? absl::StrCat("request", prng_.Below(6)) : ""});
-}
-
-// A second daemon by the name of a node, which says hello and nothing more.
-void World::OpenImpostor() {
-  const FakeNode& node = nodes_[prng_.Below(nodes_.size())];
-  const SessionId session{++session_};
-  impostors_.push_back(session);
-  Feed(SessionOpened{session, WorkerHello{.node = node.name,
-                                          .incarnation = Incarnation{++incarnation_},
-                                          .devices = node.devices,
-                                          .store = kStore}});
-}
-
-void World::CloseOneSession() {
-  if (!ended_sessions_.empty()) {
-    const SessionId session = ended_sessions_.front();
-    ended_sessions_.erase(ended_sessions_.begin());
-    Feed(SessionClosed{session});
-  } else if (!impostors_.empty()) {
-    const SessionId session = impostors_.front();
-    impostors_.erase(impostors_.begin());
-    Feed(SessionClosed{session});
-  }
-}
-
 void World::Act() {
   FakeNode& node = nodes_[prng_.Below(nodes_.size())];
   switch (prng_.Below(24)) {
@@ -440,7 +424,7 @@ void World::Act() {
       return Chance(8) ? AdvanceTime(absl::Seconds(5)) : Chance(12) ? Stall() : void();
     case 7:
       CloseOneSession();
-      return Chance(40) ? OpenImpostor() : void();
+      return Chance(40) ? OpenImpostor() : Chance(6) ? Operate() : void();
     case 8:
     case 9:
     case 10:
@@ -463,6 +447,7 @@ void World::Act() {
 }
 
 bool World::Heal() {
+  PutAllInOrder();
   for (int round = 0; round < 3000; ++round) {
     while (stored_ != records_.size()) Commit();
     while (!plans_.empty()) PlanOne();

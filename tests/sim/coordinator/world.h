@@ -80,6 +80,8 @@ class World {
   int64_t ended() const;
   int64_t succeeded() const;
   int64_t ended_early() const;  // with a checkpoint
+  int64_t left() const;         // jobs that left their devices in order, each time that they did
+  int64_t marked() const { return marked_; }  // nodes, each time that they were
 
  private:
   // world.cc: the coordinator, its store and its users.
@@ -98,11 +100,15 @@ class World {
   void CrashCoordinator();
   void AdvanceTime(absl::Duration duration);
   void Stall();
+  void Violate(std::string what);
+  bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
+
+  // world_users.cc.
   void Submit();
   void OpenImpostor();
   void CloseOneSession();
-  void Violate(std::string what);
-  bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
+  void Operate();
+  void PutAllInOrder();
 
   // world_nodes.cc: daemons, streams and ranks.
   void FeedDaemon(FakeNode& node, const agent::Event& event);
@@ -140,7 +146,7 @@ class World {
   std::map<JobId, JobView> published_;
   std::vector<std::string> violations_;
   uint64_t fingerprint_ = 0;
-  int64_t crashes_ = 0, suspicions_ = 0;
+  int64_t crashes_ = 0, suspicions_ = 0, marked_ = 0;
 };
 
 }  // namespace phalanx::coordinator

@@ -48,6 +48,9 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::ListIncidentsRequest&, v1::ListIncidentsResponse*)>
       incidents;
   std::function<grpc::Status(const v1::ListNodesRequest&, v1::ListNodesResponse*)> nodes;
+  std::function<grpc::Status(const v1::CordonNodeRequest&, v1::CordonNodeResponse*)> cordon;
+  std::function<grpc::Status(const v1::UncordonNodeRequest&, v1::UncordonNodeResponse*)> uncordon;
+  std::function<grpc::Status(const v1::DrainNodeRequest&, v1::DrainNodeResponse*)> drain;
   std::function<grpc::Status(const v1::InjectFaultRequest&, v1::InjectFaultResponse*)> inject;
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
       watch;
@@ -97,6 +100,18 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* request,
                          v1::ListNodesResponse* response) override {
     return Answer(nodes, request, response);
+  }
+  grpc::Status CordonNode(grpc::ServerContext*, const v1::CordonNodeRequest* request,
+                          v1::CordonNodeResponse* response) override {
+    return Answer(cordon, request, response);
+  }
+  grpc::Status UncordonNode(grpc::ServerContext*, const v1::UncordonNodeRequest* request,
+                            v1::UncordonNodeResponse* response) override {
+    return Answer(uncordon, request, response);
+  }
+  grpc::Status DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest* request,
+                         v1::DrainNodeResponse* response) override {
+    return Answer(drain, request, response);
   }
   grpc::Status InjectFault(grpc::ServerContext*, const v1::InjectFaultRequest* request,
                            v1::InjectFaultResponse* response) override {

@@ -34,6 +34,28 @@ TEST(SuspendTest, SaysWhatBecomesOfTheJob) {
   EXPECT_EQ(resumed.talk.str(), "job-7 is Queued\n");
 }
 
+TEST(SuspendTest, JobThatWaits_IsShownWithItsPlaceInTheQueue) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    *response->add_jobs() = AJob(v1::JOB_PHASE_QUEUED);
+    response->mutable_jobs(0)->set_queue_number(3);
+    return grpc::Status::OK;
+  };
+  server.get = [](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    response->mutable_job()->set_queue_number(1);
+    response->mutable_job()->mutable_starts_by()->set_seconds(1'700'000'000);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured listed, got;
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, listed.io), kSuccess);
+  EXPECT_THAT(listed.out.str(), HasSubstr("Queued (number 3)  "));
+  EXPECT_EQ(Get(connection, "demo", Format::kTable, got.io), kSuccess);
+  EXPECT_THAT(got.out.str(), HasSubstr("Queued (number 1, by 2023-11-1"));
+}
+
 TEST(SuspendTest, SuspendedJob_IsShownAsSuch) {
   FakeServer server;
   server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {

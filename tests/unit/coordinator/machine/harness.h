@@ -282,6 +282,9 @@ class Harness {
   std::map<JobId, std::vector<IncidentPtr>> incidents;
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<absl::StatusOr<Injected>> injected;
+  std::vector<absl::StatusOr<MarkedNode>> marked;
+  std::map<JobId, QueueSpot> spots;
+  std::map<NodeName, std::shared_ptr<const NodeView>> node_views;  // as told to the outside
   std::vector<std::string> reasons;
   std::vector<LogSource> sources;
   absl::Status refused_logs;
@@ -324,6 +327,14 @@ class Harness {
         Keep(incidents[a->job], a->incident);
       } else if (auto* a = std::get_if<AnswerJob>(&action)) {
         answers.emplace(a->token.value, a->job);
+      } else if (auto* a = std::get_if<AnswerQueue>(&action)) {
+        spots = *a->spots;
+      } else if (auto* a = std::get_if<AnswerNode>(&action)) {
+        marked.push_back(a->node);
+      } else if (auto* a = std::get_if<PublishNode>(&action)) {
+        node_views[a->node->name] = a->node;
+      } else if (auto* a = std::get_if<RetractNode>(&action)) {
+        node_views.erase(a->node);
       } else if (auto* a = std::get_if<AnswerInject>(&action)) {
         injected.push_back(a->injected);
       } else if (auto* a = std::get_if<AnswerExplain>(&action)) {

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "tests/unit/coordinator/machine/harness.h"
+#include "tests/unit/coordinator/machine/recovering.h"
 
 namespace phalanx::coordinator {
 namespace {
 
+using job::FailureKind;
 using job::JobPhase;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -251,6 +253,104 @@ TEST_F(LeaveTest, JobsThatAreNotPreemptible_OrHaveNoCheckpoints_Stay) {
   EXPECT_EQ(h_.Phase(high), JobPhase::kQueued);
   EXPECT_THAT(h_.Commands<Wish>(node_), IsEmpty());
   EXPECT_THAT(h_.Commands<Wish>(other), IsEmpty());
+}
+
+// Three ranks, behind step 4 when they are asked to leave; rank 1 is lost before they have.
+class LossOnTheWayOutTest : public LeaveTest {
+ protected:
+  JobId TrainAndSuspend(const std::string& text = "text", int64_t checkpoint = 0) {
+    node_ = h_.Open("three", 3);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    request.checkpoints = request.waits = request.restarts = true;
+    request.document.text = text;
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    for (const int32_t rank : {0, 1, 2}) {
+      if (checkpoint != 0) h_.Report(node_, job, rank, Part(checkpoint));
+    }
+    if (checkpoint != 0)
+      h_.Report(node_, job, 0, RankCheckpointPublished{checkpoint, "/c/before", ""});
+    h_.Feed(
+        RankReported{node_, job, Epoch{1}, 0, StepReport{.step = 4, .epoch = Epoch{1}}, Behind(4)});
+    EXPECT_TRUE(Suspend(job).ok());
+    return job;
+  }
+  static RankCheckpointPart Part(int64_t step) { return {step, {.file = "part", .bytes = 1}, 0.5}; }
+  void SaveWithTheOthers(JobId job, int64_t step) {
+    for (const int32_t rank : {0, 2}) {
+      h_.Report(node_, job, rank, Part(step), 2);
+      h_.Report(node_, job, rank, RankSucceeded{.step = step, .early = true}, 2);
+    }
+    h_.Report(node_, job, 0, RankCheckpointPublished{step, "/c/saved", ""}, 2);
+  }
+};
+
+TEST_F(LossOnTheWayOutTest, Recovers_AndLeavesWithTheStateSaved) {
+  const JobId job = TrainAndSuspend();
+  h_.Advance(Harness::Options().end_grace - absl::Seconds(1));
+  h_.Report(node_, job, 1, kKilled);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(4, rank));
+  h_.Advance(absl::Minutes(1));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning) << "it has the time for its state anew";
+  h_.commands.clear();
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  const auto wishes = h_.Commands<Wish>(node_);
+  ASSERT_THAT(wishes, SizeIs(1));
+  EXPECT_EQ(wishes[0].second.epoch, Epoch{2});
+  h_.Advance(Harness::Options().end_grace - absl::Seconds(1));
+  SaveWithTheOthers(job, 5);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_EQ(h_.State(job).reason,
+            "suspended on request: it goes on behind step 5 once it is resumed");
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "the loss counts, the suspension does not";
+}
+
+TEST_F(LossOnTheWayOutTest, RecoveryThatTakesLongerThanTheGrace_IsNotCutShort) {
+  const JobId job = TrainAndSuspend();
+  h_.Report(node_, job, 1, kKilled);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(4, rank));
+  h_.Advance(2 * Harness::Options().end_grace);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankReady{}, 2);
+  SaveWithTheOthers(job, 5);
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("it goes on behind step 5"));
+}
+
+TEST_F(LossOnTheWayOutTest, WhatCannotGoOn_SavesWhatIsLeftAndDoesNotWaitForTheRest) {
+  const JobId job = TrainAndSuspend("needs every rank");
+  h_.Report(node_, job, 1, RankError{.kind = FailureKind::kDeviceFailed, .message = "xid 79"});
+  h_.Advance(Harness::Options().end_grace);
+  ASSERT_TRUE(h_.State(job).ends);
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(4, rank));
+  SaveWithTheOthers(job, 4);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_EQ(h_.State(job).reason,
+            "suspended on request: it goes on behind step 4 once it is resumed");
+  EXPECT_TRUE(h_.State(job).suspended);
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
+}
+
+TEST_F(LossOnTheWayOutTest, StateThatIsLost_GoesBackToTheCheckpointOnceItIsResumed) {
+  const JobId job = TrainAndSuspend("text", /*checkpoint=*/3);
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home of 3"});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_EQ(h_.State(job).reason,
+            "suspended on request: it goes on behind step 3 once it is resumed; 1 step since are "
+            "done again: rank 0: no home of 3");
+}
+
+TEST_F(LossOnTheWayOutTest, CoordinatorThatWasAway_GivesTheStateItsTimeAnew) {
+  const JobId job = TrainAndSuspend();
+  h_.Restart(/*clock_set=*/absl::Hours(1));
+  node_ = h_.Open("three", 3, 1, {RunningAssignment{job, Epoch{1}}});
+  h_.Advance(absl::Minutes(1));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  for (const int32_t rank : {0, 1, 2}) {
+    h_.Report(node_, job, rank, Part(5));
+    h_.Report(node_, job, rank, RankSucceeded{.step = 5, .early = true});
+  }
+  h_.Report(node_, job, 0, RankCheckpointPublished{5, "/c/5", ""});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("it goes on behind step 5"));
 }
 
 }  // namespace

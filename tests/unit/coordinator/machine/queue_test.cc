@@ -16,6 +16,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 // Nobody falls silent while time passes.
 CoordinatorOptions PatientOptions() {
@@ -128,6 +129,26 @@ TEST_F(QueueTest, WhoWentAhead_IsGoneWhenTheFirstCanStart) {
   }
   EXPECT_FALSE(Waits(large));
   EXPECT_LE(h_.now(), latest);
+}
+
+TEST_F(QueueTest, PlaceInTheQueue_IsToldOfThoseThatWait) {
+  const JobId running = Run("runs", 4, absl::Hours(1));
+  const JobId second = Submit("second", 1), first = Submit("first", 4, 1, absl::Hours(1));
+  h_.Feed(QueueRequested{Token{1}, {running, second, first, JobId{99}}});
+  ASSERT_THAT(h_.spots, SizeIs(2));
+  EXPECT_EQ(h_.spots[first].number, 1);
+  EXPECT_EQ(h_.spots[second].number, 2);
+  ASSERT_TRUE(h_.spots[first].starts_by.has_value());
+  ASSERT_TRUE(h_.spots[second].starts_by.has_value());
+  EXPECT_LT(*h_.spots[first].starts_by, *h_.spots[second].starts_by);
+}
+
+TEST_F(QueueTest, PlaceWithoutAKnownStart_IsTheNumberAlone) {
+  Run("no limit", 4);
+  const JobId waits = Submit("waits", 4);
+  h_.Feed(QueueRequested{Token{1}, {waits}});
+  EXPECT_EQ(h_.spots[waits].number, 1);
+  EXPECT_FALSE(h_.spots[waits].starts_by.has_value());
 }
 
 TEST_F(QueueTest, StartThatIsKnown_IsTold) {

@@ -280,6 +280,30 @@ TEST(RecordCodecTest, WhoLeavesInOrder_IsReplayed) {
     const JournalRecord changed = again(SuspensionChanged{suspended});
     EXPECT_EQ(std::get<SuspensionChanged>(changed.body).suspended, suspended);
   }
+  const JournalRecord drained = again(EndWished{.node = "a", .queues = true});
+  EXPECT_EQ(std::get<EndWished>(drained.body).node, "a");
+  EXPECT_FALSE(std::get<EndWished>(drained.body).AfterHold());
+}
+
+TEST(RecordCodecTest, StartThatIsBrokenOff_IsKnownAsSuch) {
+  const JournalRecord record{
+      .time = kTime,
+      .job = JobId{7},
+      .body = PhaseChanged{job::JobPhase::kQueued, "suspended on request", std::nullopt, true}};
+  const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+  EXPECT_TRUE(std::get<PhaseChanged>(again.body).in_order);
+}
+
+TEST(RecordCodecTest, MarkOfANode_ComesBackAsItWas) {
+  const NodeMark mark{.drains = true, .reason = "new fan", .by = "ops", .since = kTime};
+  for (const std::optional<NodeMark>& each :
+       {std::optional<NodeMark>(mark), std::optional<NodeMark>()}) {
+    const JournalRecord record{.time = kTime, .body = NodeMarked{"a", each}};
+    const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+    EXPECT_EQ(again.job, JobId{});
+    EXPECT_EQ(std::get<NodeMarked>(again.body).node, "a");
+    EXPECT_EQ(std::get<NodeMarked>(again.body).mark, each);
+  }
 }
 
 TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {

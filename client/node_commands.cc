@@ -1,0 +1,70 @@
+#include "client/node_commands.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/output.h"
+#include "core/base/terminal_text.h"
+#include "phalanx/v1/job_service.grpc.pb.h"
+
+namespace phalanx::client {
+namespace {
+
+// Data for scripts, or one line for people.
+template <typename Response>
+int Tell(const Response& response, Format format, const std::string& line, Io& io) {
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree(response), format, io.out);
+  } else if (format == Format::kName) {
+    io.out << TerminalText(response.node().name()) << "\n";
+  } else {
+    io.talk << "node " << TerminalText(response.node().name()) << " " << line << "\n";
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
+  v1::CordonNodeRequest request;
+  request.set_node(options.node);
+  request.set_reason(options.reason);
+  v1::CordonNodeResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::CordonNode, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  return Tell(response, options.format,
+              "is cordoned: its jobs go on, and nothing new is placed on it", io);
+}
+
+int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
+  v1::UncordonNodeRequest request;
+  request.set_node(options.node);
+  v1::UncordonNodeResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::UncordonNode, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  return Tell(response, options.format, "takes jobs again", io);
+}
+
+int Drain(Connection& connection, const NodeMarkOptions& options, Io& io) {
+  v1::DrainNodeRequest request;
+  request.set_node(options.node);
+  request.set_reason(options.reason);
+  request.set_force(options.force);
+  v1::DrainNodeResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::DrainNode, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  const int code = Tell(response, options.format,
+                        response.jobs().empty() ? "is drained: no job has devices of it"
+                                                : "drains: nothing new is placed on it",
+                        io);
+  if (options.format != Format::kTable && options.format != Format::kWide) return code;
+  for (const v1::JobOnNode& job : response.jobs()) {
+    io.talk << "job-" << job.job() << " (" << TerminalText(job.name()) << ") "
+            << TerminalText(job.what()) << "\n";
+  }
+  return code;
+}
+
+}  // namespace phalanx::client

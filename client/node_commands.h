@@ -1,0 +1,28 @@
+// client/node_commands.h: `phalanx cordon`, `uncordon` and `drain`: nodes are taken out of service,
+// and put into it again.
+//
+// Each returns the process's exit code (client/exit_code.h).
+#pragma once
+
+#include <string>
+
+#include "client/connection.h"
+#include "client/format.h"
+
+namespace phalanx::client {
+
+struct NodeMarkOptions {
+  std::string node;
+  std::string reason;
+  Format format = Format::kTable;
+  bool force = false;  // of a drain: jobs that cannot save their state are ended
+};
+
+// Nothing new is placed on the node.
+int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io);
+// Jobs may use it again.
+int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io);
+// As Cordon, and jobs leave it. Says of each job there what becomes of it.
+int Drain(Connection& connection, const NodeMarkOptions& options, Io& io);
+
+}  // namespace phalanx::client

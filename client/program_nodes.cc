@@ -1,0 +1,38 @@
+// Commands about nodes of a coordinator.
+#include "client/commands.h"
+#include "client/node_commands.h"
+#include "client/program.h"
+
+namespace phalanx::client {
+
+void Program::AddNodes() {
+  CLI::App* nodes = Add("nodes", "List nodes and who has their devices", [this](Io& io) {
+    Connection connection(Server());
+    return Nodes(connection, format(), io);
+  });
+  AddFormat(nodes);
+  const auto add = [this](const char* name, const char* description,
+                          int (*command)(Connection&, const NodeMarkOptions&, Io&)) {
+    CLI::App* app = Add(name, description, [this, command](Io& io) {
+      Connection connection(Server());
+      return command(
+          connection,
+          {.node = flags_.name, .reason = flags_.reason, .format = format(), .force = flags_.force},
+          io);
+    });
+    app->add_option("NODE", flags_.name, "its name, as phalanx nodes lists it")->required();
+    AddFormat(app);
+    return app;
+  };
+  CLI::App* cordon = add("cordon", "Place nothing new on a node", Cordon);
+  add("uncordon", "Let a node take jobs again", Uncordon);
+  CLI::App* drain = add("drain", "Place nothing new on a node, and let jobs leave it", Drain);
+  for (CLI::App* app : {cordon, drain}) {
+    app->add_option("--reason", flags_.reason, "why, for everybody who looks at the node")
+        ->required()
+        ->type_name("TEXT");
+  }
+  drain->add_flag("--force", flags_.force, "end jobs that cannot save their state");
+}
+
+}  // namespace phalanx::client

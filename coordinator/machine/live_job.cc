@@ -1,0 +1,100 @@
+#include "coordinator/machine/live_job.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::coordinator {
+
+bool OutputWaits(const LiveJob& job) {
+  return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
+}
+
+void NoteDecided(LiveJob& job, const std::optional<EpochStart>& decided) {
+  if (decided.has_value() && (!job.decided.has_value() || job.decided->step() < decided->step()))
+    job.decided = decided;
+}
+
+Assign AssignmentOf(const LiveJob& job) {
+  return {.job = job.state.id,
+          .epoch = job.state.epoch,
+          .request = job.state.request,
+          .layout = job.state.layout,
+          .plan_digest = job.state.plan_digest,
+          .checkpoint = job.state.checkpoint,
+          .goes_on = job.state.goes_on(),
+          .beside = job.recovery.has_value() && job.recovery->beside,
+          .from_copies = job.state.from_copies,
+          .standby = job.state.standby};
+}
+
+int64_t StepsSince(const LiveJob& job, int64_t step) {
+  int64_t decided = 0;
+  if (job.last_step.has_value()) decided = job.last_step->step;
+  if (job.state.decided.has_value()) decided = std::max(decided, job.state.decided->step());
+  return decided - step;
+}
+
+std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job) {
+  const auto& last = job.state.last_checkpoint;
+  if (last.has_value()) return CheckpointSource{.path = last->path, .step = last->step};
+  return job.state.checkpoint;
+}
+
+bool HasRanks(const LiveJob& job, const Team& team) {
+  return std::any_of(team.ranks.begin(), team.ranks.end(), [&job](int32_t rank) {
+    const bool lost = job.recovery.has_value() && job.recovery->lost.contains(rank);
+    return job.run->ranks[static_cast<size_t>(rank)].used && !lost;
+  });
+}
+
+plan::RankList LostOfLayout(const LiveJob& job) {
+  const plan::RankList& known = job.state.layout->lost;
+  plan::RankList gone;
+  for (const int32_t rank : job.recovery->lost) {
+    if (std::find(known.begin(), known.end(), Rank{rank}) == known.end())
+      gone.push_back(Rank{rank});
+  }
+  return gone;
+}
+
+void EndSilence(LiveJob& job, const NodeName& node) {
+  const Team* team = job.run.has_value() ? job.run->TeamOf(node) : nullptr;
+  if (team == nullptr || !job.recovery.has_value()) return;
+  std::erase_if(job.recovery->silent, [team](int32_t rank) { return team->Has(rank); });
+}
+
+void AwaitCopies(LiveJob& job) {
+  Recovery& recovery = *job.recovery;
+  recovery.stage = Recovery::Stage::kLeaving;
+  recovery.copies.clear();
+  recovery.awaited.clear();
+  job.run->ready_known = 0;
+  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
+    job.run->ranks[rank].ready = false;
+    if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
+  }
+}
+
+absl::Status MaySuspend(const LiveJob& job) {
+  if (job.state.phase != job::JobPhase::kRunning) return absl::OkStatus();
+  const std::string name = ToString(job.state.id);
+  if (!job.state.request->checkpoints) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     " has no checkpoint section, so what it has trained would be lost; "
+                     "phalanx cancel ",
+                     name, " ends it"));
+  }
+  if (job.recovery.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " recovers from a loss; suspend it when it trains again: phalanx why ", name));
+  }
+  const bool ends = job.state.ending.has_value() && !job.state.ending->wish.queues;
+  if (ends || job.run->Succeeded()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is ending: phalanx why ", name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,114 @@
+// Nodes that are taken out of service, and jobs that wait.
+#include <gmock/gmock.h>
+
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class NodesRpcTest : public RpcTest {
+ protected:
+  grpc::Status Drain(const std::string& node, const std::string& reason) {
+    v1::DrainNodeRequest request;
+    request.set_node(node);
+    request.set_reason(reason);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->DrainNode(&context, request, &drained_);
+  }
+  grpc::Status Cordon(const std::string& node) {
+    v1::CordonNodeRequest request;
+    request.set_node(node);
+    request.set_reason("new fan");
+    v1::CordonNodeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->CordonNode(&context, request, &response);
+  }
+  grpc::Status Uncordon(const std::string& node) {
+    v1::UncordonNodeRequest request;
+    request.set_node(node);
+    v1::UncordonNodeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->UncordonNode(&context, request, &response);
+  }
+  v1::ListNodesResponse Nodes() {
+    v1::ListNodesResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    EXPECT_TRUE(jobs->ListNodes(&context, {}, &response).ok());
+    return response;
+  }
+  v1::DrainNodeResponse drained_;
+};
+
+TEST_F(NodesRpcTest, Drain_NamesTheJobsThere) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  WaitFor("a", v1::JOB_PHASE_RUNNING);
+  ASSERT_TRUE(Drain("n", "new fan").ok());
+  ASSERT_EQ(drained_.jobs_size(), 1);
+  EXPECT_EQ(drained_.jobs(0).name(), "a");
+  EXPECT_TRUE(drained_.jobs(0).stays());
+  EXPECT_THAT(drained_.jobs(0).what(), HasSubstr("has no checkpoint section"));
+  EXPECT_TRUE(drained_.node().mark().drains());
+}
+
+TEST_F(NodesRpcTest, Mark_IsShownAndHoldsOverARestart) {
+  {
+    FakeWorker worker(channel);
+    worker.Join("n", 1);
+    ASSERT_TRUE(Cordon("n").ok());
+    ASSERT_TRUE(Cordon("n").ok());
+    EXPECT_EQ(Nodes().nodes(0).mark().reason(), "new fan");
+  }
+  EXPECT_EQ(disk->records().size(), 1u) << "one record for each node";
+  Restart();
+  ASSERT_EQ(Nodes().nodes_size(), 1);
+  EXPECT_EQ(Nodes().nodes(0).mark().reason(), "new fan");
+  FakeWorker worker(channel);
+  worker.Join("n", 1, /*incarnation=*/2);
+  MustSubmit(JobText("a"));
+  EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_QUEUED);
+  ASSERT_TRUE(Uncordon("n").ok());
+  EXPECT_TRUE(worker.Command().has_prepare_data());
+  EXPECT_FALSE(Nodes().nodes(0).has_mark());
+}
+
+TEST_F(NodesRpcTest, BadRequests_SayWhatIsWrong) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  EXPECT_EQ(Drain("nobody", "new fan").error_code(), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status unsaid = Drain("n", " ");
+  EXPECT_EQ(unsaid.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(unsaid.error_message(), HasSubstr("reason is empty"));
+  const grpc::Status epic = Drain("n", std::string(1025, 'x'));
+  EXPECT_EQ(epic.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(epic.error_message(), HasSubstr("1025 bytes; at most 1024"));
+  EXPECT_FALSE(Nodes().nodes(0).has_mark());
+}
+
+TEST_F(NodesRpcTest, JobsThatWait_AreToldTheirPlace) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  for (const char* name : {"a", "b", "c"}) MustSubmit(JobText(name));
+  EXPECT_EQ(Get("a").queue_number(), 0) << "it has its device";
+  EXPECT_EQ(Get("c").queue_number(), 2);
+  v1::ListJobsResponse listed;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->ListJobs(&context, {}, &listed).ok());
+  ASSERT_EQ(listed.jobs_size(), 3);
+  EXPECT_EQ(listed.jobs(0).queue_number(), 2);
+  EXPECT_EQ(listed.jobs(1).queue_number(), 1);
+  EXPECT_EQ(listed.jobs(2).queue_number(), 0);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
