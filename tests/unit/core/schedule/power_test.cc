@@ -158,7 +158,8 @@ job::JobSpec FiveBillion() {
 // at 1,528 MHz.
 TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   const job::JobSpec spec = FiveBillion();
-  WorkModel model(spec, *FindProfile("h200"), 4);
+  const DeviceProfile h200 = *FindProfile("h200");
+  WorkModel model(spec, h200, 4);
   double passes = 0;
   for (const int32_t module : {0, 1}) {
     passes += model
