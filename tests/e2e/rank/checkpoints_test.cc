@@ -251,6 +251,10 @@ TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
   EXPECT_THAT(said.parts, IsEmpty());
   ASSERT_THAT(said.events, SizeIs(3 * world.size()));  // of steps 3 and 6, and the last one
   for (const v1::JobEvent& event : said.events) {
+    if (event.type() == "CheckpointSkipped") {  // a slow machine is still at that of step 3
+      EXPECT_THAT(event.message(), HasSubstr("step 6: the checkpoint before"));
+      continue;
+    }
     EXPECT_EQ(event.type(), "CheckpointFailed");
     EXPECT_THAT(event.message(), HasSubstr(absl::StrCat(data.path, "/file: Not a directory")));
   }

@@ -206,7 +206,8 @@ TEST(RankEpochsTest, StandbyCommunicatorsUnderWay_HoldUpNobodyWhoLeaves) {
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
   ASSERT_EQ(kill(world.pid(1), SIGSTOP), 0);
   world.PrepareStandby("standby/1/a");
-  world.Await([](const RankWorld::Said& said) { return said.keys.contains("standby/1/a/0/here/0"); });
+  world.Await(
+      [](const RankWorld::Said& said) { return said.keys.contains("standby/1/a/0/here/0"); });
   ASSERT_EQ(kill(world.pid(1), SIGCONT), 0);
   const RankWorld::Said left = world.Stop();
   EXPECT_EQ(static_cast<int32_t>(left.quiet.size()), world.size());
