@@ -249,14 +249,21 @@ TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
   const RankWorld::Said said =
       world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
   EXPECT_THAT(said.parts, IsEmpty());
-  ASSERT_THAT(said.events, SizeIs(3 * world.size()));  // of steps 3 and 6, and the last one
+  int32_t failed = 0, skipped = 0;
   for (const v1::JobEvent& event : said.events) {
     if (event.type() == "CheckpointSkipped") {  // a slow machine is still at that of step 3
       EXPECT_THAT(event.message(), HasSubstr("step 6: the checkpoint before"));
+      ++skipped;
       continue;
     }
     EXPECT_EQ(event.type(), "CheckpointFailed");
     EXPECT_THAT(event.message(), HasSubstr(absl::StrCat(data.path, "/file: Not a directory")));
+    ++failed;
+  }
+  // Of steps 3 and 6, and the last one.
+  EXPECT_GE(failed, 2 * world.size());
+  if (skipped == 0) {
+    EXPECT_EQ(failed, 3 * world.size());
   }
   EXPECT_EQ(StepsFault(MetricsOf(data, "out"), kSteps), "");
 }
