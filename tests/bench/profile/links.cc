@@ -4,14 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/cuda_device.h"
@@ -34,21 +33,23 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 class Meeting final : public comm::Rendezvous {
  public:
   absl::Status Put(const std::string& key, const std::string& value) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     table_[key] = value;
-    changed_.notify_all();
+    changed_.SignalAll();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> Get(const std::string& key, comm::Deadline deadline) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [&] { return table_.count(key) > 0; }))
-      return absl::DeadlineExceededError(key + " is not there");
+    const MutexLock lock(&mutex_);
+    while (table_.count(key) == 0) {
+      if (changed_.WaitUntil(&mutex_, deadline) && table_.count(key) == 0)
+        return absl::DeadlineExceededError(key + " is not there");
+    }
     return table_[key];
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::map<std::string, std::string> table_;
 };
 
