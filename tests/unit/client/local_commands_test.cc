@@ -117,7 +117,7 @@ TEST(PlanTest, Search_ShowsLayoutsAndWritesAJobThatTrains) {
                   .items = 2},
                  json.io),
             kSuccess);
-  EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\":\"h200\""));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\": \"h200\""));
   EXPECT_EQ(
       Plan({.file = kExample, .format = Format::kName, .search = true, .devices = 4}, name.io),
       kSuccess);
