@@ -270,11 +270,14 @@ int Why(Connection& connection, const std::string& job, Format format, Io& io) {
   return kSuccess;
 }
 
-int Cancel(Connection& connection, const std::string& job, Format format, Io& io) {
-  v1::CancelJobRequest request;
+// A call that changes a job, answered with what it is then.
+template <typename Request, typename Response, typename Method>
+int ChangeJob(Connection& connection, Method method, const std::string& job, Format format,
+              Io& io) {
+  Request request;
   request.set_job(job);
-  v1::CancelJobResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
+  Response response;
+  const absl::Status status = connection.Call(method, request, &response);
   if (!status.ok()) return FailCall(status, io);
   if (format == Format::kTable || format == Format::kWide) {
     io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
@@ -282,6 +285,11 @@ int Cancel(Connection& connection, const std::string& job, Format format, Io& io
   }
   PrintJob(response.job(), format, absl::Now(), io.out);
   return kSuccess;
+}
+
+int Cancel(Connection& connection, const std::string& job, Format format, Io& io) {
+  return ChangeJob<v1::CancelJobRequest, v1::CancelJobResponse>(
+      connection, &v1::JobService::Stub::CancelJob, job, format, io);
 }
 
 int Suspend(Connection& connection, const std::string& job, Format format, Io& io) {
@@ -302,17 +310,8 @@ int Suspend(Connection& connection, const std::string& job, Format format, Io& i
 }
 
 int Resume(Connection& connection, const std::string& job, Format format, Io& io) {
-  v1::ResumeJobRequest request;
-  request.set_job(job);
-  v1::ResumeJobResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::ResumeJob, request, &response);
-  if (!status.ok()) return FailCall(status, io);
-  if (format == Format::kTable || format == Format::kWide) {
-    io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
-    return kSuccess;
-  }
-  PrintJob(response.job(), format, absl::Now(), io.out);
-  return kSuccess;
+  return ChangeJob<v1::ResumeJobRequest, v1::ResumeJobResponse>(
+      connection, &v1::JobService::Stub::ResumeJob, job, format, io);
 }
 
 int Delete(Connection& connection, const std::string& job, Format format, Io& io) {
