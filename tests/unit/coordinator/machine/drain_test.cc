@@ -21,16 +21,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Nobody falls silent while time passes, unless a test wants it.
-CoordinatorOptions Patient() {
-  CoordinatorOptions options;
-  options.heartbeat_timeout = absl::Hours(100);
-  return options;
-}
-
 class DrainTest : public testing::Test {
  protected:
-  explicit DrainTest(CoordinatorOptions options = Patient())
+  explicit DrainTest(CoordinatorOptions options = PatientOptions())
       : h_(std::move(options)), node_(h_.Open("a", 2)) {}
 
   static JobRequestPtr Asking(const std::string& name, bool checkpoints = true) {

@@ -62,6 +62,13 @@ inline JobRequestPtr AJob(const std::string& name, int32_t devices,
                  .devices = devices});
 }
 
+// Nobody falls silent while time passes.
+inline CoordinatorOptions PatientOptions() {
+  CoordinatorOptions options;
+  options.heartbeat_timeout = absl::Hours(100);
+  return options;
+}
+
 class Harness {
  public:
   static CoordinatorOptions Options() { return CoordinatorOptions(); }

@@ -22,13 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Nobody falls silent while time passes.
-CoordinatorOptions PatientOptions() {
-  CoordinatorOptions options;
-  options.heartbeat_timeout = absl::Hours(100);
-  return options;
-}
-
 class LeaveTest : public testing::Test {
  protected:
   LeaveTest() : h_(PatientOptions()), node_(h_.Open("n", 2)) {}

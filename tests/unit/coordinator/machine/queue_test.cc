@@ -18,13 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Nobody falls silent while time passes.
-CoordinatorOptions PatientOptions() {
-  CoordinatorOptions options;
-  options.heartbeat_timeout = absl::Hours(100);
-  return options;
-}
-
 JobRequestPtr Asking(const std::string& name, int32_t devices, int32_t priority,
                      absl::Duration limit = absl::InfiniteDuration()) {
   JobRequest request = *AJob(name, devices);
