@@ -5,28 +5,50 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/model/fp8_cuda.h"
 #include "worker/model/kernels.h"
+#include "worker/model/unwritten.h"
 
 namespace phalanx::model {
 namespace {
+
+#ifdef PHALANX_WITH_CUDA
+constexpr bool kWithCuda = true;
+#else
+constexpr bool kWithCuda = false;
+#endif
 
 // gradient += output_gradient^T input.
 void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& right) {
   // Both sides transposed, so that the product lies as what it is added to.
   if (gradient.stride(0) < gradient.stride(1)) return AddProduct(gradient.t(), right, left);
-  if (left.in_fp8())
-    return AddFp8Product(gradient, left.columns, left.scale, right.columns, right.scale);
-  const at::Tensor &output_gradient = left.rows, &input = right.rows;
-  if (gradient.scalar_type() == input.scalar_type()) {
-    gradient.addmm_(output_gradient.t(), input);
-  } else if (gradient.is_cuda()) {
-    // In the product itself: a sum of its own would read and write the gradient's size once more
-    // each, and hold the product.
-    at::Tensor sum = gradient;
-    at::addmm_out(sum, gradient, output_gradient.t(), input, gradient.scalar_type());
+  const bool write = TakeUnwritten(gradient, /*may_write=*/true);
+  if (left.in_fp8()) {
+    if constexpr (kWithCuda) {
+      fused::MultiplyFp8(left.columns, left.scale, right.columns, right.scale, Fp8Sums::kPrecise,
+                         /*add=*/!write, gradient);
+    }
+    return;
+  }
+  at::Tensor sum = gradient;
+  const at::ScalarType type = gradient.scalar_type();
+  const bool widens = type != right.rows.scalar_type();
+  if (widens && gradient.is_cuda()) {
+    // Added in the product itself: a sum of its own would read and write the gradient's size once
+    // more each, and hold the product.
+    if (write) {
+      at::mm_out(sum, left.rows.t(), right.rows, type);
+    } else {
+      at::addmm_out(sum, gradient, left.rows.t(), right.rows, type);
+    }
+    return;
+  }
+  const at::Tensor output_gradient = widens ? left.rows.to(type) : left.rows;
+  const at::Tensor input = widens ? right.rows.to(type) : right.rows;
+  if (write) {
+    at::mm_out(sum, output_gradient.t(), input);
   } else {
-    gradient.addmm_(output_gradient.to(gradient.scalar_type()).t(),
-                    input.to(gradient.scalar_type()));
+    sum.addmm_(output_gradient.t(), input);
   }
 }
 
@@ -73,6 +95,8 @@ void WeightWork::NextLayer() { items_.push_back({.kind = Kind::kNextLayer}); }
 void WeightWork::RunFirst(const Pace& pace) {
   const Item item = std::move(items_.front());  // memory goes back as soon as it can
   items_.pop_front();
+  if (item.kind != Kind::kMatrix && item.kind != Kind::kNextLayer)
+    TakeUnwritten(item.gradient, /*may_write=*/false);
   switch (item.kind) {
     case Kind::kMatrix:
       AddProduct(item.gradient, item.left, item.right);

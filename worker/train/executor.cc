@@ -6,11 +6,14 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/plan/activations.h"
+#include "worker/model/unwritten.h"
+#include "worker/train/begin_gradients.h"
 #include "worker/train/muted.h"
 
 namespace phalanx::train {
@@ -214,6 +217,7 @@ absl::Status Executor::RunStep(int64_t step, Batches& batches,
 absl::Status Executor::RunProgram(const StepContext& context,
                                   const std::function<absl::Status()>& previous_decided) {
   sums_.zero_();
+  const absl::Cleanup forget = [] { model::ForgetUnwritten(); };
   BeginPasses(context.step);
   weights_changed_ = true;  // behind its passes
   ahead_.Begin();
@@ -232,7 +236,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       // Until here they may be what a decision still needs.
       state_.set_reduced_step(0);
       state_.AwaitMirrors();
-      for (const auto& state : state_.parts()) state->ZeroGradients();
+      for (const auto& state : state_.parts()) BeginGradients(*state);
       before = timer_->Mark();
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
@@ -382,6 +386,7 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
     return absl::OkStatus();
   }
   if (schedule::IsTie(instruction.op)) {
+    model::ClearUnwritten();
     CopyExchange& ends = ties_.at(instruction.module);
     if (instruction.op == Op::kFold) return ends.Fold();
     for (Part& part : parts_) {
@@ -399,6 +404,8 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
     case Op::kBackwardWeight:
       return BackwardWeight(instruction);
     case Op::kReduce:
+      // Matrices that no microbatch gave anything.
+      if (part.state->gradients().defined()) model::ClearUnwritten(part.state->gradients());
       return part.reduction->Reduce();
     case Op::kOptimize:
       return state_.Optimize(plan_, *part.state, context.step);
@@ -411,6 +418,7 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
 }
 
 absl::Status Executor::RecordStep(const StepContext& context) {
+  model::ClearUnwritten();
   RETURN_IF_ERROR(AwaitParts());
   at::Tensor norm = sums_.narrow(0, 0, 1);
   for (const auto& state : state_.parts()) {

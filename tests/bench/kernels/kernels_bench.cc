@@ -301,6 +301,32 @@ void ColumnSums(Bench& bench, int64_t rows, int64_t features) {
               }});
 }
 
+// What weight_work.cc does with a product, beside a product and a sum of its own. Bytes are those
+// of what is added to.
+void WeightProducts(Bench& bench, int64_t rows, int64_t outputs, int64_t inputs) {
+  const std::string size = " [" + std::to_string(outputs) + " x " + std::to_string(inputs) +
+                           "] over " + std::to_string(rows) + " rows";
+  const double bytes = 4 * static_cast<double>(outputs * inputs);
+  const auto make = [=] {
+    return Tensors{Random({rows, outputs}), Random({rows, inputs}),
+                   Random({outputs, inputs}, at::kFloat)};
+  };
+  bench.Time({"weight gradient written" + size, bytes, 0, make, [](const Tensors& t) {
+                at::Tensor sum = t[2];
+                at::mm_out(sum, t[0].t(), t[1], at::kFloat);
+                return Tensors{};
+              }});
+  bench.Time({"weight gradient added in the product" + size, bytes, 0, make, [](const Tensors& t) {
+                at::Tensor sum = t[2];
+                at::addmm_out(sum, t[2], t[0].t(), t[1], at::kFloat);
+                return Tensors{};
+              }});
+  bench.Time({"weight gradient, product and sum" + size, bytes, 0, make, [](const Tensors& t) {
+                t[2].add_(at::mm(t[0].t(), t[1], at::kFloat));
+                return Tensors{};
+              }});
+}
+
 // As many runs as a bucket of some layers has.
 train::RunTable RunsOf(int64_t elements) {
   train::RunTable table;
@@ -374,6 +400,10 @@ void RunBench(const char* pattern) {
   Losses(bench, 7168, 128256);
   Rows(bench, 16384, 4096, 128256);
   Optimizers(bench, int64_t{1} << 28);
+  WeightProducts(bench, 16384, 4096, 4096);
+  WeightProducts(bench, 16384, 28672, 4096);
+  WeightProducts(bench, 16384, 2048, 2048);
+  WeightProducts(bench, 9216, 4096, 1024);
   std::printf("other shapes\n");
   for (const int64_t features : {2048, 2560, 3000, 4100, 5120, 8192})
     Norms(bench, 16384, features, {0, 0, 0});
