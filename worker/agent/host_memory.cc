@@ -214,7 +214,7 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch,
     buffers_.erase(known);
   }
   if (TakeOver(owner, bytes, /*useless=*/true)) return BuffersOf(job, epoch, rank, bytes);
-  if (!HasRoom(bytes)) FreeUseless(job, epoch);
+  if (!beside && !HasRoom(bytes)) FreeUseless(job, epoch);
   if (!beside && !HasRoom(bytes)) {
     if (TakeOver(owner, bytes, /*useless=*/false)) return BuffersOf(job, epoch, rank, bytes);
     FreeIf([&](const Owner& other) { return IsEarlier(other, owner); });

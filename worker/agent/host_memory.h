@@ -68,7 +68,7 @@ class HostMemory {
   // as large: their pages are there. Where there is no room, what the job had in earlier epochs is
   // given up: first what has no whole copy, then what the rank had, whose buffers of that size
   // become those of the epoch.
-  // `beside`: nothing whole is given up. Errors: InvalidArgument for no bytes; ResourceExhausted,
+  // `beside`: nothing is given up. Errors: InvalidArgument for no bytes; ResourceExhausted,
   // naming what is needed and there is.
   absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, Epoch epoch, int32_t rank, int64_t bytes,
                                                bool beside = false);

@@ -66,8 +66,8 @@ absl::Status EpochRun::AskHostMemory(int64_t bytes, bool beside) {
 }
 
 absl::StatusOr<std::vector<UniqueFd>> EpochRun::TakeGiven() {
-  RETURN_IF_ERROR(given_->status());
-  std::vector<UniqueFd> given = **std::exchange(given_, std::nullopt);
+  // A refusal is taken, too: another question may follow.
+  ASSIGN_OR_RETURN(std::vector<UniqueFd> given, *std::exchange(given_, std::nullopt));
   if (given.size() == 2) return given;
   return absl::InternalError(absl::StrCat("the daemon gave ", given.size(), " buffers, not 2"));
 }

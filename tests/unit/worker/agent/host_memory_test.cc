@@ -137,7 +137,8 @@ TEST(HostMemoryTest, NoRoom_GoesToWhatHasNoCopyFirst) {
   WriteCopy(whole[0], Epoch{1});
   ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{2}, 1, 2 * kBytes).ok());
   available = 7 * kBytes;  // two are promised for the first pair, four for the other
-  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes, /*beside=*/true).ok());
+  EXPECT_FALSE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes, /*beside=*/true).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes).ok());
   const auto before = memory.PairsBefore(JobId{7}, Epoch{3}, {0});
   ASSERT_EQ(before.size(), 1u);
   EXPECT_EQ(before[0].fds, whole);
