@@ -112,11 +112,10 @@ TEST_F(AttentionCudaTest, ShapeThatWasNotTried_IsFlashAttentions) {
   ASSERT_EQ(CudnnTried(ShapeOf(2, 128, heads, true)), true);
   for (const int64_t length : {128, 136}) {
     const at::Tensor qkv = at::randn({2, length, heads.columns()}, Bf16());
-    const at::Tensor all = qkv.view({2, length, -1, 64}).transpose(1, 2);
-    const at::Tensor flash = std::get<0>(at::_scaled_dot_product_flash_attention(
-        all.narrow(1, 0, 8), all.narrow(1, 8, 2), all.narrow(1, 10, 2), 0.0, true));
-    const at::Tensor output = Attention(qkv, heads, true, nullptr);
-    EXPECT_EQ(at::equal(output, flash.transpose(1, 2).reshape({2 * length, -1})), length == 136);
+    AttentionState state;
+    Attention(qkv, heads, true, &state);
+    // cuDNN's sums have a dim more.
+    EXPECT_EQ(state.log_sum.dim(), length == 128 ? 4 : 3);
     EXPECT_EQ(CudnnTried(ShapeOf(2, length, heads, true)).has_value(), length == 128);
   }
 }
