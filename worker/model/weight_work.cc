@@ -113,6 +113,7 @@ void WeightWork::RunFirst(const Pace& pace) {
       break;
     case Kind::kNextLayer:
       if (pace != nullptr) pace();
+      if (layer_done_ != nullptr) layer_done_();
       break;
   }
 }
