@@ -1,11 +1,11 @@
 """Runs a job, kills its ranks one after another with SIGKILL, and says how long each loss, and each return, held training up.
 
-    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby]
+    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned]
 
 OUTPUT is the job's folder; OUTPUT/kills.json gets the figures. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
 of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
-there for the loss of each rank. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
+there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
 new layout.
 """
 import argparse
@@ -118,6 +118,16 @@ def said(output, what):
         return sum(line.startswith(what) for line in file)
 
 
+def pinned(output, epoch, world):
+    """Whether every rank has pinned what it would take over, in this epoch or a later one."""
+    ready = 0
+    for path in glob.glob(os.path.join(output, "logs", "rank-*.log")):
+        with open(path, errors="replace") as file:
+            epochs = [int(line.split(" epoch=")[1].split()[0]) for line in file if "has pinned the copies" in line]
+        ready += bool(epochs) and epochs[-1] >= epoch
+    return ready == world
+
+
 def memory_used():
     """MiB in use on each GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -127,14 +137,16 @@ def memory_used():
         return []
 
 
-def kill_one(job, metrics, output, draw, world, standby):
+def kill_one(job, metrics, options, draw, world):
     """Figures of one kill and of the return behind it."""
-    step, sets = metrics.last["step"], said(output, "StandbyReady") if standby else 0
+    output, step = options.output, metrics.last["step"]
     wait(job, metrics, lambda: metrics.last["step"] >= step + 4, f"step {step + 4}")
     wait(job, metrics, lambda: len(ranks_below(job.pid)) == world, "every rank")
     wait(job, metrics, lambda: safe(output), "state at all its homes")
     epoch = metrics.last["epoch"]
-    if standby and draw.ready < epoch:
+    if options.pinned:
+        wait(job, metrics, lambda: pinned(output, epoch, world), "pinned copies")
+    if options.standby and draw.ready < epoch:
         wait(job, metrics, lambda: said(output, "StandbyReady") > draw.sets, "standby communicators")
         draw.sets, draw.ready = said(output, "StandbyReady"), epoch
     healthy = statistics.median(metrics.of_epoch(epoch)[1:])
@@ -189,6 +201,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--within", type=float)
     parser.add_argument("--standby", action="store_true")
+    parser.add_argument("--pinned", action="store_true")
     options = parser.parse_args()
     os.makedirs(options.output, exist_ok=True)
     with open(os.path.join(options.output, "run.log"), "w") as log:
@@ -199,7 +212,7 @@ def main():
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
-            figures.append(kill_one(job, metrics, options.output, draw, world, options.standby))
+            figures.append(kill_one(job, metrics, options, draw, world))
             print(json.dumps(figures[-1]), flush=True)
             with open(os.path.join(options.output, "kills.json"), "w") as file:
                 json.dump(figures, file, indent=1)

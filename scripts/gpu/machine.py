@@ -132,6 +132,8 @@ class Plan:
             text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{{options}}}", "steps": 100000})
             mirrored = standby == "auto" and "host" not in recovery  # state that no rank holds has no set
             limit = ("--within", 0.4, "--standby") if mirrored else ("--within", 1.0)
+            if "host" in recovery:
+                limit += ("--pinned",)
             self.add(label, f"kill -9 to the first decision of the new layout: at most {limit[1]} s plus a step of it, 19 of 20",
                      self.python("kill_ranks.py", self.path_of(label), self.output / label, kills, *limit), seconds, job=text,
                      part=part if standby == "auto" else none)

@@ -99,6 +99,7 @@ void PinningThread::DropOthers(Slot& slot, int64_t bytes) {
   for (auto& mapping : std::exchange(slot.spare, {}))
     (mapping->bytes() == bytes ? fit : dropped_).push_back(std::move(mapping));
   slot.spare = std::move(fit);
+  room_wanted_ = !dropped_.empty() || dropping_;
   changed_.SignalAll();
 }
 
@@ -174,9 +175,14 @@ void PinningThread::Drop(Mappings& mappings) {
   mappings.clear();
 }
 
+bool PinningThread::GoesFirst() const {
+  const auto wants = [](const Slot& slot) { return slot.wanted.has_value(); };
+  return room_wanted_ || std::none_of(slots_.begin(), slots_.end(), wants);
+}
+
 std::optional<PinningThread::Task> PinningThread::NextTask() {
   if (held_ && awaited_ == 0) return std::nullopt;
-  if (!dropped_.empty()) {  // first: what is wanted may need its place
+  if (!dropped_.empty() && GoesFirst()) {
     Task task;
     task.mappings.push_back(std::move(dropped_.back()));
     dropped_.pop_back();
@@ -217,10 +223,12 @@ void PinningThread::Work() {
       continue;
     }
     PinnedMapping& mapping = *task->mappings[0];
-    mapping.Unpin([&] { return Pause(*task, mapping.locked()); });
-    task.reset();
+    const bool gone = mapping.Unpin([&] { return Pause(*task, mapping.locked()); });
+    if (gone) task.reset();
     const MutexLock lock(&mu_);
+    if (!gone) dropped_.push_back(std::move(task->mappings[0]));
     dropping_ = false;
+    room_wanted_ = room_wanted_ && !dropped_.empty();
     changed_.SignalAll();
   }
 }
@@ -256,7 +264,8 @@ bool PinningThread::Pause(const Task& task, SteadyTime::duration locked) {
   const SteadyTime until = steady_clock::now() + std::min<SteadyTime::duration>(locked, kPauseMax);
   const MutexLock lock(&mu_);
   const auto wanted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !ends_ && (!task.slot.has_value() || slots_[*task.slot].number == task.number);
+    if (ends_) return false;
+    return task.slot.has_value() ? slots_[*task.slot].number == task.number : GoesFirst();
   };
   while (wanted() && awaited_ == 0) {
     if (held_) {

@@ -7,7 +7,8 @@
 //
 // Memory that is given back, or not wanted any more before it was ready, is kept as it is: who
 // wants the same again has it without pinning. It goes when other memory is wanted for that use;
-// second homes stay, since copies in them may still be needed, until they are dropped.
+// second homes stay, since copies in them may still be needed, until they are dropped. What goes,
+// goes behind what is to be made, but where somebody asks for its room.
 //
 // Thread-safe.
 #pragma once
@@ -104,6 +105,8 @@ class PinningThread {
   void Keep(Use use, Mappings mappings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Mappings& mappings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropOthers(Slot& slot, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether what goes does so before what is wanted is made.
+  bool GoesFirst() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Task> NextTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Work();
   absl::Status MakeAll(Task& task);
@@ -117,7 +120,8 @@ class PinningThread {
   CondVar changed_;
   std::array<Slot, kUses> slots_ ABSL_GUARDED_BY(mu_);
   Mappings dropped_ ABSL_GUARDED_BY(mu_);
-  bool dropping_ ABSL_GUARDED_BY(mu_) = false;  // one of those, which is no more among them
+  bool dropping_ ABSL_GUARDED_BY(mu_) = false;     // one of those, which is no more among them
+  bool room_wanted_ ABSL_GUARDED_BY(mu_) = false;  // by who asked for room, until they have gone
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int32_t awaited_ ABSL_GUARDED_BY(mu_) = 0;  // who waits in Await
   bool ends_ ABSL_GUARDED_BY(mu_) = false;

@@ -188,6 +188,11 @@ class EpochRun {
   train::BufferOptions Buffers() const;
   absl::Status WarmLibraries();
   absl::Status WarmUpDevice();
+  // Runs this rank's passes of a plan whose shapes the process has not run.
+  absl::Status WarmPlace(const plan::Plan& plan);
+  // The same of the plans behind the loss of each other rank: a recovery runs nothing for the first
+  // time. Best effort. Before the state of the epoch is there: two of them may not fit.
+  void WarmForLosses();
   absl::Status MakeTrainer();
   absl::Status Train();
   absl::Status Evaluate();

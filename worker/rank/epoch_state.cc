@@ -86,6 +86,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
   }
   GiveMemoryBack();
   kept_.training = nullptr;  // two of them may not fit
+  if (order_.device_kind() == "gpu") WarmForLosses();
   const Rank rank{order_.rank()};
   if (!manifest_.has_value()) {
     ASSIGN_OR_RETURN(kept_.training, train::TrainingState::Create(plan_, rank, buffers));

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/loss.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
@@ -18,6 +20,7 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kLastWorkTimeout = absl::Seconds(30);
+constexpr int32_t kLossesMax = 8;  // as there are sets of standby communicators
 
 #ifdef PHALANX_WITH_CUDA
 class AloneRendezvous final : public comm::Rendezvous {
@@ -59,12 +62,9 @@ absl::Status EpochRun::WarmLibraries() {
 #endif
 }
 
-absl::Status EpochRun::WarmUpDevice() {
-  RETURN_IF_ERROR(WarmLibraries());
-  LogPhase("has its libraries");
-  const train::BufferOptions buffers = Buffers();
+absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
   ASSIGN_OR_RETURN(const std::unique_ptr<train::TrainingState> state,
-                   train::TrainingState::CreateEmpty(plan_, Rank{order_.rank()}, buffers));
+                   train::TrainingState::CreateEmpty(plan, Rank{order_.rank()}, Buffers()));
   {
     const MutexLock lock(&mu_);
     RETURN_IF_ERROR(stopped_);
@@ -74,10 +74,34 @@ absl::Status EpochRun::WarmUpDevice() {
     const MutexLock lock(&mu_);
     training_ = nullptr;
   };
-  const absl::Status warmed = train::WarmUpAlone(plan_, Rank{order_.rank()}, *kept_.source, *state,
+  const absl::Status warmed = train::WarmUpAlone(plan, Rank{order_.rank()}, *kept_.source, *state,
                                                  LengthMultiple(), kept_.warm);
   RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
   return warmed;
+}
+
+void EpochRun::WarmForLosses() {
+  const Rank self{order_.rank()};
+  if (plan_.world > kLossesMax || plan_.PlacesOf(self).empty()) return;
+  for (Rank lost{0}; lost.value < plan_.world; ++lost.value) {
+    if (lost == self || plan_.PlacesOf(lost).empty()) continue;
+    const absl::Status warmed = model::CallTorch("warming up", [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const plan::Plan next, plan::PlanAfter(plan_, {.lost = {lost}}));
+      return next.PlacesOf(self).empty() ? absl::OkStatus() : WarmPlace(next);
+    });
+    // There is no layout behind it, or it does not fit beside what the process needs.
+    if (!warmed.ok())
+      Log(absl::StrCat("is not warm for the loss of rank ", lost.value, ": ", warmed.message()));
+  }
+  LogPhase("is warm for the loss of others");
+}
+
+absl::Status EpochRun::WarmUpDevice() {
+  RETURN_IF_ERROR(WarmLibraries());
+  LogPhase("has its libraries");
+  RETURN_IF_ERROR(WarmPlace(plan_));
+  WarmForLosses();
+  return absl::OkStatus();
 }
 
 void EpochRun::WarmUp() {

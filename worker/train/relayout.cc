@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/ruler.h"
+#include "worker/train/copy_list.h"
 #include "worker/train/parcels.h"
 
 namespace phalanx::train {
@@ -124,6 +125,7 @@ absl::StatusOr<at::Tensor> Relayout::PackState(const BucketTransfers& bucket, Ra
   const auto size = static_cast<int64_t>(c10::elementSize(type));
   at::Tensor bytes = ParcelOf(bucket, rank_, to);
   int64_t at = 0, missing = 0;
+  CopyList copies;
   for (const StateTransfer& transfer : bucket.transfers) {
     if (transfer.from != rank_ || transfer.to != to) continue;
     const plan::UnitRange& all = transfer.elements;
@@ -133,12 +135,13 @@ absl::StatusOr<at::Tensor> Relayout::PackState(const BucketTransfers& bucket, Ra
                      for (size_t i = 0; i < arrays.size(); ++i) {
                        const int64_t begin =
                            static_cast<int64_t>(i) * all.count + held.first - all.first;
-                       ValuesAt(bytes, at + begin * size, held.count, type).copy_(arrays[i]);
+                       copies.Add(bytes, at + begin * size, arrays[i]);
                      }
                      missing -= held.count;
                    });
     at += kStateArrays * all.count * size;
   }
+  copies.Run();
   if (missing == 0) return bytes;
   return absl::InternalError(absl::StrCat("rank ", rank_.value, " is to give ", missing,
                                           " elements of the state of ", NameOf(bucket.part),
@@ -190,13 +193,14 @@ absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
                                      at::zeros({need.block->elements}, options),
                                      at::zeros({need.block->elements}, options)};
   int64_t missing = 0;
+  CopyList copies;
   for (const RulerRun& run : need.runs) {
     missing += run.elements.count;
     loose_.ForHeld(id, run.family, run.elements,
                    [&](const plan::UnitRange& held, const LooseState::Arrays& from) {
                      const int64_t offset = run.state_offset + held.first - run.elements.first;
                      for (size_t i = 0; i < arrays.size(); ++i)
-                       arrays[i].narrow(0, offset, held.count).copy_(from[i]);
+                       copies.Add(arrays[i], offset, from[i]);
                      missing -= held.count;
                    });
   }
@@ -212,15 +216,14 @@ absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
         const int64_t offset = run.state_offset + first - run.elements.first;
         for (size_t i = 0; i < arrays.size(); ++i) {
           const int64_t begin = static_cast<int64_t>(i) * all.count + first - all.first;
-          arrays[i]
-              .narrow(0, offset, count)
-              .copy_(ValuesAt(parcel.bytes, at + begin * size, count, type));
+          copies.Add(arrays[i], offset, ValuesAt(parcel.bytes, at + begin * size, count, type));
         }
         missing -= count;
       }
       at += kStateArrays * all.count * size;
     }
   }
+  copies.Run();
   made->block.master = arrays[0];
   made->block.first_moment = arrays[1];
   made->block.second_moment = arrays[2];

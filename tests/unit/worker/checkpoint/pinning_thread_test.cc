@@ -251,6 +251,26 @@ TEST(PinningThreadTest, Room_IsThereOnceMemoryOfAnotherSizeHasGone) {
   EXPECT_TRUE(thread.MakeRoom(Use::kSecondHome, 2 * files.bytes));
 }
 
+TEST(PinningThreadTest, WhatGoes_WaitsForWhatIsToBeMade) {
+  Gate gate;
+  gate.Let(2);
+  PinningThread thread(gate.Functions());
+  const Files files(1), others(1);
+  thread.Make(Use::kOthers, files.Wanted());
+  auto made = thread.Await(Use::kOthers);
+  ASSERT_TRUE(made.ok());
+  thread.GiveBack(Use::kOthers, *std::move(made));
+  thread.Hold();
+  thread.GiveBack(Use::kOthers, {});
+  thread.Make(Use::kSecondHome, others.Wanted());
+  thread.Release();
+  gate.AwaitBegun(3);
+  EXPECT_EQ(gate.unpinned(), 0);
+  gate.Open();
+  EXPECT_TRUE(thread.Await(Use::kSecondHome).ok());
+  gate.AwaitUnpinned(2);
+}
+
 TEST(PinningThreadTest, End_LetsEverythingGo) {
   Gate gate;
   {
