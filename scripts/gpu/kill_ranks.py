@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -120,12 +121,13 @@ def said(output, what):
 
 def pinned(output, epoch, world):
     """Whether every rank has pinned what it would take over, in this epoch or a later one."""
-    ready = 0
-    for path in glob.glob(os.path.join(output, "logs", "rank-*.log")):
-        with open(path, errors="replace") as file:
-            epochs = [int(line.split(" epoch=")[1].split()[0]) for line in file if "has pinned the copies" in line]
-        ready += bool(epochs) and epochs[-1] >= epoch
-    return ready == world
+    with open(os.path.join(output, "run.log"), errors="replace") as file:
+        servers = re.findall(r"--server (\S+)", file.read())
+    if not servers:
+        return False
+    logs = subprocess.run(["phalanx", "logs", "--server", servers[0], "job-1"], capture_output=True, text=True, timeout=20, errors="replace").stdout
+    last = {rank: int(of) for of, rank in re.findall(r" epoch=(\d+) rank=(\d+) has pinned the copies", logs)}
+    return len(last) == world and min(last.values()) >= epoch
 
 
 def memory_used():
@@ -205,7 +207,7 @@ def main():
     options = parser.parse_args()
     os.makedirs(options.output, exist_ok=True)
     with open(os.path.join(options.output, "run.log"), "w") as log:
-        job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output], stdout=log, stderr=log)
+        job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
     metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
     figures, draw = [], Draw(options.seed)
     try:
