@@ -28,6 +28,8 @@ namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
+// Steps behind which mirrors get their state: each of them is held up by a part of it.
+constexpr size_t kFillTimes = 4;
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
@@ -251,11 +253,21 @@ absl::Status EpochRun::MakeTrainer() {
     OnTrace(timeline);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
+  if (fill_ != nullptr) {
+    callbacks.on_boundary = [this, buckets = fill_->share(kFillTimes)]() -> absl::StatusOr<bool> {
+      RETURN_IF_ERROR(fill_->Run(buckets));
+      if (!fill_->done()) return true;
+      LogPhase("has what it mirrors");
+      fill_ = nullptr;
+      if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+      return false;
+    };
+  }
   callbacks.on_settled = [this] {
     report_status_.Update(TendMemory());
     if (kept_.host_copy != nullptr) {
       report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
-      if (!safe_told_ && kept_.host_copy->copied() > 0) TellSafe();
+      if (!safe_told_ && fill_ == nullptr && kept_.host_copy->copied() > 0) TellSafe();
     }
     TellCopiesWhole();
     report_status_.Update(TendOthers());
@@ -294,7 +306,8 @@ absl::Status EpochRun::Train() {
   ready.mutable_ready()->set_state(state_after_);
   ready.mutable_ready()->set_ready(ready_after);
   RETURN_IF_ERROR(Report(std::move(ready)));
-  if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+  if (fill_ == nullptr && checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0)
+    TellSafe();
   const absl::Status ran = trainer_->Run();
   standby_.Close(epoch());  // before the device is waited for
   if (ran.ok()) LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));

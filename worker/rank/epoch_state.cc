@@ -114,8 +114,9 @@ absl::Status EpochRun::ChangeLayout() {
     // What it applies now is to be in place before it is looked at.
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kApplyTimeout));
     LogPhase(absl::StrCat("has applied what is decided", SegmentsText()));
+    const bool whole = !training.Lacks();
     RETURN_IF_ERROR(training.Leave(*kept_.plan));
-    if (plan::SameRulers(*kept_.plan, plan_)) own.whole = kept_.plan.get();
+    if (whole && plan::SameRulers(*kept_.plan, plan_)) own.whole = kept_.plan.get();
   }
   training.NameAs(plan_);
   own.holdings = training.HoldingsNow();
@@ -143,6 +144,11 @@ absl::Status EpochRun::ChangeLayout() {
   RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
   LogPhase("knows what moves");
   RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
+  if (!transfers->mirrors.empty()) {
+    fill_ = std::make_unique<train::MirrorFill>(plan_, Rank{order_.rank()}, training,
+                                                transfers->mirrors, group,
+                                                [&training] { return training.stop_requested(); });
+  }
   LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();

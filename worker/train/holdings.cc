@@ -81,6 +81,29 @@ std::vector<RulerRun> RulerRunsOf(const plan::BucketRulers& rulers, const StateB
   return runs;
 }
 
+std::vector<RulerRun> Without(const std::vector<RulerRun>& runs,
+                              const std::vector<plan::UnitRange>& lacking) {
+  if (lacking.empty()) return runs;
+  std::vector<RulerRun> left;
+  for (const RulerRun& run : runs) {
+    const int64_t end = run.state_offset + run.elements.count;
+    int64_t at = run.state_offset;
+    const auto keep = [&](int64_t until) {
+      if (until <= at) return;
+      left.push_back({.family = run.family,
+                      .elements = {run.elements.first + at - run.state_offset, until - at},
+                      .state_offset = at});
+    };
+    for (const plan::UnitRange& range : lacking) {
+      if (range.end() <= at || range.first >= end) continue;
+      keep(range.first);
+      at = range.end();
+    }
+    keep(end);
+  }
+  return left;
+}
+
 void SortAndJoin(std::vector<RulerRun>* all) {
   std::vector<RulerRun>& runs = *all;
   std::sort(runs.begin(), runs.end(), [](const RulerRun& a, const RulerRun& b) {

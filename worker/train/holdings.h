@@ -33,6 +33,10 @@ struct RulerRun {
 // block's bucket, as its rank has them.
 std::vector<RulerRun> RulerRunsOf(const plan::BucketRulers& rulers, const StateBlock& block);
 
+// Those without the elements that stand in `lacking`, ranges of the block's tensors: ascending.
+std::vector<RulerRun> Without(const std::vector<RulerRun>& runs,
+                              const std::vector<plan::UnitRange>& lacking);
+
 // One ruler of one bucket of a pipeline part.
 struct RulerName {
   plan::PartId part;

@@ -33,7 +33,9 @@ void LooseState::Add(const plan::Plan& plan, PartState& part) {
   const std::vector<plan::BucketRulers> rulers =
       plan::RulersOf(plan, part.place(), part.parameters());
   for (StateBlock& block : part.blocks()) {
-    std::vector<RulerRun> runs = RulerRunsOf(rulers[static_cast<size_t>(block.bucket)], block);
+    std::vector<RulerRun> runs =
+        Without(RulerRunsOf(rulers[static_cast<size_t>(block.bucket)], block), block.lacking);
+    block.lacking.clear();
     if (runs.empty()) continue;
     blocks_[{id, block.bucket}].push_back({std::move(runs), std::move(block)});
   }
@@ -128,14 +130,19 @@ std::vector<plan::PartId> LooseState::Parts() const {
 
 LooseState::Arrays LooseState::ArraysAt(const plan::PartId& part, const StateBlock& block,
                                         int64_t offset, int64_t count) const {
-  Arrays arrays = {at::Tensor(), block.first_moment.narrow(0, offset, count),
-                   block.second_moment.narrow(0, offset, count)};
+  // A block without a master is of the layout that was left last.
+  return ArraysOf(block, block.master.defined() ? at::Tensor() : flats_.at(part).back().weights,
+                  offset, count);
+}
+
+LooseState::Arrays ArraysOf(const StateBlock& block, const at::Tensor& weights, int64_t offset,
+                            int64_t count) {
+  LooseState::Arrays arrays = {at::Tensor(), block.first_moment.narrow(0, offset, count),
+                               block.second_moment.narrow(0, offset, count)};
   if (block.master.defined()) {
     arrays[0] = block.master.narrow(0, offset, count);
     return arrays;
   }
-  // Such a block is of the layout that was left last.
-  const at::Tensor& weights = flats_.at(part).back().weights;
   PHALANX_CHECK(weights.defined(), "weights that are masters are kept until others are");
   std::vector<at::Tensor> pieces;
   for (const StateRun& run : block.runs) {

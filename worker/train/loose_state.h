@@ -75,8 +75,7 @@ class LooseState {
                Visit visit);
 
  private:
-  // What stands at `offset` of a block's tensors; a master that is spread over the flat buffer is a
-  // copy, else all are views.
+  // ArraysOf a block of the part.
   Arrays ArraysAt(const plan::PartId& part, const StateBlock& block, int64_t offset,
                   int64_t count) const;
   void RenameModule(const plan::Plan& to, int32_t module);
@@ -85,6 +84,11 @@ class LooseState {
   std::map<BucketId, std::vector<LooseBlock>> blocks_;
   std::map<plan::PartId, std::vector<LooseFlat>> flats_;
 };
+
+// What stands at `offset` of a block's tensors; `weights`: of its part, for a block whose master they
+// are. A master that is spread over them is a copy, else all are views.
+LooseState::Arrays ArraysOf(const StateBlock& block, const at::Tensor& weights, int64_t offset,
+                            int64_t count);
 
 // The run of a block that has an element, or nullptr.
 const RulerRun* RunAt(const std::vector<RulerRun>& runs, const plan::UnitFamily& family,

@@ -161,7 +161,7 @@ at::Tensor PartReduction::MirrorsAstray() {
   at::Tensor& weights = state_.weights();
   at::Tensor astray = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(weights.device()));
   for (const StateBlock& block : state_.blocks()) {
-    if (!block.mirrors) continue;
+    if (!block.mirrors || !block.lacking.empty()) continue;
     for (const StateRun& run : block.runs) {
       const at::Tensor master = block.master.narrow(0, run.state_offset, run.count);
       const at::Tensor weight = weights.narrow(0, run.gradient_offset, run.count);

@@ -102,7 +102,11 @@ bool Relayout::Stays(PartState& outline) {
 
 LooseBlock* Relayout::FindSame(const BucketId& id, const Need& need) {
   for (LooseBlock& loose : loose_.BlocksOf(id)) {
-    if (loose.runs == need.runs && loose.block.elements == need.block->elements) return &loose;
+    if (loose.block.elements != need.block->elements) continue;
+    if (loose.runs == need.runs) return &loose;
+    // Made for it, and not one of the layout before that lacked the same.
+    const bool lacks = !loose.block.lacking.empty() && loose.block.primary == need.block->primary;
+    if (lacks && need.made.has_value() && loose.runs == *need.made) return &loose;
   }
   return nullptr;
 }
@@ -173,7 +177,7 @@ absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
   const auto needs = needs_.find(id);
   if (needs == needs_.end()) return absl::OkStatus();
   std::vector<LooseBlock> all;
-  for (const Need& need : needs->second) {
+  for (Need& need : needs->second) {
     if (FindSame(id, need) != nullptr) continue;
     RETURN_IF_ERROR(MakeBlock(id, need, bucket, received, &all.emplace_back()));
   }
@@ -181,7 +185,7 @@ absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
   return absl::OkStatus();
 }
 
-absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
+absl::Status Relayout::MakeBlock(const BucketId& id, Need& need,
                                  const BucketTransfers& bucket, const std::vector<Parcel>& received,
                                  LooseBlock* made) {
   const at::ScalarType type = GradientType(options_.compute);
@@ -193,6 +197,7 @@ absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
                                      at::zeros({need.block->elements}, options),
                                      at::zeros({need.block->elements}, options)};
   int64_t missing = 0;
+  std::vector<plan::UnitRange> there;  // of the block's tensors
   CopyList copies;
   for (const RulerRun& run : need.runs) {
     missing += run.elements.count;
@@ -201,6 +206,7 @@ absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
                      const int64_t offset = run.state_offset + held.first - run.elements.first;
                      for (size_t i = 0; i < arrays.size(); ++i)
                        copies.Add(arrays[i], offset, from[i]);
+                     there.push_back({offset, held.count});
                      missing -= held.count;
                    });
   }
@@ -227,6 +233,15 @@ absl::Status Relayout::MakeBlock(const BucketId& id, const Need& need,
   made->block.master = arrays[0];
   made->block.first_moment = arrays[1];
   made->block.second_moment = arrays[2];
+  if (missing > 0 && need.block->mirrors) {
+    SortAndJoin(&there);
+    for (const RulerRun& lacks : Without(need.runs, there))
+      made->block.lacking.push_back({lacks.state_offset, lacks.elements.count});
+    SortAndJoin(&made->block.lacking);
+    made->runs = Without(need.runs, made->block.lacking);
+    need.made = made->runs;
+    return absl::OkStatus();
+  }
   if (missing == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("rank ", rank_.value, " is given ",
                                           missing > 0 ? "too little" : "more than it lacks",
@@ -299,6 +314,7 @@ absl::Status Relayout::Assemble() {
       need.block->master = std::move(same->block.master);
       need.block->first_moment = std::move(same->block.first_moment);
       need.block->second_moment = std::move(same->block.second_moment);
+      need.block->lacking = std::move(same->block.lacking);
     }
   }
   for (const auto& part : parts_) {

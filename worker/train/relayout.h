@@ -4,7 +4,8 @@
 // of what it has and what has come, and lets go of what they replace once those who were given some
 // of it have it. A block that the new layout has too stays as it is. So beside the state itself
 // there is memory for one bucket's new blocks and messages, at most; of what does not train, for
-// one part's weights.
+// one part's weights. Mirrors get what their rank has itself; what they lack comes later
+// (mirror_fill.h).
 //
 // Whatever ends it early, everything that the rank had is still there, in blocks of the old layout
 // or of the new one: LooseState says which. Another relayout, also into another layout, goes on
@@ -17,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -52,6 +54,7 @@ class Relayout {
   struct Need {
     StateBlock* block = nullptr;  // of an outline
     std::vector<RulerRun> runs;
+    std::optional<std::vector<RulerRun>> made;  // of a mirror that lacks the others
   };
 
   void OutlineParts();
@@ -69,7 +72,7 @@ class Relayout {
   absl::StatusOr<at::Tensor> PackState(const BucketTransfers& bucket, Rank to);
   // Adds the blocks that are not there yet, of what the rank has and what has come.
   absl::Status MakeBlocks(const BucketTransfers& bucket, const std::vector<Parcel>& received);
-  absl::Status MakeBlock(const BucketId& id, const Need& need, const BucketTransfers& bucket,
+  absl::Status MakeBlock(const BucketId& id, Need& need, const BucketTransfers& bucket,
                          const std::vector<Parcel>& received, LooseBlock* made);
   LooseBlock* FindSame(const BucketId& id, const Need& need);
   // Of what no block of the new layout is.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/ids.h"
+#include "core/plan/units.h"
 
 namespace phalanx::train {
 
@@ -36,6 +37,9 @@ struct StateBlock {
   // its weights come from the primary.
   at::Tensor master;
   at::Tensor first_moment, second_moment;  // [elements]
+  // Of a mirror: elements of these tensors whose state has not come yet (mirror_fill.h); ascending,
+  // without neighbours.
+  std::vector<plan::UnitRange> lacking;
 };
 
 }  // namespace phalanx::train

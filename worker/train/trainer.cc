@@ -141,7 +141,16 @@ void Trainer::Tell(const Decision& decision) {
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
 }
 
+absl::Status Trainer::AtBoundary() {
+  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
+  ASSIGN_OR_RETURN(const bool more, callbacks_.on_boundary());
+  if (!more) callbacks_.on_boundary = nullptr;
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Enqueue(int64_t step) {
+  if (callbacks_.on_boundary != nullptr && step > FirstStep()) RETURN_IF_ERROR(AtBoundary());
   microbatches_ = next_step_ == step ? std::move(next_) : batches_->OfStep(step);
   next_step_ = step + 1;
   next_ = step < plan_.spec.steps ? batches_->OfStep(next_step_) : std::vector<Microbatch>();

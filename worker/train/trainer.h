@@ -52,6 +52,10 @@ struct TrainerCallbacks {
   // or becomes it by what is enqueued, and nothing that changes it further is enqueued yet
   // (TrainingState::HoldState).
   std::function<void()> on_settled;
+  // Every rank, before the second step of this epoch and those behind it as long as it returns
+  // true: everything up to the step before is decided and done on this device, and nothing of the
+  // next is enqueued.
+  std::function<absl::StatusOr<bool>()> on_boundary;
   OnCorruptSample on_corrupt_sample;  // once a sample that this rank found
   // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, in
   // seconds from the first one's beginning (trace.h says how).
@@ -116,6 +120,7 @@ class Trainer {
         callbacks_(std::move(callbacks)),
         last_step_(options.last_step > 0 ? options.last_step : plan.spec.steps) {}
   absl::Status WarmUp();
+  absl::Status AtBoundary();
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();

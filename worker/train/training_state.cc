@@ -125,6 +125,15 @@ void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
 
 void TrainingState::AwaitMirrors() { mirrored_.Await(); }
 
+bool TrainingState::Lacks() const {
+  for (const auto& part : parts_) {
+    for (const StateBlock& block : part->blocks()) {
+      if (!block.lacking.empty()) return true;
+    }
+  }
+  return false;
+}
+
 void TrainingState::Update(const plan::Plan& plan, PartState& part, StateBlock& block,
                            int64_t step) {
   const job::Optimizer& optimizer = plan.spec.optimizer;

@@ -191,6 +191,8 @@ class TrainingState {
   absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step);
   // The caller's stream waits for mirrors that are being optimized.
   void AwaitMirrors();
+  // Whether some mirror has not been given all of its state yet (StateBlock::lacking).
+  bool Lacks() const;
 
   // With nothing enqueued.
   Standing StandingNow() const;

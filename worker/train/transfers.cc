@@ -73,15 +73,16 @@ class Planner {
         const auto found = held.state.find({part, ruler.bucket, ruler.family});
         if (found != held.state.end()) holders.emplace_back(rank, &found->second);
       }
-      const auto is_last = [&] {
-        return !result_.buckets.empty() && result_.buckets.back().part == part &&
-               result_.buckets.back().bucket == ruler.bucket;
-      };
       for (const plan::HomedRun& run : ruler.runs) {
-        for (const Rank to : table.homes[static_cast<size_t>(run.homes)]) {
+        const plan::RankList& homes = table.homes[static_cast<size_t>(run.homes)];
+        for (const Rank to : homes) {
+          const bool mirrors = to != homes.front();
           const auto give = [&](const plan::UnitRange& elements, Rank from) {
-            if (!is_last()) result_.buckets.push_back({.part = part, .bucket = ruler.bucket});
-            Append({.family = ruler.family, .elements = elements, .from = from, .to = to});
+            Append(mirrors ? result_.mirrors : result_.buckets, part, ruler.bucket,
+                   {.family = ruler.family,
+                    .elements = elements,
+                    .from = mirrors ? homes.front() : from,
+                    .to = to});
           };
           if (!Fill(run.elements, to, holders, give)) return Missing(part, "optimizer state");
         }
@@ -131,8 +132,11 @@ class Planner {
  private:
   using Rows = std::map<std::string, std::vector<plan::UnitRange>>;
 
-  void Append(const StateTransfer& transfer) {
-    std::vector<StateTransfer>& all = result_.buckets.back().transfers;
+  void Append(std::vector<BucketTransfers>& buckets, const plan::PartId& part, int32_t bucket,
+              const StateTransfer& transfer) {
+    if (buckets.empty() || buckets.back().part != part || buckets.back().bucket != bucket)
+      buckets.push_back({.part = part, .bucket = bucket});
+    std::vector<StateTransfer>& all = buckets.back().transfers;
     result_.state_elements += transfer.elements.count;
     // To each home in turn, so neighbours are not next to each other.
     for (auto last = all.rbegin(); last != all.rend() && last - all.rbegin() < kLookBack; ++last) {

@@ -47,7 +47,9 @@ struct PartWeightTransfers {
 
 struct Transfers {
   std::vector<PartWeightTransfers> weights;  // by part; first
-  std::vector<BucketTransfers> buckets;      // by part and bucket
+  std::vector<BucketTransfers> buckets;      // by part and bucket: what primary homes lack
+  // What mirrors lack, from those primary homes once they have theirs (mirror_fill.h).
+  std::vector<BucketTransfers> mirrors;
   int64_t state_elements = 0;                // of all, each with its three numbers
 };
 

@@ -22,6 +22,7 @@ struct EpochsInProcess::RankOf {
   std::unique_ptr<train::SampleSource> source;
   std::vector<train::StepSummary> told;
   train::WarmPasses warm;
+  std::vector<train::BucketTransfers> lacking;  // of mirrors, since the last change of layout
 };
 
 // Counts operations, and ends the epoch at one of them.
@@ -187,6 +188,13 @@ bool EpochsInProcess::RunEpoch(const std::optional<Ending>& ending, std::optiona
     options.warm = &rank.warm;
     train::TrainerCallbacks callbacks;
     callbacks.on_step = [&rank](const train::StepSummary& step) { rank.told.push_back(step); };
+    std::optional<train::MirrorFill> fill = FillOf(number, communicators);
+    if (fill.has_value()) {
+      callbacks.on_boundary = [&fill]() -> absl::StatusOr<bool> {
+        RETURN_IF_ERROR(fill->Run(fill->share(1)));
+        return !fill->done();
+      };
+    }
     auto trainer = train::Trainer::Create(plan_, Rank{number}, communicators, *rank.source,
                                           *rank.state, options, std::move(callbacks));
     EXPECT_TRUE(trainer.ok()) << trainer.status();
@@ -288,6 +296,22 @@ bool EpochsInProcess::Enter(plan::Plan after, std::optional<int64_t> stop_at) {
   return MoveAll(live, *transfers, stop_at);
 }
 
+std::optional<train::MirrorFill> EpochsInProcess::FillOf(int32_t number,
+                                                         comm::Communicators& communicators) {
+  RankOf& rank = *ranks_[static_cast<size_t>(number)];
+  if (rank.lacking.empty()) return std::nullopt;
+  train::BulkGroup group;
+  for (Rank member{0}; member.value < plan_.world; ++member.value) {
+    if (!plan_.PlacesOf(member).empty()) group.ranks.push_back(member);
+  }
+  const int32_t control = plan::FindCommunicator(
+      plan::Communicators(plan_), plan::CommunicatorSpec::Use::kControl, group.ranks);
+  group.communicator = communicators[static_cast<size_t>(control)].get();
+  return std::optional<train::MirrorFill>(std::in_place, plan_, Rank{number}, *rank.state,
+                                          rank.lacking, group,
+                                          [&rank] { return rank.state->stop_requested(); });
+}
+
 bool EpochsInProcess::MoveAll(const plan::RankList& live, const train::Transfers& transfers,
                               std::optional<int64_t> stop_at) {
   std::optional<Ending> ending;
@@ -303,6 +327,7 @@ bool EpochsInProcess::MoveAll(const plan::RankList& live, const train::Transfers
     state.TakeBackRequests();
     const absl::Status status =
         state.Enter(plan_, transfers, {.communicator = communicators[0].get(), .ranks = live});
+    ranks_[static_cast<size_t>(rank.value)]->lacking = transfers.mirrors;
     if (status.ok()) {
       ++done;
       return;

@@ -13,6 +13,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "tests/oracle/training/harness.h"
+#include "worker/train/mirror_fill.h"
 #include "worker/train/trainer.h"
 #include "worker/train/transfers.h"
 
@@ -77,6 +78,8 @@ class EpochsInProcess {
   bool RunEpoch(const std::optional<Ending>& ending, std::optional<int64_t> steps);
   absl::Status Train(int32_t number, train::Trainer& trainer, std::optional<int64_t> steps);
   bool Enter(plan::Plan after, std::optional<int64_t> stop_at);
+  // Of what mirrors lack behind the last change of layout; absent: of nothing.
+  std::optional<train::MirrorFill> FillOf(int32_t number, comm::Communicators& communicators);
   bool MoveAll(const plan::RankList& live, const train::Transfers& transfers,
                std::optional<int64_t> stop_at);
   // Every rank that lives goes on from the start and leaves its layout.

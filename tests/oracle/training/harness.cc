@@ -187,6 +187,7 @@ HeldPart HeldBy(train::PartState& state) {
   part.place = state.place();
   part.chunk = state.chunk();
   for (const train::StateBlock& block : state.blocks()) {
+    if (!block.lacking.empty()) continue;  // no home yet
     HeldState held;
     for (at::Tensor* tensor :
          {&held.gradients, &held.master, &held.first_moment, &held.second_moment}) {

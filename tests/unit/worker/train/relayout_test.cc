@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
 #include "worker/comm/communicator.h"
+#include "worker/train/mirror_fill.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::train {
@@ -206,6 +207,8 @@ class Ranks {
   }
 
   TrainingState& of(int32_t rank) { return *states_.at(Rank{rank}); }
+  // Whether mirrors are given what they lack in Enter, too.
+  void set_fills(bool fills) { fills_ = fills; }
 
   // The ranks that `after` has lost die first. What each rank's Enter has said.
   using Wrap =
@@ -230,7 +233,12 @@ class Ranks {
           if (wrap != nullptr) bulk = wrap(rank, std::move(bulk));
           const BulkGroup group{.communicator = bulk.get(), .ranks = live};
           absl::Status& result = results.at(rank);
-          result = states_.at(rank)->Enter(after, *transfers, group);
+          TrainingState& state = *states_.at(rank);
+          result = state.Enter(after, *transfers, group);
+          if (result.ok() && fills_) {
+            MirrorFill fill(after, rank, state, transfers->mirrors, group, [] { return false; });
+            while (result.ok() && !fill.done()) result = fill.Run(1);
+          }
           if (!result.ok()) bulk->Abort(result);
         });
       }
@@ -315,6 +323,7 @@ class Ranks {
   std::map<Rank, std::unique_ptr<TrainingState>> states_;
   std::map<Rank, Holdings> holdings_;
   int64_t moved_ = 0;
+  bool fills_ = true;
 };
 
 void ExpectOk(const std::map<Rank, absl::Status>& results) {
@@ -477,6 +486,25 @@ TEST(RelayoutOfRanksTest, BlocksThatBothLayoutsHave_StayWhereTheyAre) {
     PartState& now = *ranks.of(stays.value).parts().at(0);
     EXPECT_EQ(now.blocks().at(0).first_moment.const_data_ptr(), moment);
     EXPECT_EQ(now.weights().const_data_ptr(), weights);
+  }
+}
+
+TEST(RelayoutOfRanksTest, MirrorsThatLackTheirState_HoldNoneUntilTheyAreGivenIt) {
+  const plan::Plan healthy = HealthyOf(Language({.dp = 3}));
+  const plan::Plan after = Without(healthy, {Rank{2}});
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    Ranks ranks(healthy, compute);
+    ranks.set_fills(false);
+    ExpectOk(ranks.Enter(after));
+    EXPECT_TRUE(ranks.of(0).Lacks());
+    EXPECT_TRUE(ranks.of(1).Lacks());
+    // The epoch ends before they are given any.
+    ranks.set_fills(true);
+    ExpectOk(ranks.Enter(after));
+    EXPECT_FALSE(ranks.of(0).Lacks());
+    ranks.ExpectWhole();
+    ExpectOk(ranks.Enter(Without(after, {Rank{1}})));
+    ranks.ExpectWhole();
   }
 }
 

@@ -1,0 +1,64 @@
+// worker/train/mirror_fill.h: mirrors get their state behind a change of layout, while steps are
+// done.
+//
+// What a step needs of the state is at its primary homes before the first one. Mirrors that lacked
+// something get it from the new primaries at the ends of steps, bucket by bucket: between two
+// updates state does not change, so a mirror that has been given its part then is exact from there
+// on. Until then its updates run on whatever it has, and it counts as a home of nothing that it
+// lacks (StateBlock::lacking).
+//
+// Of the thread that trains.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/plan/plan.h"
+#include "core/plan/ruler.h"
+#include "worker/train/training_state.h"
+#include "worker/train/transfers.h"
+#include "worker/train/verified_exchange.h"
+
+namespace phalanx::train {
+
+class MirrorFill {
+ public:
+  // `transfers`: Transfers::mirrors of the change that the state has come by, the same for all
+  // ranks of the group. Everything given by reference outlives it.
+  MirrorFill(const plan::Plan& plan, Rank rank, TrainingState& state,
+             std::vector<BucketTransfers> transfers, BulkGroup group,
+             std::function<bool()> stopped);
+  MirrorFill(const MirrorFill&) = delete;
+  MirrorFill& operator=(const MirrorFill&) = delete;
+
+  bool done() const { return next_ == transfers_.size(); }
+  // As many as make all of them in `times` calls, the first time counted from.
+  size_t share(size_t times) const { return (transfers_.size() + times - 1) / times; }
+  // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
+  // the group calls it with the same number behind the same step, when all of that has been
+  // enqueued and decided. Errors: those of VerifiedExchange; Internal if something is still
+  // lacking. The group is of no more use then.
+  absl::Status Run(size_t buckets);
+
+ private:
+  PartState* PartOf(const plan::PartId& id);
+  const std::vector<plan::BucketRulers>& RulersOf(PartState& part);
+  absl::Status Fill(const BucketTransfers& bucket);
+  at::Tensor Pack(const BucketTransfers& bucket, Rank to);
+  absl::Status Unpack(const BucketTransfers& bucket, const std::vector<Parcel>& received);
+
+  const plan::Plan& plan_;
+  const Rank rank_;
+  TrainingState& state_;
+  const std::vector<BucketTransfers> transfers_;
+  const BulkGroup group_;
+  VerifiedExchange exchange_;
+  size_t next_ = 0;
+  std::map<plan::PartId, std::vector<plan::BucketRulers>> rulers_;
+};
+
+}  // namespace phalanx::train
