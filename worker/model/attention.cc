@@ -197,7 +197,7 @@ at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& head
 
 at::Tensor AttentionBackwardBy(Kernel kernel, const at::Tensor& output_gradient,
                                const HeadMap& heads, bool causal, const AttentionState& s,
-                               const at::Tensor& cos, const at::Tensor& sin) {
+                               const at::Tensor& cos, const at::Tensor& sin, at::Tensor* largest) {
   const int64_t batch = s.query.size(0);
   const at::Tensor upstream =
       output_gradient.view({batch, s.length, heads.query_heads, heads.head_size}).transpose(1, 2);
@@ -228,7 +228,7 @@ at::Tensor AttentionBackwardBy(Kernel kernel, const at::Tensor& output_gradient,
   }
   at::Tensor gradient = at::empty({batch, s.length, heads.columns()}, output_gradient.options());
   PackHeads(query, SumGroups(key, heads), SumGroups(value, heads), cos, sin,
-            gradient.view({batch, s.length, -1, heads.head_size}));
+            gradient.view({batch, s.length, -1, heads.head_size}), largest);
   return gradient;
 }
 
@@ -267,7 +267,8 @@ void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t 
   const auto both = [&](Kernel kernel) {
     AttentionState state;
     const at::Tensor output = AttentionBy(kernel, qkv, heads, causal, &state);
-    return std::pair(output, AttentionBackwardBy(kernel, upstream, heads, causal, state, {}, {}));
+    return std::pair(output,
+                     AttentionBackwardBy(kernel, upstream, heads, causal, state, {}, {}, nullptr));
   };
   std::pair<at::Tensor, at::Tensor> actual;
   try {
@@ -293,10 +294,10 @@ void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t 
 
 at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
                              const AttentionState& state, const at::Tensor& cos,
-                             const at::Tensor& sin) {
+                             const at::Tensor& sin, at::Tensor* largest) {
   const Kernel kernel =
       KernelFor(output_gradient, heads, causal, state.query.size(0), state.length);
-  return AttentionBackwardBy(kernel, output_gradient, heads, causal, state, cos, sin);
+  return AttentionBackwardBy(kernel, output_gradient, heads, causal, state, cos, sin, largest);
 }
 
 }  // namespace phalanx::model

@@ -43,9 +43,10 @@ struct AttentionState {
 at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
                      AttentionState* state);
 // The gradient of qkv, [batch, length, columns], from that of the output; with `cos` and `sin`
-// (undefined: without), of qkv before its queries and keys were turned by Rotate.
+// (undefined: without), of qkv before its queries and keys were turned by Rotate. `largest` as in
+// kernels.h.
 at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
                              const AttentionState& state, const at::Tensor& cos = {},
-                             const at::Tensor& sin = {});
+                             const at::Tensor& sin = {}, at::Tensor* largest = nullptr);
 
 }  // namespace phalanx::model

@@ -4,7 +4,9 @@
 // "void" ones of `type`. Everything is enqueued on `stream`; errors show up at the next CUDA call.
 // Arithmetic is fp32, rounded once to `type`. Sums run in an order that follows from the shape
 // alone, so equal inputs give equal bits. Accesses are of 16 bytes where sizes and pointers allow,
-// else of an element. Zero rows are none.
+// else of an element. Zero rows are none. What is written last may have its largest magnitude found
+// on the way: `largest`, where it is not null, becomes max(largest, the magnitudes as rounded to
+// `type`), as the bits of an fp32; a NaN is larger than infinity.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,7 @@ struct NormArguments {
   void* y;
   float* mean;
   float* rstd;
+  uint32_t* largest;  // of y
 };
 void Norm(Type type, const NormArguments& arguments, Stream stream);
 
@@ -51,6 +54,7 @@ struct NormBackwardArguments {
   int kinds;
   float* partials;
   float* sums;
+  uint32_t* largest;  // of input_gradient
 };
 int64_t NormSumsMax(Type type, int64_t features);
 int64_t NormPartials(int64_t rows);
@@ -83,13 +87,15 @@ struct PackHeadsArguments {
   void* to;
   const float* cos;
   const float* sin;
+  uint32_t* largest;  // of `to`
 };
 void PackHeads(Type type, const PackHeadsArguments& arguments, Stream stream);
 
 // `count` pairs of blocks: those of gate, then those of up.
-void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y, Stream stream);
+void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y,
+            uint32_t* largest, Stream stream);
 void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,
-                    const void* gate_up, void* gradient, Stream stream);
+                    const void* gate_up, void* gradient, uint32_t* largest, Stream stream);
 
 enum class Gelu : uint8_t { kQuick, kErf, kTanh };
 void GeluForward(Type type, Gelu gelu, int64_t count, const void* x, void* y, Stream stream);

@@ -16,35 +16,21 @@ constexpr uint32_t kInfinity = 0x7f800000u;
 
 constexpr int kAhead = 4;  // accesses of a thread under way
 
-__device__ uint32_t Magnitudes(uint32_t largest, const uint4& eight) {
-  constexpr uint32_t kNoSigns = 0x7fff7fffu;
-  largest = __vmaxu2(largest, eight.x & kNoSigns);
-  largest = __vmaxu2(largest, eight.y & kNoSigns);
-  largest = __vmaxu2(largest, eight.z & kNoSigns);
-  return __vmaxu2(largest, eight.w & kNoSigns);
-}
-
 __global__ void __launch_bounds__(kThreads)
-    LargestKernel(int64_t vectors, const uint4* x, uint32_t* largest) {
+    LargestKernel(int64_t vectors, const void* x, uint32_t* largest) {
+  __shared__ uint32_t of_warps[kThreads / 32];
   const int64_t stride = int64_t{gridDim.x} * kThreads;
-  uint32_t pair = 0;  // of even and of odd elements
+  uint32_t mine = 0;
   int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (; at + (kAhead - 1) * stride < vectors; at += kAhead * stride) {
-    uint4 raw[kAhead];
+    Vector<Bf16, 8> vector[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) raw[i] = x[at + i * stride];
+    for (int i = 0; i < kAhead; ++i) vector[i] = Load<Bf16, 8>(x, (at + i * stride) * 8);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) pair = Magnitudes(pair, raw[i]);
+    for (int i = 0; i < kAhead; ++i) mine = max(mine, Magnitude(vector[i]));
   }
-  for (; at < vectors; at += stride) pair = Magnitudes(pair, x[at]);
-  __shared__ uint32_t of_warp[kThreads / 32];
-  const uint32_t mine = __reduce_max_sync(0xffffffffu, max(pair >> 16, pair & 0xffffu));
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  const uint32_t all =
-      __reduce_max_sync(0xffffffffu, threadIdx.x < kThreads / 32 ? of_warp[threadIdx.x] : 0);
-  if (threadIdx.x == 0 && all > 0) atomicMax(largest, all << 16);
+  for (; at < vectors; at += stride) mine = max(mine, Magnitude(Load<Bf16, 8>(x, at * 8)));
+  KeepLargest(mine, static_cast<int>(threadIdx.x), kThreads, of_warps, largest);
 }
 
 // --- casts
@@ -173,8 +159,7 @@ void Largest(int64_t count, const void* x, uint32_t* largest, Stream stream) {
   if (vectors == 0) return;
   constexpr int64_t kBlocks = 132 * 8;  // the maximum is the same however many there are
   const int64_t blocks = std::min(kBlocks, CeilDiv(vectors, kThreads));
-  LargestKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      vectors, static_cast<const uint4*>(x), largest);
+  LargestKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(vectors, x, largest);
 }
 
 void Cast(Fp8 format, const CastArguments& arguments, Stream stream) {

@@ -33,6 +33,7 @@ struct Row {
 template <typename T, int kWidth, int kVectors, bool kLayer>
 __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
   __shared__ float scratch[2][32];  // of one group, unless they are warps
+  __shared__ uint32_t largest_scratch[kThreads / 32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
   const Row<T, kWidth, kVectors> of{a.features};
@@ -90,6 +91,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
     a.rstd[row] = rstd;
     if constexpr (kLayer) a.mean[row] = mean;
   }
+  uint32_t largest = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!of.Has(v)) continue;
@@ -104,7 +106,11 @@ __global__ void __launch_bounds__(kThreads) NormKernel(NormArguments a) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) x[i] += bias[i];
     }
-    Store<T, kWidth>(a.y, row * a.features + of.At(v), x);
+    largest = max(largest, Magnitude(Store<T, kWidth>(a.y, row * a.features + of.At(v), x)));
+  }
+  if (a.largest != nullptr) {
+    KeepLargest(largest, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x),
+                largest_scratch, a.largest);
   }
 }
 
@@ -121,6 +127,7 @@ __global__ void __launch_bounds__(kThreads, kSideBySide)
   // made again.
   constexpr bool kStays = kVectors == 1;
   __shared__ float scratch[2][kThreads / 32 * kMeans];
+  __shared__ uint32_t largest_scratch[kThreads / 32];
   extern __shared__ uint4 dynamic[];
   cudaTriggerProgrammaticLaunchCompletion();
   const Row<T, kWidth, kVectors> of{a.features};
@@ -177,6 +184,7 @@ __global__ void __launch_bounds__(kThreads, kSideBySide)
   };
 
   float sums[kKinds][kVectors][kWidth] = {};
+  uint32_t largest = 0;
   // A turn ahead.
   float next_rstd = row < a.rows ? a.rstd[row] : 0.0f, next_mean = 0;
   if (kLayer && row < a.rows) next_mean = a.mean[row];
@@ -224,7 +232,9 @@ __global__ void __launch_bounds__(kThreads, kSideBySide)
           sums[3][v][i] += dx[i];
         }
       }
-      Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
+      const Vector<T, kWidth> stored =
+          Store<T, kWidth>(a.input_gradient, row * a.features + of.At(v), dx);
+      largest = max(largest, Magnitude(stored));
     }
     if constexpr (kStaged) {
       fetch(row + stages * step, stage);
@@ -234,6 +244,7 @@ __global__ void __launch_bounds__(kThreads, kSideBySide)
   // The groups of a block, in order, through shared memory, which is free by now.
   if constexpr (kStaged) __pipeline_wait_prior(0);
   __syncthreads();
+  if (a.largest != nullptr) KeepLargest(largest, thread, threads, largest_scratch, a.largest);
   const int64_t width = kKinds * a.features;
   float* const partials = a.partials + blockIdx.x * width;
   float* const shared = reinterpret_cast<float*>(dynamic);

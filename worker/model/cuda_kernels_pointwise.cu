@@ -28,42 +28,53 @@ __device__ int64_t GateOf(int64_t i, int width, uint32_t vectors_of_block, int64
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     SwiGluKernel(int64_t vectors, uint32_t vectors_of_block, int64_t block, const void* gate_up,
-                 void* y) {
+                 void* y, uint32_t* largest) {
+  __shared__ uint32_t of_warps[kThreads / 32];
   const int64_t i = Global();
-  if (i >= vectors) return;
-  const int64_t at = GateOf(i, kWidth, vectors_of_block, block);
-  float gate[kWidth], up[kWidth];
-  const Vector<T, kWidth> gates = Load<T, kWidth>(gate_up, at);
-  const Vector<T, kWidth> ups = Load<T, kWidth>(gate_up, at + block);
-  gates.To(gate);
-  ups.To(up);
+  uint32_t mine = 0;
+  if (i < vectors) {
+    const int64_t at = GateOf(i, kWidth, vectors_of_block, block);
+    float gate[kWidth], up[kWidth];
+    const Vector<T, kWidth> gates = Load<T, kWidth>(gate_up, at);
+    const Vector<T, kWidth> ups = Load<T, kWidth>(gate_up, at + block);
+    gates.To(gate);
+    ups.To(up);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) up[j] *= gate[j] * Sigmoid<T>(gate[j]);
-  Store<T, kWidth>(y, i * kWidth, up);
+    for (int j = 0; j < kWidth; ++j) up[j] *= gate[j] * Sigmoid<T>(gate[j]);
+    mine = Magnitude(Store<T, kWidth>(y, i * kWidth, up));
+  }
+  if (largest != nullptr)
+    KeepLargest(mine, static_cast<int>(threadIdx.x), kThreads, of_warps, largest);
 }
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     SwiGluBackwardKernel(int64_t vectors, uint32_t vectors_of_block, int64_t block,
-                         const void* output_gradient, const void* gate_up, void* gradient) {
+                         const void* output_gradient, const void* gate_up, void* gradient,
+                         uint32_t* largest) {
+  __shared__ uint32_t of_warps[kThreads / 32];
   const int64_t i = Global();
-  if (i >= vectors) return;
-  const int64_t at = GateOf(i, kWidth, vectors_of_block, block);
-  float gate[kWidth], up[kWidth], dy[kWidth];
-  const Vector<T, kWidth> gates = Load<T, kWidth>(gate_up, at);
-  const Vector<T, kWidth> ups = Load<T, kWidth>(gate_up, at + block);
-  const Vector<T, kWidth> gradients = Load<T, kWidth>(output_gradient, i * kWidth);
-  gates.To(gate);
-  ups.To(up);
-  gradients.To(dy);
+  uint32_t mine = 0;
+  if (i < vectors) {
+    const int64_t at = GateOf(i, kWidth, vectors_of_block, block);
+    float gate[kWidth], up[kWidth], dy[kWidth];
+    const Vector<T, kWidth> gates = Load<T, kWidth>(gate_up, at);
+    const Vector<T, kWidth> ups = Load<T, kWidth>(gate_up, at + block);
+    const Vector<T, kWidth> gradients = Load<T, kWidth>(output_gradient, i * kWidth);
+    gates.To(gate);
+    ups.To(up);
+    gradients.To(dy);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const float sigmoid = Sigmoid<T>(gate[j]), silu = gate[j] * sigmoid;
-    gate[j] = dy[j] * up[j] * (sigmoid + silu * (1.0f - sigmoid));
-    up[j] = dy[j] * silu;
+    for (int j = 0; j < kWidth; ++j) {
+      const float sigmoid = Sigmoid<T>(gate[j]), silu = gate[j] * sigmoid;
+      gate[j] = dy[j] * up[j] * (sigmoid + silu * (1.0f - sigmoid));
+      up[j] = dy[j] * silu;
+    }
+    mine = Magnitude(Store<T, kWidth>(gradient, at, gate));
+    mine = max(mine, Magnitude(Store<T, kWidth>(gradient, at + block, up)));
   }
-  Store<T, kWidth>(gradient, at, gate);
-  Store<T, kWidth>(gradient, at + block, up);
+  if (largest != nullptr)
+    KeepLargest(mine, static_cast<int>(threadIdx.x), kThreads, of_warps, largest);
 }
 
 constexpr float kQuickFactor = 1.702f;
@@ -294,6 +305,8 @@ constexpr int kPackThreads = 128;
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kPackThreads)
     PackHeadsKernel(PackHeadsArguments a, int heads, int vectors_of_half) {
+  __shared__ uint32_t of_warps[kPackThreads / 32];
+  uint32_t mine = 0;
   const int64_t batch = blockIdx.x / static_cast<uint32_t>(a.length);
   const int64_t row = blockIdx.x % static_cast<uint32_t>(a.length);
   for (int vector = threadIdx.x; vector < vectors_of_half; vector += blockDim.x) {
@@ -316,9 +329,13 @@ __global__ void __launch_bounds__(kPackThreads)
       firsts.To(first);
       seconds.To(second);
       if (part < 2 && a.cos != nullptr) angles.Turn(first, second);
-      Store<T, kWidth>(a.to, to, first);
-      Store<T, kWidth>(a.to, to + a.half, second);
+      mine = max(mine, Magnitude(Store<T, kWidth>(a.to, to, first)));
+      mine = max(mine, Magnitude(Store<T, kWidth>(a.to, to + a.half, second)));
     }
+  }
+  if (a.largest != nullptr) {
+    KeepLargest(mine, static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x),
+                static_cast<int>(blockDim.x * blockDim.y), of_warps, a.largest);
   }
 }
 
@@ -341,25 +358,27 @@ void ForGelu(Gelu gelu, const Body& body) {
 
 }  // namespace
 
-void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y, Stream stream) {
+void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y,
+            uint32_t* largest, Stream stream) {
   if (count == 0) return;
   ForVectors(type, Whole(type, block) && Aligned(gate_up, y), [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const int64_t vectors = count * block / kWidth;
     SwiGluKernel<decltype(element), kWidth><<<Blocks(vectors), kThreads, 0, stream>>>(
-        vectors, static_cast<uint32_t>(block / kWidth), block, gate_up, y);
+        vectors, static_cast<uint32_t>(block / kWidth), block, gate_up, y, largest);
   });
 }
 
 void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,
-                    const void* gate_up, void* gradient, Stream stream) {
+                    const void* gate_up, void* gradient, uint32_t* largest, Stream stream) {
   if (count == 0) return;
   const bool wide = Whole(type, block) && Aligned(output_gradient, gate_up, gradient);
   ForVectors(type, wide, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const int64_t vectors = count * block / kWidth;
     SwiGluBackwardKernel<decltype(element), kWidth><<<Blocks(vectors), kThreads, 0, stream>>>(
-        vectors, static_cast<uint32_t>(block / kWidth), block, output_gradient, gate_up, gradient);
+        vectors, static_cast<uint32_t>(block / kWidth), block, output_gradient, gate_up, gradient,
+        largest);
   });
 }
 

@@ -1,5 +1,5 @@
 // worker/model/cuda_vectors.cuh: what the kernels behind cuda_kernels.h share: accesses of several
-// elements at a time, the choice of their width, sums over a group of threads.
+// elements at a time, the choice of their width, sums and maxima over threads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -87,13 +87,15 @@ __device__ Vector<T, kWidth> LoadOnce(const void* base, int64_t at) {
   using Raw = decltype(Vector<T, kWidth>::raw);
   return {__ldcs(reinterpret_cast<const Raw*>(static_cast<const T*>(base) + at))};
 }
+// Returns what is stored.
 template <typename T, int kWidth>
-__device__ void Store(void* base, int64_t at, const float (&values)[kWidth]) {
+__device__ Vector<T, kWidth> Store(void* base, int64_t at, const float (&values)[kWidth]) {
   using Raw = decltype(Vector<T, kWidth>::raw);
   Vector<T, kWidth> vector;
   vector.From(values);
   // An ordinary store may become four of four bytes each.
   __stwb(reinterpret_cast<Raw*>(static_cast<T*>(base) + at), vector.raw);
+  return vector;
 }
 // fp32 sums beside vectors of any width.
 template <int kWidth>
@@ -171,6 +173,44 @@ __device__ void GroupSum(float (&values)[kCount], float* scratch) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     values[i] = WarpSum(lane < warps ? scratch[i * warps + lane] : 0.0f);
+}
+
+// The largest magnitude of its elements, as the bits of an fp32: those of a NaN are above
+// infinity's.
+template <typename T, int kWidth>
+__device__ uint32_t Magnitude(const Vector<T, kWidth>& vector) {
+  if constexpr (sizeof(T) == 2 && kWidth == 8) {
+    constexpr uint32_t kNoSigns = 0x7fff7fffu;
+    const uint4& eight = vector.raw;
+    const uint32_t pair = __vmaxu2(__vmaxu2(eight.x & kNoSigns, eight.y & kNoSigns),
+                                   __vmaxu2(eight.z & kNoSigns, eight.w & kNoSigns));
+    return max(pair & 0xffff0000u, pair << 16);
+  } else {
+    float values[kWidth];
+    vector.To(values);
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      largest = max(largest, __float_as_uint(values[i]) & 0x7fffffffu);
+    return largest;
+  }
+}
+
+// *largest = max(*largest, `mine` of all `threads`), which call it together: all of a block, or one
+// warp of it; `thread` is this one's number among them. `scratch`: one for each of their warps.
+__device__ inline void KeepLargest(uint32_t mine, int thread, int threads, uint32_t* scratch,
+                                   uint32_t* largest) {
+  const int warp = thread / 32, warps = static_cast<int>(CeilDiv(threads, 32));
+  const int idle = max(0, (warp + 1) * 32 - threads);  // lanes that the last warp does not have
+  const uint32_t lanes = 0xffffffffu >> idle;
+  mine = __reduce_max_sync(lanes, mine);
+  if (warps > 1) {
+    if (thread % 32 == 0) scratch[warp] = mine;
+    __syncthreads();
+    if (warp > 0) return;
+    mine = __reduce_max_sync(lanes, thread < warps ? scratch[thread] : 0);
+  }
+  if (thread == 0 && mine > 0) atomicMax(largest, mine);
 }
 
 // sums[i] = or += partials[0][i] + partials[1][i] + ..., `count` rows of `width`.

@@ -23,9 +23,9 @@ class DecoderLayer final : public Layer {
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;
-  absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
+  absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
                              LayerState* state, WeightWork* work,
-                             at::Tensor* input_gradient) const override;
+                             Operand* input_gradient) const override;
 
  private:
   // With its products as the context says. Before those that follow: context_ is there.
@@ -40,9 +40,17 @@ class DecoderLayer final : public Layer {
   // From s->input to s->mlp_active. `back`: a backward pass follows. `again`: in that pass, which
   // keeps all that is gathered.
   absl::Status Compute(const SequenceShape& shape, bool back, bool again, LayerState* s) const;
+  // Where a kernel is to leave the largest magnitude of what it makes, which `operand` becomes.
+  at::Tensor* LargestOf(Operand* operand) const {
+    operand->largest.reset();
+    return context_.fp8 && context_.largest_on_the_way ? &operand->largest : nullptr;
+  }
+  // s->attention_input, and s->mlp_input, as norms of s->input and of s->middle.
+  void NormInput(LayerState* s) const;
+  void NormMiddle(LayerState* s) const;
   // From attention's output of the rows that leave: s->middle, and its norm. `kept` as of Linear.
   absl::Status AddAttention(const at::Tensor& attended, const SequenceShape& shape, Operand* kept,
-                            LayerState* s, RmsNormed* normed) const;
+                            LayerState* s) const;
   // What recomputation left out.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
@@ -61,14 +69,30 @@ class DecoderLayer final : public Layer {
   const Parameter norm1_, qkv_, o_, norm2_, gate_up_, down_;
 };
 
+void DecoderLayer::NormInput(LayerState* s) const {
+  RmsNormed normed = RmsNorm(s->input, norm1_.weight, context_.architecture.norm_epsilon,
+                             LargestOf(&s->attention_input));
+  s->attention_input.rows = std::move(normed.y);
+  s->norm1_rstd = std::move(normed.rstd);
+}
+
+void DecoderLayer::NormMiddle(LayerState* s) const {
+  RmsNormed normed = RmsNorm(s->middle, norm2_.weight, context_.architecture.norm_epsilon,
+                             LargestOf(&s->mlp_input));
+  s->mlp_input.rows = std::move(normed.y);
+  s->norm2_rstd = std::move(normed.rstd);
+}
+
 absl::Status DecoderLayer::AddAttention(const at::Tensor& attended, const SequenceShape& shape,
-                                        Operand* kept, LayerState* s, RmsNormed* normed) const {
-  const double epsilon = context_.architecture.norm_epsilon;
+                                        Operand* kept, LayerState* s) const {
   const TensorGroup& group = context_.group;
   s->middle = Linear(attended, o_, kept);
   if (shape.leaving.all() || !group.slices()) {
     RETURN_IF_ERROR(group.Sum(&s->middle));
-    *normed = AddRmsNorm(shape.leaving.Take(s->input), s->middle, norm2_.weight, epsilon);
+    RmsNormed normed = AddRmsNorm(shape.leaving.Take(s->input), s->middle, norm2_.weight,
+                                  context_.architecture.norm_epsilon, LargestOf(&s->mlp_input));
+    s->mlp_input.rows = std::move(normed.y);
+    s->norm2_rstd = std::move(normed.rstd);
     return absl::OkStatus();
   }
   // Slices of the rows that leave are not those of all rows. So a row of the input goes where it
@@ -76,35 +100,31 @@ absl::Status DecoderLayer::AddAttention(const at::Tensor& attended, const Sequen
   const plan::UnitRange mine = plan::SliceOf(shape.rows(), group.width(), group.rank());
   if (mine.count > 0) s->middle.add_(shape.leaving.TakeFromPart(s->input, mine.first));
   RETURN_IF_ERROR(group.Sum(&s->middle));
-  *normed = RmsNorm(s->middle, norm2_.weight, epsilon);
+  NormMiddle(s);
   return absl::OkStatus();
 }
 
 absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool back, bool again,
                                    LayerState* s) const {
-  const double epsilon = context_.architecture.norm_epsilon;
   const auto if_trained = [&](Operand& kept) { return back && context_.trains ? &kept : nullptr; };
   // What is gathered once more need not stay.
   const auto if_whole = [&](Operand& kept) {
     return again || !context_.group.slices() ? if_trained(kept) : nullptr;
   };
-  RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
-  s->attention_input = std::move(normed.y);
-  s->norm1_rstd = std::move(normed.rstd);
+  NormInput(s);
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, {},
                                  if_whole(s->attention_rows), &s->qkv));
-  if (s->attention_rows.defined()) s->attention_input.reset();
+  if (s->attention_rows.defined()) s->attention_input = {};
   s->qkv = s->qkv.view({shape.batch, shape.length, -1});
   Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
   const at::Tensor attended = shape.leaving.Take(
       Attention(s->qkv, context_.heads, /*causal=*/true, back ? &s->attention : nullptr));
-  RETURN_IF_ERROR(AddAttention(attended, shape, if_trained(s->context), s, &normed));
-  s->mlp_input = std::move(normed.y);
-  s->norm2_rstd = std::move(normed.rstd);
+  RETURN_IF_ERROR(AddAttention(attended, shape, if_trained(s->context), s));
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.leaving_rows(), gate_up_, {},
                                  if_whole(s->mlp_rows), &s->mlp_hidden));
-  if (s->mlp_rows.defined()) s->mlp_input.reset();
-  s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
+  if (s->mlp_rows.defined()) s->mlp_input = {};
+  s->mlp_active.rows =
+      SwiGlu(s->mlp_hidden, context_.architecture.block, LargestOf(&s->mlp_active));
   return absl::OkStatus();
 }
 
@@ -112,16 +132,12 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
   if (context_.recompute == job::Recompute::kFull)
     return Compute(shape, /*back=*/true, /*again=*/true, s);
-  const double epsilon = context_.architecture.norm_epsilon;
-  RmsNormed normed = RmsNorm(s->input, norm1_.weight, epsilon);
-  s->attention_input = std::move(normed.y);
-  s->norm1_rstd = std::move(normed.rstd);
+  NormInput(s);
   s->context =
       shape.leaving.Take(Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention));
-  normed = RmsNorm(s->middle, norm2_.weight, epsilon);
-  s->mlp_input = std::move(normed.y);
-  s->norm2_rstd = std::move(normed.rstd);
-  s->mlp_active = SwiGlu(s->mlp_hidden, context_.architecture.block);
+  NormMiddle(s);
+  s->mlp_active.rows =
+      SwiGlu(s->mlp_hidden, context_.architecture.block, LargestOf(&s->mlp_active));
   return absl::OkStatus();
 }
 
@@ -130,7 +146,7 @@ absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   LayerState s{.input = input};
   const bool back = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, back, /*again=*/false, &s));
-  const at::Tensor active = std::exchange(s.mlp_active, {}).rows;
+  const Operand active = std::exchange(s.mlp_active, {});
   *output = Linear(active, down_, back && context_.trains ? &s.mlp_active : nullptr);
   RETURN_IF_ERROR(context_.group.Sum(output));
   output->add_(s.middle);
@@ -138,62 +154,69 @@ absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape&
   return absl::OkStatus();
 }
 
-absl::Status DecoderLayer::BackwardInput(const at::Tensor& output_gradient,
-                                         const SequenceShape& shape, LayerState* state,
-                                         WeightWork* work, at::Tensor* input_gradient) const {
+absl::Status DecoderLayer::BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
+                                         LayerState* state, WeightWork* work,
+                                         Operand* input_gradient) const {
   LayerState s = std::exchange(*state, {});
   const TensorGroup& group = context_.group;
   Transfer gradient, input, sum;
-  at::Tensor rows, normed_gradient;
-  Operand product_gradient;
+  at::Tensor normed_gradient;
+  Operand rows, product_gradient;
   const int64_t leaving = shape.leaving_rows();
-  RETURN_IF_ERROR(group.BeginWhole(output_gradient, leaving, &gradient));
+  RETURN_IF_ERROR(BeginWhole(group, leaving, output_gradient, &rows, &gradient));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Restore(shape, &s));
   DropOperands(context_, &s);  // what is not there is not gathered
   s.qkv.reset();
-  RETURN_IF_ERROR(BeginInput(group, leaving, &s.mlp_input, s.mlp_rows, &input));
-  RETURN_IF_ERROR(Await(&gradient, &rows));
+  RETURN_IF_ERROR(BeginWhole(group, leaving, std::exchange(s.mlp_input, {}), &s.mlp_rows, &input));
+  RETURN_IF_ERROR(AwaitWhole(&gradient, &rows));
   at::Tensor active_gradient = LinearInputGradient(rows, down_, &product_gradient);
-  rows.reset();
+  rows = {};
   work->Matrix(down_, std::exchange(product_gradient, {}), std::exchange(s.mlp_active, {}));
-  at::Tensor hidden_gradient =
-      SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}), context_.architecture.block);
+  Operand hidden_gradient;
+  hidden_gradient.rows = SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}),
+                                        context_.architecture.block, LargestOf(&hidden_gradient));
   active_gradient.reset();
   RETURN_IF_ERROR(
       group.BeginSum(LinearInputGradient(hidden_gradient, gate_up_, &product_gradient), &sum));
-  hidden_gradient.reset();
-  RETURN_IF_ERROR(AwaitInput(&input, &s.mlp_rows));
+  hidden_gradient = {};
+  RETURN_IF_ERROR(AwaitWhole(&input, &s.mlp_rows));
   work->Matrix(gate_up_, std::exchange(product_gradient, {}), std::exchange(s.mlp_rows, {}));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
-  NormGradient norm =
-      RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, norm2_.weight, output_gradient);
+  Operand residual_gradient;
+  NormGradient norm = RmsNormBackward(normed_gradient, s.middle, s.norm2_rstd, norm2_.weight,
+                                      output_gradient.rows, LargestOf(&residual_gradient));
   work->Sum(norm2_, std::move(norm.weight));
-  at::Tensor residual_gradient = std::move(norm.x);
+  residual_gradient.rows = std::move(norm.x);
   s.middle.reset();
 
-  RETURN_IF_ERROR(group.BeginWhole(residual_gradient, leaving, &gradient));
+  RETURN_IF_ERROR(BeginWhole(group, leaving, residual_gradient, &rows, &gradient));
   WorkWhileRowsTravel(context_, work);
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, s.attention_rows, &input));
-  RETURN_IF_ERROR(Await(&gradient, &rows));
+  RETURN_IF_ERROR(BeginWhole(group, shape.rows(), std::exchange(s.attention_input, {}),
+                             &s.attention_rows, &input));
+  RETURN_IF_ERROR(AwaitWhole(&gradient, &rows));
   const at::Tensor context_gradient =
       shape.leaving.PutBack(LinearInputGradient(rows, o_, &product_gradient));
-  if (!shape.leaving.all()) residual_gradient = InPlace(shape, rows);
-  rows.reset();
+  if (!shape.leaving.all()) residual_gradient = InPlace(shape, rows.rows);
+  rows = {};
   work->Matrix(o_, std::exchange(product_gradient, {}), std::exchange(s.context, {}));
-  const at::Tensor qkv_gradient =
-      AttentionBackward(context_gradient, context_.heads, /*causal=*/true,
-                        std::exchange(s.attention, {}), context_.cos, context_.sin);
-  const at::Tensor qkv_rows = qkv_gradient.view({shape.rows(), -1});
-  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_rows, qkv_, &product_gradient), &sum));
-  RETURN_IF_ERROR(AwaitInput(&input, &s.attention_rows));
+  Operand qkv_gradient;
+  qkv_gradient.rows = AttentionBackward(context_gradient, context_.heads, /*causal=*/true,
+                                        std::exchange(s.attention, {}), context_.cos, context_.sin,
+                                        LargestOf(&qkv_gradient))
+                          .view({shape.rows(), -1});
+  RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_gradient, qkv_, &product_gradient), &sum));
+  RETURN_IF_ERROR(AwaitWhole(&input, &s.attention_rows));
   work->Matrix(qkv_, std::exchange(product_gradient, {}), std::exchange(s.attention_rows, {}));
   WorkWhileRowsTravel(context_, work);
   RETURN_IF_ERROR(Await(&sum, &normed_gradient));
-  norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight, residual_gradient);
+  Operand of_input;
+  norm = RmsNormBackward(normed_gradient, s.input, s.norm1_rstd, norm1_.weight,
+                         residual_gradient.rows, LargestOf(&of_input));
   work->Sum(norm1_, std::move(norm.weight));
-  *input_gradient = std::move(norm.x);
+  of_input.rows = std::move(norm.x);
+  *input_gradient = std::move(of_input);
   return absl::OkStatus();
 }
 

@@ -47,9 +47,9 @@ class EncoderLayer final : public Layer {
 
   absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
                        at::Tensor* output) const override;
-  absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
+  absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
                              LayerState* state, WeightWork* work,
-                             at::Tensor* input_gradient) const override;
+                             Operand* input_gradient) const override;
 
  private:
   // From s->input to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
@@ -136,9 +136,10 @@ void EncoderLayer::QkvBias(const at::Tensor& qkv_gradient, WeightWork* work) con
              qkv_gradient.narrow(1, queries + keys, keys));
 }
 
-absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
-                                         const SequenceShape& shape, LayerState* state,
-                                         WeightWork* work, at::Tensor* input_gradient) const {
+absl::Status EncoderLayer::BackwardInput(const Operand& upstream, const SequenceShape& shape,
+                                         LayerState* state, WeightWork* work,
+                                         Operand* input_gradient) const {
+  const at::Tensor& output_gradient = upstream.rows;
   LayerState s = std::exchange(*state, {});
   const TensorGroup& group = context_.group;
   Transfer gradient, input, sum;
@@ -148,14 +149,15 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
   RETURN_IF_ERROR(Restore(shape, &s));
   DropOperands(context_, &s);  // what is not there is not gathered
   s.qkv.reset();
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.mlp_input, s.mlp_rows, &input));
+  RETURN_IF_ERROR(
+      BeginWhole(group, shape.rows(), std::exchange(s.mlp_input, {}), &s.mlp_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
   GeluGradient hidden =
       GeluBackward(gelu_, LinearInputGradient(rows, down_), std::exchange(s.mlp_hidden, {}),
                    /*column_sums=*/up_bias_.gradient.defined());
   work->Matrix(down_, std::move(rows), std::move(s.mlp_active));
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(hidden.x, up_), &sum));
-  RETURN_IF_ERROR(AwaitInput(&input, &s.mlp_rows));
+  RETURN_IF_ERROR(AwaitWhole(&input, &s.mlp_rows));
   work->Matrix(up_, hidden.x, std::exchange(s.mlp_rows, {}));
   work->Bias(up_bias_, std::move(hidden.x), std::move(hidden.sum));
   WorkWhileRowsTravel(context_, work);
@@ -171,7 +173,8 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
 
   RETURN_IF_ERROR(group.BeginWhole(middle_gradient, shape.rows(), &gradient));
   WorkWhileRowsTravel(context_, work);
-  RETURN_IF_ERROR(BeginInput(group, shape.rows(), &s.attention_input, s.attention_rows, &input));
+  RETURN_IF_ERROR(BeginWhole(group, shape.rows(), std::exchange(s.attention_input, {}),
+                             &s.attention_rows, &input));
   RETURN_IF_ERROR(Await(&gradient, &rows));
   const at::Tensor context_gradient = LinearInputGradient(rows, o_);
   work->Matrix(o_, std::move(rows), std::move(s.context));
@@ -181,7 +184,7 @@ absl::Status EncoderLayer::BackwardInput(const at::Tensor& output_gradient,
                         std::exchange(s.attention, {}))
           .view({shape.rows(), -1});
   RETURN_IF_ERROR(group.BeginSum(LinearInputGradient(qkv_gradient, qkv_), &sum));
-  RETURN_IF_ERROR(AwaitInput(&input, &s.attention_rows));
+  RETURN_IF_ERROR(AwaitWhole(&input, &s.attention_rows));
   work->Matrix(qkv_, qkv_gradient, std::exchange(s.attention_rows, {}));
   QkvBias(qkv_gradient, work);
   WorkWhileRowsTravel(context_, work);

@@ -38,13 +38,13 @@ at::Tensor RoundedValues(const at::Tensor& values, Fp8Format format) {
 
 }  // namespace
 
-Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms) {
+Operand RoundToFp8(const Operand& operand, Fp8Format format, Forms forms) {
   if constexpr (kWithCuda) {
-    if (rows.is_cuda()) return fused::RoundToFp8(rows, format, forms);
+    if (operand.rows.is_cuda()) return fused::RoundToFp8(operand, format, forms);
   }
-  Operand operand = RoundedValues(rows, format);
-  operand.rounded = true;
-  return operand;
+  Operand rounded = RoundedValues(operand.rows, format);
+  rounded.rounded = true;
+  return rounded;
 }
 
 Operand Operand::Turned() const {

@@ -29,6 +29,9 @@ struct Operand {
   Operand(at::Tensor rows) : rows(std::move(rows)) {}  // NOLINT(google-explicit-constructor)
 
   at::Tensor rows;  // [n, features]
+  // Of rows that are not rounded, where the kernel that made them found it (kernels.h): the largest
+  // magnitude. It belongs to `rows` as they are, not to what is gathered or summed from them.
+  at::Tensor largest;
   bool rounded = false;
   // In FP8 on CUDA, where a product reads each operand along its sum: `rows` for sums over the
   // features, `columns` [features, n rounded up to 16] for those over rows, 0 behind them. One of
@@ -43,9 +46,10 @@ struct Operand {
 };
 
 enum class Forms : uint8_t { kRows, kColumns, kBoth };
-// `rows` [n, features] rounded. On CUDA of bf16, `features` a multiple of 8. What is not finite
-// makes all of it NaN.
-Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms);
+// The rows of `operand`, which are not, rounded. On CUDA of bf16, `features` a multiple of 8; one
+// more pass finds their largest magnitude unless it is known. What is not finite makes all of it
+// NaN.
+Operand RoundToFp8(const Operand& operand, Fp8Format format, Forms forms);
 
 // A weight [out, in], rounded at its first use after a change. Not thread-safe.
 class Fp8Weight {

@@ -6,6 +6,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "worker/model/cuda_fp8.h"
 #include "worker/model/fp8_product.h"
@@ -16,13 +18,38 @@ namespace {
 // Of rows that a product sums over.
 constexpr int64_t kRowsMultiple = 16;
 
+// Scalars that are cleared together, 16 KB; a step of a model of 40 layers takes some 800.
+constexpr int64_t kClearedTogether = 1024;
+
 cuda::Fp8 FormatOf(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat8_e4m3fn ? cuda::Fp8::kE4M3 : cuda::Fp8::kE5M2;
 }
 
 }  // namespace
 
-Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms) {
+at::Tensor ClearedScalar() {
+  struct Cleared {
+    at::Tensor scalars;
+    std::optional<c10::cuda::CUDAStream> stream;  // on which they are cleared and used
+    int64_t taken = kClearedTogether;
+  };
+  thread_local Cleared cleared;
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  if (cleared.taken == kClearedTogether || cleared.stream != stream) {
+    constexpr int64_t kApart = 4;  // cuBLASLt's scales stand at 16 bytes
+    // Those in use keep the memory of the old ones.
+    cleared.scalars =
+        at::zeros({kClearedTogether, kApart}, at::TensorOptions(stream.device()).dtype(at::kFloat))
+            .select(1, 0);
+    cleared.stream = stream;
+    cleared.taken = 0;
+  }
+  return cleared.scalars[cleared.taken++];
+}
+
+Operand RoundToFp8(const Operand& operand, Fp8Format format, Forms forms) {
+  const at::Tensor& rows = operand.rows;
+  TORCH_CHECK(!operand.rounded, "an operand is rounded once");
   TORCH_CHECK(rows.scalar_type() == at::kBFloat16, "only bf16 is rounded to FP8");
   TORCH_CHECK(rows.size(1) % 8 == 0, "FP8 needs features that 8 divides, not ", rows.size(1));
   const cuda::Stream stream = c10::cuda::getCurrentCUDAStream().stream();
@@ -33,28 +60,29 @@ Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms) {
   arguments.rows = x.size(0);
   arguments.features = x.size(1);
   arguments.padded = (arguments.rows + kRowsMultiple - 1) / kRowsMultiple * kRowsMultiple;
-  Operand operand;
-  operand.rounded = true;
+  Operand rounded;
+  rounded.rounded = true;
   if (forms != Forms::kColumns) {
-    operand.rows = at::empty({arguments.rows, arguments.features}, type);
-    arguments.straight = operand.rows.mutable_data_ptr();
+    rounded.rows = at::empty({arguments.rows, arguments.features}, type);
+    arguments.straight = rounded.rows.mutable_data_ptr();
   }
   if (forms != Forms::kRows) {
-    operand.columns = at::empty({arguments.features, arguments.padded}, type);
-    arguments.transposed = operand.columns.mutable_data_ptr();
+    rounded.columns = at::empty({arguments.features, arguments.padded}, type);
+    arguments.transposed = rounded.columns.mutable_data_ptr();
   }
-  constexpr int64_t kApart = 4;  // cuBLASLt's scales stand at 16 bytes
-  const at::Tensor figures = at::empty({2 * kApart}, x.options().dtype(at::kFloat));
-  operand.scale = figures[kApart];
-  arguments.scale = operand.scale.mutable_data_ptr<float>();
-  auto* largest = static_cast<uint32_t*>(figures.mutable_data_ptr());
-  C10_CUDA_CHECK(cudaMemsetAsync(largest, 0, sizeof(*largest), stream));
+  rounded.scale = ClearedScalar();
+  arguments.scale = rounded.scale.mutable_data_ptr<float>();
   arguments.x = x.const_data_ptr();
-  arguments.largest = largest;
-  cuda::Largest(x.numel(), arguments.x, largest, stream);
+  at::Tensor largest = operand.largest;
+  if (!largest.defined()) {
+    largest = ClearedScalar();
+    cuda::Largest(x.numel(), arguments.x, static_cast<uint32_t*>(largest.mutable_data_ptr()),
+                  stream);
+  }
+  arguments.largest = static_cast<const uint32_t*>(largest.const_data_ptr());
   cuda::Cast(e4m3 ? cuda::Fp8::kE4M3 : cuda::Fp8::kE5M2, arguments, stream);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return operand;
+  return rounded;
 }
 
 void MultiplyFp8(const at::Tensor& a, const at::Tensor& a_scale, const at::Tensor& b,

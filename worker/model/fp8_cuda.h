@@ -6,7 +6,11 @@
 
 namespace phalanx::model::fused {
 
-Operand RoundToFp8(const at::Tensor& rows, Fp8Format format, Forms forms);
+// An fp32 scalar of 0 at 16 bytes, on ATen's current stream and its device. Clearing is one launch
+// for many of them.
+at::Tensor ClearedScalar();
+
+Operand RoundToFp8(const Operand& operand, Fp8Format format, Forms forms);
 // d = a b^T, or d += a b^T.
 void MultiplyFp8(const at::Tensor& a, const at::Tensor& a_scale, const at::Tensor& b,
                  const at::Tensor& b_scale, Fp8Sums sums, bool add, const at::Tensor& d);

@@ -69,10 +69,11 @@ at::ScalarType SumType(at::ScalarType compute) {
   return compute == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                  at::Tensor* largest) {
   if constexpr (kWithCuda) {
     if (fused::TakesRows(x)) {
-      LayerNormed normed = fused::Norm(x, {}, {}, weight, {}, epsilon);
+      LayerNormed normed = fused::Norm(x, {}, {}, weight, {}, epsilon, largest);
       return {std::move(normed.y), std::move(normed.rstd)};
     }
   }
@@ -95,16 +96,16 @@ RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon)
 }
 
 RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& weight,
-                     double epsilon) {
+                     double epsilon, at::Tensor* largest) {
   if constexpr (kWithCuda) {
     if (fused::TakesRows(branch)) {
-      LayerNormed normed = fused::Norm(residual, branch, {}, weight, {}, epsilon);
+      LayerNormed normed = fused::Norm(residual, branch, {}, weight, {}, epsilon, largest);
       return {std::move(normed.y), std::move(normed.rstd)};
     }
   }
   if (!IsPlain(branch)) {
     branch.add_(residual);
-    return RmsNorm(branch, weight, epsilon);
+    return RmsNorm(branch, weight, epsilon, largest);
   }
   RmsNormed normed;
   normed.y = at::empty_like(branch);
@@ -118,10 +119,12 @@ RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const
 
 NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient) {
+                             const at::Tensor& residual_gradient, at::Tensor* largest) {
   if constexpr (kWithCuda) {
-    if (fused::TakesRows(x))
-      return fused::NormBackward(output_gradient, x, {}, rstd, weight, residual_gradient, false);
+    if (fused::TakesRows(x)) {
+      return fused::NormBackward(output_gradient, x, {}, rstd, weight, residual_gradient,
+                                 /*column_sums=*/false, largest);
+    }
   }
   NormGradient gradient;
   if (IsPlain(x)) {
@@ -232,12 +235,13 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
 }
 
 void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed) {
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed,
+               at::Tensor* largest) {
   if constexpr (kWithCuda) {
     // A kernel's gradients may have rows of padding, but a head's elements stand side by side.
     if (fused::Takes(packed) && packed.size(3) % 2 == 0 && query.stride(3) == 1 &&
         key.stride(3) == 1 && value.stride(3) == 1) {
-      return fused::PackHeads(query, key, value, cos, sin, packed);
+      return fused::PackHeads(query, key, value, cos, sin, packed, largest);
     }
   }
   const at::Tensor to = packed.transpose(1, 2);
@@ -249,9 +253,9 @@ void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   if (cos.defined()) Rotate(packed, query.size(1) + key.size(1), cos, sin, /*inverse=*/true);
 }
 
-at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest) {
   if constexpr (kWithCuda) {
-    if (fused::Takes(gate_up)) return fused::SwiGlu(gate_up, block);
+    if (fused::Takes(gate_up)) return fused::SwiGlu(gate_up, block, largest);
   }
   const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
   if (IsPlain(gate_up)) {
@@ -265,9 +269,10 @@ at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
 }
 
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block) {
+                          int64_t block, at::Tensor* largest) {
   if constexpr (kWithCuda) {
-    if (fused::Takes(gate_up)) return fused::SwiGluBackward(output_gradient, gate_up, block);
+    if (fused::Takes(gate_up))
+      return fused::SwiGluBackward(output_gradient, gate_up, block, largest);
   }
   const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
   at::Tensor gradient = at::empty_like(gate_up);

@@ -4,6 +4,10 @@
 // loops of our own (cpu_kernels.h), bf16 and fp32 on CUDA in kernels of our own (cuda_kernels.h);
 // everything else in ATen operations. None waits for a device. Functions allocate what they return;
 // "in place" is said where it is meant. They throw as LibTorch does.
+//
+// What a product in FP8 takes has a scale from its largest magnitude (fp8.h). Functions that make
+// such tensors find it along the way where `largest` is not null: it then becomes an fp32 scalar
+// with the bits of that magnitude; it stays as it is where nothing finds it so.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,10 +19,12 @@ struct RmsNormed {
   at::Tensor y;
   at::Tensor rstd;  // [rows] or [rows, 1]: for the backward pass
 };
-RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// `largest` is y's.
+RmsNormed RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                  at::Tensor* largest = nullptr);
 // `branch` becomes residual + branch, in place; then its norm.
 RmsNormed AddRmsNorm(const at::Tensor& residual, const at::Tensor& branch, const at::Tensor& weight,
-                     double epsilon);
+                     double epsilon, at::Tensor* largest = nullptr);
 struct NormGradient {
   at::Tensor x;       // `residual_gradient`, where defined, is added
   at::Tensor weight;  // [features]
@@ -27,9 +33,10 @@ struct NormGradient {
   // the way.
   at::Tensor residual_sum, x_sum;
 };
+// `largest` is the gradient of x's.
 NormGradient RmsNormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient);
+                             const at::Tensor& residual_gradient, at::Tensor* largest = nullptr);
 
 struct LayerNormed {
   at::Tensor y, mean, rstd;
@@ -62,13 +69,14 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
 // length, head_size] side by side, the first two turned back; with undefined `cos` and `sin`, as
 // they are.
 void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed);
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed,
+               at::Tensor* largest = nullptr);
 
 // gate_up is [rows, 2 * block * blocks], per block gate columns then up columns; the result is
 // silu(gate) * up, [rows, block * blocks].
-at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block);
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest = nullptr);
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block);
+                          int64_t block, at::Tensor* largest = nullptr);
 
 // kQuick: x * sigmoid(1.702 x). kTanh: the usual approximation of kErf.
 enum class GeluKind : uint8_t { kQuick, kErf, kTanh };

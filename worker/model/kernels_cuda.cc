@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "worker/model/cuda_kernels.h"
+#include "worker/model/fp8_cuda.h"
 
 namespace phalanx::model::fused {
 namespace {
@@ -35,6 +36,13 @@ T* Out(const at::Tensor& tensor) {
 // Room for fp32.
 at::Tensor Sums(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
+}
+
+// Where a kernel is to find a largest magnitude: null where nobody asks.
+uint32_t* FindLargest(at::Tensor* largest) {
+  if (largest == nullptr) return nullptr;
+  *largest = ClearedScalar();
+  return static_cast<uint32_t*>(largest->mutable_data_ptr());
 }
 
 cuda::Gelu KindOf(GeluKind kind) {
@@ -74,7 +82,8 @@ bool TakesRows(const at::Tensor& rows) {
 }
 
 LayerNormed Norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& branch_bias,
-                 const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
+                 const at::Tensor& weight, const at::Tensor& bias, double epsilon,
+                 at::Tensor* largest) {
   LayerNormed normed;
   normed.y = at::empty_like(x);
   normed.rstd = Sums({x.size(0), 1}, x);
@@ -91,6 +100,7 @@ LayerNormed Norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor
   arguments.y = MutableData(normed.y);
   arguments.mean = Out<float>(normed.mean);
   arguments.rstd = Out<float>(normed.rstd);
+  arguments.largest = FindLargest(largest);
   cuda::Norm(TypeOf(x), arguments, Stream());
   CheckLaunch();
   return normed;
@@ -98,7 +108,8 @@ LayerNormed Norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor
 
 NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                           const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
-                          const at::Tensor& residual_gradient, bool column_sums) {
+                          const at::Tensor& residual_gradient, bool column_sums,
+                          at::Tensor* largest) {
   const int64_t rows = x.size(0), features = x.size(1);
   const bool sums_here = column_sums && features <= cuda::NormSumsMax(TypeOf(x), features);
   const int kinds = !mean.defined() ? 1 : sums_here ? 4 : 2;
@@ -119,6 +130,7 @@ NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x
   arguments.kinds = kinds;
   arguments.partials = Out<float>(partials);
   arguments.sums = Out<float>(sums);
+  arguments.largest = FindLargest(largest);
   cuda::NormBackward(TypeOf(x), arguments, Stream());
   CheckLaunch();
   gradient.weight = sums[0];
@@ -163,7 +175,8 @@ void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at:
 }
 
 void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed) {
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed,
+               at::Tensor* largest) {
   const auto part = [](const at::Tensor& heads) {
     return cuda::HeadsPart{heads.const_data_ptr(), heads.size(1), heads.stride(0), heads.stride(2),
                            heads.stride(1)};
@@ -178,22 +191,25 @@ void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   arguments.to = MutableData(packed);
   arguments.cos = In<float>(cos);
   arguments.sin = In<float>(sin);
+  arguments.largest = FindLargest(largest);
   cuda::PackHeads(TypeOf(packed), arguments, Stream());
   CheckLaunch();
 }
 
-at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block) {
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest) {
   const at::Tensor y = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
-  cuda::SwiGlu(TypeOf(gate_up), y.numel() / block, block, Data(gate_up), MutableData(y), Stream());
+  cuda::SwiGlu(TypeOf(gate_up), y.numel() / block, block, Data(gate_up), MutableData(y),
+               FindLargest(largest), Stream());
   CheckLaunch();
   return y;
 }
 
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block) {
+                          int64_t block, at::Tensor* largest) {
   at::Tensor gradient = at::empty_like(gate_up);
   cuda::SwiGluBackward(TypeOf(gate_up), output_gradient.numel() / block, block,
-                       Data(output_gradient), Data(gate_up), MutableData(gradient), Stream());
+                       Data(output_gradient), Data(gate_up), MutableData(gradient),
+                       FindLargest(largest), Stream());
   CheckLaunch();
   return gradient;
 }

@@ -13,11 +13,13 @@ bool TakesRows(const at::Tensor& rows);
 // `branch`, with `branch_bias`, may be undefined; else it becomes their sum with x, whose norm is
 // taken. Without `bias`, an RMSNorm.
 LayerNormed Norm(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& branch_bias,
-                 const at::Tensor& weight, const at::Tensor& bias, double epsilon);
+                 const at::Tensor& weight, const at::Tensor& bias, double epsilon,
+                 at::Tensor* largest = nullptr);
 // Without `mean`, of an RMSNorm.
 NormGradient NormBackward(const at::Tensor& output_gradient, const at::Tensor& x,
                           const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
-                          const at::Tensor& residual_gradient, bool column_sums);
+                          const at::Tensor& residual_gradient, bool column_sums,
+                          at::Tensor* largest = nullptr);
 void AddBiasAndResidual(const at::Tensor& branch, const at::Tensor& bias,
                         const at::Tensor& residual);
 // `rows` [any, elements of sum], whose columns alone need be contiguous.
@@ -25,10 +27,11 @@ void AddColumnSums(const at::Tensor& sum, const at::Tensor& rows);
 void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
             bool inverse);
 void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed);
-at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block);
+               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& packed,
+               at::Tensor* largest);
+at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest);
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block);
+                          int64_t block, at::Tensor* largest);
 at::Tensor Gelu(GeluKind kind, const at::Tensor& x);
 GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, const at::Tensor& x,
                           bool column_sums);

@@ -13,7 +13,7 @@ namespace {
 
 // a b of `rows` [n, k] rounded and b [k, m], whose columns such a product reads. `kept` becomes
 // what a sum over rows takes of them, where it is asked for.
-at::Tensor RoundedProduct(const at::Tensor& rows, Fp8Format format, const Operand& b, Fp8Sums sums,
+at::Tensor RoundedProduct(const Operand& rows, Fp8Format format, const Operand& b, Fp8Sums sums,
                           Operand* kept) {
   Operand a = RoundToFp8(rows, format, kept != nullptr ? Forms::kBoth : Forms::kRows);
   at::Tensor product =
@@ -66,8 +66,7 @@ LayerState Kept(const LayerContext& context, LayerState computed) {
 
 void DropOperands(const LayerContext& context, LayerState* s) {
   if (context.trains) return;
-  s->attention_input.reset();
-  s->mlp_input.reset();
+  s->attention_input = s->mlp_input = {};
   s->attention_rows = s->mlp_rows = s->context = s->mlp_active = {};
 }
 
@@ -86,56 +85,60 @@ absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerSt
 
 absl::Status LayerStack::BackwardInput(const SequenceShape& shape, std::vector<LayerState>* states,
                                        WeightWork* work, at::Tensor* gradient) const {
+  Operand behind = std::exchange(*gradient, {});  // memory goes back as soon as it can
   for (size_t i = layers_.size(); i-- > 0;) {
     if (i + 1 < layers_.size()) {
       if (pace_ != nullptr) pace_();
       work->NextLayer();
     }
-    at::Tensor input_gradient;
-    RETURN_IF_ERROR(layers_[i]->BackwardInput(*gradient, ShapeOf(i, shape), &(*states)[i], work,
-                                              &input_gradient));
-    *gradient = std::move(input_gradient);
+    Operand input_gradient;
+    RETURN_IF_ERROR(
+        layers_[i]->BackwardInput(behind, ShapeOf(i, shape), &(*states)[i], work, &input_gradient));
+    behind = std::move(input_gradient);
   }
+  *gradient = std::move(behind.rows);
   return absl::OkStatus();
 }
 
-absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine,
-                        const Operand& whole, Transfer* transfer) {
-  const at::Tensor part = std::exchange(*mine, {});
+absl::Status BeginWhole(const TensorGroup& group, int64_t rows, Operand mine, Operand* whole,
+                        Transfer* transfer) {
   *transfer = {};
-  return whole.defined() ? absl::OkStatus() : group.BeginWhole(part, rows, transfer);
+  if (whole->defined()) return absl::OkStatus();
+  if (group.slices()) return group.BeginWhole(mine.rows, rows, transfer);
+  *whole = std::move(mine);
+  return absl::OkStatus();
 }
 
-absl::Status AwaitInput(Transfer* transfer, Operand* whole) {
+absl::Status AwaitWhole(Transfer* transfer, Operand* whole) {
   return whole->defined() ? absl::OkStatus() : Await(transfer, &whole->rows);
 }
 
-at::Tensor Linear(const at::Tensor& input, const Parameter& weight, Operand* kept) {
+at::Tensor Linear(const Operand& input, const Parameter& weight, Operand* kept) {
   if (weight.fp8 != nullptr) {
     return RoundedProduct(input, Fp8Format::kE4M3, weight.fp8->Rounded().Turned(), Fp8Sums::kFast,
                           kept);
   }
   if (kept != nullptr) *kept = input;
-  return at::mm(input, weight.weight.t());
+  return at::mm(input.rows, weight.weight.t());
 }
 
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias) {
   return at::addmm(bias.weight, input, weight.weight.t());
 }
 
-absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
+absl::Status GatheredLinear(const TensorGroup& group, const Operand& mine, int64_t rows,
                             const Parameter& weight, const Parameter& bias, Operand* kept,
                             at::Tensor* output) {
   Transfer transfer;
-  at::Tensor all;
-  RETURN_IF_ERROR(group.BeginWhole(mine, rows, &transfer));
+  Operand whole;
+  RETURN_IF_ERROR(BeginWhole(group, rows, mine, &whole, &transfer));
   if (weight.fp8 != nullptr) {
     TORCH_CHECK(!bias.weight.defined(), "a product in FP8 has no bias");
-    RETURN_IF_ERROR(Await(&transfer, &all));
-    *output = Linear(all, weight, kept);
+    RETURN_IF_ERROR(AwaitWhole(&transfer, &whole));
+    *output = Linear(whole, weight, kept);
     return absl::OkStatus();
   }
-  *output = at::empty({rows, weight.weight.size(0)}, mine.options());
+  *output = at::empty({rows, weight.weight.size(0)}, mine.rows.options());
   const at::Tensor factor = weight.weight.t();
   const auto multiply = [&](const at::Tensor& input, int64_t first) {
     if (input.size(0) == 0) return;
@@ -145,22 +148,22 @@ absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, in
   };
   const plan::UnitRange own =
       group.slices() ? plan::SliceOf(rows, group.width(), group.rank()) : plan::UnitRange{0, rows};
-  multiply(mine, own.first);
-  RETURN_IF_ERROR(Await(&transfer, &all));
-  multiply(all.narrow(0, 0, own.first), 0);
-  multiply(all.narrow(0, own.end(), rows - own.end()), own.end());
-  if (kept != nullptr) *kept = std::move(all);
+  multiply(mine.rows, own.first);
+  RETURN_IF_ERROR(AwaitWhole(&transfer, &whole));
+  multiply(whole.rows.narrow(0, 0, own.first), 0);
+  multiply(whole.rows.narrow(0, own.end(), rows - own.end()), own.end());
+  if (kept != nullptr) *kept = std::move(whole);
   return absl::OkStatus();
 }
 
-at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight,
+at::Tensor LinearInputGradient(const Operand& output_gradient, const Parameter& weight,
                                Operand* kept) {
   if (weight.fp8 != nullptr) {
     return RoundedProduct(output_gradient, Fp8Format::kE5M2, weight.fp8->Rounded(),
                           Fp8Sums::kPrecise, weight.gradient.defined() ? kept : nullptr);
   }
   if (kept != nullptr) *kept = output_gradient;
-  return at::mm(output_gradient, weight.weight);
+  return at::mm(output_gradient.rows, weight.weight);
 }
 
 }  // namespace phalanx::model

@@ -63,6 +63,9 @@ struct LayerContext {
   bool trains = true;  // the layers' weights do; else only their input's gradient is asked for
   bool back = true;    // the layers have a backward pass
   bool fp8 = false;    // products of the layers are in FP8
+  // Kernels find the largest magnitudes of what they make for such products. Else passes of their
+  // own do, to the same bits.
+  bool largest_on_the_way = true;
   int64_t weights_version = 0;  // another one wherever weights may have changed
   TensorGroup group{nullptr};
   HeadMap heads;
@@ -72,7 +75,8 @@ struct LayerContext {
 // What one layer keeps of one microbatch, and what its backward pass reads: those are the same but
 // for recomputation.
 struct LayerState {
-  at::Tensor input, attention_input, middle, mlp_input;  // rows of hidden_size, of this rank
+  at::Tensor input, middle;  // rows of hidden_size, of this rank
+  Operand attention_input, mlp_input;
   // All of them instead, where the backward pass need not gather them.
   Operand attention_rows, mlp_rows;
   at::Tensor qkv;         // [batch, length, columns of the heads]
@@ -107,10 +111,10 @@ class Layer {
   virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
                                LayerState* state, at::Tensor* output) const = 0;
   // Empties `state` into `work`. `shape` as in Forward. Full recomputation repeats the sum after
-  // attention.
-  virtual absl::Status BackwardInput(const at::Tensor& output_gradient, const SequenceShape& shape,
+  // attention. Gradients are rows that are not rounded.
+  virtual absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
                                      LayerState* state, WeightWork* work,
-                                     at::Tensor* input_gradient) const = 0;
+                                     Operand* input_gradient) const = 0;
 };
 
 // RMSNorm, rotary grouped-query attention, RMSNorm, SwiGLU, no biases. `context` outlives the
@@ -146,22 +150,22 @@ class LayerStack {
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
-// `whole` becomes, after AwaitInput, all `rows` of a product's input, of which this rank has
-// `mine`, unless it has them already. Empties `mine`.
-absl::Status BeginInput(const TensorGroup& group, int64_t rows, at::Tensor* mine,
-                        const Operand& whole, Transfer* transfer);
-absl::Status AwaitInput(Transfer* transfer, Operand* whole);
+// `whole` becomes, after AwaitWhole, all `rows` of what enters a product, of which this rank has
+// `mine` (not rounded; undefined: so is `whole`), unless it has them already.
+absl::Status BeginWhole(const TensorGroup& group, int64_t rows, Operand mine, Operand* whole,
+                        Transfer* transfer);
+absl::Status AwaitWhole(Transfer* transfer, Operand* whole);
 
 // y = x W^T, and its input gradient. `kept` becomes what the weight's gradient takes of x or of y's
 // gradient, where it is asked for.
-at::Tensor Linear(const at::Tensor& input, const Parameter& weight, Operand* kept = nullptr);
+at::Tensor Linear(const Operand& input, const Parameter& weight, Operand* kept = nullptr);
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias);
 // The same of all `rows` of x, of which this rank has `mine`: those first, while the others come,
 // unless they are rounded together. Without a bias the parameter does not exist.
-absl::Status GatheredLinear(const TensorGroup& group, const at::Tensor& mine, int64_t rows,
+absl::Status GatheredLinear(const TensorGroup& group, const Operand& mine, int64_t rows,
                             const Parameter& weight, const Parameter& bias, Operand* kept,
                             at::Tensor* output);
-at::Tensor LinearInputGradient(const at::Tensor& output_gradient, const Parameter& weight,
+at::Tensor LinearInputGradient(const Operand& output_gradient, const Parameter& weight,
                                Operand* kept = nullptr);
 
 }  // namespace phalanx::model

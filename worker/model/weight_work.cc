@@ -64,9 +64,9 @@ Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count) {
 void WeightWork::Matrix(const Parameter& parameter, Operand output_gradient, Operand input) {
   if (!parameter.gradient.defined()) return;
   if (parameter.fp8 != nullptr && !output_gradient.rounded)
-    output_gradient = RoundToFp8(output_gradient.rows, Fp8Format::kE5M2, Forms::kColumns);
+    output_gradient = RoundToFp8(output_gradient, Fp8Format::kE5M2, Forms::kColumns);
   if (parameter.fp8 != nullptr && !input.rounded)
-    input = RoundToFp8(input.rows, Fp8Format::kE4M3, Forms::kColumns);
+    input = RoundToFp8(input, Fp8Format::kE4M3, Forms::kColumns);
   items_.push_back(
       {Kind::kMatrix, parameter.gradient, std::move(output_gradient), std::move(input), {}});
   ++waiting_;

@@ -7,10 +7,15 @@
 
 #include <cmath>
 #include <memory>
+#include <tuple>
 #include <utility>
+#include <vector>
 
+#include "core/plan/plan.h"
+#include "tests/support/specs.h"
 #include "worker/model/fp8.h"
 #include "worker/model/fp8_product.h"
+#include "worker/model/kernels.h"
 #include "worker/model/layer.h"
 
 namespace phalanx::model {
@@ -95,6 +100,50 @@ TEST_F(Fp8CudaTest, Small_WhatIsNotFinite_MakesAllOfItNaN) {
   }
 }
 
+TEST_F(Fp8CudaTest, Small_CastsByAKnownLargest_AreTheSame) {
+  const auto expect_same = [](const Operand& known, Fp8Format format) {
+    ASSERT_TRUE(known.largest.defined());
+    const Operand first = RoundToFp8(known, format, Forms::kBoth);
+    const Operand second = RoundToFp8(known.rows, format, Forms::kBoth);
+    EXPECT_TRUE(at::equal(first.rows.view(at::kByte), second.rows.view(at::kByte)));
+    EXPECT_TRUE(at::equal(first.columns.view(at::kByte), second.columns.view(at::kByte)));
+    EXPECT_TRUE(at::equal(first.scale.view(at::kInt), second.scale.view(at::kInt)));
+  };
+  for (const double value : {1.0, 0.0, 1e-20, 3e4, HUGE_VAL, std::nan("")}) {
+    for (const auto& [rows, blocks, block] :
+         {std::tuple{1, 1, 8}, {3, 1, 16}, {129, 2, 48}, {533, 3, 128}}) {
+      SCOPED_TRACE(testing::Message()
+                   << rows << ", " << blocks << " of " << block << ", " << value);
+      const at::Tensor gate_up = Random({rows, 2 * blocks * block});
+      gate_up[rows / 2][block] = value;
+      const at::Tensor dy = Random({rows, blocks * block}, value);
+      Operand active, gradient, normed, residual;
+      active.rows = SwiGlu(gate_up, block, &active.largest);
+      expect_same(active, Fp8Format::kE4M3);
+      gradient.rows = SwiGluBackward(dy, gate_up, block, &gradient.largest);
+      expect_same(gradient, Fp8Format::kE5M2);
+      const at::Tensor weight = Random({blocks * block});
+      RmsNormed norm = RmsNorm(dy, weight, 1e-5, &normed.largest);
+      normed.rows = norm.y;
+      expect_same(normed, Fp8Format::kE4M3);
+      residual.rows = RmsNormBackward(active.rows, dy, norm.rstd, weight, dy, &residual.largest).x;
+      expect_same(residual, Fp8Format::kE5M2);
+    }
+  }
+}
+
+// More scalars than are cleared together: none is used twice.
+TEST_F(Fp8CudaTest, Small_ManyLargest_DoNotMeet) {
+  std::vector<Operand> operands(2500);
+  const at::Tensor gate_up = at::ones({1, 32}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+  for (size_t i = 0; i < operands.size(); ++i) {
+    gate_up.fill_(static_cast<double>(operands.size() - i));
+    operands[i].rows = SwiGlu(gate_up, 16, &operands[i].largest);
+  }
+  for (const Operand& operand : operands)
+    ASSERT_EQ(operand.largest.item<float>(), operand.rows.abs().max().item<float>());
+}
+
 // Rows that 16 does not divide, weights as they are and turned. Sums of E4M3 products in the tensor
 // cores' own 14 bits are 2^-12 off at worst for each term that is added; bf16 results 2^-9.
 TEST_F(Fp8CudaTest, ProductsOfALinear_EqualThoseOfRoundedOperands) {
@@ -130,6 +179,80 @@ TEST_F(Fp8CudaTest, ProductsOfALinear_EqualThoseOfRoundedOperands) {
       work.Matrix(weight, dy, x);  // rounded on the way
       work.Run();
       ExpectClose(weight.gradient - 0.25, 2 * product, 1e-3);
+    }
+  }
+}
+
+// All passes of two decoder layers. Sequences are so short that attention adds up in one order.
+std::vector<at::Tensor> PassesOfLayers(job::Recompute recompute, const RowChoice& leaving,
+                                       bool largest_on_the_way) {
+  const SequenceShape shape{.batch = 3, .length = 48, .leaving = leaving};
+  const plan::Plan plan =
+      *plan::MakePlan(support::AJob()
+                          .Module("language", support::Llama({.hidden_size = 256,
+                                                              .layers = 2,
+                                                              .heads = 4,
+                                                              .kv_heads = 2,
+                                                              .mlp_size = 320,
+                                                              .block = 32,
+                                                              .context = 64}))
+                          .Compute(job::Precision::kBf16),
+                      plan::MakeCluster(1, 1), Epoch{1});
+  const plan::StageParameters parameters = plan::ParametersOf(plan, {.module = 0});
+  const job::Architecture& a = plan.module_spec(0).architecture;
+  at::manual_seed(13);
+  const auto random = [](at::IntArrayRef sizes) {
+    return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+  };
+  const at::Tensor weights = random({parameters.elements}).mul_(0.1);
+  const at::Tensor gradients = at::zeros({parameters.elements}, at::TensorOptions(at::kCUDA));
+  const at::Tensor angles = random({a.context, plan::HeadSize(a) / 2}).to(at::kFloat);
+  const ParameterTable table(parameters, weights, gradients);
+  LayerContext context;
+  context.architecture = a;
+  context.recompute = recompute;
+  context.fp8 = true;
+  context.largest_on_the_way = largest_on_the_way;
+  context.heads = MakeHeadMap(plan::TensorUnitsOf(a, 1, 0), a.heads / plan::KvHeads(a),
+                              plan::HeadSize(a), {at::kCUDA, 0});
+  context.cos = angles.cos();
+  context.sin = angles.sin();
+  const std::unique_ptr<Layer> first = MakeDecoderLayer(context, table, 0);
+  const std::unique_ptr<Layer> second = MakeDecoderLayer(context, table, 1);
+  const SequenceShape whole{shape.batch, shape.length};
+  LayerState of_first, of_second;
+  at::Tensor between, output;
+  EXPECT_TRUE(
+      first->Forward(random({shape.rows(), a.hidden_size}), whole, &of_first, &between).ok());
+  EXPECT_TRUE(second->Forward(between, shape, &of_second, &output).ok());
+  WeightWork work;
+  Operand middle, gradient;
+  EXPECT_TRUE(
+      second->BackwardInput(random(output.sizes()), shape, &of_second, &work, &middle).ok());
+  EXPECT_EQ(middle.largest.defined(), largest_on_the_way);
+  EXPECT_TRUE(first->BackwardInput(middle, whole, &of_first, &work, &gradient).ok());
+  work.Run();
+  return {output, gradient.rows, gradients};
+}
+
+TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {
+  const at::Tensor all = at::arange(144, at::TensorOptions(at::kCUDA).dtype(at::kLong));
+  const RowChoice third{.rows = all.slice(0, 0, 144, 3).contiguous(),
+                        .place = all.div(3, "floor"),
+                        .chosen = all.remainder(3).eq(0)};
+  for (const job::Recompute recompute :
+       {job::Recompute::kNone, job::Recompute::kSelective, job::Recompute::kFull}) {
+    for (const bool some : {false, true}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(recompute) << ", some rows " << some);
+      const RowChoice leaving = some ? third : RowChoice{};
+      const std::vector<at::Tensor> apart = PassesOfLayers(recompute, leaving, false);
+      const std::vector<at::Tensor> again = PassesOfLayers(recompute, leaving, false);
+      const std::vector<at::Tensor> fused = PassesOfLayers(recompute, leaving, true);
+      for (size_t i = 0; i < apart.size(); ++i) {
+        EXPECT_TRUE(apart[i].isfinite().all().item<bool>()) << i;
+        EXPECT_TRUE(at::equal(apart[i], again[i])) << i << " is not the same again";
+        EXPECT_TRUE(at::equal(apart[i], fused[i])) << i;
+      }
     }
   }
 }

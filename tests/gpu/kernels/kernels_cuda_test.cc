@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -156,6 +157,90 @@ TEST_P(KernelsCudaTest, Small_LayerNorm_AndBackward) {
     if (!backward[7].defined()) continue;
     ExpectClose(backward[6], Wide(residual).sum(0), "sum of the residual's");
     ExpectClose(backward[7], dx.sum(0), "sum of dx");
+  }
+}
+
+// What kernels find along the way is what a look at the result finds, and changes nothing of it;
+// of rows that they do not take they find nothing.
+TEST_P(KernelsCudaTest, Small_Largest_IsThatOfTheResult) {
+  const auto expect_largest = [](const std::function<at::Tensor(at::Tensor*)>& make,
+                                 const char* what) {
+    at::Tensor largest;
+    const at::Tensor made = make(&largest), plain = make(nullptr);
+    EXPECT_TRUE(at::equal(made.nan_to_num(), plain.nan_to_num())) << what;
+    EXPECT_TRUE(at::equal(made.isnan(), plain.isnan())) << what;
+    if (made.dim() == 2 && made.size(1) == kTooLong.features) {
+      EXPECT_FALSE(largest.defined()) << what;
+      return;
+    }
+    ASSERT_TRUE(largest.defined()) << what;
+    const float found = largest.item<float>();
+    const float expected = made.numel() == 0 ? 0 : made.abs().max().item<float>();
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(found)) << what << ": " << found;
+    } else {
+      EXPECT_EQ(found, expected) << what;
+    }
+  };
+  // Nothing, or what is not finite, in one place.
+  for (const double odd : {0.0, -HUGE_VAL, std::nan("")}) {
+    const auto random = [odd](at::IntArrayRef shape) {
+      const at::Tensor tensor = Random(shape);
+      if (odd != 0 && tensor.numel() > 0) tensor.view({-1})[tensor.numel() * 2 / 3] = odd;
+      return tensor;
+    };
+    for (const auto& [rows, features] : NormShapes(GetParam())) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << features << " with " << odd);
+      const at::Tensor x = random({rows, features}), other = Random({rows, features});
+      const at::Tensor weight = Random({features});
+      const at::Tensor rstd = at::ones({rows, 1}, x.options().dtype(at::kFloat));
+      expect_largest([&](at::Tensor* largest) { return RmsNorm(x, weight, 1e-5, largest).y; },
+                     "norm");
+      expect_largest(
+          [&](at::Tensor* largest) {
+            return AddRmsNorm(other, x.clone(), weight, 1e-5, largest).y;
+          },
+          "norm of a sum");
+      for (const at::Tensor& residual : {at::Tensor(), x}) {
+        expect_largest(
+            [&](at::Tensor* largest) {
+              return RmsNormBackward(x, other, rstd, weight, residual, largest).x;
+            },
+            "norm's backward pass");
+      }
+    }
+    for (const auto& [rows, blocks, block] : {std::tuple{0, 2, 128},
+                                              {1, 1, 8},
+                                              {3, 1, 7},
+                                              {5, 3, 32},
+                                              {19, 7, 128},
+                                              {300, 2, 250},
+                                              {77, 3, 1000}}) {
+      SCOPED_TRACE(testing::Message() << rows << ", " << blocks << " of " << block << " " << odd);
+      const at::Tensor gate_up = random({rows, 2 * block * blocks});
+      const at::Tensor dy = random({rows, block * blocks});
+      expect_largest([&](at::Tensor* largest) { return SwiGlu(gate_up, block, largest); },
+                     "SwiGLU");
+      expect_largest(
+          [&](at::Tensor* largest) { return SwiGluBackward(dy, gate_up, block, largest); },
+          "SwiGLU's backward pass");
+    }
+    for (const auto& [head_size, queries, keys] :
+         {std::tuple{64, 3, 1}, {128, 32, 8}, {80, 4, 4}, {10, 2, 1}, {36, 5, 2}, {130, 9, 3}}) {
+      SCOPED_TRACE(testing::Message() << queries << " heads of " << head_size << " " << odd);
+      const int64_t batch = 3, length = 7;
+      const at::Tensor query = random({batch, queries, length, head_size});
+      const at::Tensor key = Random({batch, keys, length, head_size}), value = Random(key.sizes());
+      const at::Tensor angles = Random({length, head_size / 2}, at::kFloat);
+      expect_largest(
+          [&](at::Tensor* largest) {
+            const at::Tensor packed =
+                at::empty({batch, length, queries + 2 * keys, head_size}, query.options());
+            PackHeads(query, key, value, angles.cos(), angles.sin(), packed, largest);
+            return packed;
+          },
+          "packed heads");
+    }
   }
 }
 

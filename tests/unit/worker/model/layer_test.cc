@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/plan.h"
 #include "tests/support/specs.h"
+#include "worker/comm/communicator.h"
 #include "worker/model/patches.h"
 #include "worker/model/prediction.h"
 #include "worker/model/projector.h"
@@ -106,12 +108,13 @@ void ExpectLayerGradients(Rig& rig, const Layer& layer, const SequenceShape& sha
   rig.ExpectGradients(input, forward, [&](const at::Tensor& upstream) {
     LayerState state;
     WeightWork work;
-    at::Tensor output, gradient;
+    at::Tensor output;
+    Operand gradient;
     EXPECT_TRUE(layer.Forward(input, shape, &state, &output).ok());
     EXPECT_TRUE(at::equal(output, forward(input)));
     EXPECT_TRUE(layer.BackwardInput(upstream, shape, &state, &work, &gradient).ok());
     work.Run();
-    return gradient;
+    return gradient.rows;
   });
 }
 
@@ -171,12 +174,13 @@ std::vector<at::Tensor> PassesOf(Rig& rig, const LayerContext& context, const at
   const std::unique_ptr<Layer> layer = MakeDecoderLayer(context, rig.table(), 0);
   LayerState state;
   WeightWork work;
-  at::Tensor output, gradient;
+  at::Tensor output;
+  Operand gradient;
   EXPECT_TRUE(layer->Forward(input, {2, 5}, &state, &output).ok());
   EXPECT_TRUE(layer->BackwardInput(upstream, {2, 5}, &state, &work, &gradient).ok());
   rig.gradients().zero_();
   work.Run();
-  return {output, gradient, rig.gradients().clone()};
+  return {output, gradient.rows, rig.gradients().clone()};
 }
 
 // What is computed again is rounded to the same bits.
@@ -199,6 +203,25 @@ TEST(LayerTest, ProductsInFp8_AreTheSameUnderRecomputation) {
   }
 }
 
+// It is the slice's.
+TEST(LayerTest, LargestMagnitude_OfWhatIsGathered_IsForgotten) {
+  plan::CommunicatorSpec spec{.use = plan::CommunicatorSpec::Use::kTensor, .name = "group"};
+  spec.ranks = {Rank{0}};
+  comm::InProcessWorld world(1);
+  const comm::Communicators communicators = world.Connect({spec}, Rank{0});
+  Operand mine = at::randn({6, 32}, at::kDouble);
+  mine.largest = mine.rows.abs().max();
+  for (const bool slices : {false, true}) {
+    const TensorGroup group(communicators[0].get(), slices);
+    Operand whole;
+    Transfer transfer;
+    ASSERT_TRUE(BeginWhole(group, 6, mine, &whole, &transfer).ok());
+    ASSERT_TRUE(AwaitWhole(&transfer, &whole).ok());
+    EXPECT_TRUE(at::equal(whole.rows, mine.rows));
+    EXPECT_EQ(whole.largest.defined(), !slices);
+  }
+}
+
 TEST(LayerTest, FrozenLayer_KeepsWhatItsInputGradientNeeds) {
   Rig rig(AudioJob(), 0);
   LayerContext context = rig.context();
@@ -208,11 +231,12 @@ TEST(LayerTest, FrozenLayer_KeepsWhatItsInputGradientNeeds) {
   const auto gradient = [&](const Layer& of, bool* kept) {
     LayerState state;
     WeightWork work;
-    at::Tensor output, input_gradient;
+    at::Tensor output;
+    Operand input_gradient;
     EXPECT_TRUE(of.Forward(input, {2, 5}, &state, &output).ok());
     *kept = state.mlp_active.defined() || state.attention_input.defined();
     EXPECT_TRUE(of.BackwardInput(upstream, {2, 5}, &state, &work, &input_gradient).ok());
-    return input_gradient;
+    return input_gradient.rows;
   };
   bool kept_frozen = true, kept_trained = false;
   const at::Tensor expected =
