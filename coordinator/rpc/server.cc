@@ -12,6 +12,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/waker.h"
+#include "coordinator/rpc/access.h"
+#include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/log_relay.h"
@@ -102,8 +104,8 @@ class ServerImpl final : public Server {
  private:
   absl::Status Serve() {
     ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
-    job_service_ =
-        std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
+    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
+                                                    log_calls_, options_.audit);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -121,9 +123,17 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    const std::shared_ptr<grpc::ServerCredentials> credentials =
+        transport::ServerCredentials(options_.tls);
+    if (options_.tls.on()) {
+      credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
+          [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
+            metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
+            options_.audit(AuditLine(caller, MethodOf(path), "", why));
+          }));
+    }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     builder.RegisterService(job_service_.get());
     builder.RegisterService(worker_service_.get());
     server_ = builder.BuildAndStart();
@@ -194,6 +204,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
       options.sessions.heartbeat_timeout < 2 * options.sessions.heartbeat_interval) {
     return absl::InvalidArgumentError(
         "the heartbeat timeout must be at least twice the heartbeat interval");
+  }
+  if (absl::Status status = transport::CheckTlsFiles(options.tls, "--tls-"); !status.ok()) {
+    return status;
   }
   // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may
   // wait 10 s for a poller of its own.

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/session_codec.h"
 
@@ -28,8 +29,8 @@ class SessionReactor final
       public SessionStream,
       public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(Driver& driver, SessionRegistry& sessions)
-      : driver_(driver), sessions_(sessions) {}
+  SessionReactor(Driver& driver, SessionRegistry& sessions, Caller caller)
+      : driver_(driver), sessions_(sessions), caller_(std::move(caller)) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -83,6 +84,7 @@ class SessionReactor final
     }
     absl::StatusOr<WorkerHello> hello = HelloFromProto(request_.hello());
     if (!hello.ok()) return Close(hello.status());
+    if (absl::Status status = MayServe(caller_, hello->node); !status.ok()) return Close(status);
     opened_ = true;
     {
       MutexLock lock(&mu_);
@@ -155,6 +157,7 @@ class SessionReactor final
 
   Driver& driver_;
   SessionRegistry& sessions_;
+  const Caller caller_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
@@ -189,6 +192,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
+      const Caller caller = CallerOf(*context_.auth_context());
+      if (absl::Status status = MayServe(caller, source->node); !status.ok()) return End(status);
       fetch_id_ = request_.fetch_id();
       source_ = *std::move(source);
       MutexLock lock(&mu_);
@@ -251,8 +256,9 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 }  // namespace
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
-WorkerServiceImpl::OpenSession(grpc::CallbackServerContext*) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_);
+WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
+  auto reactor =
+      std::make_shared<SessionReactor>(driver_, sessions_, CallerOf(*context->auth_context()));
   reactor->Begin();
   return reactor.get();
 }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/stall_watch.h"
+#include "transport/tls.h"
 #include "worker/agent/data_check.h"
 #include "worker/agent/device_events.h"
 #include "worker/agent/inbox.h"
@@ -32,6 +33,7 @@ inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator take
 
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT
+  transport::TlsFiles tls;          // none: plaintext
   NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;

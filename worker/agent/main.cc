@@ -168,6 +168,12 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
+  app.add_option(
+      "--tls-ca", options.tls.ca,
+      "PEM file of the authorities whose certificate the coordinator must show; with the "
+      "two below: mutual TLS");
+  app.add_option("--tls-certificate", options.tls.certificate, "PEM file of this node's own");
+  app.add_option("--tls-key", options.tls.key, "PEM file of its private key");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
