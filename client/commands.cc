@@ -169,6 +169,15 @@ int FailFile(const absl::Status& status, Io& io) {
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
   absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
+  if (!options.directory.empty()) {
+    if (options.directory[0] != '/') {
+      return Fail(absl::InvalidArgumentError(absl::StrCat(
+                      "--directory: ", options.directory,
+                      ": must begin with /: it is a folder of the cluster's machines")),
+                  io);
+    }
+    file->document.set_directory(AbsolutePath(options.directory));
+  }
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) {

@@ -21,6 +21,8 @@ namespace phalanx::client {
 
 struct SubmitOptions {
   std::string file;
+  // Of the cluster's machines, where the job's paths start from; empty: the folder of the file.
+  std::string directory;
   Format format = Format::kTable;
   bool wait = false;
   bool dry_run = false;  // everything but the submit, on this side alone

@@ -28,14 +28,22 @@ void Program::AddSubmit() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
       Connection connection(Server(kSubmitTimeout));
-      return Submit(
-          connection,
-          {.file = flags_.file, .format = format(), .wait = flags_.wait, .dry_run = flags_.dry_run},
-          stopper, io);
+      return Submit(connection,
+                    {.file = flags_.file,
+                     .directory = flags_.folder,
+                     .format = format(),
+                     .wait = flags_.wait,
+                     .dry_run = flags_.dry_run},
+                    stopper, io);
     });
   });
   AddFile(submit);
   AddFormat(submit);
+  submit
+      ->add_option("--directory", flags_.folder,
+                   "folder on the cluster's machines that the job's paths start from; default: "
+                   "that of the file")
+      ->type_name("DIR");
   submit->add_flag("--wait", flags_.wait, "watch the job; the exit code is its outcome");
   submit->add_flag("--dry-run", flags_.dry_run, "check the job file and submit nothing");
 }

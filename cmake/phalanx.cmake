@@ -20,6 +20,11 @@ find_program(MOLD mold)
 if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
+option(PHALANX_LIBFUZZER "Build libFuzzer programs (Clang)" OFF)
+if(PHALANX_LIBFUZZER)
+  # All code tells where it has been. Warnings are g++'s to give.
+  add_compile_options(-fsanitize=fuzzer-no-link -w)
+endif()
 if(PHALANX_SANITIZE)
   add_compile_options(-fsanitize=${PHALANX_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${PHALANX_SANITIZE})
@@ -137,6 +142,21 @@ function(phalanx_test path)
   set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
   if(ARG_RESOURCE)
     set_tests_properties(${path} PROPERTIES RESOURCE_LOCK ${ARG_RESOURCE})
+  endif()
+endfunction()
+
+# phalanx_fuzz(fuzz/http SRCS http_fuzz.cc DEPS ...): a test that tries mutations for some seconds, and
+# with PHALANX_LIBFUZZER the program fuzz_http. SRCS define tests/fuzz/support/fuzz.h.
+function(phalanx_fuzz path)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SRCS;DEPS")
+  set(support ${PROJECT_SOURCE_DIR}/tests/fuzz/support)
+  phalanx_test(${path} LABEL fuzz SRCS ${ARG_SRCS} ${support}/fuzz_test.cc DEPS ${ARG_DEPS} phalanx::core_base)
+  if(PHALANX_LIBFUZZER)
+    string(REPLACE "/" "_" name ${path})
+    add_executable(${name} ${ARG_SRCS} ${support}/libfuzzer_main.cc)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE ${ARG_DEPS} phalanx::core_base phalanx::tests_support_paths
+                          -fsanitize=fuzzer)
   endif()
 endfunction()
 

@@ -18,9 +18,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "coordinator/http/event_streams.h"
+#include "coordinator/http/http_request.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/net/waker.h"
 #include "core/base/mutex.h"
@@ -210,30 +210,25 @@ class HttpServerImpl final : public HttpServer {
 
   // Answers, or asks for the answer. False: the connection is over, or has become a stream.
   bool Answer(Connection& connection) {
-    const absl::string_view request = connection.request;
-    const std::vector<absl::string_view> words =
-        absl::StrSplit(request.substr(0, request.find("\r\n")), ' ');
-    if (words.size() != 3 || words[2].substr(0, 5) != "HTTP/") {
-      connection.response = Encode({.code = 400, .body = "no HTTP request\n"}, true);
+    const absl::StatusOr<HttpRequest> request = ReadHttpRequest(connection.request);
+    if (!request.ok()) {
+      const int code = absl::IsUnimplemented(request.status()) ? 405 : 400;
+      connection.response =
+          Encode({.code = code, .body = absl::StrCat(request.status().message(), "\n")}, true);
       return true;
     }
-    connection.head = words[0] == "HEAD";
-    if (words[0] != "GET" && !connection.head) {
-      connection.response = Encode({.code = 405, .body = "GET and HEAD only\n"}, true);
-      return true;
-    }
-    const std::string target(words[1]);
-    const std::string path = target.substr(0, target.find('?'));
+    connection.head = request->head;
+    const absl::string_view path = request->path();
     if (std::optional<HttpResponse> probe = Probe(path); probe.has_value()) {
       connection.response = Encode(*probe, !connection.head);
     } else if (!options_.pages) {
       connection.response = Encode({.code = 404, .body = "no such page\n"}, !connection.head);
     } else if (path == "/api/stream" && !connection.head) {
-      return !BecomeStream(connection, target.substr(path.size()));
+      return !BecomeStream(connection, std::string(request->query()));
     } else {
       connection.waiting = ++last_number_;
       connection.end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kPageLife);
-      Ask(connection.waiting, target);
+      Ask(connection.waiting, request->target);
     }
     return true;
   }

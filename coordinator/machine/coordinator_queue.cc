@@ -206,6 +206,11 @@ void Coordinator::Consider(Job& job) {
 }
 
 Instant Coordinator::EndsBy(const Job& job) const {
+  if (job.state.ended.has_value()) {
+    // Ranks that are not gone by then may never be: nobody knows.
+    const Instant gone = *job.state.ended + options_.cancel_grace + kGone;
+    return gone > now_ ? gone : absl::InfiniteFuture();
+  }
   const Instant since = job.state.counts_since.value_or(now_ + kPlanned);
   return since + job.state.TimeLeft() + options_.end_grace + options_.cancel_grace + kGone;
 }
@@ -232,9 +237,7 @@ std::pair<int64_t, std::vector<HeldDevices>> Coordinator::DevicesFor(
   }
   std::vector<HeldDevices> until;
   for (const auto& [holder, count] : held) {
-    const Job& job = jobs_.at(holder);
-    // How long the ranks of one that has ended take to be gone nobody knows.
-    until.push_back({count, job.state.IsTerminal() ? absl::InfiniteFuture() : EndsBy(job)});
+    until.push_back({count, EndsBy(jobs_.at(holder))});
   }
   return {free, std::move(until)};
 }

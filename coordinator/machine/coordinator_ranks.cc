@@ -364,6 +364,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
   live_request_bytes_ -= RequestBytes(*job.state.request);
   if (!job.run.has_value()) return Archive(job);
+  capacity_changed_ = true;  // its devices are free sooner than was reckoned with
   job.recovery.reset();
   job.run->EndAll();
   for (size_t i = 0; job.run.has_value() && i < job.run->teams.size(); ++i) {

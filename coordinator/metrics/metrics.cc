@@ -168,6 +168,41 @@ struct Metrics::Series {
                                           .Help("Steps that incidents made jobs do again")
                                           .Register(registry)
                                           .Add({});
+  prometheus::Family<prometheus::Histogram>& detection_seconds =
+      BuildHistogram()
+          .Name("phalanx_detection_seconds")
+          .Help("From the first evidence of a loss to its verdict, by cause")
+          .Register(registry);
+  prometheus::Family<prometheus::Counter>& restarts =
+      BuildCounter()
+          .Name("phalanx_restarts_total")
+          .Help("Jobs that went on in another epoch or were queued again, by cause and action")
+          .Register(registry);
+  prometheus::Counter& running_seconds = BuildCounter()
+                                             .Name("phalanx_running_seconds_total")
+                                             .Help("Time that jobs were running")
+                                             .Register(registry)
+                                             .Add({});
+  prometheus::Counter& useful_seconds = BuildCounter()
+                                            .Name("phalanx_useful_seconds_total")
+                                            .Help("Of that, time of steps not done before")
+                                            .Register(registry)
+                                            .Add({});
+  prometheus::Family<prometheus::Gauge>& goodput =
+      BuildGauge()
+          .Name("phalanx_goodput_ratio")
+          .Help("Useful time of jobs over the time that they ran, since the start")
+          .Register(registry);
+  prometheus::Gauge& store_bytes = BuildGauge()
+                                       .Name("phalanx_store_bytes")
+                                       .Help("Size of the store, as of its last commit")
+                                       .Register(registry)
+                                       .Add({});
+  prometheus::Counter& late_heartbeats = BuildCounter()
+                                             .Name("phalanx_heartbeats_late_total")
+                                             .Help("Heartbeats later than two intervals")
+                                             .Register(registry)
+                                             .Add({});
   prometheus::Counter& damaged =
       BuildCounter()
           .Name("phalanx_store_damaged_entries_total")
@@ -230,6 +265,23 @@ void Metrics::IncidentPhase(absl::string_view phase, absl::Duration until_end) {
 void Metrics::StepsRedone(int64_t steps) {
   if (steps > 0) series_->steps_redone.Increment(static_cast<double>(steps));
 }
+void Metrics::Detected(absl::string_view cause, absl::Duration duration) {
+  series_->detection_seconds.Add({{"cause", std::string(cause)}}, kRecoverySeconds)
+      .Observe(absl::ToDoubleSeconds(duration));
+}
+void Metrics::Restarted(absl::string_view cause, absl::string_view action) {
+  series_->restarts.Add({{"cause", std::string(cause)}, {"action", std::string(action)}})
+      .Increment();
+}
+void Metrics::Ran(absl::Duration elapsed, absl::Duration useful) {
+  // The system's clock may be set back; a step's time is its rank's word.
+  elapsed = std::max(elapsed, absl::ZeroDuration());
+  useful = std::clamp(useful, absl::ZeroDuration(), elapsed);
+  series_->running_seconds.Increment(absl::ToDoubleSeconds(elapsed));
+  series_->useful_seconds.Increment(absl::ToDoubleSeconds(useful));
+}
+void Metrics::StoreBytes(int64_t bytes) { series_->store_bytes.Set(static_cast<double>(bytes)); }
+void Metrics::LateHeartbeat() { series_->late_heartbeats.Increment(); }
 void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
 void Metrics::DamagedEntry() { series_->damaged.Increment(); }
 void Metrics::Planned(absl::Duration duration) {
@@ -255,6 +307,8 @@ std::string Metrics::Text(const Gauges& gauges) {
   series_->inbox.Set(static_cast<double>(gauges.inbox));
   series_->serving.Set(gauges.serving ? 1 : 0);
   series_->watch_pending.Set(static_cast<double>(gauges.watch_pending_bytes));
+  if (const double running = series_->running_seconds.Value(); running > 0)
+    series_->goodput.Add({}).Set(series_->useful_seconds.Value() / running);
   std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
   if (!gauges.running.empty()) {
     for (prometheus::MetricFamily& family : FamiliesOfJobs(gauges))

@@ -61,7 +61,17 @@ class Metrics {
   // A phase of an incident that is over: from its first evidence until the phase ended.
   void IncidentPhase(absl::string_view phase, absl::Duration until_end);
   void StepsRedone(int64_t steps);
+  // From the first evidence of a loss to its verdict.
+  void Detected(absl::string_view cause, absl::Duration duration);
+  // A job trains again, or waits to. `action`: "standby", "replan", "return", "queued"; `cause`: of
+  // what it lost, "" where somebody wanted it so.
+  void Restarted(absl::string_view cause, absl::string_view action);
+  // A job was Running for `elapsed`, of which `useful` went into a step that was not done before.
+  void Ran(absl::Duration elapsed, absl::Duration useful);
+  void StoreBytes(int64_t bytes);
   void Heartbeat();
+  // One that came later than two intervals behind the one before.
+  void LateHeartbeat();
   void Planned(absl::Duration duration);
   void DamagedEntry();
 

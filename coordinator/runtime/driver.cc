@@ -37,7 +37,8 @@ Driver::Driver(DriverOptions options, const Clock& clock, Board& board, Metrics&
       metrics_(metrics),
       sink_(sink),
       machine_(options_.machine),
-      watch_(clock.Now()) {}
+      watch_(clock.Now()),
+      counting_(metrics, options_.machine.heartbeat_interval) {}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, const Clock& clock,
                                                       std::unique_ptr<Backend> backend,
@@ -73,9 +74,9 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   FillLayouts(records);
   std::vector<Action> actions = driver->machine_.Recover(clock.Now(), records, marks);
   records = {};
-  driver->recovering_ = true;
+  driver->counting_.set_recovering(true);
   driver->Carry(std::move(actions));
-  driver->recovering_ = false;
+  driver->counting_.set_recovering(false);
   driver->thread_ = std::jthread([self = driver.get()] { self->Run(); });
   return driver;
 }
@@ -234,6 +235,7 @@ void Driver::RefuseAll(const absl::Status& status) {
 
 void Driver::OnCommit(const CommitReport& report) {
   metrics_.Commit(report.status.ok(), report.records, report.duration);
+  if (report.status.ok()) metrics_.StoreBytes(report.bytes);
   const absl::Status failure =
       report.status.ok()
           ? absl::OkStatus()
@@ -332,7 +334,7 @@ void Driver::Run() {
       if (const auto* archived = std::get_if<JobArchived>(&entry.event)) {
         board_.Forget(archived->job);
         step_records_.erase(archived->job);
-        counted_incidents_.erase(archived->job);
+        counting_.Forget(archived->job);
       }
       if (entry.done) entry.done();
     }
@@ -384,19 +386,27 @@ void Driver::Carry(Action& action) {
                  [&](CloseSession& a) { sink_.Close(a.session, a.status); },
                  [&](EndLogs& a) { sink_.EndLogs(a.fetch_id, a.reason); },
                  [&](PublishJob& a) {
-                   CountPhase(*a.job);
+                   counting_.Job(*a.job, clock_.Now());
                    board_.Publish(a);
                  },
                  [&](PublishStep& a) {
-                   metrics_.Step(a.step.tokens, a.step.seconds);
+                   counting_.Step(a.job, a.step, clock_.Now());
                    board_.Publish(a);
                  },
                  [&](PublishIncident& a) {
-                   CountIncident(a.job, *a.incident);
+                   counting_.Incident(a.job, *a.incident);
                    board_.Publish(a);
                  },
                  [&](PublishHeartbeat& a) {
-                   metrics_.Heartbeat();
+                   counting_.Heartbeat(a);
+                   board_.Publish(a);
+                 },
+                 [&](PublishNode& a) {
+                   counting_.Node(*a.node);
+                   board_.Publish(a);
+                 },
+                 [&](RetractNode& a) {
+                   counting_.Forget(a.node);
                    board_.Publish(a);
                  },
                  [&](AnswerJob& a) { Answer<JobCallback>(a.token, std::move(a.job)); },
@@ -417,49 +427,6 @@ uint64_t Driver::Supersedes(const StoreRecord& action) {
   if (const auto* marked = std::get_if<NodeMarked>(&action.record.body))
     return std::exchange(mark_records_[marked->node], action.record_number);
   return 0;
-}
-
-void Driver::CountIncident(JobId job, const Incident& incident) {
-  IncidentsCounted& counted = counted_incidents_[job];
-  const bool begun = incident.number > counted.begun;
-  const bool closed = incident.IsClosed() && incident.number > counted.closed;
-  counted.begun = std::max(counted.begun, incident.number);
-  if (closed) counted.closed = incident.number;
-  if (recovering_) return;  // counted by the coordinator that saw it happen
-  if (begun) {
-    const bool loss = incident.kind == Incident::Kind::kLoss;
-    metrics_.IncidentBegun(ToString(incident.kind),
-                           loss ? job::ToString(incident.cause.kind) : absl::string_view());
-  }
-  if (!closed) return;
-  metrics_.StepsRedone(incident.steps_redone);
-  for (size_t i = 0; i < Incident::kPhases; ++i) {
-    const Incident::Span& span = incident.phases[i];
-    if (!span.end.has_value()) continue;
-    metrics_.IncidentPhase(ToString(static_cast<Incident::Phase>(i)),
-                           absl::Microseconds(*span.end));
-  }
-}
-
-void Driver::CountPhase(const JobView& job) {
-  const auto [it, added] = counted_phases_.emplace(job.id, job.phase);
-  if (added && job.phase != job::JobPhase::kQueued) {
-    // Recovered: counted by the coordinator that saw it happen.
-    if (job::IsTerminal(job.phase)) counted_phases_.erase(it);
-    return;
-  }
-  if (it->second == job.phase) return;
-  it->second = job.phase;
-  const bool again = job.epoch > Epoch{1};  // it was queued again meanwhile
-  if (job.phase == job::JobPhase::kStarting && !again) {
-    metrics_.JobStarted(job.started.value_or(job.submitted) - job.submitted);
-  } else if (job.phase == job::JobPhase::kRunning && job.started.has_value() && !again) {
-    metrics_.JobRunning(clock_.Now() - *job.started);
-  } else if (job::IsTerminal(job.phase)) {
-    metrics_.JobEnded(job.phase,
-                      job.failure.has_value() ? std::optional(job.failure->kind) : std::nullopt);
-    counted_phases_.erase(it);
-  }
 }
 
 }  // namespace phalanx::coordinator

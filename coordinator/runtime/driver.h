@@ -21,6 +21,7 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/waker.h"
 #include "coordinator/runtime/board.h"
+#include "coordinator/runtime/counting.h"
 #include "coordinator/runtime/work_pool.h"
 #include "coordinator/store/journal.h"
 #include "core/base/mutex.h"
@@ -143,8 +144,6 @@ class Driver {
   void Carry(Action& action);
   // The record that this one takes the place of; 0: none.
   uint64_t Supersedes(const StoreRecord& action);
-  void CountPhase(const JobView& job);
-  void CountIncident(JobId job, const Incident& incident);
   // Registers the callback and posts the event that `make` builds from its token, or refuses.
   template <typename Make>
   void Request(Callback callback, int64_t bytes, Make make);
@@ -163,13 +162,7 @@ class Driver {
   Coordinator machine_;
   std::shared_ptr<EndedJobs> ended_;
   StallWatch watch_;
-  std::map<JobId, job::JobPhase> counted_phases_;
-  // Of a job: the last incident that was counted when it began, and when it closed.
-  struct IncidentsCounted {
-    int64_t begun = 0, closed = 0;
-  };
-  std::map<JobId, IncidentsCounted> counted_incidents_;
-  bool recovering_ = false;                    // what is published was seen by a coordinator before
+  Counting counting_;
   std::map<JobId, uint64_t> step_records_;     // the last StepReached of each job
   std::map<NodeName, uint64_t> mark_records_;  // the last NodeMarked of each node
 

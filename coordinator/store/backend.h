@@ -111,6 +111,9 @@ class Backend {
 
   virtual std::shared_ptr<EndedJobs> ended_jobs() = 0;
 
+  // On disk, what is yet to be written into its place included; 0: it is not known. Cheap.
+  virtual int64_t bytes() const { return 0; }
+
   // Tells one store from another, since jobs are numbered from 1 in each. Drawn when the store was
   // made, and told to every daemon that registers. 0: it has none.
   virtual uint64_t identity() const = 0;

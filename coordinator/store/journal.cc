@@ -124,6 +124,7 @@ CommitReport Journal::Commit(Work& work) {
   report.duration = Since(start);
   broken_ = !report.status.ok();
   if (broken_) return report;
+  report.bytes = backend_->bytes();
   report.last = work.last;
   report.archived = work.archived;
   report.deleted = work.tags;

@@ -35,6 +35,7 @@ struct CommitReport {
   uint64_t last = 0;
   uint64_t records = 0;
   absl::Duration duration;
+  int64_t bytes = 0;  // of the store behind the commit
   std::vector<JobId> archived;
   std::vector<uint64_t> deleted;  // tags of Delete
   // Ended jobs whose records cannot be read: they stay as they are, in memory too.

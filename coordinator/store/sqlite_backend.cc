@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -278,6 +279,15 @@ absl::Status SqliteBackend::CheckPlace() {
   }
   if (now.st_dev == place_.st_dev && now.st_ino == place_.st_ino) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(path_, " was replaced by another file", kNext));
+}
+
+int64_t SqliteBackend::bytes() const {
+  int64_t bytes = 0;
+  for (const char* part : {"", "-wal"}) {
+    struct stat file {};
+    if (stat(absl::StrCat(path_, part).c_str(), &file) == 0) bytes += file.st_size;
+  }
+  return bytes;
 }
 
 absl::StatusOr<uint64_t> SqliteBackend::Reopen() {

@@ -32,6 +32,7 @@ class SqliteBackend final : public Backend {
   absl::StatusOr<uint64_t> Reopen() override;
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  int64_t bytes() const override;
   uint64_t identity() const override { return identity_; }
 
  private:

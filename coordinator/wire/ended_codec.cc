@@ -19,6 +19,8 @@ namespace {
 
 // Documents and events of one job are far below; more is damage that the checksum did not see.
 constexpr uint64_t kDetailsBytesMax = 1 << 30;
+// What zlib makes of a byte at most, rounded up: more is not there, whatever is said of it.
+constexpr uint64_t kRatioMax = 1040;
 
 std::string Compress(const std::string& bytes) {
   uLongf size = compressBound(bytes.size());
@@ -31,7 +33,8 @@ std::string Compress(const std::string& bytes) {
 
 absl::StatusOr<std::string> Uncompress(const std::string& bytes, uint64_t size) {
   std::string out;
-  if (size > kDetailsBytesMax) return absl::DataLossError("is larger than any job: it is damaged");
+  if (size > kDetailsBytesMax || size > kRatioMax * bytes.size())
+    return absl::DataLossError("is larger than any job: it is damaged");
   out.resize(size);
   uLongf written = size;
   const int code =

@@ -73,7 +73,9 @@ IncidentPtr FromProto(const v1::Incident& from) {
       .steps_redone = from.steps_redone(),
       .standby = from.standby(),
       .not_safe = from.not_safe()};
-  if (from.has_cause()) incident.cause = FromProto(from.cause());
+  // A return has none, and none is written of it.
+  if (from.has_cause() && incident.kind == Incident::Kind::kLoss)
+    incident.cause = FromProto(from.cause());
   for (const v1::Incident::LayoutChange& change : from.changes())
     incident.changes.push_back({change.module(), change.replica(), change.from(), change.to()});
   for (const v1::Incident::Phase& phase : from.phases()) {

@@ -62,8 +62,15 @@ class Encoder {
   }
   void operator()(const EpochPlanned& body) {
     v1::EpochPlanned* to = out_.mutable_epoch_planned();
-    wire::ToProto(*body.layout, to->mutable_layout());
     to->set_plan_digest(body.plan_digest);
+    // Of before there were layouts, which leave nothing open: as it was read (Decode).
+    if (body.layout->schedule.name == job::ScheduleName::kAuto) {
+      to->set_epoch(body.layout->epoch.value);
+      ToProto(body.layout->nodes, to->mutable_placement());
+      to->set_data_digest(body.layout->data_digest);
+      return;
+    }
+    wire::ToProto(*body.layout, to->mutable_layout());
     if (body.checkpoint.has_value()) ToProto(*body.checkpoint, to->mutable_checkpoint());
     to->mutable_host_memory()->Assign(body.host_memory.begin(), body.host_memory.end());
     to->set_state_epoch(body.state_epoch.value);

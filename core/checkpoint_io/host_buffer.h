@@ -36,5 +36,7 @@ inline constexpr char kHostCopyMagic[16] = "phalanx-state-2";
 uint64_t ChecksumOf(const HostCopyHeader& header);
 // Of a buffer's first page. Errors: NotFound where there is no whole copy.
 absl::StatusOr<HostCopyHeader> ReadHostCopyHeader(absl::Span<const std::byte> buffer);
+// The same of the first page alone, of a buffer of so many bytes.
+absl::StatusOr<HostCopyHeader> HeaderOnPage(absl::Span<const std::byte> page, int64_t bytes);
 
 }  // namespace phalanx::checkpoint

@@ -1,10 +1,15 @@
 """Runs a job, kills its ranks one after another with SIGKILL, and says how long each loss, and each return, held training up.
 
-    kill_ranks.py JOB OUTPUT KILLS [SEED]
+    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby]
 
 OUTPUT is the job's folder; OUTPUT/kills.json gets the figures. A line of metrics.jsonl is written when its step is decided, so the
-time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout.
+time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
+of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
+there for the loss of each rank. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
+new layout.
 """
+import argparse
+import glob
 import json
 import os
 import random
@@ -65,6 +70,9 @@ class Metrics:
             self.seen.append(time.monotonic())
         self.place += end
 
+    def of_epoch(self, epoch):
+        return [line["step_seconds"] for line in self.lines if line["epoch"] == epoch]
+
     @property
     def last(self):
         return self.lines[-1] if self.lines else {"step": 0, "epoch": 0}
@@ -81,53 +89,125 @@ def wait(job, metrics, enough, what):
         metrics.read()
 
 
+def incidents(output):
+    """incident.json of each, in order, as far as they can be read."""
+    found = {}
+    for path in glob.glob(os.path.join(output, "incidents", "*", "incident.json")):
+        try:
+            with open(path) as file:
+                incident = json.load(file)
+        except (OSError, ValueError):  # it is being written
+            continue
+        found[incident["number"]] = incident
+    return [found[number] for number in sorted(found)]
+
+
+def phases(incident):
+    """Milliseconds of each phase, from the first evidence: [begin, end]."""
+    return {phase["name"]: [None if at is None else round(at / 1e3) for at in (phase["begin"], phase["end"])]
+            for phase in incident["phases"]}
+
+
+def safe(output):
+    known = incidents(output)
+    return not known or phases(known[-1])["safe_again"][1] is not None
+
+
+def said(output, what):
+    with open(os.path.join(output, "run.log"), errors="replace") as file:
+        return sum(line.startswith(what) for line in file)
+
+
+def memory_used():
+    """MiB in use on each GPU."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        return [int(line) for line in subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.split()]
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return []
+
+
+def kill_one(job, metrics, output, draw, world, standby):
+    """Figures of one kill and of the return behind it."""
+    step, sets = metrics.last["step"], said(output, "StandbyReady") if standby else 0
+    wait(job, metrics, lambda: metrics.last["step"] >= step + 4, f"step {step + 4}")
+    wait(job, metrics, lambda: len(ranks_below(job.pid)) == world, "every rank")
+    wait(job, metrics, lambda: safe(output), "state at all its homes")
+    epoch = metrics.last["epoch"]
+    if standby and draw.ready < epoch:
+        wait(job, metrics, lambda: said(output, "StandbyReady") > draw.sets, "standby communicators")
+        draw.sets, draw.ready = said(output, "StandbyReady"), epoch
+    healthy = statistics.median(metrics.of_epoch(epoch)[1:])
+    memory = memory_used()
+    time.sleep(draw.random.uniform(0, healthy))
+    metrics.read()
+    victim = draw.random.choice(sorted(ranks_below(job.pid)))
+    before = len(incidents(output))
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    wait(job, metrics, lambda: metrics.last["epoch"] > epoch, "a step of the next layout")
+    went_on, reduced = time.monotonic(), metrics.last
+    # Back again: the next epoch has every rank.
+    wait(job, metrics, lambda: metrics.last["epoch"] > reduced["epoch"], "a step with every rank")
+    back = len(metrics.lines) - 1
+    while metrics.lines[back - 1]["epoch"] == metrics.last["epoch"]:
+        back -= 1
+    wait(job, metrics, lambda: len(incidents(output)) >= before + 2, "the return's incident")
+    loss, comes_back = incidents(output)[before:before + 2]
+    return {
+        "seconds": went_on - killed, "step": reduced["step"], "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
+        "return_seconds": metrics.seen[back] - metrics.seen[back - 1], "healthy_step_seconds": healthy,
+        "steps_redone": loss["steps_redone"], "communicators": loss["communicators"], "memory_mib": memory,
+        "phases_ms": phases(loss), "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
+
+
+class Draw:
+    """What is drawn, and which standby sets were seen."""
+
+    def __init__(self, seed):
+        self.random, self.sets, self.ready = random.Random(seed), 0, 0
+
+
+def judge(figures, options):
+    """Prints what became of all kills; whether it is what was wanted."""
+    seconds = sorted(figure["seconds"] for figure in figures)
+    print(f"{len(figures)} of {options.kills} kills: the next decision after {statistics.median(seconds):.2f} s (most {seconds[-1]:.2f}), back in "
+          f"{statistics.median(figure['return_seconds'] for figure in figures):.2f} s; at most {max(figure['steps_redone'] for figure in figures)} "
+          f"steps redone; memory of the GPUs in MiB before the first kill {figures[0]['memory_mib']}, before the last {figures[-1]['memory_mib']}")
+    if options.within is None:
+        return len(figures) == options.kills
+    met = sum(figure["seconds"] <= options.within + figure["step_seconds"] for figure in figures)
+    print(f"{met} of {len(figures)} within {options.within} s and a step of the new layout")
+    return len(figures) == options.kills and met >= len(figures) - max(1, len(figures) // 20)
+
+
 def main():
-    path, output, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    draw = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
-    os.makedirs(output, exist_ok=True)
-    with open(os.path.join(output, "run.log"), "w") as log:
-        job = subprocess.Popen(["phalanx", "run", path, "--output", output], stdout=log, stderr=log)
-    metrics = Metrics(os.path.join(output, "metrics.jsonl"))
-    figures = []
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("job")
+    parser.add_argument("output")
+    parser.add_argument("kills", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float)
+    parser.add_argument("--standby", action="store_true")
+    options = parser.parse_args()
+    os.makedirs(options.output, exist_ok=True)
+    with open(os.path.join(options.output, "run.log"), "w") as log:
+        job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output], stdout=log, stderr=log)
+    metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
+    figures, draw = [], Draw(options.seed)
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
         world = len(ranks_below(job.pid))
-        for _ in range(kills):
-            step, epoch = metrics.last["step"], metrics.last["epoch"]
-            wait(job, metrics, lambda: metrics.last["step"] >= step + 4, f"step {step + 4}")
-            wait(job, metrics, lambda: len(ranks_below(job.pid)) == world, "every rank")
-            healthy = [line["step_seconds"] for line in metrics.lines if line["epoch"] == epoch][1:]
-            time.sleep(draw.uniform(0, statistics.median(healthy)))
-            metrics.read()
-            epoch = metrics.last["epoch"]
-            victim = draw.choice(sorted(ranks_below(job.pid)))
-            killed = time.monotonic()
-            os.kill(victim, signal.SIGKILL)
-            wait(job, metrics, lambda: metrics.last["epoch"] > epoch, "a step of the next layout")
-            went_on = time.monotonic()
-            reduced = metrics.last
-            # Back again: the next epoch has every rank.
-            wait(job, metrics, lambda: metrics.last["epoch"] > reduced["epoch"], "a step with every rank")
-            back = len(metrics.lines) - 1
-            while metrics.lines[back - 1]["epoch"] == metrics.last["epoch"]:
-                back -= 1
-            figures.append({
-                "seconds": went_on - killed, "step": reduced["step"], "step_seconds": reduced["step_seconds"],
-                "return_seconds": metrics.seen[back] - metrics.seen[back - 1],
-                "healthy_step_seconds": statistics.median(healthy)})
+        for _ in range(options.kills):
+            figures.append(kill_one(job, metrics, options.output, draw, world, options.standby))
             print(json.dumps(figures[-1]), flush=True)
-        job.send_signal(signal.SIGTERM)
+            with open(os.path.join(options.output, "kills.json"), "w") as file:
+                json.dump(figures, file, indent=1)
     except RuntimeError as error:
         print(error)
-        job.send_signal(signal.SIGTERM)
+    job.send_signal(signal.SIGTERM)
     job.wait(timeout=60)
-    with open(os.path.join(output, "kills.json"), "w") as file:
-        json.dump(figures, file, indent=1)
-    if figures:
-        seconds = sorted(figure["seconds"] for figure in figures)
-        print(f"{len(figures)} of {kills} kills: the next decision after {statistics.median(seconds):.2f} s (most {seconds[-1]:.2f}), "
-              f"back in {statistics.median(figure['return_seconds'] for figure in figures):.2f} s")
-    return 0 if len(figures) == kills else 1
+    return 0 if figures and judge(figures, options) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Every figure of a machine with four or eight GPUs, in two parts of under 25 minutes each.
+"""Every figure of a machine with two, four or eight GPUs, in parts of under 25 minutes each.
 
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2] [--only NAME,...] [--seconds 1500] [--dry-run]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT ...
 
@@ -83,7 +84,7 @@ class Plan:
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 35)
 
-    def speed(self, model, micro, point, seconds, float8=False):
+    def speed(self, model, micro, point, seconds, float8=False, copies=2, part=1):
         sizes = {"1p6b": "--hidden 2048 --ffn 8192", "5b": "--hidden 4096 --ffn 14336"}[model]
         anchor = (f"{sys.executable} -m torch.distributed.run --nproc-per-node {self.devices} {os.environ.get('ANCHOR', '$ANCHOR')} {sizes} "
                   f"--warmup 0 --steps {{steps}} --mark {{mark}} --mbs {micro} --acc 1 --skip 1")
@@ -94,22 +95,23 @@ class Plan:
             command += ["--other", f"FSDP2 {model} float8, labelled rows: {anchor} --float8 1"]
         for linear in ("compute", "fp8"):
             command += ["--ours", f"ours {model} {'bf16' if linear == 'compute' else linear}: {self.path_of(f'{name}-{linear}')}"]
-        texts = "".join(f"# {name}-{linear}\n" + self.everywhere(f"{name}-{linear}", model, micro, linear=linear, steps=40)
+        texts = "".join(f"# {name}-{linear}\n" + self.everywhere(f"{name}-{linear}", model, micro, linear=linear, steps=40,
+                                                                        recovery=f"{{state_copies: {copies}}}")
                         for linear in ("compute", "fp8"))
-        self.add(name, point, command, seconds, job=texts, needs=("ANCHOR",))
+        self.add(name, point, command, seconds, job=texts, needs=("ANCHOR",), part=part)
 
-    def limit(self, model):
-        sizes = {"1p6b": (2048, 8192), "5b": (4096, 14336)}[model]
+    def limit(self, model, part=2):
+        hidden, ffn, pointwise, casts = {"1p6b": (2048, 8192, 18, 15), "5b": (4096, 14336, 36, 29)}[model]
         for fp8 in (0, 1):
             self.add(f"limit-{model}-{'fp8' if fp8 else 'bf16'}", "what the boards keep up",
-                     [sys.executable, os.environ.get("LIMIT", "$LIMIT"), "--seconds", 8, "--hidden", sizes[0], "--ffn", sizes[1],
-                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8], 40, needs=("LIMIT",), part=2)
+                     [sys.executable, os.environ.get("LIMIT", "$LIMIT"), "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
+                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8], 40, needs=("LIMIT",), part=part)
 
-    def layout(self, name, point, seconds, *, lost=None, **layout):
+    def layout(self, name, point, seconds, *, lost=None, part=1, **layout):
         command = self.python("step_time.py", self.path_of(name), self.work / "runs")
         if lost:
             command += ["--lost", lost]
-        self.add(name, point, command, seconds, job=jobs.job(name, self.devices, **layout))
+        self.add(name, point, command, seconds, part=part, job=jobs.job(name, self.devices, **layout))
 
     def stage(self, name, point, seconds):
         self.add(name, point, [HERE / "run", self.pack, self.work, self.output, name], seconds)
@@ -121,17 +123,51 @@ class Plan:
         self.add("restart", "torchrun --max-restarts of the 1.6B model, with a checkpoint every 4 steps on the same disk",
                  self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=2)
 
-    def recovery(self, name, layout, kills, seconds, part=2):
-        """Without standby communicators in the second part."""
+    def recovery(self, name, layout, kills, seconds, part=2, none=2):
+        """Without standby communicators in part `none`."""
         for standby in ("auto", "none"):
             label = f"recovery-{name}" + ("" if standby == "auto" else "-without-standby")
             recovery = layout.get("recovery", "").strip("{}")
             options = ", ".join(part for part in (recovery, f"standby: {standby}", KILL_BUDGET) if part)
             text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{{options}}}", "steps": 100000})
-            goal = "0.4 s plus a step" if standby == "auto" else "1.0 s"
-            self.add(label, f"kill -9 to the first decision of the new layout: at most {goal}, 19 of 20",
-                     self.python("kill_ranks.py", self.path_of(label), self.output / label, kills), seconds, job=text,
-                     part=part if standby == "auto" else 2)
+            mirrored = standby == "auto" and "host" not in recovery  # state that no rank holds has no set
+            limit = ("--within", 0.4, "--standby") if mirrored else ("--within", 1.0)
+            self.add(label, f"kill -9 to the first decision of the new layout: at most {limit[1]} s plus a step of it, 19 of 20",
+                     self.python("kill_ranks.py", self.path_of(label), self.output / label, kills, *limit), seconds, job=text,
+                     part=part if standby == "auto" else none)
+
+
+def two(plan):
+    whole = "{ranks: 2}"
+    plan.make_data()
+    short = {"batch": 8, "micro": 2, "vision": whole}
+    layouts = {
+        "dp2": {"language": whole},
+        "tp2-host": {"language": "{ranks: 2, tp: 2}", "recovery": "{state_home: host}"},
+        "pp2-host": {"language": "{ranks: 2, pp: 2}", "recovery": "{state_home: host}"},
+    }
+    for name, layout in layouts.items():
+        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20 if name == "dp2" else 8, 420 if name == "dp2" else 230, part=1, none=3)
+        if name != "dp2":  # mirrors of this model and their move take more than a device has
+            plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2, none=3)
+    plan.restart()
+    for microbatches in (1, 4):
+        for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
+            plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 45,
+                        part=2, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
+    for model, batch, micro, goals in (("5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"), ("1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
+        plan.speed(model, micro, f"data parallel on 2: {goals}, or 96 and 92 % of the limit", 400, copies=1, part=4)
+        plan.layout(f"copies-{model}", "the same with a second home of all state, as shipped", 90, part=4, model=model, language=whole, vision=whole, batch=batch,
+                    micro=micro, steps=20, recompute="selective" if model == "5b" else None)
+        plan.limit(model, part=4)
+    pipelines = {
+        "pp2": {"language": "{ranks: 2, pp: 2}", "vision": whole},
+        "vision-apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
+    }
+    for name, layout in pipelines.items():
+        for schedule in ("1f1b", "zero_bubble_h1"):
+            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 60, part=2, model="1p6b",
+                        batch=64, micro=4, steps=12, schedule=f"{{name: {schedule}}}", **layout)
 
 
 def four(plan):
@@ -196,7 +232,7 @@ def eight(plan):
     plan.restart()
 
 
-MACHINES = {4: four, 8: eight}
+MACHINES = {2: two, 4: four, 8: eight}
 
 
 def said(command):
@@ -269,7 +305,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--only", type=lambda text: text.split(","))
-    parser.add_argument("--part", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4), default=1)
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)
 

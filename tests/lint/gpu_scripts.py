@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What runs on borrowed machines is tried here first, as far as it goes without their GPUs: gpu_scripts.py SOURCE PHALANX
 
-Every part of scripts/gpu/four and eight fits into its time, by its own --dry-run; the program takes every job that they
+Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; scripts/gpu/steady.py tells a run that grows from one that does not.
 """
 import pathlib
@@ -25,8 +25,8 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name in ("four", "eight"):
-        for part in ("1", "2"):
+    for name, parts in (("two", "1234"), ("four", "12"), ("eight", "12")):
+        for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
             check(done.returncode == 0 and " measurements, at most " in done.stdout,

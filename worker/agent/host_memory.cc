@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -16,6 +17,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/checkpoint_io/host_buffer.h"
 
 namespace phalanx::agent {
 namespace {
@@ -145,19 +147,62 @@ bool HostMemory::IsEarlier(const Owner& a, const Owner& b) {
          std::get<2>(a) == std::get<2>(b);
 }
 
-bool HostMemory::TakeOver(const Owner& owner, int64_t bytes) {
-  const auto earlier = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& entry) {
-    return IsEarlier(entry.first, owner) && entry.second.bytes == bytes;
-  });
-  if (earlier == buffers_.end()) return false;
-  auto taken = buffers_.extract(earlier);
-  taken.key() = owner;
-  buffers_.insert(std::move(taken));
+bool HostMemory::HasCopy(const Owner& owner, const Buffers& buffers) {
+  for (const UniqueFd& fd : buffers.fds) {
+    std::array<std::byte, checkpoint::kHostCopyPage> page;
+    if (pread(fd.get(), page.data(), page.size(), 0) != static_cast<ssize_t>(page.size())) continue;
+    // Of another epoch: whoever had the buffers before.
+    const auto header = checkpoint::HeaderOnPage(page, buffers.bytes);
+    if (header.ok() && header->epoch == std::get<1>(owner).value) return true;
+  }
+  return false;
+}
+
+bool HostMemory::TakeOver(const Owner& owner, int64_t bytes, bool useless) {
+  auto taken = buffers_.end();
+  for (auto entry = buffers_.begin(); entry != buffers_.end(); ++entry) {
+    if (!IsEarlier(entry->first, owner) || entry->second.bytes != bytes) continue;
+    if (!useless || !HasCopy(entry->first, entry->second)) taken = entry;
+  }
+  if (taken == buffers_.end()) return false;
+  auto buffers = buffers_.extract(taken);
+  if (useless) LeaveEmpty(buffers.key());
+  buffers.key() = owner;
+  buffers_.insert(std::move(buffers));
   return true;
 }
 
+void HostMemory::LeaveEmpty(const Owner& owner) {
+  Buffers empty{.bytes = checkpoint::kHostCopyPage};
+  for (UniqueFd& fd : empty.fds) {
+    auto made = MakeBuffer("phalanx-empty", empty.bytes);
+    if (!made.ok()) return;
+    fd = *std::move(made);
+  }
+  bytes_ += 2 * empty.bytes;
+  buffers_[owner] = std::move(empty);
+}
+
+void HostMemory::FreeUseless(JobId job, Epoch before) {
+  std::vector<Owner> useless;
+  for (const auto& [owner, buffers] : buffers_) {
+    const bool earlier = std::get<0>(owner) == job && std::get<1>(owner) < before;
+    if (earlier && buffers.bytes > checkpoint::kHostCopyPage && !HasCopy(owner, buffers))
+      useless.push_back(owner);
+  }
+  for (const Owner& owner : useless) {
+    Close(std::move(buffers_.extract(owner).mapped()));
+    LeaveEmpty(owner);
+  }
+}
+
+bool HostMemory::HasRoom(int64_t bytes) const {
+  const int64_t left = Left();
+  return left < 0 || 2 * bytes <= left;
+}
+
 absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch, int32_t rank,
-                                                         int64_t bytes) {
+                                                         int64_t bytes, bool beside) {
   if (bytes < 1 || bytes > std::numeric_limits<int64_t>::max() / 4) {
     return absl::InvalidArgumentError(absl::StrCat("a host buffer of ", bytes, " bytes"));
   }
@@ -168,8 +213,10 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch,
     Close(std::move(known->second));
     buffers_.erase(known);
   }
-  if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
-    if (TakeOver(owner, bytes)) return BuffersOf(job, epoch, rank, bytes);
+  if (TakeOver(owner, bytes, /*useless=*/true)) return BuffersOf(job, epoch, rank, bytes);
+  if (!beside && !HasRoom(bytes)) FreeUseless(job, epoch);
+  if (!beside && !HasRoom(bytes)) {
+    if (TakeOver(owner, bytes, /*useless=*/false)) return BuffersOf(job, epoch, rank, bytes);
     FreeIf([&](const Owner& other) { return IsEarlier(other, owner); });
   }
   if (const int64_t left = Left(); left >= 0 && 2 * bytes > left) {
@@ -188,20 +235,30 @@ absl::StatusOr<std::array<int, 2>> HostMemory::BuffersOf(JobId job, Epoch epoch,
   return std::array<int, 2>{kept.fds[0].get(), kept.fds[1].get()};
 }
 
-std::vector<HostMemory::Pair> HostMemory::PairsBefore(JobId job, Epoch epoch,
-                                                      absl::Span<const int32_t> ranks) const {
+template <typename Predicate>
+std::vector<HostMemory::Pair> HostMemory::PairsIf(absl::Span<const int32_t> ranks,
+                                                  Predicate predicate) const {
   std::vector<Pair> pairs;
-  for (auto entry = buffers_.lower_bound(Owner(job, Epoch{}, 0));
-       entry != buffers_.end() && entry->first < Owner(job, epoch, 0); ++entry) {
-    const auto& [of_job, of_epoch, rank] = entry->first;
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-    const Buffers& buffers = entry->second;
+  for (const auto& [owner, buffers] : buffers_) {
+    const auto& [job, epoch, rank] = owner;
+    if (!predicate(job, epoch) || std::find(ranks.begin(), ranks.end(), rank) == ranks.end())
+      continue;
     pairs.push_back({.rank = rank,
-                     .epoch = of_epoch,
+                     .epoch = epoch,
                      .bytes = buffers.bytes,
                      .fds = {buffers.fds[0].get(), buffers.fds[1].get()}});
   }
   return pairs;
+}
+
+std::vector<HostMemory::Pair> HostMemory::PairsBefore(JobId job, Epoch epoch,
+                                                      absl::Span<const int32_t> ranks) const {
+  return PairsIf(ranks, [&](JobId of_job, Epoch of) { return of_job == job && of < epoch; });
+}
+
+std::vector<HostMemory::Pair> HostMemory::PairsOf(JobId job, Epoch epoch,
+                                                  absl::Span<const int32_t> ranks) const {
+  return PairsIf(ranks, [&](JobId of_job, Epoch of) { return of_job == job && of == epoch; });
 }
 
 int64_t HostMemory::Promised() const {

@@ -63,11 +63,15 @@ class HostMemory {
       : available_(std::move(available)), closer_(std::make_unique<MemoryCloser>()) {}
 
   // Descriptors of a rank's two buffers of `bytes` each in an epoch, those of before if they are as
-  // large. What was given to others and not yet written by them counts as taken. Where there is no
-  // room beside what the rank had in earlier epochs, that is given up: its buffers of that size
+  // large. What was given to others and not yet written by them counts as taken. Buffers that the
+  // rank had in an earlier epoch and that have no whole copy become those of the epoch if they are
+  // as large: their pages are there. Where there is no room, what the job had in earlier epochs is
+  // given up: first what has no whole copy, then what the rank had, whose buffers of that size
   // become those of the epoch.
-  // Errors: InvalidArgument for no bytes; ResourceExhausted, naming what is needed and there is.
-  absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, Epoch epoch, int32_t rank, int64_t bytes);
+  // `beside`: nothing is given up. Errors: InvalidArgument for no bytes; ResourceExhausted,
+  // naming what is needed and there is.
+  absl::StatusOr<std::array<int, 2>> BuffersOf(JobId job, Epoch epoch, int32_t rank, int64_t bytes,
+                                               bool beside = false);
   struct Pair {
     int32_t rank = 0;
     Epoch epoch;
@@ -76,6 +80,8 @@ class HostMemory {
   };
   // What those ranks were given in epochs before this one.
   std::vector<Pair> PairsBefore(JobId job, Epoch epoch, absl::Span<const int32_t> ranks) const;
+  // What they were given in it.
+  std::vector<Pair> PairsOf(JobId job, Epoch epoch, absl::Span<const int32_t> ranks) const;
   void Free(JobId job);                     // JobId{}: of all
   void FreeBefore(JobId job, Epoch epoch);  // of epochs before this one
   int64_t bytes() const { return bytes_; }  // of all buffers
@@ -94,8 +100,21 @@ class HostMemory {
   using Owner = std::tuple<JobId, Epoch, int32_t>;  // with the rank
   // Whether `a` is the same rank in an earlier epoch.
   static bool IsEarlier(const Owner& a, const Owner& b);
-  // Buffers of that size that the rank had earlier become the owner's; false: there are none.
-  bool TakeOver(const Owner& owner, int64_t bytes);
+  // Whether the owner has left a whole copy in one of its buffers.
+  static bool HasCopy(const Owner& owner, const Buffers& buffers);
+  // Buffers of that size that the rank had earlier become the owner's, of the latest epoch first;
+  // `useless`: only such as have no whole copy. False: there are none.
+  bool TakeOver(const Owner& owner, int64_t bytes, bool useless);
+  // Of what an epoch before this one has left, and is not whole, nothing stays: nobody writes to it
+  // any more.
+  void FreeUseless(JobId job, Epoch before);
+  // In place of the owner's buffers, which others take or which go: two in which there is no copy.
+  // Without them it would look as if all ranks of that epoch had the copies that others have.
+  void LeaveEmpty(const Owner& owner);
+  // Whether two buffers of `bytes` are less than what the node has left.
+  bool HasRoom(int64_t bytes) const;
+  template <typename Predicate>
+  std::vector<Pair> PairsIf(absl::Span<const int32_t> ranks, Predicate predicate) const;
   template <typename Predicate>
   void FreeIf(Predicate predicate);
 

@@ -256,21 +256,20 @@ void Supervisor::Flush(ProcessNumber number, Process& process) {
   for (Process::Attachment& attachment : process.attachments) attachment.at -= sent;
 }
 
-void Supervisor::GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch,
-                                int64_t bytes) {
+void Supervisor::GiveHostMemory(ProcessNumber number, const Process& process,
+                                const v1::AskHostMemory& asked) {
   v1::ToRank message;
   v1::HostMemory& answer = *message.mutable_host_memory();
-  answer.set_epoch(epoch);
-  answer.set_bytes(bytes);
+  answer.set_epoch(asked.epoch());
+  answer.set_bytes(asked.bytes());
   std::vector<UniqueFd> descriptors;
-  const auto buffers = host_memory_.BuffersOf(process.job, Epoch{epoch}, process.rank, bytes);
+  const auto buffers = host_memory_.BuffersOf(process.job, Epoch{asked.epoch()}, process.rank,
+                                              asked.bytes(), asked.beside());
   if (!buffers.ok()) {
     answer.set_error(std::string(buffers.status().message()));
-    return Send(number, message);
-  }
-  if (!Duplicate(*buffers, &descriptors)) {
+  } else if (!Duplicate(*buffers, &descriptors)) {
     answer.set_error(absl::StrCat("no file descriptor left: ", strerror(errno)));
-    return Send(number, message);
+    descriptors.clear();
   }
   Send(number, message, std::move(descriptors));
 }
@@ -282,7 +281,9 @@ void Supervisor::GiveHostCopies(ProcessNumber number, const Process& process,
   v1::HostCopies& answer = *message.mutable_host_copies();
   answer.set_epoch(asked.epoch());
   const std::vector<int32_t> ranks(asked.ranks().begin(), asked.ranks().end());
-  for (const auto& pair : host_memory_.PairsBefore(process.job, Epoch{asked.epoch()}, ranks)) {
+  const Epoch epoch{asked.epoch()};
+  for (const auto& pair : asked.of_this() ? host_memory_.PairsOf(process.job, epoch, ranks)
+                                          : host_memory_.PairsBefore(process.job, epoch, ranks)) {
     std::vector<UniqueFd> descriptors;
     if (!Duplicate(pair.fds, &descriptors)) continue;
     answer.set_rank(pair.rank);
@@ -411,8 +412,7 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
       events_.push_back(RankWarmed{number});
       return;
     case v1::ToDaemon::kAskHostMemory:
-      return GiveHostMemory(number, process, message.ask_host_memory().epoch(),
-                            message.ask_host_memory().bytes());
+      return GiveHostMemory(number, process, message.ask_host_memory());
     case v1::ToDaemon::kAskHostCopies:
       return GiveHostCopies(number, process, message.ask_host_copies());
     case v1::ToDaemon::kHostCopiesWhole:

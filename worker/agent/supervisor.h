@@ -105,7 +105,7 @@ class Supervisor {
   void OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank);
   void Send(ProcessNumber number, const google::protobuf::MessageLite& message,
             std::vector<UniqueFd> descriptors = {});
-  void GiveHostMemory(ProcessNumber number, const Process& process, int64_t epoch, int64_t bytes);
+  void GiveHostMemory(ProcessNumber number, const Process& process, const v1::AskHostMemory& asked);
   void GiveHostCopies(ProcessNumber number, const Process& process, const v1::AskHostCopies& asked);
   void Flush(ProcessNumber number, Process& process);
   void FailChannel(ProcessNumber number, Process& process, std::string reason);

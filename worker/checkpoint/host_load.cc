@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -17,9 +19,12 @@
 #include "worker/checkpoint/loader.h"
 #include "worker/checkpoint/sections.h"
 #include "worker/model/torch_boundary.h"
+#include "worker/train/message_stream.h"
 
 namespace phalanx::checkpoint {
 namespace {
+
+constexpr std::chrono::microseconds kLookInterval{200};
 
 bool HasFrozen(train::TrainingState& state) {
   return std::any_of(state.parts().begin(), state.parts().end(), [](const auto& part) {
@@ -42,15 +47,16 @@ absl::StatusOr<std::unique_ptr<train::TrainingState>> StateToFill(
   return state;
 }
 
-// Fills sections from where host_copy.h leaves them; other blocks go.
-void FillFrom(absl::Span<const std::byte> data, const std::vector<Section>& sections,
+// Fills sections from where host_copy.h leaves them in `memory`, which stays until the device has
+// them; other blocks go.
+void FillFrom(const std::byte* memory, const std::vector<Section>& sections,
               train::TrainingState& state) {
   std::set<const train::StateBlock*> filled;
-  const std::byte* next = data.data();
+  int64_t next = kHostCopyPage;
   for (const Section& section : sections) {
-    const at::Tensor array = at::from_blob(const_cast<std::byte*>(next), {section.elements},
-                                           ScalarTypeOf(section.dtype));
-    CopyIn(section, array);
+    const at::Tensor array = at::from_blob(const_cast<std::byte*>(memory + next),
+                                           {section.elements}, ScalarTypeOf(section.dtype));
+    CopyIn(section, array, memory);
     filled.insert(section.block);
     next += Snapshot::BytesOf({section});
   }
@@ -61,6 +67,16 @@ void FillFrom(absl::Span<const std::byte> data, const std::vector<Section>& sect
     }
     part->blocks() = std::move(kept);
   }
+}
+
+// Until the device has all that was enqueued.
+absl::Status AwaitCopies(c10::Device device, const std::stop_token& stop) {
+  const train::Moment copied = train::Moment::Now(device);
+  while (!copied.Passed()) {
+    if (stop.stop_requested()) return absl::CancelledError("asked to stop");
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -124,6 +140,7 @@ absl::StatusOr<HostCopyPair> HostCopyPair::Map(const Identity& identity, int64_t
                                                        strerror(errno)));
     }
     pair.buffers_[i] = Memory(static_cast<std::byte*>(memory), Unmap{pair.bytes_});
+    pair.fds_[i] = std::move(buffers[i]);
   }
   return pair;
 }
@@ -143,11 +160,15 @@ std::vector<HostCopyHeader> HostCopyPair::Whole() const {
   return whole;
 }
 
-absl::StatusOr<absl::Span<const std::byte>> HostCopyPair::DataOf(int64_t step) const {
-  for (const Memory& buffer : buffers_) {
-    const auto header = ReadHostCopyHeader({buffer.get(), bytes_});
+absl::StatusOr<HostCopyPair::Buffer> HostCopyPair::BufferOf(int64_t step) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const std::byte* memory = buffers_[i].get();
+    const auto header = ReadHostCopyHeader({memory, bytes_});
     if (!header.ok() || !IsMine(*header) || header->step != step) continue;
-    return absl::MakeConstSpan(buffer.get() + kHostCopyPage, static_cast<size_t>(header->bytes));
+    return Buffer{.header = *header,
+                  .fd = fds_[i].get(),
+                  .bytes = static_cast<int64_t>(bytes_),
+                  .memory = memory};
   }
   return absl::DataLossError(absl::StrCat("there is no whole copy of the state of rank ",
                                           rank().value, " of step ", step, " in epoch ",
@@ -156,24 +177,24 @@ absl::StatusOr<absl::Span<const std::byte>> HostCopyPair::DataOf(int64_t step) c
 
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop) {
-  const std::vector<HostCopyHeader> whole = pair.Whole();
-  ASSIGN_OR_RETURN(const absl::Span<const std::byte> data, pair.DataOf(step));
-  for (const HostCopyHeader& header : whole) {
-    if (header.step != step || header.plan == DigestInHeader(plan)) continue;
+                     const std::stop_token& stop, const FindMapping& find) {
+  ASSIGN_OR_RETURN(const HostCopyPair::Buffer buffer, pair.BufferOf(step));
+  if (buffer.header.plan != DigestInHeader(plan)) {
     return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
                                             " of step ", step, " is of another plan"));
   }
+  const PinnedMapping* mapping = find != nullptr ? find(buffer.fd, buffer.bytes) : nullptr;
   return model::CallTorch("taking a copy of state", [&]() -> absl::Status {
     ASSIGN_OR_RETURN(auto filled,
                      StateToFill(plan, pair.rank(), checkpoint, state.options(), stop));
     const std::vector<Section> sections = SectionsInHostMemory(plan, *filled);
-    if (static_cast<int64_t>(data.size()) != Snapshot::BytesOf(sections)) {
+    if (buffer.header.bytes != Snapshot::BytesOf(sections)) {
       return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
-                                              " of step ", step, " has ", data.size(),
+                                              " of step ", step, " has ", buffer.header.bytes,
                                               " bytes, its layout ", Snapshot::BytesOf(sections)));
     }
-    FillFrom(data, sections, *filled);
+    FillFrom(mapping != nullptr ? mapping->data() : buffer.memory, sections, *filled);
+    RETURN_IF_ERROR(AwaitCopies(state.options().device, stop));
     return state.TakeOver(plan, *filled);
   });
 }
@@ -182,7 +203,7 @@ absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& 
                           train::TrainingState& state, const std::stop_token& stop) {
   return model::CallTorch("taking what does not train", [&]() -> absl::Status {
     ASSIGN_OR_RETURN(auto filled, StateToFill(plan, rank, checkpoint, state.options(), stop));
-    FillFrom({}, {}, *filled);
+    FillFrom(nullptr, {}, *filled);
     return state.TakeOver(plan, *filled);
   });
 }

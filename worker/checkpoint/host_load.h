@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -21,6 +22,7 @@
 #include "core/checkpoint_io/host_buffer.h"
 #include "core/plan/plan.h"
 #include "core/posix/unique_fd.h"
+#include "worker/checkpoint/pinned_mapping.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::checkpoint {
@@ -50,8 +52,15 @@ class HostCopyPair {
   Epoch epoch() const { return identity_.epoch; }
   // Headers of copies that are whole and are whose they should be.
   std::vector<HostCopyHeader> Whole() const;
-  // The copy of a step, without its page. Errors: DataLoss where there is none that is whole.
-  absl::StatusOr<absl::Span<const std::byte>> DataOf(int64_t step) const;
+  // The buffer that has the copy of a step.
+  struct Buffer {
+    HostCopyHeader header;
+    int fd = -1;
+    int64_t bytes = 0;                  // of the mapping
+    const std::byte* memory = nullptr;  // its page first
+  };
+  // Errors: DataLoss where none has one that is whole.
+  absl::StatusOr<Buffer> BufferOf(int64_t step) const;
 
  private:
   struct Unmap {
@@ -65,16 +74,21 @@ class HostCopyPair {
 
   Identity identity_;
   size_t bytes_;
+  std::array<UniqueFd, 2> fds_;
   std::array<Memory, 2> buffers_;
 };
 
+// What of a file is mapped, and pinned in part or as a whole; nullptr: nothing.
+using FindMapping = std::function<const PinnedMapping*(int fd, int64_t bytes)>;
+
 // Adds to `state`, which lies in no layout, what the copy of `step` has, and with it what does not
 // train of that rank: out of `checkpoint`, that the job began with; "": it is initial values.
-// `plan`: in whose layout the copy lies. Errors: DataLoss, naming the rank, where there is no copy
-// of the step, or one of another plan or size; those of ReadManifestOf and Load.
+// `plan`: in whose layout the copy lies. Where `find` has pinned its pages a device takes them at
+// the speed of its link. Errors: DataLoss, naming the rank, where there is no copy of the step, or
+// one of another plan or size; those of ReadManifestOf and Load; Cancelled.
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop = {});
+                     const std::stop_token& stop = {}, const FindMapping& find = nullptr);
 // Adds what does not train of a rank of `plan` of which there is no copy: all of it, where nothing
 // that it has trains. Errors: those of ReadManifestOf and Load.
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,

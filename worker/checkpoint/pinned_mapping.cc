@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
@@ -14,6 +17,22 @@
 #endif
 
 namespace phalanx::checkpoint {
+namespace {
+
+constexpr int64_t kThreadsMax = 8;
+
+// Of a machine whose processors others use, too.
+int64_t Threads() {
+  return std::clamp<int64_t>(std::thread::hardware_concurrency() / 4, 1, kThreadsMax);
+}
+
+// Whether there is memory for all pages of a piece. EINVAL: a kernel that makes them when they are
+// written.
+bool Populate(std::byte* piece, int64_t bytes) {
+  return madvise(piece, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+}
+
+}  // namespace
 
 Pinning PinningOf(c10::Device device) {
 #ifdef PHALANX_WITH_CUDA
@@ -70,9 +89,19 @@ bool PinnedMapping::Is(int fd, int64_t bytes) const {
          info.st_ino == file_;
 }
 
-absl::Status PinnedMapping::MakePages(std::byte* piece, size_t bytes) const {
+absl::Status PinnedMapping::MakePages(std::byte* first, int64_t bytes) const {
   if (!of_file_ && pinning_.pin == nullptr) return absl::OkStatus();  // as they are written
-  if (madvise(piece, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return absl::OkStatus();
+  std::atomic<bool> made = true;
+  {
+    std::vector<std::jthread> threads;
+    for (int64_t at = kPieceBytes; at < bytes; at += kPieceBytes) {
+      threads.emplace_back([&made, piece = first + at, count = std::min(kPieceBytes, bytes - at)] {
+        if (!Populate(piece, count)) made = false;
+      });
+    }
+    if (!Populate(first, std::min(kPieceBytes, bytes))) made = false;
+  }
+  if (made) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the host has not the memory for a buffer of ", bytes_, " bytes"));
 }
@@ -81,8 +110,15 @@ absl::Status PinnedMapping::Pin(GoOn go_on) {
   while (done_ < bytes_) {
     std::byte* piece = memory_ + done_;
     const int64_t bytes = std::min(kPieceBytes, bytes_ - done_);
-    RETURN_IF_ERROR(MakePages(piece, static_cast<size_t>(bytes)));
-    if (pinning_.pin != nullptr && !pinning_.pin(piece, static_cast<size_t>(bytes))) {
+    if (done_ >= populated_) {
+      const int64_t ahead = std::min(Threads() * kPieceBytes, bytes_ - done_);
+      RETURN_IF_ERROR(MakePages(piece, ahead));
+      populated_ = done_ + ahead;
+    }
+    const auto began = std::chrono::steady_clock::now();
+    const bool pinned = pinning_.pin == nullptr || pinning_.pin(piece, static_cast<size_t>(bytes));
+    locked_ = std::chrono::steady_clock::now() - began;
+    if (!pinned) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the host cannot pin a buffer of ", bytes_, " bytes"));
     }
@@ -96,7 +132,9 @@ absl::Status PinnedMapping::Pin(GoOn go_on) {
 bool PinnedMapping::Unpin(GoOn go_on) {
   while (done_ > 0) {
     done_ = (done_ - 1) / kPieceBytes * kPieceBytes;
+    const auto began = std::chrono::steady_clock::now();
     if (pinning_.unpin != nullptr) pinning_.unpin(memory_ + done_);
+    locked_ = std::chrono::steady_clock::now() - began;
     if (!go_on()) return done_ == 0;
   }
   return true;

@@ -4,13 +4,15 @@
 // a kernel meanwhile waits for it. So memory is pinned and let go in pieces; who does so beside
 // training makes a pause after each (PinningThread), and training waits for one piece at most.
 //
-// Pages are there before they are pinned: the kernel clears them outside that lock.
+// Pages are there before they are pinned: the kernel clears them outside that lock, which a few
+// threads do several times as fast as one.
 //
 // Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,7 +56,12 @@ class PinnedMapping {
   bool Unpin(GoOn go_on);
 
   std::byte* data() { return memory_; }
+  const std::byte* data() const { return memory_; }
   int64_t bytes() const { return bytes_; }
+  // Of them pinned, or, where nothing is, made.
+  int64_t pinned() const { return done_; }
+  // How long others may have waited for the last piece.
+  std::chrono::steady_clock::duration locked() const { return locked_; }
   // Whether all is done that Pin does.
   bool ready() const { return done_ == bytes_; }
   // Whether it is `bytes` of that file; of no file: whether it has as many.
@@ -62,7 +69,8 @@ class PinnedMapping {
 
  private:
   PinnedMapping(int64_t bytes, Pinning pinning) : bytes_(bytes), pinning_(std::move(pinning)) {}
-  absl::Status MakePages(std::byte* piece, size_t bytes) const;
+  // Of some pieces that follow each other.
+  absl::Status MakePages(std::byte* first, int64_t bytes) const;
 
   const int64_t bytes_;
   const Pinning pinning_;
@@ -71,6 +79,8 @@ class PinnedMapping {
   dev_t device_ = 0;
   ino_t file_ = 0;
   int64_t done_ = 0;  // bytes, whole pieces but for the last
+  std::chrono::steady_clock::duration locked_{};
+  int64_t populated_ = 0;  // bytes whose pages are there; at least done_
 };
 
 }  // namespace phalanx::checkpoint

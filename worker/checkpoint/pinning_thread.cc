@@ -1,5 +1,7 @@
 #include "worker/checkpoint/pinning_thread.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "core/base/status.h"
@@ -11,6 +13,11 @@ using std::chrono::steady_clock;
 
 // A host that is short of memory or of time is no reason to pause for longer.
 constexpr std::chrono::milliseconds kPauseMax{50};
+
+int64_t BytesOf(int fd, int64_t bytes) {
+  struct stat info {};
+  return bytes > 0 || fstat(fd, &info) != 0 ? bytes : info.st_size;
+}
 
 }  // namespace
 
@@ -70,26 +77,34 @@ void PinningThread::Cancel(Use use) {
   ++slot.number;
   slot.wants = false;
   slot.wanted.reset();
-  if (slot.made.has_value() && slot.made->ok()) {
-    Drop(slot.spare);
-    slot.spare = std::move(**slot.made);
-  }
+  if (slot.made.has_value() && slot.made->ok()) Keep(use, std::move(**slot.made));
   slot.made.reset();
   changed_.SignalAll();
 }
 
 void PinningThread::GiveBack(Use use, Mappings mappings) {
   const MutexLock lock(&mu_);
-  Slot& slot = SlotOf(use);
-  Drop(slot.spare);
-  slot.spare = std::move(mappings);
+  Keep(use, std::move(mappings));
   changed_.SignalAll();
 }
 
+void PinningThread::Keep(Use use, Mappings mappings) {
+  Mappings& spare = SlotOf(use).spare;
+  if (use != Use::kSecondHome) Drop(spare);
+  for (auto& mapping : mappings) spare.push_back(std::move(mapping));
+}
+
 void PinningThread::DropOthers(Slot& slot, int64_t bytes) {
-  const bool fits = std::all_of(slot.spare.begin(), slot.spare.end(),
-                                [bytes](const auto& spare) { return spare->bytes() == bytes; });
-  if (!fits) Drop(slot.spare);
+  Mappings fit;
+  for (auto& mapping : std::exchange(slot.spare, {}))
+    (mapping->bytes() == bytes ? fit : dropped_).push_back(std::move(mapping));
+  slot.spare = std::move(fit);
+  changed_.SignalAll();
+}
+
+void PinningThread::DropSpare(Use use) {
+  const MutexLock lock(&mu_);
+  Drop(SlotOf(use).spare);
   changed_.SignalAll();
 }
 
@@ -127,13 +142,31 @@ void PinningThread::Release() {
   changed_.SignalAll();
 }
 
-bool PinningThread::Are(const Mappings& mappings, const Wanted& wanted) {
-  if (mappings.size() != std::max<size_t>(wanted.fds.size(), 1)) return false;
-  for (size_t i = 0; i < mappings.size(); ++i) {
+Mappings PinningThread::TakeWanted(Mappings& spare, const Wanted& wanted) {
+  Mappings taken;
+  for (size_t i = 0; i < std::max<size_t>(wanted.fds.size(), 1); ++i) {
     const int fd = wanted.fds.empty() ? -1 : wanted.fds[i].get();
-    if (!mappings[i]->Is(fd, wanted.bytes)) return false;
+    const auto same = std::find_if(spare.begin(), spare.end(), [&](const auto& mapping) {
+      return mapping->Is(fd, BytesOf(fd, wanted.bytes));
+    });
+    taken.push_back(same == spare.end() ? nullptr : std::move(*same));
+    if (same != spare.end()) spare.erase(same);
   }
-  return true;
+  return taken;
+}
+
+const PinnedMapping* PinningThread::Find(int fd, int64_t bytes) const {
+  const MutexLock lock(&mu_);
+  for (const Slot& slot : slots_) {
+    for (const Mappings* mappings :
+         {&slot.spare, slot.made.has_value() && slot.made->ok() ? &**slot.made : nullptr}) {
+      if (mappings == nullptr) continue;
+      for (const auto& mapping : *mappings) {
+        if (mapping->Is(fd, bytes)) return mapping.get();
+      }
+    }
+  }
+  return nullptr;
 }
 
 void PinningThread::Drop(Mappings& mappings) {
@@ -153,16 +186,18 @@ std::optional<PinningThread::Task> PinningThread::NextTask() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (!slot.wanted.has_value()) continue;
-    if (!Are(slot.spare, *slot.wanted)) {
-      if (!slot.spare.empty()) {
-        Drop(slot.spare);
-        return NextTask();
+    Mappings mappings = TakeWanted(slot.spare, *slot.wanted);
+    if (!slot.spare.empty() && static_cast<Use>(i) != Use::kSecondHome) {
+      Drop(slot.spare);
+      for (auto& mapping : mappings) {
+        if (mapping != nullptr) slot.spare.push_back(std::move(mapping));
       }
+      return NextTask();
     }
     Task task{.slot = i,
               .number = slot.number,
               .wanted = *std::exchange(slot.wanted, std::nullopt),
-              .mappings = std::exchange(slot.spare, {})};
+              .mappings = std::move(mappings)};
     return task;
   }
   return std::nullopt;
@@ -181,12 +216,8 @@ void PinningThread::Work() {
       Finish(*std::move(task), made);
       continue;
     }
-    SteadyTime began = steady_clock::now();
-    task->mappings[0]->Unpin([&] {
-      const bool goes_on = Pause(*task, began);
-      began = steady_clock::now();
-      return goes_on;
-    });
+    PinnedMapping& mapping = *task->mappings[0];
+    mapping.Unpin([&] { return Pause(*task, mapping.locked()); });
     task.reset();
     const MutexLock lock(&mu_);
     dropping_ = false;
@@ -196,30 +227,22 @@ void PinningThread::Work() {
 
 absl::Status PinningThread::MakeAll(Task& task) {
   const Wanted& wanted = task.wanted;
-  if (task.mappings.empty()) {
-    for (size_t i = 0; i < std::max<size_t>(wanted.fds.size(), 1); ++i) {
-      const int fd = wanted.fds.empty() ? -1 : wanted.fds[i].get();
-      ASSIGN_OR_RETURN(task.mappings.emplace_back(),
-                       PinnedMapping::Map(fd, wanted.bytes, pinning_));
-    }
+  for (size_t i = 0; i < task.mappings.size(); ++i) {
+    if (task.mappings[i] != nullptr) continue;
+    const int fd = wanted.fds.empty() ? -1 : wanted.fds[i].get();
+    ASSIGN_OR_RETURN(task.mappings[i], PinnedMapping::Map(fd, BytesOf(fd, wanted.bytes), pinning_));
   }
-  SteadyTime began = steady_clock::now();
-  for (const auto& mapping : task.mappings) {
-    RETURN_IF_ERROR(mapping->Pin([&] {
-      const bool goes_on = Pause(task, began);
-      began = steady_clock::now();
-      return goes_on;
-    }));
-  }
+  for (const auto& mapping : task.mappings)
+    RETURN_IF_ERROR(mapping->Pin([&] { return Pause(task, mapping->locked()); }));
   return absl::OkStatus();
 }
 
 void PinningThread::Finish(Task task, const absl::Status& status) {
+  std::erase(task.mappings, nullptr);  // what could not be mapped
   const MutexLock lock(&mu_);
   Slot& slot = slots_[*task.slot];
   if (slot.number != task.number) {  // it is not wanted any more
-    Drop(slot.spare);
-    slot.spare = std::move(task.mappings);
+    Keep(static_cast<Use>(*task.slot), std::move(task.mappings));
   } else if (status.ok()) {
     slot.made = std::move(task.mappings);
   } else {
@@ -229,9 +252,8 @@ void PinningThread::Finish(Task task, const absl::Status& status) {
   changed_.SignalAll();
 }
 
-bool PinningThread::Pause(const Task& task, SteadyTime began) {
-  const SteadyTime now = steady_clock::now();
-  const SteadyTime until = now + std::min<SteadyTime::duration>(now - began, kPauseMax);
+bool PinningThread::Pause(const Task& task, SteadyTime::duration locked) {
+  const SteadyTime until = steady_clock::now() + std::min<SteadyTime::duration>(locked, kPauseMax);
   const MutexLock lock(&mu_);
   const auto wanted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !ends_ && (!task.slot.has_value() || slots_[*task.slot].number == task.number);

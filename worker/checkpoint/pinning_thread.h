@@ -1,12 +1,13 @@
 // worker/checkpoint/pinning_thread.h: makes and lets go pinned memory beside training.
 //
 // A thread of its own, for as long as the process lives. After each piece it pauses for as long as
-// that took, so that kernels are launched in between; while it is held (Hold) it begins no piece:
-// from the end of an epoch to the first step of the next nobody waits for more than the one that
-// was begun.
+// pinning that took, so that kernels are launched in between; while it is held (Hold) it begins no
+// piece: from the end of an epoch to the first step of the next nobody waits for more than the one
+// that was begun.
 //
 // Memory that is given back, or not wanted any more before it was ready, is kept as it is: who
-// wants the same again has it without pinning. It goes when other memory is wanted for that use.
+// wants the same again has it without pinning. It goes when other memory is wanted for that use;
+// second homes stay, since copies in them may still be needed, until they are dropped.
 //
 // Thread-safe.
 #pragma once
@@ -33,8 +34,9 @@ using Mappings = std::vector<std::unique_ptr<PinnedMapping>>;
 
 class PinningThread {
  public:
-  enum class Use : uint8_t { kSecondHome, kCheckpoint };
-  // Each of `fds` whole; none: memory of no file.
+  // kOthers: copies of ranks whose state this one would take over.
+  enum class Use : uint8_t { kSecondHome, kCheckpoint, kOthers };
+  // Each of `fds`, of `bytes`, or of the file's size (0); none: memory of no file.
   struct Wanted {
     std::vector<UniqueFd> fds;
     int64_t bytes = 0;
@@ -60,17 +62,23 @@ class PinningThread {
   // Files that were given back and are not of `bytes` each go, and whatever else is to go. Whether
   // all of it has gone: until then it counts against what a daemon may give. Never blocks.
   bool MakeRoom(Use use, int64_t bytes);
-  // The same, and waits for it, as Await().
+  // What was given back for this use, and not wanted again, goes. Does not wait for it.
+  void DropSpare(Use use);
+  // As MakeRoom, and waits for it, as Await().
   void AwaitRoom(Use use, int64_t bytes);
   // Memory of no file that was given back, of at least so many bytes.
   std::unique_ptr<PinnedMapping> TakeBack(Use use, int64_t bytes);
+  // What is mapped of the file, of whatever use, pinned in part or as a whole, among what was given
+  // back or made and not taken; nullptr: nothing. It stays as long as the thread is held and
+  // nothing is given back.
+  const PinnedMapping* Find(int fd, int64_t bytes) const;
 
   // Between them no piece is begun.
   void Hold();
   void Release();
 
  private:
-  static constexpr size_t kUses = 2;
+  static constexpr size_t kUses = 3;
   struct Slot {
     std::optional<Wanted> wanted;  // not yet begun
     int64_t number = 0;            // of what was wanted last
@@ -90,16 +98,19 @@ class PinningThread {
   Slot& SlotOf(Use use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return slots_[static_cast<size_t>(use)];
   }
-  static bool Are(const Mappings& mappings, const Wanted& wanted);
+  // Those of `spare` that are wanted, in that order; nullptr for what is not among them.
+  static Mappings TakeWanted(Mappings& spare, const Wanted& wanted);
+  // Among what is spare, beside what is, or instead.
+  void Keep(Use use, Mappings mappings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Mappings& mappings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropOthers(Slot& slot, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Task> NextTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Work();
   absl::Status MakeAll(Task& task);
   void Finish(Task task, const absl::Status& status);
-  // Behind a piece that was begun at `began`: pauses for as long as it took, and while it is held.
+  // Behind a piece: pauses for as long as others may have waited for it, and while it is held.
   // Returns whether the task goes on.
-  bool Pause(const Task& task, SteadyTime began);
+  bool Pause(const Task& task, SteadyTime::duration locked);
 
   const Pinning pinning_;
   mutable Mutex mu_;

@@ -84,6 +84,20 @@ void ForEachPair(const Section& section, const at::Tensor& array, Copy copy) {
   }
 }
 
+// Calls copy(first, count) for the elements of host memory that lie in one piece each.
+template <typename Copy>
+void ForEachPiece(const at::Tensor& host, const std::byte* grid, Copy copy) {
+  const int64_t size = host.element_size();
+  const auto* first = static_cast<const std::byte*>(host.const_data_ptr());
+  for (int64_t done = 0; done < host.numel();) {
+    const int64_t at = (first - grid) + done * size;
+    const int64_t left = PinnedMapping::kPieceBytes - at % PinnedMapping::kPieceBytes;
+    const int64_t count = std::min(host.numel() - done, left / size);
+    copy(done, count);
+    done += count;
+  }
+}
+
 }  // namespace
 
 std::vector<Section> SectionsToWrite(const plan::Plan& plan, train::TrainingState& state) {
@@ -122,15 +136,17 @@ at::ScalarType ScalarTypeOf(DType dtype) {
 
 void CopyOut(const Section& section, at::Tensor& array, const std::byte* grid) {
   ForEachPair(section, array, [&](const at::Tensor& state, const at::Tensor& to) {
-    const int64_t size = to.element_size();
-    const auto* first = static_cast<const std::byte*>(to.const_data_ptr());
-    for (int64_t done = 0; done < to.numel();) {
-      const int64_t at = (first - grid) + done * size;
-      const int64_t left = PinnedMapping::kPieceBytes - at % PinnedMapping::kPieceBytes;
-      const int64_t count = std::min(to.numel() - done, left / size);
-      to.narrow(0, done, count).copy_(state.narrow(0, done, count), /*non_blocking=*/true);
-      done += count;
-    }
+    ForEachPiece(to, grid, [&](int64_t first, int64_t count) {
+      to.narrow(0, first, count).copy_(state.narrow(0, first, count), /*non_blocking=*/true);
+    });
+  });
+}
+
+void CopyIn(const Section& section, const at::Tensor& array, const std::byte* grid) {
+  ForEachPair(section, array, [&](const at::Tensor& state, const at::Tensor& from) {
+    ForEachPiece(from, grid, [&](int64_t first, int64_t count) {
+      state.narrow(0, first, count).copy_(from.narrow(0, first, count), /*non_blocking=*/true);
+    });
   });
 }
 

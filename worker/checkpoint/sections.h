@@ -40,6 +40,9 @@ at::ScalarType ScalarTypeOf(DType dtype);
 // Enqueues the copy of a section to or from `array`, [elements] of its type in host memory. `grid`:
 // where the mapping of that memory begins, or the first whole piece of it (pinned_mapping.h).
 void CopyOut(const Section& section, at::Tensor& array, const std::byte* grid);
+// What it reads is to stay until the device has it.
+void CopyIn(const Section& section, const at::Tensor& array, const std::byte* grid);
+// The same, and waits.
 void CopyIn(const Section& section, const at::Tensor& array);
 
 }  // namespace phalanx::checkpoint

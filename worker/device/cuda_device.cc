@@ -1,12 +1,15 @@
 #include "worker/device/cuda_device.h"
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -20,9 +23,22 @@ absl::Status Failed(absl::Status status) {
   return job::WithKind(job::FailureKind::kDeviceFailed, std::move(status));
 }
 
+// Blocks of state that another layout replaces are of another size. In segments of their own, they
+// would stay beside those that come, and every recovery would ask CUDA for new ones.
+void KeepMemoryTogether() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+      if (std::getenv(name) != nullptr) return;
+    }
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  });
+}
+
 }  // namespace
 
 absl::Status UseCudaDevice(int32_t index) {
+  KeepMemoryTogether();
   cudaError_t error = cudaSetDevice(index);
   // Creates the context now, not inside the first collective.
   if (error == cudaSuccess) error = cudaFree(nullptr);
@@ -78,6 +94,13 @@ int64_t MemoryFree() {
   size_t free_bytes = 0, total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return 0;
   return static_cast<int64_t>(free_bytes);
+}
+
+void ReserveMemory(int64_t bytes) {
+  constexpr int64_t kRoom = int64_t{4} << 30;  // for what is not LibTorch's
+  if (bytes <= 0 || MemoryFree() < bytes + kRoom) return;
+  auto* const allocator = c10::cuda::CUDACachingAllocator::get();
+  const c10::DataPtr memory = allocator->allocate(static_cast<size_t>(bytes));
 }
 
 AllocatorCounts CountAllocations() {

@@ -11,7 +11,9 @@
 
 namespace phalanx::device {
 
-// Makes device `index` current for this thread and loads its kernels. Errors: Unimplemented in a
+// Makes device `index` current for this thread and loads its kernels. LibTorch's allocator takes
+// its memory in segments that grow (expandable_segments), unless the environment says otherwise
+// (PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF). Errors: Unimplemented in a
 // build without CUDA; Unavailable with CUDA's message.
 absl::Status UseCudaDevice(int32_t index);
 
@@ -34,6 +36,11 @@ void* Handle(const c10::Stream& stream);
 int64_t MemoryInUse();
 // Bytes that nobody uses there; 0 without CUDA.
 int64_t MemoryFree();
+
+// LibTorch's allocator takes so many bytes of the current device and keeps them for the current
+// stream, so that what is allocated later need not wait for CUDA. Nothing where 4 GiB would not be
+// left beside them, and without CUDA. Throws c10::Error.
+void ReserveMemory(int64_t bytes);
 
 // What LibTorch's allocator has asked of the current device since the process began, each of which
 // may hold its work up. All 0 without CUDA.

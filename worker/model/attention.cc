@@ -1,30 +1,60 @@
 #include "worker/model/attention.h"
 
 #include <ATen/ATen.h>
+#include <spdlog/spdlog.h>
 
 #include <cmath>
+#include <string>
 #include <tuple>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "worker/model/cudnn_attention.h"
 #include "worker/model/kernels.h"
 
 namespace phalanx::model {
 namespace {
 
 // Which pair of kernels serves a tensor.
-enum class Kernel : uint8_t { kCpuFlash, kCudaFlash, kCudaEfficient, kPlain };
+enum class Kernel : uint8_t { kCpuFlash, kCudaCudnn, kCudaFlash, kCudaEfficient, kPlain };
 
-Kernel KernelFor(const at::Tensor& tensor, int64_t head_size) {
+// That of any batch and length.
+Kernel GeneralKernel(const at::Tensor& tensor, int64_t head_size) {
   if (tensor.device().is_cpu()) return Kernel::kCpuFlash;
   if (!tensor.is_cuda()) return Kernel::kPlain;
   // Flash is for 16-bit types; both want rows of 16 bytes.
-  if (tensor.scalar_type() == at::kBFloat16 && head_size % 8 == 0 && head_size <= 256)
+  if (at::isReducedFloatingType(tensor.scalar_type()) && head_size % 8 == 0 && head_size <= 256)
     return Kernel::kCudaFlash;
   if (tensor.scalar_type() == at::kFloat && head_size % 4 == 0) return Kernel::kCudaEfficient;
   return Kernel::kPlain;
 }
 
 bool KnowsGroups(Kernel kernel) {
-  return kernel == Kernel::kCpuFlash || kernel == Kernel::kCudaFlash;
+  return kernel == Kernel::kCpuFlash || kernel == Kernel::kCudaFlash ||
+         kernel == Kernel::kCudaCudnn;
+}
+
+CudnnShape CudnnShapeOf(const at::Tensor& tensor, const HeadMap& heads, bool causal, int64_t batch,
+                        int64_t length) {
+  return {.batch = batch,
+          .length = length,
+          .query_heads = heads.query_heads,
+          .kv_heads = heads.regular ? heads.kv_heads : heads.query_heads,
+          .head_size = heads.head_size,
+          .causal = causal,
+          .packed = heads.regular,
+          .half = tensor.scalar_type() == at::kHalf,
+          .device = static_cast<int>(tensor.get_device())};
+}
+
+// `tensor`: of the type and device.
+Kernel KernelFor(const at::Tensor& tensor, const HeadMap& heads, bool causal, int64_t batch,
+                 int64_t length) {
+  const Kernel kernel = GeneralKernel(tensor, heads.head_size);
+  if (kernel != Kernel::kCudaFlash) return kernel;
+  const bool by_cudnn =
+      CudnnTried(CudnnShapeOf(tensor, heads, causal, batch, length)).value_or(false);
+  return by_cudnn ? Kernel::kCudaCudnn : kernel;
 }
 
 // Keys or values, one per query head.
@@ -115,8 +145,10 @@ HeadMap MakeHeadMap(const plan::TensorUnits& units, int64_t query_heads_per_kv_h
   return heads;
 }
 
-at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
-                     AttentionState* state) {
+namespace {
+
+at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, bool causal,
+                       AttentionState* state) {
   const int64_t batch = qkv.size(0), length = qkv.size(1);
   const at::Tensor all = qkv.view({batch, length, -1, heads.head_size}).transpose(1, 2);
   AttentionState local;
@@ -125,7 +157,6 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
   s.query = all.narrow(1, 0, heads.query_heads);
   s.key = all.narrow(1, heads.query_heads, heads.kv_heads);
   s.value = all.narrow(1, heads.query_heads + heads.kv_heads, heads.kv_heads);
-  const Kernel kernel = KernelFor(qkv, heads.head_size);
   if (!heads.regular || !KnowsGroups(kernel)) {
     s.key = Repeated(s.key, heads);
     s.value = Repeated(s.value, heads);
@@ -135,6 +166,14 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
       std::tie(s.output, s.log_sum) =
           at::_scaled_dot_product_flash_attention_for_cpu(s.query, s.key, s.value, 0.0, causal);
       break;
+    case Kernel::kCudaCudnn: {
+      CudnnAttended attended = CudnnAttention(s.query, s.key, s.value, causal);
+      s.output = std::move(attended.output);
+      s.log_sum = std::move(attended.log_sum);
+      s.seed = std::move(attended.seed);
+      s.offset = std::move(attended.offset);
+      break;
+    }
     case Kernel::kCudaFlash: {
       auto result = at::_scaled_dot_product_flash_attention(s.query, s.key, s.value, 0.0, causal);
       s.output = std::get<0>(result);
@@ -156,14 +195,18 @@ at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
   return s.output.transpose(1, 2).reshape({batch * length, heads.query_heads * heads.head_size});
 }
 
-at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
-                             const AttentionState& s, const at::Tensor& cos,
-                             const at::Tensor& sin) {
+at::Tensor AttentionBackwardBy(Kernel kernel, const at::Tensor& output_gradient,
+                               const HeadMap& heads, bool causal, const AttentionState& s,
+                               const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t batch = s.query.size(0);
   const at::Tensor upstream =
       output_gradient.view({batch, s.length, heads.query_heads, heads.head_size}).transpose(1, 2);
   at::Tensor query, key, value;
-  switch (KernelFor(output_gradient, heads.head_size)) {
+  switch (kernel) {
+    case Kernel::kCudaCudnn:
+      std::tie(query, key, value) = CudnnAttentionBackward(
+          upstream, s.query, s.key, s.value, {s.output, s.log_sum, s.seed, s.offset}, causal);
+      break;
     case Kernel::kCpuFlash:
       std::tie(query, key, value) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           upstream, s.query, s.key, s.value, s.output, s.log_sum, 0.0, causal);
@@ -187,6 +230,73 @@ at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& h
   PackHeads(query, SumGroups(key, heads), SumGroups(value, heads), cos, sin,
             gradient.view({batch, s.length, -1, heads.head_size}));
   return gradient;
+}
+
+// Norm of the difference, relative.
+double Difference(const at::Tensor& actual, const at::Tensor& expected) {
+  const at::Tensor wide = expected.to(at::kFloat);
+  return ((actual.to(at::kFloat) - wide).norm() / wide.norm()).item<double>();
+}
+
+// "4 x 4096 of 32/8 heads of 128, causal".
+std::string Words(const CudnnShape& shape) {
+  return absl::StrCat(shape.batch, " x ", shape.length, " of ", shape.query_heads, "/",
+                      shape.kv_heads, " heads of ", shape.head_size,
+                      shape.causal ? ", causal" : "");
+}
+
+}  // namespace
+
+at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
+                     AttentionState* state) {
+  const Kernel kernel = KernelFor(qkv, heads, causal, qkv.size(0), qkv.size(1));
+  return AttentionBy(kernel, qkv, heads, causal, state);
+}
+
+void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t length,
+                      const at::TensorOptions& options) {
+  // Two ways of rounding stay far below; a mask that is wrong does not.
+  constexpr double kDifferenceMax = 0.05;
+  const at::Tensor like = at::empty({0}, options);
+  if (GeneralKernel(like, heads.head_size) != Kernel::kCudaFlash) return;
+  const CudnnShape shape = CudnnShapeOf(like, heads, causal, batch, length);
+  if (!CudnnIsWanted(shape) || CudnnTried(shape).has_value() || !CudnnHasRoom()) return;
+  const at::Tensor qkv = at::randn({batch, length, heads.columns()}, options);
+  const at::Tensor upstream =
+      at::randn({batch * length, heads.query_heads * heads.head_size}, options);
+  const auto both = [&](Kernel kernel) {
+    AttentionState state;
+    const at::Tensor output = AttentionBy(kernel, qkv, heads, causal, &state);
+    return std::pair(output, AttentionBackwardBy(kernel, upstream, heads, causal, state, {}, {}));
+  };
+  std::pair<at::Tensor, at::Tensor> actual;
+  try {
+    actual = both(Kernel::kCudaCudnn);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;  // flash would need as much
+  } catch (const c10::Error& error) {
+    spdlog::warn("flash attention, not cuDNN's, for {}: {}", Words(shape),
+                 error.what_without_backtrace());
+    return SetCudnnTried(shape, false);
+  }
+  const auto expected = both(Kernel::kCudaFlash);
+  const double output = Difference(actual.first, expected.first);
+  const double gradient = Difference(actual.second, expected.second);
+  const bool agree = output <= kDifferenceMax && gradient <= kDifferenceMax;  // NaN does not
+  if (!agree) {
+    spdlog::warn(
+        "flash attention, not cuDNN's, for {}: outputs differ by {:.3g}, gradients by {:.3g}",
+        Words(shape), output, gradient);
+  }
+  SetCudnnTried(shape, agree);
+}
+
+at::Tensor AttentionBackward(const at::Tensor& output_gradient, const HeadMap& heads, bool causal,
+                             const AttentionState& state, const at::Tensor& cos,
+                             const at::Tensor& sin) {
+  const Kernel kernel =
+      KernelFor(output_gradient, heads, causal, state.query.size(0), state.length);
+  return AttentionBackwardBy(kernel, output_gradient, heads, causal, state, cos, sin);
 }
 
 }  // namespace phalanx::model

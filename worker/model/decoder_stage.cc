@@ -91,7 +91,7 @@ at::Tensor Angles(const job::Architecture& architecture, int64_t head_size) {
 }
 
 DecoderStage::DecoderStage(const StageParts& parts)
-    : SlottedStage(parts.module.name, parts.trains, parts.options.pace),
+    : SlottedStage(parts.module.name, parts.trains, parts.options),
       first_(parts.first),
       last_(parts.last),
       has_loss_(parts.last && parts.has_loss),

@@ -63,7 +63,7 @@ class EncoderStage final : public SlottedStage<EncoderState> {
 };
 
 EncoderStage::EncoderStage(const StageParts& parts)
-    : SlottedStage(parts.module.name, parts.trains, parts.options.pace),
+    : SlottedStage(parts.module.name, parts.trains, parts.options),
       first_(parts.first),
       last_(parts.last),
       layers_back_(parts.LayersBack()),

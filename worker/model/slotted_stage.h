@@ -49,7 +49,7 @@ class SlottedStage : public Stage {
     return Call("backward", [&](StageOutput* output) -> absl::Status {
       State* state = nullptr;
       RETURN_IF_ERROR(slots_.Advance(slot, Slots<State>::Pass::kForward, &state));
-      state->work.RunAlong();
+      state->work.RunAlong(layer_done_);
       RETURN_IF_ERROR(RunBackward(gradient, state, output));
       state->work.Run();
       slots_.Close(slot);
@@ -71,8 +71,11 @@ class SlottedStage : public Stage {
   void NewWeights() override {}
 
  protected:
-  SlottedStage(std::string module, plan::Trains trains, Pace pace)
-      : trains_(trains), module_(std::move(module)), pace_(std::move(pace)) {}
+  SlottedStage(std::string module, plan::Trains trains, const StageOptions& options)
+      : trains_(trains),
+        module_(std::move(module)),
+        pace_(options.pace),
+        layer_done_(options.layer_done) {}
 
   // `state` is nullptr where nothing is to be kept.
   virtual absl::Status Run(const StageInput& input, bool evaluate, State* state,
@@ -94,7 +97,7 @@ class SlottedStage : public Stage {
   }
 
   const std::string module_;
-  const Pace pace_;
+  const Pace pace_, layer_done_;
   Slots<State> slots_;
 };
 

@@ -71,6 +71,9 @@ struct StageOptions {
   at::ScalarType compute = at::kFloat;   // kBFloat16 | kFloat | kDouble
   at::ScalarType gradient = at::kFloat;  // max(fp32, compute)
   Pace pace;
+  // Called by Stage::Backward() behind each layer but its last one, counted from the output: the
+  // gradients of the layer's weights are enqueued, and those of everything behind it.
+  Pace layer_done;
 };
 
 // `parameters` must be plan::ParametersOf(plan, place, chunk); `weights` [parameters.elements] of

@@ -20,7 +20,10 @@ void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& 
   if (gradient.scalar_type() == input.scalar_type()) {
     gradient.addmm_(output_gradient.t(), input);
   } else if (gradient.is_cuda()) {
-    gradient.add_(at::mm(output_gradient.t(), input, gradient.scalar_type()));
+    // In the product itself: a sum of its own would read and write the gradient's size once more
+    // each, and hold the product.
+    at::Tensor sum = gradient;
+    at::addmm_out(sum, gradient, output_gradient.t(), input, gradient.scalar_type());
   } else {
     gradient.addmm_(output_gradient.to(gradient.scalar_type()).t(),
                     input.to(gradient.scalar_type()));
@@ -86,6 +89,7 @@ void WeightWork::RunFirst(const Pace& pace) {
       break;
     case Kind::kNextLayer:
       if (pace != nullptr) pace();
+      if (layer_done_ != nullptr) layer_done_();
       break;
   }
 }

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "worker/model/fp8.h"
 
@@ -49,8 +50,12 @@ class WeightWork {
   // What follows is of another layer.
   void NextLayer();
 
-  // From now on RunSome() adds something.
-  void RunAlong() { along_ = true; }
+  // From now on RunSome() adds something. `layer_done`: whenever what stands before a NextLayer()
+  // has been added.
+  void RunAlong(Pace layer_done = nullptr) {
+    along_ = true;
+    layer_done_ = std::move(layer_done);
+  }
   // Where RunAlong() was called: adds what waits, in the order of the calls above, up to so many
   // products of matrices, and forgets it.
   static constexpr int kAll = 1 << 30;
@@ -74,6 +79,7 @@ class WeightWork {
   std::deque<Item> items_;
   int waiting_ = 0;  // products among them
   bool along_ = false;
+  Pace layer_done_;
 };
 
 }  // namespace phalanx::model

@@ -13,6 +13,7 @@
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/host_load.h"
+#include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/rank_reports.h"
 
@@ -46,6 +47,26 @@ std::vector<int32_t> RanksToTake(const plan::Plan& plan, Rank self) {
   return {self.value};
 }
 
+// Whose copies this rank would take if one other rank of its node were lost: of the first that has
+// work those of all, of the second those of the first.
+std::vector<int32_t> RanksToTakeOver(const plan::Plan& plan, Rank self) {
+  int32_t first = 0;
+  for (const plan::NodeDevices& node : plan.layout.nodes) {
+    const int32_t end = first + static_cast<int32_t>(node.devices.size());
+    std::vector<int32_t> with_work;
+    for (int32_t rank = first; rank < end; ++rank) {
+      if (!plan.PlacesOf(Rank{rank}).empty()) with_work.push_back(rank);
+    }
+    const bool here = first <= self.value && self.value < end;
+    first = end;
+    if (!here) continue;
+    if (with_work.size() < 2) return {};
+    if (self.value == with_work[0]) return {with_work.begin() + 1, with_work.end()};
+    if (self.value == with_work[1]) return {with_work[0]};
+  }
+  return {};
+}
+
 // What is wrong with copies is state that is lost.
 absl::Status OfCopies(absl::Status status) {
   if (!absl::IsDataLoss(status) && !absl::IsFailedPrecondition(status)) return status;
@@ -58,11 +79,15 @@ absl::Status OfCopies(absl::Status status) {
 void EpochRun::Deliver(const v1::HostCopies& message, std::vector<UniqueFd> buffers) {
   const MutexLock lock(&mu_);
   if (message.done()) {
-    copies_given_ = true;
+    (asked_of_this_ ? others_given_ : copies_given_) = true;
     given_changed_.SignalAll();
     return;
   }
   if (buffers.size() != 2) return;
+  if (message.of_epoch() == epoch()) {
+    for (UniqueFd& buffer : buffers) others_.push_back(std::move(buffer));
+    return;
+  }
   auto pair = checkpoint::HostCopyPair::Map({.store = order_.store(),
                                              .job = order_.assign().job(),
                                              .epoch = Epoch{message.of_epoch()},
@@ -125,6 +150,14 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
   kept_.training = nullptr;  // two of them may not fit
+  int64_t bytes = 0, mapped = 0;
+  // Held since the end of the epoch before, or new: what it has stays.
+  const checkpoint::FindMapping find = [&](int fd, int64_t size) {
+    const checkpoint::PinnedMapping* mapping = kept_.pinning->Find(fd, size);
+    bytes += size;
+    if (mapping != nullptr) mapped += mapping->pinned();
+    return mapping;
+  };
   kept_.plan = nullptr;
   auto training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
   const std::string& began_with = order_.assign().checkpoint().path();
@@ -133,7 +166,7 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     if (pair.epoch().value != source.epoch()) continue;
     copied.insert(pair.rank().value);
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
-        pair, start_.decision.step, before, began_with, *training, stopping_.get_token()))));
+        pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find))));
   }
   for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
@@ -142,6 +175,50 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   }
   training->Adopt(start_);
   kept_.training = std::move(training);
+  LogPhase(absl::StrCat("has taken ", bytes, " bytes of copies, ", mapped, " of them pinned,"));
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::TendOthers() {
+  checkpoint::PinningThread& pinning = *kept_.pinning;
+  const int64_t copied = kept_.training->decided().copied;
+  if (!others_asked_ && copied > 0 && copied != train::kCopiedAlways) {
+    // All ranks have whole copies, and those of epochs before go.
+    others_asked_ = true;
+    pinning.GiveBack(checkpoint::PinningThread::Use::kOthers, {});
+    const std::vector<int32_t> ranks = RanksToTakeOver(plan_, Rank{order_.rank()});
+    if (ranks.empty()) return absl::OkStatus();
+    {
+      const MutexLock lock(&mu_);
+      asked_of_this_ = true;
+    }
+    v1::ToDaemon message;
+    v1::AskHostCopies& ask = *message.mutable_ask_host_copies();
+    ask.set_epoch(epoch());
+    ask.set_of_this(true);
+    ask.mutable_ranks()->Add(ranks.begin(), ranks.end());
+    return channel_.Send(message, kSendTimeout);
+  }
+  std::vector<UniqueFd> others;
+  {
+    const MutexLock lock(&mu_);
+    if (std::exchange(others_given_, false)) others = std::exchange(others_, {});
+  }
+  if (!others.empty())
+    pinning.Make(checkpoint::PinningThread::Use::kOthers, {.fds = std::move(others)});
+  auto made = pinning.Take(checkpoint::PinningThread::Use::kOthers);
+  if (!made.has_value()) return absl::OkStatus();
+  // Without them a recovery takes longer, and that is all.
+  if (!made->ok()) {
+    Log(absl::StrCat("pins no copies of others: ", made->status().message()));
+    return absl::OkStatus();
+  }
+  // Beside masters and moments come gradients and weights, half as much again.
+  int64_t bytes = 0;
+  for (const auto& mapping : **made) bytes += mapping->bytes() / 2;  // one of two buffers
+  pinning.GiveBack(checkpoint::PinningThread::Use::kOthers, **std::move(made));
+  if (order_.device_kind() == "gpu") device::ReserveMemory(bytes + bytes / 2);
+  LogPhase("has pinned the copies that it would take over");
   return absl::OkStatus();
 }
 
@@ -151,6 +228,8 @@ void EpochRun::TellCopiesWhole() {
   if (copied < 1 || copied == train::kCopiedAlways) return;
   copies_whole_told_ = true;
   DropEarlierCopies();
+  kept_.pinning->DropSpare(checkpoint::PinningThread::Use::kSecondHome);
+  LogPhase("has whole copies, as all have");
 }
 
 void EpochRun::DropEarlierCopies() {

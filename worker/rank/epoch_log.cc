@@ -43,6 +43,13 @@ double EpochRun::LogPhase(absl::string_view what) const {
   return since.count();
 }
 
+std::string EpochRun::SegmentsText() const {
+  if (order_.device_kind() != "gpu") return "";
+  const device::AllocatorCounts counts = device::CountAllocations();
+  return absl::StrCat("; device memory was taken ", counts.allocations, " times, given back ",
+                      counts.frees, " times, for want of it ", counts.retries, " times;");
+}
+
 void EpochRun::LogLayout() const {
   std::vector<std::string> places;
   for (const plan::Place& place : plan_.PlacesOf(Rank{order_.rank()}))

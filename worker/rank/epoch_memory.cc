@@ -43,6 +43,7 @@ void EpochRun::HoldMemory() {
   kept_.pinning->Hold();
   kept_.pinning->Cancel(Use::kSecondHome);
   kept_.pinning->Cancel(Use::kCheckpoint);
+  kept_.pinning->Cancel(Use::kOthers);  // what there is of it is of use
 }
 
 void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buffers) {
@@ -55,17 +56,18 @@ void EpochRun::Deliver(const v1::HostMemory& message, std::vector<UniqueFd> buff
   given_changed_.SignalAll();
 }
 
-absl::Status EpochRun::AskHostMemory(int64_t bytes) {
+absl::Status EpochRun::AskHostMemory(int64_t bytes, bool beside) {
   v1::ToDaemon message;
   message.mutable_ask_host_memory()->set_epoch(epoch());
   message.mutable_ask_host_memory()->set_bytes(bytes);
+  message.mutable_ask_host_memory()->set_beside(beside);
   asked_until_ = comm::DeadlineIn(kHostMemoryTimeout);
   return channel_.Send(message, kSendTimeout);
 }
 
 absl::StatusOr<std::vector<UniqueFd>> EpochRun::TakeGiven() {
-  RETURN_IF_ERROR(given_->status());
-  std::vector<UniqueFd> given = **std::exchange(given_, std::nullopt);
+  // A refusal is taken, too: another question may follow.
+  ASSIGN_OR_RETURN(std::vector<UniqueFd> given, *std::exchange(given_, std::nullopt));
   if (given.size() == 2) return given;
   return absl::InternalError(absl::StrCat("the daemon gave ", given.size(), " buffers, not 2"));
 }
@@ -91,7 +93,7 @@ absl::Status EpochRun::KeepHostCopy() {
   }
   DropEarlierCopies();  // they are not of this training
   kept_.pinning->AwaitRoom(Use::kSecondHome, bytes);
-  RETURN_IF_ERROR(AskHostMemory(bytes));
+  RETURN_IF_ERROR(AskHostMemory(bytes, /*beside=*/false));
   absl::StatusOr<std::vector<UniqueFd>> given = AwaitHostMemory();
   if (!given.ok()) return DoWithoutHostCopy(given.status());
   kept_.pinning->Make(Use::kSecondHome, {.fds = *std::move(given), .bytes = bytes});
@@ -139,8 +141,10 @@ absl::Status EpochRun::TendMemory() {
     if (goes_on() && kept_.host_copy == nullptr)
       to_ask_ = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   }
-  if (to_ask_ > 0 && pinning.MakeRoom(Use::kSecondHome, to_ask_))
-    RETURN_IF_ERROR(AskHostMemory(std::exchange(to_ask_, 0)));
+  // Copies of before may be needed until those of this epoch are whole, and fast: what has them
+  // goes only where the node has no room beside it.
+  if (to_ask_ > 0 && (asks_beside_ || pinning.MakeRoom(Use::kSecondHome, to_ask_)))
+    RETURN_IF_ERROR(AskHostMemory(std::exchange(to_ask_, 0), asks_beside_));
   if (asked_until_.has_value()) {
     std::optional<absl::StatusOr<std::vector<UniqueFd>>> given;
     {
@@ -153,10 +157,14 @@ absl::Status EpochRun::TendMemory() {
     }
     if (given.has_value()) {
       asked_until_.reset();
-      if (!given->ok()) return DoWithoutHostCopy(given->status());
-      pinning.Make(Use::kSecondHome,
-                   {.fds = **std::move(given),
-                    .bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training)});
+      const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
+      if (!given->ok()) {
+        if (!absl::IsResourceExhausted(given->status()) || !std::exchange(asks_beside_, false))
+          return DoWithoutHostCopy(given->status());
+        to_ask_ = bytes;
+        return absl::OkStatus();
+      }
+      pinning.Make(Use::kSecondHome, {.fds = **std::move(given), .bytes = bytes});
     }
   }
   if (auto made = pinning.Take(Use::kSecondHome)) {

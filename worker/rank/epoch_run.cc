@@ -258,6 +258,7 @@ absl::Status EpochRun::MakeTrainer() {
       if (!safe_told_ && kept_.host_copy->copied() > 0) TellSafe();
     }
     TellCopiesWhole();
+    report_status_.Update(TendOthers());
     // At an early end that of its last step takes the place of others.
     if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
   };

@@ -122,6 +122,8 @@ class EpochRun {
   // how many seconds since the assignment came.
   void Log(absl::string_view what) const;
   double LogPhase(absl::string_view what) const;
+  // How often LibTorch's allocator has asked CUDA, which holds up what comes behind.
+  std::string SegmentsText() const;
   void LogLayout() const;
   void LogData() const;
   void LogMemory() const;
@@ -146,6 +148,8 @@ class EpochRun {
   // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();
+  // Behind each decided step: pins, beside training, the copies that this rank would take over.
+  absl::Status TendOthers();
   // The state comes to lie in the layout of this epoch, with what other ranks hold.
   absl::Status ChangeLayout();
   // Names the checkpoint in what went wrong with it.
@@ -167,7 +171,8 @@ class EpochRun {
   // What KeepHostCopy was told of the second home that could not be.
   absl::Status DoWithoutHostCopy(const absl::Status& kept);
   absl::Status UseHostCopy(absl::StatusOr<checkpoint::Mappings> made);
-  absl::Status AskHostMemory(int64_t bytes);
+  // `beside`: what the node keeps of epochs before stays.
+  absl::Status AskHostMemory(int64_t bytes, bool beside);
   // The daemon's answer to it. Errors: what the daemon says; Cancelled; DeadlineExceeded.
   absl::StatusOr<std::vector<UniqueFd>> AwaitHostMemory();
   // Which is there.
@@ -239,6 +244,7 @@ class EpochRun {
   std::unique_ptr<CheckpointRun> checkpoints_;
   bool checkpoints_later_ = false;  // once what an epoch before writes is written
   bool settled_ = false;            // a step of this epoch is decided
+  bool asks_beside_ = true;         // first, for a second home
   int64_t to_ask_ = 0;              // bytes of a second home, for which the daemon is not asked yet
   // Until when the daemon is to answer a question for host memory; absent: it was not asked.
   std::optional<comm::Deadline> asked_until_;
@@ -248,6 +254,10 @@ class EpochRun {
   std::vector<checkpoint::HostCopyPair> copies_ ABSL_GUARDED_BY(mu_);  // that the daemon gave
   bool copies_given_ ABSL_GUARDED_BY(mu_) = false;                     // all of them
   bool copies_whole_told_ = false;
+  bool others_asked_ = false;
+  bool asked_of_this_ ABSL_GUARDED_BY(mu_) = false;    // what the daemon gives now is of others
+  std::vector<UniqueFd> others_ ABSL_GUARDED_BY(mu_);  // copies that this rank would take over
+  bool others_given_ ABSL_GUARDED_BY(mu_) = false;     // all of them
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
   absl::Status connected_beside_;  // of the connector's thread, until it is joined

@@ -112,6 +112,7 @@ absl::Status EpochRun::ChangeLayout() {
     RETURN_IF_ERROR(training.GoOn(*kept_.plan, start_));
     // What it applies now is to be in place before it is looked at.
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::AwaitDevice(kApplyTimeout));
+    LogPhase(absl::StrCat("has applied what is decided", SegmentsText()));
     RETURN_IF_ERROR(training.Leave(*kept_.plan));
     if (plan::SameRulers(*kept_.plan, plan_)) own.whole = kept_.plan.get();
   }
@@ -139,7 +140,9 @@ absl::Status EpochRun::ChangeLayout() {
     return job::WithKind(job::FailureKind::kStateLost, transfers.status());
   RETURN_IF_ERROR(transfers.status());
   RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
+  LogPhase("knows what moves");
   RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
+  LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
 }

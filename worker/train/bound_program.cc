@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/plan/activations.h"
+
 namespace phalanx::train {
 namespace {
 
@@ -41,10 +43,39 @@ class Binder {
       if (one->microbatch >= 0) one->last_use = seen.insert({one->part, one->microbatch}).second;
     }
     BindReductions(program, all);
+    for (size_t i = 0; i < bound.size(); ++i) {
+      if (bound[i].op == Op::kReduce) FindLastPass(program, i, all);
+    }
     return all;
   }
 
  private:
+  static bool TalksToOthers(const std::vector<BoundInstruction>& bound) {
+    return std::any_of(bound.begin(), bound.end(), [](const BoundInstruction& instruction) {
+      return std::any_of(
+          instruction.messages.begin(), instruction.messages.end(),
+          [](const BoundMessage& message) { return message.peer != BoundMessage::kSelf; });
+    });
+  }
+  // The last backward pass before the reduction at `at`, if sums that begin in it stay in the order
+  // of all reductions: a data communicator may serve several parts, and some of its ranks may have
+  // no samples in that pass. Both ends of a tied embedding are folded first. Where others wait for
+  // messages of this rank, sums stand where the checker has seen them, since on CPU they wait.
+  void FindLastPass(const schedule::Program& program, size_t at, BoundProgram& all) const {
+    const Instruction& reduce = program[at];
+    if (all.ties.contains(reduce.module) || TalksToOthers(all.instructions)) return;
+    if (!plan::BackwardIsOne(
+            plan_, {reduce.module, plan_.PlaceOf(rank_, reduce.module)->pp, reduce.chunk}))
+      return;
+    for (size_t i = at; i-- > 0 && program[i].op != Op::kReduce;) {
+      if (program[i].op != Op::kBackwardInput ||
+          all.instructions[i].part != all.instructions[at].part)
+        continue;
+      all.instructions[i].completes = true;
+      return;
+    }
+  }
+
   void BindReductions(const schedule::Program& program, BoundProgram& all) {
     for (const Instruction& instruction : program) {
       if (instruction.op == Op::kReduce) {

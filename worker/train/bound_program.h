@@ -39,6 +39,9 @@ struct BoundInstruction {
   int32_t exchange = 1;     // instructions from here on that are one exchange
   int32_t behind = -1;  // of a message: where the pass is that must be enqueued before; -1: none
   int32_t sends = 0;    // of a pass: instructions that send what it makes, with messages here
+  // Of a backward pass: its part's last one, so that sums over replicas may begin with the
+  // gradients that are complete, before kReduce.
+  bool completes = false;
   std::vector<BoundMessage> messages;
 };
 

@@ -175,7 +175,8 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
   const model::StageOptions options{.device = options_.device,
                                     .compute = options_.compute,
                                     .gradient = GradientType(options_.compute),
-                                    .pace = [this] { Pace(); }};
+                                    .pace = [this] { Pace(); },
+                                    .layer_done = [this, at = parts_.size()] { LayerDone(at); }};
   ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(),
                                                 part.state->weights(), part.state->gradients(),
                                                 part.tensor, options));
@@ -395,7 +396,7 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
     case Op::kForward:
       return Forward(instruction, context);
     case Op::kBackwardInput:
-      return BackwardInput(instruction);
+      return BackwardInput(instruction, context);
     case Op::kBackwardWeight:
       return BackwardWeight(instruction);
     case Op::kReduce:

@@ -116,6 +116,9 @@ class Executor {
     bool first = false, last = false;  // of its module
     bool loss = false;
     bool one_backward = false;  // plan::BackwardIsOne
+    // While its last backward pass runs: the layers that are done; -1: another pass.
+    int32_t layers_done = -1;
+    absl::Status reduced;  // of the sums that began in it
     PartState* state = nullptr;
     PartGroups groups;
     std::unique_ptr<PartReduction> reduction;
@@ -231,7 +234,9 @@ class Executor {
                                const plan::UnitRange& lane, Flight& flight,
                                const StepContext& context, model::StageInput& input);
   void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
-  absl::Status BackwardInput(const BoundInstruction& instruction);
+  absl::Status BackwardInput(const BoundInstruction& instruction, const StepContext& context);
+  // Behind a layer of a part's backward pass.
+  void LayerDone(size_t part);
   absl::Status BackwardWeight(const BoundInstruction& instruction);
   // Adds what the instruction sends and receives to the posting.
   using Posting = MessageStream::Posting;

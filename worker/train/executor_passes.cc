@@ -133,17 +133,26 @@ void Executor::AccountLoss(const Part& part, const Flight& flight, const model::
   if (flight.valid.defined()) sums_[3] += (1 - flight.valid).sum(at::kDouble);
 }
 
-absl::Status Executor::BackwardInput(const BoundInstruction& instruction) {
+void Executor::LayerDone(size_t part_index) {
+  Part& part = parts_[part_index];
+  if (part.layers_done < 0 || !part.reduced.ok()) return;
+  part.reduced = part.reduction->ReduceBehind(++part.layers_done);
+}
+
+absl::Status Executor::BackwardInput(const BoundInstruction& instruction,
+                                     const StepContext& context) {
   Part& part = PartOf(instruction);
   Flight& flight = FlightOf(instruction);
   if (!flight.ran) return absl::OkStatus();
   RETURN_IF_ERROR(TakeBackward(part, flight));
   std::vector<at::Tensor> gradients;
   for (int32_t link : part.links_out) gradients.push_back(flight.received_gradients[link]);
+  part.layers_done = instruction.completes && !context.alone ? 0 : -1;
   ASSIGN_OR_RETURN(model::StageOutput output,
                    part.one_backward
                        ? part.stage->Backward(instruction.microbatch, gradients)
                        : part.stage->BackwardInput(instruction.microbatch, gradients));
+  RETURN_IF_ERROR(std::exchange(part.reduced, absl::OkStatus()));
   flight.received_gradients.clear();
   if (instruction.sends == 0) return absl::OkStatus();
   for (at::Tensor& hidden : output.hidden) {

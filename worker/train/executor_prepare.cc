@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/parameters.h"
+#include "worker/train/attention_shapes.h"
 #include "worker/train/await_work.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/executor.h"
@@ -60,6 +61,11 @@ absl::Status Executor::RunAlone(const std::set<int32_t>& microbatches, const Ste
 
 absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
                                       Passes which, WarmPasses& known) {
+  // A process that has trained does not try what is new: it is in a recovery.
+  if (!known.program()) {
+    RETURN_IF_ERROR(PrepareAttention(plan_, batches, places(), options_,
+                                     [this] { return state_.stop_requested(); }));
+  }
   // All parts of the rank run a microbatch: they hand it on.
   std::map<int32_t, std::set<std::string>> shapes;  // by microbatch
   for (const BoundInstruction& pass : bound_program_.instructions) {

@@ -1,5 +1,6 @@
 #include "worker/train/part_reduction.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,47 @@ namespace phalanx::train {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(10);
+
+// Whether its gradient is complete before that of any layer's weights (core/plan/parameters.h: what
+// is behind the layers is stored before them).
+bool IsBehindLayers(plan::MatrixRole role) {
+  using Role = plan::MatrixRole;
+  switch (role) {
+    case Role::kHead:
+    case Role::kPredict:
+    case Role::kFinalNorm:
+    case Role::kFinalNormBias:
+    case Role::kProjectorUp:
+    case Role::kProjectorUpBias:
+    case Role::kProjectorDown:
+    case Role::kProjectorDownBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// After how many layers, from the last one back, each bucket that trains is complete; `never`: only
+// behind the whole pass.
+std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int32_t never) {
+  int32_t end = 0;
+  for (const plan::LocalMatrix& matrix : parameters.matrices) end = std::max(end, matrix.layer + 1);
+  std::vector<int32_t> behind;
+  for (const plan::Bucket& bucket : parameters.buckets) {
+    if (bucket.offset >= parameters.trained_extent) break;
+    int32_t layers = 1;
+    for (int32_t m = bucket.first_matrix; m < bucket.first_matrix + bucket.matrices; ++m) {
+      const plan::LocalMatrix& matrix = parameters.matrices[static_cast<size_t>(m)];
+      if (matrix.layer >= 0) {
+        layers = std::max(layers, end - matrix.layer);
+      } else if (!IsBehindLayers(matrix.role)) {
+        layers = never;
+      }
+    }
+    behind.push_back(layers);
+  }
+  return behind;
+}
 
 }  // namespace
 
@@ -31,6 +73,7 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
   }
   if (reduction_.buckets.empty() || groups.data == nullptr) return;
+  if (reduction_.copies.empty()) complete_behind_ = CompleteBehind(state_.parameters(), kAll);
   if (!reduction_.buckets.front().even) {
     messages_.emplace(reduction_, state_, *groups.data, means.scratch);
     return;
@@ -57,18 +100,28 @@ absl::Status PartReduction::Reduce() {
   RETURN_IF_ERROR(copies_.Fold());
   if (groups_.data == nullptr) return absl::OkStatus();
   if (messages_.has_value()) return Begin(&ShareExchange::Reduce);
-  char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
-  const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
-  for (size_t b = 0; b < reduction_.buckets.size(); ++b) {
-    const plan::ReducedBucket& bucket = reduction_.buckets[b];
-    const plan::UnitRange mine = bucket.own.front();
-    RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
-                                                   base + mine.first * size, mine.count,
-                                                   CommDType(state_.gradients().scalar_type())));
-    RETURN_IF_ERROR(mirrors_[b].Run(state_.gradients(), *groups_.data));
-  }
+  while (reduced_ < reduction_.buckets.size()) RETURN_IF_ERROR(ReduceNext());
+  reduced_ = 0;
   ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
+}
+
+absl::Status PartReduction::ReduceBehind(int32_t layers) {
+  if (!SumsByCollectives()) return absl::OkStatus();
+  while (reduced_ < complete_behind_.size() && complete_behind_[reduced_] <= layers)
+    RETURN_IF_ERROR(ReduceNext());
+  return absl::OkStatus();
+}
+
+absl::Status PartReduction::ReduceNext() {
+  const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
+  const plan::UnitRange mine = bucket.own.front();
+  char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
+  const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
+  RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
+                                                 base + mine.first * size, mine.count,
+                                                 CommDType(state_.gradients().scalar_type())));
+  return mirrors_[reduced_++].Run(state_.gradients(), *groups_.data);
 }
 
 absl::Status PartReduction::Gather() {

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -45,6 +46,10 @@ class PartReduction {
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
   // this rank's shares hold the complete sum, and so do those that it mirrors.
   absl::Status Reduce();
+  // Begins what Reduce() then goes on with: the sums of the first buckets that hold gradients of
+  // the part's last `layers` layers and of what is behind them alone, which are complete. Nothing
+  // where copies of the tensor group are folded first, or replicas differ in width.
+  absl::Status ReduceBehind(int32_t layers);
   // Every rank's weights from the shares, then the copies of the tensor group from their leaders:
   // complete once Await() has returned.
   absl::Status Gather();
@@ -56,6 +61,8 @@ class PartReduction {
   absl::Status VerifyCopies();
 
  private:
+  bool SumsByCollectives() const { return groups_.data != nullptr && !messages_.has_value(); }
+  absl::Status ReduceNext();
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.
@@ -70,7 +77,11 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  comm::Communicator::Point begun_;        // behind what is to be waited for; else empty
+  // Of each bucket, behind how many layers it is complete; kAll: behind the whole pass.
+  static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
+  std::vector<int32_t> complete_behind_;
+  size_t reduced_ = 0;               // buckets whose sums have begun
+  comm::Communicator::Point begun_;  // behind what is to be waited for; else empty
   bool spreads_ = false;
 };
 

@@ -64,7 +64,11 @@ absl::Status Trainer::WarmUp() {
   if (first) batches_->Announce(microbatches_, microbatches_);  // both runs take samples
   const auto passes = first ? Executor::Passes::kEvery : Executor::Passes::kUnknown;
   RETURN_IF_ERROR(executor_->RunPassesAlone(*batches_, microbatches_, passes, warm));
-  if (!first) return absl::OkStatus();
+  if (!first) {
+    // Its first step does. Else, once the others are lost, all that are left would run it twice.
+    warm.KnowProgram();
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(executor_->RunUndecided(*batches_, microbatches_));
   RETURN_IF_ERROR(AwaitWork(*executor_, "the kernels that are tried have not all run"));
   warm.AddProgram();

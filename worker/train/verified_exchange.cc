@@ -12,32 +12,29 @@
 #include "core/plan/check.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
+#ifdef PHALANX_WITH_CUDA
+#include <c10/cuda/CUDAStream.h>
+
+#include "worker/train/word_hash.cuh"
+#endif
 
 namespace phalanx::train {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(10);
 
-// Of integers that lie in device memory, where they are: each is mixed with its place and
-// scrambled, so that no bit can change, and no two of them places, unseen. Sums wrap, so their
-// order is none.
-at::Tensor HashOnDevice(const at::Tensor& words) {
-  constexpr int64_t kPlace = 0x1E3779B97F4A7C15, kMix = 0x3F58476D1CE4E5B9;
-  const at::Tensor places = at::arange(1, words.numel() + 1, words.options());
-  at::Tensor mixed = words + places * kPlace;
-  mixed = mixed.bitwise_xor(mixed.bitwise_right_shift(29)) * kMix;
-  return mixed.bitwise_xor(mixed.bitwise_right_shift(32)).sum();
-}
-
 // [kHashBytes] of kByte, beside the message.
 at::Tensor HashOf(const at::Tensor& message) {
   const at::Tensor payload = message.narrow(0, 0, message.numel() - kHashBytes);
-  if (!message.is_cpu()) {
-    const int64_t words = payload.numel() / kHashBytes;
-    const at::Tensor whole = payload.narrow(0, 0, words * kHashBytes).view(at::kLong);
-    const at::Tensor rest = payload.narrow(0, words * kHashBytes, payload.numel() % kHashBytes);
-    return (HashOnDevice(whole) + HashOnDevice(rest.to(at::kLong))).reshape({1}).view(at::kByte);
+#ifdef PHALANX_WITH_CUDA
+  if (message.is_cuda()) {
+    // One pass where it lies, and nothing as large as the message beside it.
+    const at::Tensor sum = at::zeros({1}, message.options().dtype(at::kLong));
+    LaunchWordHash(payload.const_data_ptr(), payload.numel(), sum.mutable_data_ptr<int64_t>(),
+                   c10::cuda::getCurrentCUDAStream().stream());
+    return sum.view(at::kByte);
   }
+#endif
   const uint64_t hash = Digest64({reinterpret_cast<const char*>(payload.const_data_ptr<uint8_t>()),
                                   static_cast<size_t>(payload.numel())});
   at::Tensor bytes = at::empty({kHashBytes}, at::kByte);

@@ -25,9 +25,13 @@ class WarmPasses {
   void Add(std::string shape) { shapes_.insert(std::move(shape)); }
 
   // Whether this process has run a whole program, and so has every kernel of a step. Once some rank
-  // has, the first step of an epoch is the first run of its program.
-  bool program() const { return programs_ > 0; }
-  void AddProgram() { ++programs_; }
+  // has, the first step of an epoch is the first run of its program for all.
+  bool program() const { return program_; }
+  void KnowProgram() { program_ = true; }
+  void AddProgram() {
+    program_ = true;
+    ++programs_;
+  }
 
   // What was run for this alone.
   void CountMicrobatches(int64_t count) { microbatches_ += count; }
@@ -36,6 +40,7 @@ class WarmPasses {
 
  private:
   std::set<std::string> shapes_;
+  bool program_ = false;
   int64_t microbatches_ = 0, programs_ = 0;
 };
 

@@ -115,6 +115,7 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
     metrics.push_back({.step = entry.at("step").get<int64_t>(),
                        .loss = entry.at("loss").get<double>(),
                        .gradient_norm = entry.at("gradient_norm").get<double>(),
+                       .learning_rate = entry.at("learning_rate").get<double>(),
                        .seconds = entry.at("step_seconds").get<double>(),
                        .tokens = entry.at("tokens").get<int64_t>(),
                        .images = entry.at("images").get<int64_t>(),

@@ -64,7 +64,7 @@ v1::JobDocument Document(const DataFolder& data, const JobOptions& options);
 // Lines of metrics.jsonl.
 struct Metric {
   int64_t step = 0;
-  double loss = 0, gradient_norm = 0, seconds = 0;
+  double loss = 0, gradient_norm = 0, learning_rate = 0, seconds = 0;
   int64_t tokens = 0, images = 0, corrupt_samples = 0;
   bool skipped = false;
 };

@@ -1,9 +1,6 @@
 // Real processes over Gloo compute what one process computes.
-#include <dirent.h>
-
 #include <filesystem>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/plan/samples.h"
 #include "core/wire/job_yaml.h"
@@ -11,6 +8,7 @@
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/oracle/training/harness.h"
+#include "tests/support/event_file.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 #include "worker/data/job_data.h"
@@ -64,14 +62,27 @@ void ExpectOracle(const DataFolder& data, const JobOptions& options, const std::
   }
 }
 
-bool HasEventFile(const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (absl::StartsWith(entry.path().filename().string(), "events.out.tfevents.") &&
-        entry.file_size() > 100) {
-      return true;
-    }
+// TensorBoard is shown what metrics.jsonl has.
+void ExpectEventFile(const std::string& output) {
+  const std::vector<Metric> metrics = ReadMetrics(output);
+  const auto events = support::ReadEvents(support::ReadFile(support::EventFileOf(output)));
+  ASSERT_TRUE(events.ok()) << events.status();
+  ASSERT_EQ(events->size(), metrics.size() + 1);
+  EXPECT_EQ((*events)[0].file_version, "brain.Event:2");
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("step ", i + 1));
+    const Metric& metric = metrics[i];
+    const support::TensorBoardEvent& event = (*events)[i + 1];
+    EXPECT_EQ(event.step, metric.step);
+    ASSERT_EQ(event.values.size(), 4u);
+    EXPECT_FLOAT_EQ(event.values.at("train/loss"), static_cast<float>(metric.loss));
+    EXPECT_FLOAT_EQ(event.values.at("train/gradient_norm"),
+                    static_cast<float>(metric.gradient_norm));
+    EXPECT_FLOAT_EQ(event.values.at("train/learning_rate"),
+                    static_cast<float>(metric.learning_rate));
+    EXPECT_FLOAT_EQ(event.values.at("train/tokens_per_second"),
+                    static_cast<float>(static_cast<double>(metric.tokens) / metric.seconds));
   }
-  return false;
 }
 
 TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
@@ -91,7 +102,7 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   EXPECT_TRUE(support::ProcessesMarked(mark).empty());
 
   ExpectOracle(data, options, output);
-  EXPECT_TRUE(HasEventFile(output));
+  ExpectEventFile(output);
   EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
 }

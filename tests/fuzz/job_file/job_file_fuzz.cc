@@ -1,10 +1,15 @@
-#include "tests/fuzz/job_file/job_file_fuzz.h"
-
+// Any bytes taken as a job file: violations have rules, a spec survives writing and reading, and
+// what submit takes can be planned.
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "core/base/violation.h"
 #include "core/job/rules.h"
 #include "core/wire/job_yaml.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/support/paths.h"
 
 namespace phalanx::fuzz {
 namespace {
@@ -32,9 +37,20 @@ std::string CheckRead(absl::string_view text, job::Purpose purpose) {
 
 }  // namespace
 
-std::string CheckJobFile(absl::string_view text) {
+std::string Check(absl::string_view text) {
   const std::string submit = CheckRead(text, job::Purpose::kSubmit);
   return submit.empty() ? CheckRead(text, job::Purpose::kPlan) : submit;
+}
+
+std::vector<std::string> Corpus() {
+  std::vector<std::string> corpus;
+  for (const char* name : {"emoji-captions.yaml", "language-tp3.yaml"}) {
+    std::ifstream file(tests::SourceDir() + "/examples/" + name);
+    std::stringstream text;
+    text << file.rdbuf();
+    corpus.push_back(text.str());
+  }
+  return corpus;
 }
 
 }  // namespace phalanx::fuzz

@@ -1,27 +1,16 @@
 // A smoke run: mutations of valid documents, from a seed that a failure prints.
-#include "tests/fuzz/job_file/job_file_fuzz.h"
-
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/base/prng.h"
 #include "gtest/gtest.h"
-#include "tests/support/paths.h"
+#include "tests/fuzz/support/fuzz.h"
 
 namespace phalanx::fuzz {
 namespace {
 
 constexpr int kDocuments = 1500;
-
-std::string ReadExample(const std::string& name) {
-  std::ifstream file(tests::SourceDir() + "/examples/" + name);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Cuts `text` where words and punctuation meet.
 std::vector<std::string> Tokens(const std::string& text) {
@@ -85,12 +74,12 @@ std::string Mutate(std::vector<std::string> tokens, Prng& prng) {
 TEST(JobFileFuzzTest, MutatedDocuments_AreReadOrRefused) {
   const char* chosen = std::getenv("PHALANX_FUZZ_SEED");
   const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 1;
-  const std::vector<std::vector<std::string>> documents = {
-      Tokens(ReadExample("emoji-captions.yaml")), Tokens(ReadExample("language-tp3.yaml"))};
+  std::vector<std::vector<std::string>> documents;
+  for (const std::string& text : Corpus()) documents.push_back(Tokens(text));
   for (int i = 0; i < kDocuments; ++i) {
     Prng prng(seed + static_cast<uint64_t>(i));
     const std::string text = Mutate(documents[prng.Below(documents.size())], prng);
-    const std::string wrong = CheckJobFile(text);
+    const std::string wrong = Check(text);
     ASSERT_EQ(wrong, "") << "PHALANX_FUZZ_SEED=" << seed + static_cast<uint64_t>(i) << "\n" << text;
   }
 }
@@ -102,7 +91,7 @@ TEST(JobFileFuzzTest, RandomPunctuation_IsReadOrRefused) {
     std::string text;
     const uint64_t length = prng.Below(200);
     for (uint64_t k = 0; k < length; ++k) text += kAlphabet[prng.Below(kAlphabet.size())];
-    ASSERT_EQ(CheckJobFile(text), "") << text;
+    ASSERT_EQ(Check(text), "") << text;
   }
 }
 

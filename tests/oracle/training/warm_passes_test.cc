@@ -73,6 +73,18 @@ TEST_F(WarmPassesTest, LossOfAReplicaAndItsReturn_NobodyWhoWasThereRunsAnything)
   EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1, 1, 1}));
 }
 
+TEST_F(WarmPassesTest, LossOfAllWhoRanTheProgram_IsNoReasonToRunItAgain) {
+  Make({.dp = 2}, 12);
+  ASSERT_TRUE(epochs_->Lose({Rank{1}}));
+  epochs_->RunSteps(1);
+  ASSERT_TRUE(epochs_->ReturnAll());
+  epochs_->RunSteps(1);
+  ASSERT_TRUE(epochs_->Lose({Rank{0}}));
+  epochs_->RunSteps(1);
+  EXPECT_EQ(Alone()[1], 1) << "before its first epoch";
+  EXPECT_EQ(Programs(), (Counts{0, 0}));
+}
+
 TEST_F(WarmPassesTest, NarrowerStage_OnlyWhoeverHasNewShapesRunsThem) {
   Make({.tp = 2, .dp = 2}, 12);
   const Counts before = Alone();

@@ -11,6 +11,7 @@ namespace {
 // Longer than all the patience there is: ten minutes for ranks to be ready, or to hear from where
 // an epoch goes on.
 constexpr absl::Duration kStuck = absl::Minutes(25);
+// And twice what a job of the asked length takes.
 constexpr absl::Duration kSettleTime = absl::Hours(2);
 
 coordinator::CoordinatorOptions OptionsOf(Timeline& timeline) {
@@ -136,7 +137,8 @@ bool Cluster::Settle() {
     nodes_[node]->Kill();
     timeline_.After(absl::Seconds(5), [&host = *nodes_[node]] { host.Start(); });
   }
-  const Instant end = timeline_.now() + kSettleTime;
+  const auto steps = static_cast<double>(options_.steps);
+  const Instant end = timeline_.now() + kSettleTime + 2 * steps * shared_.step_time;
   while (violations().empty() && !Settled()) {
     if (timeline_.now() > end || !timeline_.RunNext()) {
       ledger_.Violate("not everything ends, though nothing breaks any more");

@@ -36,10 +36,16 @@ uint64_t Ledger::BitsAt(const Job& job, int64_t step) {
   return found == job.steps.end() ? 0 : found->second.bits;
 }
 
-void Ledger::OnStandbyMade(JobId job, const std::string& set, int32_t rank, uint64_t process) {
-  auto& sets = jobs_[job].standby;
-  if (sets.size() > kStepsKept && !sets.contains(set)) sets.clear();
-  sets[set][rank] = process;
+void Ledger::OnStandbyMade(JobId id, const std::string& set, int32_t rank, uint64_t process) {
+  Job& job = jobs_[id];
+  const auto [made, first] = job.standby.try_emplace(set);
+  made->second[rank] = process;
+  if (!first) return;
+  job.standby_order.push_back(set);
+  // Those of the epoch that runs are the newest, and far fewer.
+  if (job.standby_order.size() <= kStepsKept) return;
+  job.standby.erase(job.standby_order.front());
+  job.standby_order.erase(job.standby_order.begin());
 }
 
 void Ledger::OnConnects(JobId id, Epoch epoch, const std::string& set) {
@@ -56,7 +62,10 @@ void Ledger::OnConnects(JobId id, Epoch epoch, const std::string& set) {
 
 void Ledger::OnStandbyUsed(JobId id, const std::string& set, const std::set<int32_t>& ranks,
                            int32_t rank, uint64_t process) {
-  const std::map<int32_t, uint64_t>& makers = jobs_[id].standby[set];
+  const auto& sets = jobs_[id].standby;
+  const auto found = sets.find(set);
+  const std::map<int32_t, uint64_t> makers =
+      found == sets.end() ? std::map<int32_t, uint64_t>() : found->second;
   std::set<int32_t> made;
   for (const auto& [maker, by] : makers) made.insert(maker);
   if (made != ranks)

@@ -97,6 +97,7 @@ class Ledger {
     int64_t told = 0, told_stored = 0;
     std::set<uint64_t> holders;
     std::map<std::string, std::map<int32_t, uint64_t>> standby;  // by set: who made it
+    std::vector<std::string> standby_order;                      // the oldest set first
     std::pair<Epoch, std::string> connects;  // the last epoch whose ranks do, and how
     uint64_t metrics_holder = 0;
     Epoch metrics_epoch;

@@ -1,6 +1,6 @@
 // phalanx-sim: a simulated cluster for as long as one likes.
 //
-//   phalanx-sim --seed 1 --hours 1000 --nodes 64 --fault-interval 1400s --step 10s --steps 2000
+//   phalanx-sim --seed 1 --hours 1000 --nodes 64 --fault-interval 356s --step 10s --steps 2000
 //   phalanx-sim --seed 1 --seeds 1000
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -219,6 +219,27 @@ TEST(SubmitTest, Id_GoesToStdoutAlone) {
   EXPECT_EQ(sent.directory(), tests::SourceDir() + "/examples");
 }
 
+TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
+  FakeServer server;
+  std::vector<std::string> sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent.push_back(request.document().directory());
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .directory = "/no/such/./folder/"}, stopper,
+                   captured.io),
+            kSuccess);
+  EXPECT_NE(Submit(connection, {.file = kExample, .directory = "jobs"}, stopper, captured.io),
+            kSuccess);
+  EXPECT_THAT(sent, testing::ElementsAre("/no/such/folder"));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("error: --directory: jobs: must begin with /: it is a "
+                                             "folder of the cluster's machines\n"));
+}
+
 TEST(SubmitTest, BadFile_IsNeverSent) {
   FakeServer server;
   std::atomic<int> calls = 0;

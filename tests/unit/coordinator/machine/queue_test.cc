@@ -107,6 +107,14 @@ TEST_F(QueueTest, DevicesOfAJobWithoutALimit_AreNotWaitedForWhereOthersAreEnough
   EXPECT_FALSE(Waits(Submit("short", 1, 0, absl::Hours(1))));
 }
 
+TEST_F(QueueTest, DevicesOfAJobThatHasEnded_AreReckonedWithSoon) {
+  Run("runs", 2, absl::Hours(2));
+  const JobId ends = Run("ends", 1, absl::Hours(2));
+  ASSERT_TRUE(Waits(Submit("first", 2)));
+  ASSERT_TRUE(h_.Cancel(ends).ok());
+  EXPECT_TRUE(Waits(Submit("short", 1, 0, absl::Hours(1)))) << "it would delay the first";
+}
+
 TEST_F(QueueTest, WhoWentAhead_IsGoneWhenTheFirstCanStart) {
   const JobId running = Run("runs", 2, absl::Hours(2));
   const JobId large = Submit("large", 4);

@@ -108,6 +108,11 @@ void Fill(Metrics& metrics) {
   metrics.IncidentBegun("loss", "RankKilled");
   metrics.IncidentPhase("first_step", absl::Milliseconds(700));
   metrics.StepsRedone(1);
+  metrics.Detected("RankKilled", absl::Milliseconds(30));
+  metrics.Restarted("RankKilled", "standby");
+  metrics.Ran(absl::Seconds(4), absl::Seconds(3));
+  metrics.StoreBytes(4096);
+  metrics.LateHeartbeat();
   metrics.Planned(absl::Milliseconds(20));
 }
 
@@ -122,6 +127,11 @@ TEST(MetricsTest, Text_IsAsTheExpositionFormatSays) {
   EXPECT_EQ(samples.at("phalanx_tokens_total"), 1024);
   EXPECT_EQ(samples.at("phalanx_step_seconds_total"), 0.5);
   EXPECT_EQ(samples.at("phalanx_steps_redone_total"), 1);
+  EXPECT_EQ(samples.at("phalanx_goodput_ratio"), 0.75);
+  EXPECT_EQ(samples.at("phalanx_store_bytes"), 4096);
+  EXPECT_EQ(samples.at("phalanx_heartbeats_late_total"), 1);
+  EXPECT_EQ(samples.at("phalanx_restarts_total{action=\"standby\",cause=\"RankKilled\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_detection_seconds_count{cause=\"RankKilled\"}"), 1);
   EXPECT_EQ(samples.at("phalanx_incidents_total{cause=\"RankKilled\",kind=\"loss\"}"), 1);
   EXPECT_EQ(samples.at("phalanx_recovery_seconds_bucket{phase=\"first_step\",le=\"0.5\"}"), 0);
   EXPECT_EQ(samples.at("phalanx_recovery_seconds_bucket{phase=\"first_step\",le=\"1\"}"), 1);
@@ -156,9 +166,12 @@ TEST(MetricsTest, NonsenseOfAStep_DoesNotReachTheCounters) {
   Metrics metrics;
   metrics.Step(-5, -1);
   metrics.Step(0, std::numeric_limits<double>::quiet_NaN());
+  metrics.Ran(absl::Seconds(-5), absl::Seconds(-1));
+  metrics.Ran(absl::Seconds(1), absl::Seconds(std::numeric_limits<double>::infinity()));
   const auto samples = Parse(metrics.Text({})).samples;
   EXPECT_EQ(samples.at("phalanx_steps_total"), 2);
   EXPECT_EQ(samples.at("phalanx_tokens_total"), 0);
+  EXPECT_EQ(samples.at("phalanx_useful_seconds_total"), 1);
   EXPECT_EQ(samples.at("phalanx_step_seconds_total"), 0);
 }
 

@@ -243,6 +243,15 @@ TEST(SqliteBackendTest, FolderThatIsNotThere_IsUnavailable) {
 }
 
 // Commits would go into a file that no start finds.
+TEST(SqliteBackendTest, Bytes_AreThoseOfTheFileAndItsLog) {
+  SqliteDiskFixture disk;
+  const auto backend = *disk.Open();
+  const int64_t before = backend->bytes();
+  EXPECT_GT(before, 0);
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, std::string(1 << 20, 'x'))}}).ok());
+  EXPECT_GT(backend->bytes(), before + (1 << 20));
+}
+
 TEST(SqliteBackendTest, StoreThatIsMovedAway_FailsUntilItIsBack) {
   SqliteDiskFixture disk;
   auto backend = *disk.Open();

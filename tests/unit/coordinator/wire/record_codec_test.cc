@@ -334,6 +334,9 @@ TEST(RecordCodecTest, EpochFromBeforeLayouts_KeepsItsDevices) {
   EXPECT_EQ(*epoch.layout, expected);
   EXPECT_EQ(epoch.plan_digest, "plan");
   EXPECT_TRUE(epoch.host_memory.empty()) << "nothing is charged";
+  const auto again = DecodeRecord(EncodeRecord(*record, 9), 9);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*std::get<EpochPlanned>(again->body).layout, expected);
 }
 
 TEST(RecordCodecTest, LayoutOfAnUnknownSchedule_IsRefusedByName) {

@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 
+#include "core/checkpoint_io/host_buffer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -86,16 +88,74 @@ TEST(HostMemoryTest, NoRoomForTwoEpochs_LeavesThatOfTheLaterOne) {
   EXPECT_EQ(memory.bytes(), 4 * kBytes);
 }
 
+// As a rank leaves it behind its copy of an epoch.
+void WriteCopy(int fd, Epoch epoch) {
+  checkpoint::HostCopyHeader header{.epoch = epoch.value, .bytes = 8};
+  std::memcpy(header.magic, checkpoint::kHostCopyMagic, sizeof header.magic);
+  header.checksum = checkpoint::ChecksumOf(header);
+  ASSERT_EQ(pwrite(fd, &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+}
+
 // Whoever has mapped them has not to let go of them first.
 TEST(HostMemoryTest, NoRoomForTwoEpochsOfOneSize_IsTheSameBuffersAgain) {
   HostMemory memory([] { return 3 * kBytes; });
   const auto first = memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
   ASSERT_TRUE(first.ok()) << first.status();
+  WriteCopy((*first)[1], Epoch{1});
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      memory.BuffersOf(JobId{7}, Epoch{2}, 0, kBytes, /*beside=*/true).status()));
+  EXPECT_EQ(memory.PairsBefore(JobId{7}, Epoch{2}, {0}).size(), 1u) << "it is asked for nothing";
   const auto again = memory.BuffersOf(JobId{7}, Epoch{2}, 0, kBytes);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, *first);
   EXPECT_TRUE(memory.PairsBefore(JobId{7}, Epoch{2}, {0}).empty());
   EXPECT_EQ(memory.bytes(), 2 * kBytes);
+}
+
+// An epoch that ends before its first copies must not cost those of the one before.
+TEST(HostMemoryTest, BuffersWithoutACopy_AreTheNextOnesOfThatSize) {
+  HostMemory memory([] { return int64_t{0}; });
+  const auto first = *memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
+  WriteCopy(first[0], Epoch{1});
+  const auto second = *memory.BuffersOf(JobId{7}, Epoch{2}, 0, kBytes);
+  EXPECT_NE(second, first);
+  WriteCopy(second[1], Epoch{1});  // of whoever had them: none of this epoch
+  const auto third = *memory.BuffersOf(JobId{7}, Epoch{3}, 0, kBytes);
+  EXPECT_EQ(third, second);
+  const auto before = memory.PairsBefore(JobId{7}, Epoch{3}, {0});
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(before[0].epoch, Epoch{1});
+  EXPECT_EQ(before[0].fds, first);
+  EXPECT_EQ(before[1].epoch, Epoch{2}) << "else the copies of other ranks would look like all";
+  EXPECT_EQ(before[1].bytes, checkpoint::kHostCopyPage);
+}
+
+TEST(HostMemoryTest, NoRoom_GoesToWhatHasNoCopyFirst) {
+  int64_t available = 100 * kBytes;
+  HostMemory memory([&available] { return available; });
+  const auto whole = *memory.BuffersOf(JobId{7}, Epoch{1}, 0, kBytes);
+  WriteCopy(whole[0], Epoch{1});
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{2}, 1, 2 * kBytes).ok());
+  available = 7 * kBytes;  // two are promised for the first pair, four for the other
+  EXPECT_FALSE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes, /*beside=*/true).ok());
+  ASSERT_TRUE(memory.BuffersOf(JobId{7}, Epoch{3}, 0, 2 * kBytes).ok());
+  const auto before = memory.PairsBefore(JobId{7}, Epoch{3}, {0});
+  ASSERT_EQ(before.size(), 1u);
+  EXPECT_EQ(before[0].fds, whole);
+}
+
+TEST(HostMemoryTest, PairsOfAnEpoch_AreThoseOfTheRanksAskedFor) {
+  HostMemory memory([] { return int64_t{0}; });
+  for (const Epoch epoch : {Epoch{1}, Epoch{2}}) {
+    for (const int32_t rank : {0, 1})
+      ASSERT_TRUE(memory.BuffersOf(JobId{7}, epoch, rank, kBytes).ok());
+    WriteCopy(memory.PairsOf(JobId{7}, epoch, {0})[0].fds[0], epoch);
+    WriteCopy(memory.PairsOf(JobId{7}, epoch, {1})[0].fds[0], epoch);
+  }
+  const auto pairs = memory.PairsOf(JobId{7}, Epoch{2}, {1});
+  ASSERT_EQ(pairs.size(), 1u);
+  EXPECT_EQ(pairs[0].rank, 1);
+  EXPECT_EQ(pairs[0].epoch, Epoch{2});
 }
 
 TEST(HostMemoryTest, MoreThanTheNodeHas_IsRefusedAndTakesNothing) {

@@ -143,6 +143,27 @@ TEST(HostLoadTest, CopyOfARank_IsItsStateToTheBit) {
   }
 }
 
+// Pages that are pinned already are not mapped anew.
+TEST(HostLoadTest, CopyThatTheProcessHasMapped_IsReadThere) {
+  const plan::Plan plan =
+      PlanOf(support::AJob().Module("language", support::Llama({.layers = 1})).Batch(2, 1), 1);
+  const HostCopyPair pair = CopyOf(plan, Rank{0}, 4);
+  const HostCopyPair::Buffer buffer = *pair.BufferOf(4);
+  const auto zeros = *PinnedMapping::Map(-1, buffer.bytes, {});
+  auto state = train::TrainingState::CreateNowhere(Rank{0}, {});
+  const absl::Status added =
+      AddCopy(pair, 4, plan, "", *state, {}, [&](int fd, int64_t bytes) -> const PinnedMapping* {
+        return fd == buffer.fd && bytes == buffer.bytes ? zeros.get() : nullptr;
+      });
+  ASSERT_TRUE(added.ok()) << added;
+  state->Adopt(StartIn(pair));
+  const auto transfers = train::TransfersInto(plan, {{Rank{0}, state->HoldingsNow()}});
+  ASSERT_TRUE(transfers.ok()) << transfers.status();
+  ASSERT_TRUE(state->Enter(plan, *transfers, {.ranks = {Rank{0}}}).ok());
+  for (const train::StateBlock& block : state->parts()[0]->blocks())
+    EXPECT_EQ(block.second_moment.count_nonzero().item<int64_t>(), 0);
+}
+
 TEST(HostLoadTest, CopiesOfTwoRanks_AreTheStateOfTheOneThatIsLeft) {
   const plan::Plan before = PlanOf(
       support::AJob().Module("language", support::Llama({.layers = 2}), {.tp = 2}).Batch(2, 1), 2);

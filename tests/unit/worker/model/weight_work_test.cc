@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace phalanx::model {
 namespace {
 
@@ -37,6 +39,24 @@ TEST(WeightWorkTest, Run_AddsToWhatIsThere) {
   EXPECT_TRUE(at::equal(bias.gradient, at::tensor({15.0f, 17.0f})));
   work.Run();
   EXPECT_TRUE(at::equal(bias.gradient, at::tensor({15.0f, 17.0f}))) << "nothing is added twice";
+}
+
+TEST(WeightWorkTest, LayerDone_IsCalledBehindWhatStandsBeforeTheNextLayer_WhoeverAddsIt) {
+  const at::Tensor one = at::ones({1, 1});
+  const Parameter first{one, at::zeros({1, 1})}, second{one, at::zeros({1, 1})};
+  WeightWork work;
+  std::vector<double> sums;  // of both gradients, at each call
+  work.RunAlong([&] { sums.push_back((first.gradient + second.gradient).item<double>()); });
+  work.Matrix(first, one, one);
+  work.NextLayer();
+  work.Matrix(second, one, one);
+  work.RunSome(1);
+  EXPECT_TRUE(sums.empty()) << "it stands behind the product that was asked for";
+  work.RunSome(1);
+  EXPECT_EQ(sums, std::vector<double>{1});
+  work.NextLayer();
+  work.Run();
+  EXPECT_EQ(sums, (std::vector<double>{1, 2}));
 }
 
 TEST(WeightWorkTest, RunSome_AddsTheOldestProductsAlone) {

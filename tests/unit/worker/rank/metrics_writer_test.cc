@@ -11,6 +11,7 @@
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/event_file.h"
 #include "tests/support/files.h"
 
 namespace phalanx::rank {
@@ -78,6 +79,42 @@ TEST_F(MetricsWriterTest, AnotherJobInTheSameFolder_LeavesTheEarlierRecordsAlone
   EXPECT_EQ(Text("metrics.1.jsonl"), first);
   EXPECT_EQ(Lines(Text("metrics.2.jsonl")), 2);
   EXPECT_EQ(Lines(Text()), 1);
+}
+
+TEST_F(MetricsWriterTest, EventFile_HasTheFiguresOfTheLines) {
+  ASSERT_EQ(support::Crc32c("123456789"), 0xE3069283u) << "the check value of CRC-32C";
+  auto writer = Open("s/job-1");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (int64_t step = 1; step <= 300; ++step) {  // from 128 on a step takes two bytes
+    ASSERT_TRUE((*writer)
+                    ->Write({.step = step,
+                             .loss = 1.0 / static_cast<double>(step),
+                             .gradient_norm = 0.5,
+                             .learning_rate = 1e-3,
+                             .tokens = 100 * step,
+                             .seconds = 0.25},
+                            1)
+                    .ok());
+  }
+  std::string file = support::ReadFile(support::EventFileOf(folder));
+  const auto events = support::ReadEvents(file);
+  ASSERT_TRUE(events.ok()) << events.status();
+  ASSERT_EQ(events->size(), 301u);
+  EXPECT_EQ((*events)[0].file_version, "brain.Event:2");
+  for (int64_t step = 1; step <= 300; ++step) {
+    const support::TensorBoardEvent& event = (*events)[static_cast<size_t>(step)];
+    EXPECT_EQ(event.step, step);
+    EXPECT_GT(event.wall_time, 0);
+    EXPECT_THAT(
+        event.values,
+        ::testing::ElementsAre(
+            ::testing::Pair("train/gradient_norm", 0.5F),
+            ::testing::Pair("train/learning_rate", 1e-3F),
+            ::testing::Pair("train/loss", static_cast<float>(1.0 / static_cast<double>(step))),
+            ::testing::Pair("train/tokens_per_second", static_cast<float>(400 * step))));
+  }
+  file[file.size() / 2] ^= 1;
+  EXPECT_FALSE(support::ReadEvents(file).ok()) << "a bit is not as it was";
 }
 
 TEST_F(MetricsWriterTest, IncidentsOfAnotherJob_ArePutAside) {

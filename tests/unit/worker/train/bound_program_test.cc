@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "core/plan/loss.h"
 #include "core/plan/plan.h"
@@ -259,6 +260,42 @@ TEST(BoundProgramTest, Reductions_OfAGroup_AreTheSameOnAllItsRanks) {
       EXPECT_EQ(elements.end(), end);
     }
   }
+}
+
+// Modules of the backward passes in which sums over replicas may begin.
+std::vector<int32_t> Completing(const plan::Plan& plan) {
+  std::vector<int32_t> modules;
+  std::map<int32_t, int32_t> last;  // microbatch of a module's last backward pass
+  const BoundProgram program = BoundOf(plan, Rank{0});
+  for (const BoundInstruction& one : program.instructions) {
+    if (one.op == Op::kBackwardInput) last[one.module] = one.microbatch;
+  }
+  for (const BoundInstruction& one : program.instructions) {
+    if (!one.completes) continue;
+    modules.push_back(one.module);
+    EXPECT_EQ(one.op, Op::kBackwardInput);
+    EXPECT_EQ(one.microbatch, last[one.module]);
+  }
+  return modules;
+}
+
+TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereReductionsKeepTheirOrder) {
+  const auto both = [](support::Layout vision, support::Layout language) {
+    return AJob()
+        .Module("vision", support::ClipVision(), vision)
+        .Module("language", support::Llama(), language)
+        .Edge("vision", "language")
+        .Batch(8, 2);
+  };
+  EXPECT_EQ(Completing(PlanOf(both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0}))),
+            (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(Completing(PlanOf(both({.dp = 2}, {.dp = 2}))), std::vector<int32_t>())
+      << "others wait for this rank's messages";
+  EXPECT_EQ(Completing(PlanOf(
+                AJob()
+                    .Module("language", support::Llama({.tied_head = true}), {.dp = 2, .pp = 2})
+                    .Batch(8, 2))),
+            std::vector<int32_t>());
 }
 
 }  // namespace

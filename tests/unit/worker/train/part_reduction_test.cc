@@ -1,5 +1,6 @@
 #include "worker/train/part_reduction.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -130,6 +131,59 @@ TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfO
       EXPECT_EQ(three.by_await, 0);
     }
   }
+}
+
+// Of four layers with more elements than a bucket takes.
+plan::Plan WideLayers(const support::Layout& layout) {
+  const job::JobSpec spec =
+      support::AJob()
+          .Module("language", support::Llama({.hidden_size = 16, .heads = 4, .mlp_size = 250'000}),
+                  layout)
+          .Batch(4, 1);
+  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+}
+
+TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
+  ASSERT_EQ(reduction.buckets.size(), 2u);
+  // The second one has the embedding.
+  const plan::UnitRange first = reduction.buckets[0].elements;
+  int32_t lowest = 4;
+  for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
+    if (matrix.layer >= 0 && matrix.offset < first.first + first.count)
+      lowest = std::min(lowest, matrix.layer);
+  }
+  ASSERT_GT(lowest, 0);
+  const int32_t needed = 4 - lowest;
+  const bool mirrors = !reduction.buckets[0].to_mirrors.empty();
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(std::move(reduction), state, {.data = &data}, means);
+  for (int step = 0; step < 2; ++step) {
+    const int before = data.operations();
+    for (int32_t layers = 1; layers <= 3; ++layers) {
+      ASSERT_TRUE(part.ReduceBehind(layers).ok());
+      EXPECT_EQ(data.operations() - before, layers < needed ? 0 : mirrors ? 2 : 1) << layers;
+    }
+    ASSERT_TRUE(part.Reduce().ok());
+    EXPECT_EQ(data.operations() - before, mirrors ? 4 : 2) << "each bucket once";
+    ASSERT_TRUE(part.Await().ok());
+  }
+}
+
+TEST(PartReductionTest, ReduceBehind_WhereCopiesAreFoldedFirst_BeginsNothing) {
+  const plan::Plan plan = WideLayers({.tp = 2, .dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  NotedCommunicator tensor, data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state,
+                     {.tensor = &tensor, .data = &data}, means);
+  ASSERT_TRUE(part.ReduceBehind(3).ok());
+  EXPECT_EQ(data.operations(), 0);
 }
 
 }  // namespace

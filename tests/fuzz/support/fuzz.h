@@ -1,0 +1,20 @@
+// tests/fuzz/support/fuzz.h: what every fuzzed format has, in a program of its own.
+//
+// X_fuzz.cc defines both functions. The test (fuzz_test.cc) mutates the corpus for some seconds;
+// the libFuzzer program (libfuzzer_main.cc) goes on from it for as long as it is let.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace phalanx::fuzz {
+
+// Takes any bytes. Empty if all is well, else what is wrong.
+std::string Check(absl::string_view bytes);
+
+// Inputs that are well-formed, or nearly so.
+std::vector<std::string> Corpus();
+
+}  // namespace phalanx::fuzz

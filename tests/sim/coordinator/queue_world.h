@@ -1,0 +1,103 @@
+// tests/sim/coordinator/queue_world.h: the queue of the coordinator's machine, where nothing
+// breaks: jobs of all sizes, priorities and limits arrive at random, people suspend and resume
+// them, and cordon and drain nodes. A second is a step of every job that trains.
+//
+// The machine is the real one; nodes do at once what they are told. What must hold is computed
+// anew from its plain state, with none of its own arithmetic:
+// - a device is given to one job at a time, and only once the ranks of the one before are gone;
+// - the first job that waits is passed over only by one that ends before it can start, and does not
+//   start later for it; jobs start in the order of the queue otherwise;
+// - a job asked to leave for another one is preemptible and of a smaller priority;
+// - a job that left goes on behind the last step that it did; a job's limit ends it in time;
+// - a drained node is left by all that can save their state.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/machine/coordinator.h"
+#include "core/base/prng.h"
+
+namespace phalanx::coordinator {
+
+class QueueWorld {
+ public:
+  explicit QueueWorld(uint64_t seed);
+
+  // A second passes, and somebody may ask for something.
+  void Act();
+  // Nobody asks for anything any more and nothing is kept back: false: some job does not end.
+  bool Finish();
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::string Describe() const;
+  // How often: a job was planned ahead of one that waits; one was preempted; one went on behind a
+  // step that it had saved; a node was drained.
+  struct Counts {
+    int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Host {
+    NodeName name;
+    SessionId session;
+    std::vector<JobId> devices;     // the job whose ranks are there; 0: nobody's
+    std::optional<Instant> drains;  // since then
+  };
+  // Ranks of an epoch: those of `assigned` nodes are there.
+  struct Training {
+    Epoch epoch;
+    Placement placement;
+    std::set<NodeName> assigned;
+    bool ready = false, wished = false, ended = false;
+  };
+
+  // Plain copies of what the machine promises with.
+  Instant EndOf(const Coordinator::Job& job) const;
+  Instant StartOf(int64_t needed, int64_t free,
+                  std::vector<std::pair<Instant, int64_t>> held) const;
+  int64_t Free() const;
+
+  void Feed(const Event& event);
+  void Take(const Action& action);
+  void Obey(Host& host, uint64_t number, const Command& command);
+  void Assigned(Host& host, const Assign& assign);
+  void CheckPlanned(const std::vector<JobId>& planned);
+  void CheckAhead(const Coordinator::Job& job, int64_t free, const std::set<JobId>& later);
+  void CheckLimits();
+  void CheckDrains();
+  void Train(JobId id, Training& training);
+  void ReportAll(JobId id, const Training& training, decltype(RankReported::report) report);
+  void Report(JobId id, const Training& training, int32_t rank,
+              decltype(RankReported::report) report);
+  void Submit();
+  void Ask();
+  void Second();
+  Host& HostNamed(const NodeName& name);
+  void Violate(std::string what) { violations_.push_back(std::move(what)); }
+  bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
+
+  Prng prng_;
+  CoordinatorOptions options_;
+  Instant now_ = absl::FromUnixSeconds(1'700'000'000);
+  std::optional<Coordinator> machine_;
+  std::vector<Host> hosts_;
+  int64_t devices_ = 0;
+  std::map<JobId, Training> training_;
+  std::map<JobId, int64_t> done_;  // steps of each job, in all
+  std::deque<Event> answers_;      // of nodes, not yet heard
+  uint64_t records_ = 0, stored_ = 0, token_ = 0;
+  std::vector<JobId> planned_;  // ordered in the step that is being taken
+  std::vector<ComputePlan> plans_;
+  std::vector<std::string> violations_;
+  Counts counts_;
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,53 @@
+#include "worker/model/cudnn_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+
+namespace phalanx::model {
+namespace {
+
+// Of LibTorch's conditions for cuDNN those that its operator does not look at itself.
+constexpr int64_t kHeadSizeMax = 128, kHeadSizeMultiple = 8, kBatchMax = 65535;
+
+// By shape, of this thread, whose plans LibTorch keeps.
+std::map<CudnnShape, bool>& Tried() {
+  thread_local std::map<CudnnShape, bool> tried;
+  return tried;
+}
+
+}  // namespace
+
+bool CudnnIsWanted(const CudnnShape& shape) {
+  return shape.batch > 0 && shape.batch <= kBatchMax && shape.length > 1 &&
+         shape.head_size <= kHeadSizeMax && shape.head_size % kHeadSizeMultiple == 0;
+}
+
+std::optional<bool> CudnnTried(const CudnnShape& shape) {
+  const auto found = Tried().find(shape);
+  if (found == Tried().end()) return std::nullopt;
+  return found->second;
+}
+
+bool CudnnHasRoom() { return Tried().size() < kCudnnShapesMax; }
+
+void SetCudnnTried(const CudnnShape& shape, bool computes) { Tried()[shape] = computes; }
+
+CudnnAttended CudnnAttention(const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, bool causal) {
+  // Without the sums it would be another plan.
+  auto result = at::_scaled_dot_product_cudnn_attention(query, key, value, std::nullopt,
+                                                        /*compute_log_sumexp=*/true, 0.0, causal);
+  return {std::get<0>(result), std::get<1>(result), std::get<6>(result), std::get<7>(result)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> CudnnAttentionBackward(
+    const at::Tensor& output_gradient, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const CudnnAttended& attended, bool causal) {
+  return at::_scaled_dot_product_cudnn_attention_backward(
+      output_gradient, query, key, value, attended.output, attended.log_sum, attended.seed,
+      attended.offset, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(2),
+      key.size(2), 0.0, causal);
+}
+
+}  // namespace phalanx::model
