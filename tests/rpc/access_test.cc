@@ -57,7 +57,8 @@ class AccessTest : public RpcTest {
  protected:
   void SetUp() override { Open(); }
   void Open() {
-    ServerOptions options{.tls = authority().Coordinator()};
+    ServerOptions options;
+    options.tls = authority().Coordinator();
     options.driver.machine.allow_inject = true;
     options.audit = [this](const std::string& line) {
       MutexLock lock(&mutex_);
