@@ -1,6 +1,5 @@
 #include "transport/tls.h"
 
-#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -12,23 +11,10 @@
 #include "core/base/status.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "transport/openssl.h"
 
 namespace phalanx::transport {
 namespace {
-
-template <auto free>
-struct Freed {
-  template <typename T>
-  void operator()(T* thing) const {
-    free(thing);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-
-// A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
-int NoPassword(char*, int, int, void*) { return -1; }
 
 absl::StatusOr<Bio> Open(const std::string& path, absl::string_view name) {
   Bio file(BIO_new_file(path.c_str(), "r"));

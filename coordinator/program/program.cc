@@ -32,6 +32,7 @@
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
 #include "core/posix/whole_file.h"
+#include "transport/revocation.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -51,6 +52,7 @@ struct Flags {
   std::string ended_age_max = "2160h";
   int64_t ended_jobs_max = Retention().count_max;
   transport::TlsFiles tls;
+  std::string revoked;
   bool plaintext = false;
   bool reflection = false;
   bool allow_inject = false;
@@ -120,11 +122,24 @@ absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
                    "--tls-certificate and --tls-key, or ask for that with --plaintext"));
 }
 
+absl::Status CheckRevoked(const Flags& flags) {
+  if (flags.revoked.empty()) return absl::OkStatus();
+  if (!flags.tls.on()) {
+    return absl::InvalidArgumentError(
+        "--tls-revoked: there are no certificates without --tls-ca, --tls-certificate and "
+        "--tls-key");
+  }
+  return transport::Revocations::Open(
+             {.file = flags.revoked, .ca = flags.tls.ca, .name = "--tls-revoked"})
+      .status();
+}
+
 absl::StatusOr<Settings> Read(const Flags& flags) {
   Settings settings;
   ASSIGN_OR_RETURN(settings.listen, ParseAddress(flags.listen, "--listen"));
   RETURN_IF_ERROR(CheckPlaintext(flags, settings.listen));
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.tls, "--tls-"));
+  RETURN_IF_ERROR(CheckRevoked(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
@@ -148,6 +163,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
   options.tls = flags.tls;
+  options.revoked = flags.revoked;
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};
@@ -269,6 +285,8 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
                  "below: mutual TLS on --listen");
   app.add_option("--tls-certificate", flags.tls.certificate, "PEM file of this program's own");
   app.add_option("--tls-key", flags.tls.key, "PEM file of its private key");
+  app.add_option("--tls-revoked", flags.revoked,
+                 "PEM file of revocation lists of those authorities, looked at every 10 s");
   app.add_flag("--plaintext", flags.plaintext,
                "serve without TLS where others reach --listen: all of them may do everything");
   app.add_flag("--reflection", flags.reflection, "describe the services to tools such as grpcurl");

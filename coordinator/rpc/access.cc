@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -186,11 +187,22 @@ grpc::Status Gatekeeper::Process(const InputMetadata& metadata, grpc::AuthContex
   const auto found = metadata.find(":path");
   const absl::string_view path =
       found == metadata.end() ? "" : absl::string_view(found->second.data(), found->second.size());
-  const absl::StatusOr<Identity> identity = IdentityOf(*peer);
-  const absl::Status status = identity.ok() ? MayCall(identity->role, path) : identity.status();
+  const absl::Status status = Judge(*peer, path);
   if (status.ok()) return grpc::Status::OK;
+  const absl::StatusOr<Identity> identity = IdentityOf(*peer);
   refused_(identity.ok() ? Caller(*identity) : std::nullopt, path, status);
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+absl::Status Gatekeeper::Judge(const grpc::AuthContext& peer, absl::string_view path) const {
+  ASSIGN_OR_RETURN(const Identity identity, IdentityOf(peer));
+  if (revoked_(peer)) return RevokedError(peer);
+  return MayCall(identity.role, path);
+}
+
+absl::Status RevokedError(const grpc::AuthContext& peer) {
+  return absl::UnauthenticatedError(absl::StrCat("the certificate of ", NameOf(CallerOf(peer)),
+                                                 " is revoked; ask for another one"));
 }
 
 }  // namespace phalanx::coordinator

@@ -64,14 +64,24 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
  public:
   using Refused =
       std::function<void(const Caller& caller, absl::string_view path, const absl::Status& why)>;
-  explicit Gatekeeper(Refused refused) : refused_(std::move(refused)) {}
+  // Whether the peer's certificate was taken back.
+  using Revoked = std::function<bool(const grpc::AuthContext& peer)>;
+  Gatekeeper(Revoked revoked, Refused refused)
+      : revoked_(std::move(revoked)), refused_(std::move(refused)) {}
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
                        OutputMetadata* consumed, OutputMetadata* response) override;
 
  private:
+  // Errors: as IdentityOf and MayCall; Unauthenticated.
+  absl::Status Judge(const grpc::AuthContext& peer, absl::string_view path) const;
+
+  const Revoked revoked_;
   const Refused refused_;
 };
+
+// What callers are told whose certificate was taken back.
+absl::Status RevokedError(const grpc::AuthContext& peer);
 
 }  // namespace phalanx::coordinator

@@ -351,13 +351,13 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(
-    Context*, const v1::WatchJobRequest* request) {
-  return MakeWatchCall(board_, watches_, *request);
+    Context* context, const v1::WatchJobRequest* request) {
+  return MakeWatchCall(board_, watches_, context->auth_context(), *request);
 }
 
 grpc::ServerWriteReactor<v1::GetLogsResponse>* JobServiceImpl::GetLogs(
-    Context*, const v1::GetLogsRequest* request) {
-  return MakeLogsCall(board_, driver_, logs_, log_calls_, *request);
+    Context* context, const v1::GetLogsRequest* request) {
+  return MakeLogsCall(board_, driver_, logs_, log_calls_, context->auth_context(), *request);
 }
 
 }  // namespace phalanx::coordinator

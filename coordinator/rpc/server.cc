@@ -1,6 +1,7 @@
 #include "coordinator/rpc/server.h"
 
 #include <grpc/grpc.h>
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -23,6 +24,7 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -126,7 +128,11 @@ class ServerImpl final : public Server {
     const std::shared_ptr<grpc::ServerCredentials> credentials =
         transport::ServerCredentials(options_.tls);
     if (options_.tls.on()) {
+      if (!options_.revoked.empty()) {
+        ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
+      }
       credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
+          [this](const grpc::AuthContext& peer) { return IsRevoked(peer); },
           [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
             options_.audit(AuditLine(caller, MethodOf(path), "", why));
@@ -155,6 +161,34 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
+  transport::RevocationOptions OfRevocations() {
+    return {.file = options_.revoked,
+            .ca = options_.tls.ca,
+            .name = "--tls-revoked",
+            .refresh_seconds = options_.tls.refresh_seconds,
+            .log = options_.driver.log,
+            .changed = [this] { CloseRevoked(); }};
+  }
+  bool IsRevoked(const grpc::AuthContext& peer) const {
+    if (revocations_ == nullptr) return false;
+    for (const char* property :
+         {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
+      for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
+        if (revocations_->Has({pem.data(), pem.size()})) return true;
+      }
+    }
+    return false;
+  }
+  // Calls that are open. Those who begin one are asked by the Gatekeeper.
+  void CloseRevoked() {
+    const auto such = [this](const grpc::AuthContext& peer) { return IsRevoked(peer); };
+    const absl::Status revoked =
+        absl::UnauthenticatedError("the certificate is revoked; ask for another one");
+    sessions_.CloseOf(such, revoked);
+    watches_.CloseOf(such, revoked);
+    log_calls_.CloseOf(such, revoked);
+  }
+
   // For good: a stopping coordinator does not come back.
   void StopServing() {
     MutexLock lock(&mu_);
@@ -181,6 +215,7 @@ class ServerImpl final : public Server {
   SessionRegistry sessions_;
   OpenCalls watches_;
   OpenCalls log_calls_;
+  std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<WorkerServiceImpl> worker_service_;

@@ -33,6 +33,9 @@ struct ServerOptions {
   int64_t log_bytes_max = 256 << 20;
   bool reflection = false;
   transport::TlsFiles tls;  // none: plaintext, and everybody may everything
+  // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
+  // there are none.
+  std::string revoked;
   AuditLog audit = [](const std::string&) {};
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
@@ -45,7 +48,8 @@ struct ServerOptions {
 class Server {
  public:
   // Replays the store and serves. Health is SERVING from then on, for "" and for each service.
-  // Errors: as Driver::Start and CheckTlsFiles; Unavailable if the address cannot be listened on.
+  // Errors: as Driver::Start, CheckTlsFiles and Revocations::Open; Unavailable if the address
+  // cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        std::unique_ptr<Backend> backend);
   // As Shutdown with no grace.

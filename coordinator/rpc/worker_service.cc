@@ -29,8 +29,9 @@ class SessionReactor final
       public SessionStream,
       public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(Driver& driver, SessionRegistry& sessions, Caller caller)
-      : driver_(driver), sessions_(sessions), caller_(std::move(caller)) {}
+  SessionReactor(Driver& driver, SessionRegistry& sessions,
+                 std::shared_ptr<const grpc::AuthContext> peer)
+      : driver_(driver), sessions_(sessions), peer_(std::move(peer)) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -65,6 +66,8 @@ class SessionReactor final
     if (!finished_) FinishLocked(status);
   }
 
+  const grpc::AuthContext* peer() const override { return peer_.get(); }
+
   void OnReadDone(bool ok) override {
     if (!ok) return Close(absl::OkStatus());  // the worker has said all it will say
     const auto next = [self = shared_from_this()] { self->ReadNext(); };
@@ -84,7 +87,8 @@ class SessionReactor final
     }
     absl::StatusOr<WorkerHello> hello = HelloFromProto(request_.hello());
     if (!hello.ok()) return Close(hello.status());
-    if (absl::Status status = MayServe(caller_, hello->node); !status.ok()) return Close(status);
+    const Caller caller = CallerOf(*peer_);
+    if (absl::Status status = MayServe(caller, hello->node); !status.ok()) return Close(status);
     opened_ = true;
     {
       MutexLock lock(&mu_);
@@ -157,7 +161,7 @@ class SessionReactor final
 
   Driver& driver_;
   SessionRegistry& sessions_;
-  const Caller caller_;
+  const std::shared_ptr<const grpc::AuthContext> peer_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
@@ -257,8 +261,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
-  auto reactor =
-      std::make_shared<SessionReactor>(driver_, sessions_, CallerOf(*context->auth_context()));
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context());
   reactor->Begin();
   return reactor.get();
 }

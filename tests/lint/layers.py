@@ -20,7 +20,7 @@ ALLOWED = {
     "core/checkpoint_io": ["core/base", "core/checkpoint", "core/job", "core/posix"],
     "core/posix": ["core/base"],
     "core/wire": CORE + PROTO,
-    "transport": ["core/base"],
+    "transport": ["core/base", "core/posix"],
     "coordinator": ["core", "transport"] + PROTO,
     "client": ["core", "transport"] + PROTO,
     "worker/channel": ["core/base", "core/posix"] + PROTO,

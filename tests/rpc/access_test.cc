@@ -17,6 +17,7 @@
 #include "tests/rpc/fixture.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
+#include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -59,6 +60,7 @@ class AccessTest : public RpcTest {
   void Open() {
     ServerOptions options;
     options.tls = authority().Coordinator();
+    options.revoked = authority().revoked();
     options.driver.machine.allow_inject = true;
     options.audit = [this](const std::string& line) {
       MutexLock lock(&mutex_);
@@ -332,6 +334,102 @@ TEST_F(AccessTest, Worker_ServesTheNodeOfItsCertificate) {
   EXPECT_THAT(refused.error_message(), HasSubstr("of node here"));
   FakeWorker own(to);
   own.Join("here", 1);
+}
+
+TEST_F(AccessTest, CertificateThatIsRevoked_GetsNoFurther) {
+  const std::string list = "/phalanx.v1.JobService/ListJobs";
+  const transport::TlsFiles rex = authority().User("rex", "operator");
+  const std::shared_ptr<grpc::Channel> open = ChannelOf(rex);
+  ASSERT_TRUE(Call(open, list).ok());
+  channel = open;
+  jobs = v1::JobService::NewStub(channel);
+  MustSubmit(JobText("rexs"));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchJobRequest request;
+  request.set_job("rexs");
+  v1::WatchJobResponse response;
+  const auto watch = jobs->WatchJob(&context, request);
+  ASSERT_TRUE(watch->Read(&response));
+  FakeWorker gone(ChannelOf(authority().Worker("gone")));
+  gone.Join("gone", 1);
+  FakeWorker stays(ChannelOf(authority().Worker("here")));
+  stays.Join("here", 1);
+
+  authority().Revoke("user-rex");
+  authority().Revoke("worker-gone");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (Call(open, list).ok() && absl::Now() < deadline) continue;
+  for (const auto& to : {open, ChannelOf(rex)}) {
+    const grpc::Status refused = Call(to, list);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(refused.error_message(), "the certificate of rex is revoked; ask for another one");
+  }
+  EXPECT_THAT(Audit(),
+              Contains(HasSubstr("audit who=rex role=operator method=ListJobs "
+                                 "outcome=UNAUTHENTICATED reason=\"the certificate of rex is")));
+  while (watch->Read(&response)) continue;
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED) << "it was open";
+  while (gone.Read().has_value()) continue;
+  EXPECT_EQ(gone.Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED) << "it was open";
+
+  // Others, and a new certificate of the same name, are as they were.
+  EXPECT_TRUE(Call(ChannelOf(authority().User("rex", "operator")), list).ok());
+  EXPECT_TRUE(stays.Write(v1::OpenSessionRequest()));
+  Be("olga", "operator");
+  EXPECT_EQ(Get("rexs").owner(), "rex");
+}
+
+TEST(RevocationsTest, WhatIsWrong_IsNamed) {
+  const support::Authority own, foreign;
+  const std::string ca = own.Coordinator().ca;
+  const std::string foreign_ca = foreign.Coordinator().ca;
+  const auto fault = [&](const std::string& file) {
+    return std::string(
+        transport::Revocations::Open({.file = file, .ca = ca, .name = "--tls-revoked"})
+            .status()
+            .message());
+  };
+  EXPECT_EQ(fault(own.revoked()), "");
+  EXPECT_EQ(fault("/nowhere"),
+            "--tls-revoked: /nowhere: cannot be opened: No such file or directory");
+  EXPECT_EQ(fault(ca), absl::StrCat("--tls-revoked: ", ca,
+                                    ": must begin with a certificate revocation list in PEM"));
+  EXPECT_EQ(fault(foreign.revoked()),
+            absl::StrCat("--tls-revoked: ", foreign.revoked(),
+                         ": a list in it is signed by no authority of ", ca));
+}
+
+TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
+  const support::Authority authority;
+  const std::string bad = support::ReadFile(authority.User("bad", "viewer").certificate);
+  const std::string good = support::ReadFile(authority.User("good", "viewer").certificate);
+  authority.Revoke("user-bad");
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::string> lines;
+  const auto revocations = transport::Revocations::Open({.file = authority.revoked(),
+                                                         .ca = authority.folder() + "/ca.pem",
+                                                         .name = "--tls-revoked",
+                                                         .refresh_seconds = 1,
+                                                         .log = [&](const std::string& line) {
+                                                           MutexLock lock(&mutex);
+                                                           lines.push_back(line);
+                                                           changed.SignalAll();
+                                                         }});
+  ASSERT_TRUE(revocations.ok()) << revocations.status();
+  EXPECT_TRUE((*revocations)->Has(bad));
+  EXPECT_FALSE((*revocations)->Has(good));
+  EXPECT_TRUE((*revocations)->Has(good + bad)) << "one of a chain";
+  support::WriteFile(authority.revoked(), "spoilt");
+  {
+    MutexLock lock(&mutex);
+    while (lines.size() < 2) changed.Wait(&mutex);
+    EXPECT_EQ(lines[1], absl::StrCat("--tls-revoked: ", authority.revoked(),
+                                     ": must begin with a certificate revocation list in PEM; "
+                                     "what was read before holds"));
+  }
+  EXPECT_TRUE((*revocations)->Has(bad));
 }
 
 TEST_F(AccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {

@@ -229,6 +229,13 @@ TEST_F(CheckStoreTest, TlsWithoutAKey_IsUsage) {
   EXPECT_THAT(start.talk, HasSubstr("--tls-key is missing"));
 }
 
+TEST_F(CheckStoreTest, RevokedCertificatesInPlaintext_AreUsage) {
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--tls-revoked", "/r"});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.talk, HasSubstr("--tls-revoked: there are no certificates without --tls-ca"));
+}
+
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
   std::filesystem::create_directory(path());
   const support::Finished check = Check();

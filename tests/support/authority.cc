@@ -26,12 +26,18 @@ transport::TlsFiles Authority::User(const std::string& name, const std::string& 
   return Make(absl::StrCat("user ", name, " ", role), days);
 }
 
-transport::TlsFiles Authority::Make(const std::string& arguments, int days) const {
+void Authority::Revoke(const std::string& file) const { Run(absl::StrCat("revoke ", file), 1); }
+
+std::string Authority::Run(const std::string& arguments, int days) const {
   const Finished made = RunToEnd({"/bin/sh", "-c",
                                   absl::StrCat("DAYS=", days, " ", tests::SourceDir(),
                                                "/scripts/make_ca ", folder_, " ", arguments)});
   Require(made.exit_code == 0, made.talk);
-  const std::string certificate(absl::StripAsciiWhitespace(made.out));
+  return std::string(absl::StripAsciiWhitespace(made.out));
+}
+
+transport::TlsFiles Authority::Make(const std::string& arguments, int days) const {
+  const std::string certificate = Run(arguments, days);
   return {.ca = folder_ + "/ca.pem",
           .certificate = certificate,
           .key = absl::StrCat(absl::StripSuffix(certificate, ".pem"), "-key.pem"),
