@@ -96,6 +96,7 @@ absl::Status ValidateOptions(const AgentOptions& options) {
     return invalid("--coordinator: ", address.message());
   }
   RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--tls-"));
+  RETURN_IF_ERROR(CheckJobFolders(options.folders));
   if (!IsHost(options.address)) {
     return invalid("--address is \"", absl::Utf8SafeCHexEscape(options.address),
                    "\"; it must be a name, an IPv4 address or an IPv6 address without brackets");

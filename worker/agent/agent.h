@@ -22,6 +22,7 @@
 #include "worker/agent/data_check.h"
 #include "worker/agent/device_events.h"
 #include "worker/agent/inbox.h"
+#include "worker/agent/job_folders.h"
 #include "worker/agent/log_upload.h"
 #include "worker/agent/machine/machine.h"
 #include "worker/agent/session.h"
@@ -43,6 +44,7 @@ struct AgentOptions {
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;
+  JobFolders folders;      // where jobs may read and write
   std::string secrets;     // folder (rank_environment.h); empty: none
   std::string ready_file;  // written once welcomed; empty: none
   std::string version;
