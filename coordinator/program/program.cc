@@ -54,6 +54,7 @@ struct Flags {
   transport::TlsFiles tls;
   std::string revoked;
   bool plaintext = false;
+  double calls_per_second = CallRateOptions().calls_per_second;
   bool reflection = false;
   bool allow_inject = false;
   bool check_store = false;
@@ -163,6 +164,8 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
   options.tls = flags.tls;
+  options.rate = {.calls_per_second = flags.calls_per_second,
+                  .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
   options.revoked = flags.revoked;
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
@@ -287,6 +290,10 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   app.add_option("--tls-key", flags.tls.key, "PEM file of its private key");
   app.add_option("--tls-revoked", flags.revoked,
                  "PEM file of revocation lists of those authorities, looked at every 10 s");
+  app.add_option("--calls-per-second", flags.calls_per_second,
+                 "that one person may make, and ten times as many at once; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"));
   app.add_flag("--plaintext", flags.plaintext,
                "serve without TLS where others reach --listen: all of them may do everything");
   app.add_flag("--reflection", flags.reflection, "describe the services to tools such as grpcurl");

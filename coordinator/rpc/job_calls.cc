@@ -59,6 +59,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
   // Called once, right after construction; the caller then returns this reactor to gRPC.
   void Begin() {
     self_ = this->shared_from_this();
+    if (!peer_.admitted.ok()) return Close(peer_.admitted);
     if (absl::Status status = calls_.Add(self_); !status.ok()) return Close(status);
     if (absl::Status status = Open(); !status.ok()) Close(status);
   }
@@ -67,7 +68,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
     MutexLock lock(&mu_);
     FinishLocked(status);
   }
-  const grpc::AuthContext& peer() const override { return *peer_; }
+  const grpc::AuthContext& peer() const override { return *peer_.who; }
 
   void Wake() {
     MutexLock lock(&mu_);

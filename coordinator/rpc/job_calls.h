@@ -64,7 +64,11 @@ class OpenCalls {
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };
 
-using Peer = std::shared_ptr<const grpc::AuthContext>;
+// Who calls, and whether they may go on; else the call ends with that.
+struct Peer {
+  std::shared_ptr<const grpc::AuthContext> who;
+  absl::Status admitted;
+};
 
 // Each returns a reactor that owns itself until its OnDone.
 grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,

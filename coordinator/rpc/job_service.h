@@ -5,6 +5,7 @@
 #include <string>
 
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
@@ -20,7 +21,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   // `audit` outlives the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls, const AuditLog& audit)
+                 OpenCalls& log_calls, CallRateOptions rate, const AuditLog& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
@@ -28,6 +29,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         watches_(watches),
         log_calls_(log_calls),
         audit_(audit),
+        rate_(rate),
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
@@ -68,6 +70,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Suspends the job or resumes it, and answers with it.
   void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
                     const Ending& end);
+  // Of a stream that begins: its call is taken.
+  Peer PeerOf(const Context& context);
   // Errors: NotFound, PermissionDenied; those of Board::Find.
   absl::StatusOr<JobViewPtr> FindToChange(const Ending& end, const std::string& job,
                                           absl::string_view verb) const;
@@ -82,6 +86,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& watches_;
   OpenCalls& log_calls_;
   const AuditLog& audit_;
+  CallRate rate_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

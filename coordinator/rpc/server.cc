@@ -107,7 +107,7 @@ class ServerImpl final : public Server {
   absl::Status Serve() {
     ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
-                                                    log_calls_, options_.audit);
+                                                    log_calls_, options_.rate, options_.audit);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
+#include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/board.h"
@@ -31,6 +32,7 @@ struct ServerOptions {
   // one stays. A call whose message has no room ends.
   int64_t watch_bytes_max = 256 << 20;
   int64_t log_bytes_max = 256 << 20;
+  CallRateOptions rate;
   bool reflection = false;
   transport::TlsFiles tls;  // none: plaintext, and everybody may everything
   // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
