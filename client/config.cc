@@ -51,6 +51,11 @@ std::string TimeoutFault(const std::string& value) {
   return fits ? "" : "must be a duration of at most 24h such as 5s";
 }
 
+std::string PathFault(const std::string& value) {
+  // In the file of a config, whoever reads it may be in any folder.
+  return fs::path(value).is_absolute() ? "" : "must be an absolute path";
+}
+
 // "unknown field; did you mean server?", or which there are.
 std::string UnknownField(absl::string_view name, const std::vector<absl::string_view>& known) {
   const auto near = job::NearestName(name, known);
@@ -205,6 +210,9 @@ absl::Span<const SettingField> SettingFields() {
       {"output", "-o", "PHALANX_OUTPUT", "table", OutputFault},
       {"timeout", "--timeout", "PHALANX_TIMEOUT", "5s; submit and rerun 30s, logs 1m",
        TimeoutFault},
+      {"tls_ca", "--tls-ca", "PHALANX_TLS_CA", "", PathFault},
+      {"tls_certificate", "--tls-certificate", "PHALANX_TLS_CERTIFICATE", "", PathFault},
+      {"tls_key", "--tls-key", "PHALANX_TLS_KEY", "", PathFault},
   };
   return kFields;
 }
@@ -294,6 +302,10 @@ const std::string& Settings::Of(absl::string_view name) const {
 
 absl::Duration Settings::Timeout(absl::Duration fallback) const {
   return job::ParseDuration(Of("timeout")).value_or(fallback);
+}
+
+transport::TlsFiles Settings::Tls() const {
+  return {.ca = Of("tls_ca"), .certificate = Of("tls_certificate"), .key = Of("tls_key")};
 }
 
 Format Settings::OutputFormat() const { return ParseFormat(Of("output")).value_or(Format::kTable); }

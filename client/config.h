@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/format.h"
+#include "transport/tls.h"
 
 namespace phalanx::client {
 
@@ -33,15 +34,17 @@ struct SettingField {
   const char* name;
   const char* flag;
   const char* variable;  // of the environment
-  const char* fallback;  // what holds where nobody says anything, as people read it
+  // What holds where nobody says anything, as people read it; empty: nothing, and then the setting
+  // is not shown.
+  const char* fallback;
   // What is wrong with a value; empty: nothing.
   std::string (*fault)(const std::string& value);
 };
-// server, output, timeout.
+// server, output, timeout, tls_ca, tls_certificate, tls_key.
 absl::Span<const SettingField> SettingFields();
 // nullptr: there is none.
 const SettingField* FindSettingField(absl::string_view name);
-// "server, output, timeout".
+// "server, output, timeout, ...".
 std::string SettingNames();
 // What is wrong with the name of a context; empty: nothing.
 std::string ContextNameFault(absl::string_view name);
@@ -85,6 +88,7 @@ struct Settings {
   // Of what is not said: `fallback`.
   absl::Duration Timeout(absl::Duration fallback) const;
   Format OutputFormat() const;
+  transport::TlsFiles Tls() const;
 };
 // `flags`: what the command line has, "context" among it; those without a value were not given, and
 // the others are sound.

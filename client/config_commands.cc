@@ -43,6 +43,7 @@ int ConfigShow(const Settings& settings, Format format, Io& io) {
   for (const SettingField& field : SettingFields()) {
     Setting setting = settings.fields.at(field.name);
     if (setting.value.empty()) setting.value = field.fallback;
+    if (setting.value.empty()) continue;
     rows.emplace_back(field.name, std::move(setting));
   }
   if (format == Format::kJson || format == Format::kYaml) {
@@ -91,13 +92,20 @@ int ConfigList(const std::string& path, Format format, Io& io) {
     return kSuccess;
   }
   std::vector<std::string> header = {"CURRENT", "NAME"};
+  std::vector<SettingField> columns;
   for (const SettingField& field : SettingFields()) {
+    const bool said =
+        std::any_of(config->contexts.begin(), config->contexts.end(),
+                    [&field](const auto& context) { return context.second.contains(field.name); });
+    if (said || field.fallback[0] != '\0') columns.push_back(field);
+  }
+  for (const SettingField& field : columns) {
     header.push_back(absl::AsciiStrToUpper(field.name));
   }
   Table table(std::move(header));
   for (const auto& [name, context] : config->contexts) {
     std::vector<std::string> row = {name == config->current.text ? "*" : "", name};
-    for (const SettingField& field : SettingFields()) {
+    for (const SettingField& field : columns) {
       const auto found = context.find(field.name);
       row.push_back(found == context.end() ? "-" : found->second.text);
     }

@@ -24,7 +24,9 @@ ConnectionOptions Filled(ConnectionOptions options) {
   return options;
 }
 
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& server) {
+// With no credentials its calls fail at once.
+std::shared_ptr<grpc::Channel> OpenChannel(
+    const std::string& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -34,7 +36,7 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(server, credentials, arguments);
 }
 
 }  // namespace
@@ -47,7 +49,9 @@ absl::Duration Backoff::Next() {
 
 Connection::Connection(ConnectionOptions options)
     : options_(Filled(std::move(options))),
-      stub_(v1::JobService::NewStub(OpenChannel(options_.server))) {}
+      fault_(transport::CheckTlsFiles(options_.tls, "--tls-")),
+      stub_(v1::JobService::NewStub(OpenChannel(
+          options_.server, fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr))) {}
 
 uint64_t Connection::Draw() {
   std::random_device device;
@@ -55,6 +59,11 @@ uint64_t Connection::Draw() {
 }
 
 absl::Status Connection::Explain(const grpc::Status& status) const {
+  if (!fault_.ok()) {
+    return WithNext(fault_,
+                    "correct the file or name another one; phalanx config show tells where "
+                    "its name is from");
+  }
   const absl::Status plain = FromGrpc(status);
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
   const bool answered = SaidByCoordinator(status);
@@ -66,7 +75,12 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
       answered
           ? "ask again when that has changed; phalanx nodes shows the nodes that are there, and "
             "the coordinator's log says more"
-          : "see that phalanx-coordinator runs there; --server names another one, and phalanx "
+      : options_.tls.on()
+          ? "see that phalanx-coordinator runs there, with TLS and under that name, and that each "
+            "side's certificate holds and is signed by an authority that the other names; --server "
+            "names another one, and phalanx config show tells where the address is from"
+          : "see that phalanx-coordinator runs there, and without TLS, as no certificate is named "
+            "here; --server names another one, and phalanx "
             "config show tells where the address is from");
 }
 

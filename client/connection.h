@@ -17,12 +17,14 @@
 #include "absl/time/time.h"
 #include "core/base/prng.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "transport/tls.h"
 
 namespace phalanx::client {
 
 struct ConnectionOptions {
   // "HOST:PORT". Empty: the address a coordinator listens on by default.
   std::string server;
+  transport::TlsFiles tls;  // none: plaintext
   // A unary call with its repetitions.
   absl::Duration timeout = absl::Seconds(5);
 };
@@ -52,7 +54,8 @@ class Connection {
                                                         Response*);
 
   // Errors: what the server says, with its address where it is Unavailable; Unavailable or
-  // DeadlineExceeded, with the address, if it says nothing.
+  // DeadlineExceeded, with the address, if it says nothing; InvalidArgument if the TLS files are
+  // wrong.
   template <typename Request, typename Response>
   absl::Status Call(Method<Request, Response> method, const Request& request, Response* response) {
     return Repeat([&](grpc::ClientContext& context) {
@@ -84,6 +87,7 @@ class Connection {
   absl::Status Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
 
   const ConnectionOptions options_;
+  const absl::Status fault_;  // of the TLS files; then every call fails
   const std::unique_ptr<v1::JobService::Stub> stub_;
 };
 

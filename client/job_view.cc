@@ -58,15 +58,15 @@ std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time 
   std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job),
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
-    row.insert(row.end(), {absl::StrCat(job.epoch()), absl::StrCat(job.world()), PlacementText(job),
-                           job.reason()});
+    row.insert(row.end(), {job.owner().empty() ? "-" : job.owner(), absl::StrCat(job.epoch()),
+                           absl::StrCat(job.world()), PlacementText(job), job.reason()});
   }
   return row;
 }
 
 Table JobTable(bool wide) {
   std::vector<std::string> header = {"NAME", "ID", "STATE", "STEP", "LOSS", "AGE"};
-  if (wide) header.insert(header.end(), {"EPOCH", "RANKS", "DEVICES", "REASON"});
+  if (wide) header.insert(header.end(), {"OWNER", "EPOCH", "RANKS", "DEVICES", "REASON"});
   return Table(std::move(header));
 }
 
@@ -151,6 +151,7 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
                  const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out) {
   PrintField("Name", job.name(), out);
   PrintField("Id", JobName(job), out);
+  if (!job.owner().empty()) PrintField("Owner", job.owner(), out);
   std::vector<std::string> labels;
   for (const auto& [key, value] : job.labels()) labels.push_back(absl::StrCat(key, "=", value));
   std::sort(labels.begin(), labels.end());

@@ -30,6 +30,7 @@ v1::ListJobsRequest RequestOf(const ListOptions& options) {
   for (const v1::JobPhase phase : options.phases) request.add_phases(phase);
   request.mutable_labels()->insert(options.labels.begin(), options.labels.end());
   request.set_node(options.node);
+  request.set_owner(options.owner);
   return request;
 }
 
@@ -187,8 +188,8 @@ int List(Connection& connection, const ListOptions& options, Stopper& stopper, I
       ListJobs(connection, RequestOf(options), options.limit);
   if (!jobs.ok()) return FailCall(jobs.status(), io);
   if (jobs->empty() && (options.format == Format::kTable || options.format == Format::kWide)) {
-    const bool filtered =
-        !options.phases.empty() || !options.labels.empty() || !options.node.empty();
+    const bool filtered = !options.phases.empty() || !options.labels.empty() ||
+                          !options.node.empty() || !options.owner.empty();
     io.talk << (filtered ? "no such jobs\n" : "no jobs\n");
     return kSuccess;
   }

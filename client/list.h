@@ -22,6 +22,7 @@ struct ListOptions {
   std::vector<v1::JobPhase> phases;            // empty: any
   std::map<std::string, std::string> labels;   // all of them
   std::string node;                            // empty: any
+  std::string owner;                           // empty: any
   bool watch = false;                          // then a job again whenever its state changes
   absl::Duration interval = absl::Seconds(1);  // how often a watch asks
 };

@@ -116,7 +116,9 @@ void Program::AddJob(CLI::App* command) {
 }
 
 ConnectionOptions Program::Server(absl::Duration timeout) const {
-  return {.server = settings_.Of("server"), .timeout = settings_.Timeout(timeout)};
+  return {.server = settings_.Of("server"),
+          .tls = settings_.Tls(),
+          .timeout = settings_.Timeout(timeout)};
 }
 
 int Program::Interruptible(const std::function<int(Stopper&)>& command) {
@@ -200,6 +202,14 @@ void Program::AddGlobalFlags() {
           "list --watch 1m")
       ->check(SettingCheck("timeout"))
       ->type_name("DURATION");
+  app_.add_option("--tls-ca", flags_.tls.ca,
+                  "PEM file of the authorities whose certificate the coordinator must show; with "
+                  "the two below: mutual TLS")
+      ->type_name("FILE");
+  app_.add_option("--tls-certificate", flags_.tls.certificate,
+                  "PEM file of your own certificate, which says who you are")
+      ->type_name("FILE");
+  app_.add_option("--tls-key", flags_.tls.key, "PEM file of its private key")->type_name("FILE");
 }
 
 // Reads what the command line does not say from the environment and the config file.
@@ -208,7 +218,10 @@ int Program::RunChosen(Io& io) {
   absl::StatusOr<Settings> settings = ResolveSettings({{"context", flags_.context},
                                                        {"server", flags_.server},
                                                        {"output", flags_.output},
-                                                       {"timeout", flags_.timeout}},
+                                                       {"timeout", flags_.timeout},
+                                                       {"tls_ca", flags_.tls.ca},
+                                                       {"tls_certificate", flags_.tls.certificate},
+                                                       {"tls_key", flags_.tls.key}},
                                                       EnvironmentOf);
   if (!settings.ok()) return FailSettings(settings.status(), io);
   settings_ = *std::move(settings);

@@ -17,6 +17,7 @@
 #include "client/format.h"
 #include "client/list.h"
 #include "core/job/injected_fault.h"
+#include "transport/tls.h"
 
 namespace phalanx::client {
 
@@ -24,6 +25,7 @@ namespace phalanx::client {
 struct Flags {
   // Settings (client/config.h); empty: not given.
   std::string context, server, output, timeout;
+  transport::TlsFiles tls;  // of settings, as above
   std::string file;
   std::string job;
   std::string name;
@@ -34,6 +36,7 @@ struct Flags {
   std::string shell;
   std::string since;
   std::string reason;
+  std::string owner;
   std::vector<std::string> settings, states, labels, types, modules;
   std::vector<int32_t> ranks;
   std::vector<std::string> lost;

@@ -76,6 +76,7 @@ void Program::AddList() {
                    .phases = *ParsePhases(flags_.states),
                    .labels = *ParseSelector(flags_.labels),
                    .node = flags_.name,
+                   .owner = flags_.owner,
                    .watch = flags_.watch},
                   stopper, io);
     };
@@ -97,6 +98,8 @@ void Program::AddList() {
       })
       ->type_name("KEY=VALUE,...");
   list->add_option("--node", flags_.name, "only jobs with devices of this node")->type_name("NODE");
+  list->add_option("--owner", flags_.owner, "only jobs that this person submitted")
+      ->type_name("NAME");
   list->add_flag("-w,--watch", flags_.watch, "then show a job again whenever its state changes");
 }
 

@@ -37,7 +37,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # -Wrestrict: g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
 set(PHALANX_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers -Wno-restrict)
 # The product: its arithmetic converts explicitly.
-set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|worker)(/|$)")
+set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 
 function(phalanx_compile target)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "EXCEPTIONS" "" "")

@@ -127,7 +127,7 @@ void Coordinator::Commit(Job& job, decltype(JournalRecord::body) body) {
 
 void Coordinator::Publish(Job& job) {
   JobView view = job.state.View(job.last_step);
-  if (job.too_large && view.phase == JobPhase::kQueued) {
+  if (job.too_large && view.phase == JobPhase::kQueued && !view.suspended) {
     view.reason = absl::StrCat("needs ", job.state.request->devices,
                                " devices; all nodes that match have fewer, so it waits for more "
                                "nodes and holds nobody up");

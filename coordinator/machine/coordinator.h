@@ -376,7 +376,7 @@ class Coordinator {
   std::string HowItEnds(const Job& job) const;
   // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
   void On(const SuspensionRequested& event);
-  void Suspend(Job& job);
+  void Suspend(Job& job, const std::string& by);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_drain.cc: nodes that people take out of service.

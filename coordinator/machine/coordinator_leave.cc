@@ -35,9 +35,9 @@ void Coordinator::On(const SuspensionRequested& event) {
     return;
   }
   if (changes && event.suspended) {
-    Suspend(*job);
+    Suspend(*job, event.by);
   } else if (changes) {
-    Commit(*job, SuspensionChanged{false});
+    Commit(*job, SuspensionChanged{false, event.by});
     if (job->state.phase == JobPhase::kQueued) Enqueue(*job);
     capacity_changed_ = true;
   }
@@ -45,13 +45,14 @@ void Coordinator::On(const SuspensionRequested& event) {
                               std::make_shared<const JobView>(job->state.View(job->last_step))}));
 }
 
-void Coordinator::Suspend(Job& job) {
+void Coordinator::Suspend(Job& job, const std::string& by) {
   // Last of the records: a coordinator that dies between them has not answered, and has no job that
   // is suspended and goes on.
-  if (job.state.phase == JobPhase::kRunning) WishEnd(job, {.queues = true, .suspends = true});
+  if (job.state.phase == JobPhase::kRunning)
+    WishEnd(job, {.queues = true, .suspends = true, .by = by});
   if (job.state.phase == JobPhase::kStarting)
-    QueueAgain(job, "suspended on request", /*in_order=*/true);
-  Commit(job, SuspensionChanged{true});
+    QueueAgain(job, absl::StrCat("suspended ", OnRequestOf(by)), /*in_order=*/true);
+  Commit(job, SuspensionChanged{true, by});
   if (job.state.phase != JobPhase::kQueued) return;
   LeaveQueue(job);
   DropPlanning(job);

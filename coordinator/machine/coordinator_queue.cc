@@ -81,9 +81,10 @@ void Coordinator::On(const CancelRequested& event) {
     return;
   }
   if (event.checkpoint && MayEndWithCheckpoint(*job)) {
-    WishEnd(*job, {});
+    WishEnd(*job, {.by = event.by});
   } else if (!job->state.IsTerminal()) {
-    End(*job, JobPhase::kCancelled, "cancelled on request", std::nullopt, options_.cancel_grace);
+    End(*job, JobPhase::kCancelled, absl::StrCat("cancelled ", OnRequestOf(event.by)), std::nullopt,
+        options_.cancel_grace);
   }
   const auto view = std::make_shared<const JobView>(job->state.View(job->last_step));
   Tell(*job, Action(AnswerJob{event.token, job->state.IsTerminal() ? CancelEnded(view) : view}));

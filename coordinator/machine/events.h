@@ -34,12 +34,14 @@ struct CancelRequested {
   Token token;
   JobId job;
   bool checkpoint = false;  // it is to end with one, if it can
+  std::string by;           // who cancels it; empty: not known
 };
 // It leaves its devices, its state saved, and waits until it is resumed.
 struct SuspensionRequested {
   Token token;
   JobId job;
   bool suspended = false;  // false: it is resumed
+  std::string by;          // empty: not known
 };
 // Only a job that has ended is deleted; one whose ranks are still ending is deleted after them.
 struct DeleteRequested {

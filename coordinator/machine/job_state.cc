@@ -39,7 +39,8 @@ class Applier {
     state_.submitted = time_;
     state_.reason = "waits for its devices";
     Add("Submitted", absl::StrCat(body.request->name, ": ", body.request->devices, " devices, ",
-                                  body.request->steps, " steps"));
+                                  body.request->steps, " steps",
+                                  body.request->owner.empty() ? "" : ", by ", body.request->owner));
   }
 
   void operator()(const PhaseChanged& body) {
@@ -163,9 +164,10 @@ class Applier {
     if (state_.IsTerminal() || body.suspended == state_.suspended) return;
     state_.suspended = body.suspended;
     if (state_.phase == job::JobPhase::kQueued)
-      state_.reason = body.suspended ? "suspended on request" : "waits for its devices";
+      state_.reason = body.suspended ? absl::StrCat("suspended ", OnRequestOf(body.by))
+                                     : "waits for its devices";
     Add(body.suspended ? "Suspended" : "Resumed",
-        body.suspended ? "on request: it waits until it is resumed" : "on request");
+        absl::StrCat(OnRequestOf(body.by), body.suspended ? ": it waits until it is resumed" : ""));
   }
   void operator()(const NodeMarked&) {}  // is of no job
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
@@ -243,8 +245,12 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .suspended = suspended};
 }
 
+std::string OnRequestOf(const std::string& by) {
+  return by.empty() ? "on request" : absl::StrCat("by ", by);
+}
+
 std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
-  if (wish.suspends) return "suspended on request";
+  if (wish.suspends) return absl::StrCat("suspended ", OnRequestOf(wish.by));
   if (wish.preempted_by != JobId{})
     return absl::StrCat(ToString(wish.preempted_by), ", of a larger priority, needs its devices");
   if (wish.queues && !wish.node.empty()) return absl::StrCat("node ", wish.node, " is drained");
@@ -255,7 +261,7 @@ std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
     return absl::StrCat("its time_limit of ", absl::FormatDuration(request.time_limit),
                         " is reached");
   if (wish.failure.has_value()) return absl::StrCat("node ", wish.node, " is stopping");
-  return "cancelled on request";
+  return absl::StrCat("cancelled ", OnRequestOf(wish.by));
 }
 
 std::string ToString(const Placement& placement) {

@@ -98,6 +98,9 @@ struct JobState {
 // Whether a step was decided since the epoch before began.
 bool Progresses(const JobState& job, const EpochStart& start);
 
+// "by alice"; of nobody that is known "on request".
+std::string OnRequestOf(const std::string& by);
+
 // "its time_limit of 2h is reached", "node a is stopping".
 std::string ReasonOf(const EndWished& wish, const JobRequest& request);
 

@@ -66,6 +66,7 @@ struct JobRequest {
   int32_t devices = 0;       // to be reserved, all at once; at least world
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   plan::RankList lost;  // that it begins without, as if their devices were gone
+  std::string owner;    // who submitted it; empty: somebody whom nobody asked
   friend bool operator==(const JobRequest&, const JobRequest&) = default;
 };
 // Shared because views, records and commands of one job all carry it; never changes.
@@ -223,11 +224,13 @@ struct EndWished {
   plan::RankList lost = {};
   bool suspends = false;
   JobId preempted_by;  // 0: nobody does
+  std::string by;      // who cancels or suspends it; empty: not known
   bool AfterHold() const { return queues && !suspends && preempted_by == JobId{} && node.empty(); }
 };
 // Somebody lets the job wait in the queue until it is resumed, or resumes it.
 struct SuspensionChanged {
   bool suspended = false;
+  std::string by;  // empty: not known
 };
 
 // All ranks of the epoch have written their parts of a checkpoint: `rank` is to publish it. Stored

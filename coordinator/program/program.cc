@@ -32,6 +32,8 @@
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
 #include "core/posix/whole_file.h"
+#include "transport/revocation.h"
+#include "transport/tls.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -49,6 +51,11 @@ struct Flags {
   int64_t live_jobs_max = CoordinatorOptions().live_jobs_max;
   std::string ended_age_max = "2160h";
   int64_t ended_jobs_max = Retention().count_max;
+  transport::TlsFiles tls;
+  std::string revoked;
+  bool plaintext = false;
+  double calls_per_second = CallRateOptions().calls_per_second;
+  bool reflection = false;
   bool allow_inject = false;
   bool check_store = false;
 };
@@ -103,9 +110,37 @@ struct Settings {
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max;
 };
 
+// Whoever reaches a port in plaintext may do everything there.
+absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
+  if (flags.tls.on() && flags.plaintext) {
+    return absl::InvalidArgumentError(
+        "--plaintext: leave it out, or --tls-certificate and the like");
+  }
+  if (flags.tls.on() || flags.plaintext || IsLoopback(listen.host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--listen: ", flags.listen,
+                   ": whoever reaches it could do everything, unencrypted; give --tls-ca, "
+                   "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+}
+
+absl::Status CheckRevoked(const Flags& flags) {
+  if (flags.revoked.empty()) return absl::OkStatus();
+  if (!flags.tls.on()) {
+    return absl::InvalidArgumentError(
+        "--tls-revoked: there are no certificates without --tls-ca, --tls-certificate and "
+        "--tls-key");
+  }
+  return transport::Revocations::Open(
+             {.file = flags.revoked, .ca = flags.tls.ca, .name = "--tls-revoked"})
+      .status();
+}
+
 absl::StatusOr<Settings> Read(const Flags& flags) {
   Settings settings;
   ASSIGN_OR_RETURN(settings.listen, ParseAddress(flags.listen, "--listen"));
+  RETURN_IF_ERROR(CheckPlaintext(flags, settings.listen));
+  RETURN_IF_ERROR(transport::CheckTlsFiles(flags.tls, "--tls-"));
+  RETURN_IF_ERROR(CheckRevoked(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
@@ -127,6 +162,12 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.machine.allow_inject = flags.allow_inject;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.audit = [](const std::string& line) { spdlog::info("{}", line); };
+  options.tls = flags.tls;
+  options.rate = {.calls_per_second = flags.calls_per_second,
+                  .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
+  options.revoked = flags.revoked;
+  options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};
   options.driver.on_store = [](const absl::Status& status) {
@@ -162,9 +203,9 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
-      "heartbeat_timeout={} allow_inject={}",
+      "heartbeat_timeout={} tls={} allow_inject={}",
       descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-      flags.heartbeat_timeout, flags.allow_inject);
+      flags.heartbeat_timeout, flags.tls.on(), flags.allow_inject);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
@@ -242,8 +283,22 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
                  "of jobs that have ended so many are kept, the newest")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, kJobsMax, "NONNEGATIVE"));
+  app.add_option("--tls-ca", flags.tls.ca,
+                 "PEM file of the authorities whose certificates callers must show; with the two "
+                 "below: mutual TLS on --listen");
+  app.add_option("--tls-certificate", flags.tls.certificate, "PEM file of this program's own");
+  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key");
+  app.add_option("--tls-revoked", flags.revoked,
+                 "PEM file of revocation lists of those authorities, looked at every 10 s");
+  app.add_option("--calls-per-second", flags.calls_per_second,
+                 "that one person may make, and ten times as many at once; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"));
+  app.add_flag("--plaintext", flags.plaintext,
+               "serve without TLS where others reach --listen: all of them may do everything");
+  app.add_flag("--reflection", flags.reflection, "describe the services to tools such as grpcurl");
   app.add_flag("--allow-inject", flags.allow_inject,
-               "bring faults about on demand (phalanx inject), for whoever reaches --listen");
+               "bring faults about on demand (phalanx inject), for whoever may submit jobs");
   app.add_flag("--check-store", flags.check_store,
                "read all of the store, say what is wrong with it, and end");
   try {

@@ -54,11 +54,12 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
                     public OpenCall,
                     public std::enable_shared_from_this<PumpReactor<Response>> {
  public:
-  explicit PumpReactor(OpenCalls& calls) : calls_(calls) {}
+  PumpReactor(OpenCalls& calls, Peer peer) : calls_(calls), peer_(std::move(peer)) {}
 
   // Called once, right after construction; the caller then returns this reactor to gRPC.
   void Begin() {
     self_ = this->shared_from_this();
+    if (!peer_.admitted.ok()) return Close(peer_.admitted);
     if (absl::Status status = calls_.Add(self_); !status.ok()) return Close(status);
     if (absl::Status status = Open(); !status.ok()) Close(status);
   }
@@ -67,6 +68,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
     MutexLock lock(&mu_);
     FinishLocked(status);
   }
+  const grpc::AuthContext& peer() const override { return *peer_.who; }
 
   void Wake() {
     MutexLock lock(&mu_);
@@ -118,6 +120,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
   }
 
   OpenCalls& calls_;
+  const Peer peer_;
   std::shared_ptr<PumpReactor> self_;  // until OnDone
   Mutex mu_;
   Response response_ ABSL_GUARDED_BY(mu_);
@@ -128,8 +131,8 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
 
 class WatchReactor final : public PumpReactor<v1::WatchJobResponse> {
  public:
-  WatchReactor(Board& board, OpenCalls& calls, std::string job)
-      : PumpReactor(calls), board_(board), name_(std::move(job)) {}
+  WatchReactor(Board& board, OpenCalls& calls, Peer peer, std::string job)
+      : PumpReactor(calls, std::move(peer)), board_(board), name_(std::move(job)) {}
 
  private:
   absl::Status Open() override {
@@ -171,9 +174,13 @@ class WatchReactor final : public PumpReactor<v1::WatchJobResponse> {
 
 class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
  public:
-  LogsReactor(Board& board, Driver& driver, LogRelay& logs, OpenCalls& calls,
+  LogsReactor(Board& board, Driver& driver, LogRelay& logs, OpenCalls& calls, Peer peer,
               const v1::GetLogsRequest& request)
-      : PumpReactor(calls), board_(board), driver_(driver), logs_(logs), request_(request) {}
+      : PumpReactor(calls, std::move(peer)),
+        board_(board),
+        driver_(driver),
+        logs_(logs),
+        request_(request) {}
 
  private:
   absl::Status Open() override {
@@ -283,13 +290,23 @@ absl::Status OpenCalls::BeginWrite(int64_t bytes) {
 }
 
 void OpenCalls::CloseAll(const absl::Status& status) {
-  std::vector<std::shared_ptr<OpenCall>> calls;
   {
     MutexLock lock(&mu_);
     closed_ = status;
-    calls.assign(calls_.begin(), calls_.end());
   }
-  for (const auto& call : calls) call->Close(status);
+  for (const auto& call : All()) call->Close(status);
+}
+
+void OpenCalls::CloseOf(const std::function<bool(const grpc::AuthContext& peer)>& such,
+                        const absl::Status& status) {
+  for (const auto& call : All()) {
+    if (such(call->peer())) call->Close(status);
+  }
+}
+
+std::vector<std::shared_ptr<OpenCall>> OpenCalls::All() const {
+  MutexLock lock(&mu_);
+  return {calls_.begin(), calls_.end()};
 }
 
 size_t OpenCalls::size() const {
@@ -298,16 +315,19 @@ size_t OpenCalls::size() const {
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,
+                                                              Peer peer,
                                                               const v1::WatchJobRequest& request) {
-  auto reactor = std::make_shared<WatchReactor>(board, calls, request.job());
+  auto reactor = std::make_shared<WatchReactor>(board, calls, std::move(peer), request.job());
   reactor->Begin();
   return reactor.get();
 }
 
 grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver,
                                                             LogRelay& logs, OpenCalls& calls,
+                                                            Peer peer,
                                                             const v1::GetLogsRequest& request) {
-  auto reactor = std::make_shared<LogsReactor>(board, driver, logs, calls, request);
+  auto reactor =
+      std::make_shared<LogsReactor>(board, driver, logs, calls, std::move(peer), request);
   reactor->Begin();
   return reactor.get();
 }

@@ -1,14 +1,17 @@
 // coordinator/rpc/job_calls.h: the streaming calls of JobService.
 #pragma once
 
+#include <grpcpp/security/auth_context.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "coordinator/rpc/log_relay.h"
@@ -24,6 +27,7 @@ class OpenCall {
  public:
   virtual ~OpenCall() = default;
   virtual void Close(const absl::Status& status) = 0;
+  virtual const grpc::AuthContext& peer() const = 0;
 };
 
 // The open streams of a kind, bounded. Thread-safe.
@@ -41,9 +45,14 @@ class OpenCalls {
   absl::Status BeginWrite(int64_t bytes);
   void EndWrite(int64_t bytes) { bytes_ -= bytes; }
   void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes the calls of such peers.
+  void CloseOf(const std::function<bool(const grpc::AuthContext& peer)>& such,
+               const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  std::vector<std::shared_ptr<OpenCall>> All() const ABSL_LOCKS_EXCLUDED(mu_);
+
   const size_t calls_max_;
   const int64_t bytes_max_;
   const Full full_;
@@ -55,11 +64,19 @@ class OpenCalls {
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };
 
+// Who calls, and whether they may go on; else the call ends with that.
+struct Peer {
+  std::shared_ptr<const grpc::AuthContext> who;
+  absl::Status admitted;
+};
+
 // Each returns a reactor that owns itself until its OnDone.
 grpc::ServerWriteReactor<v1::WatchJobResponse>* MakeWatchCall(Board& board, OpenCalls& calls,
+                                                              Peer peer,
                                                               const v1::WatchJobRequest& request);
 grpc::ServerWriteReactor<v1::GetLogsResponse>* MakeLogsCall(Board& board, Driver& driver,
                                                             LogRelay& logs, OpenCalls& calls,
+                                                            Peer peer,
                                                             const v1::GetLogsRequest& request);
 
 }  // namespace phalanx::coordinator

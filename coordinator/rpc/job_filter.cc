@@ -19,7 +19,7 @@ constexpr int32_t kPageMax = 1000;
 // Jobs that a request with a filter looks at.
 constexpr size_t kLooksMax = 1000;
 constexpr int kPhasesMax = 16, kLabelsMax = 64, kTypesMax = 64;
-constexpr size_t kNodeBytesMax = 253;
+constexpr size_t kNodeBytesMax = 253, kOwnerBytesMax = 253;
 // Of a token that is refused.
 constexpr size_t kTokenBytesShown = 32;
 
@@ -42,6 +42,10 @@ absl::Status CheckJobs(const v1::ListJobsRequest& request) {
   if (request.node().size() > kNodeBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("node: ", request.node().size(), " bytes: at most ", kNodeBytesMax));
+  }
+  if (request.owner().size() > kOwnerBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("owner: ", request.owner().size(), " bytes: at most ", kOwnerBytesMax));
   }
   return absl::OkStatus();
 }
@@ -69,6 +73,7 @@ bool Matches(const JobView& job, const v1::ListJobsRequest& request) {
     const auto label = job.request->labels.find(key);
     if (label == job.request->labels.end() || label->second != value) return false;
   }
+  if (!request.owner().empty() && job.request->owner != request.owner()) return false;
   return request.node().empty() || HasDevicesOf(*job.placement, request.node());
 }
 
@@ -89,8 +94,8 @@ absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
   ASSIGN_OR_RETURN(JobId before, BeginOf(request.page_token()));
   const int32_t size =
       request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kPageMax);
-  const bool filtered =
-      request.phases_size() > 0 || !request.labels().empty() || !request.node().empty();
+  const bool filtered = request.phases_size() > 0 || !request.labels().empty() ||
+                        !request.node().empty() || !request.owner().empty();
   const size_t looks = filtered ? kLooksMax : static_cast<size_t>(size);
   std::vector<JobViewPtr> jobs;
   if (OnlyLive(request)) {

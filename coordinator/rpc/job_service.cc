@@ -6,12 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/net/waker.h"
+#include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_filter.h"
-#include "coordinator/rpc/status_translation.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "core/base/status.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 
@@ -24,34 +25,23 @@ constexpr size_t kReasonBytesMax = 1024;
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
 
-// Ends a unary call and counts it; copied into callbacks, called once.
-class Ending {
- public:
-  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
-      : reactor_(context->DefaultReactor()),
-        method_(method),
-        metrics_(&metrics),
-        start_(SteadyNow()) {}
-  void operator()(const absl::Status& status) const {
-    metrics_->Rpc(method_, status.code(), Since(start_));
-    reactor_->Finish(ToGrpc(status));
-  }
-  grpc::ServerUnaryReactor* With(const absl::Status& status) const {
-    (*this)(status);
-    return reactor_;
-  }
-  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
-
- private:
-  grpc::ServerUnaryReactor* reactor_;
-  absl::string_view method_;
-  Metrics* metrics_;
-  SteadyTime start_;
-};
-
 // Whether it may have a place in the queue.
 bool Waits(const v1::JobStatus& job) {
   return job.phase() == v1::JOB_PHASE_QUEUED && !job.suspended() && !job.damaged();
+}
+
+JobRequestPtr OwnedBy(const Caller& caller, JobRequestPtr request) {
+  if (!caller.has_value()) return request;
+  JobRequest owned = *request;
+  owned.owner = caller->name;
+  return std::make_shared<const JobRequest>(std::move(owned));
+}
+
+// Everybody has request ids of their own: one that somebody else has used answers nobody with their
+// job. A name has no '/'.
+std::string RequestIdOf(const Caller& caller, const std::string& request_id) {
+  if (!caller.has_value() || request_id.empty()) return request_id;
+  return absl::StrCat(caller->name, "/", request_id);
 }
 
 absl::Status CheckReason(absl::string_view reason) {
@@ -69,7 +59,8 @@ absl::Status CheckReason(absl::string_view reason) {
 JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
                                                    const v1::SubmitJobRequest* request,
                                                    v1::SubmitJobResponse* response) {
-  const Ending end(context, "SubmitJob", metrics_);
+  const Ending end(context, "SubmitJob", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   if (request->request_id().size() > kRequestIdBytesMax) {
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
@@ -79,8 +70,10 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     absl::StatusOr<JobRequestPtr> read =
         ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
     if (!read.ok()) return end(read.status());
-    driver_.Submit(*std::move(read), request->request_id(),
+    driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
+                   RequestIdOf(end.caller(), request->request_id()),
                    [end, response](const absl::StatusOr<JobViewPtr>& job) {
+                     if (job.ok()) end.Changes((*job)->id);
                      // The caller has the document.
                      if (job.ok()) ToProto(**job, false, response->mutable_job());
                      end(job.status());
@@ -99,6 +92,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
                                                 v1::GetJobResponse* response) {
   const Ending end(context, "GetJob", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
   if (!job.ok() || !Waits(response->job())) return end.With(job.status());
@@ -110,6 +104,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::Status listed = coordinator::ListJobs(board_, *request, response);
   std::vector<v1::JobStatus*> waiting;
   for (v1::JobStatus& job : *response->mutable_jobs()) {
@@ -141,8 +136,9 @@ void JobServiceImpl::TellQueue(std::vector<v1::JobStatus*> jobs,
 JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
                                                    const v1::CancelJobRequest* request,
                                                    v1::CancelJobResponse* response) {
-  const Ending end(context, "CancelJob", metrics_);
-  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  const Ending end(context, "CancelJob", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "cancel");
   if (!found.ok()) return end.With(found.status());
   // Nothing more becomes of a job that has ended, so the driver need not be asked.
   if (job::IsTerminal((*found)->phase)) {
@@ -151,7 +147,7 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
     if (job.ok()) ToProto(**job, true, response->mutable_job());
     return end.With(job.status());
   }
-  driver_.Cancel((*found)->id, request->checkpoint(),
+  driver_.Cancel((*found)->id, request->checkpoint(), NameOf(end.caller()),
                  [end, response](const absl::StatusOr<JobViewPtr>& job) {
                    if (job.ok()) ToProto(**job, true, response->mutable_job());
                    end(job.status());
@@ -159,9 +155,18 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
   return end.reactor();
 }
 
+absl::StatusOr<JobViewPtr> JobServiceImpl::FindToChange(const Ending& end, const std::string& job,
+                                                        absl::string_view verb) const {
+  absl::StatusOr<JobViewPtr> found = board_.Find(job);
+  if (!found.ok()) return found;
+  end.Changes((*found)->id);
+  RETURN_IF_ERROR(MayChange(end.caller(), **found, verb));
+  return found;
+}
+
 void JobServiceImpl::SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
-                                  std::function<void(const absl::Status&)> end) {
-  const absl::StatusOr<JobViewPtr> found = board_.Find(job);
+                                  const Ending& end) {
+  const absl::StatusOr<JobViewPtr> found = FindToChange(end, job, suspended ? "suspend" : "resume");
   if (!found.ok()) return end(found.status());
   // The driver does not know those that have ended.
   if (job::IsTerminal((*found)->phase)) {
@@ -169,8 +174,8 @@ void JobServiceImpl::SetSuspended(const std::string& job, bool suspended, v1::Jo
         absl::StrCat(ToString((*found)->id), " is ", job::ToString((*found)->phase),
                      "; only a job that has not ended is suspended or resumed")));
   }
-  driver_.SetSuspended((*found)->id, suspended,
-                       [end = std::move(end), answer](const absl::StatusOr<JobViewPtr>& told) {
+  driver_.SetSuspended((*found)->id, suspended, NameOf(end.caller()),
+                       [end, answer](const absl::StatusOr<JobViewPtr>& told) {
                          if (told.ok()) ToProto(**told, true, answer);
                          end(told.status());
                        });
@@ -179,7 +184,8 @@ void JobServiceImpl::SetSuspended(const std::string& job, bool suspended, v1::Jo
 JobServiceImpl::Reactor* JobServiceImpl::SuspendJob(Context* context,
                                                     const v1::SuspendJobRequest* request,
                                                     v1::SuspendJobResponse* response) {
-  const Ending end(context, "SuspendJob", metrics_);
+  const Ending end(context, "SuspendJob", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   SetSuspended(request->job(), true, response->mutable_job(), end);
   return end.reactor();
 }
@@ -187,7 +193,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SuspendJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
                                                    const v1::ResumeJobRequest* request,
                                                    v1::ResumeJobResponse* response) {
-  const Ending end(context, "ResumeJob", metrics_);
+  const Ending end(context, "ResumeJob", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   SetSuspended(request->job(), false, response->mutable_job(), end);
   return end.reactor();
 }
@@ -195,9 +202,15 @@ JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
-  const Ending end(context, "DeleteJob", metrics_);
+  const Ending end(context, "DeleteJob", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
+  end.Changes(*found);
+  if (end.caller().has_value()) {
+    const absl::StatusOr<JobViewPtr> job = FindToChange(end, ToString(*found), "delete");
+    if (!job.ok()) return end.With(job.status());
+  }
   response->set_id(found->value);
   driver_.Delete(*found, end);
   return end.reactor();
@@ -207,6 +220,7 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   previewers_.Add([this, end, context, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
@@ -224,6 +238,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
                                                     const v1::ListEventsRequest* request,
                                                     v1::ListEventsResponse* response) {
   const Ending end(context, "ListEvents", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<JobEvent>> events =
@@ -236,6 +251,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListIncidents(Context* context,
                                                        const v1::ListIncidentsRequest* request,
                                                        v1::ListIncidentsResponse* response) {
   const Ending end(context, "ListIncidents", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<IncidentPtr>> incidents = board_.Incidents((*job)->id);
@@ -248,6 +264,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
                                                     const v1::ExplainJobRequest* request,
                                                     v1::ExplainJobResponse* response) {
   const Ending end(context, "ExplainJob", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
   if (!found.ok()) return end.With(found.status());
   if (job::IsTerminal((*found)->phase)) {
@@ -271,9 +288,11 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
                                                      const v1::InjectFaultRequest* request,
                                                      v1::InjectFaultResponse* response) {
-  const Ending end(context, "InjectFault", metrics_);
+  const Ending end(context, "InjectFault", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   // Whether faults are allowed at all is said first, whatever the job.
-  const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
+  const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "harm");
+  if (absl::IsPermissionDenied(found.status())) return end.With(found.status());
   driver_.Inject(
       found.ok() ? (*found)->id : JobId{}, wire::FromProto(request->fault()),
       [end, response, found](const absl::StatusOr<Injected>& injected) {
@@ -293,6 +312,7 @@ JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::ListNodesRequest*,
                                                    v1::ListNodesResponse* response) {
   const Ending end(context, "ListNodes", metrics_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
   for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
   return end.With(absl::OkStatus());
 }
@@ -300,9 +320,13 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::L
 JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
                                                     const v1::CordonNodeRequest* request,
                                                     v1::CordonNodeResponse* response) {
-  const Ending end(context, "CordonNode", metrics_);
+  const Ending end(context, "CordonNode", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
-  driver_.MarkNode({.node = request->node(), .mark = NodeMark{.reason = request->reason()}},
+  driver_.MarkNode({.node = request->node(),
+                    .mark = NodeMark{.reason = request->reason()},
+                    .by = NameOf(end.caller())},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked->node, response->mutable_node());
                      end(marked.status());
@@ -313,8 +337,10 @@ JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
                                                       const v1::UncordonNodeRequest* request,
                                                       v1::UncordonNodeResponse* response) {
-  const Ending end(context, "UncordonNode", metrics_);
-  driver_.MarkNode({.node = request->node()},
+  const Ending end(context, "UncordonNode", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  end.Changes(request->node());
+  driver_.MarkNode({.node = request->node(), .by = NameOf(end.caller())},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked->node, response->mutable_node());
                      end(marked.status());
@@ -325,10 +351,13 @@ JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
                                                    const v1::DrainNodeRequest* request,
                                                    v1::DrainNodeResponse* response) {
-  const Ending end(context, "DrainNode", metrics_);
+  const Ending end(context, "DrainNode", metrics_, audit_);
+  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.MarkNode({.node = request->node(),
                     .mark = NodeMark{.drains = true, .reason = request->reason()},
+                    .by = NameOf(end.caller()),
                     .force = request->force()},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
                      if (marked.ok()) ToProto(*marked, response);
@@ -337,14 +366,19 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
   return end.reactor();
 }
 
+Peer JobServiceImpl::PeerOf(const Context& context) {
+  const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
+  return {.who = who, .admitted = rate_.Take(CallerOf(*who))};
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(
-    Context*, const v1::WatchJobRequest* request) {
-  return MakeWatchCall(board_, watches_, *request);
+    Context* context, const v1::WatchJobRequest* request) {
+  return MakeWatchCall(board_, watches_, PeerOf(*context), *request);
 }
 
 grpc::ServerWriteReactor<v1::GetLogsResponse>* JobServiceImpl::GetLogs(
-    Context*, const v1::GetLogsRequest* request) {
-  return MakeLogsCall(board_, driver_, logs_, log_calls_, *request);
+    Context* context, const v1::GetLogsRequest* request) {
+  return MakeLogsCall(board_, driver_, logs_, log_calls_, PeerOf(*context), *request);
 }
 
 }  // namespace phalanx::coordinator

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/runtime/board.h"
@@ -17,14 +19,17 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
+  // `audit` outlives the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls)
+                 OpenCalls& log_calls, CallRateOptions rate, const AuditLog& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
         logs_(logs),
         watches_(watches),
         log_calls_(log_calls),
+        audit_(audit),
+        rate_(rate),
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
@@ -64,7 +69,12 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   void TellQueue(std::vector<v1::JobStatus*> jobs, std::function<void(const absl::Status&)> end);
   // Suspends the job or resumes it, and answers with it.
   void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
-                    std::function<void(const absl::Status&)> end);
+                    const Ending& end);
+  // Of a stream that begins: its call is taken.
+  Peer PeerOf(const Context& context);
+  // Errors: NotFound, PermissionDenied; those of Board::Find.
+  absl::StatusOr<JobViewPtr> FindToChange(const Ending& end, const std::string& job,
+                                          absl::string_view verb) const;
 
   static constexpr int32_t kPoolThreads = 2;
   static constexpr size_t kReadsWaitingMax = 64, kPreviewsWaitingMax = 16;
@@ -75,6 +85,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   LogRelay& logs_;
   OpenCalls& watches_;
   OpenCalls& log_calls_;
+  const AuditLog& audit_;
+  CallRate rate_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

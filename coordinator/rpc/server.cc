@@ -1,6 +1,7 @@
 #include "coordinator/rpc/server.h"
 
 #include <grpc/grpc.h>
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -12,6 +13,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/waker.h"
+#include "coordinator/rpc/access.h"
+#include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/log_relay.h"
@@ -21,6 +24,7 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -102,8 +106,8 @@ class ServerImpl final : public Server {
  private:
   absl::Status Serve() {
     ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
-    job_service_ =
-        std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_, log_calls_);
+    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
+                                                    log_calls_, options_.rate, options_.audit);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -121,9 +125,21 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    const std::shared_ptr<grpc::ServerCredentials> credentials =
+        transport::ServerCredentials(options_.tls);
+    if (options_.tls.on()) {
+      if (!options_.revoked.empty()) {
+        ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
+      }
+      credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
+          [this](const grpc::AuthContext& peer) { return IsRevoked(peer); },
+          [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
+            metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
+            options_.audit(AuditLine(caller, MethodOf(path), "", why));
+          }));
+    }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     builder.RegisterService(job_service_.get());
     builder.RegisterService(worker_service_.get());
     server_ = builder.BuildAndStart();
@@ -143,6 +159,34 @@ class ServerImpl final : public Server {
     listening_ = true;
     PublishHealthLocked();
     return absl::OkStatus();
+  }
+
+  transport::RevocationOptions OfRevocations() {
+    return {.file = options_.revoked,
+            .ca = options_.tls.ca,
+            .name = "--tls-revoked",
+            .refresh_seconds = options_.tls.refresh_seconds,
+            .log = options_.driver.log,
+            .changed = [this] { CloseRevoked(); }};
+  }
+  bool IsRevoked(const grpc::AuthContext& peer) const {
+    if (revocations_ == nullptr) return false;
+    for (const char* property :
+         {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
+      for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
+        if (revocations_->Has({pem.data(), pem.size()})) return true;
+      }
+    }
+    return false;
+  }
+  // Calls that are open. Those who begin one are asked by the Gatekeeper.
+  void CloseRevoked() {
+    const auto such = [this](const grpc::AuthContext& peer) { return IsRevoked(peer); };
+    const absl::Status revoked =
+        absl::UnauthenticatedError("the certificate is revoked; ask for another one");
+    sessions_.CloseOf(such, revoked);
+    watches_.CloseOf(such, revoked);
+    log_calls_.CloseOf(such, revoked);
   }
 
   // For good: a stopping coordinator does not come back.
@@ -171,6 +215,7 @@ class ServerImpl final : public Server {
   SessionRegistry sessions_;
   OpenCalls watches_;
   OpenCalls log_calls_;
+  std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<WorkerServiceImpl> worker_service_;
@@ -194,6 +239,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
       options.sessions.heartbeat_timeout < 2 * options.sessions.heartbeat_interval) {
     return absl::InvalidArgumentError(
         "the heartbeat timeout must be at least twice the heartbeat interval");
+  }
+  if (absl::Status status = transport::CheckTlsFiles(options.tls, "--tls-"); !status.ok()) {
+    return status;
   }
   // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may
   // wait 10 s for a poller of its own.

@@ -10,11 +10,14 @@
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
+#include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
 #include "core/base/time.h"
+#include "transport/tls.h"
 
 namespace phalanx::coordinator {
 
@@ -29,7 +32,13 @@ struct ServerOptions {
   // one stays. A call whose message has no room ends.
   int64_t watch_bytes_max = 256 << 20;
   int64_t log_bytes_max = 256 << 20;
-  bool reflection = true;
+  CallRateOptions rate;
+  bool reflection = false;
+  transport::TlsFiles tls;  // none: plaintext, and everybody may everything
+  // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
+  // there are none.
+  std::string revoked;
+  AuditLog audit = [](const std::string&) {};
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
@@ -41,7 +50,8 @@ struct ServerOptions {
 class Server {
  public:
   // Replays the store and serves. Health is SERVING from then on, for "" and for each service.
-  // Errors: as Driver::Start; Unavailable if the address cannot be listened on.
+  // Errors: as Driver::Start, CheckTlsFiles and Revocations::Open; Unavailable if the address
+  // cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        std::unique_ptr<Backend> backend);
   // As Shutdown with no grace.

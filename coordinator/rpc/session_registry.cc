@@ -59,13 +59,25 @@ void SessionRegistry::Remove(SessionId session) {
 }
 
 void SessionRegistry::CloseAll(const absl::Status& status) {
-  std::vector<std::shared_ptr<SessionStream>> streams;
   {
     MutexLock lock(&mu_);
     closed_ = status;
-    for (const auto& [session, stream] : sessions_) streams.push_back(stream);
   }
-  for (const auto& stream : streams) stream->Close(status);
+  for (const auto& stream : All()) stream->Close(status);
+}
+
+void SessionRegistry::CloseOf(const std::function<bool(const grpc::AuthContext& peer)>& such,
+                              const absl::Status& status) {
+  for (const auto& stream : All()) {
+    if (stream->peer() != nullptr && such(*stream->peer())) stream->Close(status);
+  }
+}
+
+std::vector<std::shared_ptr<SessionStream>> SessionRegistry::All() const {
+  MutexLock lock(&mu_);
+  std::vector<std::shared_ptr<SessionStream>> streams;
+  for (const auto& [session, stream] : sessions_) streams.push_back(stream);
+  return streams;
 }
 
 size_t SessionRegistry::size() const {

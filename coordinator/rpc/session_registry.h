@@ -1,12 +1,15 @@
 // coordinator/rpc/session_registry.h: the open sessions, and the driver's way to them.
 #pragma once
 
+#include <grpcpp/security/auth_context.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -34,6 +37,8 @@ class SessionStream {
   // Queues `message`. A worker that leaves too many unread is closed, not buffered.
   virtual void Send(Outgoing message) = 0;
   virtual void Close(const absl::Status& status) = 0;
+  // Whoever opened it; nullptr: not known.
+  virtual const grpc::AuthContext* peer() const { return nullptr; }
 };
 
 struct SessionOptions {
@@ -58,6 +63,9 @@ class SessionRegistry final : public SessionSink {
   void Remove(SessionId session) ABSL_LOCKS_EXCLUDED(mu_);
   // Closes every session and refuses new ones.
   void CloseAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes the sessions of such peers.
+  void CloseOf(const std::function<bool(const grpc::AuthContext& peer)>& such,
+               const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
   const SessionOptions& options() const { return options_; }
   // For streams, each of which has one message to encode at a time.
@@ -71,6 +79,7 @@ class SessionRegistry final : public SessionSink {
  private:
   static constexpr int32_t kEncoderThreads = 2;
 
+  std::vector<std::shared_ptr<SessionStream>> All() const ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<SessionStream> Find(SessionId session) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const SessionOptions options_;

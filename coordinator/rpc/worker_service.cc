@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/session_codec.h"
 
@@ -28,8 +29,9 @@ class SessionReactor final
       public SessionStream,
       public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(Driver& driver, SessionRegistry& sessions)
-      : driver_(driver), sessions_(sessions) {}
+  SessionReactor(Driver& driver, SessionRegistry& sessions,
+                 std::shared_ptr<const grpc::AuthContext> peer)
+      : driver_(driver), sessions_(sessions), peer_(std::move(peer)) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -64,6 +66,8 @@ class SessionReactor final
     if (!finished_) FinishLocked(status);
   }
 
+  const grpc::AuthContext* peer() const override { return peer_.get(); }
+
   void OnReadDone(bool ok) override {
     if (!ok) return Close(absl::OkStatus());  // the worker has said all it will say
     const auto next = [self = shared_from_this()] { self->ReadNext(); };
@@ -83,6 +87,8 @@ class SessionReactor final
     }
     absl::StatusOr<WorkerHello> hello = HelloFromProto(request_.hello());
     if (!hello.ok()) return Close(hello.status());
+    const Caller caller = CallerOf(*peer_);
+    if (absl::Status status = MayServe(caller, hello->node); !status.ok()) return Close(status);
     opened_ = true;
     {
       MutexLock lock(&mu_);
@@ -155,6 +161,7 @@ class SessionReactor final
 
   Driver& driver_;
   SessionRegistry& sessions_;
+  const std::shared_ptr<const grpc::AuthContext> peer_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
@@ -189,6 +196,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
+      const Caller caller = CallerOf(*context_.auth_context());
+      if (absl::Status status = MayServe(caller, source->node); !status.ok()) return End(status);
       fetch_id_ = request_.fetch_id();
       source_ = *std::move(source);
       MutexLock lock(&mu_);
@@ -251,8 +260,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 }  // namespace
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
-WorkerServiceImpl::OpenSession(grpc::CallbackServerContext*) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_);
+WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context());
   reactor->Begin();
   return reactor.get();
 }

@@ -168,14 +168,14 @@ void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback c
     return Event(SubmitRequested{token, std::move(request), std::move(request_id)});
   });
 }
-void Driver::Cancel(JobId job, bool checkpoint, JobCallback callback) {
+void Driver::Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
-    return Event(CancelRequested{token, job, checkpoint});
+    return Event(CancelRequested{token, job, checkpoint, std::move(by)});
   });
 }
-void Driver::SetSuspended(JobId job, bool suspended, JobCallback callback) {
+void Driver::SetSuspended(JobId job, bool suspended, std::string by, JobCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
-    return Event(SuspensionRequested{token, job, suspended});
+    return Event(SuspensionRequested{token, job, suspended, std::move(by)});
   });
 }
 void Driver::Delete(JobId job, DeleteCallback callback) {

@@ -84,10 +84,10 @@ class Driver {
   // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
   // cancelled while the store failed may still be so when it works again.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
-  // `checkpoint`: it ends with one, if it can, after the answer.
-  void Cancel(JobId job, bool checkpoint, JobCallback callback);
+  // `checkpoint`: it ends with one, if it can, after the answer. `by`: who asks; empty: not known.
+  void Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback);
   // Suspends it, or resumes it. Errors: those of JobService.SuspendJob and ResumeJob.
-  void SetSuspended(JobId job, bool suspended, JobCallback callback);
+  void SetSuspended(JobId job, bool suspended, std::string by, JobCallback callback);
   // Errors: FailedPrecondition if it has not ended; NotFound.
   void Delete(JobId job, DeleteCallback callback);
   void Explain(JobId job, ReasonsCallback callback);

@@ -32,6 +32,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_output(request.output);
   out->set_suspended(job.suspended);
   out->set_damaged(job.damaged);
+  out->set_owner(request.owner);
 }
 
 JobView FromProto(const v1::JobStatus& status) {
@@ -42,7 +43,8 @@ JobView FromProto(const v1::JobStatus& status) {
                      .warnings = {status.warnings().begin(), status.warnings().end()},
                      .steps = status.steps(),
                      .priority = status.priority(),
-                     .world = status.world()};
+                     .world = status.world(),
+                     .owner = status.owner()};
   JobView view{.id = JobId{status.id()},
                .request = std::make_shared<const JobRequest>(std::move(request)),
                .phase = FromProto(status.phase()),

@@ -51,6 +51,7 @@ class Encoder {
     summary->set_devices(request.devices);
     summary->set_device_kind(std::string(DeviceKindName(request.device_kind)));
     for (Rank rank : request.lost) to->add_lost(rank.value);
+    to->set_owner(request.owner);
   }
   void operator()(const PhaseChanged& body) {
     v1::PhaseChanged* to = out_.mutable_phase_changed();
@@ -119,9 +120,11 @@ class Encoder {
     for (const Rank rank : body.lost) to->add_lost(rank.value);
     to->set_suspends(body.suspends);
     to->set_preempted_by(body.preempted_by.value);
+    to->set_by(body.by);
   }
   void operator()(const SuspensionChanged& body) {
     out_.mutable_suspension_changed()->set_suspended(body.suspended);
+    out_.mutable_suspension_changed()->set_by(body.by);
   }
   void operator()(const NodeMarked& body) {
     out_.mutable_node_marked()->set_node(body.node);
@@ -172,6 +175,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.device_kind =
       summary.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu;
   request.lost = wire::RanksOf(from.lost());
+  request.owner = from.owner();
   return {.request = std::make_shared<const JobRequest>(std::move(request)),
           .request_id = from.request_id()};
 }
@@ -283,7 +287,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
                               .queues = from.end_wished().queues(),
                               .lost = wire::RanksOf(from.end_wished().lost()),
                               .suspends = from.end_wished().suspends(),
-                              .preempted_by = JobId{from.end_wished().preempted_by()}};
+                              .preempted_by = JobId{from.end_wished().preempted_by()},
+                              .by = from.end_wished().by()};
       return record;
     case v1::JournalRecord::kEpochBegan: {
       std::optional<EpochStart> start = FromProto(from.epoch_began().begins());
@@ -298,7 +303,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = IncidentNoted{FromProto(from.incident_noted())};
       return record;
     case v1::JournalRecord::kSuspensionChanged:
-      record.body = SuspensionChanged{from.suspension_changed().suspended()};
+      record.body =
+          SuspensionChanged{from.suspension_changed().suspended(), from.suspension_changed().by()};
       return record;
     case v1::JournalRecord::kNodeMarked: {
       NodeMarked body{.node = from.node_marked().node()};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -89,6 +90,12 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min) {
   return absl::InvalidArgumentError(absl::StrCat("\"", absl::Utf8SafeCHexEscape(text),
                                                  "\": must be HOST:PORT with a port from ",
                                                  port_min, " to ", kPortMax));
+}
+
+bool IsLoopback(absl::string_view host) {
+  in_addr address;
+  const bool is_ipv4 = inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
+  return host == "localhost" || host == "[::1]" || (is_ipv4 && absl::StartsWith(host, "127."));
 }
 
 }  // namespace phalanx

@@ -22,4 +22,7 @@ bool IsHost(absl::string_view text);
 // that means any free port, else 1. Errors: InvalidArgument, with the text and the rule.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min);
 
+// Whether only this machine reaches the host of a HostPort: localhost, 127.0.0.0/8 or [::1].
+bool IsLoopback(absl::string_view host);
+
 }  // namespace phalanx

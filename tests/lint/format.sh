@@ -6,5 +6,5 @@ cd "$(dirname "$0")/../.."
 formatter=$(command -v clang-format-14 || command -v clang-format || echo false)
 "$formatter" --version | grep -q 'version 14\.' ||
   { echo "no clang-format 14 here"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
-find client coordinator core tests worker -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
+find client coordinator core tests transport worker -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' |
   xargs -P "$(nproc)" -n 40 "$formatter" --dry-run -Werror

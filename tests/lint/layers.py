@@ -20,11 +20,12 @@ ALLOWED = {
     "core/checkpoint_io": ["core/base", "core/checkpoint", "core/job", "core/posix"],
     "core/posix": ["core/base"],
     "core/wire": CORE + PROTO,
-    "coordinator": ["core"] + PROTO,
-    "client": ["core"] + PROTO,
+    "transport": ["core/base", "core/posix"],
+    "coordinator": ["core", "transport"] + PROTO,
+    "client": ["core", "transport"] + PROTO,
     "worker/channel": ["core/base", "core/posix"] + PROTO,
     "worker/data": ["core"],
-    "worker/agent": ["core", "worker/channel", "worker/data"] + PROTO,
+    "worker/agent": ["core", "transport", "worker/channel", "worker/data"] + PROTO,
     "worker/comm": CORE,
     "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
@@ -52,7 +53,7 @@ def under(path, folder):
 def main():
     root = pathlib.Path(sys.argv[1])
     errors, files = [], 0
-    for top in ("core", "coordinator", "worker", "client"):
+    for top in ("core", "transport", "coordinator", "worker", "client"):
         for source in sorted((root / top).rglob("*")):
             if source.suffix not in (".h", ".cc", ".cu", ".cuh"):
                 continue

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 
-FOLDERS = ("client", "coordinator", "core", "tests", "worker")
+FOLDERS = ("client", "coordinator", "core", "tests", "transport", "worker")
 LOCKS = re.compile(r'core/base/mutex\.h|absl/base/thread_annotations\.h')
 OTHER_LOCKS = re.compile(
     r'\bstd::(shared_|recursive_|timed_)*mutex\b|\bstd::condition_variable|\babsl::(Mutex|CondVar)')

@@ -206,6 +206,36 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   EXPECT_FALSE(std::filesystem::exists(store));
 }
 
+TEST_F(CheckStoreTest, PlaintextForOthers_IsServedOnlyWhereItIsAskedForByName) {
+  const std::string store = support::MakeFolder("flags") + "/none";
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", store, "--listen", "0.0.0.0:0"});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.talk, AllOf(HasSubstr("--listen: 0.0.0.0:0"), HasSubstr("--plaintext")));
+  EXPECT_FALSE(std::filesystem::exists(store));
+  const std::string ready = folder_ + "/ready.json";
+  const support::Process serves(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "0.0.0.0:0",
+       "--plaintext", "--http", "127.0.0.1:0", "--ready-file", ready},
+      mark_, talk(), talk());
+  support::AwaitFile(ready, serves);
+}
+
+TEST_F(CheckStoreTest, TlsWithoutAKey_IsUsage) {
+  const support::Finished start =
+      support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--tls-ca",
+                         "/ca.pem", "--tls-certificate", "/own.pem"});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.talk, HasSubstr("--tls-key is missing"));
+}
+
+TEST_F(CheckStoreTest, RevokedCertificatesInPlaintext_AreUsage) {
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--tls-revoked", "/r"});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.talk, HasSubstr("--tls-revoked: there are no certificates without --tls-ca"));
+}
+
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
   std::filesystem::create_directory(path());
   const support::Finished check = Check();

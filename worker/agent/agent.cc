@@ -95,6 +95,8 @@ absl::Status ValidateOptions(const AgentOptions& options) {
   if (const absl::Status address = ParseHostPort(options.coordinator, 1).status(); !address.ok()) {
     return invalid("--coordinator: ", address.message());
   }
+  RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--tls-"));
+  RETURN_IF_ERROR(CheckJobFolders(options.folders));
   if (!IsHost(options.address)) {
     return invalid("--address is \"", absl::Utf8SafeCHexEscape(options.address),
                    "\"; it must be a name, an IPv4 address or an IPv6 address without brackets");
@@ -146,7 +148,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       lock_(std::move(lock)),
       machine_(MachineOptionsOf(options), Now()),
       watch_(Now()),
-      channel_(ConnectTo(options.coordinator)),
+      channel_(ConnectTo(options.coordinator, options.tls)),
       session_(channel_, HelloOf(options), inbox_),
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(channel_, options.state, activity_),

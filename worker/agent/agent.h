@@ -18,9 +18,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/stall_watch.h"
+#include "transport/tls.h"
 #include "worker/agent/data_check.h"
 #include "worker/agent/device_events.h"
 #include "worker/agent/inbox.h"
+#include "worker/agent/job_folders.h"
 #include "worker/agent/log_upload.h"
 #include "worker/agent/machine/machine.h"
 #include "worker/agent/session.h"
@@ -32,6 +34,7 @@ inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator take
 
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT
+  transport::TlsFiles tls;          // none: plaintext
   NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;
@@ -41,6 +44,7 @@ struct AgentOptions {
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;
+  JobFolders folders;      // where jobs may read and write
   std::string secrets;     // folder (rank_environment.h); empty: none
   std::string ready_file;  // written once welcomed; empty: none
   std::string version;

@@ -34,6 +34,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
 #include "worker/agent/host_memory.h"
+#include "worker/agent/job_folders.h"
 #include "worker/agent/rank_environment.h"
 
 namespace phalanx::agent {
@@ -127,14 +128,18 @@ int ServeNode(const AgentOptions& options) {
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const std::string indexes = options.state + "/indexes";
-  auto agent = Agent::Create(options, [indexes, secrets = options.secrets](
-                                          const PrepareData& order, data::ReadProgress& progress) {
-    // What ranks could not be started without.
-    const absl::Status environment = RankEnvironment(order.document.text, secrets).status();
-    if (!environment.ok())
-      return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
-    return CheckData(order.document, order.choose_checkpoint, indexes, progress);
-  });
+  auto agent =
+      Agent::Create(options, [indexes, secrets = options.secrets, folders = options.folders](
+                                 const PrepareData& order, data::ReadProgress& progress) {
+        const absl::Status paths =
+            CheckJobPaths(folders, order.document.text, order.document.directory);
+        if (!paths.ok()) return DataOutcome{.status = paths, .violations = ViolationsOf(paths)};
+        // What ranks could not be started without.
+        const absl::Status environment = RankEnvironment(order.document.text, secrets).status();
+        if (!environment.ok())
+          return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
+        return CheckData(order.document, order.choose_checkpoint, indexes, progress);
+      });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
     return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;
@@ -168,6 +173,12 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
+  app.add_option(
+      "--tls-ca", options.tls.ca,
+      "PEM file of the authorities whose certificate the coordinator must show; with the "
+      "two below: mutual TLS");
+  app.add_option("--tls-certificate", options.tls.certificate, "PEM file of this node's own");
+  app.add_option("--tls-key", options.tls.key, "PEM file of its private key");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
@@ -181,6 +192,12 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "bytes that jobs may use of this node beside devices, such as 200Gi, for copies of "
       "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
+  app.add_option("--read-folder", options.folders.read,
+                 "folder that jobs of this node may read; repeatable; with none of these two: any")
+      ->take_all();
+  app.add_option("--write-folder", options.folders.write,
+                 "folder that jobs of this node may read and write; repeatable")
+      ->take_all();
   app.add_option(
       "--secrets", options.secrets,
       "folder with a file for each secret that jobs of this node may name; default: none");

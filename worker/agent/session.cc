@@ -3,13 +3,13 @@
 #include <utility>
 
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "worker/agent/translate.h"
 
 namespace phalanx::agent {
 
-std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator) {
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator,
+                                         const transport::TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -19,7 +19,7 @@ std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(coordinator, transport::ClientCredentials(tls), arguments);
 }
 
 // One stream. Lives until its last reaction through `self_`.

@@ -11,13 +11,15 @@
 #include "core/base/mutex.h"
 #include "grpcpp/channel.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
+#include "transport/tls.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/machine/actions.h"
 
 namespace phalanx::agent {
 
 // Arguments of a channel to the coordinator: keepalive, and a quick return after it was away.
-std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator);
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator,
+                                         const transport::TlsFiles& tls);
 
 // Opens one stream at a time. Events go to the inbox: a SessionWelcomed for a welcome, a
 // MessageWritten for each message but the hello, at last exactly one SessionClosed a stream. Owned

@@ -82,6 +82,32 @@ TEST(BadInputTest, OutputFolderWithControlCharacters_IsRefusedBeforeItIsMade) {
   EXPECT_FALSE(std::filesystem::exists(data.path + "/o\x1b[31m"));
 }
 
+TEST(BadInputTest, PathOutOfTheFoldersOfANode_FailsTheJobBeforeItsFirstEpoch) {
+  const DataFolder data = MakeData();
+  const std::string elsewhere = support::MakeFolder("elsewhere");
+  std::filesystem::create_directory(data.path + "/runs");
+  std::filesystem::create_symlink(elsewhere, data.path + "/runs/link");
+  Cluster cluster(
+      {.devices = 2,
+       .worker_flags = {"--read-folder", data.path, "--write-folder", data.path + "/runs"}});
+  const auto end = [&](const std::string& name, const std::string& output) {
+    support::WriteFile(data.path + "/job.yaml", JobText(data, {.name = name, .output = output}));
+    return cluster.Phalanx({"submit", "--wait", data.path + "/job.yaml"});
+  };
+  EXPECT_EQ(end("inside", "runs/out").exit_code, 0);
+  for (const char* output : {"runs/../out", "runs/link/out"}) {
+    const support::Finished refused = end("outside", output);
+    EXPECT_EQ(refused.exit_code, 100) << refused.talk;
+    EXPECT_THAT(
+        cluster.Phalanx({"describe", "outside"}).out,
+        AllOf(HasSubstr(absl::StrCat("spec.output: ", output, ": leads to ")),
+              HasSubstr(absl::StrCat("; jobs of this node write only in ", data.path, "/runs"))));
+    EXPECT_EQ(cluster.Phalanx({"delete", "outside"}).exit_code, 0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(data.path + "/out"));
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
+}
+
 // Such as an empty variable of a shell.
 TEST(BadInputTest, ListOfLostRanksThatNamesNone_IsRefused) {
   const DataFolder data = MakeData();

@@ -92,7 +92,7 @@ void Cluster::StartCoordinator(const std::string& program) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   stub_ = v1::JobService::NewStub(
-      grpc::CreateCustomChannel(grpc_, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(grpc_, transport::ClientCredentials(options_.tls), arguments));
 }
 
 std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, int32_t devices,

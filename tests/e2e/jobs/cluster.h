@@ -14,12 +14,14 @@
 
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/support/process.h"
+#include "transport/tls.h"
 
 namespace phalanx::e2e {
 
 struct ClusterOptions {
   int32_t devices = 6;
   std::vector<std::string> coordinator_flags, worker_flags;
+  transport::TlsFiles tls = {};  // of the calls of this class
 };
 
 class Cluster {

@@ -18,6 +18,7 @@
 namespace phalanx::client {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class ConfigTest : public ::testing::Test {
@@ -149,8 +150,10 @@ TEST_F(ConfigTest, Set_ThatIsWrong_TellsAllAndChangesNothing) {
   EXPECT_EQ(ConfigSet(path_, "lab", {"server=x", "colour=red", "timeout"}, captured_.io), kUsage);
   EXPECT_EQ(captured_.talk.str(),
             "server: x: must be HOST:PORT such as 10.0.0.5:4444\n"
-            "SETTING: colour=red: must be one of server, output, timeout, then = and its value\n"
-            "SETTING: timeout: must be one of server, output, timeout, then = and its value\n"
+            "SETTING: colour=red: must be one of server, output, timeout, tls_ca, tls_certificate, "
+            "tls_key, then = and its value\n"
+            "SETTING: timeout: must be one of server, output, timeout, tls_ca, tls_certificate, "
+            "tls_key, then = and its value\n"
             "3 violations\n");
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
@@ -216,6 +219,29 @@ TEST_F(ConfigTest, Show_NamesWhereEachValueIsFrom) {
                                           "timeout  8s             PHALANX_TIMEOUT\n"));
   ConfigShow(*settings, Format::kJson, json.io);
   EXPECT_THAT(json.out.str(), HasSubstr("\"server\": {\n    \"value\": \"10.0.0.5:4444\""));
+}
+
+TEST_F(ConfigTest, Certificates_AreFromFlagsThenVariablesThenTheContext) {
+  ConfigSet(path_, "lab",
+            {"server=a:1", "tls_ca=/f/ca", "tls_certificate=/f/own", "tls_key=/f/key"},
+            captured_.io);
+  variables_["PHALANX_TLS_CERTIFICATE"] = "/v/own";
+  variables_["PHALANX_TLS_KEY"] = "/v/key";
+  const absl::StatusOr<Settings> settings = Resolve({{"tls_key", "key"}});
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->Tls().ca, "/f/ca");
+  EXPECT_EQ(settings->Tls().certificate, "/v/own");
+  EXPECT_EQ(settings->Tls().key, "key");
+  Captured shown, listed;
+  ConfigShow(*settings, Format::kTable, shown.io);
+  EXPECT_THAT(shown.out.str(), ContainsRegex("tls_certificate +/v/own +PHALANX_TLS_CERTIFICATE"));
+  ConfigList(path_, Format::kTable, listed.io);
+  EXPECT_THAT(listed.out.str(), HasSubstr("TLS_CERTIFICATE"));
+}
+
+TEST_F(ConfigTest, CertificateBesideTheWorkingFolder_IsRefusedOutsideOfFlags) {
+  EXPECT_EQ(ConfigSet(path_, "lab", {"tls_ca=ca.pem"}, captured_.io), kUsage);
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("tls_ca: ca.pem: must be an absolute path"));
 }
 
 TEST_F(ConfigTest, List_MarksTheCurrentOne) {

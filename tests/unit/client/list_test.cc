@@ -64,7 +64,8 @@ TEST(ListTest, Filters_GoToTheCoordinator) {
   EXPECT_EQ(List(connection,
                  {.phases = {v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_FAILED},
                   .labels = {{"team", "demo"}},
-                  .node = "a"},
+                  .node = "a",
+                  .owner = "sam"},
                  stopper, captured.io),
             kSuccess);
   ASSERT_EQ(cluster.requests.size(), 1u);
@@ -72,6 +73,7 @@ TEST(ListTest, Filters_GoToTheCoordinator) {
               ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_FAILED));
   EXPECT_EQ(cluster.requests[0].labels().at("team"), "demo");
   EXPECT_EQ(cluster.requests[0].node(), "a");
+  EXPECT_EQ(cluster.requests[0].owner(), "sam");
   EXPECT_EQ(captured.talk.str(), "no such jobs\n");
 }
 

@@ -138,6 +138,15 @@ TEST_F(LeaveTest, JobThatStarts_LeavesAtOnce) {
 }
 
 // However often: recovery.budget is for what fails.
+TEST_F(LeaveTest, JobTooLargeForAllNodes_SaysThatItIsSuspended_NotWhatItNeeds) {
+  const JobId job = h_.Submit(AJob("large", 3));
+  ASSERT_THAT(h_.views[job]->reason, HasSubstr("needs 3 devices"));
+  h_.Feed(SuspensionRequested{Token{++token_}, job, /*suspended=*/true, /*by=*/"olga"});
+  EXPECT_EQ(h_.views[job]->reason, "suspended by olga");
+  ASSERT_TRUE(Resume(job).ok());
+  EXPECT_THAT(h_.views[job]->reason, HasSubstr("needs 3 devices"));
+}
+
 TEST_F(LeaveTest, JobThatStartsAgainAndIsSuspended_HasLostNothing) {
   const JobId job = h_.Run(node_, Asking("a"));
   ASSERT_TRUE(Suspend(job).ok());

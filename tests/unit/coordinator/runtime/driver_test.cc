@@ -94,7 +94,7 @@ class DriverTest : public ::testing::Test {
   }
   absl::StatusOr<JobViewPtr> Cancel(JobId job) {
     Promise<absl::StatusOr<JobViewPtr>> answer;
-    driver_->Cancel(job, /*checkpoint=*/false,
+    driver_->Cancel(job, /*checkpoint=*/false, /*by=*/"",
                     [&answer](absl::StatusOr<JobViewPtr> view) { answer.Set(std::move(view)); });
     return answer.Get();
   }

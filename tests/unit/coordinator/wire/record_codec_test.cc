@@ -43,7 +43,8 @@ JobRequestPtr FullRequest() {
                  .world = 6,
                  .devices = 8,
                  .device_kind = job::DeviceKind::kGpu,
-                 .lost = {Rank{3}, Rank{5}}});
+                 .lost = {Rank{3}, Rank{5}},
+                 .owner = "sam"});
 }
 
 plan::Layout FullLayout() {
@@ -277,11 +278,14 @@ TEST(RecordCodecTest, WhoLeavesInOrder_IsReplayed) {
     EXPECT_EQ(std::get<PhaseChanged>(queued.body).in_order, in_order);
   }
   for (const bool suspended : {true, false}) {
-    const JournalRecord changed = again(SuspensionChanged{suspended});
+    const JournalRecord changed = again(SuspensionChanged{suspended, "olga"});
+    EXPECT_EQ(std::get<SuspensionChanged>(changed.body).by, "olga");
     EXPECT_EQ(std::get<SuspensionChanged>(changed.body).suspended, suspended);
   }
   const JournalRecord drained = again(EndWished{.node = "a", .queues = true});
   EXPECT_EQ(std::get<EndWished>(drained.body).node, "a");
+  const JournalRecord cancelled = again(EndWished{.by = "sam"});
+  EXPECT_EQ(std::get<EndWished>(cancelled.body).by, "sam");
   EXPECT_FALSE(std::get<EndWished>(drained.body).AfterHold());
 }
 

@@ -64,6 +64,13 @@ TEST(HostPortTest, HostAlone_IsANameOrAnAddress) {
     EXPECT_FALSE(IsHost(text)) << text;
 }
 
+TEST(HostPortTest, Loopback_IsWhatOnlyThisMachineReaches) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.1.2.3", "[::1]"})
+    EXPECT_TRUE(IsLoopback(host)) << host;
+  for (const char* host : {"0.0.0.0", "[::]", "10.0.0.5", "127.0.0.1.example", "node", ""})
+    EXPECT_FALSE(IsLoopback(host)) << host;
+}
+
 TEST(HostPortTest, ControlCharacters_AreWrittenOut) {
   EXPECT_THAT(std::string(ParseHostPort("\x1b[31m", 1).status().message()),
               ::testing::StartsWith("\"\\x1b[31m\""));

@@ -1,0 +1,87 @@
+// coordinator/rpc/access.h: who calls, and what they may.
+//
+// An *identity* is a name and a role, and stands in the caller's certificate as one URI among its
+// subject alternative names: phalanx:ROLE/NAME. What a method asks for is in one table; a method
+// without a row is for nobody. Whose job it is, and which node, is judged where the request is read
+// (MayChange, MayServe).
+//
+// In plaintext nobody is asked who they are: there is no identity, and everything is allowed.
+//
+// Immutable; safe to read from any thread.
+#pragma once
+
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/machine/actions.h"
+
+namespace phalanx::coordinator {
+
+// Each of the first three may all that the one before it may. A worker is none of them.
+enum class Role : uint8_t { kViewer, kSubmitter, kOperator, kWorker };
+absl::string_view RoleName(Role role);
+
+struct Identity {
+  std::string name;  // 1 to 253 letters, digits and "._@+-"
+  Role role = Role::kViewer;
+};
+// Nobody: the call came in plaintext.
+using Caller = std::optional<Identity>;
+// For records and events; empty: not known.
+std::string NameOf(const Caller& caller);
+
+// "phalanx:operator/alice". Errors: Unauthenticated, with the rule that it breaks.
+absl::StatusOr<Identity> ParseIdentity(absl::string_view uri);
+// Of a peer that showed a certificate. Errors: Unauthenticated, if it names no identity or several.
+absl::StatusOr<Identity> IdentityOf(const grpc::AuthContext& peer);
+// Of a call that Gatekeeper let pass, or of one in plaintext. Of a certificate that names no
+// identity (none such is let pass): one that may change nothing.
+Caller CallerOf(const grpc::AuthContext& peer);
+
+// "GetJob" of "/phalanx.v1.JobService/GetJob"; "unknown" where there is no such method: what
+// strangers send names no series of a metric.
+absl::string_view MethodOf(absl::string_view path);
+
+// Whether the role may call the method, "/phalanx.v1.JobService/GetJob". Errors: PermissionDenied.
+absl::Status MayCall(Role role, absl::string_view path);
+// Whether the caller may change the job, in a word such as "cancel". Errors: PermissionDenied.
+absl::Status MayChange(const Caller& caller, const JobView& job, absl::string_view verb);
+// Whether the caller may speak for the node. Errors: PermissionDenied.
+absl::Status MayServe(const Caller& caller, absl::string_view node);
+
+// Looks at every call before anything of ours, health checks and reflection included. `refused` is
+// told of those that it does not let pass, from any thread.
+class Gatekeeper final : public grpc::AuthMetadataProcessor {
+ public:
+  using Refused =
+      std::function<void(const Caller& caller, absl::string_view path, const absl::Status& why)>;
+  // Whether the peer's certificate was taken back.
+  using Revoked = std::function<bool(const grpc::AuthContext& peer)>;
+  Gatekeeper(Revoked revoked, Refused refused)
+      : revoked_(std::move(revoked)), refused_(std::move(refused)) {}
+
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
+                       OutputMetadata* consumed, OutputMetadata* response) override;
+
+ private:
+  // Errors: as IdentityOf and MayCall; Unauthenticated.
+  absl::Status Judge(const grpc::AuthContext& peer, absl::string_view path) const;
+
+  const Revoked revoked_;
+  const Refused refused_;
+};
+
+// What callers are told whose certificate was taken back.
+absl::Status RevokedError(const grpc::AuthContext& peer);
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,41 @@
+#include "coordinator/rpc/ending.h"
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/audit.h"
+#include "coordinator/rpc/status_translation.h"
+
+namespace phalanx::coordinator {
+
+Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
+    : reactor_(context->DefaultReactor()),
+      method_(method),
+      metrics_(&metrics),
+      start_(SteadyNow()),
+      call_(std::make_shared<Call>()) {
+  call_->caller = CallerOf(*context->auth_context());
+}
+
+Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+               const AuditLog& audit)
+    : Ending(context, method, metrics) {
+  audit_ = &audit;
+}
+
+void Ending::operator()(const absl::Status& status) const {
+  metrics_->Rpc(method_, status.code(), Since(start_));
+  if (audit_ != nullptr) (*audit_)(AuditLine(call_->caller, method_, call_->object, status));
+  reactor_->Finish(ToGrpc(status));
+}
+
+grpc::ServerUnaryReactor* Ending::With(const absl::Status& status) const {
+  (*this)(status);
+  return reactor_;
+}
+
+void Ending::Changes(JobId job) const { call_->object = absl::StrCat("job=", job.value); }
+
+void Ending::Changes(const std::string& node) const {
+  call_->object = absl::StrCat("node=", Quoted(node));
+}
+
+}  // namespace phalanx::coordinator

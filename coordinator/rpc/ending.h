@@ -1,0 +1,55 @@
+// coordinator/rpc/ending.h: the end of a unary call: counted, and told of where the call changes
+// something.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/net/waker.h"
+#include "coordinator/rpc/access.h"
+#include "core/base/ids.h"
+
+namespace phalanx::coordinator {
+
+// Lines of audit.h. Thread-safe.
+using AuditLog = std::function<void(const std::string& line)>;
+
+// Copied into callbacks, called once.
+class Ending {
+ public:
+  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics);
+  // Of a call that changes something: its end is a line of `audit`.
+  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+         const AuditLog& audit);
+
+  void operator()(const absl::Status& status) const;
+  grpc::ServerUnaryReactor* With(const absl::Status& status) const;
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+  const Caller& caller() const { return call_->caller; }
+  // What is changed, for the audit; said by whoever knows it first, before the end.
+  void Changes(JobId job) const;
+  void Changes(const std::string& node) const;
+
+ private:
+  struct Call {
+    Caller caller;
+    std::string object;
+  };
+
+  grpc::ServerUnaryReactor* reactor_;
+  absl::string_view method_;
+  Metrics* metrics_;
+  const AuditLog* audit_ = nullptr;  // null: it changes nothing
+  SteadyTime start_;
+  std::shared_ptr<Call> call_;  // of whoever has the call in hand
+};
+
+}  // namespace phalanx::coordinator

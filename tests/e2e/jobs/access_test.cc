@@ -1,0 +1,70 @@
+// A cluster with certificates: who submits, looks on and ends a job.
+#include <string>
+#include <vector>
+
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/jobs/cluster.h"
+#include "tests/e2e/jobs/job.h"
+#include "tests/support/authority.h"
+#include "tests/support/files.h"
+
+namespace phalanx::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::vector<std::string> Flags(const transport::TlsFiles& files) {
+  return {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key};
+}
+
+TEST(AccessTest, JobOverMutualTls_IsSeenByViewersAndEndedByItsOwner) {
+  const DataFolder data = MakeData();
+  const std::string file = data.path + "/job.yaml";
+  support::WriteFile(file, Document(data, {.name = "sams", .steps = kForEver}).text());
+  const support::Authority authority;
+  Cluster cluster({.devices = 2,
+                   .coordinator_flags = Flags(authority.Coordinator()),
+                   .worker_flags = Flags(authority.Worker("here")),
+                   .tls = authority.User("olga", "operator")});
+  const std::vector<std::string> sam = Flags(authority.User("sam", "submitter")),
+                                 sue = Flags(authority.User("sue", "submitter")),
+                                 vera = Flags(authority.User("vera", "viewer"));
+  const auto run = [&cluster](const std::vector<std::string>& who,
+                              std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), who.begin(), who.end());
+    return cluster.Phalanx(std::move(arguments));
+  };
+
+  const support::Finished submitted = run(sam, {"submit", file});
+  ASSERT_EQ(submitted.exit_code, 0) << submitted.talk;
+  EXPECT_EQ(submitted.out, "job-1\n");
+  cluster.AwaitStep(1, 1);
+  EXPECT_EQ(run(vera, {"list", "--owner", "sam", "-o", "name"}).out, "job-1\n");
+  EXPECT_THAT(run(vera, {"describe", "sams"}).out, AllOf(HasSubstr("Owner"), HasSubstr("sam")));
+  EXPECT_EQ(run(vera, {"logs", "sams"}).exit_code, 0);
+
+  const support::Finished viewed = run(vera, {"cancel", "sams"});
+  EXPECT_EQ(viewed.exit_code, client::kNotAllowed);
+  EXPECT_THAT(viewed.talk, HasSubstr("CancelJob is for submitter, operator"));
+  const support::Finished others = run(sue, {"cancel", "sams"});
+  EXPECT_EQ(others.exit_code, client::kNotAllowed);
+  EXPECT_THAT(others.talk, HasSubstr("job-1 is sam's"));
+  EXPECT_EQ(run({}, {"cancel", "sams", "--timeout", "1s"}).exit_code, client::kUnreachable)
+      << "in plaintext";
+  EXPECT_EQ(cluster.Get(1).phase(), v1::JOB_PHASE_RUNNING);
+
+  EXPECT_EQ(run(sam, {"cancel", "sams"}).exit_code, 0);
+  EXPECT_EQ(run(vera, {"watch", "sams"}).exit_code, client::kJobCancelled);
+  EXPECT_EQ(cluster.Get(1).reason(), "cancelled by sam");
+  EXPECT_THAT(
+      cluster.CoordinatorLog(),
+      AllOf(HasSubstr("audit who=sam role=submitter method=SubmitJob job=1 outcome=OK"),
+            HasSubstr("audit who=vera role=viewer method=CancelJob outcome=PERMISSION_DENIED"),
+            HasSubstr("audit who=sam role=submitter method=CancelJob job=1 outcome=OK")));
+}
+
+}  // namespace
+}  // namespace phalanx::e2e

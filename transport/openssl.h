@@ -1,0 +1,29 @@
+// transport/openssl.h: things of OpenSSL that free themselves.
+//
+// Immutable; safe to read from any thread.
+#pragma once
+
+#include <openssl/bio.h>
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <memory>
+
+namespace phalanx::transport {
+
+template <auto free>
+struct Freed {
+  template <typename T>
+  void operator()(T* thing) const {
+    free(thing);
+  }
+};
+using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
+using CertificateList = std::unique_ptr<X509_CRL, Freed<X509_CRL_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+
+// A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
+inline int NoPassword(char*, int, int, void*) { return -1; }
+
+}  // namespace phalanx::transport

@@ -1,0 +1,91 @@
+#include "transport/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
+#include "transport/openssl.h"
+
+namespace phalanx::transport {
+namespace {
+
+absl::StatusOr<Bio> Open(const std::string& path, absl::string_view name) {
+  Bio file(BIO_new_file(path.c_str(), "r"));
+  if (file != nullptr) return file;
+  ERR_clear_error();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", path, ": cannot be read: ", std::strerror(errno)));
+}
+
+absl::StatusOr<Certificate> ReadCertificate(const std::string& path, absl::string_view name) {
+  ASSIGN_OR_RETURN(const Bio file, Open(path, name));
+  Certificate certificate(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
+  if (certificate != nullptr) return certificate;
+  ERR_clear_error();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", path, ": must begin with a certificate in PEM"));
+}
+
+std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
+    const TlsFiles& files) {
+  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      files.key, files.certificate, files.ca, static_cast<unsigned>(files.refresh_seconds));
+}
+
+}  // namespace
+
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix) {
+  if (!files.on()) return absl::OkStatus();
+  const std::string ca = absl::StrCat(prefix, "ca"),
+                    certificate = absl::StrCat(prefix, "certificate"),
+                    key = absl::StrCat(prefix, "key");
+  for (const auto& [name, path] :
+       {std::pair(ca, files.ca), std::pair(certificate, files.certificate),
+        std::pair(key, files.key)}) {
+    if (!path.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, " is missing: TLS needs ", ca, ", ",
+                                                   certificate, " and ", key, ", all three"));
+  }
+  RETURN_IF_ERROR(ReadCertificate(files.ca, ca).status());
+  ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(files.certificate, certificate));
+  ASSIGN_OR_RETURN(const Bio file, Open(files.key, key));
+  const Key secret(PEM_read_bio_PrivateKey(file.get(), nullptr, NoPassword, nullptr));
+  if (secret == nullptr) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, ": ", files.key, ": must be a private key in PEM, without a password"));
+  }
+  if (X509_check_private_key(own.get(), secret.get()) != 1) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, ": ", files.key, ": is not the key of ", files.certificate));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files) {
+  if (!files.on()) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(ProviderOf(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files) {
+  if (!files.on()) return grpc::InsecureServerCredentials();
+  grpc::experimental::TlsServerCredentialsOptions options(ProviderOf(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+}  // namespace phalanx::transport

@@ -1,0 +1,40 @@
+// transport/tls.h: TLS between our programs, mutual wherever there is any.
+//
+// Each side shows a certificate and asks for one of the other. The files are looked at again while
+// the program runs: what is put in their place, by a rename, is used for connections from then on,
+// and what cannot be read changes nothing.
+//
+// Thread-safe: functions of their arguments and of the files.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+
+namespace phalanx::transport {
+
+// PEM files. All empty: plaintext.
+struct TlsFiles {
+  std::string ca;           // the authorities that may have signed the other side's certificate
+  std::string certificate;  // of this program, and those between it and an authority
+  std::string key;          // of the certificate
+  // How often the files are looked at again.
+  int refresh_seconds = 10;
+
+  bool on() const { return !ca.empty() || !certificate.empty() || !key.empty(); }
+};
+
+// Whether they are all there, of the right kind and of one another; OK of plaintext. Errors:
+// InvalidArgument, with the name of a file as the user gave it: `prefix`ca, such as "--tls-ca".
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
+
+// Of plaintext where there are no files. A client accepts a server only under the name, or the
+// address, that it was asked for.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files);
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);
+
+}  // namespace phalanx::transport

@@ -1,0 +1,163 @@
+#include "worker/agent/job_folders.h"
+
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/path.h"
+#include "core/base/status.h"
+#include "core/base/violation.h"
+#include "core/checkpoint_io/checkpoints.h"
+#include "core/wire/job_yaml.h"
+
+namespace phalanx::agent {
+namespace {
+
+constexpr int kLinksMax = 40;
+constexpr size_t kShardsNamedMax = 4;
+
+bool LiesIn(absl::string_view path, absl::string_view folder) {
+  if (folder == "/") return true;
+  return absl::ConsumePrefix(&path, folder) && (path.empty() || path.front() == '/');
+}
+
+// The target, if `path` is a link; empty: it is none, or is not there.
+absl::StatusOr<std::string> LinkAt(const std::string& path) {
+  char target[PATH_MAX];
+  const ssize_t bytes = readlink(path.c_str(), target, sizeof(target));
+  if (bytes >= 0) return std::string(target, static_cast<size_t>(bytes));
+  if (errno == EINVAL || errno == ENOENT || errno == ENOTDIR) return std::string();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+class Judge {
+ public:
+  Judge(const JobFolders& folders, absl::string_view directory)
+      : folders_(folders), directory_(directory) {}
+
+  // Whether the path may be used; else its violation is noted.
+  bool Reads(absl::string_view field, const std::string& path) {
+    std::vector<std::string> allowed = folders_.read;
+    allowed.insert(allowed.end(), folders_.write.begin(), folders_.write.end());
+    return Lets(field, path, allowed, "read");
+  }
+  bool Writes(absl::string_view field, const std::string& path) {
+    return Lets(field, path, folders_.write, "write");
+  }
+  absl::Status Verdict() const { return ViolationsStatus(violations_); }
+
+ private:
+  bool Lets(absl::string_view field, const std::string& path,
+            const std::vector<std::string>& allowed, absl::string_view verb) {
+    const std::string rule = Broken(path, allowed, verb);
+    if (!rule.empty())
+      violations_.push_back({.field = std::string(field), .value = path, .rule = rule});
+    return rule.empty();
+  }
+
+  // The rule that the path breaks; empty: none.
+  std::string Broken(const std::string& path, const std::vector<std::string>& allowed,
+                     absl::string_view verb) const {
+    if (std::any_of(path.begin(), path.end(),
+                    [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }))
+      return "must have no control characters";
+    if (folders_.read.empty() && folders_.write.empty()) return "";
+    if (allowed.empty()) return absl::StrCat("must not be given: jobs ", verb, " nothing here");
+    const std::string whole = ResolvePath(directory_, path);
+    if (whole.empty() || whole.front() != '/')
+      return "must be absolute: the job's folder is not known here";
+    const absl::StatusOr<std::string> led = WhereLeads(whole);
+    if (!led.ok()) return absl::StrCat("cannot be followed: ", led.status().message());
+    for (const std::string& folder : allowed) {
+      const absl::StatusOr<std::string> there = WhereLeads(folder);
+      if (there.ok() && LiesIn(*led, *there)) return "";
+    }
+    return absl::StrCat("leads to ", *led, "; jobs of this node ", verb, " only in ",
+                        absl::StrJoin(allowed, ", "));
+  }
+
+  const JobFolders& folders_;
+  const absl::string_view directory_;
+  std::vector<Violation> violations_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> WhereLeads(absl::string_view path) {
+  std::deque<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  std::string led;  // "/a/b"; empty: the root
+  int links = 0;
+  while (!parts.empty()) {
+    const std::string part = std::move(parts.front());
+    parts.pop_front();
+    if (part == ".") continue;
+    if (part == "..") {
+      led.resize(std::min(led.size(), led.rfind('/')));
+      continue;
+    }
+    const std::string next = absl::StrCat(led, "/", part);
+    ASSIGN_OR_RETURN(const std::string target, LinkAt(next));
+    if (target.empty()) {
+      led = next;
+      continue;
+    }
+    if (++links > kLinksMax) {
+      return absl::InvalidArgumentError(absl::StrCat(next, ": more than ", kLinksMax, " links"));
+    }
+    if (target.front() == '/') led.clear();
+    const std::vector<std::string> more = absl::StrSplit(target, '/', absl::SkipEmpty());
+    parts.insert(parts.begin(), more.begin(), more.end());
+  }
+  return led.empty() ? "/" : led;
+}
+
+absl::Status CheckJobFolders(const JobFolders& folders) {
+  for (const auto& [flag, paths] :
+       {std::pair("--read-folder", &folders.read), std::pair("--write-folder", &folders.write)}) {
+    for (const std::string& path : *paths) {
+      if (absl::StartsWith(path, "/")) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " is \"", path, "\"; it must be an absolute path"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJobPaths(const JobFolders& folders, const std::string& document,
+                           absl::string_view directory) {
+  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kSubmit));
+  const job::JobSpec& spec = read.spec;
+  Judge judge(folders, directory);
+  if (spec.data.has_value()) {
+    for (const auto& [field, shards] :
+         {std::pair("spec.data.shards", &spec.data->shards),
+          std::pair("spec.data.validation", &spec.data->validation)}) {
+      size_t refused = 0;
+      for (const std::string& shard : *shards) {
+        if (!judge.Reads(field, shard) && ++refused == kShardsNamedMax) break;
+      }
+    }
+    if (!spec.data->tokenizer.empty()) judge.Reads("spec.data.tokenizer", spec.data->tokenizer);
+  }
+  judge.Writes("spec.output", spec.output);
+  if (spec.checkpoint.has_value()) {
+    judge.Writes("spec.checkpoint.directory", spec.checkpoint->directory);
+    const std::optional<std::string>& from = spec.checkpoint->resume_from;
+    if (from.has_value() && *from != checkpoint::kLatest)
+      judge.Reads("spec.checkpoint.resume_from", *from);
+  }
+  return judge.Verdict();
+}
+
+}  // namespace phalanx::agent

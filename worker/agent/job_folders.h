@@ -1,0 +1,37 @@
+// worker/agent/job_folders.h: where jobs of this node may read and write.
+//
+// Whoever runs the node names folders; what a job reads (shards, tokenizer, a checkpoint to go on
+// from) lies below one of either kind, what it writes (output, checkpoints) below one that may be
+// written. A path is judged by where it leads on this node: `..` and links are followed, also links
+// to what is not there yet. Jobs run no code of their own, so nothing of theirs makes a link
+// between the look and the use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx::agent {
+
+struct JobFolders {
+  // Absolute. Both empty: jobs may read and write wherever the daemon may.
+  std::vector<std::string> read, write;
+};
+
+// Errors: InvalidArgument, with the flag, for a folder that is not absolute.
+absl::Status CheckJobFolders(const JobFolders& folders);
+
+// Errors: those of wire::ReadJobFile; InvalidArgument with a violation for each path that leads out
+// of the folders or has a control character; of many shards the first few. Thread-safe.
+absl::Status CheckJobPaths(const JobFolders& folders, const std::string& document,
+                           absl::string_view directory);
+
+// Where an absolute path leads: no `.`, `..`, or link is left in it; what is not there is taken as
+// a folder would be. Errors: InvalidArgument: more than 40 links, or a part that may not be looked
+// at.
+absl::StatusOr<std::string> WhereLeads(absl::string_view path);
+
+}  // namespace phalanx::agent
