@@ -325,9 +325,15 @@ bool EpochsInProcess::MoveAll(const plan::RankList& live, const train::Transfers
     Counted<Stopper>::CountAll(communicators, stopper);
     train::TrainingState& state = *ranks_[static_cast<size_t>(rank.value)]->state;
     state.TakeBackRequests();
-    const absl::Status status =
-        state.Enter(plan_, transfers, {.communicator = communicators[0].get(), .ranks = live});
-    ranks_[static_cast<size_t>(rank.value)]->lacking = transfers.mirrors;
+    const train::BulkGroup group{.communicator = communicators[0].get(), .ranks = live};
+    absl::Status status = state.Enter(plan_, transfers, group);
+    std::vector<train::BucketTransfers>& lacking = ranks_[static_cast<size_t>(rank.value)]->lacking;
+    lacking = mirrors_follow_ ? transfers.mirrors : std::vector<train::BucketTransfers>();
+    if (status.ok() && !mirrors_follow_) {
+      train::MirrorFill fill(plan_, rank, state, transfers.mirrors, group,
+                             [&state] { return state.stop_requested(); });
+      status = fill.Run(transfers.mirrors.size());
+    }
     if (status.ok()) {
       ++done;
       return;

@@ -54,6 +54,10 @@ class EpochsInProcess {
   // All ranks are there again, those that were lost as new processes: the healthy layout.
   bool ReturnAll(std::optional<int64_t> stop_at = std::nullopt);
 
+  // Mirrors get what they lack at the end of the first step of an epoch, as in a job; else they
+  // have it before that.
+  void LetMirrorsFollow() { mirrors_follow_ = true; }
+
   const plan::Plan& plan() const { return plan_; }
   // The last step that some rank knows to be decided.
   int64_t step() const { return start_.decision.step; }
@@ -88,6 +92,7 @@ class EpochsInProcess {
   void TakeStandings();
 
   const job::JobSpec spec_;
+  bool mirrors_follow_ = false;
   plan::Plan plan_;                          // of the next epoch
   std::map<std::string, plan::Plan> plans_;  // in which states may lie, by digest
   plan::Plan healthy_;

@@ -96,6 +96,22 @@ TEST_P(RecoveryTest, LossesAndAReturn_DoNotShow) {
   ExpectTold(epochs);
 }
 
+TEST_P(RecoveryTest, MirrorsThatFollowBehindAStep_DoNotShow) {
+  EpochsInProcess epochs(spec_, GetParam().job.data);
+  epochs.LetMirrorsFollow();
+  epochs.RunSteps(2);
+  for (const plan::RankList& lost : GetParam().losses) {
+    ASSERT_TRUE(Lose(epochs, lost));
+    epochs.RunSteps(2);
+    ExpectHeld(epochs);
+  }
+  ASSERT_TRUE(epochs.ReturnAll());
+  epochs.RunSteps(1);  // ends before they have anything
+  ASSERT_TRUE(epochs.Run(std::nullopt));
+  ExpectHeld(epochs);
+  ExpectTold(epochs);
+}
+
 TEST_P(RecoveryTest, EpochsAndMovesThatEndAnywhere_DoNotShow) {
   EpochsInProcess unbroken(spec_, GetParam().job.data);
   ASSERT_TRUE(unbroken.Run(std::nullopt));
