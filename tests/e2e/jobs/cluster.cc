@@ -250,7 +250,9 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
       return last;
     }
     const grpc::Status status = stream->Finish();
-    support::Require(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE,
+    // Past the deadline what is told is where the job stands.
+    support::Require(status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED,
                      absl::StrCat("watch failed: ", status.error_message()));
     if (IsTerminal(last.phase())) break;
   }

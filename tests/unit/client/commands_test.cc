@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "client/exit_code.h"
 #include "client/list.h"
 #include "core/job/json.h"
@@ -257,6 +258,36 @@ TEST(SubmitTest, BadFile_IsNeverSent) {
   EXPECT_THAT(captured.talk.str(),
               HasSubstr("spec.stepz: 1: unknown field; did you mean steps?\n"));
   EXPECT_THAT(captured.talk.str(), HasSubstr("metadata.name: X: "));
+}
+
+TEST(SubmitTest, LadderThatCannotBeMet_IsRefused_AndOneWithoutRungsIsWarnedOf) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    ++calls;
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Stopper stopper;
+  const auto submit = [&](const std::string& ladder, int code) {
+    const std::string file = ::testing::TempDir() + "/ladder.yaml";
+    support::WriteFile(
+        file,
+        absl::StrReplaceAll(support::ReadFile(kExample),
+                            {{"\nspec:\n", "\nspec:\n  recovery: {ladder: " + ladder + "}\n"}}));
+    Captured captured;
+    EXPECT_EQ(Submit(connection, {.file = file}, stopper, captured.io), code);
+    return captured.talk.str();
+  };
+  EXPECT_EQ(submit("[spare]", kBadJobFile),
+            "spec.recovery.ladder: [spare]: none of its rungs can ever be taken: spare needs "
+            "resources.spares; [] is for a job that ends with its first loss\n1 violation\n");
+  EXPECT_EQ(calls, 0);
+  EXPECT_THAT(submit("[]", kSuccess),
+              StartsWith("warning: spec.recovery.ladder: the job tolerates no loss: it ends with "
+                         "the first device that it loses\n"));
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
