@@ -155,6 +155,7 @@ def kill_one(job, metrics, options, draw, world):
     memory = memory_used()
     time.sleep(draw.random.uniform(0, healthy))
     metrics.read()
+    epoch = metrics.last["epoch"]  # another one may have begun in between
     victim = draw.random.choice(sorted(ranks_below(job.pid)))
     before = len(incidents(output))
     killed = time.monotonic()
