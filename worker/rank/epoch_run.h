@@ -264,7 +264,7 @@ class EpochRun {
   bool asked_of_this_ ABSL_GUARDED_BY(mu_) = false;    // what the daemon gives now is of others
   std::vector<UniqueFd> others_ ABSL_GUARDED_BY(mu_);  // copies that this rank would take over
   bool others_given_ ABSL_GUARDED_BY(mu_) = false;     // all of them
-  std::unique_ptr<train::MirrorFill> fill_;  // nullptr: mirrors have what is theirs
+  std::unique_ptr<train::MirrorFill> fill_;            // nullptr: mirrors have what is theirs
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
   absl::Status connected_beside_;  // of the connector's thread, until it is joined

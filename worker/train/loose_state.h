@@ -85,8 +85,8 @@ class LooseState {
   std::map<plan::PartId, std::vector<LooseFlat>> flats_;
 };
 
-// What stands at `offset` of a block's tensors; `weights`: of its part, for a block whose master they
-// are. A master that is spread over them is a copy, else all are views.
+// What stands at `offset` of a block's tensors; `weights`: of its part, for a block whose master
+// they are. A master that is spread over them is a copy, else all are views.
 LooseState::Arrays ArraysOf(const StateBlock& block, const at::Tensor& weights, int64_t offset,
                             int64_t count);
 

@@ -185,9 +185,8 @@ absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
   return absl::OkStatus();
 }
 
-absl::Status Relayout::MakeBlock(const BucketId& id, Need& need,
-                                 const BucketTransfers& bucket, const std::vector<Parcel>& received,
-                                 LooseBlock* made) {
+absl::Status Relayout::MakeBlock(const BucketId& id, Need& need, const BucketTransfers& bucket,
+                                 const std::vector<Parcel>& received, LooseBlock* made) {
   const at::ScalarType type = GradientType(options_.compute);
   const auto size = static_cast<int64_t>(c10::elementSize(type));
   const auto options = at::TensorOptions().device(options_.device).dtype(type);

@@ -50,7 +50,7 @@ struct Transfers {
   std::vector<BucketTransfers> buckets;      // by part and bucket: what primary homes lack
   // What mirrors lack, from those primary homes once they have theirs (mirror_fill.h).
   std::vector<BucketTransfers> mirrors;
-  int64_t state_elements = 0;                // of all, each with its three numbers
+  int64_t state_elements = 0;  // of all, each with its three numbers
 };
 
 // What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
