@@ -293,8 +293,16 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       return;
     }
     // Without an accusation it is a death that a verdict waits for.
+    std::set<NodeName> broken = BrokenNodes(job);
     FailureCause verdict = run.accusations.empty() ? run.accuser_killed.value_or(FailureCause())
-                                                   : VerdictOf(run, BrokenNodes(job));
+                                                   : VerdictOf(run, broken);
+    // All nodes that are lost at once: training without one would wait for the others.
+    std::vector<FailureCause> others;
+    for (std::string node = verdict.node; !run.accusations.empty() && broken.erase(node) != 0;) {
+      FailureCause other = VerdictOf(run, broken);
+      node = other.node;
+      if (other.kind == FailureKind::kNodeLost) others.push_back(std::move(other));
+    }
     if (verdict.kind == FailureKind::kPeerLost && run.accuser_killed.has_value())
       verdict = *run.accuser_killed;
     if (job.recovery.has_value() && AccusesWhoTrains(*job.recovery, verdict)) {
@@ -303,7 +311,13 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       verdict.node.clear();
     }
     verdict.time = now_;
-    return OnFailure(job, std::move(verdict));
+    OnFailure(job, std::move(verdict));
+    for (FailureCause& other : others) {
+      if (!job.recovery.has_value() || AccusesWhoTrains(*job.recovery, other)) return;
+      other.time = now_;
+      OnFailure(job, std::move(other));
+    }
+    return;
   }
   if (judged >= run.quiet_deadline) return OnQuietDeadline(job);
   if (judged >= run.standby_deadline) return OnStandbyDeadline(job);

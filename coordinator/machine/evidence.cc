@@ -93,10 +93,15 @@ FailureCause VerdictOf(const Run& run, const std::set<NodeName>& broken) {
   const std::vector<Accusation>& all = run.accusations;
   const bool nobody_named =
       std::all_of(all.begin(), all.end(), [](const Accusation& a) { return a.accused < 0; });
-  const auto is_broken = [&](const Team& team) { return broken.contains(team.node); };
-  if (nobody_named && std::count_if(run.teams.begin(), run.teams.end(), is_broken) == 1) {
-    return NodeLostCause(run, *std::find_if(run.teams.begin(), run.teams.end(), is_broken));
-  }
+  // Ranks whose daemon died leave as those do that are told to. Who accuses lives on, and so does
+  // its node.
+  const auto is_gone = [&](const Team& team) {
+    return broken.contains(team.node) &&
+           std::none_of(all.begin(), all.end(),
+                        [&team](const Accusation& a) { return team.Has(a.reporter); });
+  };
+  const auto gone = std::find_if(run.teams.begin(), run.teams.end(), is_gone);
+  if (nobody_named && gone != run.teams.end()) return NodeLostCause(run, *gone);
   // Who accuses others went after them, so the first of those who accuse nobody is where it began.
   auto root = std::find_if(all.begin(), all.end(), [&](const Accusation& a) {
     return a.accused >= 0 && !AccusesAnybody(run, a.accused);

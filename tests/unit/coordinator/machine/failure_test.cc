@@ -249,6 +249,13 @@ TEST_F(FailureTest, AccusationOfNobodyAndOneBrokenSession_AreTheLossOfThatNode) 
   EXPECT_EQ(h.State(job).failure->node, "b");
 }
 
+TEST_F(FailureTest, AccusationOfNobodyFromANodeWhoseSessionBrokeThen_ProvesNothing) {
+  h.Report(a, job, 0, Lost(-1));
+  h.Feed(SessionClosed{a});
+  h.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(h.State(job).failure->kind, FailureKind::kPeerLost);
+}
+
 TEST_F(FailureTest, AccusationAfterTheCause_ChangesNothing) {
   h.Report(b, job, 2, RankExited{.signal = 9});
   h.Report(a, job, 0, Lost(2));

@@ -421,6 +421,25 @@ TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
 }
 
+// Ranks whose daemons died at once leave as if they were told to: nobody names them.
+TEST_F(LossTest, NodesThatAreLostTogetherAndUnnamed_AreAllLeftOutAtOnce) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1), c = h_.Open("c", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("three nodes", 3));
+  for (const SessionId node : {a, b, c}) h_.Prepare(node);
+  h_.Report(a, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  h_.Report(c, job, 2, RankReady{});
+  h_.commands.clear();
+  for (const SessionId gone : {b, c}) h_.Feed(SessionClosed{gone});
+  h_.Report(a, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "told to stop"});
+  h_.Advance(absl::Milliseconds(300));
+  const auto assigned = h_.Commands<Assign>(a);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{2});
+  EXPECT_THAT(assigned[0].second.layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  EXPECT_THAT(Events(job, "RankFailed"), ElementsAre(HasSubstr("node b"), HasSubstr("node c")));
+}
+
 // The addresses of ranks on nodes that were back before it.
 TEST_F(LossTest, NodeThatIsToldOfItsEpochLate_IsToldWhatWasSaidBefore) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1), c = h_.Open("c", 1);
