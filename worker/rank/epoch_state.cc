@@ -23,6 +23,9 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kApplyTimeout = absl::Minutes(1);
+// Elements that mirrors are given before the first step: what takes a few milliseconds is safe at
+// once.
+constexpr int64_t kAtOnceMax = int64_t{1} << 20;
 // From which step an epoch goes on: a coordinator may restart meanwhile.
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
@@ -148,6 +151,10 @@ absl::Status EpochRun::ChangeLayout() {
     fill_ = std::make_unique<train::MirrorFill>(plan_, Rank{order_.rank()}, training,
                                                 transfers->mirrors, group,
                                                 [&training] { return training.stop_requested(); });
+    if (fill_->elements() <= kAtOnceMax) {
+      RETURN_IF_ERROR(fill_->RunAll());
+      fill_ = nullptr;
+    }
   }
   LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
   kept_.plan = std::make_unique<plan::Plan>(plan_);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <vector>
@@ -36,6 +37,7 @@ class MirrorFill {
   MirrorFill& operator=(const MirrorFill&) = delete;
 
   bool done() const { return next_ == transfers_.size(); }
+  int64_t elements() const;  // that are given, of all ranks, each with its three numbers
   // As many as make all of them in `times` calls, the first time counted from.
   size_t share(size_t times) const { return (transfers_.size() + times - 1) / times; }
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
@@ -43,6 +45,7 @@ class MirrorFill {
   // enqueued and decided. Errors: those of VerifiedExchange; Internal if something is still
   // lacking. The group is of no more use then.
   absl::Status Run(size_t buckets);
+  absl::Status RunAll() { return Run(transfers_.size()); }
 
  private:
   PartState* PartOf(const plan::PartId& id);
