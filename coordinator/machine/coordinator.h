@@ -411,6 +411,8 @@ class Coordinator {
   // Whether the job may end as far as its checkpoints go; else it gets a deadline.
   bool CheckpointsAreDone(Job& job);
   void OnPublishDeadline(Job& job);
+  // Nobody is waited for any more who was to publish a checkpoint; the job may end with that.
+  void EndPublishing(Job& job, const std::string& since);
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);

@@ -153,10 +153,13 @@ bool Coordinator::CheckpointsAreDone(Job& job) {
 }
 
 void Coordinator::OnPublishDeadline(Job& job) {
+  EndPublishing(job, absl::StrCat(absl::FormatDuration(options_.publish_timeout), " have passed"));
+}
+
+void Coordinator::EndPublishing(Job& job, const std::string& since) {
   job.run->publish_deadline = absl::InfiniteFuture();
   if (!job.state.publishing.has_value()) return;
-  GiveUpPublishing(job,
-                   absl::StrCat(absl::FormatDuration(options_.publish_timeout), " have passed"));
+  GiveUpPublishing(job, since);
   PublishNext(job);
   CheckSucceeded(job);
 }

@@ -369,12 +369,14 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         if (!processes_gone) continue;
         for (const int32_t rank : team->ranks)
           job.run->ranks[static_cast<size_t>(rank)].exited = true;
-        continue;
+        const std::optional<CheckpointWritten>& publishing = job.state.publishing;
+        if (publishing.has_value() && team->Has(publishing->rank)) EndPublishing(job, message);
+      } else {
+        // Left out before; its devices stay the job's, which has the first claim on them.
+        if (team->assigned && !job.run->HasWork(*team)) continue;
+        OnFailure(job, CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message));
+        if (processes_gone) EndSilence(job, node.name);
       }
-      // Left out before; its devices stay the job's, which has the first claim on them.
-      if (team->assigned && !job.run->HasWork(*team)) continue;
-      OnFailure(job, CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message));
-      if (processes_gone) EndSilence(job, node.name);
       if (!job.state.IsTerminal()) continue;  // it waits
     }
     if (!processes_gone || !job.run.has_value()) continue;

@@ -38,7 +38,7 @@ class MirrorFill {
 
   bool done() const { return next_ == transfers_.size(); }
   int64_t elements() const;  // that are given, of all ranks, each with its three numbers
-  // As many as make all of them in `times` calls, the first time counted from.
+  // So many buckets a call of Run that `times` calls make all of them.
   size_t share(size_t times) const { return (transfers_.size() + times - 1) / times; }
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
   // the group calls it with the same number behind the same step, when all of that has been

@@ -258,6 +258,18 @@ TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_DoesNotKeepTheJob) {
               testing::ElementsAre("step 10: rank 0 has not published it, and 2m have passed"));
 }
 
+TEST_F(CheckpointTest, PublisherThatIsGoneWithItsWorker_IsNotWaitedFor) {
+  WriteAll(10);
+  SucceedAll();
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  h_.Feed(SessionClosed{a_});
+  h_.Open("a", 2, 2);  // another process
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  EXPECT_THAT(Events("CheckpointFailed"),
+              testing::ElementsAre("step 10: rank 0 has not published it, and the worker of node a "
+                                   "was restarted; its ranks died with it"));
+}
+
 TEST_F(CheckpointTest, PublisherThatSaysNothing_HasItsTimeOnly) {
   WriteAll(3);
   PassPublishTimeout();

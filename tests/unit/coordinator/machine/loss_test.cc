@@ -421,14 +421,26 @@ TEST_F(LossTest, RankLostBehindItsLastStep_LeavesTheOthersToFinish) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kSucceeded);
 }
 
+// A rank on each of three nodes.
+struct ThreeNodes {
+  explicit ThreeNodes(Harness& h)
+      : a(h.Open("a", 1)),
+        b(h.Open("b", 1)),
+        c(h.Open("c", 1)),
+        job(h.Submit(AJobThatRecovers("three nodes", 3))) {
+    for (const SessionId node : {a, b, c}) h.Prepare(node);
+    h.Report(a, job, 0, RankReady{});
+    h.Report(b, job, 1, RankReady{});
+    h.Report(c, job, 2, RankReady{});
+    EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+  }
+  SessionId a, b, c;
+  JobId job;
+};
+
 // Ranks whose daemons died at once leave as if they were told to: nobody names them.
 TEST_F(LossTest, NodesThatAreLostTogetherAndUnnamed_AreAllLeftOutAtOnce) {
-  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1), c = h_.Open("c", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("three nodes", 3));
-  for (const SessionId node : {a, b, c}) h_.Prepare(node);
-  h_.Report(a, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
-  h_.Report(c, job, 2, RankReady{});
+  const auto [a, b, c, job] = ThreeNodes(h_);
   h_.commands.clear();
   for (const SessionId gone : {b, c}) h_.Feed(SessionClosed{gone});
   h_.Report(a, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "told to stop"});
@@ -442,13 +454,7 @@ TEST_F(LossTest, NodesThatAreLostTogetherAndUnnamed_AreAllLeftOutAtOnce) {
 
 // The addresses of ranks on nodes that were back before it.
 TEST_F(LossTest, NodeThatIsToldOfItsEpochLate_IsToldWhatWasSaidBefore) {
-  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1), c = h_.Open("c", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("three nodes", 3));
-  for (const SessionId node : {a, b, c}) h_.Prepare(node);
-  h_.Report(a, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
-  h_.Report(c, job, 2, RankReady{});
-  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  const auto [a, b, c, job] = ThreeNodes(h_);
   h_.Report(c, job, 2, kKilled);
   ASSERT_EQ(h_.State(job).epoch, Epoch{2});
   h_.Restart();  // before anybody was told
