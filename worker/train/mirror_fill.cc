@@ -10,29 +10,6 @@
 #include "worker/train/parcels.h"
 
 namespace phalanx::train {
-namespace {
-
-int64_t ElementsOf(const BucketTransfers& bucket, Rank from, Rank to) {
-  int64_t elements = 0;
-  for (const StateTransfer& transfer : bucket.transfers) {
-    if (transfer.from == from && transfer.to == to) elements += transfer.elements.count;
-  }
-  return elements;
-}
-
-// Calls visit(elements, offset in the block) for what a block with those runs has of a transfer.
-template <typename Visit>
-void ForElements(const std::vector<RulerRun>& runs, const StateTransfer& transfer, Visit visit) {
-  for (const RulerRun& run : runs) {
-    const int64_t first = std::max(run.elements.first, transfer.elements.first);
-    const int64_t count = std::min(run.elements.end(), transfer.elements.end()) - first;
-    if (run.family != transfer.family || count <= 0) continue;
-    visit(plan::UnitRange{first, count}, run.state_offset + first - run.elements.first);
-  }
-}
-
-}  // namespace
-
 MirrorFill::MirrorFill(const plan::Plan& plan, Rank rank, TrainingState& state,
                        std::vector<BucketTransfers> transfers, BulkGroup group,
                        std::function<bool()> stopped)
@@ -74,29 +51,20 @@ const std::vector<plan::BucketRulers>& MirrorFill::RulersOf(PartState& part) {
 
 at::Tensor MirrorFill::Pack(const BucketTransfers& bucket, Rank to) {
   const at::ScalarType type = GradientType(state_.options().compute);
-  const auto size = static_cast<int64_t>(c10::elementSize(type));
-  at::Tensor bytes =
-      at::empty({kStateArrays * size * ElementsOf(bucket, rank_, to) + kHashBytes},
-                at::TensorOptions().device(state_.options().device).dtype(at::kByte));
+  at::Tensor bytes = StateParcel(bucket, rank_, to, state_.options());
   PartState& part = *PartOf(bucket.part);
   const plan::BucketRulers& rulers = RulersOf(part)[static_cast<size_t>(bucket.bucket)];
   CopyList copies;
   for (const StateBlock& block : part.blocks()) {
     if (block.mirrors || block.bucket != bucket.bucket) continue;
     const std::vector<RulerRun> runs = RulerRunsOf(rulers, block);
-    int64_t at = 0;
-    for (const StateTransfer& transfer : bucket.transfers) {
-      if (transfer.from != rank_ || transfer.to != to) continue;
-      const plan::UnitRange& all = transfer.elements;
+    ForTransfers(bucket, rank_, to, type, [&](const StateTransfer& transfer, int64_t at) {
       ForElements(runs, transfer, [&](const plan::UnitRange& elements, int64_t offset) {
         const auto arrays = ArraysOf(block, part.weights(), offset, elements.count);
-        for (size_t i = 0; i < arrays.size(); ++i) {
-          const int64_t begin = static_cast<int64_t>(i) * all.count + elements.first - all.first;
-          copies.Add(bytes, at + begin * size, arrays[i]);
-        }
+        for (size_t i = 0; i < arrays.size(); ++i)
+          copies.Add(bytes, ByteOf(transfer, at, i, elements.first, type), arrays[i]);
       });
-      at += kStateArrays * all.count * size;
-    }
+    });
   }
   copies.Run();
   return bytes;
@@ -105,7 +73,6 @@ at::Tensor MirrorFill::Pack(const BucketTransfers& bucket, Rank to) {
 absl::Status MirrorFill::Unpack(const BucketTransfers& bucket,
                                 const std::vector<Parcel>& received) {
   const at::ScalarType type = GradientType(state_.options().compute);
-  const auto size = static_cast<int64_t>(c10::elementSize(type));
   PartState& part = *PartOf(bucket.part);
   const plan::BucketRulers& rulers = RulersOf(part)[static_cast<size_t>(bucket.bucket)];
   CopyList copies;
@@ -115,20 +82,17 @@ absl::Status MirrorFill::Unpack(const BucketTransfers& bucket,
     const LooseState::Arrays arrays = {block.master, block.first_moment, block.second_moment};
     std::vector<plan::UnitRange> come;
     for (const Parcel& parcel : received) {
-      int64_t at = 0;
-      for (const StateTransfer& transfer : bucket.transfers) {
-        if (transfer.to != rank_ || transfer.from != parcel.peer) continue;
-        const plan::UnitRange& all = transfer.elements;
-        ForElements(runs, transfer, [&](const plan::UnitRange& elements, int64_t offset) {
-          for (size_t i = 0; i < arrays.size(); ++i) {
-            const int64_t begin = static_cast<int64_t>(i) * all.count + elements.first - all.first;
-            copies.Add(arrays[i], offset,
-                       ValuesAt(parcel.bytes, at + begin * size, elements.count, type));
-          }
-          come.push_back({offset, elements.count});
-        });
-        at += kStateArrays * all.count * size;
-      }
+      ForTransfers(
+          bucket, parcel.peer, rank_, type, [&](const StateTransfer& transfer, int64_t at) {
+            ForElements(runs, transfer, [&](const plan::UnitRange& elements, int64_t offset) {
+              for (size_t i = 0; i < arrays.size(); ++i) {
+                copies.Add(arrays[i], offset,
+                           ValuesAt(parcel.bytes, ByteOf(transfer, at, i, elements.first, type),
+                                    elements.count, type));
+              }
+              come.push_back({offset, elements.count});
+            });
+          });
     }
     SortAndJoin(&come);
     const auto has_come = [&come](const plan::UnitRange& lacks) {
@@ -148,16 +112,12 @@ absl::Status MirrorFill::Unpack(const BucketTransfers& bucket,
 }
 
 absl::Status MirrorFill::Fill(const BucketTransfers& bucket) {
-  const int64_t size =
-      kStateArrays * static_cast<int64_t>(c10::elementSize(GradientType(state_.options().compute)));
   std::vector<Parcel> sends, receives;
   for (const Rank to : PeersOf(bucket.transfers, &StateTransfer::from, &StateTransfer::to, rank_))
     sends.push_back({to, Pack(bucket, to)});
   for (const Rank from :
        PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
-    receives.push_back(
-        {from, at::empty({size * ElementsOf(bucket, from, rank_) + kHashBytes},
-                         at::TensorOptions().device(state_.options().device).dtype(at::kByte))});
+    receives.push_back({from, StateParcel(bucket, from, rank_, state_.options())});
   }
   RETURN_IF_ERROR(exchange_.Run(
       sends, receives,

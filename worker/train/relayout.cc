@@ -116,35 +116,20 @@ at::Tensor Relayout::EmptyParcel(int64_t elements, at::ScalarType type) const {
                    at::TensorOptions().device(options_.device).dtype(at::kByte));
 }
 
-at::Tensor Relayout::ParcelOf(const BucketTransfers& bucket, Rank from, Rank to) const {
-  int64_t elements = 0;
-  for (const StateTransfer& transfer : bucket.transfers) {
-    if (transfer.from == from && transfer.to == to) elements += transfer.elements.count;
-  }
-  return EmptyParcel(kStateArrays * elements, GradientType(options_.compute));
-}
-
 absl::StatusOr<at::Tensor> Relayout::PackState(const BucketTransfers& bucket, Rank to) {
   const at::ScalarType type = GradientType(options_.compute);
-  const auto size = static_cast<int64_t>(c10::elementSize(type));
-  at::Tensor bytes = ParcelOf(bucket, rank_, to);
-  int64_t at = 0, missing = 0;
+  at::Tensor bytes = StateParcel(bucket, rank_, to, options_);
+  int64_t missing = 0;
   CopyList copies;
-  for (const StateTransfer& transfer : bucket.transfers) {
-    if (transfer.from != rank_ || transfer.to != to) continue;
-    const plan::UnitRange& all = transfer.elements;
-    missing += all.count;
-    loose_.ForHeld({bucket.part, bucket.bucket}, transfer.family, all,
+  ForTransfers(bucket, rank_, to, type, [&](const StateTransfer& transfer, int64_t at) {
+    missing += transfer.elements.count;
+    loose_.ForHeld({bucket.part, bucket.bucket}, transfer.family, transfer.elements,
                    [&](const plan::UnitRange& held, const LooseState::Arrays& arrays) {
-                     for (size_t i = 0; i < arrays.size(); ++i) {
-                       const int64_t begin =
-                           static_cast<int64_t>(i) * all.count + held.first - all.first;
-                       copies.Add(bytes, at + begin * size, arrays[i]);
-                     }
+                     for (size_t i = 0; i < arrays.size(); ++i)
+                       copies.Add(bytes, ByteOf(transfer, at, i, held.first, type), arrays[i]);
                      missing -= held.count;
                    });
-    at += kStateArrays * all.count * size;
-  }
+  });
   copies.Run();
   if (missing == 0) return bytes;
   return absl::InternalError(absl::StrCat("rank ", rank_.value, " is to give ", missing,
@@ -161,7 +146,7 @@ absl::Status Relayout::MoveBucket(const BucketTransfers& bucket) {
   }
   for (const Rank from :
        PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
-    receives.push_back({from, ParcelOf(bucket, from, rank_)});
+    receives.push_back({from, StateParcel(bucket, from, rank_, options_)});
   }
   RETURN_IF_ERROR(exchange_.Run(
       sends, receives, absl::StrCat("state of ", NameOf(bucket.part), ", bucket ", bucket.bucket)));
@@ -188,7 +173,6 @@ absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
 absl::Status Relayout::MakeBlock(const BucketId& id, Need& need, const BucketTransfers& bucket,
                                  const std::vector<Parcel>& received, LooseBlock* made) {
   const at::ScalarType type = GradientType(options_.compute);
-  const auto size = static_cast<int64_t>(c10::elementSize(type));
   const auto options = at::TensorOptions().device(options_.device).dtype(type);
   made->runs = need.runs;
   made->block = *need.block;
@@ -210,23 +194,16 @@ absl::Status Relayout::MakeBlock(const BucketId& id, Need& need, const BucketTra
                    });
   }
   for (const Parcel& parcel : received) {
-    int64_t at = 0;  // bytes
-    for (const StateTransfer& transfer : bucket.transfers) {
-      if (transfer.to != rank_ || transfer.from != parcel.peer) continue;
-      const plan::UnitRange& all = transfer.elements;
-      for (const RulerRun& run : need.runs) {
-        const int64_t first = std::max(run.elements.first, all.first);
-        const int64_t count = std::min(run.elements.end(), all.end()) - first;
-        if (run.family != transfer.family || count <= 0) continue;
-        const int64_t offset = run.state_offset + first - run.elements.first;
+    ForTransfers(bucket, parcel.peer, rank_, type, [&](const StateTransfer& transfer, int64_t at) {
+      ForElements(need.runs, transfer, [&](const plan::UnitRange& elements, int64_t offset) {
         for (size_t i = 0; i < arrays.size(); ++i) {
-          const int64_t begin = static_cast<int64_t>(i) * all.count + first - all.first;
-          copies.Add(arrays[i], offset, ValuesAt(parcel.bytes, at + begin * size, count, type));
+          copies.Add(arrays[i], offset,
+                     ValuesAt(parcel.bytes, ByteOf(transfer, at, i, elements.first, type),
+                              elements.count, type));
         }
-        missing -= count;
-      }
-      at += kStateArrays * all.count * size;
-    }
+        missing -= elements.count;
+      });
+    });
   }
   copies.Run();
   made->block.master = arrays[0];

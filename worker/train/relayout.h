@@ -68,7 +68,6 @@ class Relayout {
   at::Tensor EmptyParcel(int64_t elements, at::ScalarType type) const;
 
   absl::Status MoveBucket(const BucketTransfers& bucket);
-  at::Tensor ParcelOf(const BucketTransfers& bucket, Rank from, Rank to) const;
   absl::StatusOr<at::Tensor> PackState(const BucketTransfers& bucket, Rank to);
   // Adds the blocks that are not there yet, of what the rank has and what has come.
   absl::Status MakeBlocks(const BucketTransfers& bucket, const std::vector<Parcel>& received);
