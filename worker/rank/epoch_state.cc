@@ -147,6 +147,7 @@ absl::Status EpochRun::ChangeLayout() {
   RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
   LogPhase("knows what moves");
   RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
+  kept_.plan = std::make_unique<plan::Plan>(plan_);  // also where mirrors do not get theirs
   if (!transfers->mirrors.empty()) {
     fill_ = std::make_unique<train::MirrorFill>(plan_, Rank{order_.rank()}, training,
                                                 transfers->mirrors, group,
@@ -157,7 +158,6 @@ absl::Status EpochRun::ChangeLayout() {
     }
   }
   LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
-  kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();
 }
 
