@@ -61,6 +61,7 @@ TlsStream::~TlsStream() {
 }
 
 ssize_t TlsStream::Outcome(int result) {
+  wants_ = 0;
   if (result > 0) return result;
   const int error = SSL_get_error(ssl_.get(), result);
   ERR_clear_error();

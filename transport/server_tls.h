@@ -40,7 +40,7 @@ class TlsStream {
   // to be waited for. The handshake is part of the first of them.
   ssize_t Read(char* to, size_t bytes);
   ssize_t Write(const char* from, size_t bytes);
-  // POLLIN or POLLOUT, after a Read or Write that has to wait.
+  // POLLIN or POLLOUT, after a Read or Write that has to wait; else 0.
   short wants() const { return wants_; }
   // Once something was read.
   ShownCertificate peer() const;

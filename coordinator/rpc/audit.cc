@@ -20,9 +20,10 @@ std::string Quoted(absl::string_view text) {
 
 std::string AuditLine(const Caller& caller, absl::string_view method, absl::string_view object,
                       const absl::Status& outcome) {
+  const bool named = caller.has_value() && !caller->name.empty();
   std::string line =
-      absl::StrCat("audit who=", caller.has_value() ? caller->name : "-",
-                   " role=", caller.has_value() ? RoleName(caller->role) : "-", " method=", method);
+      absl::StrCat("audit who=", named ? caller->name : "-",
+                   " role=", named ? RoleName(caller->role) : "-", " method=", method);
   if (!object.empty()) absl::StrAppend(&line, " ", object);
   absl::StrAppend(&line, " outcome=", absl::StatusCodeToString(outcome.code()));
   if (!outcome.ok()) {

@@ -3,7 +3,7 @@
 //   audit who=alice role=submitter method=CancelJob job=7 outcome=OK
 //   audit who=bob role=viewer method=CancelJob outcome=PERMISSION_DENIED reason="..."
 //
-// who and role are "-" where nobody was asked. Immutable; safe to read from any thread.
+// who and role are "-" where nobody was asked, or has said. Immutable; safe to read from any thread.
 #pragma once
 
 #include <string>

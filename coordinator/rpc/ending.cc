@@ -38,4 +38,9 @@ void Ending::Changes(const std::string& node) const {
   call_->object = absl::StrCat("node=", Quoted(node));
 }
 
+void Ending::ChangesToken(const std::string& id, const std::string& node) const {
+  if (!node.empty()) Changes(node);
+  call_->object = absl::StrCat("token=", id, node.empty() ? "" : " ", call_->object);
+}
+
 }  // namespace phalanx::coordinator

@@ -37,6 +37,8 @@ class Ending {
   // What is changed, for the audit; said by whoever knows it first, before the end.
   void Changes(JobId job) const;
   void Changes(const std::string& node) const;
+  // `node`: that it is exchanged for; empty: none.
+  void ChangesToken(const std::string& id, const std::string& node = "") const;
 
  private:
   struct Call {

@@ -19,9 +19,9 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
-  // `audit` outlives the service.
+  // All that it is given outlive the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls, CallRateOptions rate, const AuditLog& audit)
+                 OpenCalls& log_calls, CallRate& rate, const AuditLog& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
@@ -86,7 +86,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& watches_;
   OpenCalls& log_calls_;
   const AuditLog& audit_;
-  CallRate rate_;
+  CallRate& rate_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

@@ -30,8 +30,9 @@ class SessionReactor final
       public std::enable_shared_from_this<SessionReactor> {
  public:
   SessionReactor(Driver& driver, SessionRegistry& sessions,
-                 std::shared_ptr<const grpc::AuthContext> peer)
-      : driver_(driver), sessions_(sessions), peer_(std::move(peer)) {}
+                 std::shared_ptr<const grpc::AuthContext> peer,
+                 const WorkerServiceImpl::Holds& holds)
+      : driver_(driver), sessions_(sessions), peer_(std::move(peer)), holds_(holds) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -89,6 +90,8 @@ class SessionReactor final
     if (!hello.ok()) return Close(hello.status());
     const Caller caller = CallerOf(*peer_);
     if (absl::Status status = MayServe(caller, hello->node); !status.ok()) return Close(status);
+    // Whoever revokes it from here on finds this session in the registry.
+    if (absl::Status status = holds_(*peer_); !status.ok()) return Close(status);
     opened_ = true;
     {
       MutexLock lock(&mu_);
@@ -162,7 +165,8 @@ class SessionReactor final
   Driver& driver_;
   SessionRegistry& sessions_;
   const std::shared_ptr<const grpc::AuthContext> peer_;
-  std::shared_ptr<SessionReactor> self_;  // until OnDone
+  const WorkerServiceImpl::Holds& holds_;  // of the service
+  std::shared_ptr<SessionReactor> self_;   // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
   // Of the read in flight and its reaction, which never run side by side.
@@ -261,7 +265,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context());
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context(), holds_);
   reactor->Begin();
   return reactor.get();
 }
