@@ -114,7 +114,7 @@ struct Settings {
 };
 
 // A token's certificate is renewed when two thirds of its life are over.
-constexpr absl::Duration kCertificateLifeMin = absl::Minutes(1);
+constexpr absl::Duration kCertificateLifeMin = absl::Seconds(10);
 
 // Whoever reaches a port in plaintext may do everything there.
 absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
@@ -178,7 +178,7 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
   if (settings.certificate_life < kCertificateLifeMin) {
     return absl::InvalidArgumentError(absl::StrCat("--join-certificate-life: ",
                                                    flags.certificate_life,
-                                                   ": must be at least 1m"));
+                                                   ": must be at least 10s"));
   }
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,

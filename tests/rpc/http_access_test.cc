@@ -97,8 +97,8 @@ TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere) {
   EXPECT_EQ(GetAs(stranger, "/healthz"), "");
   EXPECT_EQ(GetAs(authority().User("late", "viewer", -1), "/healthz"), "");
   EXPECT_EQ(GetAs(authority().Coordinator(), "/healthz"), "") << "is for serving";
-  EXPECT_THAT(Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200"))) << "in plaintext";
-  EXPECT_THAT(Get(port(), "/metrics"), Not(HasSubstr("phalanx_")));
+  EXPECT_THAT(coordinator::Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200"))) << "in plaintext";
+  EXPECT_THAT(coordinator::Get(port(), "/metrics"), Not(HasSubstr("phalanx_")));
   const transport::TlsFiles revoked = authority().User("gone", "viewer");
   ASSERT_THAT(GetAs(revoked, "/metrics"), StartsWith(kOk));
   authority().Revoke("user-gone");

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tests/rpc/plain_http.h"
@@ -45,7 +46,7 @@ class TlsClient {
   std::string ReadTo(absl::string_view text) {
     std::string answer;
     char buffer[4096];
-    while (text.empty() || answer.find(text) == std::string::npos) {
+    while (text.empty() || !absl::StrContains(answer, text)) {
       const int n = SSL_read(ssl_.get(), buffer, sizeof(buffer));
       if (n <= 0) break;
       answer.append(buffer, static_cast<size_t>(n));

@@ -176,8 +176,11 @@ IdentityRenewer::~IdentityRenewer() {
 
 absl::Duration IdentityRenewer::Left() const {
   const absl::StatusOr<transport::CertificateFacts> own = ReadIdentity(files_.certificate);
-  if (!own.ok()) return absl::ZeroDuration();
-  return own->begin + 2 * (own->end - own->begin) / 3 - absl::Now();
+  const absl::StatusOr<FileStamp> stamp = StampOf(files_.certificate);
+  if (!own.ok() || !stamp.ok()) return absl::ZeroDuration();
+  // It is dated back, for clocks that are behind.
+  const absl::Time obtained = std::max(own->begin, absl::FromUnixNanos(stamp->modified));
+  return obtained + 2 * (own->end - obtained) / 3 - absl::Now();
 }
 
 absl::Status IdentityRenewer::Renew() {
