@@ -36,7 +36,7 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
   struct World {
     Metrics& metrics;
     CallRate& rate;  // of people
-    const AuditLog& audit;
+    Audit& audit;
     // Whether a node of that name is there, however it got its certificate.
     std::function<bool(const std::string& node)> has_node;
     // Certificates that held before are refused now.

@@ -37,9 +37,13 @@ class ServerImpl final : public Server {
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         sessions_(options_.sessions, Incarnation{RandomWord()}, logs_),
-        watches_(options_.watchers_max, options_.watch_bytes_max, OpenCalls::Full::kRefuse),
-        log_calls_(options_.log_calls_max, options_.log_bytes_max, OpenCalls::Full::kCloseOldest),
-        rate_(options_.rate) {}
+        watches_(options_.watchers_max, options_.person_watchers_max, options_.watch_bytes_max,
+                 OpenCalls::Full::kRefuse),
+        log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
+                   OpenCalls::Full::kCloseOldest),
+        rate_(options_.rate),
+        places_(options_.person_queued_jobs_max),
+        audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
@@ -112,7 +116,7 @@ class ServerImpl final : public Server {
     metrics_.Rpc(MethodOf(kHttpPages), status.code(), absl::ZeroDuration());
     if (!status.ok()) {
       const Caller caller = identity.ok() ? Caller(*identity) : std::nullopt;
-      options_.audit(AuditLine(caller, MethodOf(kHttpPages), "", status));
+      audit_.Tell(caller, MethodOf(kHttpPages), "", status);
     }
     return status;
   }
@@ -147,7 +151,7 @@ class ServerImpl final : public Server {
           [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); },
           [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
-            options_.audit(AuditLine(caller, MethodOf(path), "", why));
+            audit_.Tell(caller, MethodOf(path), "", why);
           }));
     }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
@@ -182,7 +186,7 @@ class ServerImpl final : public Server {
       ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
     }
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
-                                                    log_calls_, rate_, options_.audit);
+                                                    log_calls_, rate_, places_, audit_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(
         *driver_, sessions_, logs_,
         [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
@@ -195,7 +199,7 @@ class ServerImpl final : public Server {
         tokens_.get(), options_.join,
         JoinServiceImpl::World{.metrics = metrics_,
                                .rate = rate_,
-                               .audit = options_.audit,
+                               .audit = audit_,
                                .has_node = has_node,
                                .revoked = [this] { CloseRevoked(); }});
     return absl::OkStatus();
@@ -271,6 +275,8 @@ class ServerImpl final : public Server {
   OpenCalls watches_;
   OpenCalls log_calls_;
   CallRate rate_;
+  QueuePlaces places_;
+  Audit audit_;
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;
