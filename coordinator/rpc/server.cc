@@ -188,7 +188,7 @@ class ServerImpl final : public Server {
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
                                                     log_calls_, rate_, places_, audit_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(
-        *driver_, sessions_, logs_,
+        *driver_, sessions_, logs_, metrics_,
         [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
     const auto has_node = [this](const std::string& name) {
       const std::vector<NodeView> nodes = board_.Nodes();

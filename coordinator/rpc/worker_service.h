@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/driver.h"
@@ -20,8 +21,13 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
   // Whether the peer's certificate holds.
   using Holds = std::function<absl::Status(const grpc::AuthContext& peer)>;
-  WorkerServiceImpl(Driver& driver, SessionRegistry& sessions, LogRelay& logs, Holds holds)
-      : driver_(driver), sessions_(sessions), logs_(logs), holds_(std::move(holds)) {}
+  WorkerServiceImpl(Driver& driver, SessionRegistry& sessions, LogRelay& logs, Metrics& metrics,
+                    Holds holds)
+      : driver_(driver),
+        sessions_(sessions),
+        logs_(logs),
+        metrics_(metrics),
+        holds_(std::move(holds)) {}
 
   grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* OpenSession(
       grpc::CallbackServerContext* context) override;
@@ -32,6 +38,7 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
   Driver& driver_;
   SessionRegistry& sessions_;
   LogRelay& logs_;
+  Metrics& metrics_;
   const Holds holds_;
 };
 

@@ -50,6 +50,7 @@ constexpr int kCannotCreate = 73;  // EX_CANTCREAT
 constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
 
 constexpr double kGraceMax = 86400;  // seconds
+constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
 std::string HostName() {
   char name[256] = {};
@@ -262,6 +263,11 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "POSITIVE"));
+  app.add_option("--log-rate", options.log_rate,
+                 "bytes a second that one rank may log, and eight times as many at once; what is "
+                 "more is dropped; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, kLogRateMax, "NONNEGATIVE"));
   app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kGraceMax, "NONNEGATIVE"));
