@@ -111,12 +111,12 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
       return Explain(said);
     }
     const absl::Duration asked = RetryDelayOf(status);
-    const bool over_limit = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
-                            asked > absl::ZeroDuration();
+    const bool over_limit =
+        status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && asked > absl::ZeroDuration();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit) return Explain(status);
     if (SaidByCoordinator(status)) said = status;
     // Those who were turned away together do not come back together.
-    const absl::Duration wait = over_limit ? asked + backoff.Next()
+    const absl::Duration wait = over_limit                     ? asked + backoff.Next()
                                 : asked > absl::ZeroDuration() ? asked
                                                                : backoff.Next();
     if (wait >= left()) return Explain(said.ok() ? status : said);

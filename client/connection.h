@@ -3,7 +3,8 @@
 // Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
 // jittered exponential backoff or after the delay that the server asks for, and one that ends
 // RESOURCE_EXHAUSTED after the delay that it asks for; nothing else is repeated. All calls may be,
-// for a submit carries a request id, but the one that injects a fault and the one that makes a token.
+// for a submit carries a request id, but the one that injects a fault and the one that makes a
+// token.
 #pragma once
 
 #include <grpcpp/channel.h>

@@ -53,8 +53,8 @@ int TokenCreate(Connection& connection, const TokenOptions& options, Io& io) {
 
 int TokenList(Connection& connection, Format format, Io& io) {
   v1::ListTokensResponse response;
-  const absl::Status status = connection.Call(&v1::JoinService::Stub::ListTokens,
-                                              v1::ListTokensRequest(), &response);
+  const absl::Status status =
+      connection.Call(&v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response);
   if (!status.ok()) return FailCall(status, io);
   if (IsDocument(format)) {
     PrintTree(ToTree("tokens", response.tokens()), format, io.out);

@@ -13,7 +13,7 @@
 namespace phalanx::client {
 
 struct TokenOptions {
-  std::string node;   // that it is for; empty: any
+  std::string node;  // that it is for; empty: any
   absl::Duration ttl = absl::Hours(1);
   int32_t uses = 1;
   Format format = Format::kTable;

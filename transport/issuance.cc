@@ -245,8 +245,7 @@ absl::StatusOr<std::string> SignRequest(const SignerFiles& files, absl::string_v
   if (signed_so) {
     pem = Written([&](BIO* to) { return PEM_write_bio_X509(to, certificate.get()); });
     if (!IsRoot(authority->certificate.get())) {
-      pem +=
-          Written([&](BIO* to) { return PEM_write_bio_X509(to, authority->certificate.get()); });
+      pem += Written([&](BIO* to) { return PEM_write_bio_X509(to, authority->certificate.get()); });
     }
   }
   ERR_clear_error();

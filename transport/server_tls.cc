@@ -32,7 +32,8 @@ absl::StatusOr<std::string> TextsOf(const TlsFiles& files) {
   return texts;
 }
 
-// Everything is told in plain certificates: no session is resumed, so each handshake shows one anew.
+// Everything is told in plain certificates: no session is resumed, so each handshake shows one
+// anew.
 bool Configure(SSL_CTX* context, const TlsFiles& files) {
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);

@@ -1,5 +1,5 @@
-// transport/server_tls.h: TLS for a server that reads and writes its sockets itself, such as that of
-// HTTP. Whoever connects may show a certificate; one that is shown must be sound.
+// transport/server_tls.h: TLS for a server that reads and writes its sockets itself, such as that
+// of HTTP. Whoever connects may show a certificate; one that is shown must be sound.
 //
 // The files are looked at again while the server runs, as those of transport/tls.h are: what is put
 // in their place is used for connections from then on, and what cannot be read changes nothing.

@@ -67,7 +67,8 @@ void EventStreams::Answer(const std::string& target, const HttpResponse& respons
 void EventStreams::AppendTo(std::vector<pollfd>& fds) const {
   for (const Stream& stream : streams_) {
     const bool writes = stream.sending != nullptr;
-    fds.push_back({stream.connection.fd(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+    fds.push_back(
+        {stream.connection.fd(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
 }
 

@@ -30,8 +30,8 @@ namespace phalanx::coordinator {
 // Not thread-safe.
 class EventStreams {
  public:
-  // `ask`: for the page of a target, answered by Answer. `holds`: whether a reader may be told more;
-  // none: everybody may.
+  // `ask`: for the page of a target, answered by Answer. `holds`: whether a reader may be told
+  // more; none: everybody may.
   EventStreams(StreamOptions options, std::function<void(const std::string& target)> ask,
                std::function<bool(const transport::ShownCertificate& who)> holds)
       : options_(options), ask_(std::move(ask)), holds_(std::move(holds)) {}

@@ -190,9 +190,8 @@ class HttpServerImpl final : public HttpServer {
     if (fd.get() < 0) return;
     std::unique_ptr<transport::TlsStream> tls;
     if (options_.tls != nullptr && (tls = options_.tls->Accept(fd.get())) == nullptr) return;
-    connections_.push_back(
-        {.stream = ByteStream(std::move(fd), std::move(tls)),
-         .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
+    connections_.push_back({.stream = ByteStream(std::move(fd), std::move(tls)),
+                            .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
   }
 
   // False: the connection is to be closed.

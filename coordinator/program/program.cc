@@ -133,7 +133,8 @@ absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
 absl::Status CheckHttpPlaintext(const Flags& flags, const HostPort& http) {
   if (flags.http_plaintext && !flags.tls.on()) {
     return absl::InvalidArgumentError(
-        "--http-plaintext: leave it out: without --tls-ca, --tls-certificate and --tls-key the HTTP "
+        "--http-plaintext: leave it out: without --tls-ca, --tls-certificate and --tls-key the "
+        "HTTP "
         "port is in plaintext anyway");
   }
   if (flags.tls.on() || flags.plaintext || IsLoopback(http.host)) return absl::OkStatus();
@@ -177,9 +178,8 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.certificate_life,
                    ParsePositive(flags.certificate_life, "--join-certificate-life"));
   if (settings.certificate_life < kCertificateLifeMin) {
-    return absl::InvalidArgumentError(absl::StrCat("--join-certificate-life: ",
-                                                   flags.certificate_life,
-                                                   ": must be at least 10s"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--join-certificate-life: ", flags.certificate_life, ": must be at least 10s"));
   }
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
@@ -254,11 +254,10 @@ absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings
   ASSIGN_OR_RETURN(options.tls, transport::ServerTls::Open(flags.tls, [](const std::string& line) {
                      spdlog::warn("{}", LineText(line));
                    }));
-  options.guard = {.admit = [&server](const transport::ShownCertificate& who,
-                                      absl::string_view) { return server.AdmitToPage(who); },
-                   .holds = [&server](const transport::ShownCertificate& who) {
-                     return server.Holds(who);
-                   }};
+  options.guard = {
+      .admit = [&server](const transport::ShownCertificate& who,
+                         absl::string_view) { return server.AdmitToPage(who); },
+      .holds = [&server](const transport::ShownCertificate& who) { return server.Holds(who); }};
   return options;
 }
 

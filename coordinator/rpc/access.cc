@@ -228,8 +228,8 @@ absl::Status Gatekeeper::Judge(const grpc::AuthContext& peer, absl::string_view 
 }
 
 absl::Status RevokedError(const Caller& caller) {
-  return absl::UnauthenticatedError(absl::StrCat("the certificate of ", NameOf(caller),
-                                                 " is revoked; ask for another one"));
+  return absl::UnauthenticatedError(
+      absl::StrCat("the certificate of ", NameOf(caller), " is revoked; ask for another one"));
 }
 
 }  // namespace phalanx::coordinator

@@ -47,8 +47,8 @@ class Audit {
   CallRate refusals_;
   const std::function<void()> left_out_;
   Mutex mu_;
-  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;     // left out since that was told
-  std::string reason_ ABSL_GUARDED_BY(mu_);    // of the last of them
+  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;   // left out since that was told
+  std::string reason_ ABSL_GUARDED_BY(mu_);  // of the last of them
 };
 
 }  // namespace phalanx::coordinator

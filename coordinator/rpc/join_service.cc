@@ -110,13 +110,11 @@ JoinServiceImpl::Reactor* JoinServiceImpl::Join(Context* context, const v1::Join
 }
 
 absl::StatusOr<std::string> JoinServiceImpl::Sign(absl::string_view request,
-                                                  const std::string& node,
-                                                  const std::string& token, absl::Time end) const {
+                                                  const std::string& node, const std::string& token,
+                                                  absl::Time end) const {
   return transport::SignRequest(
       options_.signer, request,
-      {.name = node,
-       .uris = {absl::StrCat("phalanx:worker/", node), TokenUri(token)},
-       .end = end});
+      {.name = node, .uris = {absl::StrCat("phalanx:worker/", node), TokenUri(token)}, .end = end});
 }
 
 absl::Status JoinServiceImpl::Exchange(const v1::JoinRequest& request, const Ending& end,
@@ -132,9 +130,9 @@ absl::Status JoinServiceImpl::Exchange(const v1::JoinRequest& request, const End
   ASSIGN_OR_RETURN(const std::string token, tokens_->Check(claim, now));
   end.ChangesToken(token, request.node());
   if (world_.has_node(request.node()) && !tokens_->NamesNode(token)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("there is a node ", request.node(),
-                     "; make a token with --node ", request.node(), ", or take another name"));
+    return absl::AlreadyExistsError(absl::StrCat("there is a node ", request.node(),
+                                                 "; make a token with --node ", request.node(),
+                                                 ", or take another name"));
   }
   const absl::Time last = now + options_.certificate_life;
   ASSIGN_OR_RETURN(std::string certificate,
@@ -148,8 +146,8 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RenewCertificate(
     Context* context, const v1::RenewCertificateRequest* request,
     v1::RenewCertificateResponse* response) {
   const Ending end(context, "RenewCertificate", world_.metrics, world_.audit);
-  if (absl::Status status = CheckSize("certificate_request", request->certificate_request(),
-                                      kRequestBytesMax);
+  if (absl::Status status =
+          CheckSize("certificate_request", request->certificate_request(), kRequestBytesMax);
       !status.ok()) {
     return end.With(status);
   }

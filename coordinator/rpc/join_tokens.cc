@@ -44,9 +44,9 @@ bool IsNodeName(absl::string_view name) {
 
 absl::Status CheckNode(absl::string_view node) {
   if (IsNodeName(node)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("node is \"", absl::CHexEscape(node.substr(0, 64)), "\"; it must be 1 to ",
-                   kNodeBytesMax, " of A-Z a-z 0-9 . _ -"));
+  return absl::InvalidArgumentError(absl::StrCat("node is \"", absl::CHexEscape(node.substr(0, 64)),
+                                                 "\"; it must be 1 to ", kNodeBytesMax,
+                                                 " of A-Z a-z 0-9 . _ -"));
 }
 
 struct TokenParts {
@@ -83,7 +83,8 @@ v1::JoinToken Shown(const v1::JoinRecord& record, Instant now) {
 
 absl::Status SyncFolder(const std::string& file) {
   const std::string folder = std::filesystem::path(file).parent_path().string();
-  const UniqueFd fd(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd fd(
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.is_open() && fsync(fd.get()) == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot sync ", folder, ": ", std::strerror(errno)));
 }
@@ -174,9 +175,8 @@ absl::StatusOr<v1::CreateTokenResponse> JoinTokens::Create(const v1::CreateToken
   MutexLock lock(&mu_);
   ForgetOldLocked(now);
   if (records_.size() >= kTokensMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(records_.size(), " tokens are kept, expired ones for a week; at most ",
-                     kTokensMax));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        records_.size(), " tokens are kept, expired ones for a week; at most ", kTokensMax));
   }
   RETURN_IF_ERROR(StoreLocked(std::move(record)));
   return response;
@@ -225,15 +225,14 @@ absl::StatusOr<const v1::JoinRecord*> JoinTokens::FindLocked(const Claim& claim,
   const v1::JoinRecord& record = found->second;
   const v1::JoinToken& token = record.about();
   const auto refuse = [&token](auto... parts_of_reason) {
-    return absl::UnauthenticatedError(absl::StrCat("join token ", token.id(), " ",
-                                                   parts_of_reason...,
-                                                   "; ask an operator for another one"));
+    return absl::UnauthenticatedError(absl::StrCat(
+        "join token ", token.id(), " ", parts_of_reason..., "; ask an operator for another one"));
   };
   if (token.has_revoked()) return refuse("is revoked");
   if (FromProto(token.expires()) <= now) {
-    return refuse("has expired, at ",
-                  absl::FormatTime(absl::RFC3339_sec, FromProto(token.expires()),
-                                   absl::UTCTimeZone()));
+    return refuse(
+        "has expired, at ",
+        absl::FormatTime(absl::RFC3339_sec, FromProto(token.expires()), absl::UTCTimeZone()));
   }
   if (!token.node().empty() && token.node() != claim.node)
     return refuse("is for node ", token.node());
@@ -250,9 +249,9 @@ absl::StatusOr<const v1::JoinRecord*> JoinTokens::FindLocked(const Claim& claim,
     if (other.about().has_revoked() || CertificatesEnd(other.about()) <= now) continue;
     for (const v1::JoinToken::Use& use : other.about().uses()) {
       if (use.node() != claim.node) continue;
-      return absl::AlreadyExistsError(absl::StrCat(
-          "node ", claim.node, " has joined with token ", id,
-          "; revoke that one, or make a token with --node ", claim.node));
+      return absl::AlreadyExistsError(
+          absl::StrCat("node ", claim.node, " has joined with token ", id,
+                       "; revoke that one, or make a token with --node ", claim.node));
     }
   }
   return &record;
@@ -311,9 +310,9 @@ absl::Status JoinTokens::MayServe(const std::string& id) const {
                      ", which this coordinator does not know; join anew with another token"));
   }
   if (!found->second.about().has_revoked()) return absl::OkStatus();
-  return absl::UnauthenticatedError(
-      absl::StrCat("the certificate came of join token ", id, ", which is revoked; join anew with "
-                                                               "another token"));
+  return absl::UnauthenticatedError(absl::StrCat("the certificate came of join token ", id,
+                                                 ", which is revoked; join anew with "
+                                                 "another token"));
 }
 
 }  // namespace phalanx::coordinator

@@ -62,8 +62,7 @@ class JoinTokens {
   };
   // The id of the token, if it may be exchanged now. Errors: Unauthenticated; AlreadyExists, for a
   // token that names no node and a node that came of another one.
-  absl::StatusOr<std::string> Check(const Claim& claim, Instant now) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::string> Check(const Claim& claim, Instant now) const ABSL_LOCKS_EXCLUDED(mu_);
   // The same, and it has been: once for each key. `end`: of the certificate.
   absl::StatusOr<std::string> Use(const Claim& claim, absl::Time end, Instant now)
       ABSL_LOCKS_EXCLUDED(mu_);

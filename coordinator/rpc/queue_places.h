@@ -1,7 +1,7 @@
 // coordinator/rpc/queue_places.h: how many jobs of one person may be in the queue.
 //
-// A job that is being submitted has a place until it is shown among those of the queue, so that many
-// submits at once do not pass the bound together.
+// A job that is being submitted has a place until it is shown among those of the queue, so that
+// many submits at once do not pass the bound together.
 #pragma once
 
 #include <cstdint>

@@ -174,7 +174,7 @@ class SessionReactor final
   const std::shared_ptr<const grpc::AuthContext> peer_;
   const WorkerServiceImpl::Holds& holds_;  // of the service
   Metrics& metrics_;
-  std::shared_ptr<SessionReactor> self_;   // until OnDone
+  std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
   // Of the read in flight and its reaction, which never run side by side.
@@ -273,8 +273,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context(), holds_,
-                                                  metrics_);
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context(),
+                                                  holds_, metrics_);
   reactor->Begin();
   return reactor.get();
 }

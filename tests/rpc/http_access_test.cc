@@ -33,10 +33,8 @@ class HttpAccessTest : public AccessTest {
     page_ = std::make_unique<StatusPage>(server_->board());
     auto http = HttpServer::Start(
         {.tls = *std::move(tls),
-         .guard = {.admit =
-                       [this](const transport::ShownCertificate& who, absl::string_view) {
-                         return server_->AdmitToPage(who);
-                       },
+         .guard = {.admit = [this](const transport::ShownCertificate& who,
+                                   absl::string_view) { return server_->AdmitToPage(who); },
                    .holds =
                        [this](const transport::ShownCertificate& who) {
                          return server_->Holds(who);
@@ -68,9 +66,8 @@ TEST_F(HttpAccessTest, Probes_AnswerEverybody_AndNothingElseDoes) {
     EXPECT_THAT(GetAs(Nobody(), path), StartsWith(kOk)) << path;
   for (const char* path : {"/metrics", "/", "/api/overview", "/api/stream?/api/overview",
                            "/healthz/../metrics", "//healthz", "/HEALTHZ"}) {
-    EXPECT_THAT(GetAs(Nobody(), path),
-                AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
-                      HasSubstr("show a certificate of a viewer")))
+    EXPECT_THAT(GetAs(Nobody(), path), AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
+                                             HasSubstr("show a certificate of a viewer")))
         << path;
   }
   EXPECT_THAT(Audit(), Contains(HasSubstr("audit who=- role=- method=http "
@@ -97,16 +94,18 @@ TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere) {
   EXPECT_EQ(GetAs(stranger, "/healthz"), "");
   EXPECT_EQ(GetAs(authority().User("late", "viewer", -1), "/healthz"), "");
   EXPECT_EQ(GetAs(authority().Coordinator(), "/healthz"), "") << "is for serving";
-  EXPECT_THAT(coordinator::Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200"))) << "in plaintext";
+  EXPECT_THAT(coordinator::Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200")))
+      << "in plaintext";
   EXPECT_THAT(coordinator::Get(port(), "/metrics"), Not(HasSubstr("phalanx_")));
   const transport::TlsFiles revoked = authority().User("gone", "viewer");
   ASSERT_THAT(GetAs(revoked, "/metrics"), StartsWith(kOk));
   authority().Revoke("user-gone");
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   std::string answer = kOk;
-  while (absl::StartsWith(answer, kOk) && absl::Now() < deadline) answer = GetAs(revoked, "/metrics");
-  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 401 "),
-                            HasSubstr("the certificate of gone is revoked")));
+  while (absl::StartsWith(answer, kOk) && absl::Now() < deadline)
+    answer = GetAs(revoked, "/metrics");
+  EXPECT_THAT(answer,
+              AllOf(StartsWith("HTTP/1.1 401 "), HasSubstr("the certificate of gone is revoked")));
 }
 
 TEST_F(HttpAccessTest, StreamOfWhoseCertificateIsRevoked_Ends) {

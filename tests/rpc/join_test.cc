@@ -43,8 +43,7 @@ class JoinTest : public AccessTest {
     v1::CreateTokenRequest request;
     request.set_node(node);
     v1::CreateTokenResponse response;
-    const grpc::Status status =
-        Do(Olga(), &v1::JoinService::Stub::CreateToken, request, &response);
+    const grpc::Status status = Do(Olga(), &v1::JoinService::Stub::CreateToken, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
@@ -56,8 +55,8 @@ class JoinTest : public AccessTest {
   }
   std::vector<v1::JoinToken> Tokens() {
     v1::ListTokensResponse response;
-    EXPECT_TRUE(Do(Olga(), &v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response)
-                    .ok());
+    EXPECT_TRUE(
+        Do(Olga(), &v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response).ok());
     return {response.tokens().begin(), response.tokens().end()};
   }
   grpc::Status Join(const std::string& token, const std::string& node,
@@ -67,8 +66,7 @@ class JoinTest : public AccessTest {
     request.set_node(node);
     request.set_certificate_request(own.request);
     v1::JoinResponse response;
-    grpc::Status status =
-        Do(ChannelOfStranger(), &v1::JoinService::Stub::Join, request, &response);
+    grpc::Status status = Do(ChannelOfStranger(), &v1::JoinService::Stub::Join, request, &response);
     if (certificate != nullptr) *certificate = response.certificate();
     return status;
   }
@@ -294,8 +292,9 @@ TEST(SignerFilesTest, WhatIsWrong_IsNamed) {
   EXPECT_EQ(fault(leaf, key), absl::StrCat("--join-ca-certificate: ", leaf,
                                            ": is not the certificate of an authority"));
   const std::string other = foreign.folder() + "/ca.pem";
-  EXPECT_EQ(fault(ca, foreign.folder() + "/ca-key.pem"),
-            absl::StrCat("--join-ca-key: ", foreign.folder(), "/ca-key.pem: is not the key of ", ca));
+  EXPECT_EQ(
+      fault(ca, foreign.folder() + "/ca-key.pem"),
+      absl::StrCat("--join-ca-key: ", foreign.folder(), "/ca-key.pem: is not the key of ", ca));
   EXPECT_EQ(fault(other, foreign.folder() + "/ca-key.pem"),
             absl::StrCat("--join-ca-certificate: ", other, ": is none of the authorities in ", ca,
                          ", nor signed by one"));

@@ -90,8 +90,8 @@ absl::Status Explain(const JoinOptions& options, const absl::Status& status) {
   if (!MayComeBack(status))
     return Annotate(status, absl::StrCat("cannot join the coordinator at ", options.coordinator));
   return absl::UnavailableError(absl::StrCat(
-      "cannot join: the coordinator at ", options.coordinator, " does not answer: ",
-      status.message(),
+      "cannot join: the coordinator at ", options.coordinator,
+      " does not answer: ", status.message(),
       "; see that it runs there with TLS, with --join-ca-certificate and --join-ca-key, and with a "
       "certificate of an authority in ",
       options.ca));
@@ -104,9 +104,8 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   request.set_token(token);
   request.set_node(options.node);
   request.set_certificate_request(own.request);
-  const auto stub = v1::JoinService::NewStub(
-      ConnectTo(options.coordinator,
-                {.ca = options.ca, .refresh_seconds = options.refresh_seconds}));
+  const auto stub = v1::JoinService::NewStub(ConnectTo(
+      options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds}));
   const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
   const std::string file = IdentityFile(options.state);
   // The same key each time: an answer that was lost is given again.
@@ -149,10 +148,10 @@ absl::StatusOr<transport::TlsFiles> ObtainIdentity(const JoinOptions& options,
   }
   const bool is_new = !token.empty() && !(holds && Has(*own, absl::StrCat(kTokenUri, IdOf(token))));
   if (!is_new && !holds) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--join-token-file is missing: ", file,
-        own.ok() ? " has expired, or is of another node" : " has no certificate",
-        "; ask an operator for a token (phalanx token create)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--join-token-file is missing: ", file,
+                     own.ok() ? " has expired, or is of another node" : " has no certificate",
+                     "; ask an operator for a token (phalanx token create)"));
   }
   if (is_new) return Join(options, token, stopped);
   return transport::TlsFiles{.ca = options.ca,

@@ -31,9 +31,9 @@ struct JoinOptions {
 };
 
 // The files with which the node speaks to its coordinator: those of the certificate that it has, or
-// joins for. A token that it has not joined with yet takes the place of what it has, and so does any
-// where that has expired. `stopped` is asked between attempts. Errors: InvalidArgument, naming a
-// flag; Cancelled, if it is stopped; Unavailable; what the coordinator says.
+// joins for. A token that it has not joined with yet takes the place of what it has, and so does
+// any where that has expired. `stopped` is asked between attempts. Errors: InvalidArgument, naming
+// a flag; Cancelled, if it is stopped; Unavailable; what the coordinator says.
 absl::StatusOr<transport::TlsFiles> ObtainIdentity(const JoinOptions& options,
                                                    const std::function<bool()>& stopped);
 

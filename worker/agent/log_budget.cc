@@ -7,8 +7,8 @@ namespace phalanx::agent {
 bool LogBudget::Take(int64_t bytes, SteadyTime now) {
   if (rate_ == 0) return true;
   const double seconds = std::chrono::duration<double>(now - at_).count();
-  const double filled = std::clamp(seconds, 0.0, static_cast<double>(kSecondsAtOnce)) *
-                        static_cast<double>(rate_);
+  const double filled =
+      std::clamp(seconds, 0.0, static_cast<double>(kSecondsAtOnce)) * static_cast<double>(rate_);
   // Less than a byte waits for the next time.
   if (filled >= 1) {
     bytes_ = std::min(kSecondsAtOnce * rate_, bytes_ + static_cast<int64_t>(filled));

@@ -158,18 +158,18 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   const bool own_certificate = !options.tls.certificate.empty() || !options.tls.key.empty();
-  const bool joins = !token_file.empty() || (!options.tls.ca.empty() && !own_certificate &&
-                                             HasIdentity(options.state));
+  const bool joins = !token_file.empty() ||
+                     (!options.tls.ca.empty() && !own_certificate && HasIdentity(options.state));
   std::optional<IdentityRenewer> renewer;
   if (joins) {
     if (const absl::Status status = JoinCluster(token_file, signal_fd, options); !status.ok()) {
       std::cerr << "phalanx-worker: " << status.message() << "\n";
       return absl::IsInvalidArgument(status) ? kUsage : absl::IsCancelled(status) ? 0 : 1;
     }
-    renewer.emplace(options.coordinator, options.tls, [node = options.node](
-                                                          const std::string& line) {
-      spdlog::info("node={} {}", node, LineText(line));
-    });
+    renewer.emplace(options.coordinator, options.tls,
+                    [node = options.node](const std::string& line) {
+                      spdlog::info("node={} {}", node, LineText(line));
+                    });
   }
 
   const std::string indexes = options.state + "/indexes";

@@ -119,7 +119,8 @@ bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
 void Supervisor::Carry(const SendRunEpoch& order) {
   const auto found = processes_.find(order.process);
   if (found == processes_.end()) return;
-  ReadOutput(order.process, found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
+  ReadOutput(order.process, found->second,
+             kTurnBytes);  // what it printed so far belongs to the epoch before
   OpenLog(found->second, order.store, order.assign->epoch, order.rank);
   found->second.epoch = order.assign->epoch;
   v1::ToRank message;

@@ -28,7 +28,8 @@ using ::testing::Not;
 std::vector<std::string> Flags(const transport::TlsFiles& files) {
   return {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key};
 }
-std::vector<std::string> Joined(std::vector<std::string> all, const std::vector<std::string>& more) {
+std::vector<std::string> Joined(std::vector<std::string> all,
+                                const std::vector<std::string>& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -38,8 +39,9 @@ class JoinTest : public ::testing::Test {
   JoinTest() { StartCoordinator(SignerFlags()); }
 
   std::vector<std::string> SignerFlags() const {
-    return {"--join-ca-certificate", authority_.folder() + "/ca.pem", "--join-ca-key",
-            authority_.folder() + "/ca-key.pem", "--join-certificate-life", life_};
+    return {"--join-ca-certificate",   authority_.folder() + "/ca.pem",
+            "--join-ca-key",           authority_.folder() + "/ca-key.pem",
+            "--join-certificate-life", life_};
   }
   void StartCoordinator(const std::vector<std::string>& more) {
     coordinator_.reset();
@@ -76,10 +78,10 @@ class JoinTest : public ::testing::Test {
     return file;
   }
   std::vector<std::string> Worker(const std::string& node, const std::vector<std::string>& more) {
-    return Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", node,
-                   "--state", StateOf(node), "--rank-program", "/bin/true", "--tls-ca",
-                   authority_.folder() + "/ca.pem"},
-                  more);
+    return Joined(
+        {support::Program("phalanx-worker"), "--coordinator", server_, "--node", node, "--state",
+         StateOf(node), "--rank-program", "/bin/true", "--tls-ca", authority_.folder() + "/ca.pem"},
+        more);
   }
   std::string StateOf(const std::string& node) const { return absl::StrCat(folder_, "/", node); }
   // Returns once the coordinator has let it in.
@@ -105,8 +107,7 @@ class JoinTest : public ::testing::Test {
 
 TEST_F(JoinTest, Worker_JoinsWithAToken_AndComesBackWithItsCertificate) {
   const std::string token = Create();
-  std::unique_ptr<support::Process> worker =
-      Start("new", {"--join-token-file", TokenFile(token)});
+  std::unique_ptr<support::Process> worker = Start("new", {"--join-token-file", TokenFile(token)});
   EXPECT_THAT(Phalanx({"nodes"}).out, HasSubstr("new"));
   struct stat status {};
   ASSERT_EQ(stat((StateOf("new") + "/identity.pem").c_str(), &status), 0);
@@ -122,8 +123,8 @@ TEST_F(JoinTest, Worker_JoinsWithAToken_AndComesBackWithItsCertificate) {
   EXPECT_EQ(worker->WaitExitCode(), 0);
   worker = Start("new", {"--join-token-file", TokenFile(token)});
 
-  const support::Finished replayed = support::RunToEnd(
-      Worker("evil", {"--join-token-file", TokenFile(token)}));
+  const support::Finished replayed =
+      support::RunToEnd(Worker("evil", {"--join-token-file", TokenFile(token)}));
   EXPECT_EQ(replayed.exit_code, 1);
   EXPECT_THAT(replayed.talk, AllOf(HasSubstr("cannot join the coordinator at"),
                                    HasSubstr("is used up: node new has joined with it")));
@@ -137,8 +138,7 @@ TEST_F(JoinTest, Worker_JoinsWithAToken_AndComesBackWithItsCertificate) {
 
 TEST_F(JoinTest, TokenThatIsRevoked_EndsItsSessions_AlsoBehindARestart) {
   const std::string token = Create({"--node", "gone", "--ttl", "10m"});
-  std::unique_ptr<support::Process> worker =
-      Start("gone", {"--join-token-file", TokenFile(token)});
+  std::unique_ptr<support::Process> worker = Start("gone", {"--join-token-file", TokenFile(token)});
   const support::Finished revoked = Phalanx({"token", "revoke", IdOf(token)});
   EXPECT_EQ(revoked.exit_code, 0) << revoked.talk;
   EXPECT_THAT(revoked.talk, HasSubstr("and so are the certificates of gone"));
