@@ -44,6 +44,13 @@ void EventStreams::Add(ByteStream connection, transport::ShownCertificate who,
   if (is_new) Ask(target, feed->second);
 }
 
+bool EventStreams::IsFullOf(const transport::ShownCertificate& who) const {
+  const auto count = std::count_if(streams_.begin(), streams_.end(), [&who](const Stream& stream) {
+    return stream.who.uris == who.uris;
+  });
+  return !who.chain.empty() && static_cast<size_t>(count) >= options_.person_streams_max;
+}
+
 void EventStreams::Ask(const std::string& target, Feed& feed) {
   feed.asked = true;
   feed.asked_at = SteadyNow();

@@ -38,6 +38,8 @@ class EventStreams {
 
   bool full() const { return streams_.size() >= options_.streams_max; }
   size_t size() const { return streams_.size(); }
+  // Whether somebody has as many as one person may. Nobody is asked who they are in plaintext.
+  bool IsFullOf(const transport::ShownCertificate& who) const;
   // From then on the connection is a stream. Not when full.
   void Add(ByteStream connection, transport::ShownCertificate who, const std::string& target);
   void Answer(const std::string& target, const HttpResponse& response);

@@ -274,6 +274,11 @@ class HttpServerImpl final : public HttpServer {
       connection.response = Encode({.code = 503, .body = "too many streams are open\n"}, true);
       return false;
     }
+    if (streams_.IsFullOf(who)) {
+      connection.response =
+          Encode({.code = 429, .body = "too many streams of yours are open\n"}, true);
+      return false;
+    }
     streams_.Add(std::move(connection.stream), std::move(who), query.substr(1));
     return true;
   }

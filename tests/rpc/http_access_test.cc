@@ -125,6 +125,22 @@ TEST_F(HttpAccessTest, StreamOfWhoseCertificateIsRevoked_Ends) {
   EXPECT_LT(absl::Now(), deadline) << "the stream goes on";
 }
 
+TEST_F(HttpAccessTest, StreamsOfOnePerson_AreBounded) {
+  std::vector<std::unique_ptr<TlsClient>> open;
+  const transport::TlsFiles vera = authority().User("vera", "viewer");
+  for (size_t i = 0; i < StreamOptions().person_streams_max; ++i) {
+    open.push_back(std::make_unique<TlsClient>(port(), vera));
+    open.back()->SendGet("/api/stream?/api/overview");
+    ASSERT_THAT(open.back()->ReadTo("event: page"), HasSubstr("event: page")) << i;
+  }
+  EXPECT_THAT(GetAs(vera, "/api/stream?/api/overview"),
+              AllOf(StartsWith("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n"),
+                    HasSubstr("too many streams of yours")));
+  TlsClient other(port(), authority().User("sam", "submitter"));
+  other.SendGet("/api/stream?/api/overview");
+  EXPECT_THAT(other.ReadTo("event: page"), HasSubstr("event: page"));
+}
+
 TEST_F(HttpAccessTest, WhoeverIsSlowOrSaysTooMuch_IsBounded_AndHoldsUpNobody) {
   std::vector<int> slow;
   for (int i = 0; i < 10; ++i) {
