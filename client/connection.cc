@@ -1,9 +1,5 @@
 #include "client/connection.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
-
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -11,32 +7,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/channel.h"
 #include "client/rpc_status.h"
 
 namespace phalanx::client {
 namespace {
 
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
-constexpr int kMessageBytesMax = 8 << 20;
 
 ConnectionOptions Filled(ConnectionOptions options) {
   if (options.server.empty()) options.server = kDefaultServer;
   return options;
-}
-
-// With no credentials its calls fail at once.
-std::shared_ptr<grpc::Channel> OpenChannel(
-    const std::string& server, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // The channel's own reconnects must not be slower than the calls that wait for them.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  return grpc::CreateCustomChannel(server, credentials, arguments);
 }
 
 }  // namespace
@@ -50,10 +31,8 @@ absl::Duration Backoff::Next() {
 Connection::Connection(ConnectionOptions options)
     : options_(Filled(std::move(options))),
       fault_(transport::CheckTlsFiles(options_.tls, "--tls-")),
-      channel_(OpenChannel(options_.server,
-                           fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr)),
-      stub_(v1::JobService::NewStub(channel_)),
-      join_stub_(v1::JoinService::NewStub(channel_)) {}
+      stub_(v1::JobService::NewStub(OpenChannel(
+          options_.server, fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr))) {}
 
 uint64_t Connection::Draw() {
   std::random_device device;

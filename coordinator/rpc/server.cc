@@ -25,6 +25,7 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "transport/join_credentials.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -143,9 +144,9 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    const std::shared_ptr<grpc::ServerCredentials> credentials = transport::ServerCredentials(
-        options_.tls, options_.join.signer.on() ? transport::ClientCertificate::kRequested
-                                                : transport::ClientCertificate::kRequired);
+    const std::shared_ptr<grpc::ServerCredentials> credentials =
+        options_.tls.on() && options_.join.signer.on() ? transport::JoinCredentials(options_.tls)
+                                                       : transport::ServerCredentials(options_.tls);
     if (options_.tls.on()) {
       credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
           [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); },
