@@ -52,41 +52,6 @@ class Heartbeats {
   std::jthread thread_;
 };
 
-// A node of the job, on whose session commands are read and answered.
-struct Member {
-  Member(const std::string& address, NodeCertificates& certificates, const std::string& name,
-         uint64_t incarnation) {
-    v1::WorkerHello hello = HelloOf(name, "cpu", 1);
-    hello.set_incarnation(incarnation);
-    node = std::make_unique<Node>(address, certificates.Of(name), std::move(hello));
-  }
-  v1::Command Next() {
-    const auto command = node->Read();
-    support::Require(command.has_value(), "the session ended");
-    return *command;
-  }
-  void Done(const v1::Command& command, const std::string& digest = "") const {
-    v1::OpenSessionRequest request;
-    request.mutable_command_result()->set_command_number(command.command_number());
-    request.mutable_command_result()->set_data_digest(digest);
-    node->Write(request);
-  }
-  void Say(const v1::Assign& assign, int32_t rank, bool ready) const {
-    v1::OpenSessionRequest request;
-    v1::RankReport* report = request.mutable_rank_report();
-    report->set_job(assign.job());
-    report->set_epoch(assign.epoch());
-    report->set_rank(rank);
-    if (ready) {
-      report->mutable_ready();
-    } else {
-      report->mutable_exited()->set_signal(9);
-    }
-    node->Write(request);
-  }
-  std::unique_ptr<Node> node;
-};
-
 class Job {
  public:
   Job(const CoordinatorProcess& coordinator, const support::Authority& authority)
@@ -110,7 +75,7 @@ class Job {
     }
     const absl::Duration took = absl::Now() - start;
     for (auto& [i, member] : members_)
-      if (member != nullptr) member->Say(assign_, ranks_.at(i), /*ready=*/false);
+      if (member != nullptr) member->Die(assign_, ranks_.at(i));
     AwaitPhase(v1::JOB_PHASE_FAILED);
     Join(lost);
     return took;
@@ -118,8 +83,11 @@ class Job {
 
  private:
   void Join(int i) {
-    members_[i] = std::make_unique<Member>(coordinator_.address(), certificates_,
-                                           absl::StrCat("member-", i), ++incarnation_);
+    const std::string node = absl::StrCat("member-", i);
+    v1::WorkerHello hello = HelloOf(node, "cpu", 1);
+    hello.set_incarnation(++incarnation_);
+    members_[i] =
+        std::make_unique<Member>(coordinator_.address(), certificates_.Of(node), std::move(hello));
   }
   void Train() {
     v1::SubmitJobRequest request;
@@ -136,7 +104,7 @@ class Job {
       support::Require(command.has_assign(), "a member is told something else");
       assign_ = command.assign();
       member->Done(command);
-      member->Say(assign_, RankOf(absl::StrCat("member-", i)), /*ready=*/true);
+      member->Ready(assign_, RankOf(absl::StrCat("member-", i)));
       ranks_[i] = RankOf(absl::StrCat("member-", i));
     }
     AwaitPhase(v1::JOB_PHASE_RUNNING);

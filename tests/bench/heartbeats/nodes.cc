@@ -167,6 +167,48 @@ void Node::Write(const v1::OpenSessionRequest& request) {
   support::Require(stream_->Write(request), "the session broke");
 }
 
+v1::Command Member::Next() {
+  std::optional<v1::Command> command = node_.Read();
+  support::Require(command.has_value(), "the session ended");
+  return *std::move(command);
+}
+
+void Member::Done(const v1::Command& command, const std::string& data_digest) {
+  v1::OpenSessionRequest request;
+  request.mutable_command_result()->set_command_number(command.command_number());
+  request.mutable_command_result()->set_data_digest(data_digest);
+  node_.Write(request);
+}
+
+void Member::Report(const v1::Assign& assign, int32_t rank, v1::RankReport report) {
+  report.set_job(assign.job());
+  report.set_epoch(assign.epoch());
+  report.set_rank(rank);
+  v1::OpenSessionRequest request;
+  *request.mutable_rank_report() = std::move(report);
+  node_.Write(request);
+}
+
+void Member::Ready(const v1::Assign& assign, int32_t rank) {
+  v1::RankReport report;
+  report.mutable_ready();
+  Report(assign, rank, std::move(report));
+}
+
+void Member::Succeed(const v1::Assign& assign, int32_t rank) {
+  v1::RankReport succeeded, exited;
+  succeeded.mutable_succeeded()->set_step(10);
+  exited.mutable_exited();
+  Report(assign, rank, std::move(succeeded));
+  Report(assign, rank, std::move(exited));
+}
+
+void Member::Die(const v1::Assign& assign, int32_t rank) {
+  v1::RankReport report;
+  report.mutable_exited()->set_signal(9);
+  Report(assign, rank, std::move(report));
+}
+
 v1::WorkerHello HelloOf(const std::string& node, const std::string& device_kind, int32_t devices) {
   v1::WorkerHello hello;
   hello.set_node(node);

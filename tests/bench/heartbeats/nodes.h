@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "phalanx/v1/worker_service.grpc.pb.h"
@@ -67,6 +68,26 @@ class Node {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>>
       stream_;
+};
+
+// A node that does what it is told.
+class Member {
+ public:
+  Member(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+         v1::WorkerHello hello)
+      : node_(address, std::move(credentials), std::move(hello)) {}
+  // The next command; the session goes on.
+  v1::Command Next();
+  void Done(const v1::Command& command, const std::string& data_digest = "");
+  // Of the rank that the assignment gives it.
+  void Ready(const v1::Assign& assign, int32_t rank);
+  void Succeed(const v1::Assign& assign, int32_t rank);
+  void Die(const v1::Assign& assign, int32_t rank);
+
+ private:
+  void Report(const v1::Assign& assign, int32_t rank, v1::RankReport report);
+
+  Node node_;
 };
 
 v1::WorkerHello HelloOf(const std::string& node, const std::string& device_kind, int32_t devices);
