@@ -365,8 +365,6 @@ class Coordinator {
   bool MayEndWithCheckpoint(const Job& job) const;
   // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
   void WishEnd(Job& job, EndWished wish);
-  // The node's worker is stopping: what trains on it ends.
-  void EndJobsOn(const Node& node);
   void TellWish(const Job& job, const Team& team);
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
@@ -379,14 +377,16 @@ class Coordinator {
   void Suspend(Job& job, const std::string& by);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
-  // coordinator_drain.cc: nodes that people take out of service.
+  // coordinator_drain.cc: nodes that are taken out of service.
   void On(const NodeMarkRequested& event);
   void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
+  void NoteDrain(const Node& node);
   void RestoreMarks(const std::vector<JournalRecord>& records);
   // Jobs that have devices of it are asked to leave.
   std::vector<JobOnNode> Drain(const Node& node, bool force);
   // Says what becomes of the job; `stays`: it does not leave.
   std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
+  void LeaveStoppingNode(const Node& node);  // its worker was asked to end
   void ConsiderDrain(Job& job);  // O(1) where no node drains
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);

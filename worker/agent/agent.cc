@@ -29,7 +29,6 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 2;
 constexpr size_t kNodeBytesMax = 253;
 
 // Wall time at the start of the process plus monotonic time since: deadlines survive a clock that
@@ -53,7 +52,7 @@ v1::WorkerHello HelloOf(const AgentOptions& options) {
   v1::WorkerHello hello;
   hello.set_node(options.node);
   hello.set_incarnation(RandomWord());
-  hello.set_protocol_version(kProtocolVersion);
+  hello.set_protocol_version(options.protocol_version);
   hello.set_device_kind(options.device_kind);
   hello.set_devices(options.devices);
   hello.mutable_device_memory()->Assign(options.device_memory.begin(), options.device_memory.end());

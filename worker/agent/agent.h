@@ -32,6 +32,10 @@ namespace phalanx::agent {
 
 inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator takes no more
 
+// Of what a worker and a coordinator say to each other (phalanx/v1/worker_service.proto); one more
+// wherever a coordinator has to know which of two it talks to.
+inline constexpr uint32_t kProtocolVersion = 3;
+
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT
   transport::TlsFiles tls;          // none: plaintext
@@ -48,6 +52,7 @@ struct AgentOptions {
   std::string secrets;     // folder (rank_environment.h); empty: none
   std::string ready_file;  // written once welcomed; empty: none
   std::string version;
+  uint32_t protocol_version = kProtocolVersion;
   int32_t threads = 1;  // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
   bool end_orphans = false;  // supervisor.h; for a process of its own

@@ -270,6 +270,9 @@ int Main(int argc, char** argv) {
   AgentOptions& options = flags.options;
   options.node = HostName();
   options.version = PHALANX_VERSION;
+#ifdef PHALANX_PROTOCOL_VERSION
+  options.protocol_version = PHALANX_PROTOCOL_VERSION;
+#endif
   options.rank_program = OwnFolder() + "/phalanx-rank";
   options.threads = 0;
   options.end_orphans = true;
