@@ -50,8 +50,10 @@ absl::Duration Backoff::Next() {
 Connection::Connection(ConnectionOptions options)
     : options_(Filled(std::move(options))),
       fault_(transport::CheckTlsFiles(options_.tls, "--tls-")),
-      stub_(v1::JobService::NewStub(OpenChannel(
-          options_.server, fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr))) {}
+      channel_(OpenChannel(options_.server,
+                           fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr)),
+      stub_(v1::JobService::NewStub(channel_)),
+      join_stub_(v1::JoinService::NewStub(channel_)) {}
 
 uint64_t Connection::Draw() {
   std::random_device device;
@@ -108,10 +110,15 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !said.ok()) {
       return Explain(said);
     }
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return Explain(status);
-    if (SaidByCoordinator(status)) said = status;
     const absl::Duration asked = RetryDelayOf(status);
-    const absl::Duration wait = asked > absl::ZeroDuration() ? asked : backoff.Next();
+    const bool over_limit =
+        status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && asked > absl::ZeroDuration();
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit) return Explain(status);
+    if (SaidByCoordinator(status)) said = status;
+    // Those who were turned away together do not come back together.
+    const absl::Duration wait = over_limit                     ? asked + backoff.Next()
+                                : asked > absl::ZeroDuration() ? asked
+                                                               : backoff.Next();
     if (wait >= left()) return Explain(said.ok() ? status : said);
     absl::SleepFor(wait);
   }

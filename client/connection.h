@@ -1,9 +1,10 @@
 // client/connection.h: a coordinator, as the commands see it.
 //
 // Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
-// jittered exponential backoff or after the delay that the server asks for; nothing else is
-// repeated. All calls of JobService may be, for a submit carries a request id, but the one that
-// injects a fault.
+// jittered exponential backoff or after the delay that the server asks for, and one that ends
+// RESOURCE_EXHAUSTED after the delay that it asks for; nothing else is repeated. All calls may be,
+// for a submit carries a request id, but the one that injects a fault and the one that makes a
+// token.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,6 +18,7 @@
 #include "absl/time/time.h"
 #include "core/base/prng.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
 #include "transport/tls.h"
 
 namespace phalanx::client {
@@ -44,7 +46,7 @@ class Backoff {
   Prng prng_;
 };
 
-// Thread-safe, except that calls share one stub and hence one channel.
+// Thread-safe, except that calls share one channel.
 class Connection {
  public:
   explicit Connection(ConnectionOptions options);
@@ -52,6 +54,9 @@ class Connection {
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::JobService::Stub::*)(grpc::ClientContext*, const Request&,
                                                         Response*);
+  template <typename Request, typename Response>
+  using JoinMethod = grpc::Status (v1::JoinService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                             Response*);
 
   // Errors: what the server says, with its address where it is Unavailable; Unavailable or
   // DeadlineExceeded, with the address, if it says nothing; InvalidArgument if the TLS files are
@@ -63,6 +68,14 @@ class Connection {
     });
   }
 
+  template <typename Request, typename Response>
+  absl::Status Call(JoinMethod<Request, Response> method, const Request& request,
+                    Response* response) {
+    return Repeat([&](grpc::ClientContext& context) {
+      return ((*join_stub_).*method)(&context, request, response);
+    });
+  }
+
   // The same for a call that must not be carried out twice: waits for a server, and is not repeated
   // once one has it.
   template <typename Request, typename Response>
@@ -70,6 +83,14 @@ class Connection {
                         Response* response) {
     return Once([&](grpc::ClientContext& context) {
       return ((*stub_).*method)(&context, request, response);
+    });
+  }
+
+  template <typename Request, typename Response>
+  absl::Status CallOnce(JoinMethod<Request, Response> method, const Request& request,
+                        Response* response) {
+    return Once([&](grpc::ClientContext& context) {
+      return ((*join_stub_).*method)(&context, request, response);
     });
   }
 
@@ -88,7 +109,9 @@ class Connection {
 
   const ConnectionOptions options_;
   const absl::Status fault_;  // of the TLS files; then every call fails
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
+  const std::unique_ptr<v1::JoinService::Stub> join_stub_;
 };
 
 }  // namespace phalanx::client

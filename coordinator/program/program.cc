@@ -54,6 +54,10 @@ struct Flags {
   transport::TlsFiles tls;
   std::string revoked;
   bool plaintext = false;
+  bool http_plaintext = false;
+  transport::SignerFiles signer;
+  std::string certificate_life = "168h";
+  int64_t queued_per_person = ServerOptions().person_queued_jobs_max;
   double calls_per_second = CallRateOptions().calls_per_second;
   bool reflection = false;
   bool allow_inject = false;
@@ -107,8 +111,11 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
 // Flags that have a form of their own.
 struct Settings {
   HostPort listen, http;
-  absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max;
+  absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
 };
+
+// A token's certificate is renewed when two thirds of its life are over.
+constexpr absl::Duration kCertificateLifeMin = absl::Seconds(10);
 
 // Whoever reaches a port in plaintext may do everything there.
 absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
@@ -121,6 +128,30 @@ absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
       absl::StrCat("--listen: ", flags.listen,
                    ": whoever reaches it could do everything, unencrypted; give --tls-ca, "
                    "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+}
+
+absl::Status CheckHttpPlaintext(const Flags& flags, const HostPort& http) {
+  if (flags.http_plaintext && !flags.tls.on()) {
+    return absl::InvalidArgumentError(
+        "--http-plaintext: leave it out: without --tls-ca, --tls-certificate and --tls-key the "
+        "HTTP "
+        "port is in plaintext anyway");
+  }
+  if (flags.tls.on() || flags.plaintext || IsLoopback(http.host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--http: ", flags.http,
+                   ": whoever reaches it could see every job, unencrypted; give --tls-ca, "
+                   "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+}
+
+absl::Status CheckJoin(const Flags& flags) {
+  if (!flags.signer.on()) return absl::OkStatus();
+  if (!flags.tls.on()) {
+    return absl::InvalidArgumentError(
+        "--join-ca-certificate: nodes join over TLS; give --tls-ca, --tls-certificate and "
+        "--tls-key");
+  }
+  return transport::CheckSignerFiles(flags.signer, flags.tls.ca, "--join-ca-");
 }
 
 absl::Status CheckRevoked(const Flags& flags) {
@@ -141,7 +172,15 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
   RETURN_IF_ERROR(CheckPlaintext(flags, settings.listen));
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.tls, "--tls-"));
   RETURN_IF_ERROR(CheckRevoked(flags));
+  RETURN_IF_ERROR(CheckJoin(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
+  RETURN_IF_ERROR(CheckHttpPlaintext(flags, settings.http));
+  ASSIGN_OR_RETURN(settings.certificate_life,
+                   ParsePositive(flags.certificate_life, "--join-certificate-life"));
+  if (settings.certificate_life < kCertificateLifeMin) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--join-certificate-life: ", flags.certificate_life, ": must be at least 10s"));
+  }
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
                    ParsePositive(flags.heartbeat_interval, "--heartbeat-interval"));
@@ -166,7 +205,11 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.tls = flags.tls;
   options.rate = {.calls_per_second = flags.calls_per_second,
                   .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
+  options.person_queued_jobs_max = flags.queued_per_person;
   options.revoked = flags.revoked;
+  options.join = {.file = absl::StrCat(flags.store, "/join-tokens"),
+                  .signer = flags.signer,
+                  .certificate_life = settings.certificate_life};
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};
@@ -198,14 +241,35 @@ class EntryCheck {
   std::jthread thread_;  // last member: joins before what it reads is destroyed
 };
 
+absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings, Server& server,
+                                    StatusPage& page) {
+  HttpOptions options{
+      .host = settings.http.host,
+      .port = settings.http.port,
+      .metrics = [&server] { return server.MetricsText(); },
+      .ready = [&server] { return server.ready(); },
+      .pages = [&page](const std::string& target,
+                       HttpAnswer answer) { page.Serve(target, std::move(answer)); }};
+  if (!flags.tls.on() || flags.http_plaintext) return options;
+  ASSIGN_OR_RETURN(options.tls, transport::ServerTls::Open(flags.tls, [](const std::string& line) {
+                     spdlog::warn("{}", LineText(line));
+                   }));
+  options.guard = {
+      .admit = [&server](const transport::ShownCertificate& who,
+                         absl::string_view) { return server.AdmitToPage(who); },
+      .holds = [&server](const transport::ShownCertificate& who) { return server.Holds(who); }};
+  return options;
+}
+
 absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction plan,
                    const sigset_t& signals) {
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
-      "heartbeat_timeout={} tls={} allow_inject={}",
+      "heartbeat_timeout={} tls={} http_tls={} joins={} allow_inject={}",
       descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-      flags.heartbeat_timeout, flags.tls.on(), flags.allow_inject);
+      flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
+      flags.signer.on(), flags.allow_inject);
 
   if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
@@ -222,15 +286,8 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       Server::Start(OptionsOf(flags, settings, std::move(plan)), *std::move(backend));
   if (!server.ok()) return Explain(flags, server.status());
   auto page = std::make_unique<StatusPage>((*server)->board());
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
-                   HttpServer::Start({.host = settings.http.host,
-                                      .port = settings.http.port,
-                                      .metrics = [&server] { return (*server)->MetricsText(); },
-                                      .ready = [&server] { return (*server)->ready(); },
-                                      .pages =
-                                          [&page](const std::string& target, HttpAnswer answer) {
-                                            page->Serve(target, std::move(answer));
-                                          }}));
+  ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings, **server, *page));
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http, HttpServer::Start(std::move(pages)));
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*server)->port(), "\",\"http\":\"",
                    settings.http.host, ":", http->port(), "\"}");
@@ -285,17 +342,30 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
       ->check(CLI::Range(int64_t{0}, kJobsMax, "NONNEGATIVE"));
   app.add_option("--tls-ca", flags.tls.ca,
                  "PEM file of the authorities whose certificates callers must show; with the two "
-                 "below: mutual TLS on --listen");
+                 "below: mutual TLS on --listen, and TLS on --http");
   app.add_option("--tls-certificate", flags.tls.certificate, "PEM file of this program's own");
   app.add_option("--tls-key", flags.tls.key, "PEM file of its private key");
   app.add_option("--tls-revoked", flags.revoked,
                  "PEM file of revocation lists of those authorities, looked at every 10 s");
+  app.add_option("--join-ca-certificate", flags.signer.certificate,
+                 "PEM file of the authority that signs for nodes that join with a token; one of "
+                 "--tls-ca, or signed by one");
+  app.add_option("--join-ca-key", flags.signer.key, "PEM file of its private key");
+  app.add_option("--join-certificate-life", flags.certificate_life,
+                 "how long such a certificate holds; nodes renew theirs in time")
+      ->capture_default_str();
   app.add_option("--calls-per-second", flags.calls_per_second,
                  "that one person may make, and ten times as many at once; 0: any number")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"));
+  app.add_option("--queued-per-person", flags.queued_per_person,
+                 "jobs that one person may have in the queue; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, kJobsMax, "NONNEGATIVE"));
   app.add_flag("--plaintext", flags.plaintext,
                "serve without TLS where others reach --listen: all of them may do everything");
+  app.add_flag("--http-plaintext", flags.http_plaintext,
+               "serve --http without TLS and identities although there are certificates");
   app.add_flag("--reflection", flags.reflection, "describe the services to tools such as grpcurl");
   app.add_flag("--allow-inject", flags.allow_inject,
                "bring faults about on demand (phalanx inject), for whoever may submit jobs");

@@ -71,6 +71,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .secrets = options.secrets,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,
+          .log_rate = options.log_rate,
           .end_orphans = options.end_orphans};
 }
 

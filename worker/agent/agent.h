@@ -55,7 +55,8 @@ struct AgentOptions {
   uint32_t protocol_version = kProtocolVersion;
   int32_t threads = 1;  // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
-  bool end_orphans = false;  // supervisor.h; for a process of its own
+  int64_t log_rate = int64_t{4} << 20;  // bytes a second of the log of one rank; 0: no limit
+  bool end_orphans = false;             // supervisor.h; for a process of its own
   std::string
       device_events;       // file that stands in for the driver; empty: NVML, where there are GPUs
   MachineOptions machine;  // node, devices and seed are set from the above

@@ -1,4 +1,5 @@
 // phalanx-worker: the daemon of one node. Joins a coordinator and runs ranks for it.
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
@@ -35,6 +37,7 @@
 #include "worker/agent/device_memory.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/job_folders.h"
+#include "worker/agent/join.h"
 #include "worker/agent/rank_environment.h"
 
 namespace phalanx::agent {
@@ -47,6 +50,7 @@ constexpr int kCannotCreate = 73;  // EX_CANTCREAT
 constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
 
 constexpr double kGraceMax = 86400;  // seconds
+constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
 std::string HostName() {
   char name[256] = {};
@@ -115,7 +119,33 @@ void AddLabels(AgentOptions& options) {
   }
 }
 
-int ServeNode(const AgentOptions& options) {
+// Whether somebody wants this process to end. Takes nothing from the descriptor.
+bool IsSignalled(int signal_fd) {
+  pollfd ready{signal_fd, POLLIN, 0};
+  return poll(&ready, 1, 0) > 0;
+}
+
+// Of a node whose certificate comes of a token: gets it, or finds it in the state folder, and names
+// its files in the options. Errors: as ObtainIdentity and ValidateOptions.
+absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOptions& options) {
+  AgentOptions plain = options;
+  plain.tls = {};
+  RETURN_IF_ERROR(ValidateOptions(plain));
+  if (options.tls.ca.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls-ca is missing: it says whom the join token may be shown to");
+  }
+  ASSIGN_OR_RETURN(options.tls, ObtainIdentity({.coordinator = options.coordinator,
+                                                .ca = options.tls.ca,
+                                                .node = options.node,
+                                                .state = options.state,
+                                                .token_file = token_file},
+                                               [signal_fd] { return IsSignalled(signal_fd); }));
+  return absl::OkStatus();
+}
+
+// `token_file`: --join-token-file; empty: there is none.
+int ServeNode(AgentOptions options, const std::string& token_file) {
   // Before any thread exists: all of them leave these signals to the agent's descriptor.
   sigset_t ending;
   sigemptyset(&ending);
@@ -126,6 +156,21 @@ int ServeNode(const AgentOptions& options) {
   // Whatever ranks leave behind comes to us, as the first process of a container and elsewhere.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+
+  const bool own_certificate = !options.tls.certificate.empty() || !options.tls.key.empty();
+  const bool joins = !token_file.empty() ||
+                     (!options.tls.ca.empty() && !own_certificate && HasIdentity(options.state));
+  std::optional<IdentityRenewer> renewer;
+  if (joins) {
+    if (const absl::Status status = JoinCluster(token_file, signal_fd, options); !status.ok()) {
+      std::cerr << "phalanx-worker: " << status.message() << "\n";
+      return absl::IsInvalidArgument(status) ? kUsage : absl::IsCancelled(status) ? 0 : 1;
+    }
+    renewer.emplace(options.coordinator, options.tls,
+                    [node = options.node](const std::string& line) {
+                      spdlog::info("node={} {}", node, LineText(line));
+                    });
+  }
 
   const std::string indexes = options.state + "/indexes";
   auto agent =
@@ -163,6 +208,7 @@ struct Flags {
   std::vector<std::string> labels;
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
+  std::string join_token_file;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
@@ -179,6 +225,10 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "two below: mutual TLS");
   app.add_option("--tls-certificate", options.tls.certificate, "PEM file of this node's own");
   app.add_option("--tls-key", options.tls.key, "PEM file of its private key");
+  app.add_option("--join-token-file", flags.join_token_file,
+                 "file with a token to get a certificate with, in place of the two above")
+      ->excludes("--tls-certificate")
+      ->excludes("--tls-key");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
@@ -213,6 +263,11 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "POSITIVE"));
+  app.add_option("--log-rate", options.log_rate,
+                 "bytes a second that one rank may log, and eight times as many at once; what is "
+                 "more is dropped; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, kLogRateMax, "NONNEGATIVE"));
   app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kGraceMax, "NONNEGATIVE"));
@@ -287,7 +342,7 @@ int Main(int argc, char** argv) {
     std::cerr << "phalanx-worker: " << status.message() << "\n";
     return kUsage;
   }
-  return ServeNode(options);
+  return ServeNode(options, flags.join_token_file);
 }
 
 }  // namespace

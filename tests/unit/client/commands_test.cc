@@ -190,6 +190,31 @@ TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {
   EXPECT_THAT(ids[0], SizeIs(32));
 }
 
+TEST(ConnectionTest, OverALimit_IsTriedAgainAfterTheHint_WithinTheTimeout) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_nanos(100'000'000);
+    if (++calls < 3)
+      return WithDetails(grpc::StatusCode::RESOURCE_EXHAUSTED, retry, "vera calls too often");
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  const absl::Time start = absl::Now();
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Get(connection, "7", Format::kTable, captured.io), kSuccess);
+  EXPECT_EQ(calls, 3);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
+
+  calls = -1000;
+  Connection hasty({.server = server.address(), .timeout = absl::Milliseconds(50)});
+  EXPECT_EQ(Get(hasty, "7", Format::kTable, captured.io), kFailure);
+  EXPECT_EQ(calls, -999);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("vera calls too often"));
+}
+
 TEST(ConnectionTest, OtherErrors_AreNotTriedAgain) {
   FakeServer server;
   std::atomic<int> calls = 0;
