@@ -365,8 +365,8 @@ class Coordinator {
   bool MayEndWithCheckpoint(const Job& job) const;
   // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
   void WishEnd(Job& job, EndWished wish);
-  // The node's worker is stopping: what trains on it ends.
-  void EndJobsOn(const Node& node);
+  // Its worker is stopping: jobs leave it with a checkpoint, as far as they write any.
+  void LeaveStoppingNode(const Node& node);
   void TellWish(const Job& job, const Team& team);
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);

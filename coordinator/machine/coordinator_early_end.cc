@@ -1,5 +1,5 @@
-// Ends before a job's last step: it has run for as long as it may, a node of it stops, or it is
-// cancelled with a checkpoint. Its ranks are told, agree on one step, write a checkpoint of it and
+// Ends before a job's last step: it has run for as long as it may, is cancelled with a checkpoint,
+// or leaves a node that stops. Its ranks are told, agree on one step, write a checkpoint of it and
 // have succeeded early; once that is published, or cannot be, the job ends.
 #include <utility>
 #include <vector>
@@ -49,14 +49,24 @@ void Coordinator::WishEnd(Job& job, EndWished wish) {
   for (const Team& team : job.run->teams) TellWish(job, team);
 }
 
-void Coordinator::EndJobsOn(const Node& node) {
+void Coordinator::LeaveStoppingNode(const Node& node) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     const Team* team = job.run->TeamOf(node.name);
     if (job.state.IsTerminal() || team == nullptr || !team->assigned) continue;
-    // Ranks of other jobs its worker ends at once, and tells so; others are not missed.
-    if (!job.state.request->checkpoints || job.run->Succeeded(*team)) continue;
-    WishEnd(job, {.failure = FailureKind::kNodeStopped, .node = node.name});
+    // Ranks of jobs without checkpoints its worker ends at once, and tells so; of others nobody
+    // misses those that have succeeded.
+    const bool saves = job.state.request->checkpoints;
+    const bool starts = job.state.phase == JobPhase::kStarting;
+    if ((!saves && !starts) || job.run->Succeeded(*team)) continue;
+    if (starts) {
+      QueueAgain(job, absl::StrCat("node ", node.name, " is stopping: it waits for other devices"),
+                 /*in_order=*/true);
+    } else if (MaySuspend(job).ok()) {
+      WishEnd(job, {.node = node.name, .queues = true});
+    } else {  // it recovers, and the worker does not wait for that
+      WishEnd(job, {.failure = FailureKind::kNodeStopped, .node = node.name});
+    }
   }
 }
 

@@ -187,7 +187,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     capacity_changed_ = true;
     Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
     PublishView(*node);
-    if (event.draining) EndJobsOn(*node);
+    if (event.draining) LeaveStoppingNode(*node);
   }
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {

@@ -1,4 +1,5 @@
-// Jobs that end before their last step, each with a checkpoint of the step that it ends with.
+// Jobs that end before their last step, or leave a worker that stops, each with a checkpoint of the
+// step that it ends with.
 #include <signal.h>
 
 #include <string>
@@ -44,14 +45,15 @@ void ExpectEndsWithCheckpoint(const DataFolder& data, const v1::JobStatus& ended
   EXPECT_EQ(verified.exit_code, 0) << verified.talk;
 }
 
-// What has become of a job that trained when its worker was told to stop.
-v1::JobStatus EndByWorkersTerm(Cluster& cluster, int64_t job) {
+// What has become of a job that trained when its worker was told to stop: it waits in the queue.
+v1::JobStatus LeaveByWorkersTerm(Cluster& cluster, int64_t job) {
   cluster.AwaitStep(job, 2);
   const absl::Time begin = absl::Now();
   cluster.worker().Signal(SIGTERM);
   EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
   EXPECT_LT(absl::Now() - begin, kSoon);
-  return cluster.AwaitEnd(job);
+  return cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.phase() == v1::JOB_PHASE_QUEUED; });
 }
 
 TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
@@ -71,27 +73,32 @@ TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
   EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), options.steps), "");
 }
 
-TEST(EarlyEndTest, TermToAWorker_EndsItsJobWithACheckpointAndThenItself) {
+TEST(EarlyEndTest, TermToAWorker_LetsItsJobLeaveWithACheckpointAndGoOnWhenItIsBack) {
   const DataFolder data = MakeData();
   Cluster cluster;
   const int64_t job = cluster.Submit(Document(data, Job("{every: 1000}"))).id();
-  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
-  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_FAILED);
-  EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
-  EXPECT_EQ(ended.failure().node(), "here");
-  ExpectEndsWithCheckpoint(data, ended);
+  const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
+  const int64_t step = left.last_checkpoint().step();
+  ASSERT_GT(step, 0) << left.reason();
+  EXPECT_EQ(left.last_step().step(), step);
+  EXPECT_EQ(left.reason(), absl::StrCat("node here is drained: it goes on behind step ", step,
+                                        " once it has devices again"));
+  cluster.StartWorker();
+  const v1::JobStatus again = cluster.AwaitStep(job, step + 2);
+  EXPECT_EQ(again.phase(), v1::JOB_PHASE_RUNNING) << again.reason();
+  EXPECT_EQ(again.epoch(), 2);
+  EXPECT_THAT(cluster.Incidents(job), testing::IsEmpty());
 }
 
-// The checkpoint cannot be written: that is said, and the end does not wait for it.
-TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_EndsTheJobWithout) {
+// The checkpoint cannot be written: that is said, and nobody waits for it.
+TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_LetsTheJobLeaveWithout) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/file", "");
   Cluster cluster;
   const int64_t job = cluster.Submit(Document(data, Job("{directory: file}"))).id();
-  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
-  EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
-  EXPECT_THAT(ended.failure().message(),
-              HasSubstr("without a checkpoint: no rank has reported a part of it"));
+  const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
+  EXPECT_THAT(left.reason(), HasSubstr("node here is drained: it goes on behind step 0"));
+  EXPECT_THAT(left.reason(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
   std::vector<std::string> failed;
   for (const v1::JobEvent& event : cluster.Events(job)) {
     if (event.type() == "CheckpointFailed") failed.push_back(event.message());

@@ -263,23 +263,41 @@ TEST_F(EarlyEndTest, RanksThatEndAtDifferentSteps_AreAFailure) {
   EXPECT_EQ(Message(), "rank 1 ended at step 8, others at step 7");
 }
 
-TEST_F(EarlyEndTest, NodeThatStops_EndsTheJobWithACheckpoint) {
+TEST_F(EarlyEndTest, NodeThatStops_IsLeftWithACheckpoint) {
   Train();
   for (int beat = 0; beat < 2; ++beat) h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
   EXPECT_EQ(Wishes(a_), 1u);
   EXPECT_EQ(Wishes(b_), 1u);
   AllEndAt(7);
   Publish(7);
-  EXPECT_EQ(Kind(), FailureKind::kNodeStopped);
-  EXPECT_EQ(h_.State(job_).failure->node, "b");
-  EXPECT_EQ(Message(), "node b is stopping; it ended with step 7 of 10, checkpoint /c/7");
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued);
+  EXPECT_EQ(h_.State(job_).reason,
+            "node b is drained: it goes on behind step 7 once it has devices again");
+  h_.Answer<StopRanks>(a_);
+  h_.Answer<StopRanks>(b_);
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued) << "the node takes nothing";
+  const SessionId other = h_.Replace("b", 2, 2);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kStarting);
+  h_.Prepare(a_);
+  h_.Prepare(other);
+  EXPECT_EQ(h_.Commands<Assign>(other).back().second.checkpoint->path, "/c/7");
+  EXPECT_THAT(h_.State(job_).recoveries, IsEmpty()) << "nothing was lost";
 }
 
-TEST_F(EarlyEndTest, NodeThatStopsBeforeItsRanksTrain_EndsTheJobAtOnce) {
+TEST_F(EarlyEndTest, NodeThatStopsBeforeItsRanksTrain_IsLeftAtOnce) {
   Start();
   h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued);
+  EXPECT_EQ(h_.State(job_).reason, "node b is stopping: it waits for other devices");
+  EXPECT_EQ(h_.State(job_).failed_starts, 0) << "nothing has failed";
+}
+
+// Its ranks end while their job waits for the checkpoint: the worker had not the time.
+TEST_F(EarlyEndTest, NodeThatStopsTooSoon_FailsTheJob) {
+  Train();
+  h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
+  h_.Report(b_, job_, 2, RankExited{.expected = true});
   EXPECT_EQ(Kind(), FailureKind::kNodeStopped);
-  EXPECT_EQ(Message(), "node b is stopping; it had not begun to train");
 }
 
 TEST_F(EarlyEndTest, NodeThatStops_EndsRanksOfOtherJobsItself) {
