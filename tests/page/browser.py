@@ -53,6 +53,7 @@ class Browser:
         self._received = b""
         self._number = 0
         self._events = []
+        self._pages = []
 
     def __enter__(self):
         return self
@@ -101,21 +102,36 @@ class Browser:
         events, self._events = self._events, []
         return events
 
+    def await_event(self, method, seconds=30):
+        deadline = time.monotonic() + seconds
+        while not any(event.get("method") == method for event in self._events):
+            self._events.append(self._receive(deadline))
+
     def open(self, url, **view):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, target)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.call(domain + ".enable")
         page.view(**view)
+        self._pages.append(page)
         page.go(url)
         return page
 
+    def close_pages(self):
+        for page in self._pages:
+            page.close()
+        self._pages = []
+
 
 class Page:
-    def __init__(self, browser, session):
+    def __init__(self, browser, session, target):
         self._browser = browser
         self._session = session
+        self._target = target
+
+    def close(self):
+        self._browser.call("Target.closeTarget", targetId=self._target)
 
     def call(self, method, **parameters):
         return self._browser.call(method, session=self._session, **parameters)

@@ -73,11 +73,12 @@ def make_data(cluster, count=None):
 
 
 def submit(cluster, path, *flags, **options):
-    return cluster.phalanx("submit", path, *flags, **options).strip().split("\n")[0].split()[0]
+    cluster.phalanx("submit", path, *flags, **options)
+    return json.loads(cluster.phalanx("get", path.stem, "-o", "json"))["id"]
 
 
 def id_of(job):
-    return int(re.fullmatch(r"(?:job-)?([0-9]+)", job).group(1))
+    return int(re.fullmatch(r"(?:job-)?([0-9]+)", str(job)).group(1))
 
 
 def lose_a_rank(cluster, job):
@@ -105,6 +106,7 @@ class PageTest(unittest.TestCase):
 
     def setUp(self):
         self.browser.take_events()
+        self.addCleanup(self.browser.close_pages)
 
     def open(self, place="", **view):
         page = self.browser.open(f"http://{self.cluster.http}/{place}", **view)
@@ -200,8 +202,9 @@ class PageTest(unittest.TestCase):
 
     def test_phone_has_nothing_beside_the_screen(self):
         for width in (320, 390):
-            for page in (self.open(width=width, height=800, phone=True),
-                         self.open_job(self.running, width=width, height=800, phone=True)):
+            for job in (None, self.running):
+                page = self.open_job(job, width=width, height=800, phone=True) if job else self.open(
+                    width=width, height=800, phone=True)
                 self.assertEqual(page.ask("innerWidth"), width)
                 wide = page.ask("""[...document.querySelectorAll('main *')].filter((one) => !one.closest('.wide') &&
                   one.getBoundingClientRect().right > innerWidth + 0.5).map((one) => one.outerHTML.slice(0, 200))""")
@@ -214,7 +217,9 @@ class PageTest(unittest.TestCase):
 
     def test_texts_are_read_in_light_and_dark(self):
         for dark in (False, True):
-            for page in (self.open(dark=dark), self.open_job(self.running, dark=dark)):
+            for job in (None, self.running, self.done):
+                page = self.open_job(job, dark=dark) if job else self.open(dark=dark)
+                page.wait("document.readyState === 'complete'")
                 weak = [one for one in page.ask(CONTRASTS) if one[0] < 4.5]
                 self.assertEqual(weak, [], f"dark={dark}")
 
@@ -235,6 +240,20 @@ class PageTest(unittest.TestCase):
         self.assertIn("<b>bold</b>", page.text())
         self.assertFalse(page.ask("!!document.querySelector('b')"))
 
+    def test_pages_in_the_background_hold_no_connection(self):
+        # A browser has six to one host, which six pages would take, and the seventh never came.
+        for _ in range(7):
+            page = self.open()
+            page.ask("""Object.defineProperty(document, 'hidden', {value: true, configurable: true});
+              document.dispatchEvent(new Event('visibilitychange'))""")
+        job = submit(self.cluster, emoji_job(self.cluster, "unseen", 10))
+        seen = self.open()
+        seen.wait("document.body.innerText.includes('unseen')")
+        self.assertNotIn("unseen", page.text())
+        page.ask("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait("document.body.innerText.includes('unseen')")
+        self.cluster.phalanx("cancel", job)
+
     def test_job_that_is_not_there_says_so(self):
         page = self.browser.open(f"http://{self.cluster.http}/#job-999")
         page.wait("document.body.innerText.includes('There is no such job')")
@@ -242,7 +261,9 @@ class PageTest(unittest.TestCase):
     def test_page_without_script_names_the_command(self):
         page = self.browser.open("about:blank")
         page.call("Emulation.setScriptExecutionDisabled", value=True)
+        self.browser.take_events()
         page.call("Page.navigate", url=f"http://{self.cluster.http}/")
+        self.browser.await_event("Page.loadEventFired")
         tree = page.call("DOM.getDocument", depth=-1)
         self.assertIn("phalanx list", json.dumps(tree))
 
