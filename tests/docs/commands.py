@@ -23,10 +23,10 @@ PATIENCE = 300  # seconds for one command
 PREAMBLE = r"""
 # Until the words are in what the command prints: await SECONDS WORDS COMMAND...
 await() {
-  local deadline=$((SECONDS + $1)) words=$2 printed
+  local deadline=$((SECONDS + $1)) words=$2 printed=
   shift 2
   until printed=$("$@" 2>&1) && grep -qE "$words" <<< "$printed"; do
-    [ "$SECONDS" -lt "$deadline" ] || { echo "no '$words' in: $*: $printed"; return 1; }
+    [ "$SECONDS" -lt "$deadline" ] || { echo "no '$words' in: $*: $printed"; tail -n 4 /tmp/*.log; return 1; }
     read -r -t 0.2 <> <(:) || true
   done
 }
@@ -40,6 +40,13 @@ class Shell:
         self._process = subprocess.Popen(["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.run(PREAMBLE)
+        self.run("cd ~/phalanx && rm -rf ~/.config")
+
+    def end(self):
+        """What it started has ended, and its ports are free."""
+        self.run("kill $(jobs -p) 2>/dev/null; wait")
+        self._process.stdin.close()
+        self._process.wait()
 
     def run(self, command):
         """Its lines and its exit code."""
@@ -69,7 +76,7 @@ def run_console(shell, block):
         while kept and not kept[-1]:
             kept.pop()
         now += ["$ " + command] + pages.cut(told, printed) + ([""] if told and not told[-1] else [])
-        if not pages.agree(kept, printed):
+        if not pages.agree(kept, printed, block.compare):
             # What is there and was not told of, and the other way round.
             wrong += [f"$ {command}"] + [line for line in difflib.unified_diff(
                 pages.shapes(kept), pages.shapes(printed), "the page", "the program", lineterm="")] + printed[:100]
@@ -107,6 +114,7 @@ def run_page(path, source, write):
                 break
     if write:
         (source / path).write_text("\n".join(text), encoding="utf-8")
+    shell.end()
     print(f"{path}: {'failed' if failed else 'ok'}, {time.monotonic() - begin:.0f} s", flush=True)
     return not failed
 

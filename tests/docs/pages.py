@@ -9,6 +9,10 @@ In comments of the page, which no reader sees:
     <!-- run: COMMAND -->       a command that goes before what follows
     <!-- not run: WHY -->       before a block of commands that no test runs
     <!-- test: NAME -->         behind a block that another test runs
+    <!-- compare: RULES -->     before a console block, rules with commas between them:
+        first words             of each line what stands before two blanks is compared
+        any order               lines may come in another order
+        without REGEX           lines that match do not count, the last rule
 
 A line "..." of a console block stands for any lines. Numbers, times and sizes are compared as such, not by
 their value, and blanks as one.
@@ -18,7 +22,7 @@ import dataclasses
 import re
 
 FENCE = re.compile(r"```(\w*)$")
-COMMENT = re.compile(r"<!-- (run|not run|test): (.*) -->$")
+COMMENT = re.compile(r"<!-- (run|not run|test|compare): (.*) -->$")
 
 
 @dataclasses.dataclass
@@ -27,6 +31,7 @@ class Block:
     line: int       # of the page, from 1: the first one of the text
     text: list      # lines
     other: str = ""  # who runs it, or why nobody does
+    compare: str = ""
 
     def commands(self):
         """Of a console: [command, what it prints] in order."""
@@ -42,7 +47,7 @@ class Block:
 
 
 def blocks_of(path):
-    blocks, inside, notice = [], None, ""
+    blocks, inside, notice, compare = [], None, "", ""
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         fence, comment = FENCE.match(line), COMMENT.match(line)
         if inside is not None and line == "```":
@@ -51,11 +56,13 @@ def blocks_of(path):
         elif inside is not None:
             inside.text.append(line)
         elif fence:
-            inside, notice = Block(fence[1], number + 1, [], notice), ""
+            inside, notice, compare = Block(fence[1], number + 1, [], notice, compare), "", ""
         elif comment and comment[1] == "run":
             blocks.append(Block("run", number, [comment[2]]))
         elif comment and comment[1] == "not run":
             notice = comment[2]
+        elif comment and comment[1] == "compare":
+            compare = comment[2]
         elif comment and blocks and blocks[-1].kind == "sh":
             blocks[-1].other = comment[2]
     assert inside is None, f"{path}: a block has no end"
@@ -80,7 +87,15 @@ def shapes(lines):
     return found
 
 
-def agree(told, printed):
+def agree(told, printed, rules=""):
+    if "first words" in rules:
+        told, printed = ([line if line == "..." else re.split("  +", line)[0] for line in lines] for lines in (told, printed))
+    if "without " in rules:
+        left_out = re.compile(rules.split("without ", 1)[1])
+        told, printed = ([line for line in lines if not left_out.search(line)] for lines in (told, printed))
+    if "any order" in rules:
+        known, there = set(shapes(told)), set(shapes(printed))
+        return known - {"..."} <= there and ("..." in known or there <= known)
     pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in shapes(told))
     return re.fullmatch(pattern, "".join(line + "\n" for line in shapes(printed))) is not None
 
