@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -271,7 +273,11 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
       flags.signer.on(), flags.allow_inject);
 
-  if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
+  std::filesystem::path store = flags.store;
+  if (!store.has_filename()) store = store.parent_path();
+  std::error_code ignored;  // mkdir says what is wrong with the folders above
+  std::filesystem::create_directories(store.parent_path(), ignored);
+  if (mkdir(store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
   }

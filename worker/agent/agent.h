@@ -50,7 +50,7 @@ struct AgentOptions {
   std::map<std::string, std::string> labels;
   JobFolders folders;      // where jobs may read and write
   std::string secrets;     // folder (rank_environment.h); empty: none
-  std::string ready_file;  // written once welcomed; empty: none
+  std::string ready_file;  // is there while a session is open; empty: none
   std::string version;
   uint32_t protocol_version = kProtocolVersion;
   int32_t threads = 1;  // of a rank on CPU
@@ -88,6 +88,7 @@ class Agent {
   void Wait(int signal_fd);
   void FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds);
   void WriteReadyFile();
+  void RemoveReadyFile();
 
   void Carry(const std::vector<Action>& actions);
   void Carry(const OpenSession& action) { session_.Open(action); }
@@ -114,7 +115,6 @@ class Agent {
   Machine machine_;
   StallWatch watch_;
   std::deque<Event> events_;  // to be fed, in order
-  bool ready_ = false;
   std::optional<Exit> exit_;
   const std::shared_ptr<grpc::Channel> channel_;
   SessionClient session_;

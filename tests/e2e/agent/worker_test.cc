@@ -454,12 +454,16 @@ TEST_F(WorkerTest, RankProgram_ThatIsGone_FailsTheAssignment) {
   EXPECT_EQ(worker->Children(), 0);
 }
 
-TEST_F(WorkerTest, ReadyFile_IsWrittenOnceWelcomed) {
+TEST_F(WorkerTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
   const std::string path = support::MakeFolder("agent-ready") + "/ready";
   Start({"--ready-file", path});
   // The first heartbeat leaves after the file was written.
   coordinator.AwaitHeartbeat([](const auto&) { return true; });
   EXPECT_THAT(support::ReadFile(path), StartsWith(absl::StrCat("{\"pid\": ", worker->pid())));
+  worker->Signal(SIGTERM);
+  coordinator.AwaitClose();
+  worker->AwaitEnd();
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
