@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/agent/machine/xid.h"
 #include "worker/agent/translate.h"
 
 namespace phalanx::sim {
@@ -242,7 +243,9 @@ void NodeHost::Carry(const agent::CloseSession& order) {
   if (stream_ == nullptr || stream_->number != order.session) return;
   const StreamPtr stream = std::exchange(stream_, nullptr);
   stream->daemon_closed = true;
-  stream->down->Break();
+  // What has come in by then is fed all the same.
+  stream->daemon_reads = shared_.timeline.Chance(0.3);
+  if (!stream->daemon_reads) stream->down->Break();
   stream->up->Send([this, stream] { coordinator_.OnStreamClosed(stream); });
   Feed(agent::SessionClosed{order.session, absl::OkStatus()});
 }
@@ -257,15 +260,21 @@ void NodeHost::SendUp(const v1::OpenSessionRequest& message) {
         [this] { return shared_.network.DownReaches(index_); },
         [this, stream] { OnStreamClosed(stream, absl::UnavailableError("connection reset")); });
   });
-  // What has left this process may still be on its way for long.
-  shared_.timeline.After(shared_.network.LocalDelay(), [this, stream, life = life_] {
+  // What has left this process may still be on its way for long; and it may have arrived long
+  // before this process hears that it was written, if it ever does.
+  const absl::Duration heard =
+      shared_.timeline.Chance(0.02)
+          ? shared_.timeline.Between(absl::Milliseconds(1), absl::Seconds(2))
+          : shared_.network.LocalDelay();
+  shared_.timeline.After(heard, [this, stream, life = life_] {
     if (life == life_ && !stream->daemon_closed) Feed(agent::MessageWritten{stream->number});
   });
 }
 
 void NodeHost::Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message) {
   stream->down->Send([this, stream, message] {
-    if (stream->daemon_closed || stream->daemon_life != life_) {
+    const bool read = stream->daemon_reads && stream->daemon_life == life_;
+    if (!read && (stream->daemon_closed || stream->daemon_life != life_)) {
       return shared_.network.Once([this] { return shared_.network.UpReaches(index_); },
                                   [this, stream] { coordinator_.OnStreamClosed(stream); });
     }
@@ -298,6 +307,48 @@ void NodeHost::BreakStream(bool tell_daemon, bool tell_coordinator) {
     OnStreamClosed(stream, absl::UnavailableError("the stream broke"));
   });
   timeline.After(delay(tell_coordinator), [this, stream] { coordinator_.OnStreamClosed(stream); });
+}
+
+void NodeHost::DelayStream(bool by_daemon, absl::Duration late) {
+  if (stream_ == nullptr) return;
+  const StreamPtr stream = stream_;
+  Timeline& timeline = shared_.timeline;
+  timeline.Note("the stream of node $0 is given up, by its daemon $1; the rest arrives $2 ms late",
+                static_cast<int64_t>(index_), by_daemon, absl::ToInt64Milliseconds(late));
+  const absl::Status why = absl::UnavailableError("the stream broke");
+  const absl::Duration soon = timeline.Between(absl::ZeroDuration(), absl::Milliseconds(200));
+  (by_daemon ? stream->down : stream->up)->Break();
+  (by_daemon ? stream->up : stream->down)->Hold(timeline.now() + late);
+  if (by_daemon) {
+    timeline.After(soon, [this, stream, why] {
+      stream->up->Send([this, stream] { coordinator_.OnStreamClosed(stream); });
+      OnStreamClosed(stream, why);
+    });
+  } else {
+    timeline.After(soon, [this, stream, why] {
+      stream->down->Send([this, stream, why] { OnStreamClosed(stream, why); });
+      coordinator_.OnStreamClosed(stream);
+    });
+  }
+  // Should that not arrive either, the keepalive of the other end says so.
+  timeline.After(late + absl::Seconds(40), [this, stream, why] {
+    OnStreamClosed(stream, why);
+    coordinator_.OnStreamClosed(stream);
+  });
+}
+
+void NodeHost::FaultDevice(int32_t device, int32_t xid) {
+  if (!up()) return;
+  const agent::XidEffect effect = agent::TraitsOfXid(xid).effect;
+  // For as long as its daemon lives.
+  if (effect == agent::XidEffect::kDeviceLost) shared_.bad_nodes.insert(index_);
+  for (RankProcess* process : processes()) {
+    if (process->device() != device) continue;
+    // What it was given is not done any more, or its process ends of the error.
+    if (effect == agent::XidEffect::kDeviceLost) process->Hang();
+    if (effect == agent::XidEffect::kProcessFault) process->EndWithin(absl::Seconds(2));
+  }
+  Feed(agent::DeviceFaulted{device, xid});
 }
 
 void NodeHost::Carry(const agent::StartProcess& order) {

@@ -34,6 +34,11 @@ class NodeHost {
   void Pause(absl::Duration duration);
   // The stream to the coordinator breaks: each end hears of it, at its own time, or one of them.
   void BreakStream(bool tell_daemon, bool tell_coordinator);
+  // The daemon, or else the coordinator, gives the stream up. What that end had sent arrives so
+  // much later, and then the other one hears of it.
+  void DelayStream(bool by_daemon, absl::Duration late);
+  // The driver of a device reports an error.
+  void FaultDevice(int32_t device, int32_t xid);
 
   const NodeName& name() const { return name_; }
   size_t index() const { return index_; }
