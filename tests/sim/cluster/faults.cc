@@ -163,7 +163,7 @@ void Faults::BreakNetwork() {
 void Faults::BreakDisk() {
   if (timeline_.Chance(0.4)) {
     timeline_.Note("fault: the disk is slow");
-    coordinator_.set_commit_time(timeline_.Between(absl::Milliseconds(20), absl::Seconds(6)));
+    coordinator_.set_commit_time(timeline_.Between(absl::Milliseconds(20), absl::Seconds(3)));
     return Lasts(timeline_.Between(absl::Seconds(1), absl::Seconds(20)),
                  [this] { coordinator_.set_commit_time(absl::Milliseconds(1)); });
   }
