@@ -156,8 +156,8 @@ class Coordinator {
   // Its owner is charged for its devices, or not any more: to be called when it has come to have
   // some, or to have none.
   void NoteCharge(Job& job);
-  // Whether its owner's quota keeps a queued job where it is.
-  bool WaitsForQuota(Job& job);
+  // Whether its owner's quota keeps a queued job where it is. One that is too large waits for nodes.
+  bool WaitsForQuota(Job& job, bool too_large);
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void Enqueue(const Job& job);

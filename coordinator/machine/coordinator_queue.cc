@@ -201,8 +201,8 @@ void Coordinator::On(const QuotasChanged& event) {
   capacity_changed_ = true;
 }
 
-bool Coordinator::WaitsForQuota(Job& job) {
-  std::string why = owners_.WhyWaits(job.state.id, *job.state.request);
+bool Coordinator::WaitsForQuota(Job& job, bool too_large) {
+  std::string why = too_large ? "" : owners_.WhyWaits(job.state.id, *job.state.request);
   const bool waits = !why.empty();
   if (why != job.over_quota) {
     job.over_quota = std::move(why);
@@ -235,11 +235,12 @@ void Coordinator::Consider(Job& job) {
   if (added) line.capacity = CapacityFor(nodes_, request);
   // What does not fit the whole cluster waits for more of it, not for what others hold.
   const bool too_large = line.capacity < request.devices;
-  if (!too_large && WaitsForQuota(job)) return;
+  const bool kept = WaitsForQuota(job, too_large);
   const bool first = line.first == JobId{};
   const Instant end = EndsBy(job);
-  const bool fills = !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
-  if (!too_large && (first || fills)) {
+  const bool fills =
+      !kept && !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
+  if (!too_large && !kept && (first || fills)) {
     std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
     if (first) line.first = job.state.id;
