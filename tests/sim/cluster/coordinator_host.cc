@@ -318,11 +318,16 @@ void CoordinatorHost::Carry(const coordinator::AnswerJob& order) {
   if (found == waiting_.end()) return;  // it was refused while the store failed
   const Waiting waiting = std::move(found->second);
   waiting_.erase(found);
+  const auto stored = requests_.find(waiting.request_id);
+  if (!order.job.ok() && stored != requests_.end()) {
+    ledger_.Violate(absl::StrCat("request ", waiting.request_id, " has become ",
+                                 ToString(stored->second),
+                                 " and is refused: ", order.job.status().ToString()));
+  }
   if (order.job.ok()) {
     const JobId job = (*order.job)->id;
     (waiting.cancels != JobId{} ? cancels_acknowledged_ : acknowledged_).insert(job);
-    const auto known = requests_.find(waiting.request_id);
-    if (known != requests_.end() && known->second != job)
+    if (stored != requests_.end() && stored->second != job)
       ledger_.Violate(absl::StrCat("request ", waiting.request_id, " is answered with two jobs"));
   }
   if (!waiting.answer) return;

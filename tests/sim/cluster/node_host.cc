@@ -32,6 +32,7 @@ void NodeHost::Start() {
           .node = name_, .devices = devices_, .seed = IncarnationOf(index_, life_)},
       shared_.timeline.now());
   highest_.clear();
+  lost_devices_.clear();
   armed_ = absl::InfiniteFuture();
   Arm();
 }
@@ -102,6 +103,11 @@ void NodeHost::Feed(agent::Event event) {
 
 void NodeHost::StepMachine(const agent::Event& event) {
   NoteEpoch(event);
+  if (const auto* faulted = std::get_if<agent::DeviceFaulted>(&event);
+      faulted != nullptr &&
+      agent::TraitsOfXid(faulted->xid).effect == agent::XidEffect::kDeviceLost) {
+    lost_devices_.insert(faulted->device);
+  }
   const uint64_t life = life_;
   for (const agent::Action& action : machine_->Step(shared_.timeline.now(), event)) {
     Carry(action);
@@ -358,6 +364,10 @@ void NodeHost::Carry(const agent::StartProcess& order) {
                                           ToString(order.job), " while a process of ",
                                           ToString(slot.process->job()), " is on it"));
     }
+  }
+  if (lost_devices_.contains(order.device)) {
+    shared_.ledger.Violate(absl::StrCat(name_, " device ", order.device,
+                                        " is lost and is given to ", ToString(order.job)));
   }
   const absl::Duration time =
       shared_.timeline.Between(absl::Milliseconds(1), absl::Milliseconds(20));

@@ -2,7 +2,8 @@
 // processes that it starts.
 //
 // Messages of the session pass through the real codec. Checked as it comes: of a job only the
-// highest epoch that was seen is obeyed, and a device has one process at a time.
+// highest epoch that was seen is obeyed, and a device has one process at a time, and none once it
+// is lost.
 //
 // Not thread-safe.
 #pragma once
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +95,7 @@ class NodeHost {
   };
   std::map<agent::ProcessNumber, Slot> processes_;
   std::map<JobId, Epoch> highest_;  // that this daemon has seen
+  std::set<int32_t> lost_devices_;  // as it has been told
 };
 
 }  // namespace phalanx::sim
