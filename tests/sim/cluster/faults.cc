@@ -12,6 +12,7 @@ void Faults::Start(absl::Duration interval) {
   on_ = true;
   shared_.dies_moving = 0.005;
   shared_.dies_applying = 1e-5;
+  shared_.slow_stream = 0.03;
   coordinator_.on_write = [this](const coordinator::JournalRecord& record) { OnWrite(record); };
   Next();
 }
@@ -20,6 +21,7 @@ void Faults::Stop() {
   on_ = false;
   ++generation_;
   shared_.bad_context = shared_.dies_moving = shared_.dies_applying = 0;
+  shared_.slow_stream = 0;
   coordinator_.on_write = nullptr;
   for (const std::unique_ptr<NodeHost>& node : nodes_) node->start_failure = 0;
   if (under_way_ == 0) quiet_since_ = timeline_.now();

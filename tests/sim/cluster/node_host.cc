@@ -228,6 +228,10 @@ void NodeHost::Carry(const agent::OpenSession& order) {
         if (const StreamPtr self = weak.lock()) coordinator_.OnStreamClosed(self);
       });
   stream_ = stream;
+  if (shared_.timeline.Chance(shared_.slow_stream)) {
+    stream->up->Hold(shared_.timeline.now() +
+                     shared_.timeline.Between(absl::ZeroDuration(), absl::Seconds(30)));
+  }
   coordinator::WorkerHello hello{.node = name_,
                                  .incarnation = Incarnation{IncarnationOf(index_, life_)},
                                  .last_command_number = order.last_command_number,

@@ -38,6 +38,7 @@ struct Shared {
   // How often a process dies when it has received state of a round of moves, and before it applies
   // a step to one of its homes.
   double dies_moving = 0, dies_applying = 0;
+  double slow_stream = 0;  // how often the hello of a stream is late, maybe behind that of the next
   uint64_t last_process = 0, last_session = 0;
 };
 
