@@ -206,6 +206,7 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
 struct Flags {
   AgentOptions options;
   std::vector<std::string> labels;
+  std::string failure_domain;
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
   std::string join_token_file;
@@ -258,6 +259,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       ->capture_default_str();
   app.add_option("--label", flags.labels, "KEY=VALUE for a job's node_selector; repeatable")
       ->take_all();
+  app.add_option("--failure-domain", flags.failure_domain,
+                 "what this node fails together with, such as its rack; default: the node alone");
   app.add_option("--threads", options.threads,
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
@@ -307,6 +310,15 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
           absl::StrCat("--label is \"", label, "\"; it must be KEY=VALUE"));
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  if (!flags.failure_domain.empty()) {
+    const auto [label, added] =
+        options.labels.emplace(job::kFailureDomainLabel, flags.failure_domain);
+    if (!added && label->second != flags.failure_domain) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--failure-domain is \"", flags.failure_domain, "\", and --label ",
+                       job::kFailureDomainLabel, "=", label->second, "; leave one of them out"));
+    }
   }
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
   ASSIGN_OR_RETURN(const int64_t of_host, SizeOf("--host-memory", flags.host_memory));

@@ -463,12 +463,32 @@ TEST(NodesTest, HostMemory_IsShownWhereMoreIs) {
   Connection connection = server.Connect();
   Captured wide, json;
   EXPECT_EQ(Nodes(connection, Format::kWide, wide.io), kSuccess);
-  EXPECT_EQ(wide.out.str(),
-            "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT  JOBS  HOST MEMORY  LABELS  VERSION\n"
-            "n1    Ready  cpu   1        1     -          0     -\n"
-            "n2    Ready  cpu   1        1     -          0     96.0 GiB\n");
+  EXPECT_EQ(
+      wide.out.str(),
+      "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT  DOMAIN  JOBS  HOST MEMORY  LABELS  VERSION\n"
+      "n1    Ready  cpu   1        1     -          n1      0     -\n"
+      "n2    Ready  cpu   1        1     -          n2      0     96.0 GiB\n");
   EXPECT_EQ(Nodes(connection, Format::kJson, json.io), kSuccess);
   EXPECT_THAT(json.out.str(), HasSubstr("\"host_memory\": 103079215104"));
+}
+
+TEST(NodesTest, FailureDomain_IsShownWhereMoreIs) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    auto* node = response->add_nodes();
+    node->set_name("n1");
+    node->set_state(v1::NodeStatus::STATE_READY);
+    node->set_device_kind("cpu");
+    (*node->mutable_labels())["phalanx/failure-domain"] = "rack-7";
+    (*node->mutable_labels())["zone"] = "b";
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured wide;
+  EXPECT_EQ(Nodes(connection, Format::kWide, wide.io), kSuccess);
+  EXPECT_THAT(wide.out.str(), HasSubstr("rack-7"));
+  EXPECT_THAT(wide.out.str(), HasSubstr("zone=b"));
+  EXPECT_THAT(wide.out.str(), Not(HasSubstr("failure-domain")));
 }
 
 TEST(EventsTest, TypeThatTheJobHasNot_IsAnsweredWithThoseThatThereAre) {
