@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,6 +26,7 @@
 #include "coordinator/http/http_server.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/runtime/quota_file.h"
 #include "coordinator/status/status_page.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
@@ -58,6 +61,8 @@ struct Flags {
   transport::SignerFiles signer;
   std::string certificate_life = "168h";
   int64_t queued_per_person = ServerOptions().person_queued_jobs_max;
+  std::string quotas;
+  std::string share_half_life = "168h";
   double calls_per_second = CallRateOptions().calls_per_second;
   bool reflection = false;
   bool allow_inject = false;
@@ -112,6 +117,8 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
 struct Settings {
   HostPort listen, http;
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
+  absl::Duration share_half_life;
+  Quotas quotas;
 };
 
 // A token's certificate is renewed when two thirds of its life are over.
@@ -187,6 +194,15 @@ absl::StatusOr<Settings> Read(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.heartbeat_timeout,
                    ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout"));
   ASSIGN_OR_RETURN(settings.ended_age_max, ParsePositive(flags.ended_age_max, "--ended-age-max"));
+  if (!absl::ParseDuration(flags.share_half_life, &settings.share_half_life) ||
+      settings.share_half_life < absl::ZeroDuration() ||
+      settings.share_half_life == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("--share-half-life: \"", flags.share_half_life,
+                                                   "\": must be a duration such as 168h, or 0"));
+  }
+  if (!flags.quotas.empty()) {
+    ASSIGN_OR_RETURN(settings.quotas, ReadQuotaFile(flags.quotas, "--quotas"));
+  }
   if (settings.heartbeat_timeout < 2 * settings.heartbeat_interval) {
     return absl::InvalidArgumentError(
         absl::StrCat("--heartbeat-timeout: ", flags.heartbeat_timeout,
@@ -200,6 +216,9 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.plan = std::move(plan);
   options.driver.machine.live_jobs_max = flags.live_jobs_max;
   options.driver.machine.allow_inject = flags.allow_inject;
+  options.driver.machine.quotas = settings.quotas;
+  options.driver.machine.share_half_life = settings.share_half_life;
+  options.quotas = flags.quotas;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
   options.tls = flags.tls;
@@ -271,7 +290,11 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
       flags.signer.on(), flags.allow_inject);
 
-  if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
+  std::filesystem::path store = flags.store;
+  if (!store.has_filename()) store = store.parent_path();
+  std::error_code ignored;  // mkdir says what is wrong with the folders above
+  std::filesystem::create_directories(store.parent_path(), ignored);
+  if (mkdir(store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
   }
@@ -333,6 +356,11 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   app.add_option("--jobs-max", flags.live_jobs_max, "jobs that may be queued or run at a time")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, kJobsMax, "POSITIVE"));
+  app.add_option("--quotas", flags.quotas,
+                 "YAML file of what each owner may have of the cluster, looked at every 10 s");
+  app.add_option("--share-half-life", flags.share_half_life,
+                 "of device time that counts when owners take turns in the queue; 0: they do not")
+      ->capture_default_str();
   app.add_option("--ended-age-max", flags.ended_age_max,
                  "jobs that ended longer ago are deleted from the store")
       ->capture_default_str();

@@ -22,6 +22,7 @@
 #include "coordinator/rpc/worker_service.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
+#include "coordinator/runtime/quota_file.h"
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
@@ -73,6 +74,7 @@ class ServerImpl final : public Server {
         Driver::Start(std::move(driver), clock_, std::move(backend), board_, metrics_, sessions_);
     if (!started.ok()) return started.status();
     driver_ = *std::move(started);
+    if (!options_.quotas.empty()) FollowQuotas();
     return Serve();
   }
 
@@ -237,6 +239,15 @@ class ServerImpl final : public Server {
     }
     return CheckTokensOf(UrisOf(peer), tokens_.get());
   }
+  void FollowQuotas() {
+    quota_file_ = std::make_unique<QuotaFile>(QuotaFileOptions{
+        .file = options_.quotas,
+        .name = "--quotas",
+        .quotas = options_.driver.machine.quotas,
+        .refresh_interval = options_.quotas_refresh_interval,
+        .log = options_.driver.log,
+        .changed = [this](const Quotas& quotas) { driver_->Post(QuotasChanged{quotas}); }});
+  }
   // Calls that are open. Those who begin one are asked by the Gatekeeper.
   void CloseRevoked() {
     const auto such = [this](const grpc::AuthContext& peer) {
@@ -281,6 +292,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;
+  std::unique_ptr<QuotaFile> quota_file_;  // null: none is followed
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<WorkerServiceImpl> worker_service_;
   std::unique_ptr<JoinServiceImpl> join_service_;

@@ -48,6 +48,10 @@ struct ServerOptions {
   std::string revoked;
   // For `tls` alone.
   JoinOptions join;
+  // File of driver.machine.quotas, looked at again for others (coordinator/runtime/quota_file.h);
+  // empty: they stay.
+  std::string quotas;
+  absl::Duration quotas_refresh_interval = absl::Seconds(10);
   AuditLog audit = [](const std::string&) {};
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.

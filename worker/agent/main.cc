@@ -206,6 +206,7 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
 struct Flags {
   AgentOptions options;
   std::vector<std::string> labels;
+  std::string failure_domain;
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
   std::string join_token_file;
@@ -251,13 +252,15 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option(
       "--secrets", options.secrets,
       "folder with a file for each secret that jobs of this node may name; default: none");
-  app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
+  app.add_option("--ready-file", options.ready_file, "is there while the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
       ->capture_default_str();
   app.add_option("--label", flags.labels, "KEY=VALUE for a job's node_selector; repeatable")
       ->take_all();
+  app.add_option("--failure-domain", flags.failure_domain,
+                 "what this node fails together with, such as its rack; default: the node alone");
   app.add_option("--threads", options.threads,
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
@@ -308,6 +311,15 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
+  if (!flags.failure_domain.empty()) {
+    const auto [label, added] =
+        options.labels.emplace(job::kFailureDomainLabel, flags.failure_domain);
+    if (!added && label->second != flags.failure_domain) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--failure-domain is \"", flags.failure_domain, "\", and --label ",
+                       job::kFailureDomainLabel, "=", label->second, "; leave one of them out"));
+    }
+  }
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
   ASSIGN_OR_RETURN(const int64_t of_host, SizeOf("--host-memory", flags.host_memory));
   if (options.threads == 0) {
@@ -325,6 +337,9 @@ int Main(int argc, char** argv) {
   AgentOptions& options = flags.options;
   options.node = HostName();
   options.version = PHALANX_VERSION;
+#ifdef PHALANX_PROTOCOL_VERSION
+  options.protocol_version = PHALANX_PROTOCOL_VERSION;
+#endif
   options.rank_program = OwnFolder() + "/phalanx-rank";
   options.threads = 0;
   options.end_orphans = true;

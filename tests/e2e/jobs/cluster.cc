@@ -52,7 +52,9 @@ bool IsTerminal(v1::JobPhase phase) {
 }
 
 Cluster::Cluster(ClusterOptions options)
-    : options_(std::move(options)), folder_(support::MakeFolder("e2e-cluster")) {
+    : options_(std::move(options)),
+      folder_(support::MakeFolder("e2e-cluster")),
+      worker_program_(options_.worker_program) {
   StartCoordinator();
   StartWorker();
 }
@@ -98,7 +100,7 @@ void Cluster::StartCoordinator(const std::string& program) {
 std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, int32_t devices,
                                                      const std::string& name) {
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
-  std::vector<std::string> argv = {support::Program("phalanx-worker"),
+  std::vector<std::string> argv = {support::Program(worker_program_),
                                    "--coordinator",
                                    grpc_,
                                    "--node",

@@ -21,6 +21,7 @@ namespace phalanx::e2e {
 struct ClusterOptions {
   int32_t devices = 6;
   std::vector<std::string> coordinator_flags, worker_flags;
+  std::string worker_program = "phalanx-worker";
   transport::TlsFiles tls = {};  // of the calls of this class
 };
 
@@ -34,6 +35,8 @@ class Cluster {
   void StartCoordinator(const std::string& program = "phalanx-coordinator");
   // Returns once the coordinator has let it in.
   void StartWorker();
+  // Of those that are started from then on.
+  void UseWorkers(const std::string& program) { worker_program_ = program; }
   // Another node, named so; returns once the coordinator has let it in.
   support::Process& AddWorker(const std::string& node, int32_t devices);
   support::Process& coordinator() { return *coordinator_; }
@@ -85,6 +88,7 @@ class Cluster {
   const ClusterOptions options_;
   const std::string mark_ = support::NewMark();
   const std::string folder_;
+  std::string worker_program_;
   std::string grpc_, http_;
   int starts_ = 0;
   std::unique_ptr<support::Process> coordinator_, worker_;
