@@ -1,9 +1,9 @@
 // client/connection.h: a coordinator, as the commands see it.
 //
-// Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with jittered
-// exponential backoff or after the delay that the server asks for, and RESOURCE_EXHAUSTED after the
-// delay that it asks for; nothing else is. All calls of JobService may be, for a submit carries a
-// request id, but the one that injects a fault.
+// Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
+// jittered exponential backoff or after the delay that the server asks for, and RESOURCE_EXHAUSTED
+// after the delay that it asks for; nothing else is. All calls of JobService may be, for a submit
+// carries a request id, but the one that injects a fault.
 #pragma once
 
 #include <grpcpp/channel.h>
