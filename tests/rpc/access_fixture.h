@@ -66,7 +66,7 @@ class AccessTest : public RpcTest {
   }
   // Of whoever knows the authority and has no certificate.
   std::shared_ptr<grpc::Channel> ChannelOfStranger() const {
-    return ChannelOf({.ca = authority().User("olga", "operator").ca});
+    return ChannelOf({.ca = authority().folder() + "/ca.pem"});
   }
   // The calls of RpcTest come from this person.
   void Be(const std::string& name, const std::string& role) {

@@ -52,7 +52,7 @@ class HttpAccessTest : public AccessTest {
     AccessTest::TearDown();
   }
   int port() const { return http_->port(); }
-  static transport::TlsFiles Nobody() { return {.ca = authority().User("vera", "viewer").ca}; }
+  static transport::TlsFiles Nobody() { return {.ca = authority().folder() + "/ca.pem"}; }
   std::string GetAs(const transport::TlsFiles& files, const std::string& path) {
     return TlsGet(port(), files, path);
   }

@@ -36,9 +36,7 @@ class JoinTest : public AccessTest {
     SetDeadline(context);
     return (*v1::JoinService::NewStub(to).*method)(&context, request, response);
   }
-  std::shared_ptr<grpc::Channel> Olga() const {
-    return ChannelOf(authority().User("olga", "operator"));
-  }
+  std::shared_ptr<grpc::Channel> Olga() const { return ChannelOf(olga_); }
   v1::CreateTokenResponse Create(const std::string& node = "") {
     v1::CreateTokenRequest request;
     request.set_node(node);
@@ -94,6 +92,7 @@ class JoinTest : public AccessTest {
   }
 
   const std::string folder_ = support::MakeFolder("join");
+  const transport::TlsFiles olga_ = authority().User("olga", "operator");
   int files_ = 0;
 };
 
