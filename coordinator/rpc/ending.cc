@@ -12,6 +12,7 @@ Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, M
       start_(SteadyNow()),
       call_(std::make_shared<Call>()) {
   call_->caller = CallerOf(*context->auth_context());
+  call_->peer = context->peer();
 }
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,

@@ -31,6 +31,8 @@ class Ending {
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
 
   const Caller& caller() const { return call_->caller; }
+  // As gRPC names the connection's other end.
+  const std::string& peer() const { return call_->peer; }
   // What is changed, for the audit; said by whoever knows it first, before the end.
   void Changes(JobId job) const;
   void Changes(const std::string& node) const;
@@ -40,6 +42,7 @@ class Ending {
  private:
   struct Call {
     Caller caller;
+    std::string peer;
     std::string object;
   };
 

@@ -60,7 +60,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
                                                    const v1::SubmitJobRequest* request,
                                                    v1::SubmitJobResponse* response) {
   const Ending end(context, "SubmitJob", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   if (request->request_id().size() > kRequestIdBytesMax) {
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
@@ -96,7 +97,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
                                                 v1::GetJobResponse* response) {
   const Ending end(context, "GetJob", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
   if (!job.ok() || !Waits(response->job())) return end.With(job.status());
@@ -108,7 +110,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::Status listed = coordinator::ListJobs(board_, *request, response);
   std::vector<v1::JobStatus*> waiting;
   for (v1::JobStatus& job : *response->mutable_jobs()) {
@@ -141,7 +144,8 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
                                                    const v1::CancelJobRequest* request,
                                                    v1::CancelJobResponse* response) {
   const Ending end(context, "CancelJob", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "cancel");
   if (!found.ok()) return end.With(found.status());
   // Nothing more becomes of a job that has ended, so the driver need not be asked.
@@ -189,7 +193,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SuspendJob(Context* context,
                                                     const v1::SuspendJobRequest* request,
                                                     v1::SuspendJobResponse* response) {
   const Ending end(context, "SuspendJob", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   SetSuspended(request->job(), true, response->mutable_job(), end);
   return end.reactor();
 }
@@ -198,7 +203,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
                                                    const v1::ResumeJobRequest* request,
                                                    v1::ResumeJobResponse* response) {
   const Ending end(context, "ResumeJob", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   SetSuspended(request->job(), false, response->mutable_job(), end);
   return end.reactor();
 }
@@ -207,7 +213,8 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
   const Ending end(context, "DeleteJob", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
   end.Changes(*found);
@@ -224,7 +231,8 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   previewers_.Add([this, end, context, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
@@ -242,7 +250,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
                                                     const v1::ListEventsRequest* request,
                                                     v1::ListEventsResponse* response) {
   const Ending end(context, "ListEvents", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<JobEvent>> events =
@@ -255,7 +264,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ListIncidents(Context* context,
                                                        const v1::ListIncidentsRequest* request,
                                                        v1::ListIncidentsResponse* response) {
   const Ending end(context, "ListIncidents", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<IncidentPtr>> incidents = board_.Incidents((*job)->id);
@@ -268,7 +278,8 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
                                                     const v1::ExplainJobRequest* request,
                                                     v1::ExplainJobResponse* response) {
   const Ending end(context, "ExplainJob", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
   if (!found.ok()) return end.With(found.status());
   if (job::IsTerminal((*found)->phase)) {
@@ -293,7 +304,8 @@ JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
                                                      const v1::InjectFaultRequest* request,
                                                      v1::InjectFaultResponse* response) {
   const Ending end(context, "InjectFault", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   // Whether faults are allowed at all is said first, whatever the job.
   const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "harm");
   if (absl::IsPermissionDenied(found.status())) return end.With(found.status());
@@ -316,7 +328,8 @@ JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
 JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::ListNodesRequest*,
                                                    v1::ListNodesResponse* response) {
   const Ending end(context, "ListNodes", metrics_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
   return end.With(absl::OkStatus());
 }
@@ -325,7 +338,8 @@ JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
                                                     const v1::CordonNodeRequest* request,
                                                     v1::CordonNodeResponse* response) {
   const Ending end(context, "CordonNode", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.MarkNode({.node = request->node(),
@@ -342,7 +356,8 @@ JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
                                                       const v1::UncordonNodeRequest* request,
                                                       v1::UncordonNodeResponse* response) {
   const Ending end(context, "UncordonNode", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   end.Changes(request->node());
   driver_.MarkNode({.node = request->node(), .by = NameOf(end.caller())},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
@@ -356,7 +371,8 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
                                                    const v1::DrainNodeRequest* request,
                                                    v1::DrainNodeResponse* response) {
   const Ending end(context, "DrainNode", metrics_, audit_);
-  if (absl::Status status = rate_.Take(end.caller()); !status.ok()) return end.With(status);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.MarkNode({.node = request->node(),
@@ -372,7 +388,7 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
 
 Peer JobServiceImpl::PeerOf(const Context& context) {
   const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
-  return {.who = who, .admitted = rate_.Take(CallerOf(*who))};
+  return {.who = who, .admitted = admission_.Take(CallerOf(*who), context.peer())};
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
@@ -22,7 +22,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   // All that it is given outlive the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls, CallRate& rate, QueuePlaces& places, Audit& audit)
+                 OpenCalls& log_calls, Admission& admission, QueuePlaces& places, Audit& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
@@ -30,7 +30,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         watches_(watches),
         log_calls_(log_calls),
         audit_(audit),
-        rate_(rate),
+        admission_(admission),
         places_(places),
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
@@ -88,7 +88,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& watches_;
   OpenCalls& log_calls_;
   Audit& audit_;
-  CallRate& rate_;
+  Admission& admission_;
   QueuePlaces& places_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take

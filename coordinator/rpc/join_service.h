@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/join_tokens.h"
@@ -35,7 +36,7 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
  public:
   struct World {
     Metrics& metrics;
-    CallRate& rate;  // of people
+    Admission& admission;
     Audit& audit;
     // Whether a node of that name is there, however it got its certificate.
     std::function<bool(const std::string& node)> has_node;

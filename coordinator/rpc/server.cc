@@ -43,7 +43,9 @@ class ServerImpl final : public Server {
                  OpenCalls::Full::kRefuse),
         log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
                    OpenCalls::Full::kCloseOldest),
-        rate_(options_.rate),
+        admission_(
+            options_.rate, options_.person_connections_max,
+            [this](const std::string& peer) { return gate_ != nullptr && gate_->IsOpen(peer); }),
         places_(options_.person_queued_jobs_max),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
@@ -115,7 +117,7 @@ class ServerImpl final : public Server {
     const absl::StatusOr<Identity> identity = JudgePage(who);
     absl::Status status = identity.status();
     if (status.ok()) status = MayCall(identity->role, kHttpPages);
-    if (status.ok()) status = rate_.Take(*identity);
+    if (status.ok()) status = admission_.Take(*identity);
     metrics_.Rpc(MethodOf(kHttpPages), status.code(), absl::ZeroDuration());
     if (!status.ok()) {
       const Caller caller = identity.ok() ? Caller(*identity) : std::nullopt;
@@ -189,7 +191,7 @@ class ServerImpl final : public Server {
       ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
     }
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
-                                                    log_calls_, rate_, places_, audit_);
+                                                    log_calls_, admission_, places_, audit_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(
         *driver_, sessions_, logs_, metrics_,
         [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
@@ -201,7 +203,7 @@ class ServerImpl final : public Server {
     join_service_ = std::make_unique<JoinServiceImpl>(
         tokens_.get(), options_.join,
         JoinServiceImpl::World{.metrics = metrics_,
-                               .rate = rate_,
+                               .admission = admission_,
                                .audit = audit_,
                                .has_node = has_node,
                                .revoked = [this] { CloseRevoked(); }});
@@ -286,7 +288,7 @@ class ServerImpl final : public Server {
   SessionRegistry sessions_;
   OpenCalls watches_;
   OpenCalls log_calls_;
-  CallRate rate_;
+  Admission admission_;
   QueuePlaces places_;
   Audit audit_;
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none

@@ -1,0 +1,36 @@
+// coordinator/net/open_peers.h: which of the connections that a server was handed are still open.
+//
+// The server closes their descriptors as it likes, so one that is closed is known by its descriptor
+// being another's, or nobody's. Memory: an entry for each descriptor that there ever was.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "core/base/mutex.h"
+
+namespace phalanx::coordinator {
+
+// Thread-safe.
+class OpenPeers {
+ public:
+  // Of a connection, before the server gets it.
+  void Note(int fd) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // `peer`: as gRPC names it, such as "ipv4:127.0.0.1:4444".
+  bool IsOpen(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Connection {
+    int fd = -1;
+    uint64_t socket = 0;
+  };
+
+  mutable Mutex mu_;
+  std::map<std::string, Connection> by_peer_ ABSL_GUARDED_BY(mu_);
+  std::map<int, std::string> by_fd_ ABSL_GUARDED_BY(mu_);  // the peer that each had last
+};
+
+}  // namespace phalanx::coordinator
