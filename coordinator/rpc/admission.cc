@@ -21,10 +21,8 @@ absl::Status Admission::CountConnection(const std::string& name, const std::stri
   const auto closed = [this](const std::string& known) { return !is_open_(known); };
   MutexLock lock(&mu_);
   if (peers_.size() >= kPersonsMax && !peers_.contains(name)) {
-    std::erase_if(peers_, [&](auto& person) {
-      std::erase_if(person.second, closed);
-      return person.second.empty();
-    });
+    for (auto& [person, peers] : peers_) std::erase_if(peers, closed);
+    std::erase_if(peers_, [](const auto& person) { return person.second.empty(); });
   }
   std::set<std::string>& known = peers_[name];
   if (known.contains(peer)) return absl::OkStatus();

@@ -13,6 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "coordinator/net/open_peers.h"
 #include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
@@ -43,9 +44,8 @@ class ServerImpl final : public Server {
                  OpenCalls::Full::kRefuse),
         log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
                    OpenCalls::Full::kCloseOldest),
-        admission_(
-            options_.rate, options_.person_connections_max,
-            [this](const std::string& peer) { return gate_ != nullptr && gate_->IsOpen(peer); }),
+        admission_(options_.rate, options_.person_connections_max,
+                   [this](const std::string& peer) { return peers_.IsOpen(peer); }),
         places_(options_.person_queued_jobs_max),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
@@ -172,6 +172,7 @@ class ServerImpl final : public Server {
     gate.silence_min = std::max(gate.silence_min, 2 * options_.sessions.heartbeat_interval);
     ASSIGN_OR_RETURN(
         gate_, ConnectionGate::Open(std::move(listening), gate, [this](int listener, int fd) {
+          peers_.Note(fd);
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
           connection.listener_fd = listener;
           connection.fd = fd;
@@ -288,6 +289,7 @@ class ServerImpl final : public Server {
   SessionRegistry sessions_;
   OpenCalls watches_;
   OpenCalls log_calls_;
+  OpenPeers peers_;
   Admission admission_;
   QueuePlaces places_;
   Audit audit_;

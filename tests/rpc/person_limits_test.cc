@@ -70,6 +70,32 @@ TEST_F(PersonLimitsTest, WatchesOfOnePerson_AreBounded_AndOthersNoticeNothing) {
   EXPECT_TRUE(room) << "one that has ended makes room";
 }
 
+TEST_F(PersonLimitsTest, ConnectionsOfOnePerson_AreBounded_AndThoseThatAreClosedMakeRoom) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_connections_max = 2; });
+  const std::string list = "/phalanx.v1.JobService/ListJobs";
+  const transport::TlsFiles vera = authority().User("vera", "viewer");
+  std::vector<std::shared_ptr<grpc::Channel>> open = {ChannelOf(vera), ChannelOf(vera)};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(Call(open[0], list).ok());
+    EXPECT_TRUE(Call(open[1], list).ok());
+  }
+  const grpc::Status refused = Call(ChannelOf(vera), list);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.error_message(), "vera has 2 connections open; at most 2");
+  EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  EXPECT_TRUE(Call(ChannelOf(authority().User("sam", "submitter")), list).ok());
+  for (int i = 0; i < 3; ++i) {
+    FakeWorker worker(ChannelOf(authority().Worker(absl::StrCat("node-", i))));
+    worker.Join(absl::StrCat("node-", i), 1);
+  }
+  open.pop_back();
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const std::shared_ptr<grpc::Channel> next = ChannelOf(vera);
+  while (!Call(next, list).ok() && absl::Now() < deadline) continue;
+  EXPECT_TRUE(Call(next, list).ok());
+}
+
 TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   server_.reset();
   AccessTest::Open([](ServerOptions& options) { options.person_queued_jobs_max = 2; });
