@@ -197,7 +197,9 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   const std::string store = support::MakeFolder("flags") + "/none";
   for (const auto& [flag, value] : {std::pair("--listen", "nowhere"),
                                     {"--heartbeat-interval", "0s"},
-                                    {"--heartbeat-timeout", "5s"}}) {
+                                    {"--heartbeat-timeout", "5s"},
+                                    {"--share-half-life", "-1s"},
+                                    {"--quotas", "/nowhere"}}) {
     const support::Finished start =
         support::RunToEnd({support::Program("phalanx-coordinator"), "--store", store, flag, value});
     EXPECT_EQ(start.exit_code, 2) << flag;
@@ -244,6 +246,17 @@ TEST_F(CheckStoreTest, RevokedCertificatesInPlaintext_AreUsage) {
       {support::Program("phalanx-coordinator"), "--store", folder_, "--tls-revoked", "/r"});
   EXPECT_EQ(start.exit_code, 2);
   EXPECT_THAT(start.talk, HasSubstr("--tls-revoked: there are no certificates without --tls-ca"));
+}
+
+TEST_F(CheckStoreTest, QuotasThatAreNotSound_AreUsage_AndNamedAllAtOnce) {
+  const std::string quotas = folder_ + "/quotas.yaml", store = folder_ + "/none";
+  std::ofstream(quotas) << "default: {devices: 4}\nowners: {alice: {jobs_max: -1}}\n";
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", store, "--quotas", quotas});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.talk, AllOf(HasSubstr(quotas + ":1: default.devices: 4: unknown field"),
+                                HasSubstr(quotas + ":2: owners.alice.jobs_max: -1: must be")));
+  EXPECT_FALSE(std::filesystem::exists(store));
 }
 
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
