@@ -201,7 +201,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option(
       "--secrets", options.secrets,
       "folder with a file for each secret that jobs of this node may name; default: none");
-  app.add_option("--ready-file", options.ready_file, "is there while the coordinator has let us in");
+  app.add_option("--ready-file", options.ready_file,
+                 "is there while the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
