@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
 build=$(realpath "$1")
 skip() { echo "skipped: $*"; exit 77; }
-fail() { echo "FAILED: $*"; exit 1; }
+fail() { failure=$*; exit 1; }
 say() { printf '== %s, %d s\n' "$*" "$SECONDS"; }
 
 [ "${PHALANX_IMAGE_TEST:-off}" = on ] || skip "takes minutes; PHALANX_IMAGE_TEST=on asks for it"
@@ -23,13 +23,14 @@ done
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
 [ -n "$mirror" ] || skip "apt knows no mirror of Debian 12 here"
 
+failure="a command has failed"
 work=$(mktemp -d)
 # Images, containers and networks of our own, which go with the folder.
 store=(--root "$work/store" --runroot "$work/run")
 engine() { podman "${store[@]}" "$@"; }
 leave() {
   status=$?
-  [ "$status" = 0 ] || for log in "$work"/*.log; do echo "-- ${log##*/}"; tail -n 15 "$log"; done
+  [ "$status" = 0 ] || [ "$status" = 77 ] || for log in "$work"/*.log; do echo "-- ${log##*/}"; tail -n 15 "$log"; done
   if [ -e "$work/network" ]; then
     engine pod rm --all --force --time 5 > /dev/null 2>&1 || true
     engine network rm --force "$(< "$work/network")" > /dev/null 2>&1 || true
@@ -37,6 +38,7 @@ leave() {
   buildah "${store[@]}" rm --all > /dev/null 2>&1 || true
   umount "$work/store/overlay" 2> /dev/null || true
   rm -rf "$work"
+  [ "$status" = 0 ] || [ "$status" = 77 ] || echo "FAILED: $failure"
 }
 trap leave EXIT
 
@@ -75,7 +77,7 @@ for target in coordinator worker; do
   user=$(buildah "${store[@]}" inspect --format '{{.OCIv1.Config.User}}' "localhost/phalanx-$target:test")
   [ "$user" = 65532:65532 ] || fail "the image of the $target runs as '$user'"
   [ "$(inside $target id -u)" = 65532 ] || fail "the image of the $target has another user"
-  inside $target "phalanx-$target" --version > /dev/null || fail "phalanx-$target does not start"
+  inside $target "phalanx-$target" --help > /dev/null || fail "phalanx-$target does not start"
   inside $target phalanx version > /dev/null || fail "phalanx does not start"
   writable=$(inside $target find / -xdev -writable -not -type l -not -path '/proc/*' -not -path '/dev/*' 2> /dev/null |
     grep -vxE '/|/(run/lock|tmp|var/tmp|var/lib/phalanx|run/phalanx|run/shm|dev|etc|run|sys)(/.*)?' || true)

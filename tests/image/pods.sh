@@ -27,14 +27,14 @@ ask() { engine exec phalanx-coordinator-coordinator phalanx "$@"; }
 await() {
   local deadline=$((SECONDS + $1)) words=$2
   shift 2
-  until "$@" 2> "$work/await.log" | grep -q "$words"; do
-    [ "$SECONDS" -lt "$deadline" ] || fail "no '$words' in: $* ($("$@" 2>&1 | tail -n 3))"
+  until "$@" > "$work/await.log" 2>&1 && grep -q "$words" "$work/await.log"; do
+    [ "$SECONDS" -lt "$deadline" ] || fail "no '$words' in: $* ($(tail -n 3 "$work/await.log"))"
     read -r -t 0.5 <> <(:) || true
   done
 }
 
 play phalanx-coordinator
-await 60 '' ask list
+await 60 'no nodes' ask nodes
 play phalanx-worker-0
 await 60 ' Ready ' ask nodes
 [ "$(engine exec phalanx-worker-0-worker id -u)" = 65532 ] || fail "the worker runs as another user"
