@@ -76,6 +76,12 @@ absl::Status KeepIdentity(const std::string& file, const std::string& certificat
   return WriteWholeFile(file, absl::StrCat(certificate, key), 0600);
 }
 
+// It waits for a connection: gRPC makes those only while some call waits.
+void Prepare(grpc::ClientContext& context) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  context.set_wait_for_ready(true);
+}
+
 // What the coordinator says, or that it says nothing.
 absl::Status StatusOf(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -111,7 +117,7 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   // The same key each time: an answer that was lost is given again.
   while (true) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+    Prepare(context);
     v1::JoinResponse response;
     const absl::Status status = StatusOf(stub->Join(&context, request, &response));
     if (status.ok()) {
@@ -189,7 +195,7 @@ absl::Status IdentityRenewer::Renew() {
   // A connection of its own, with the certificate that is there now.
   const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_));
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  Prepare(context);
   v1::RenewCertificateResponse response;
   RETURN_IF_ERROR(StatusOf(stub->RenewCertificate(&context, request, &response)));
   return KeepIdentity(files_.certificate, response.certificate(), next.key);
