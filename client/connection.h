@@ -4,14 +4,19 @@
 // jittered exponential backoff or after the delay that the server asks for; nothing else is
 // repeated. All calls of JobService may be, for a submit carries a request id, but the one that
 // injects a fault.
+//
+// Of several coordinators one leads; the others say so without doing anything. Each is asked in
+// turn until one serves.
 #pragma once
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -22,7 +27,7 @@
 namespace phalanx::client {
 
 struct ConnectionOptions {
-  // "HOST:PORT". Empty: the address a coordinator listens on by default.
+  // "HOST:PORT[,HOST:PORT...]". Empty: the address a coordinator listens on by default.
   std::string server;
   transport::TlsFiles tls;  // none: plaintext
   // A unary call with its repetitions.
@@ -44,7 +49,7 @@ class Backoff {
   Prng prng_;
 };
 
-// Thread-safe, except that calls share one stub and hence one channel.
+// Thread-safe, except that calls share a channel to each server.
 class Connection {
  public:
   explicit Connection(ConnectionOptions options);
@@ -59,7 +64,7 @@ class Connection {
   template <typename Request, typename Response>
   absl::Status Call(Method<Request, Response> method, const Request& request, Response* response) {
     return Repeat([&](grpc::ClientContext& context) {
-      return ((*stub_).*method)(&context, request, response);
+      return (stub().*method)(&context, request, response);
     });
   }
 
@@ -69,11 +74,17 @@ class Connection {
   absl::Status CallOnce(Method<Request, Response> method, const Request& request,
                         Response* response) {
     return Once([&](grpc::ClientContext& context) {
-      return ((*stub_).*method)(&context, request, response);
+      return (stub().*method)(&context, request, response);
     });
   }
 
-  v1::JobService::Stub& stub() { return *stub_; }
+  // Of the server that is asked now.
+  v1::JobService::Stub& stub() { return *servers_[at_].stub; }
+  // For those who use stub() and find that it does not serve: another one is asked from now on,
+  // where there are several. Returns how long to wait before that.
+  absl::Duration TryNext(Backoff& backoff);
+  bool has_several() const { return servers_.size() > 1; }
+  // All of them, as they were given.
   const std::string& server() const { return options_.server; }
   absl::Duration timeout() const { return options_.timeout; }
   // Random, for request ids and for the seeds of backoffs.
@@ -86,9 +97,17 @@ class Connection {
   absl::Status Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
   absl::Status Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
 
+  struct Server {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::JobService::Stub> stub;
+  };
+  // Whether the server that is asked now takes connections, within `patience`.
+  bool Reaches(absl::Duration patience);
+
   const ConnectionOptions options_;
   const absl::Status fault_;  // of the TLS files; then every call fails
-  const std::unique_ptr<v1::JobService::Stub> stub_;
+  const std::vector<Server> servers_;
+  std::atomic<size_t> at_ = 0;
 };
 
 }  // namespace phalanx::client

@@ -25,6 +25,8 @@ struct HttpOptions {
 
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any free one
+  // A socket that listens already, which stays open; -1: host and port.
+  int listening = -1;
   // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
   std::function<absl::Status()> ready;

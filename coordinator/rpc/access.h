@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/machine/actions.h"
+#include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 
@@ -81,6 +82,8 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
   const Refused refused_;
 };
 
+// Whether a certificate of the peer was taken back; null: none was.
+bool IsRevoked(const transport::Revocations* revocations, const grpc::AuthContext& peer);
 // What callers are told whose certificate was taken back.
 absl::Status RevokedError(const grpc::AuthContext& peer);
 

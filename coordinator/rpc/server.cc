@@ -105,7 +105,9 @@ class ServerImpl final : public Server {
 
  private:
   absl::Status Serve() {
-    ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
+    ASSIGN_OR_RETURN(UniqueFd listening, options_.listening >= 0
+                                             ? ListenAlso(options_.listening)
+                                             : coordinator::Listen(options_.host, options_.port));
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
                                                     log_calls_, options_.rate, options_.audit);
     worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
@@ -122,7 +124,8 @@ class ServerImpl final : public Server {
     // A connection that does not say what it is, or has no call for long, makes room.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+    // Workers that know several coordinators look every 2 s whether theirs is still there.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
@@ -170,14 +173,7 @@ class ServerImpl final : public Server {
             .changed = [this] { CloseRevoked(); }};
   }
   bool IsRevoked(const grpc::AuthContext& peer) const {
-    if (revocations_ == nullptr) return false;
-    for (const char* property :
-         {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
-      for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
-        if (revocations_->Has({pem.data(), pem.size()})) return true;
-      }
-    }
-    return false;
+    return coordinator::IsRevoked(revocations_.get(), peer);
   }
   // Calls that are open. Those who begin one are asked by the Gatekeeper.
   void CloseRevoked() {

@@ -172,7 +172,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
-  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
+  app.add_option("--coordinator", options.coordinator,
+                 "HOST:PORT of the coordinator; of several, that one which leads is found: "
+                 "HOST:PORT,HOST:PORT");
   app.add_option(
       "--tls-ca", options.tls.ca,
       "PEM file of the authorities whose certificate the coordinator must show; with the "
