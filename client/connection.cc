@@ -65,7 +65,8 @@ Connection::Connection(ConnectionOptions options)
         std::vector<Server> servers;
         for (const std::string& address : addresses) {
           const auto channel = OpenChannel(address, addresses.size() > 1, credentials);
-          servers.push_back({channel, v1::JobService::NewStub(channel)});
+          servers.push_back(
+              {channel, v1::JobService::NewStub(channel), v1::JoinService::NewStub(channel)});
         }
         return servers;
       }()) {}
@@ -141,12 +142,17 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     // It tells more than that there was no time for another answer.
     if (late && !in_turn && !said.ok()) return Explain(said);
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !(late && in_turn)) {
+    const absl::Duration asked = RetryDelayOf(status);
+    const bool over_limit =
+        status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && asked > absl::ZeroDuration();
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit && !(late && in_turn)) {
       return Explain(status);
     }
     if (SaidByCoordinator(status)) said = status;
-    const absl::Duration asked = has_several() ? absl::ZeroDuration() : RetryDelayOf(status);
-    const absl::Duration wait = asked > absl::ZeroDuration() ? asked : TryNext(backoff);
+    // Those who were turned away together do not come back together.
+    const absl::Duration wait = over_limit ? asked + backoff.Next()
+                                : asked > absl::ZeroDuration() && !has_several() ? asked
+                                                                                 : TryNext(backoff);
     if (wait >= left()) return Explain(said.ok() ? status : said);
     absl::SleepFor(wait);
   }

@@ -1,9 +1,10 @@
 // client/connection.h: a coordinator, as the commands see it.
 //
 // Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
-// jittered exponential backoff or after the delay that the server asks for; nothing else is
-// repeated. All calls of JobService may be, for a submit carries a request id, but the one that
-// injects a fault.
+// jittered exponential backoff or after the delay that the server asks for, and one that ends
+// RESOURCE_EXHAUSTED after the delay that it asks for; nothing else is repeated. All calls may be,
+// for a submit carries a request id, but the one that injects a fault and the one that makes a
+// token.
 //
 // Of several coordinators one leads; the others say so without doing anything. Each is asked in
 // turn until one serves.
@@ -22,6 +23,7 @@
 #include "absl/time/time.h"
 #include "core/base/prng.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
 #include "transport/tls.h"
 
 namespace phalanx::client {
@@ -57,6 +59,9 @@ class Connection {
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::JobService::Stub::*)(grpc::ClientContext*, const Request&,
                                                         Response*);
+  template <typename Request, typename Response>
+  using JoinMethod = grpc::Status (v1::JoinService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                             Response*);
 
   // Errors: what the server says, with its address where it is Unavailable; Unavailable or
   // DeadlineExceeded, with the address, if it says nothing; InvalidArgument if the TLS files are
@@ -68,6 +73,14 @@ class Connection {
     });
   }
 
+  template <typename Request, typename Response>
+  absl::Status Call(JoinMethod<Request, Response> method, const Request& request,
+                    Response* response) {
+    return Repeat([&](grpc::ClientContext& context) {
+      return ((*servers_[at_].join_stub).*method)(&context, request, response);
+    });
+  }
+
   // The same for a call that must not be carried out twice: waits for a server, and is not repeated
   // once one has it.
   template <typename Request, typename Response>
@@ -75,6 +88,14 @@ class Connection {
                         Response* response) {
     return Once([&](grpc::ClientContext& context) {
       return (stub().*method)(&context, request, response);
+    });
+  }
+
+  template <typename Request, typename Response>
+  absl::Status CallOnce(JoinMethod<Request, Response> method, const Request& request,
+                        Response* response) {
+    return Once([&](grpc::ClientContext& context) {
+      return ((*servers_[at_].join_stub).*method)(&context, request, response);
     });
   }
 
@@ -100,6 +121,7 @@ class Connection {
   struct Server {
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::JobService::Stub> stub;
+    std::unique_ptr<v1::JoinService::Stub> join_stub;
   };
   // Whether the server that is asked now takes connections, within `patience`.
   bool Reaches(absl::Duration patience);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/base/terminal_text.h"
+#include "core/job/devices.h"
 #include "core/job/failure.h"
 #include "core/plan/memory_fit.h"
 #include "core/wire/job_yaml.h"
@@ -226,7 +227,7 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
   }
   const bool wide = format == Format::kWide;
   std::vector<std::string> header = {"NAME", "STATE", "KIND", "DEVICES", "FREE", "HEARTBEAT"};
-  if (wide) header.insert(header.end(), {"JOBS", "HOST MEMORY", "LABELS", "VERSION"});
+  if (wide) header.insert(header.end(), {"DOMAIN", "JOBS", "HOST MEMORY", "LABELS", "VERSION"});
   Table table(std::move(header));
   for (const v1::NodeStatus& node : nodes) {
     const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
@@ -246,10 +247,16 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
                                     AgeText(node.last_heartbeat(), now)};
     if (wide) {
       std::vector<std::string> labels;
-      for (const auto& [key, value] : node.labels())
-        labels.push_back(absl::StrCat(key, "=", value));
+      std::string domain = node.name();
+      for (const auto& [key, value] : node.labels()) {
+        if (key == job::kFailureDomainLabel) {
+          domain = value;
+        } else {
+          labels.push_back(absl::StrCat(key, "=", value));
+        }
+      }
       std::sort(labels.begin(), labels.end());
-      row.insert(row.end(), {absl::StrJoin(node.device_jobs(), ","),
+      row.insert(row.end(), {domain, absl::StrJoin(node.device_jobs(), ","),
                              node.host_memory() > 0 ? plan::FormatBytes(node.host_memory()) : "-",
                              absl::StrJoin(labels, ","), node.version()});
     }

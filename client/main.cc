@@ -250,6 +250,7 @@ int Program::Main(int argc, char** argv) {
   AddIncidents();
   AddInject();
   AddNodes();
+  AddTokens();
   AddOtherCommands();
   try {
     app_.parse(argc, argv);

@@ -37,11 +37,13 @@ struct Flags {
   std::string since;
   std::string reason;
   std::string owner;
+  std::string ttl;
   std::vector<std::string> settings, states, labels, types, modules;
   std::vector<int32_t> ranks;
   std::vector<std::string> lost;
   int32_t tail = 0;
   int32_t limit = 0;
+  int32_t uses = 1;
   int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
   bool watch = false, machine = false, previous = false, timestamps = false;
@@ -86,6 +88,7 @@ class Program {
   void AddIncidents();
   void AddInject();
   void AddNodes();
+  void AddTokens();
   void AddOtherCommands();
 
   // A command that waits can be interrupted; the others end at once, as programs do.

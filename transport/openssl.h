@@ -6,6 +6,7 @@
 #include <openssl/bio.h>
 #include <openssl/evp.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <memory>
 
@@ -22,6 +23,9 @@ using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using CertificateList = std::unique_ptr<X509_CRL, Freed<X509_CRL_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using Request = std::unique_ptr<X509_REQ, Freed<X509_REQ_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>>;
+using Names = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
 
 // A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
 inline int NoPassword(char*, int, int, void*) { return -1; }

@@ -75,16 +75,19 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& file
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(ProviderOf(files));
   options.watch_root_certs();
-  options.watch_identity_key_cert_pairs();
+  if (!files.certificate.empty()) options.watch_identity_key_cert_pairs();
   return grpc::experimental::TlsCredentials(options);
 }
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files) {
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files,
+                                                           ClientCertificate client) {
   if (!files.on()) return grpc::InsecureServerCredentials();
   grpc::experimental::TlsServerCredentialsOptions options(ProviderOf(files));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.set_cert_request_type(client == ClientCertificate::kRequired
+                                    ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                    : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   return grpc::experimental::TlsServerCredentials(options);
 }
 

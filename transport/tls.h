@@ -1,12 +1,14 @@
 // transport/tls.h: TLS between our programs, mutual wherever there is any.
 //
-// Each side shows a certificate and asks for one of the other. The files are looked at again while
+// Each side shows a certificate and asks for one of the other, but for a node that has none yet and
+// joins with a token. The files are looked at again while
 // the program runs: what is put in their place, by a rename, is used for connections from then on,
 // and what cannot be read changes nothing.
 //
 // Thread-safe: functions of their arguments and of the files.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -33,8 +35,11 @@ struct TlsFiles {
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
 
 // Of plaintext where there are no files. A client accepts a server only under the name, or the
-// address, that it was asked for.
+// address, that it was asked for. With `ca` alone it shows no certificate of its own.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files);
-std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);
+// kRequested: whoever connects may have none; one that is shown must be sound.
+enum class ClientCertificate : uint8_t { kRequired, kRequested };
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
+    const TlsFiles& files, ClientCertificate client = ClientCertificate::kRequired);
 
 }  // namespace phalanx::transport

@@ -32,14 +32,23 @@ std::string EventOf(const HttpResponse& response) {
 
 }  // namespace
 
-void EventStreams::Add(UniqueFd fd, const std::string& target) {
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
-  streams_.push_back({.fd = std::move(fd),
+void EventStreams::Add(ByteStream connection, transport::ShownCertificate who,
+                       const std::string& target) {
+  setsockopt(connection.fd(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
+  streams_.push_back({.connection = std::move(connection),
+                      .who = std::move(who),
                       .target = target,
                       .begun = SteadyNow(),
                       .sending = std::make_shared<const std::string>(kHead)});
   const auto [feed, is_new] = feeds_.try_emplace(target);
   if (is_new) Ask(target, feed->second);
+}
+
+bool EventStreams::IsFullOf(const transport::ShownCertificate& who) const {
+  const auto count = std::count_if(streams_.begin(), streams_.end(), [&who](const Stream& stream) {
+    return stream.who.uris == who.uris;
+  });
+  return !who.chain.empty() && static_cast<size_t>(count) >= options_.person_streams_max;
 }
 
 void EventStreams::Ask(const std::string& target, Feed& feed) {
@@ -65,21 +74,22 @@ void EventStreams::Answer(const std::string& target, const HttpResponse& respons
 void EventStreams::AppendTo(std::vector<pollfd>& fds) const {
   for (const Stream& stream : streams_) {
     const bool writes = stream.sending != nullptr;
-    fds.push_back({stream.fd.get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+    fds.push_back(
+        {stream.connection.fd(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
 }
 
 // A reader has nothing to say: what comes is the end, or is no reader's.
-bool EventStreams::Read(const Stream& stream) const {
+bool EventStreams::Read(Stream& stream) const {
   char byte;
-  const ssize_t n = recv(stream.fd.get(), &byte, 1, 0);
+  const ssize_t n = stream.connection.Read(&byte, 1);
   return n < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
 bool EventStreams::Write(Stream& stream) const {
   while (stream.sending != nullptr) {
-    const ssize_t n = send(stream.fd.get(), stream.sending->data() + stream.sent,
-                           stream.sending->size() - stream.sent, MSG_NOSIGNAL);
+    const ssize_t n = stream.connection.Write(stream.sending->data() + stream.sent,
+                                              stream.sending->size() - stream.sent);
     if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
     if (n < 0) {
       if (!stream.stuck_since.has_value()) stream.stuck_since = SteadyNow();
@@ -98,6 +108,7 @@ bool EventStreams::Go(Stream& stream, const Feed& feed) const {
   if (!Write(stream)) return false;
   if (stream.sending != nullptr) return true;
   if (stream.version != feed.version) {
+    if (holds_ && !holds_(stream.who)) return false;
     stream.version = feed.version;
     stream.sending = feed.event;
     return Write(stream);

@@ -16,26 +16,32 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "coordinator/http/http_response.h"
-#include "coordinator/net/socket.h"
+#include "coordinator/net/byte_stream.h"
 #include "coordinator/net/waker.h"
+#include "transport/server_tls.h"
 
 namespace phalanx::coordinator {
 
 // Not thread-safe.
 class EventStreams {
  public:
-  // `ask`: for the page of a target, answered by Answer.
-  EventStreams(StreamOptions options, std::function<void(const std::string& target)> ask)
-      : options_(options), ask_(std::move(ask)) {}
+  // `ask`: for the page of a target, answered by Answer. `holds`: whether a reader may be told
+  // more; none: everybody may.
+  EventStreams(StreamOptions options, std::function<void(const std::string& target)> ask,
+               std::function<bool(const transport::ShownCertificate& who)> holds)
+      : options_(options), ask_(std::move(ask)), holds_(std::move(holds)) {}
 
   bool full() const { return streams_.size() >= options_.streams_max; }
   size_t size() const { return streams_.size(); }
-  // From then on the connection is a stream; `fd` does not block. Not when full.
-  void Add(UniqueFd fd, const std::string& target);
+  // Whether somebody has as many as one person may. Nobody is asked who they are in plaintext.
+  bool IsFullOf(const transport::ShownCertificate& who) const;
+  // From then on the connection is a stream. Not when full.
+  void Add(ByteStream connection, transport::ShownCertificate who, const std::string& target);
   void Answer(const std::string& target, const HttpResponse& response);
 
   // What to poll for, one a stream.
@@ -55,7 +61,8 @@ class EventStreams {
     std::shared_ptr<const std::string> event;
   };
   struct Stream {
-    UniqueFd fd;
+    ByteStream connection;
+    transport::ShownCertificate who;
     std::string target;
     SteadyTime begun;
     uint64_t version = 0;  // that it was sent last
@@ -65,13 +72,14 @@ class EventStreams {
   };
 
   // False: the stream is over.
-  bool Read(const Stream& stream) const;
+  bool Read(Stream& stream) const;
   bool Write(Stream& stream) const;
   bool Go(Stream& stream, const Feed& feed) const;
   void Ask(const std::string& target, Feed& feed);
 
   const StreamOptions options_;
   const std::function<void(const std::string& target)> ask_;
+  const std::function<bool(const transport::ShownCertificate& who)> holds_;
   std::list<Stream> streams_;  // oldest first
   std::map<std::string, Feed> feeds_;
 };

@@ -18,7 +18,8 @@ struct HttpResponse {
 using HttpAnswer = std::function<void(HttpResponse response)>;
 
 struct StreamOptions {
-  size_t streams_max = 32;  // one more is refused with 503
+  size_t streams_max = 32;        // one more is refused with 503
+  size_t person_streams_max = 8;  // of one certificate's owner; one more is refused with 429
   // A page is made so often at most, however many streams show it.
   absl::Duration interval = absl::Seconds(1);
   absl::Duration life = absl::Minutes(10);      // then the reader connects again

@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "coordinator/http/event_streams.h"
 #include "coordinator/http/http_request.h"
+#include "coordinator/net/byte_stream.h"
 #include "coordinator/net/socket.h"
 #include "coordinator/net/waker.h"
 #include "core/base/mutex.h"
@@ -34,10 +35,16 @@ absl::string_view ReasonOf(int code) {
       return "OK";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 503:
@@ -48,8 +55,9 @@ absl::string_view ReasonOf(int code) {
 }
 
 struct Connection {
-  UniqueFd fd;
+  ByteStream stream;
   SteadyTime end;
+  short wants = POLLIN;
   std::string request;
   std::string response;  // not empty: the request was answered
   size_t sent = 0;
@@ -57,8 +65,14 @@ struct Connection {
   bool head = false;     // no body is wanted
 };
 
+int CodeOf(const absl::Status& refusal) {
+  if (absl::IsUnauthenticated(refusal)) return 401;
+  return absl::IsResourceExhausted(refusal) ? 429 : 403;
+}
+
 std::string Encode(const HttpResponse& response, bool with_body) {
   return absl::StrCat("HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
+                      response.code == 429 ? "\r\nRetry-After: 1" : "",
                       "\r\nContent-Type: ", response.type,
                       "\r\nContent-Length: ", response.body.size(),
                       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
@@ -103,7 +117,9 @@ class HttpServerImpl final : public HttpServer {
       : options_(std::move(options)),
         listening_(std::move(listening)),
         stop_(eventfd(0, EFD_CLOEXEC)),
-        streams_(options_.streams, [this](const std::string& target) { Ask(0, target); }),
+        streams_(
+            options_.streams, [this](const std::string& target) { Ask(0, target); },
+            options_.tls == nullptr ? nullptr : options_.guard.holds),
         thread_([this] { Run(); }) {}
 
   ~HttpServerImpl() override {
@@ -121,10 +137,8 @@ class HttpServerImpl final : public HttpServer {
       std::vector<pollfd> fds = {
           {stop_.get(), POLLIN, 0}, {answers_->fd(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
       for (const Connection& connection : connections_) {
-        const short wanted = connection.waiting != 0       ? short{0}
-                             : connection.response.empty() ? short{POLLIN}
-                                                           : short{POLLOUT};
-        fds.push_back({connection.fd.get(), wanted, 0});
+        const short wanted = connection.waiting != 0 ? short{0} : connection.wants;
+        fds.push_back({connection.stream.fd(), wanted, 0});
       }
       const size_t first_stream = fds.size();
       streams_.AppendTo(fds);
@@ -156,6 +170,7 @@ class HttpServerImpl final : public HttpServer {
     for (Connection& connection : connections_) {
       if (connection.waiting != answer.number) continue;
       connection.waiting = 0;
+      connection.wants = POLLOUT;
       connection.response = Encode(answer.response, !connection.head);
     }
   }
@@ -173,8 +188,10 @@ class HttpServerImpl final : public HttpServer {
                                    : connections_.size() == HttpOptions::kConnectionsMax;
     if (full && !connections_.empty()) connections_.pop_front();
     if (fd.get() < 0) return;
-    connections_.push_back(
-        {.fd = std::move(fd), .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
+    std::unique_ptr<transport::TlsStream> tls;
+    if (options_.tls != nullptr && (tls = options_.tls->Accept(fd.get())) == nullptr) return;
+    connections_.push_back({.stream = ByteStream(std::move(fd), std::move(tls)),
+                            .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
   }
 
   // False: the connection is to be closed.
@@ -185,24 +202,27 @@ class HttpServerImpl final : public HttpServer {
   }
 
   bool Receive(Connection& connection) {
-    char buffer[4096];
-    const ssize_t n = recv(connection.fd.get(), buffer, sizeof(buffer), 0);
-    if (n < 0) return errno == EAGAIN || errno == EINTR;
-    if (n == 0) return false;
-    connection.request.append(buffer, static_cast<size_t>(n));
-    if (connection.request.find("\r\n\r\n") != std::string::npos) return Answer(connection);
-    if (connection.request.size() > HttpOptions::kRequestBytesMax) {
-      connection.response = Encode({.code = 431}, false);
+    // To the end of what is there: poll does not see what TLS has read ahead.
+    while (connection.request.size() <= HttpOptions::kRequestBytesMax) {
+      char buffer[4096];
+      const ssize_t n = connection.stream.Read(buffer, sizeof(buffer));
+      connection.wants = connection.stream.wants();
+      if (n < 0) return errno == EAGAIN || errno == EINTR;
+      if (n == 0) return false;
+      connection.request.append(buffer, static_cast<size_t>(n));
+      if (connection.request.find("\r\n\r\n") != std::string::npos) return Answer(connection);
     }
+    connection.response = Encode({.code = 431}, false);
     return true;
   }
 
   // False: all is sent, or nobody reads it.
   bool Send(Connection& connection) {
     while (connection.sent < connection.response.size()) {
-      const ssize_t n = send(connection.fd.get(), connection.response.data() + connection.sent,
-                             connection.response.size() - connection.sent, MSG_NOSIGNAL);
-      if (n < 0) return errno == EAGAIN || errno == EINTR;
+      const ssize_t n = connection.stream.Write(connection.response.data() + connection.sent,
+                                                connection.response.size() - connection.sent);
+      connection.wants = connection.stream.wants();
+      if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EINTR);
       connection.sent += static_cast<size_t>(n);
     }
     return false;
@@ -219,12 +239,21 @@ class HttpServerImpl final : public HttpServer {
     }
     connection.head = request->head;
     const absl::string_view path = request->path();
+    transport::ShownCertificate who;
+    if (options_.tls != nullptr && path != "/healthz" && path != "/readyz") {
+      who = connection.stream.peer();
+      if (absl::Status admitted = options_.guard.admit(who, path); !admitted.ok()) {
+        connection.response = Encode(
+            {.code = CodeOf(admitted), .body = absl::StrCat(admitted.message(), "\n")}, true);
+        return true;
+      }
+    }
     if (std::optional<HttpResponse> probe = Probe(path); probe.has_value()) {
       connection.response = Encode(*probe, !connection.head);
     } else if (!options_.pages) {
       connection.response = Encode({.code = 404, .body = "no such page\n"}, !connection.head);
     } else if (path == "/api/stream" && !connection.head) {
-      return !BecomeStream(connection, std::string(request->query()));
+      return !BecomeStream(connection, std::move(who), std::string(request->query()));
     } else {
       connection.waiting = ++last_number_;
       connection.end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kPageLife);
@@ -234,7 +263,8 @@ class HttpServerImpl final : public HttpServer {
   }
 
   // `query`: "?/api/overview". False: it is answered instead, for there may be no such stream.
-  bool BecomeStream(Connection& connection, const std::string& query) {
+  bool BecomeStream(Connection& connection, transport::ShownCertificate who,
+                    const std::string& query) {
     if (query.substr(0, 6) != "?/api/") {
       connection.response =
           Encode({.code = 400, .body = "/api/stream?PATH: PATH begins with /api/\n"}, true);
@@ -244,7 +274,12 @@ class HttpServerImpl final : public HttpServer {
       connection.response = Encode({.code = 503, .body = "too many streams are open\n"}, true);
       return false;
     }
-    streams_.Add(std::move(connection.fd), query.substr(1));
+    if (streams_.IsFullOf(who)) {
+      connection.response =
+          Encode({.code = 429, .body = "too many streams of yours are open\n"}, true);
+      return false;
+    }
+    streams_.Add(std::move(connection.stream), std::move(who), query.substr(1));
     return true;
   }
 

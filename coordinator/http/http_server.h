@@ -1,6 +1,9 @@
 // coordinator/http/http_server.h: /metrics, /healthz (the process lives), /readyz (it accepts
 // work), and pages that are made elsewhere, also as streams of events.
 //
+// With certificates all but /healthz and /readyz asks for one (http_guard.h). A connection's
+// handshake is part of its life.
+//
 // One thread serves all connections as they become readable and writable, so nobody who is slow
 // holds up another. A connection carries one request and is closed after kLife (kPageLife where
 // others make the page), whatever it does; of more than kConnectionsMax the oldest is closed for
@@ -13,7 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/http/http_guard.h"
 #include "coordinator/http/http_response.h"
+#include "transport/server_tls.h"
 
 namespace phalanx::coordinator {
 
@@ -27,6 +32,9 @@ struct HttpOptions {
   int port = 0;  // 0: any free one
   // A socket that listens already, which stays open; -1: host and port.
   int listening = -1;
+  std::unique_ptr<transport::ServerTls>
+      tls;          // nullptr: plaintext, and everybody may see everything
+  HttpGuard guard;  // of `tls` alone
   // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
   std::function<absl::Status()> ready;

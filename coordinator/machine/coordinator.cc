@@ -13,7 +13,8 @@ namespace phalanx::coordinator {
 using job::FailureKind;
 using job::JobPhase;
 
-Coordinator::Coordinator(CoordinatorOptions options) : options_(std::move(options)) {}
+Coordinator::Coordinator(CoordinatorOptions options)
+    : options_(std::move(options)), owners_(options_.quotas, options_.share_half_life) {}
 
 std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   now_ = std::max(now, now_);
@@ -30,6 +31,10 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
   RestoreMarks(records);
   for (const JournalRecord& record : records) {
     if (std::holds_alternative<NodeMarked>(record.body)) continue;
+    if (const auto* used = std::get_if<DeviceTimeUsed>(&record.body)) {
+      owners_.Restore(*used, record.time);
+      continue;
+    }
     Job& job = jobs_[record.job];
     job.state.id = record.job;
     last_job_ = std::max(last_job_, record.job);
@@ -71,6 +76,9 @@ void Coordinator::RecoverRun(Job& job) {
   const JobState& state = job.state;
   job.run = MakeRun(*state.layout);
   active_.insert(state.id);
+  NoteCharge(job);
+  owners_.HadBefore(state.request->owner, state.request->devices, state.counts_since.value_or(now_),
+                    now_);
   Run& run = *job.run;
   run.data_digest = state.layout->data_digest;
   run.checkpoint = state.checkpoint;
@@ -133,6 +141,8 @@ void Coordinator::Publish(Job& job) {
                                "nodes and holds nobody up");
     if (job.state.queued_again) absl::StrAppend(&view.reason, "; ", job.state.reason);
   }
+  if (!job.over_quota.empty() && view.phase == JobPhase::kQueued && !view.suspended)
+    view.reason = absl::StrCat("waits: ", job.over_quota);
   if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);

@@ -14,8 +14,9 @@
 //   Queued    waits until all its devices are free. Larger priorities first, then first come, first
 //             served: a later job may start only on nodes that no earlier waiting job could use, or
 //             where its time_limit ends it before the earlier one could start (queue_order.h).
-//             Its devices are held while its plan is made; then it starts, or it waits again
-//             where one of them is gone.
+//             Among jobs of one priority owners take turns, whose jobs wait for their quota, too
+//             (owners.h). Its devices are held while its plan is made; then it starts, or it waits
+//             again where one of them is gone.
 //   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
 //             the others, and their digests agree; all ranks are assigned; what ranks say for the
 //             others (rendezvous) is forwarded to every node.
@@ -53,6 +54,7 @@
 #include "coordinator/machine/held_actions.h"
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
+#include "coordinator/machine/owners.h"
 #include "coordinator/machine/queue_order.h"
 
 namespace phalanx::coordinator {
@@ -148,6 +150,14 @@ class Coordinator {
   void On(const QueueRequested& event);
   void On(const LogsRequested& event);
   void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
+  void On(const QuotasChanged& event);
+  // Those of the queue in the order in which they are looked at if none of them starts.
+  std::vector<JobId> QueueInOrder() const;
+  // Its owner is charged for its devices, or not any more: to be called when it has come to have
+  // some, or to have none.
+  void NoteCharge(Job& job);
+  // Whether its owner's quota keeps a queued job where it is. One that is too large waits for nodes.
+  bool WaitsForQuota(Job& job, bool too_large);
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   void Enqueue(const Job& job);
@@ -365,8 +375,6 @@ class Coordinator {
   bool MayEndWithCheckpoint(const Job& job) const;
   // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
   void WishEnd(Job& job, EndWished wish);
-  // The node's worker is stopping: what trains on it ends.
-  void EndJobsOn(const Node& node);
   void TellWish(const Job& job, const Team& team);
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
@@ -379,14 +387,16 @@ class Coordinator {
   void Suspend(Job& job, const std::string& by);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
-  // coordinator_drain.cc: nodes that people take out of service.
+  // coordinator_drain.cc: nodes that are taken out of service.
   void On(const NodeMarkRequested& event);
   void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
+  void NoteDrain(const Node& node);
   void RestoreMarks(const std::vector<JournalRecord>& records);
   // Jobs that have devices of it are asked to leave.
   std::vector<JobOnNode> Drain(const Node& node, bool force);
   // Says what becomes of the job; `stays`: it does not leave.
   std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
+  void LeaveStoppingNode(const Node& node);  // its worker was asked to end
   void ConsiderDrain(Job& job);  // O(1) where no node drains
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
@@ -475,6 +485,7 @@ class Coordinator {
   int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
   uint64_t jobs_considered_ = 0;
   uint64_t plan_count_ = 0;
+  Owners owners_;
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;
   std::map<std::string, JobId> live_names_;

@@ -1,5 +1,6 @@
-// Nodes that people take out of service: nothing new is placed on one that is cordoned, and jobs
-// leave one that drains (coordinator_leave.cc) as soon as they can without losing a step.
+// Nodes that are taken out of service, by people or because their worker was asked to end: nothing
+// new is placed on one that is cordoned, and jobs leave one that drains (coordinator_leave.cc) as
+// soon as they can without losing a step.
 #include <map>
 #include <optional>
 #include <set>
@@ -43,13 +44,17 @@ void Coordinator::On(const NodeMarkRequested& event) {
   TellAfter(last_record_, Action(AnswerNode{event.token, std::move(answer)}));
 }
 
-void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
-  node.mark = std::move(mark);
-  if (node.Drains()) {
+void Coordinator::NoteDrain(const Node& node) {
+  if (node.Drains() || node.draining) {
     drained_.insert(node.name);
   } else {
     drained_.erase(node.name);
   }
+}
+
+void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
+  node.mark = std::move(mark);
+  NoteDrain(node);
   const NodeMarked record{node.name, node.mark};
   actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
   TellAfter(last_record_, record);
@@ -98,6 +103,20 @@ std::vector<JobOnNode> Coordinator::Drain(const Node& node, bool force) {
     jobs.push_back(std::move(on_node));
   }
   return jobs;
+}
+
+void Coordinator::LeaveStoppingNode(const Node& node) {
+  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
+    Job& job = jobs_.at(id);
+    const Team* team = job.run->TeamOf(node.name);
+    if (job.state.IsTerminal() || team == nullptr || team->released) continue;
+    if (team->assigned && job.run->Succeeded(*team)) continue;  // they are not missed
+    // Its worker ends ranks of such a job at once, and says so: they are lost.
+    if (job.state.phase == JobPhase::kRunning && !job.state.request->checkpoints) continue;
+    bool stays = false;
+    const std::string what = LeaveNode(job, node, /*force=*/false, stays);
+    Log(absl::StrCat("job=", id.value, " node=", node.name, " stops: ", what));
+  }
 }
 
 std::string Coordinator::LeaveNode(Job& job, const Node& node, bool force, bool& stays) {

@@ -1,4 +1,4 @@
-// Ends before a job's last step: it has run for as long as it may, a node of it stops, or it is
+// Ends before a job's last step: it has run for as long as it may, it leaves its devices, or it is
 // cancelled with a checkpoint. Its ranks are told, agree on one step, write a checkpoint of it and
 // have succeeded early; once that is published, or cannot be, the job ends.
 #include <utility>
@@ -47,17 +47,6 @@ void Coordinator::WishEnd(Job& job, EndWished wish) {
   Commit(job, std::move(wish));
   WatchEnd(job);
   for (const Team& team : job.run->teams) TellWish(job, team);
-}
-
-void Coordinator::EndJobsOn(const Node& node) {
-  for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
-    Job& job = jobs_.at(id);
-    const Team* team = job.run->TeamOf(node.name);
-    if (job.state.IsTerminal() || team == nullptr || !team->assigned) continue;
-    // Ranks of other jobs its worker ends at once, and tells so; others are not missed.
-    if (!job.state.request->checkpoints || job.run->Succeeded(*team)) continue;
-    WishEnd(job, {.failure = FailureKind::kNodeStopped, .node = node.name});
-  }
 }
 
 void Coordinator::TellWish(const Job& job, const Team& team) {

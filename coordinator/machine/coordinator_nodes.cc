@@ -85,6 +85,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.Heard(now_);
   EndSuspicion(node);
   node.draining = false;
+  NoteDrain(node);
   node.lost = false;
   NoteDeadline(node);
   sessions_[event.session] = {node.name, node.incarnation};
@@ -187,7 +188,8 @@ void Coordinator::On(const HeartbeatReceived& event) {
     capacity_changed_ = true;
     Log(absl::StrCat("node=", node->name, event.draining ? " draining" : " no longer draining"));
     PublishView(*node);
-    if (event.draining) EndJobsOn(*node);
+    NoteDrain(*node);
+    if (event.draining) LeaveStoppingNode(*node);
   }
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "coordinator/machine/quotas.h"
 
 namespace phalanx::coordinator {
 
@@ -75,6 +76,11 @@ struct CoordinatorOptions {
   // carries its document. No plan takes more than some five seconds of a core, since documents are
   // bounded by their planning load (core/job/graph.h), so the number bounds the time too.
   size_t plans_max = 128;
+  // Until others come (QuotasChanged).
+  Quotas quotas;
+  // Of device time that counts in the share of an owner: half of it after so long. Zero: among jobs
+  // of one priority the older one goes first, whoever owns it.
+  absl::Duration share_half_life = absl::Hours(7 * 24);
 };
 
 // Silence after which a node with a session is suspect: half of the timeout, and at least two and a

@@ -183,6 +183,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   const std::string need =
       absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
   std::vector<std::string> reasons;
+  if (!job.over_quota.empty()) reasons.push_back(job.over_quota);
   if (planners_full_) {
     reasons.push_back(absl::StrCat("the plans of ", unanswered_plans_.size(),
                                    " jobs are being made; it is looked at when half of them are"));
@@ -213,9 +214,10 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   for (const Job* other : waiting) {
     if (ahead.size() == kNamedMax) break;
     const JobRequest& first = *other->state.request;
-    const std::string why = first.priority > request.priority
-                                ? absl::StrCat(" has priority ", first.priority)
-                                : " came first";
+    const std::string why =
+        first.priority > request.priority ? absl::StrCat(" has priority ", first.priority)
+        : other->state.id < job.state.id  ? " came first"
+                                          : " is of an owner with a smaller share";
     ahead.push_back(absl::StrCat(Named(*other), why, " and waits for ", first.devices));
   }
   append(std::move(ahead));
@@ -232,6 +234,28 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   return reasons;
 }
 
+std::vector<JobId> Coordinator::QueueInOrder() const {
+  std::vector<JobId> order;
+  for (auto place = queue_.begin(); place != queue_.end();) {
+    std::vector<OwnedJob> jobs;  // of one priority
+    const int32_t priority = place->priority;
+    for (; place != queue_.end() && place->priority == priority; ++place) {
+      order.push_back(place->job);
+      if (owners_.Compete())
+        jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
+    }
+    if (!owners_.Compete()) continue;
+    order.resize(order.size() - jobs.size());
+    TakeTurns(
+        jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
+        [&order](JobId job) {
+          order.push_back(job);
+          return true;
+        });
+  }
+  return order;
+}
+
 std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const {
   std::vector<const Node*> wanted;
   for (const auto& [name, node] : nodes_) {
@@ -239,10 +263,10 @@ std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const 
   }
   std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
   std::vector<const Job*> ahead;
-  const auto end = queue_.lower_bound({job.state.request->priority, job.state.id});
-  for (auto place = queue_.begin(); place != end; ++place) {
-    const Job& other = jobs_.at(place->job);
-    if (other.too_large) continue;  // holds nobody up
+  for (const JobId id : QueueInOrder()) {
+    if (id == job.state.id) break;
+    const Job& other = jobs_.at(id);
+    if (other.too_large || !other.over_quota.empty()) continue;  // holds nobody up
     const JobRequest& request = *other.state.request;
     const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
     if (added) {
@@ -257,7 +281,8 @@ std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const 
 
 std::optional<Instant> Coordinator::StartOf(const Job& job,
                                             const std::vector<const Job*>& ahead) const {
-  if (job.too_large || planners_full_ || ahead.size() > kGuessedMax) return std::nullopt;
+  if (job.too_large || !job.over_quota.empty() || planners_full_ || ahead.size() > kGuessedMax)
+    return std::nullopt;
   std::vector<Demand> queue;
   for (const Job* other : ahead)
     queue.push_back({other->state.request->devices, EndsBy(*other) - now_});

@@ -58,6 +58,8 @@ void Coordinator::On(const SubmitRequested& event) {
                      " bytes and this one has ", bytes, "; at most ",
                      options_.live_request_bytes_max, " in all")));
   }
+  if (absl::Status fits = owners_.CheckSubmit(*event.request); !fits.ok())
+    return refuse(std::move(fits));
   live_request_bytes_ += bytes;
   const JobId id{++last_job_.value};
   Job& job = jobs_[id];
@@ -69,7 +71,7 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   Enqueue(job);
   // It changes nothing for those before it; those behind it are looked at after it.
-  if (queue_.rbegin()->job != id) capacity_changed_ = true;
+  if (queue_.rbegin()->job != id || owners_.Compete()) capacity_changed_ = true;
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
   if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
 }
@@ -168,11 +170,55 @@ void Coordinator::Schedule() {
   capacity_changed_ = false;
   lines_.clear();
   closed_.clear();
+  owners_.BeginLook();
   backfills_ = 0;
-  for (const QueuePlace& place : std::vector<QueuePlace>(queue_.begin(), queue_.end())) {
-    if (PlannersAreFull()) return;
-    Consider(jobs_.at(place.job));
+  const auto consider = [this](JobId id) {
+    if (PlannersAreFull()) return false;
+    Consider(jobs_.at(id));
+    return true;
+  };
+  const std::vector<QueuePlace> queue(queue_.begin(), queue_.end());
+  for (auto place = queue.begin(); place != queue.end();) {
+    std::vector<OwnedJob> jobs;  // of one priority
+    const int32_t priority = place->priority;
+    for (; place != queue.end() && place->priority == priority; ++place)
+      jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
+    if (owners_.Compete()) {
+      TakeTurns(
+          jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
+          consider);
+    } else {
+      for (const OwnedJob& job : jobs) {
+        if (!consider(job.job)) return;
+      }
+    }
   }
+}
+
+void Coordinator::On(const QuotasChanged& event) {
+  if (!owners_.Change(event.quotas)) return;
+  Log("the quotas have changed");
+  capacity_changed_ = true;
+}
+
+bool Coordinator::WaitsForQuota(Job& job, bool too_large) {
+  std::string why = too_large ? "" : owners_.WhyWaits(job.state.id, *job.state.request);
+  const bool waits = !why.empty();
+  if (why != job.over_quota) {
+    job.over_quota = std::move(why);
+    Publish(job);
+  }
+  return waits;
+}
+
+void Coordinator::NoteCharge(Job& job) {
+  const bool has = job.planning.has_value() || job.run.has_value();
+  if (has == job.charged) return;
+  job.charged = has;
+  job.over_quota.clear();
+  const JobRequest& request = *job.state.request;
+  if (auto used = owners_.Charge(request.owner, request.devices, has, now_); used.has_value())
+    actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = *std::move(used)}});
 }
 
 // The queue is looked at anew when half of the plans are answered, not after each.
@@ -189,10 +235,12 @@ void Coordinator::Consider(Job& job) {
   if (added) line.capacity = CapacityFor(nodes_, request);
   // What does not fit the whole cluster waits for more of it, not for what others hold.
   const bool too_large = line.capacity < request.devices;
+  const bool kept = WaitsForQuota(job, too_large);
   const bool first = line.first == JobId{};
   const Instant end = EndsBy(job);
-  const bool fills = !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
-  if (!too_large && (first || fills)) {
+  const bool fills =
+      !kept && !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
+  if (!too_large && !kept && (first || fills)) {
     std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
     if (first) line.first = job.state.id;
@@ -258,12 +306,15 @@ void Coordinator::CloseNodesFor(const Job& job) {
 
 void Coordinator::Enqueue(const Job& job) {
   if (job.state.suspended) return;
-  queue_.insert({job.state.request->priority, job.state.id});
+  if (queue_.insert({job.state.request->priority, job.state.id}).second)
+    owners_.Queued(job.state.request->owner, 1);
 }
 
 // Only the first of a line closes nodes to the jobs behind it.
 void Coordinator::LeaveQueue(const Job& job) {
   if (queue_.erase({job.state.request->priority, job.state.id}) == 0) return;
+  owners_.Queued(job.state.request->owner, -1);
+  if (!job.over_quota.empty()) capacity_changed_ = true;
   const JobRequest& request = *job.state.request;
   const auto line = lines_.find({request.device_kind, request.node_selector});
   if (line != lines_.end() && line->second.first == job.state.id) capacity_changed_ = true;
@@ -271,7 +322,8 @@ void Coordinator::LeaveQueue(const Job& job) {
 
 void Coordinator::Plan(Job& job, Placement placement) {
   job.too_large = false;
-  queue_.erase({job.state.request->priority, job.state.id});
+  if (queue_.erase({job.state.request->priority, job.state.id}) != 0)
+    owners_.Queued(job.state.request->owner, -1);
   for (const NodeDevices& entry : placement) {
     Node& node = nodes_.at(entry.node);
     for (int32_t device : entry.devices) {
@@ -280,6 +332,7 @@ void Coordinator::Plan(Job& job, Placement placement) {
     PublishView(node);
   }
   OrderPlan(job, std::move(placement), std::nullopt);
+  NoteCharge(job);
 }
 
 void Coordinator::OrderPlan(Job& job, Placement placement,
@@ -364,6 +417,7 @@ void Coordinator::On(const PlanComputed& event) {
   const NodeDevices* gone = FirstGone(job, placement);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
+    NoteCharge(job);
     if (event.plan.ok()) {
       return OnFailure(job,
                        {.kind = FailureKind::kNodeLost,

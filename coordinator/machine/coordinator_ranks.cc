@@ -348,6 +348,7 @@ void Coordinator::DropPlanning(Job& job) {
   for (const NodeDevices& entry : placement) {
     if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);
   }
+  NoteCharge(job);
 }
 
 void Coordinator::End(Job& job, JobPhase phase, std::string reason,
@@ -407,6 +408,7 @@ void Coordinator::ReleaseTeam(Job& job, Team& team) {
     active_.erase(job.state.id);
     run_agenda_.Forget(job.state.id);
     job.run.reset();
+    NoteCharge(job);
     if (job.state.IsTerminal()) Archive(job);
   }
 }

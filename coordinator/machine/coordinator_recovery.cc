@@ -14,7 +14,8 @@ using job::FailureKind;
 std::set<int32_t> RanksOf(const Run& run, const FailureCause& cause) {
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable ||
-      cause.kind == FailureKind::kRanksLost || cause.kind == FailureKind::kStartFailed;
+      cause.kind == FailureKind::kNodeStopped || cause.kind == FailureKind::kRanksLost ||
+      cause.kind == FailureKind::kStartFailed;
   const Team* team = of_node ? run.TeamOf(cause.node) : nullptr;
   std::set<int32_t> ranks;
   if (team == nullptr) {

@@ -158,6 +158,7 @@ void Coordinator::Forget(const NodeName& name) {
   }
   node_agenda_.Forget(name);
   if (nodes_.at(name).mark.has_value()) return;  // it stays listed for that
+  drained_.erase(name);
   nodes_.erase(name);
   actions_.push_back(RetractNode{name});
 }

@@ -207,6 +207,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
   active_.erase(job.state.id);
   run_agenda_.Forget(job.state.id);
   job.run.reset();
+  NoteCharge(job);
   Enqueue(job);
   capacity_changed_ = true;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/machine/quotas.h"
 #include "coordinator/machine/records.h"
 #include "core/base/ids.h"
 #include "core/base/violation.h"
@@ -82,6 +83,11 @@ struct NodeMarkRequested {
       std::nullopt;     // but for who and when; nullopt: it takes jobs again
   std::string by = "";  // who decides; empty: not known
   bool force = false;   // of one that drains: jobs that cannot save their state are ended
+};
+
+// What owners may have from now on. Jobs that have devices keep them.
+struct QuotasChanged {
+  Quotas quotas;
 };
 
 struct RunningAssignment {
@@ -283,8 +289,8 @@ struct Stalled {
 
 using Event = std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
                            ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
-                           NodeMarkRequested, SessionOpened, SessionClosed, HeartbeatReceived,
-                           CommandFinished, RankReported, PlanComputed, RecordStored, JobArchived,
-                           ArchiveFailed, DeadlineReached, Stalled>;
+                           NodeMarkRequested, QuotasChanged, SessionOpened, SessionClosed,
+                           HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
+                           RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -169,7 +169,8 @@ class Applier {
     Add(body.suspended ? "Suspended" : "Resumed",
         absl::StrCat(OnRequestOf(body.by), body.suspended ? ": it waits until it is resumed" : ""));
   }
-  void operator()(const NodeMarked&) {}  // is of no job
+  void operator()(const NodeMarked&) {}      // is of no job
+  void operator()(const DeviceTimeUsed&) {}  // neither
   void operator()(const IncidentNoted& body) { Keep(state_.incidents, body.incident); }
   void operator()(const CheckpointWritten& body) {
     if (body.epoch != state_.epoch || body.step <= state_.checkpoint_step) return;

@@ -90,6 +90,9 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kCheckpointInvalid:
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kNodeStopped:
+      if (policy.may_recover)
+        return {Course::kRecover, absl::StrCat("training goes on without node ", loss.node)};
+      break;
     case FailureKind::kStartTimeout:
     case FailureKind::kPrepareFailed:
     case FailureKind::kDataUnavailable:
@@ -108,6 +111,7 @@ bool MayDoBetter(FailureKind kind) {
   switch (kind) {
     case FailureKind::kNodeLost:
     case FailureKind::kNodeUnreachable:
+    case FailureKind::kNodeStopped:
     case FailureKind::kRanksLost:
     case FailureKind::kRankKilled:
     case FailureKind::kRankCrashed:

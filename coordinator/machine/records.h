@@ -275,12 +275,18 @@ struct NodeMarked {
   std::optional<NodeMark> mark;  // nullopt: it takes jobs again
 };
 
+// Takes the place of what was stored of the owner before.
+struct DeviceTimeUsed {
+  std::string owner;
+  double device_seconds = 0;  // that count at the time of the record (quotas.h)
+};
+
 struct JournalRecord {
   Instant time;
-  JobId job;  // 0: of NodeMarked, which is of none
+  JobId job;  // 0: of NodeMarked and DeviceTimeUsed, which are of none
   std::variant<JobSubmitted, PhaseChanged, EpochPlanned, EventRecorded, Evaluated, StepReached,
                RanksSucceeded, CheckpointWritten, CheckpointEnded, EndWished, EpochBegan,
-               IncidentNoted, SuspensionChanged, NodeMarked>
+               IncidentNoted, SuspensionChanged, NodeMarked, DeviceTimeUsed>
       body;
 };
 

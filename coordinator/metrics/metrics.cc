@@ -113,6 +113,18 @@ struct Metrics::Series {
                                      .Help("Records committed")
                                      .Register(registry)
                                      .Add({});
+  prometheus::Counter& audit_dropped =
+      BuildCounter()
+          .Name("phalanx_audit_lines_dropped_total")
+          .Help("Refusals that are not in the audit, as one caller had too many")
+          .Register(registry)
+          .Add({});
+  prometheus::Counter& log_dropped =
+      BuildCounter()
+          .Name("phalanx_log_bytes_dropped_total")
+          .Help("Bytes of logs of ranks that their nodes dropped, as they came too fast")
+          .Register(registry)
+          .Add({});
   prometheus::Counter& commit_errors = BuildCounter()
                                            .Name("phalanx_store_errors_total")
                                            .Help("Commits that failed")
@@ -283,6 +295,10 @@ void Metrics::Ran(absl::Duration elapsed, absl::Duration useful) {
 void Metrics::StoreBytes(int64_t bytes) { series_->store_bytes.Set(static_cast<double>(bytes)); }
 void Metrics::LateHeartbeat() { series_->late_heartbeats.Increment(); }
 void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
+void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
+void Metrics::LogBytesDropped(int64_t bytes) {
+  series_->log_dropped.Increment(static_cast<double>(bytes));
+}
 void Metrics::DamagedEntry() { series_->damaged.Increment(); }
 void Metrics::Planned(absl::Duration duration) {
   series_->plan_seconds.Observe(absl::ToDoubleSeconds(duration));

@@ -74,6 +74,10 @@ class Metrics {
   void LateHeartbeat();
   void Planned(absl::Duration duration);
   void DamagedEntry();
+  // A line of a refusal that the audit has no room for.
+  void AuditLineDropped();
+  // Of logs of ranks, on their nodes.
+  void LogBytesDropped(int64_t bytes);
 
   // The text exposition format, version 0.0.4.
   std::string Text(const Gauges& gauges);

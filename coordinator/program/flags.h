@@ -9,8 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/etcd/place.h"
+#include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/runtime/quota_file.h"
 #include "core/base/host_port.h"
+#include "transport/issuance.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -29,9 +32,15 @@ struct Flags {
   transport::TlsFiles tls;
   std::string revoked;
   bool plaintext = false;
+  bool http_plaintext = false;
   std::string advertise;
   transport::TlsFiles etcd_tls;
   bool etcd_plaintext = false;
+  transport::SignerFiles signer;
+  std::string certificate_life = "168h";
+  int64_t queued_per_person = ServerOptions().person_queued_jobs_max;
+  std::string quotas;
+  std::string share_half_life = "168h";
   double calls_per_second = CallRateOptions().calls_per_second;
   bool reflection = false;
   bool allow_inject = false;
@@ -44,12 +53,16 @@ void AddFlags(CLI::App& app, Flags& flags);
 struct Settings {
   HostPort listen, http;
   std::optional<EtcdPlace> etcd;  // nothing: the store is a folder
-  absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max;
+  absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
+  absl::Duration share_half_life;
+  Quotas quotas;
 };
 
 // Errors: InvalidArgument, with the flag, its value and its rule.
 absl::StatusOr<Settings> ReadSettings(const Flags& flags);
 
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan);
+// Its address and its TLS. Errors: as ServerTls::Open.
+absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings);
 
 }  // namespace phalanx::coordinator

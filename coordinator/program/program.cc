@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,7 +65,11 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
 // Over a store in a folder, which is this coordinator's alone.
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
-  if (mkdir(flags.store.c_str(), 0700) != 0 && errno != EEXIST) {
+  std::filesystem::path store = flags.store;
+  if (!store.has_filename()) store = store.parent_path();
+  std::error_code ignored;  // mkdir says what is wrong with the folders above
+  std::filesystem::create_directories(store.parent_path(), ignored);
+  if (mkdir(store.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(
         absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
   }
@@ -73,9 +79,9 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
   if (!backend.ok()) return Explain(flags, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
-  absl::StatusOr<std::unique_ptr<Serving>> serving =
-      Serving::Start(OptionsOf(flags, settings, std::move(plan)),
-                     {.host = settings.http.host, .port = settings.http.port}, *std::move(backend));
+  ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
+  absl::StatusOr<std::unique_ptr<Serving>> serving = Serving::Start(
+      OptionsOf(flags, settings, std::move(plan)), std::move(pages), *std::move(backend));
   if (!serving.ok()) return Explain(flags, serving.status());
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
@@ -97,9 +103,10 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
       "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
-      "heartbeat_timeout={} tls={} allow_inject={}",
+      "heartbeat_timeout={} tls={} http_tls={} joins={} allow_inject={}",
       descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-      flags.heartbeat_timeout, flags.tls.on(), flags.allow_inject);
+      flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
+      flags.signer.on(), flags.allow_inject);
   if (settings.etcd.has_value()) {
     return ServeAmongOthers(flags, settings, std::move(plan), signals);
   }

@@ -43,6 +43,12 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, H
   http.pages = [&page = *serving->page_](const std::string& target, HttpAnswer answer) {
     page.Serve(target, std::move(answer));
   };
+  if (http.tls != nullptr) {
+    http.guard = {
+        .admit = [&server](const transport::ShownCertificate& who,
+                           absl::string_view) { return server.AdmitToPage(who); },
+        .holds = [&server](const transport::ShownCertificate& who) { return server.Holds(who); }};
+  }
   ASSIGN_OR_RETURN(serving->http_, HttpServer::Start(std::move(http)));
   serving->check_ = std::make_unique<EntryCheck>(ended, server);
   return serving;

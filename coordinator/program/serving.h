@@ -18,7 +18,7 @@ class EntryCheck;
 // Not thread-safe.
 class Serving {
  public:
-  // `http`: its address. Errors: as Server::Start and HttpServer::Start.
+  // `http`: its address and its TLS. Errors: as Server::Start and HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<Serving>> Start(ServerOptions options, HttpOptions http,
                                                         std::unique_ptr<Backend> backend);
   // As Stop with no grace.

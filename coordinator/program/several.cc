@@ -106,8 +106,15 @@ class AmongOthers {
     Standby standby;
     ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere()));
     standby.metrics = std::make_unique<Metrics>();
-    HttpOptions http = HttpOptionsHere();
+    ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
     http.metrics = [metrics = standby.metrics.get()] { return metrics->Text({}); };
+    http.guard = {
+        .admit = [&grpc = *standby.grpc](const transport::ShownCertificate& who,
+                                         absl::string_view) { return grpc.AdmitToPage(who); },
+        .holds =
+            [&grpc = *standby.grpc](const transport::ShownCertificate& who) {
+              return grpc.AdmitToPage(who).ok();
+            }};
     http.ready = [] { return absl::UnavailableError("this coordinator stands by"); };
     ASSIGN_OR_RETURN(standby.http, HttpServer::Start(std::move(http)));
     return standby;
@@ -144,7 +151,8 @@ class AmongOthers {
       const std::shared_ptr<Leadership>& leadership) const {
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBackend> backend,
                      EtcdBackend::Open(client_, settings_.etcd->prefix, leadership));
-    return Serving::Start(ServerOptionsHere(), HttpOptionsHere(), std::move(backend));
+    ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
+    return Serving::Start(ServerOptionsHere(), std::move(http), std::move(backend));
   }
 
   ServerOptions ServerOptionsHere() const {
@@ -152,8 +160,10 @@ class AmongOthers {
     options.listening = grpc_.get();
     return options;
   }
-  HttpOptions HttpOptionsHere() const {
-    return {.host = settings_.http.host, .listening = http_.get()};
+  absl::StatusOr<HttpOptions> HttpOptionsHere() const {
+    ASSIGN_OR_RETURN(HttpOptions options, PagesOf(flags_, settings_));
+    options.listening = http_.get();
+    return options;
   }
 
   bool SignalWithin(absl::Duration wait) {

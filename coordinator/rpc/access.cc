@@ -28,7 +28,8 @@ constexpr std::pair<Role, absl::string_view> kRoles[] = {{Role::kViewer, "viewer
                                                          {Role::kWorker, "worker"}};
 
 // Whom a method is for.
-enum class For : uint8_t { kViewers, kSubmitters, kOperators, kWorkers, kAll };
+// kStrangers: also for those who have no certificate.
+enum class For : uint8_t { kViewers, kSubmitters, kOperators, kWorkers, kAll, kStrangers };
 struct MethodRule {
   absl::string_view path;
   For whom;
@@ -37,6 +38,7 @@ constexpr MethodRule kRules[] = {
     {"/grpc.health.v1.Health/Check", For::kAll},
     {"/grpc.health.v1.Health/Watch", For::kAll},
     {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", For::kViewers},
+    {kHttpPages, For::kViewers},
     {"/phalanx.v1.JobService/CancelJob", For::kSubmitters},
     {"/phalanx.v1.JobService/CordonNode", For::kOperators},
     {"/phalanx.v1.JobService/DeleteJob", For::kSubmitters},
@@ -55,6 +57,11 @@ constexpr MethodRule kRules[] = {
     {"/phalanx.v1.JobService/SuspendJob", For::kSubmitters},
     {"/phalanx.v1.JobService/UncordonNode", For::kOperators},
     {"/phalanx.v1.JobService/WatchJob", For::kViewers},
+    {"/phalanx.v1.JoinService/CreateToken", For::kOperators},
+    {"/phalanx.v1.JoinService/Join", For::kStrangers},
+    {"/phalanx.v1.JoinService/ListTokens", For::kOperators},
+    {"/phalanx.v1.JoinService/RenewCertificate", For::kWorkers},
+    {"/phalanx.v1.JoinService/RevokeToken", For::kOperators},
     {"/phalanx.v1.WorkerService/OpenSession", For::kWorkers},
     {"/phalanx.v1.WorkerService/UploadLogs", For::kWorkers},
 };
@@ -78,6 +85,7 @@ bool IsFor(For whom, Role role) {
     case For::kWorkers:
       return role == Role::kWorker;
     case For::kAll:
+    case For::kStrangers:
       return true;
   }
   return false;
@@ -92,6 +100,14 @@ std::string RolesFor(For whom) {
 }
 
 std::string Shown(absl::string_view text) { return absl::CHexEscape(text.substr(0, kBytesShown)); }
+
+bool IsOverTls(const grpc::AuthContext& peer) {
+  const std::vector<grpc::string_ref> types =
+      peer.FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+  return std::any_of(types.begin(), types.end(), [](const grpc::string_ref& type) {
+    return type == GRPC_TLS_TRANSPORT_SECURITY_TYPE || type == GRPC_SSL_TRANSPORT_SECURITY_TYPE;
+  });
+}
 
 bool IsName(absl::string_view name) {
   return !name.empty() && name.size() <= kNameBytesMax &&
@@ -130,23 +146,31 @@ absl::StatusOr<Identity> ParseIdentity(absl::string_view uri) {
       kNameBytesMax, " letters, digits and ._@+-"));
 }
 
-absl::StatusOr<Identity> IdentityOf(const grpc::AuthContext& peer) {
-  if (!peer.IsPeerAuthenticated()) return absl::UnauthenticatedError("there is no certificate");
-  std::vector<absl::string_view> uris;
-  for (const grpc::string_ref& uri : peer.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-    const absl::string_view text(uri.data(), uri.size());
-    if (absl::StartsWith(text, kScheme)) uris.push_back(text);
-  }
-  if (uris.size() != 1) {
+absl::StatusOr<Identity> IdentityOfUris(const std::vector<std::string>& uris) {
+  const auto is_ours = [](const std::string& uri) { return absl::StartsWith(uri, kScheme); };
+  const auto count = std::count_if(uris.begin(), uris.end(), is_ours);
+  if (count != 1) {
     return absl::UnauthenticatedError(absl::StrCat(
-        "the certificate has ", uris.size(),
+        "the certificate has ", count,
         " URIs phalanx:ROLE/NAME among its subject alternative names; it must have one"));
   }
-  return ParseIdentity(uris.front());
+  return ParseIdentity(*std::find_if(uris.begin(), uris.end(), is_ours));
+}
+
+absl::StatusOr<Identity> IdentityOf(const grpc::AuthContext& peer) {
+  if (!peer.IsPeerAuthenticated()) return absl::UnauthenticatedError("there is no certificate");
+  return IdentityOfUris(UrisOf(peer));
+}
+
+std::vector<std::string> UrisOf(const grpc::AuthContext& peer) {
+  std::vector<std::string> uris;
+  for (const grpc::string_ref& uri : peer.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME))
+    uris.emplace_back(uri.data(), uri.size());
+  return uris;
 }
 
 Caller CallerOf(const grpc::AuthContext& peer) {
-  if (!peer.IsPeerAuthenticated()) return std::nullopt;
+  if (!peer.IsPeerAuthenticated() && !IsOverTls(peer)) return std::nullopt;
   return IdentityOf(peer).value_or(Identity{});
 }
 
@@ -182,15 +206,16 @@ absl::Status MayServe(const Caller& caller, absl::string_view node) {
                                                   Shown(node)));
 }
 
-bool IsRevoked(const transport::Revocations* revocations, const grpc::AuthContext& peer) {
-  if (revocations == nullptr) return false;
+absl::Status CheckNotRevoked(const transport::Revocations* revocations,
+                             const grpc::AuthContext& peer) {
+  if (revocations == nullptr) return absl::OkStatus();
   for (const char* property :
        {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
     for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
-      if (revocations->Has({pem.data(), pem.size()})) return true;
+      if (revocations->Has({pem.data(), pem.size()})) return RevokedError(CallerOf(peer));
     }
   }
-  return false;
+  return absl::OkStatus();
 }
 
 grpc::Status Gatekeeper::Process(const InputMetadata& metadata, grpc::AuthContext* peer,
@@ -206,14 +231,17 @@ grpc::Status Gatekeeper::Process(const InputMetadata& metadata, grpc::AuthContex
 }
 
 absl::Status Gatekeeper::Judge(const grpc::AuthContext& peer, absl::string_view path) const {
+  const MethodRule* const rule = FindRule(path);
+  const bool for_strangers = rule != nullptr && rule->whom == For::kStrangers;
+  if (for_strangers && !peer.IsPeerAuthenticated()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Identity identity, IdentityOf(peer));
-  if (revoked_(peer)) return RevokedError(peer);
+  RETURN_IF_ERROR(revoked_(peer));
   return MayCall(identity.role, path);
 }
 
-absl::Status RevokedError(const grpc::AuthContext& peer) {
-  return absl::UnauthenticatedError(absl::StrCat("the certificate of ", NameOf(CallerOf(peer)),
-                                                 " is revoked; ask for another one"));
+absl::Status RevokedError(const Caller& caller) {
+  return absl::UnauthenticatedError(
+      absl::StrCat("the certificate of ", NameOf(caller), " is revoked; ask for another one"));
 }
 
 }  // namespace phalanx::coordinator

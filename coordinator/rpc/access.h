@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,15 +43,23 @@ std::string NameOf(const Caller& caller);
 
 // "phalanx:operator/alice". Errors: Unauthenticated, with the rule that it breaks.
 absl::StatusOr<Identity> ParseIdentity(absl::string_view uri);
+// Subject alternative names of the peer's certificate.
+std::vector<std::string> UrisOf(const grpc::AuthContext& peer);
+// Of a certificate with these URIs. Errors: Unauthenticated, if they name no identity or several.
+absl::StatusOr<Identity> IdentityOfUris(const std::vector<std::string>& uris);
 // Of a peer that showed a certificate. Errors: Unauthenticated, if it names no identity or several.
 absl::StatusOr<Identity> IdentityOf(const grpc::AuthContext& peer);
 // Of a call that Gatekeeper let pass, or of one in plaintext. Of a certificate that names no
-// identity (none such is let pass): one that may change nothing.
+// identity (none such is let pass), and of whoever joins over TLS without one: one that has no name
+// and may change nothing.
 Caller CallerOf(const grpc::AuthContext& peer);
 
 // "GetJob" of "/phalanx.v1.JobService/GetJob"; "unknown" where there is no such method: what
 // strangers send names no series of a metric.
 absl::string_view MethodOf(absl::string_view path);
+
+// The pages of the HTTP port, as the table has them.
+inline constexpr absl::string_view kHttpPages = "/phalanx/http";
 
 // Whether the role may call the method, "/phalanx.v1.JobService/GetJob". Errors: PermissionDenied.
 absl::Status MayCall(Role role, absl::string_view path);
@@ -65,8 +74,8 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
  public:
   using Refused =
       std::function<void(const Caller& caller, absl::string_view path, const absl::Status& why)>;
-  // Whether the peer's certificate was taken back.
-  using Revoked = std::function<bool(const grpc::AuthContext& peer)>;
+  // OK, unless the peer's certificate was taken back. Errors: Unauthenticated.
+  using Revoked = std::function<absl::Status(const grpc::AuthContext& peer)>;
   Gatekeeper(Revoked revoked, Refused refused)
       : revoked_(std::move(revoked)), refused_(std::move(refused)) {}
 
@@ -75,16 +84,18 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
                        OutputMetadata* consumed, OutputMetadata* response) override;
 
  private:
-  // Errors: as IdentityOf and MayCall; Unauthenticated.
+  // Without a certificate: to join, where a certificate is not asked for. Errors: as IdentityOf and
+  // MayCall; Unauthenticated.
   absl::Status Judge(const grpc::AuthContext& peer, absl::string_view path) const;
 
   const Revoked revoked_;
   const Refused refused_;
 };
 
-// Whether a certificate of the peer was taken back; null: none was.
-bool IsRevoked(const transport::Revocations* revocations, const grpc::AuthContext& peer);
+// OK, unless a certificate of the peer is on a list; null: there is none. Errors: as RevokedError.
+absl::Status CheckNotRevoked(const transport::Revocations* revocations,
+                             const grpc::AuthContext& peer);
 // What callers are told whose certificate was taken back.
-absl::Status RevokedError(const grpc::AuthContext& peer);
+absl::Status RevokedError(const Caller& caller);
 
 }  // namespace phalanx::coordinator

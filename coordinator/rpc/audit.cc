@@ -1,5 +1,7 @@
 #include "coordinator/rpc/audit.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "core/base/cut_text.h"
@@ -18,11 +20,38 @@ std::string Quoted(absl::string_view text) {
                       "\"");
 }
 
+void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_view object,
+                 const absl::Status& outcome) {
+  if (!outcome.ok()) {
+    // Under a name that is not the same for a person and a node, and that strangers share.
+    const std::string who = caller.has_value() && !caller->name.empty()
+                                ? absl::StrCat(RoleName(caller->role), "/", caller->name)
+                                : "-";
+    if (!refusals_.Take(Identity{who, Role::kViewer}).ok()) {
+      left_out_();
+      MutexLock lock(&mu_);
+      ++count_;
+      reason_ = absl::StrCat("who=", who, " is refused too often");
+      return;
+    }
+  }
+  int64_t count = 0;
+  std::string reason;
+  {
+    MutexLock lock(&mu_);
+    std::swap(count, count_);
+    std::swap(reason, reason_);
+  }
+  if (count != 0) log_(absl::StrCat("audit left_out=", count, " reason=", Quoted(reason)));
+  log_(AuditLine(caller, method, object, outcome));
+}
+
 std::string AuditLine(const Caller& caller, absl::string_view method, absl::string_view object,
                       const absl::Status& outcome) {
+  const bool named = caller.has_value() && !caller->name.empty();
   std::string line =
-      absl::StrCat("audit who=", caller.has_value() ? caller->name : "-",
-                   " role=", caller.has_value() ? RoleName(caller->role) : "-", " method=", method);
+      absl::StrCat("audit who=", named ? caller->name : "-",
+                   " role=", named ? RoleName(caller->role) : "-", " method=", method);
   if (!object.empty()) absl::StrAppend(&line, " ", object);
   absl::StrAppend(&line, " outcome=", absl::StatusCodeToString(outcome.code()));
   if (!outcome.ok()) {

@@ -3,14 +3,23 @@
 //   audit who=alice role=submitter method=CancelJob job=7 outcome=OK
 //   audit who=bob role=viewer method=CancelJob outcome=PERMISSION_DENIED reason="..."
 //
-// who and role are "-" where nobody was asked. Immutable; safe to read from any thread.
+// who and role are "-" where nobody was asked, or has said. What was done is always told; of
+// refusals so many a second of one caller, and how many were left out:
+//
+//   audit left_out=17 reason="who=viewer/bob is refused too often"
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/rpc/access.h"
+#include "coordinator/rpc/call_rate.h"
+#include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
 
@@ -19,5 +28,27 @@ std::string AuditLine(const Caller& caller, absl::string_view method, absl::stri
                       const absl::Status& outcome);
 // Text of others in quotes, cut to 256 bytes: nothing in it ends the quotes, or the line.
 std::string Quoted(absl::string_view text);
+
+// Takes lines. Thread-safe.
+using AuditLog = std::function<void(const std::string& line)>;
+
+// Thread-safe.
+class Audit {
+ public:
+  // `left_out` is called for each line that is not told. `refusals`: of one caller.
+  Audit(AuditLog log, CallRateOptions refusals, std::function<void()> left_out)
+      : log_(std::move(log)), refusals_(refusals), left_out_(std::move(left_out)) {}
+
+  void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
+            const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const AuditLog log_;
+  CallRate refusals_;
+  const std::function<void()> left_out_;
+  Mutex mu_;
+  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;   // left out since that was told
+  std::string reason_ ABSL_GUARDED_BY(mu_);  // of the last of them
+};
 
 }  // namespace phalanx::coordinator

@@ -1,7 +1,6 @@
 #include "coordinator/rpc/ending.h"
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/status_translation.h"
 
 namespace phalanx::coordinator {
@@ -16,14 +15,14 @@ Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, M
 }
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
-               const AuditLog& audit)
+               Audit& audit)
     : Ending(context, method, metrics) {
   audit_ = &audit;
 }
 
 void Ending::operator()(const absl::Status& status) const {
   metrics_->Rpc(method_, status.code(), Since(start_));
-  if (audit_ != nullptr) (*audit_)(AuditLine(call_->caller, method_, call_->object, status));
+  if (audit_ != nullptr) audit_->Tell(call_->caller, method_, call_->object, status);
   reactor_->Finish(ToGrpc(status));
 }
 
@@ -36,6 +35,11 @@ void Ending::Changes(JobId job) const { call_->object = absl::StrCat("job=", job
 
 void Ending::Changes(const std::string& node) const {
   call_->object = absl::StrCat("node=", Quoted(node));
+}
+
+void Ending::ChangesToken(const std::string& id, const std::string& node) const {
+  if (!node.empty()) Changes(node);
+  call_->object = absl::StrCat("token=", id, node.empty() ? "" : " ", call_->object);
 }
 
 }  // namespace phalanx::coordinator

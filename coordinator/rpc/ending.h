@@ -5,7 +5,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,20 +13,18 @@
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
+#include "coordinator/rpc/audit.h"
 #include "core/base/ids.h"
 
 namespace phalanx::coordinator {
-
-// Lines of audit.h. Thread-safe.
-using AuditLog = std::function<void(const std::string& line)>;
 
 // Copied into callbacks, called once.
 class Ending {
  public:
   Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics);
-  // Of a call that changes something: its end is a line of `audit`.
+  // Of a call that changes something: its end is told to `audit`.
   Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
-         const AuditLog& audit);
+         Audit& audit);
 
   void operator()(const absl::Status& status) const;
   grpc::ServerUnaryReactor* With(const absl::Status& status) const;
@@ -37,6 +34,8 @@ class Ending {
   // What is changed, for the audit; said by whoever knows it first, before the end.
   void Changes(JobId job) const;
   void Changes(const std::string& node) const;
+  // `node`: that it is exchanged for; empty: none.
+  void ChangesToken(const std::string& id, const std::string& node = "") const;
 
  private:
   struct Call {
@@ -47,7 +46,7 @@ class Ending {
   grpc::ServerUnaryReactor* reactor_;
   absl::string_view method_;
   Metrics* metrics_;
-  const AuditLog* audit_ = nullptr;  // null: it changes nothing
+  Audit* audit_ = nullptr;  // null: it changes nothing
   SteadyTime start_;
   std::shared_ptr<Call> call_;  // of whoever has the call in hand
 };

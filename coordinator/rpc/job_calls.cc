@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/job_codec.h"
@@ -252,15 +253,20 @@ absl::Status OpenCalls::Add(std::shared_ptr<OpenCall> call) {
   {
     MutexLock lock(&mu_);
     if (!closed_.ok()) return closed_;
+    const std::string person = NameOf(CallerOf(call->peer()));
+    const auto known = persons_.find(person);
+    if (known != persons_.end() && known->second >= person_max_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(person, " has ", known->second, " such calls open; at most ", person_max_));
+    }
     if (calls_.size() >= calls_max_) {
       if (full_ == Full::kRefuse || calls_.empty()) {
         return absl::ResourceExhaustedError(
             absl::StrCat(calls_.size(), " such calls are open; at most ", calls_max_));
       }
-      oldest = std::move(calls_.front());
-      places_.erase(oldest.get());
-      calls_.pop_front();
+      oldest = TakeLocked(calls_.begin());
     }
+    if (!person.empty()) ++persons_[person];
     const OpenCall* key = call.get();
     places_.emplace(key, calls_.insert(calls_.end(), std::move(call)));
   }
@@ -276,9 +282,16 @@ void OpenCalls::Remove(const OpenCall* call) {
   MutexLock lock(&mu_);
   const auto it = places_.find(call);
   if (it == places_.end()) return;
-  held = std::move(*it->second);
-  calls_.erase(it->second);
-  places_.erase(it);
+  held = TakeLocked(it->second);
+}
+
+std::shared_ptr<OpenCall> OpenCalls::TakeLocked(Calls::iterator call) {
+  std::shared_ptr<OpenCall> taken = std::move(*call);
+  places_.erase(taken.get());
+  calls_.erase(call);
+  const auto person = persons_.find(NameOf(CallerOf(taken->peer())));
+  if (person != persons_.end() && --person->second == 0) persons_.erase(person);
+  return taken;
 }
 
 absl::Status OpenCalls::BeginWrite(int64_t bytes) {

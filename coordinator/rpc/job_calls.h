@@ -11,6 +11,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,9 +36,11 @@ class OpenCalls {
  public:
   // What happens to one call more than there may be.
   enum class Full : uint8_t { kRefuse, kCloseOldest };
-  OpenCalls(size_t calls_max, int64_t bytes_max, Full full)
-      : calls_max_(calls_max), bytes_max_(bytes_max), full_(full) {}
-  // Errors: ResourceExhausted for too many (kRefuse), Unavailable after CloseAll.
+  // `person_max`: of one person; callers in plaintext are not counted.
+  OpenCalls(size_t calls_max, size_t person_max, int64_t bytes_max, Full full)
+      : calls_max_(calls_max), person_max_(person_max), bytes_max_(bytes_max), full_(full) {}
+  // Errors: ResourceExhausted for too many (kRefuse), or too many of one person; Unavailable after
+  // CloseAll.
   absl::Status Add(std::shared_ptr<OpenCall> call) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const OpenCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   // Before a call writes a message of so many bytes, and once it is written. Errors:
@@ -53,14 +56,20 @@ class OpenCalls {
  private:
   std::vector<std::shared_ptr<OpenCall>> All() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  using Calls = std::list<std::shared_ptr<OpenCall>>;
+
+  // Takes it out, and what is counted of it.
+  std::shared_ptr<OpenCall> TakeLocked(Calls::iterator call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   const size_t calls_max_;
+  const size_t person_max_;
   const int64_t bytes_max_;
   const Full full_;
   std::atomic<int64_t> bytes_ = 0;  // under way
   mutable Mutex mu_;
-  std::list<std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mu_);  // oldest first
-  std::map<const OpenCall*, std::list<std::shared_ptr<OpenCall>>::iterator> places_
-      ABSL_GUARDED_BY(mu_);
+  Calls calls_ ABSL_GUARDED_BY(mu_);  // oldest first
+  std::map<const OpenCall*, Calls::iterator> places_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, size_t> persons_ ABSL_GUARDED_BY(mu_);  // how many calls each has
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };
 

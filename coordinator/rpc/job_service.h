@@ -9,6 +9,7 @@
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
+#include "coordinator/rpc/queue_places.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/runtime/work_pool.h"
@@ -19,9 +20,9 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
-  // `audit` outlives the service.
+  // All that it is given outlive the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls, CallRateOptions rate, const AuditLog& audit)
+                 OpenCalls& log_calls, CallRate& rate, QueuePlaces& places, Audit& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
@@ -30,6 +31,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         log_calls_(log_calls),
         audit_(audit),
         rate_(rate),
+        places_(places),
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
@@ -85,8 +87,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   LogRelay& logs_;
   OpenCalls& watches_;
   OpenCalls& log_calls_;
-  const AuditLog& audit_;
-  CallRate rate_;
+  Audit& audit_;
+  CallRate& rate_;
+  QueuePlaces& places_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -21,6 +22,7 @@
 #include "coordinator/rpc/worker_service.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
+#include "coordinator/runtime/quota_file.h"
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
@@ -36,8 +38,13 @@ class ServerImpl final : public Server {
   explicit ServerImpl(ServerOptions options)
       : options_(std::move(options)),
         sessions_(options_.sessions, Incarnation{RandomWord()}, logs_),
-        watches_(options_.watchers_max, options_.watch_bytes_max, OpenCalls::Full::kRefuse),
-        log_calls_(options_.log_calls_max, options_.log_bytes_max, OpenCalls::Full::kCloseOldest) {}
+        watches_(options_.watchers_max, options_.person_watchers_max, options_.watch_bytes_max,
+                 OpenCalls::Full::kRefuse),
+        log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
+                   OpenCalls::Full::kCloseOldest),
+        rate_(options_.rate),
+        places_(options_.person_queued_jobs_max),
+        audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
@@ -66,6 +73,7 @@ class ServerImpl final : public Server {
         Driver::Start(std::move(driver), clock_, std::move(backend), board_, metrics_, sessions_);
     if (!started.ok()) return started.status();
     driver_ = *std::move(started);
+    if (!options_.quotas.empty()) FollowQuotas();
     return Serve();
   }
 
@@ -79,6 +87,7 @@ class ServerImpl final : public Server {
     gate_.reset();
     // Before the server: its shutdown waits for every call, and calls wait for the driver.
     if (job_service_ != nullptr) job_service_->Stop();
+    if (join_service_ != nullptr) join_service_->Stop();
     if (driver_ != nullptr) driver_->Stop();
     if (server_ != nullptr) {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
@@ -101,6 +110,19 @@ class ServerImpl final : public Server {
     return metrics_.Text(gauges);
   }
   const Board& board() const override { return board_; }
+  absl::Status AdmitToPage(const transport::ShownCertificate& who) override {
+    const absl::StatusOr<Identity> identity = JudgePage(who);
+    absl::Status status = identity.status();
+    if (status.ok()) status = MayCall(identity->role, kHttpPages);
+    if (status.ok()) status = rate_.Take(*identity);
+    metrics_.Rpc(MethodOf(kHttpPages), status.code(), absl::ZeroDuration());
+    if (!status.ok()) {
+      const Caller caller = identity.ok() ? Caller(*identity) : std::nullopt;
+      audit_.Tell(caller, MethodOf(kHttpPages), "", status);
+    }
+    return status;
+  }
+  bool Holds(const transport::ShownCertificate& who) const override { return JudgePage(who).ok(); }
   void CountDamagedEntry() override { metrics_.DamagedEntry(); }
 
  private:
@@ -108,9 +130,7 @@ class ServerImpl final : public Server {
     ASSIGN_OR_RETURN(UniqueFd listening, options_.listening >= 0
                                              ? ListenAlso(options_.listening)
                                              : coordinator::Listen(options_.host, options_.port));
-    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
-                                                    log_calls_, options_.rate, options_.audit);
-    worker_service_ = std::make_unique<WorkerServiceImpl>(*driver_, sessions_, logs_);
+    RETURN_IF_ERROR(MakeServices());
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -128,23 +148,22 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    const std::shared_ptr<grpc::ServerCredentials> credentials =
-        transport::ServerCredentials(options_.tls);
+    const std::shared_ptr<grpc::ServerCredentials> credentials = transport::ServerCredentials(
+        options_.tls, options_.join.signer.on() ? transport::ClientCertificate::kRequested
+                                                : transport::ClientCertificate::kRequired);
     if (options_.tls.on()) {
-      if (!options_.revoked.empty()) {
-        ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
-      }
       credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
-          [this](const grpc::AuthContext& peer) { return IsRevoked(peer); },
+          [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); },
           [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
-            options_.audit(AuditLine(caller, MethodOf(path), "", why));
+            audit_.Tell(caller, MethodOf(path), "", why);
           }));
     }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     builder.RegisterService(job_service_.get());
     builder.RegisterService(worker_service_.get());
+    builder.RegisterService(join_service_.get());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC did not start");
     port_ = PortOf(listening.get());
@@ -164,6 +183,33 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
+  absl::Status MakeServices() {
+    if (options_.tls.on() && !options_.join.file.empty()) {
+      ASSIGN_OR_RETURN(tokens_, JoinTokens::Open(options_.join.file));
+    }
+    if (options_.tls.on() && !options_.revoked.empty()) {
+      ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
+    }
+    job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
+                                                    log_calls_, rate_, places_, audit_);
+    worker_service_ = std::make_unique<WorkerServiceImpl>(
+        *driver_, sessions_, logs_, metrics_,
+        [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
+    const auto has_node = [this](const std::string& name) {
+      const std::vector<NodeView> nodes = board_.Nodes();
+      return std::any_of(nodes.begin(), nodes.end(),
+                         [&name](const NodeView& node) { return node.name == name; });
+    };
+    join_service_ = std::make_unique<JoinServiceImpl>(
+        tokens_.get(), options_.join,
+        JoinServiceImpl::World{.metrics = metrics_,
+                               .rate = rate_,
+                               .audit = audit_,
+                               .has_node = has_node,
+                               .revoked = [this] { CloseRevoked(); }});
+    return absl::OkStatus();
+  }
+
   transport::RevocationOptions OfRevocations() {
     return {.file = options_.revoked,
             .ca = options_.tls.ca,
@@ -172,12 +218,36 @@ class ServerImpl final : public Server {
             .log = options_.driver.log,
             .changed = [this] { CloseRevoked(); }};
   }
-  bool IsRevoked(const grpc::AuthContext& peer) const {
-    return coordinator::IsRevoked(revocations_.get(), peer);
+  absl::StatusOr<Identity> JudgePage(const transport::ShownCertificate& who) const {
+    if (who.chain.empty()) {
+      return absl::UnauthenticatedError(
+          "show a certificate of a viewer, submitter or operator; /healthz and /readyz answer "
+          "without one");
+    }
+    ASSIGN_OR_RETURN(Identity identity, IdentityOfUris(who.uris));
+    if (revocations_ != nullptr && revocations_->Has(who.chain)) return RevokedError(identity);
+    RETURN_IF_ERROR(CheckTokensOf(who.uris, tokens_.get()));
+    return identity;
+  }
+
+  absl::Status CheckNotTakenBack(const grpc::AuthContext& peer) const {
+    RETURN_IF_ERROR(CheckNotRevoked(revocations_.get(), peer));
+    return CheckTokensOf(UrisOf(peer), tokens_.get());
+  }
+  void FollowQuotas() {
+    quota_file_ = std::make_unique<QuotaFile>(QuotaFileOptions{
+        .file = options_.quotas,
+        .name = "--quotas",
+        .quotas = options_.driver.machine.quotas,
+        .refresh_interval = options_.quotas_refresh_interval,
+        .log = options_.driver.log,
+        .changed = [this](const Quotas& quotas) { driver_->Post(QuotasChanged{quotas}); }});
   }
   // Calls that are open. Those who begin one are asked by the Gatekeeper.
   void CloseRevoked() {
-    const auto such = [this](const grpc::AuthContext& peer) { return IsRevoked(peer); };
+    const auto such = [this](const grpc::AuthContext& peer) {
+      return !CheckNotTakenBack(peer).ok();
+    };
     const absl::Status revoked =
         absl::UnauthenticatedError("the certificate is revoked; ask for another one");
     sessions_.CloseOf(such, revoked);
@@ -211,10 +281,16 @@ class ServerImpl final : public Server {
   SessionRegistry sessions_;
   OpenCalls watches_;
   OpenCalls log_calls_;
+  CallRate rate_;
+  QueuePlaces places_;
+  Audit audit_;
+  std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;
+  std::unique_ptr<QuotaFile> quota_file_;  // null: none is followed
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<WorkerServiceImpl> worker_service_;
+  std::unique_ptr<JoinServiceImpl> join_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<ConnectionGate> gate_;
@@ -237,6 +313,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
         "the heartbeat timeout must be at least twice the heartbeat interval");
   }
   if (absl::Status status = transport::CheckTlsFiles(options.tls, "--tls-"); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status =
+          transport::CheckSignerFiles(options.join.signer, options.tls.ca, "--join-ca-");
+      !status.ok()) {
     return status;
   }
   // Kept for the life of the process: when its last user goes, gRPC 1.51 takes itself down and may

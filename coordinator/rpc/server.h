@@ -12,11 +12,13 @@
 #include "coordinator/net/connection_gate.h"
 #include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
+#include "coordinator/rpc/join_service.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
 #include "core/base/time.h"
+#include "transport/server_tls.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -29,6 +31,12 @@ struct ServerOptions {
   SessionOptions sessions;  // its store is set by the server
   size_t watchers_max = 4096;
   size_t log_calls_max = 256;
+  // The same of one person, where there are certificates.
+  size_t person_watchers_max = 512;
+  size_t person_log_calls_max = 32;
+  int64_t person_queued_jobs_max = 1000;  // 0: any number
+  // Lines of the audit about what was refused to one person, one node, or all strangers.
+  CallRateOptions refusals = {.calls_per_second = 20, .calls_at_once = 200};
   // Messages to watchers and to log calls that are being written: of a client that does not read,
   // one stays. A call whose message has no room ends.
   int64_t watch_bytes_max = 256 << 20;
@@ -39,6 +47,12 @@ struct ServerOptions {
   // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
   // there are none.
   std::string revoked;
+  // For `tls` alone.
+  JoinOptions join;
+  // File of driver.machine.quotas, looked at again for others (coordinator/runtime/quota_file.h);
+  // empty: they stay.
+  std::string quotas;
+  absl::Duration quotas_refresh_interval = absl::Seconds(10);
   AuditLog audit = [](const std::string&) {};
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
@@ -51,8 +65,8 @@ struct ServerOptions {
 class Server {
  public:
   // Replays the store and serves. Health is SERVING from then on, for "" and for each service.
-  // Errors: as Driver::Start, CheckTlsFiles and Revocations::Open; Unavailable if the address
-  // cannot be listened on.
+  // Errors: as Driver::Start, CheckTlsFiles, CheckSignerFiles, Revocations::Open and
+  // JoinTokens::Open; Unavailable if the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options,
                                                        std::unique_ptr<Backend> backend);
   // As Shutdown with no grace.
@@ -68,6 +82,11 @@ class Server {
   virtual std::string MetricsText() const = 0;
   // What the coordinator has told. Of the server.
   virtual const Board& board() const = 0;
+  // Of whoever asks for a page of the HTTP port over TLS: whether they may have it; refusals are
+  // told as those of other calls. Errors: Unauthenticated, PermissionDenied, ResourceExhausted.
+  virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
+  // Whether a certificate that was let in still holds.
+  virtual bool Holds(const transport::ShownCertificate& who) const = 0;
   // For the metrics: an entry of an ended job was found damaged.
   virtual void CountDamagedEntry() = 0;
 };

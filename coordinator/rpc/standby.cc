@@ -52,7 +52,8 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 
 class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGenericService {
  public:
-  explicit StandbyServerImpl(const ServerOptions& options) : options_(options) {}
+  explicit StandbyServerImpl(const ServerOptions& options)
+      : options_(options), audit_(options_.audit, options_.refusals, [] {}) {}
   ~StandbyServerImpl() override {
     gate_.reset();
     if (server_ == nullptr) return;
@@ -86,6 +87,17 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     return absl::OkStatus();
   }
 
+  absl::Status AdmitToPage(const transport::ShownCertificate& who) override {
+    const absl::StatusOr<Identity> identity = IdentityOfUris(who.uris);
+    absl::Status status = identity.status();
+    if (status.ok() && revocations_ != nullptr && revocations_->Has(who.chain)) {
+      status = RevokedError(*identity);
+    }
+    if (status.ok()) status = MayCall(identity->role, kHttpPages);
+    if (!status.ok()) audit_.Tell(std::nullopt, MethodOf(kHttpPages), "", status);
+    return status;
+  }
+
   void SetLeader(const std::string& leader) override {
     MutexLock lock(&mu_);
     leader_ = leader;
@@ -108,9 +120,9 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
                                           .changed = [] {}}));
     }
     credentials.SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
-        [this](const grpc::AuthContext& peer) { return IsRevoked(revocations_.get(), peer); },
+        [this](const grpc::AuthContext& peer) { return CheckNotRevoked(revocations_.get(), peer); },
         [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
-          options_.audit(AuditLine(caller, MethodOf(path), "", why));
+          audit_.Tell(caller, MethodOf(path), "", why);
         }));
     return absl::OkStatus();
   }
@@ -124,6 +136,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
 
   // Destroyed from the last to the first.
   const ServerOptions options_;
+  Audit audit_;
   Mutex mu_;
   std::string leader_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/server.h"
+#include "transport/server_tls.h"
 
 namespace phalanx::coordinator {
 
@@ -24,6 +24,8 @@ class StandbyServer {
   virtual ~StandbyServer() = default;
   // The address of whoever leads; empty: nobody does, or nobody knows.
   virtual void SetLeader(const std::string& leader) = 0;
+  // As Server's.
+  virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
 };
 
 }  // namespace phalanx::coordinator

@@ -13,6 +13,7 @@
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/session_codec.h"
+#include "core/job/log_dropped.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -30,8 +31,13 @@ class SessionReactor final
       public std::enable_shared_from_this<SessionReactor> {
  public:
   SessionReactor(Driver& driver, SessionRegistry& sessions,
-                 std::shared_ptr<const grpc::AuthContext> peer)
-      : driver_(driver), sessions_(sessions), peer_(std::move(peer)) {}
+                 std::shared_ptr<const grpc::AuthContext> peer,
+                 const WorkerServiceImpl::Holds& holds, Metrics& metrics)
+      : driver_(driver),
+        sessions_(sessions),
+        peer_(std::move(peer)),
+        holds_(holds),
+        metrics_(metrics) {}
 
   // Called once, right after construction.
   void Begin() {
@@ -72,6 +78,8 @@ class SessionReactor final
     if (!ok) return Close(absl::OkStatus());  // the worker has said all it will say
     const auto next = [self = shared_from_this()] { self->ReadNext(); };
     if (opened_) {
+      if (request_.rank_report().event().type() == job::kLogDropped)
+        metrics_.LogBytesDropped(job::BytesDropped(request_.rank_report().event().message()));
       std::optional<Event> event = EventFromProto(session_, request_);
       // A kind of message that this version does not know is passed over.
       if (!event.has_value()) return ReadNext();
@@ -89,6 +97,8 @@ class SessionReactor final
     if (!hello.ok()) return Close(hello.status());
     const Caller caller = CallerOf(*peer_);
     if (absl::Status status = MayServe(caller, hello->node); !status.ok()) return Close(status);
+    // Whoever revokes it from here on finds this session in the registry.
+    if (absl::Status status = holds_(*peer_); !status.ok()) return Close(status);
     opened_ = true;
     {
       MutexLock lock(&mu_);
@@ -162,6 +172,8 @@ class SessionReactor final
   Driver& driver_;
   SessionRegistry& sessions_;
   const std::shared_ptr<const grpc::AuthContext> peer_;
+  const WorkerServiceImpl::Holds& holds_;  // of the service
+  Metrics& metrics_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
   grpc::Alarm hello_alarm_;
@@ -261,7 +273,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context());
+  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context(),
+                                                  holds_, metrics_);
   reactor->Begin();
   return reactor.get();
 }

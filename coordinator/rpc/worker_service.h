@@ -2,6 +2,13 @@
 // decides nothing.
 #pragma once
 
+#include <grpcpp/security/auth_context.h>
+
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/driver.h"
@@ -12,8 +19,15 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
-  WorkerServiceImpl(Driver& driver, SessionRegistry& sessions, LogRelay& logs)
-      : driver_(driver), sessions_(sessions), logs_(logs) {}
+  // Whether the peer's certificate holds.
+  using Holds = std::function<absl::Status(const grpc::AuthContext& peer)>;
+  WorkerServiceImpl(Driver& driver, SessionRegistry& sessions, LogRelay& logs, Metrics& metrics,
+                    Holds holds)
+      : driver_(driver),
+        sessions_(sessions),
+        logs_(logs),
+        metrics_(metrics),
+        holds_(std::move(holds)) {}
 
   grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* OpenSession(
       grpc::CallbackServerContext* context) override;
@@ -24,6 +38,8 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
   Driver& driver_;
   SessionRegistry& sessions_;
   LogRelay& logs_;
+  Metrics& metrics_;
+  const Holds holds_;
 };
 
 }  // namespace phalanx::coordinator

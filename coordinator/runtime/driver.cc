@@ -59,6 +59,8 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
           driver->step_records_[stored.job] = stored.number;
         } else if (const auto* marked = std::get_if<NodeMarked>(&record->body)) {
           driver->mark_records_[marked->node] = stored.number;
+        } else if (const auto* used = std::get_if<DeviceTimeUsed>(&record->body)) {
+          driver->time_records_[used->owner] = stored.number;
         }
         records.push_back(*std::move(record));
         return absl::OkStatus();
@@ -426,6 +428,8 @@ uint64_t Driver::Supersedes(const StoreRecord& action) {
     return std::exchange(step_records_[action.record.job], action.record_number);
   if (const auto* marked = std::get_if<NodeMarked>(&action.record.body))
     return std::exchange(mark_records_[marked->node], action.record_number);
+  if (const auto* used = std::get_if<DeviceTimeUsed>(&action.record.body))
+    return std::exchange(time_records_[used->owner], action.record_number);
   return 0;
 }
 

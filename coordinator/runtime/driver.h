@@ -163,8 +163,9 @@ class Driver {
   std::shared_ptr<EndedJobs> ended_;
   StallWatch watch_;
   Counting counting_;
-  std::map<JobId, uint64_t> step_records_;     // the last StepReached of each job
-  std::map<NodeName, uint64_t> mark_records_;  // the last NodeMarked of each node
+  std::map<JobId, uint64_t> step_records_;        // the last StepReached of each job
+  std::map<NodeName, uint64_t> mark_records_;     // the last NodeMarked of each node
+  std::map<std::string, uint64_t> time_records_;  // the last DeviceTimeUsed of each owner
 
   Waker waker_;  // of thread_
 

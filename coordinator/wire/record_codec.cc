@@ -130,6 +130,10 @@ class Encoder {
     out_.mutable_node_marked()->set_node(body.node);
     if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
   }
+  void operator()(const DeviceTimeUsed& body) {
+    out_.mutable_device_time_used()->set_owner(body.owner);
+    out_.mutable_device_time_used()->set_device_seconds(body.device_seconds);
+  }
   void operator()(const EpochBegan& body) {
     v1::EpochBegan* to = out_.mutable_epoch_began();
     to->set_epoch(body.epoch.value);
@@ -312,6 +316,10 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       record.body = std::move(body);
       return record;
     }
+    case v1::JournalRecord::kDeviceTimeUsed:
+      record.body =
+          DeviceTimeUsed{from.device_time_used().owner(), from.device_time_used().device_seconds()};
+      return record;
     case v1::JournalRecord::RECORD_NOT_SET:
       break;
   }

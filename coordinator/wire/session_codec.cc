@@ -305,10 +305,12 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
 }  // namespace
 
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
-  if (from.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("hello.protocol_version is ", from.protocol_version(),
-                     "; this coordinator serves ", kProtocolVersion));
+  const bool newer = from.protocol_version() > kProtocolVersion;
+  if (newer || from.protocol_version() < kOldestProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hello.protocol_version: ", from.protocol_version(), ": must be ", kOldestProtocolVersion,
+        " or ", kProtocolVersion, " for this coordinator; upgrade ",
+        newer ? "it before its workers" : "phalanx-worker on that node"));
   }
   if (!IsNodeName(from.node())) {
     return absl::InvalidArgumentError(

@@ -11,7 +11,10 @@
 
 namespace phalanx::coordinator {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+// Of workers that are let in: those of this release and of the one before it, so that a coordinator
+// is upgraded while they serve, and they behind it one after another.
+inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kOldestProtocolVersion = 2;
 inline constexpr int32_t kDevicesMax = 1024;
 
 // Of one text that a worker or a rank reports: what is longer is cut (core/base/cut_text.h), and of

@@ -17,6 +17,9 @@ inline int32_t DevicesOf(const JobSpec& spec) {
 
 // A label that the daemon of a node with GPUs gives it: "yes" if all of them have FP8, else "no".
 inline constexpr char kFp8Label[] = "phalanx/fp8";
+// The label of a node that names what it fails together with: a rack, a power circuit. Without it
+// that is the node alone.
+inline constexpr char kFailureDomainLabel[] = "phalanx/failure-domain";
 
 // The labels that a node must have: those that the job names, and what its devices must be able to.
 inline std::map<std::string, std::string> NodeSelectorOf(const JobSpec& spec) {

@@ -24,7 +24,9 @@ constexpr std::array kFailures = {
                   "check the network between the nodes, and --address of phalanx-worker there"},
     FailureTraits{K::kNodeStopped, "NodeStopped", true, Fault::kOperator,
                   "the daemon of a node was asked to end and ended its ranks",
-                  "start phalanx-worker there again, then submit the job again"},
+                  "start phalanx-worker there again, then submit the job again; with a checkpoint "
+                  "section, or a "
+                  "ladder that does without the node, it would have gone on"},
     FailureTraits{K::kRanksLost, "RanksLost", true, Fault::kNode,
                   "a daemon came back without its ranks and without their last reports",
                   "look at the log of phalanx-worker on the node, then submit the job again"},

@@ -351,8 +351,8 @@ constexpr Field kSpec[] = {
     {.name = "checkpoint", .type = T::kMapping, .at = Bound<&JobSpec::checkpoint>,
      .otherwise = "none", .fields = kCheckpoint,
      .doc = "What a job can go on from. With this section, even an empty one, a job that ends early in order "
-            "(`time_limit`, SIGTERM of a worker or of `phalanx run`) writes one of its last "
-            "step."},
+            "(`time_limit`, SIGTERM of `phalanx run`) or leaves its devices (`suspend`, `drain`, SIGTERM of a "
+            "worker) writes one of its last step."},
     {.name = "recovery", .type = T::kMapping, .at = Bound<&JobSpec::recovery>, .fields = kRecovery,
      .doc = "What to do when a device is lost. Where optimizer state lives (`state_home`, "
             "`state_copies`, `state_every`), `widths`, `rejoin` and `budget` are in force, and so are "

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py < rendered.yaml
+"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] < rendered.yaml
 
 Each container has an image by tag (not latest) or digest, requests of CPU and memory and a limit of memory,
 runs as somebody else than root with a root that it cannot write, and gets no privilege. No CPU limit is asked
-for: a rank that is throttled holds up all others.
+for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
+devices of their node, and lock memory; then their namespace says that it lets them.
+
+What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
+cluster ends it, /dev/shm fits into the memory. Selectors choose something.
 """
 
 import re
@@ -12,9 +16,19 @@ import sys
 import yaml
 
 IMAGE = re.compile(r"[^@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]*)")
+SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+CONTROLLERS = ("StatefulSet", "DaemonSet", "Deployment")
 
 
-def wrong_with_container(pod, container):
+def bytes_of(text):
+    return int(text[:-2]) * SUFFIXES[text[-2:]]
+
+
+def flag_of(container, name):
+    return next((one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(name + "=")), None)
+
+
+def wrong_with_container(pod, container, node):
     resources = container.get("resources", {})
     own = container.get("securityContext", {})
     shared = pod.get("securityContext", {})
@@ -31,29 +45,94 @@ def wrong_with_container(pod, container):
         yield "it may gain privileges"
     if not own.get("readOnlyRootFilesystem", False):
         yield "its root can be written"
-    if own.get("capabilities", {}).get("drop") != ["ALL"]:
+    capabilities = own.get("capabilities", {})
+    if capabilities.get("drop") != ["ALL"] or capabilities.get("add", []) not in ([], ["IPC_LOCK"] if node else []):
         yield "it keeps capabilities"
 
 
-def main():
-    failed = containers = 0
-    for item in yaml.safe_load_all(sys.stdin):
-        pod = ((item or {}).get("spec") or {}).get("template", {}).get("spec")
-        if pod is None:
+def wrong_with_program(pod, container):
+    """What of the flags of ours does not fit the pod."""
+    limits = container.get("resources", {}).get("limits", {})
+    gpus = limits.get("nvidia.com/gpu")
+    if flag_of(container, "--device") == "gpu" and flag_of(container, "--devices") != str(gpus):
+        yield f"--devices={flag_of(container, '--devices')}, and limits.nvidia.com/gpu is {gpus}"
+    grace = flag_of(container, "--grace")
+    if grace is not None and int(grace) + 10 > pod.get("terminationGracePeriodSeconds", 30):
+        yield f"--grace={grace} is not 10 s less than terminationGracePeriodSeconds"
+    if "--plaintext" in container.get("args", []) and flag_of(container, "--tls-ca"):
+        yield "--plaintext beside certificates"
+    names = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    for mount in container.get("volumeMounts", []):
+        size = names.get(mount["name"], {}).get("emptyDir", {}).get("sizeLimit")
+        if mount["mountPath"] == "/dev/shm" and size and bytes_of(size) > bytes_of(limits.get("memory", "0Mi")):
+            yield f"/dev/shm of {size} is more than its limit of memory"
+    probes = ["startupProbe", "livenessProbe", "readinessProbe"]
+    for probe in probes if container["name"] == "coordinator" else probes[2:]:
+        if probe not in container:
+            yield f"it has no {probe}"
+
+
+def wrong_with_pod(pod, node):
+    if pod.get("hostPID") or pod.get("hostIPC") or (pod.get("hostNetwork") and not node):
+        yield "shares a name space of its node"
+    for volume in pod.get("volumes", []):
+        if "hostPath" in volume and not (node and volume["hostPath"]["path"] == "/dev/infiniband"):
+            yield f"volume {volume['name']} is a folder of its node"
+    if pod.get("automountServiceAccountToken", True):
+        yield "every container has a token of the cluster's API"
+
+
+def wrong_with_selectors(items):
+    """What a selector of an object is to choose, and does not."""
+    pods = [(one["kind"], one["spec"]["template"]["metadata"]["labels"]) for one in items if one["kind"] in CONTROLLERS]
+
+    def chosen(labels, kinds=CONTROLLERS):
+        return any(kind in kinds and labels.items() <= of.items() for kind, of in pods)
+
+    services = [one["metadata"]["labels"] for one in items if one["kind"] == "Service"]
+    for one in items:
+        where, spec = f"{one['kind']} {one['metadata']['name']}", one.get("spec", {})
+        if one["kind"] == "Service" and not chosen(spec["selector"]):
+            yield where, "chooses no pod"
+        if one["kind"] == "NetworkPolicy" and not chosen(spec["podSelector"].get("matchLabels", {})):
+            yield where, "chooses no pod"
+        # The cluster counts pods of a DaemonSet among those of no budget.
+        if one["kind"] == "PodDisruptionBudget" and not chosen(spec["selector"]["matchLabels"], ("StatefulSet",)):
+            yield where, "chooses no pod that a drain evicts"
+        if one["kind"] == "ServiceMonitor":
+            if not any(spec["selector"]["matchLabels"].items() <= labels.items() for labels in services):
+                yield where, "chooses no service"
+
+
+def wrong_with(items, node):
+    privileged = {one["metadata"]["labels"].get("pod-security.kubernetes.io/enforce") for one in items
+                  if one["kind"] == "Namespace"} - {"restricted"}
+    if bool(privileged) != node:
+        yield "Namespace", "does not enforce what its pods keep to"
+    containers = 0
+    for item in items:
+        if item["kind"] not in CONTROLLERS:
             continue
-        where = f"{item['kind']} {item['metadata']['name']}"
-        if pod.get("hostNetwork") or pod.get("hostPID") or pod.get("hostIPC"):
-            print(f"{where}: shares a name space of its node")
-            failed += 1
+        pod, where = item["spec"]["template"]["spec"], f"{item['kind']} {item['metadata']['name']}"
+        for rule in wrong_with_pod(pod, node):
+            yield where, rule
         for container in pod.get("initContainers", []) + pod["containers"]:
             containers += 1
-            for rule in wrong_with_container(pod, container):
-                print(f"{where}, container {container['name']}: {rule}")
-                failed += 1
+            for rule in wrong_with_container(pod, container, node):
+                yield f"{where}, container {container['name']}", rule
+        for container in pod["containers"]:
+            for rule in wrong_with_program(pod, container):
+                yield f"{where}, container {container['name']}", rule
     if containers == 0:
-        print("no container")
-        failed += 1
-    sys.exit(1 if failed else 0)
+        yield "nothing", "no container"
+    yield from wrong_with_selectors(items)
+
+
+def main():
+    found = list(wrong_with([one for one in yaml.safe_load_all(sys.stdin) if one], "--node" in sys.argv[1:]))
+    for where, rule in found:
+        print(f"{where}: {rule}")
+    sys.exit(3 if found else 0)  # 1 is that of a program that broke
 
 
 main()

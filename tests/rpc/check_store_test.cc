@@ -221,6 +221,16 @@ TEST_F(CheckStoreTest, PlaintextForOthers_IsServedOnlyWhereItIsAskedForByName) {
   support::AwaitFile(ready, serves);
 }
 
+TEST_F(CheckStoreTest, StoreBelowFoldersThatAreNotThere_IsMadeForItsOwnerAlone) {
+  const std::string store = folder_ + "/not/there/store", ready = folder_ + "/ready.json";
+  const support::Process serves(
+      {support::Program("phalanx-coordinator"), "--store", store + "/", "--listen", "127.0.0.1:0",
+       "--http", "127.0.0.1:0", "--ready-file", ready},
+      mark_, talk(), talk());
+  support::AwaitFile(ready, serves);
+  EXPECT_EQ(std::filesystem::status(store).permissions(), std::filesystem::perms::owner_all);
+}
+
 TEST_F(CheckStoreTest, TlsWithoutAKey_IsUsage) {
   const support::Finished start =
       support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--tls-ca",

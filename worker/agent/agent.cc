@@ -30,7 +30,6 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 2;
 constexpr size_t kNodeBytesMax = 253;
 
 // Wall time at the start of the process plus monotonic time since: deadlines survive a clock that
@@ -59,7 +58,7 @@ v1::WorkerHello HelloOf(const AgentOptions& options) {
   v1::WorkerHello hello;
   hello.set_node(options.node);
   hello.set_incarnation(RandomWord());
-  hello.set_protocol_version(kProtocolVersion);
+  hello.set_protocol_version(options.protocol_version);
   hello.set_device_kind(options.device_kind);
   hello.set_devices(options.devices);
   hello.mutable_device_memory()->Assign(options.device_memory.begin(), options.device_memory.end());
@@ -78,6 +77,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .secrets = options.secrets,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,
+          .log_rate = options.log_rate,
           .end_orphans = options.end_orphans};
 }
 
@@ -161,11 +161,13 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       device_events_(DeviceEventsOf(options, inbox_)) {}
 
 absl::Status Agent::Run(int signal_fd) {
+  RemoveReadyFile();  // of a daemon before this one
   while (!exit_.has_value()) {
     Wait(signal_fd);
     activity_.Tick();
   }
   activity_.Close();
+  RemoveReadyFile();
   spdlog::info("node={} exits reason=\"{}\"", options_.node, exit_->reason);
   if (exit_->status.ok()) return absl::OkStatus();
   return absl::Status(exit_->status.code(), exit_->reason);
@@ -199,7 +201,8 @@ void Agent::FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds) {
 }
 
 void Agent::Feed(const Event& event) {
-  if (std::holds_alternative<SessionWelcomed>(event) && !ready_) WriteReadyFile();
+  if (std::holds_alternative<SessionWelcomed>(event)) WriteReadyFile();
+  if (std::holds_alternative<SessionClosed>(event)) RemoveReadyFile();
   events_.push_back(event);
   while (!events_.empty()) {
     const Event next = std::move(events_.front());
@@ -244,8 +247,12 @@ void Agent::Carry(const Exit& action) { exit_ = action; }
 
 void Agent::Carry(const LogLine& action) { spdlog::info("node={} {}", options_.node, action.text); }
 
+void Agent::RemoveReadyFile() {
+  std::error_code ignored;  // most often there is none
+  if (!options_.ready_file.empty()) std::filesystem::remove(options_.ready_file, ignored);
+}
+
 void Agent::WriteReadyFile() {
-  ready_ = true;
   if (options_.ready_file.empty()) return;
   const absl::Status written = WriteWholeFile(
       options_.ready_file,

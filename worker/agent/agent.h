@@ -32,6 +32,10 @@ namespace phalanx::agent {
 
 inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator takes no more
 
+// Of what a worker and a coordinator say to each other (phalanx/v1/worker_service.proto); one more
+// wherever a coordinator has to know which of two it talks to.
+inline constexpr uint32_t kProtocolVersion = 3;
+
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT[,HOST:PORT...], of which one leads
   transport::TlsFiles tls;          // none: plaintext
@@ -46,11 +50,13 @@ struct AgentOptions {
   std::map<std::string, std::string> labels;
   JobFolders folders;      // where jobs may read and write
   std::string secrets;     // folder (rank_environment.h); empty: none
-  std::string ready_file;  // written once welcomed; empty: none
+  std::string ready_file;  // is there while a session is open; empty: none
   std::string version;
+  uint32_t protocol_version = kProtocolVersion;
   int32_t threads = 1;  // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
-  bool end_orphans = false;  // supervisor.h; for a process of its own
+  int64_t log_rate = int64_t{4} << 20;  // bytes a second of the log of one rank; 0: no limit
+  bool end_orphans = false;             // supervisor.h; for a process of its own
   std::string
       device_events;       // file that stands in for the driver; empty: NVML, where there are GPUs
   MachineOptions machine;  // node, devices and seed are set from the above
@@ -82,6 +88,7 @@ class Agent {
   void Wait(int signal_fd);
   void FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds);
   void WriteReadyFile();
+  void RemoveReadyFile();
 
   void Carry(const std::vector<Action>& actions);
   void Carry(const OpenSession& action) { session_.Open(action); }
@@ -108,7 +115,6 @@ class Agent {
   Machine machine_;
   StallWatch watch_;
   std::deque<Event> events_;  // to be fed, in order
-  bool ready_ = false;
   std::optional<Exit> exit_;
   SessionClient session_;
   Supervisor supervisor_;

@@ -1,4 +1,5 @@
 // phalanx-worker: the daemon of one node. Joins a coordinator and runs ranks for it.
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -21,10 +22,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
@@ -35,6 +38,7 @@
 #include "worker/agent/device_memory.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/job_folders.h"
+#include "worker/agent/join.h"
 #include "worker/agent/rank_environment.h"
 
 namespace phalanx::agent {
@@ -47,6 +51,7 @@ constexpr int kCannotCreate = 73;  // EX_CANTCREAT
 constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
 
 constexpr double kGraceMax = 86400;  // seconds
+constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
 std::string HostName() {
   char name[256] = {};
@@ -115,7 +120,39 @@ void AddLabels(AgentOptions& options) {
   }
 }
 
-int ServeNode(const AgentOptions& options) {
+// Whether somebody wants this process to end. Takes nothing from the descriptor.
+bool IsSignalled(int signal_fd) {
+  pollfd ready{signal_fd, POLLIN, 0};
+  return poll(&ready, 1, 0) > 0;
+}
+
+// Of a node whose certificate comes of a token: gets it, or finds it in the state folder, and names
+// its files in the options. Errors: as ObtainIdentity and ValidateOptions.
+absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOptions& options) {
+  AgentOptions plain = options;
+  plain.tls = {};
+  RETURN_IF_ERROR(ValidateOptions(plain));
+  if (absl::StrContains(options.coordinator, ',')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator is \"", options.coordinator,
+                     "\"; a node joins one coordinator with a token, ",
+                     "and is given --tls-certificate and --tls-key where there are several"));
+  }
+  if (options.tls.ca.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls-ca is missing: it says whom the join token may be shown to");
+  }
+  ASSIGN_OR_RETURN(options.tls, ObtainIdentity({.coordinator = options.coordinator,
+                                                .ca = options.tls.ca,
+                                                .node = options.node,
+                                                .state = options.state,
+                                                .token_file = token_file},
+                                               [signal_fd] { return IsSignalled(signal_fd); }));
+  return absl::OkStatus();
+}
+
+// `token_file`: --join-token-file; empty: there is none.
+int ServeNode(AgentOptions options, const std::string& token_file) {
   // Before any thread exists: all of them leave these signals to the agent's descriptor.
   sigset_t ending;
   sigemptyset(&ending);
@@ -126,6 +163,21 @@ int ServeNode(const AgentOptions& options) {
   // Whatever ranks leave behind comes to us, as the first process of a container and elsewhere.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+
+  const bool own_certificate = !options.tls.certificate.empty() || !options.tls.key.empty();
+  const bool joins = !token_file.empty() ||
+                     (!options.tls.ca.empty() && !own_certificate && HasIdentity(options.state));
+  std::optional<IdentityRenewer> renewer;
+  if (joins) {
+    if (const absl::Status status = JoinCluster(token_file, signal_fd, options); !status.ok()) {
+      std::cerr << "phalanx-worker: " << status.message() << "\n";
+      return absl::IsInvalidArgument(status) ? kUsage : absl::IsCancelled(status) ? 0 : 1;
+    }
+    renewer.emplace(options.coordinator, options.tls,
+                    [node = options.node](const std::string& line) {
+                      spdlog::info("node={} {}", node, LineText(line));
+                    });
+  }
 
   const std::string indexes = options.state + "/indexes";
   auto agent =
@@ -161,8 +213,10 @@ int ServeNode(const AgentOptions& options) {
 struct Flags {
   AgentOptions options;
   std::vector<std::string> labels;
+  std::string failure_domain;
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
+  std::string join_token_file;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
@@ -181,6 +235,10 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "two below: mutual TLS");
   app.add_option("--tls-certificate", options.tls.certificate, "PEM file of this node's own");
   app.add_option("--tls-key", options.tls.key, "PEM file of its private key");
+  app.add_option("--join-token-file", flags.join_token_file,
+                 "file with a token to get a certificate with, in place of the two above")
+      ->excludes("--tls-certificate")
+      ->excludes("--tls-key");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
@@ -203,18 +261,26 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   app.add_option(
       "--secrets", options.secrets,
       "folder with a file for each secret that jobs of this node may name; default: none");
-  app.add_option("--ready-file", options.ready_file, "written once the coordinator has let us in");
+  app.add_option("--ready-file", options.ready_file,
+                 "is there while the coordinator has let us in");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
       ->capture_default_str();
   app.add_option("--label", flags.labels, "KEY=VALUE for a job's node_selector; repeatable")
       ->take_all();
+  app.add_option("--failure-domain", flags.failure_domain,
+                 "what this node fails together with, such as its rack; default: the node alone");
   app.add_option("--threads", options.threads,
                  "threads of a rank on CPU; default: the CPUs shared out over the devices");
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "POSITIVE"));
+  app.add_option("--log-rate", options.log_rate,
+                 "bytes a second that one rank may log, and eight times as many at once; what is "
+                 "more is dropped; 0: any number")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, kLogRateMax, "NONNEGATIVE"));
   app.add_option("--grace", flags.grace, "seconds that ranks have to end in when this daemon does")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kGraceMax, "NONNEGATIVE"));
@@ -255,6 +321,15 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     }
     options.labels[label.substr(0, equals)] = label.substr(equals + 1);
   }
+  if (!flags.failure_domain.empty()) {
+    const auto [label, added] =
+        options.labels.emplace(job::kFailureDomainLabel, flags.failure_domain);
+    if (!added && label->second != flags.failure_domain) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--failure-domain is \"", flags.failure_domain, "\", and --label ",
+                       job::kFailureDomainLabel, "=", label->second, "; leave one of them out"));
+    }
+  }
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
   ASSIGN_OR_RETURN(const int64_t of_host, SizeOf("--host-memory", flags.host_memory));
   if (options.threads == 0) {
@@ -272,6 +347,9 @@ int Main(int argc, char** argv) {
   AgentOptions& options = flags.options;
   options.node = HostName();
   options.version = PHALANX_VERSION;
+#ifdef PHALANX_PROTOCOL_VERSION
+  options.protocol_version = PHALANX_PROTOCOL_VERSION;
+#endif
   options.rank_program = OwnFolder() + "/phalanx-rank";
   options.threads = 0;
   options.end_orphans = true;
@@ -286,7 +364,7 @@ int Main(int argc, char** argv) {
     std::cerr << "phalanx-worker: " << status.message() << "\n";
     return kUsage;
   }
-  return ServeNode(options);
+  return ServeNode(options, flags.join_token_file);
 }
 
 }  // namespace

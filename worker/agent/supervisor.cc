@@ -98,18 +98,6 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   return {order.process, absl::OkStatus()};
 }
 
-void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t rank) {
-  auto log = LogSpool::Open(StoreFolder(options_.state, store), process.job, epoch, rank,
-                            options_.log_bytes_max);
-  if (!log.ok()) {
-    spdlog::error("{} epoch={} rank={} log is lost: {}", ToString(process.job), epoch.value, rank,
-                  log.status().ToString());
-    process.log = nullptr;
-    return;
-  }
-  process.log = *std::move(log);
-}
-
 template <typename Order>
 bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   if (!run.mutable_assign()->ParseFromString(order.assign->payload)) {
@@ -131,8 +119,10 @@ bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
 void Supervisor::Carry(const SendRunEpoch& order) {
   const auto found = processes_.find(order.process);
   if (found == processes_.end()) return;
-  ReadOutput(found->second, kTurnBytes);  // what it printed so far belongs to the epoch before
+  ReadOutput(order.process, found->second,
+             kTurnBytes);  // what it printed so far belongs to the epoch before
   OpenLog(found->second, order.store, order.assign->epoch, order.rank);
+  found->second.epoch = order.assign->epoch;
   v1::ToRank message;
   message.mutable_run()->set_beside(order.beside);
   if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
@@ -337,7 +327,7 @@ std::vector<Event> Supervisor::HandleReady(const std::vector<pollfd>& fds) {
     if (ready(process.watch->fd()) != 0) TellDeath(number, process);
     if ((channel & POLLOUT) != 0) Flush(number, process);
     if ((channel & ~POLLOUT) != 0) ReadChannel(number, process, kTurnBytes);
-    if (output) ReadOutput(process, kTurnBytes);
+    if (output) ReadOutput(number, process, kTurnBytes);
   }
   for (const ProcessNumber number : ended) Reap(number);
   return std::exchange(events_, {});
@@ -422,27 +412,6 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
   }
 }
 
-bool Supervisor::ReadOutput(Process& process, size_t bytes_max) {
-  char bytes[kReadBytes];
-  bool appended = false;
-  bool drained = false;
-  for (size_t total = 0; total < bytes_max && !drained;) {
-    if (!process.spawned.output.is_open()) return true;
-    const ssize_t n = read(process.spawned.output.get(), bytes, sizeof(bytes));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      if (n == 0 || !WouldBlock()) process.spawned.output.reset();
-      drained = true;
-      break;
-    }
-    total += static_cast<size_t>(n);
-    if (process.log != nullptr) process.log->Append({bytes, static_cast<size_t>(n)});
-    appended = true;
-  }
-  if (appended) activity_.TextAppended();
-  return drained;
-}
-
 // What it said before is told first.
 void Supervisor::TellDeath(ProcessNumber number, Process& process) {
   if (std::exchange(process.died, true)) return;
@@ -460,7 +429,8 @@ void Supervisor::Reap(ProcessNumber number) {
          errno == EINTR) {
   }
   ReadChannel(number, process, kLastWordsBytes);
-  ReadOutput(process, kLastWordsBytes);
+  ReadOutput(number, process, kLastWordsBytes);
+  TellDropped(number, process, /*last=*/true);
   ProcessExited exited{.process = number};
   if (info.si_code == CLD_EXITED) {
     exited.exit_code = info.si_status;

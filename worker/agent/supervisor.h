@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "phalanx/v1/rank.pb.h"
 #include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
+#include "worker/agent/log_budget.h"
 #include "worker/agent/log_spool.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
@@ -43,6 +45,7 @@ struct SupervisorOptions {
   std::string secrets;                        // folder (rank_environment.h); empty: none
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
+  int64_t log_rate = int64_t{4} << 20;        // bytes a second of one rank; 0: no limit
   // This process is the reaper of its descendants and has no children but ranks: what a rank leaves
   // behind outside its process group becomes our child, and is killed when a rank ends.
   bool end_orphans = false;
@@ -88,8 +91,13 @@ class Supervisor {
     uint64_t beats = 0, work = 0;
     JobId job;
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
+    std::optional<LogBudget> budget;
+    int64_t dropped = 0;            // bytes of its log that it was not told of there
+    int64_t dropped_untold = 0;     // and that the coordinator was not told of
+    LogBudget::SteadyTime told_at;  // when it was
     channel::FrameDecoder decoder;
     int32_t rank = 0;      // in the epoch that it was last told to run
+    Epoch epoch;           // that one
     std::string outgoing;  // frames that the socket has not taken yet
     struct Attachment {
       size_t at = 0;  // in `outgoing`: the first byte of its frame
@@ -111,7 +119,11 @@ class Supervisor {
   void FailChannel(ProcessNumber number, Process& process, std::string reason);
   // Reads at most `bytes_max`; false: there may be more.
   bool ReadChannel(ProcessNumber number, Process& process, size_t bytes_max);
-  bool ReadOutput(Process& process, size_t bytes_max);
+  bool ReadOutput(ProcessNumber number, Process& process, size_t bytes_max);
+  // To its log, as far as that may grow now.
+  void Spool(ProcessNumber number, Process& process, absl::string_view text);
+  // An event of its job, now and then and (`last`) at its end.
+  void TellDropped(ProcessNumber number, Process& process, bool last);
   void Deliver(ProcessNumber number, Process& process, const std::string& frame);
   void TellDeath(ProcessNumber number, Process& process);
   void EndOrphans() const;

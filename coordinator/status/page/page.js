@@ -186,7 +186,7 @@ function follow() {
     } catch (error) {
       live.textContent = 'the coordinator does not answer';
     }
-    if (path === current && live.textContent !== 'ended') timer = setTimeout(poll, 5000);
+    if (path === current && live.textContent !== 'ended' && !document.hidden) timer = setTimeout(poll, 5000);
   };
   current = path;
   live.textContent = 'connecting';
@@ -207,6 +207,13 @@ addEventListener('hashchange', () => {
   follow();
   content.focus();
 });
+// A browser has few connections to one host: pages in the background leave them to those that are seen.
+function unlessHidden() {
+  stop();
+  if (!document.hidden) follow();
+}
+
+document.addEventListener('visibilitychange', unlessHidden);
 addEventListener('pagehide', stop);
 addEventListener('pageshow', (event) => { if (event.persisted) follow(); });
-follow();
+unlessHidden();

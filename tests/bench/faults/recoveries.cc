@@ -22,6 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/e2e/recovery/trouble.h"
 #include "tests/support/process.h"
 
 namespace phalanx::e2e {
@@ -29,7 +30,6 @@ namespace {
 
 constexpr double kStoppedLimitMilliseconds = 300;  // p99
 constexpr double kNextStepLimitMilliseconds = 1000;
-constexpr size_t kRanks = 6;
 constexpr double kGrowthMax = 0.1;
 
 struct Held {
@@ -104,63 +104,156 @@ absl::Time StoppedAt(const v1::Incident& incident) {
   return absl::Time();
 }
 
+// One layout, whose ranks are killed on three nodes of its own.
+struct Case {
+  const char* name;
+  JobOptions job;
+  size_t ranks;
+};
+
+std::vector<Case> Cases() {
+  return {{"six ranks, vision dp2, language tp2 dp2",
+           {.vision = "ranks: 2", .language = "ranks: 4, tp: 2", .batch = 6, .standby = true},
+           6},
+          {"language dp4", {.vision = "", .language = "ranks: 4", .batch = 7, .standby = true}, 4},
+          {"three_phase, vision dp4, language pp2 dp2",
+           {.vision = "ranks: 4",
+            .language = "ranks: 4, pp: 2",
+            .language_offset = "vision",
+            .schedule = "{name: three_phase, encoder_chunks: 2}",
+            .batch = 8},
+           4},
+          {"zero_bubble_v, vision dp2, language pp2 dp2",
+           {.vision = "ranks: 2",
+            .language = "ranks: 4, pp: 2",
+            .schedule = "{name: zero_bubble_v}",
+            .layers = 4,
+            .batch = 8},
+           6}};
+}
+
+struct Times {
+  Series stopped, next_step;
+};
+
+// What one layout came to.
+struct Found {
+  Held first, end;
+  int64_t steps = 0;
+  std::string fault;  // of its steps, or of its losses
+  bool flat() const {
+    return end.processes <= first.processes && end.descriptors <= first.descriptors &&
+           static_cast<double>(end.resident_kib) <=
+               (1 + kGrowthMax) * static_cast<double>(first.resident_kib);
+  }
+};
+
+class Recoveries {
+ public:
+  explicit Recoveries(const Case& of) : case_(of), data_(MakeData({.samples = 30, .words = 4})) {
+    services_ = {cluster_.coordinator().pid(), cluster_.worker().pid()};
+    for (const char* node : {"b", "c"}) services_.push_back(cluster_.AddWorker(node, 2).pid());
+  }
+  Found Run(int64_t tries, Prng& prng, Times& times);
+
+ private:
+  int64_t Start(const std::string& name, int64_t steps);
+  void KillOne(int64_t job, Prng& prng, Times& times);
+  v1::JobStatus AwaitWhole(int64_t job);
+
+  const Case& case_;
+  const DataFolder data_;
+  Cluster cluster_{{.devices = 2}};
+  std::vector<pid_t> services_;
+  std::string whole_;  // digest of the plan of all ranks
+};
+
+int64_t Recoveries::Start(const std::string& name, int64_t steps) {
+  JobOptions options = case_.job;
+  options.name = options.output = name;
+  options.steps = steps;
+  options.precision = "fp64";
+  // What another layout rounds otherwise does not grow to more than is looked for, and a step is
+  // the same however many are to come.
+  options.learning_rate = options.minimum_learning_rate = 1e-5;
+  options.recovery = "{budget: {total: 1000000, without_progress: 9}}";
+  return cluster_.Submit(Document(data_, options)).id();
+}
+
+v1::JobStatus Recoveries::AwaitWhole(int64_t job) {
+  return cluster_.Await(job, [&](const v1::JobStatus& status) {
+    return status.plan_digest() == whole_ && status.last_step().epoch() == status.epoch() &&
+           cluster_.Ranks(job).size() == case_.ranks;
+  });
+}
+
+void Recoveries::KillOne(int64_t job, Prng& prng, Times& times) {
+  const v1::JobStatus now = AwaitWhole(job);
+  const auto ranks = cluster_.Ranks(job);
+  const auto hit = std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())));
+  const absl::Time killed = absl::Now();
+  kill(hit->second.pid(), SIGKILL);
+  cluster_.Await(
+      job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > now.epoch(); });
+  times.next_step.Add(absl::ToDoubleMilliseconds(absl::Now() - killed));
+  times.stopped.Add(absl::ToDoubleMilliseconds(StoppedAt(NewestLoss(cluster_, job)) - killed));
+}
+
+Found Recoveries::Run(int64_t tries, Prng& prng, Times& times) {
+  Found found;
+  const int64_t job = Start("hit", kForEver);
+  whole_ = cluster_.AwaitStep(job, 1).plan_digest();
+  for (int64_t i = 0; i < tries; ++i) {
+    if (i == std::min<int64_t>(tries / 10, 20)) {
+      AwaitWhole(job);
+      found.first = HeldBy(cluster_, services_);
+    }
+    KillOne(job, prng, times);
+    if ((i + 1) % 10 == 0)
+      std::fprintf(stderr, "%s\n", absl::StrCat(case_.name, ": ", i + 1, " of ", tries).c_str());
+  }
+  AwaitWhole(job);
+  found.end = HeldBy(cluster_, services_);
+  cluster_.Cancel(job);
+  cluster_.AwaitEnd(job);
+  const std::vector<Metric> hit = MetricsOf(data_, "hit");
+  found.steps = static_cast<int64_t>(hit.size());
+  const int64_t undisturbed = Start("whole", found.steps);
+  for (int64_t step = 0; step < found.steps; step += 100) cluster_.AwaitStep(undisturbed, step);
+  cluster_.AwaitEnd(undisturbed);
+  found.fault = CurvesFault(hit, MetricsOf(data_, "whole"), found.steps);
+  return found;
+}
+
 }  // namespace
 
 bool KillAndReturn(int64_t tries) {
-  const DataFolder data = MakeData({.samples = 30, .words = 4});
-  Cluster cluster({.devices = 2});
-  std::vector<pid_t> services = {cluster.coordinator().pid(), cluster.worker().pid()};
-  for (const char* node : {"b", "c"}) services.push_back(cluster.AddWorker(node, 2).pid());
-  const int64_t job =
-      cluster
-          .Submit(Document(data, {.steps = kForEver,
-                                  .vision = "ranks: 2",
-                                  .language = "ranks: 4, tp: 2",
-                                  .batch = 6,
-                                  .recovery = "{budget: {total: 1000000, without_progress: 9}}"}))
-          .id();
   Prng prng(1);
-  Series stopped, next_step;
-  Held first;
-  const std::string whole = cluster.AwaitStep(job, 1).plan_digest();  // of all ranks
-  for (int64_t i = 0; i < tries; ++i) {
-    const v1::JobStatus now = cluster.Await(job, [&](const v1::JobStatus& status) {
-      return status.plan_digest() == whole && status.last_step().epoch() == status.epoch() &&
-             cluster.Ranks(job).size() == kRanks;
-    });
-    if (i == std::min<int64_t>(tries / 10, 20)) first = HeldBy(cluster, services);
-    const auto ranks = cluster.Ranks(job);
-    const auto hit = std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())));
-    const absl::Time killed = absl::Now();
-    kill(hit->second.pid(), SIGKILL);
-    cluster.Await(
-        job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > now.epoch(); });
-    next_step.Add(absl::ToDoubleMilliseconds(absl::Now() - killed));
-    stopped.Add(absl::ToDoubleMilliseconds(StoppedAt(NewestLoss(cluster, job)) - killed));
-    if ((i + 1) % 10 == 0) std::fprintf(stderr, "%s\n", absl::StrCat(i + 1, " of ", tries).c_str());
+  Times times;
+  nlohmann::ordered_json layouts = nlohmann::ordered_json::array();
+  bool right = true;
+  const std::vector<Case> cases = Cases();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto behind = static_cast<int64_t>(cases.size() - i);
+    const int64_t part = (tries + behind - 1) / behind;
+    if (part == 0) break;
+    tries -= part;
+    const Found found = Recoveries(cases[i]).Run(part, prng, times);
+    right = right && found.fault.empty() && found.flat();
+    layouts.push_back({{"layout", cases[i].name},
+                       {"kills", part},
+                       {"steps", found.steps},
+                       {"fault", found.fault},
+                       {"early", ToJson(found.first)},
+                       {"late", ToJson(found.end)}});
   }
-  const v1::JobStatus last =
-      cluster.Await(job, [&](const v1::JobStatus&) { return cluster.Ranks(job).size() == kRanks; });
-  const Held end = HeldBy(cluster, services);
-  cluster.Cancel(job);
-  cluster.AwaitEnd(job);
-  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
-  const std::string fault = StepsFault(metrics, static_cast<int64_t>(metrics.size()));
-  const bool flat = end.processes <= first.processes && end.descriptors <= first.descriptors &&
-                    static_cast<double>(end.resident_kib) <=
-                        (1 + kGrowthMax) * static_cast<double>(first.resident_kib);
   const nlohmann::ordered_json line = {{"benchmark", "rank_kill_and_return"},
-                                       {"tries", tries},
-                                       {"stopped_ms", stopped.ToJson()},
-                                       {"next_step_ms", next_step.ToJson()},
-                                       {"steps", metrics.size()},
-                                       {"step_fault", fault},
-                                       {"epoch", last.epoch()},
-                                       {"early", ToJson(first)},
-                                       {"late", ToJson(end)}};
+                                       {"stopped_ms", times.stopped.ToJson()},
+                                       {"next_step_ms", times.next_step.ToJson()},
+                                       {"layouts", layouts}};
   std::printf("%s\n", line.dump().c_str());
-  return fault.empty() && flat && stopped.Percentile(0.99) <= kStoppedLimitMilliseconds &&
-         next_step.Percentile(0.99) <= kNextStepLimitMilliseconds;
+  return right && times.stopped.Percentile(0.99) <= kStoppedLimitMilliseconds &&
+         times.next_step.Percentile(0.99) <= kNextStepLimitMilliseconds;
 }
 
 }  // namespace phalanx::e2e

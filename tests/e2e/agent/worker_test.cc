@@ -91,7 +91,7 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_EQ(hello.device_kind(), "cpu");
   EXPECT_EQ(hello.devices(), 4);
   EXPECT_EQ(hello.labels().at("zone"), "a");
-  EXPECT_EQ(hello.protocol_version(), 2u);
+  EXPECT_EQ(hello.protocol_version(), 3u);
   EXPECT_NE(hello.incarnation(), 0u);
   EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
   EXPECT_GT(hello.host_memory(), 0) << "what is available here";
@@ -454,12 +454,16 @@ TEST_F(WorkerTest, RankProgram_ThatIsGone_FailsTheAssignment) {
   EXPECT_EQ(worker->Children(), 0);
 }
 
-TEST_F(WorkerTest, ReadyFile_IsWrittenOnceWelcomed) {
+TEST_F(WorkerTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
   const std::string path = support::MakeFolder("agent-ready") + "/ready";
   Start({"--ready-file", path});
   // The first heartbeat leaves after the file was written.
   coordinator.AwaitHeartbeat([](const auto&) { return true; });
   EXPECT_THAT(support::ReadFile(path), StartsWith(absl::StrCat("{\"pid\": ", worker->pid())));
+  worker->Signal(SIGTERM);
+  coordinator.AwaitClose();
+  worker->AwaitEnd();
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {

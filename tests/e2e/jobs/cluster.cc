@@ -67,7 +67,9 @@ bool IsTerminal(v1::JobPhase phase) {
 }
 
 Cluster::Cluster(ClusterOptions options)
-    : options_(std::move(options)), folder_(support::MakeFolder("e2e-cluster")) {
+    : options_(std::move(options)),
+      folder_(support::MakeFolder("e2e-cluster")),
+      worker_program_(options_.worker_program) {
   seats_.resize(options_.coordinators);
   for (size_t i = 0; i < seats_.size(); ++i) StartCoordinator("phalanx-coordinator", i);
   StartWorker();
@@ -139,7 +141,7 @@ std::vector<v1::NodeStatus> Cluster::Nodes() {
 std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, int32_t devices,
                                                      const std::string& name) {
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
-  std::vector<std::string> argv = {support::Program("phalanx-worker"),
+  std::vector<std::string> argv = {support::Program(worker_program_),
                                    "--coordinator",
                                    grpc(),
                                    "--node",

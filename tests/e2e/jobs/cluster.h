@@ -25,6 +25,7 @@ namespace phalanx::e2e {
 struct ClusterOptions {
   int32_t devices = 6;
   std::vector<std::string> coordinator_flags, worker_flags;
+  std::string worker_program = "phalanx-worker";
   transport::TlsFiles tls = {};  // of the calls of this class
   std::string store;             // empty: a folder of its own
   size_t coordinators = 1;
@@ -40,6 +41,8 @@ class Cluster {
   void StartCoordinator(const std::string& program = "phalanx-coordinator", size_t index = 0);
   // Returns once the coordinator has let it in.
   void StartWorker();
+  // Of those that are started from then on.
+  void UseWorkers(const std::string& program) { worker_program_ = program; }
   // Another node, named so; returns once the coordinator has let it in.
   support::Process& AddWorker(const std::string& node, int32_t devices);
   support::Process& coordinator(size_t index = 0) { return *seats_[index].process; }
@@ -110,6 +113,7 @@ class Cluster {
   const ClusterOptions options_;
   const std::string mark_ = support::NewMark();
   const std::string folder_;
+  std::string worker_program_;
   int starts_ = 0;
   std::vector<Seat> seats_;  // of the coordinators
   size_t at_ = 0;            // whom calls ask

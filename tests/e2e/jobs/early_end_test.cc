@@ -44,14 +44,15 @@ void ExpectEndsWithCheckpoint(const DataFolder& data, const v1::JobStatus& ended
   EXPECT_EQ(verified.exit_code, 0) << verified.talk;
 }
 
-// What has become of a job that trained when its worker was told to stop.
-v1::JobStatus EndByWorkersTerm(Cluster& cluster, int64_t job) {
+// A job that trained when its worker was told to stop waits for devices.
+v1::JobStatus LeaveByWorkersTerm(Cluster& cluster, int64_t job) {
   cluster.AwaitStep(job, 2);
   const absl::Time begin = absl::Now();
   cluster.worker().Signal(SIGTERM);
   EXPECT_EQ(cluster.worker().WaitExitCode(), 0);
   EXPECT_LT(absl::Now() - begin, kSoon);
-  return cluster.AwaitEnd(job);
+  return cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.phase() == v1::JOB_PHASE_QUEUED; });
 }
 
 TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
@@ -71,27 +72,32 @@ TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
   EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), options.steps), "");
 }
 
-TEST(EarlyEndTest, TermToAWorker_EndsItsJobWithACheckpointAndThenItself) {
+TEST(EarlyEndTest, TermToAWorker_IsADrain_AndItsJobGoesOnWhenOneIsBack) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  const int64_t job = cluster.Submit(Document(data, Job("{every: 1000}"))).id();
-  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
-  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_FAILED);
-  EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
-  EXPECT_EQ(ended.failure().node(), "here");
-  ExpectEndsWithCheckpoint(data, ended);
+  JobOptions options = Job("{every: 1000}");
+  options.steps = 200;
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
+  const int64_t step = left.last_checkpoint().step();
+  EXPECT_GE(step, 2);
+  EXPECT_THAT(left.reason(), HasSubstr(absl::StrCat("node here is drained: it goes on behind step ",
+                                                    step, " once it has devices again")));
+  cluster.StartWorker();
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason();
+  EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), options.steps), "");
 }
 
 // The checkpoint cannot be written: that is said, and the end does not wait for it.
-TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_EndsTheJobWithout) {
+TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_LosesWhatWasTrained) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/file", "");
   Cluster cluster;
   const int64_t job = cluster.Submit(Document(data, Job("{directory: file}"))).id();
-  const v1::JobStatus ended = EndByWorkersTerm(cluster, job);
-  EXPECT_EQ(ended.failure().cause(), "NodeStopped") << ended.failure().message();
-  EXPECT_THAT(ended.failure().message(),
-              HasSubstr("without a checkpoint: no rank has reported a part of it"));
+  const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
+  EXPECT_THAT(left.reason(), HasSubstr("it goes on behind step 0 once it has devices again"));
+  EXPECT_THAT(left.reason(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
   std::vector<std::string> failed;
   for (const v1::JobEvent& event : cluster.Events(job)) {
     if (event.type() == "CheckpointFailed") failed.push_back(event.message());

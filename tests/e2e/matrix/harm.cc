@@ -108,6 +108,16 @@ Harm KillsAndThen(int32_t rank, Harm then) {
   };
 }
 
+Harm SuspendsAndResumes() {
+  return [](Scene& scene) {
+    scene.Phalanx({"suspend", absl::StrCat("job-", scene.job())});
+    scene.cluster().Await(scene.job(), [](const v1::JobStatus& status) {
+      return status.phase() == v1::JOB_PHASE_QUEUED;
+    });
+    scene.Phalanx({"resume", absl::StrCat("job-", scene.job())});
+  };
+}
+
 // The others have given their records, and their threads that train are held before they see the
 // one of this rank; those that carry messages go on.
 Harm KillsWhoAloneDecided(int32_t rank, int32_t ranks) {

@@ -43,6 +43,9 @@ Harm PausesRankAndKills(int32_t paused, int32_t killed);
 // Kills the rank and, where the fault of another has come about, does the other thing.
 Harm KillsAndThen(int32_t rank, Harm then);
 
+// `phalanx suspend`, and `phalanx resume` once its devices are free.
+Harm SuspendsAndResumes();
+
 // Of a rank that waits where it is about to give its record: it decides the step alone, and dies.
 Harm KillsWhoAloneDecided(int32_t rank, int32_t ranks);
 

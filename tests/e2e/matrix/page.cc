@@ -27,7 +27,8 @@ which fails where a line is not as expected; `--rows REGEX` tries some. [recover
 
 Unless the line says otherwise the job has three replicas of two tensor ranks: ranks 0 and 1 on node `here`, 2 and 3 on `middle`, 4 and 5 on `there`, and
 who is lost stays out (`rejoin: manual`). A fault on demand hits rank 3; one in the phase `recovery` hits rank 4 after rank 5 was killed, so
-the first rank is 5. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
+the first rank is 5. Communicators for the loss of any one rank are
+made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
 )";
 

@@ -12,7 +12,8 @@ JobOptions AJob() {
           .batch = 7,
           // What another layout rounds otherwise does not grow to more than is looked for.
           .learning_rate = 1e-5,
-          .recovery = "{rejoin: manual}"};
+          .recovery = "{rejoin: manual}",
+          .standby = true};
 }
 
 std::vector<Row> AllRows() {

@@ -160,6 +160,74 @@ void AddHomes(std::vector<Row>& rows) {
        .expected = Fails("RankKilled", 3)});
 }
 
+JobOptions WithSpares(const std::string& language, int32_t spares) {
+  JobOptions job = AJob();
+  job.language = language;
+  job.spares = spares;
+  return job;
+}
+
+void AddSpares(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "Spares";
+    rows.push_back(std::move(row));
+  };
+  add({.fault = "a rank is killed, and there are spares",
+       .job = WithSpares("ranks: 4, tp: 2", 2),
+       .act = Kills({3}),
+       .expected = Lost("spare: a spare takes over rank 3", "RankKilled", {3})});
+  add({.fault = "a device fails, and there are spares",
+       .job = WithSpares("ranks: 4, tp: 2", 2),
+       .injections = {{3, "xid:79"}},
+       .expected = Lost("spare: a spare takes over rank 3", "DeviceFailed", {3})});
+  add({.fault = "kill -9 of a daemon, and there are spares for its ranks",
+       .job = WithSpares("ranks: 4, tp: 2", 2),
+       .act = KillsDaemons({"middle"}),
+       .expected = Lost("spare: spares take over ranks 2, 3", "NodeLost", {2})});
+  add({.fault = "kill -9 of a daemon, and there is a spare for one of its ranks",
+       .job = WithSpares("ranks: 4", 1),
+       .act = KillsDaemons({"middle"}),
+       .expected = Lost("spare, drop-replica: a spare takes over rank 2; language dp 4 -> 3",
+                        "NodeLost", {2})});
+}
+
+void AddWithoutStandby(std::vector<Row>& rows) {
+  for (const char* phase : {"backward", "optimizer", "recovery"}) {
+    Row row{.section = "Without standby communicators",
+            .fault = "kill",
+            .phase = phase,
+            .job = AJob(),
+            .expected = Lost(kShrunk, "RankKilled", {3})};
+    row.job.standby = false;
+    row.injections = {{3, "kill", phase, kAtStep}};
+    if (std::string(phase) == "recovery") {
+      row.injections = {{4, "kill", phase}};
+      row.act = Kills({5});
+      row.expected = Lost(kDropped, "RankKilled", {5});
+    }
+    rows.push_back(std::move(row));
+  }
+}
+
+void AddQueued(std::vector<Row>& rows) {
+  const auto add = [&rows](Row row) {
+    row.section = "Suspended jobs";
+    rows.push_back(std::move(row));
+  };
+  add({.fault = "a job is suspended, and resumed",
+       .job = WithCheckpoints(Steps(kLong)),
+       .act = SuspendsAndResumes(),
+       .expected = TrainsOn()});
+  add({.fault = "a rank is killed, and the job is suspended at once, and resumed",
+       .job = WithCheckpoints(Steps(kLong)),
+       .act =
+           [](Scene& scene) {
+             Kills({3})(scene);
+             SuspendsAndResumes()(scene);
+           },
+       .expected = Lost(kShrunk, "RankKilled", {3})});
+}
+
 void AddNodes(std::vector<Row>& rows) {
   const auto add = [&rows](Row row) {
     row.section = "Nodes and daemons";
@@ -279,8 +347,11 @@ std::vector<Row> RowsOfProcesses() {
   std::vector<Row> rows;
   AddRanks(rows);
   AddHomes(rows);
+  AddSpares(rows);
   AddNodes(rows);
   AddCoordinator(rows);
+  AddQueued(rows);
+  AddWithoutStandby(rows);
   return rows;
 }
 

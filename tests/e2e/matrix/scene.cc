@@ -77,6 +77,12 @@ void Scene::RestartCoordinator() {
   cluster_.StartCoordinator();
 }
 
+void Scene::Phalanx(std::vector<std::string> arguments) {
+  const std::string what = arguments.at(0);
+  const support::Finished told = cluster_.Phalanx(std::move(arguments));
+  support::Require(told.exit_code == 0, absl::StrCat(what, " is refused: ", told.talk));
+}
+
 void Scene::Await(const std::function<bool()>& enough, const std::string& what) {
   const absl::Time deadline = absl::Now() + support::kPatience;
   while (!enough()) {

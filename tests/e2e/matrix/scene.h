@@ -37,6 +37,9 @@ class Scene {
   void RestartDaemon(const std::string& node);
   void RestartCoordinator();
 
+  // `phalanx` with these arguments, which succeeds.
+  void Phalanx(std::vector<std::string> arguments);
+
   // So many faults have come to where they were asked for.
   void AwaitReached(size_t count);
   // A step of an epoch from this one on is decided.

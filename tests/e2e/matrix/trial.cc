@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <regex>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,18 @@ std::string ChangesText(const v1::Incident& incident) {
   return absl::StrJoin(plan::ToWords(changes), ", ");
 }
 
+// "a spare takes over rank 3"; empty: none does.
+std::string SparesText(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
+  for (const v1::JobEvent& event : events) {
+    if (event.type() != "Recovered" || event.epoch() != incident.to_epoch()) continue;
+    std::smatch told;
+    if (std::regex_search(event.message(), told,
+                          std::regex("(a spare takes|spares take) over ranks? [0-9]+(, [0-9]+)*")))
+      return told.str();
+  }
+  return "";
+}
+
 // What became of one incident, the rung of the ladder first.
 std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
   const std::string changes = ChangesText(incident);
@@ -52,9 +65,12 @@ std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& 
                                                     : "shrink";
     if (std::find(rungs.begin(), rungs.end(), rung) == rungs.end()) rungs.push_back(rung);
   }
+  const std::string spares = SparesText(incident, events);
+  if (!spares.empty()) rungs.insert(rungs.begin(), "spare");
   if (happened("Waiting")) rungs.push_back("wait");
   const bool restarts = std::find(rungs.begin(), rungs.end(), "restart") != rungs.end();
   if (happened("StateLost") && !happened("WentBack") && !restarts) rungs.push_back("restart");
+  if (!spares.empty()) parts.push_back(spares);
   if (!changes.empty()) parts.push_back(changes);
   if (happened("WentBack")) parts.push_back("back to the copies in host memory");
   if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");

@@ -69,6 +69,15 @@ TEST_F(NodeTest, TwoRanksAtOnce_AreLeftOutTogether) {
   ExpectItGoesOn();
 }
 
+TEST_F(NodeTest, NodeThatIsToldToStop_IsLeft_AndTheOthersGoOn) {
+  TrainWhole();
+  Train();
+  there_->Signal(SIGTERM);
+  EXPECT_EQ(there_->WaitExitCode(), 0);
+  ExpectItGoesOn();
+  EXPECT_THAT(MessagesOf(cluster_, job_, "Recovered"), HasSubstr("without ranks 4, 5"));
+}
+
 TEST_F(NodeTest, CoordinatorThatDiesBesideARank_GoesOnWhereItsJournalEnds) {
   TrainWhole();
   Train();

@@ -1,5 +1,5 @@
-// Any request of JobService that is more than a name: its translation and what is asked of it
-// before anything is done.
+// Any request of JobService and of JoinService that is more than a name: its translation and what
+// is asked of it before anything is done.
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/job_filter.h"
+#include "coordinator/rpc/join_tokens.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/store/memory_backend.h"
@@ -16,9 +17,12 @@
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 #include "phalanx/v1/job_service.pb.h"
+#include "phalanx/v1/join_service.pb.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/messages.h"
+#include "tests/support/files.h"
 #include "tests/support/paths.h"
+#include "transport/issuance.h"
 
 namespace phalanx::fuzz {
 namespace {
@@ -88,13 +92,42 @@ std::string CheckFault(const v1::InjectFaultRequest& request) {
   return wire::FromProto(written) == fault ? "" : "a fault is another one once it is written";
 }
 
+coordinator::JoinTokens& SomeTokens() {
+  static coordinator::JoinTokens& tokens =
+      *coordinator::JoinTokens::Open(support::MakeFolder("fuzz") + "/join-tokens")->release();
+  return tokens;
+}
+
+// Whoever has no token gets none, whatever they say.
+std::string CheckJoin(const v1::JoinRequest& request) {
+  const absl::StatusOr<std::string> key = transport::KeyOfRequest(request.certificate_request());
+  if (key.ok() && key->size() != 32) return "a digest of another length";
+  const auto joined = SomeTokens().Check(
+      {.token = request.token(), .node = request.node(), .key_sha256 = key.value_or("")},
+      absl::UnixEpoch());
+  return joined.ok() ? "joined without a token" : Refused(joined.status());
+}
+
+std::string CheckCreate(const v1::CreateTokenRequest& request) {
+  // Each time so late that those of before are forgotten.
+  static absl::Time now = absl::UnixEpoch();
+  now += 2 * coordinator::JoinTokens::kTtlMax;
+  const auto made = SomeTokens().Create(request, "", now);
+  if (!made.ok()) return Refused(made.status());
+  const auto used = SomeTokens().Check({.token = made->token(),
+                                        .node = request.node().empty() ? "a" : request.node(),
+                                        .key_sha256 = std::string(32, 'k')},
+                                       now);
+  return used.ok() ? "" : "a token that was made is refused: " + used.status().ToString();
+}
+
 }  // namespace
 
 // The first byte says which request the others are.
 std::string Check(absl::string_view bytes) {
   if (bytes.empty()) return "";
   const absl::string_view rest = bytes.substr(1);
-  switch (static_cast<unsigned char>(bytes[0]) % 4) {
+  switch (static_cast<unsigned char>(bytes[0]) % 6) {
     case 0: {
       v1::SubmitJobRequest request;
       return Parse(rest, request) ? CheckSubmit(request) : "";
@@ -107,9 +140,17 @@ std::string Check(absl::string_view bytes) {
       v1::ListEventsRequest request;
       return Parse(rest, request) ? CheckEvents(request) : "";
     }
-    default: {
+    case 3: {
       v1::InjectFaultRequest request;
       return Parse(rest, request) ? CheckFault(request) : "";
+    }
+    case 4: {
+      v1::JoinRequest request;
+      return Parse(rest, request) ? CheckJoin(request) : "";
+    }
+    default: {
+      v1::CreateTokenRequest request;
+      return Parse(rest, request) ? CheckCreate(request) : "";
     }
   }
 }
@@ -131,6 +172,16 @@ std::vector<std::string> Corpus() {
   add(1, Serialized<v1::ListJobsRequest>(30));
   add(2, Serialized<v1::ListEventsRequest>(30));
   add(3, Serialized<v1::InjectFaultRequest>(30));
+  v1::JoinRequest join;
+  join.set_token("phx_0123456789abcdef_" + std::string(64, '0'));
+  join.set_node("a");
+  join.set_certificate_request(transport::MakeKeyAndRequest()->request);
+  add(4, {join.SerializeAsString()});
+  add(4, Serialized<v1::JoinRequest>(10));
+  v1::CreateTokenRequest create;
+  create.mutable_ttl()->set_seconds(60);
+  add(5, {create.SerializeAsString()});
+  add(5, Serialized<v1::CreateTokenRequest>(10));
   return corpus;
 }
 

@@ -89,6 +89,23 @@ TEST_F(LogsTest, Follow_GivesEverything_AndEndsWithTheJob) {
   EXPECT_TRUE(logs.at(0) == all);
 }
 
+TEST(LogRateTest, RankThatWritesTooMuch_LosesTheRest_AndIsToldOf) {
+  FakeCoordinator coordinator;
+  const WorkerProcess worker(coordinator.address(), {"--log-rate", "10000"});
+  coordinator.AwaitHello();
+  coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, Job("chatty"), {0})));
+  coordinator.AwaitReport([](const auto& r) { return r.has_ready(); });
+  coordinator.AwaitResult(coordinator.Send(StopCommandOf(7, 1, 20)));
+  const v1::RankReport told = coordinator.AwaitReport(
+      [](const auto& r) { return r.has_event() && r.event().type() == "LogDropped"; });
+  EXPECT_THAT(told.event().message(), ::testing::HasSubstr("bytes of the log of rank 0 were "
+                                                           "dropped: it writes more than 10000"));
+  coordinator.Send(Fetch("f", 0, false));
+  const std::map<int32_t, std::string> logs = coordinator.AwaitUpload("f");
+  EXPECT_LT(logs.at(0).size(), 400'000u) << "of 1.4 MB";
+  EXPECT_TRUE(absl::StartsWith(logs.at(0), "line 0 of much talk about nothing\n"));
+}
+
 TEST_F(LogsTest, UnknownJob_GivesAnEmptyUpload) {
   coordinator.AwaitHello();
   coordinator.Send(Fetch("f", 0, true));

@@ -88,7 +88,27 @@ void Cluster::MaybeSubmit() {
       timeline_.Below(planner_.documents()), absl::StrCat("job", jobs_ % 12), steps);
   if (request->devices > devices) return;
   ++jobs_;
-  coordinator_.Submit(WithDrawnRecovery(*request), "");
+  AskFor(WithDrawnRecovery(*request), absl::StrCat("request-", jobs_), 10);
+}
+
+void Cluster::AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id,
+                     int times) {
+  if (times == 0) return;
+  const auto answered = std::make_shared<bool>(false);
+  const auto answer = [answered](const absl::StatusOr<JobId>& job) {
+    *answered = *answered || !absl::IsUnavailable(job.status());
+  };
+  coordinator_.Submit(request, request_id, answer);
+  // A connection that breaks at the wrong moment has the same asked again at once.
+  if (timeline_.Chance(0.1)) {
+    timeline_.After(network_.Delay(), [this, request, request_id, answer] {
+      coordinator_.Submit(request, request_id, answer);
+    });
+  }
+  timeline_.After(timeline_.Between(absl::Seconds(1), absl::Seconds(10)),
+                  [this, answered, request, request_id, times] {
+                    if (!*answered) AskFor(request, request_id, times - 1);
+                  });
 }
 
 // What a job file may say of its recovery and nobody but the coordinator reads.

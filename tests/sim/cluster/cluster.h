@@ -60,6 +60,8 @@ class Cluster {
 
  private:
   void MaybeSubmit();
+  // Asks until there is an answer, or nobody has patience any more; sometimes twice at once.
+  void AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id, int times);
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
   void CheckProgress();
   bool Settled() const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/session_codec.h"
 
 namespace phalanx::sim {
@@ -25,7 +26,13 @@ void CoordinatorHost::Start() {
   timeline_.Note("coordinator $0 starts with $1 records", static_cast<int64_t>(life_),
                  static_cast<int64_t>(log_.size()));
   std::vector<JournalRecord> records;
-  for (const StoredLine& line : log_) records.push_back(line.record);
+  for (const StoredLine& line : log_) {
+    absl::StatusOr<JournalRecord> record =
+        coordinator::DecodeRecord(coordinator::EncodeRecord(line.record, line.number), line.number);
+    if (!record.ok())
+      return ledger_.Violate(absl::StrCat("a record cannot be read: ", record.status().ToString()));
+    records.push_back(*std::move(record));
+  }
   machine_.emplace(options_);
   armed_ = absl::InfiniteFuture();
   last_number_ = stored_number_;
@@ -39,11 +46,15 @@ void CoordinatorHost::Start() {
 
 void CoordinatorHost::Crash() {
   if (!up()) return;
-  // What the disk was writing may have become durable up to some record.
+  while (stored_number_ < written_number_) OnCommitted(stored_number_ + 1);
+  // What the disk was writing may have become durable up to some record, and the next one in part.
   const uint64_t waiting = last_number_ - stored_number_;
   if (committing_ && waiting > 0) {
     const uint64_t more = timeline_.Below(waiting + 1);
     for (uint64_t i = 0; i < more; ++i) OnCommitted(stored_number_ + 1);
+    for (const StoredLine& line : log_) {
+      if (line.number == stored_number_ + 1) CheckTorn(line);
+    }
   }
   timeline_.Note("coordinator $0 crashes; $1 records are lost", static_cast<int64_t>(life_),
                  static_cast<int64_t>(last_number_ - stored_number_));
@@ -52,9 +63,13 @@ void CoordinatorHost::Crash() {
   machine_.reset();
   ++life_;
   committing_ = false;
+  committing_since_ = absl::InfiniteFuture();
+  store_failure_ = absl::OkStatus();
+  retry_delay_ = absl::ZeroDuration();
+  written_number_ = stored_number_;
   inbox_.clear();
   paused_since_.reset();
-  cancels_.clear();
+  waiting_.clear();
   ledger_.OnCoordinatorGone();
   for (const auto& [session, stream] : std::exchange(streams_, {})) {
     stream->up->Break();
@@ -95,7 +110,21 @@ void CoordinatorHost::Feed(Event event) {
   if (life == life_) Arm();
 }
 
+bool CoordinatorHost::AnswersFromStore(const Event& event) {
+  const auto* submit = std::get_if<coordinator::SubmitRequested>(&event);
+  if (submit == nullptr || machine_->KnowsRequest(submit->request_id)) return false;
+  const auto archived = archived_requests_.find(submit->request_id);
+  if (archived == archived_requests_.end()) return false;
+  const auto waiting = waiting_.find(submit->token);
+  if (waiting == waiting_.end()) return true;
+  const Waiting answered = std::move(waiting->second);
+  waiting_.erase(waiting);
+  answered.answer(archived->second);
+  return true;
+}
+
 void CoordinatorHost::StepMachine(const Event& event) {
+  if (AnswersFromStore(event)) return;
   for (const coordinator::Action& action : machine_->Step(timeline_.now(), event)) Carry(action);
   Check();
 }
@@ -142,14 +171,22 @@ void CoordinatorHost::Carry(const coordinator::Action& action) {
     message.mutable_welcome()->set_store(kStore);
     return deliver(stream->second, message);
   }
-  if (const auto* close = std::get_if<CloseSession>(&action)) {
-    const auto stream = streams_.find(close->session);
-    if (stream == streams_.end()) return;
-    const StreamPtr closed = stream->second;
-    streams_.erase(stream);
-    closed->coordinator_closed = true;
-    return deliver_close(closed, close->status);
-  }
+  if (const auto* close = std::get_if<CloseSession>(&action)) EndStream(*close);
+}
+
+// A message whose reading has begun is still fed, and then that the stream is over
+// (coordinator/rpc/worker_service.cc).
+void CoordinatorHost::EndStream(const coordinator::CloseSession& order) {
+  const auto stream = streams_.find(order.session);
+  if (stream == streams_.end()) return;
+  const StreamPtr closed = stream->second;
+  streams_.erase(stream);
+  closed->coordinator_closed = closed->coordinator_reads = true;
+  timeline_.After(network_.LocalDelay(), [this, closed, life = life_] {
+    closed->coordinator_reads = false;
+    if (life == life_) Feed(coordinator::SessionClosed{closed->session});
+  });
+  deliver_close(closed, order.status);
 }
 
 void CoordinatorHost::Carry(const coordinator::StoreRecord& order) {
@@ -157,23 +194,62 @@ void CoordinatorHost::Carry(const coordinator::StoreRecord& order) {
   last_number_ = order.record_number;
   log_.push_back({order.record_number, order.record});
   last_job_ = std::max(last_job_, order.record.job);
+  if (on_write) on_write(order.record);
   StartCommit();
 }
 
 void CoordinatorHost::StartCommit() {
   if (committing_ || stored_number_ == last_number_) return;
   committing_ = true;
+  committing_since_ = std::min(committing_since_, timeline_.now());
   const absl::Duration time =
       commit_time_ *
       (timeline_.Chance(0.03) ? 40.0 : 0.2 + static_cast<double>(timeline_.Below(100)) / 50);
   timeline_.After(time, [this, life = life_, up_to = last_number_] {
     if (life != life_) return;
+    if (disk_fails_) return OnCommitFailed(up_to);
     committing_ = false;
+    committing_since_ = absl::InfiniteFuture();
+    store_failure_ = absl::OkStatus();
+    retry_delay_ = absl::ZeroDuration();
     while (stored_number_ < up_to) OnCommitted(stored_number_ + 1);
     StartCommit();
     Feed(coordinator::RecordStored{stored_number_});
     CheckReplay();
   });
+}
+
+void CoordinatorHost::OnCommitFailed(uint64_t up_to) {
+  if (store_failure_.ok()) timeline_.Note("the store fails");
+  store_failure_ = absl::UnavailableError("the store fails");
+  if (timeline_.Chance(0.3)) written_number_ = std::max(written_number_, up_to);
+  for (auto& [token, waiting] : std::exchange(waiting_, {})) {
+    if (waiting.answer) waiting.answer(store_failure_);
+  }
+  retry_delay_ = std::min(std::max(2 * retry_delay_, absl::Milliseconds(100)), absl::Seconds(5));
+  timeline_.After(retry_delay_, [this, life = life_] {
+    if (life != life_) return;
+    committing_ = false;
+    StartCommit();
+  });
+}
+
+absl::Status CoordinatorHost::Accepting() const {
+  if (!up()) return absl::UnavailableError("connection refused");
+  if (timeline_.now() - committing_since_ > absl::Seconds(10))
+    return absl::UnavailableError("the store has not answered for long");
+  return store_failure_;
+}
+
+void CoordinatorHost::CheckTorn(const StoredLine& line) {
+  std::string bytes = coordinator::EncodeRecord(line.record, line.number);
+  if (timeline_.Chance(0.5)) {
+    bytes.resize(timeline_.Below(bytes.size()));
+  } else {
+    bytes[timeline_.Below(bytes.size())] ^= static_cast<char>(1 + timeline_.Below(255));
+  }
+  if (coordinator::DecodeRecord(bytes, line.number).ok())
+    ledger_.Violate("a record that was written in part can be read");
 }
 
 void CoordinatorHost::OnCommitted(uint64_t number) {
@@ -186,6 +262,12 @@ void CoordinatorHost::OnCommitted(uint64_t number) {
   state.id = line->record.job;
   state.Apply(line->record);
   changed_.insert(line->record.job);
+  if (const auto* submitted = std::get_if<coordinator::JobSubmitted>(&line->record.body);
+      submitted != nullptr && !submitted->request_id.empty()) {
+    const auto [known, is_new] = requests_.emplace(submitted->request_id, line->record.job);
+    if (!is_new && known->second != line->record.job)
+      ledger_.Violate(absl::StrCat("request ", submitted->request_id, " has become two jobs"));
+  }
   ledger_.OnStored(line->record);
 }
 
@@ -232,13 +314,24 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
 }
 
 void CoordinatorHost::Carry(const coordinator::AnswerJob& order) {
-  const auto cancel = cancels_.find(order.token);
-  if (cancel != cancels_.end()) {
-    if (order.job.ok()) cancels_acknowledged_.insert(cancel->second);
-    cancels_.erase(cancel);
-  } else if (order.job.ok()) {
-    acknowledged_.insert((*order.job)->id);
+  const auto found = waiting_.find(order.token);
+  if (found == waiting_.end()) return;  // it was refused while the store failed
+  const Waiting waiting = std::move(found->second);
+  waiting_.erase(found);
+  const auto stored = requests_.find(waiting.request_id);
+  if (!order.job.ok() && stored != requests_.end()) {
+    ledger_.Violate(absl::StrCat("request ", waiting.request_id, " has become ",
+                                 ToString(stored->second),
+                                 " and is refused: ", order.job.status().ToString()));
   }
+  if (order.job.ok()) {
+    const JobId job = (*order.job)->id;
+    (waiting.cancels != JobId{} ? cancels_acknowledged_ : acknowledged_).insert(job);
+    if (stored != requests_.end() && stored->second != job)
+      ledger_.Violate(absl::StrCat("request ", waiting.request_id, " is answered with two jobs"));
+  }
+  if (!waiting.answer) return;
+  waiting.answer(order.job.ok() ? absl::StatusOr<JobId>((*order.job)->id) : order.job.status());
 }
 
 // The store makes one entry of the job's records; the process need not live to hear of it.
@@ -246,6 +339,8 @@ void CoordinatorHost::Archive(JobId job) {
   const absl::Duration time = timeline_.Between(absl::Milliseconds(1), absl::Milliseconds(50));
   timeline_.After(time, [this, job, life = life_] {
     if (life != life_ || !archived_.insert(job).second) return;
+    const std::string& request_id = machine_->jobs().at(job).state.request_id;
+    if (!request_id.empty()) archived_requests_.emplace(request_id, job);
     std::erase_if(log_, [job](const StoredLine& line) { return line.record.job == job; });
     if (replayed_.contains(job) && !replayed_.at(job).IsTerminal())
       ledger_.Violate(absl::StrCat(ToString(job), " is archived and has not ended"));
@@ -267,7 +362,9 @@ bool CoordinatorHost::Accept(StreamPtr stream, coordinator::WorkerHello hello) {
 }
 
 bool CoordinatorHost::Receive(const StreamPtr& stream, const v1::OpenSessionRequest& message) {
-  if (!up() || stream->coordinator_closed || stream->coordinator_life != life_) return false;
+  if (!up() || stream->coordinator_life != life_) return false;
+  const bool reads = std::exchange(stream->coordinator_reads, false);
+  if (stream->coordinator_closed && !reads) return false;
   std::optional<Event> event = coordinator::EventFromProto(stream->session, message);
   if (event.has_value()) Feed(*std::move(event));
   return true;
@@ -280,15 +377,18 @@ void CoordinatorHost::OnStreamClosed(const StreamPtr& stream) {
   Feed(coordinator::SessionClosed{stream->session});
 }
 
-void CoordinatorHost::Submit(coordinator::JobRequestPtr request, const std::string& request_id) {
-  if (!up()) return;
-  Feed(coordinator::SubmitRequested{coordinator::Token{++token_}, std::move(request), request_id});
+void CoordinatorHost::Submit(coordinator::JobRequestPtr request, const std::string& request_id,
+                             Answer answer) {
+  if (absl::Status accepting = Accepting(); !accepting.ok()) return answer(std::move(accepting));
+  const coordinator::Token token{++token_};
+  waiting_[token] = {.request_id = request_id, .answer = std::move(answer)};
+  Feed(coordinator::SubmitRequested{token, std::move(request), request_id});
 }
 
 void CoordinatorHost::Cancel(JobId job) {
-  if (!up()) return;
+  if (!Accepting().ok()) return;
   const coordinator::Token token{++token_};
-  cancels_[token] = job;
+  waiting_[token] = {.cancels = job};
   timeline_.Note("a user cancels job $0", job.value);
   Feed(coordinator::CancelRequested{token, job, false});
 }

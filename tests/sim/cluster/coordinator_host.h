@@ -41,6 +41,9 @@ class CoordinatorHost {
   void Pause(absl::Duration duration);
   // Commits take about so long from now on.
   void set_commit_time(absl::Duration time) { commit_time_ = time; }
+  // Commits fail, or succeed again: what failed may be on the disk, all of it, and is written again
+  // until that succeeds (coordinator/store/journal.h).
+  void set_disk_fails(bool fails) { disk_fails_ = fails; }
 
   bool up() const { return machine_.has_value(); }
   uint64_t life() const { return life_; }
@@ -57,8 +60,12 @@ class CoordinatorHost {
   std::function<void(const StreamPtr&, const v1::OpenSessionResponse&)> deliver;
   std::function<void(const StreamPtr&, absl::Status)> deliver_close;
 
-  // Users.
-  void Submit(coordinator::JobRequestPtr request, const std::string& request_id);
+  // A decision is on its way to the disk.
+  std::function<void(const coordinator::JournalRecord&)> on_write;
+
+  // Users. `answer` is not called where the coordinator crashes before it answers.
+  using Answer = std::function<void(const absl::StatusOr<JobId>&)>;
+  void Submit(coordinator::JobRequestPtr request, const std::string& request_id, Answer answer);
   void Cancel(JobId job);
   int64_t live_jobs() const;
 
@@ -74,6 +81,8 @@ class CoordinatorHost {
 
   void Feed(coordinator::Event event);
   void StepMachine(const coordinator::Event& event);
+  // A submit whose job the machine has let go.
+  bool AnswersFromStore(const coordinator::Event& event);
   void Arm();
   void OnTimer();
   void Carry(const coordinator::Action& action);
@@ -84,6 +93,13 @@ class CoordinatorHost {
   void Carry(const coordinator::AnswerJob& order);
   void StartCommit();
   void OnCommitted(uint64_t number);
+  void OnCommitFailed(uint64_t up_to);
+  // Errors: Unavailable while the store does not work: nobody is served
+  // (coordinator/runtime/driver.h).
+  absl::Status Accepting() const;
+  void EndStream(const coordinator::CloseSession& order);
+  // The rest of what was being written, cut or changed, must not read as a record.
+  void CheckTorn(const StoredLine& line);
   void Archive(JobId job);
 
   // checks.cc
@@ -118,7 +134,12 @@ class CoordinatorHost {
   uint64_t last_number_ = 0, stored_number_ = 0;
   JobId last_job_;
   bool committing_ = false;
+  Instant committing_since_ = absl::InfiniteFuture();
   absl::Duration commit_time_ = absl::Milliseconds(1);
+  bool disk_fails_ = false;
+  absl::Status store_failure_;  // of the last attempt
+  absl::Duration retry_delay_ = absl::ZeroDuration();
+  uint64_t written_number_ = 0;  // on the disk, whatever the attempt ended with
   std::set<JobId> archived_;
 
   std::map<coordinator::SessionId, StreamPtr> streams_;
@@ -128,7 +149,15 @@ class CoordinatorHost {
   uint64_t token_ = 0;
   std::set<JobId> acknowledged_;  // submits
   std::set<JobId> cancels_acknowledged_;
-  std::map<coordinator::Token, JobId> cancels_;  // that wait for their answers
+  // Callers who wait for their answers.
+  struct Waiting {
+    JobId cancels;           // 0: it submits
+    std::string request_id;  // of a submit
+    Answer answer;
+  };
+  std::map<coordinator::Token, Waiting> waiting_;
+  std::map<std::string, JobId> requests_;           // request ids that were answered, or stored
+  std::map<std::string, JobId> archived_requests_;  // of them, those that the store answers for
 };
 
 }  // namespace phalanx::sim

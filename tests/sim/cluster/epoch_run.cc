@@ -235,6 +235,7 @@ void EpochRun::TransferNext() {
 }
 
 void EpochRun::OnRoundReceived() {
+  if (process_.Breaks(shared().dies_moving)) return;
   const auto key = static_cast<int64_t>(round_);
   std::set<int32_t> takers;
   for (const auto& [pair, pieces] : rounds_[round_].messages) {

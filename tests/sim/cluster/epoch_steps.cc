@@ -101,6 +101,7 @@ void EpochRun::DecideStep() {
 }
 
 void EpochRun::ApplyHome(size_t home) {
+  if (process_.Breaks(shared().dies_applying)) return;
   if (const std::string wrong = state().Apply(home, *slot_); !wrong.empty())
     shared().ledger.Violate(absl::StrCat(ToString(process_.job()), " rank ", rank(), ": ", wrong));
   EndStep();

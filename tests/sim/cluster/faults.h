@@ -1,6 +1,8 @@
 // tests/sim/cluster/faults.h: what breaks, when, and when it is whole again.
 //
 // Faults come at random times; after one another often follows while its recovery is under way.
+// Others come in the middle of a write: of the coordinator's decision on a recovery, of state that
+// moves, of a step that is applied.
 //
 // Not thread-safe.
 #pragma once
@@ -39,7 +41,13 @@ class Faults {
   void BreakRank();
   void BreakNode();
   void BreakNetwork();
+  void BreakDevice();
   void BreakCoordinator();
+  // The store fails, or is slow, for a while.
+  void BreakDisk();
+  // A decision is being written: of one by which a recovery goes on, something may die now.
+  void OnWrite(const coordinator::JournalRecord& record);
+  void CrashCoordinator();
   // Something lasts: `undo` puts an end to it.
   void Lasts(absl::Duration duration, std::function<void()> undo);
   NodeHost& SomeNode() { return *nodes_[timeline_.Below(nodes_.size())]; }

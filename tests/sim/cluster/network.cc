@@ -35,7 +35,9 @@ void Pipe::Pump() {
   pumping_ = false;
   if (broken_ || queue_.empty()) return;
   absl::Duration next;
-  if (!reaches_()) {
+  if (timeline_.now() < held_until_) {
+    next = held_until_ - timeline_.now();
+  } else if (!reaches_()) {
     if (blocked_since_ == absl::InfiniteFuture()) blocked_since_ = timeline_.now();
     // What gRPC's keepalive or the kernel's retransmissions take to give up.
     if (timeline_.now() - blocked_since_ > timeline_.Between(absl::Seconds(10), absl::Seconds(40)))

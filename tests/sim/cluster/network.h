@@ -4,9 +4,14 @@
 // The coordinator has a machine of its own. A cut swallows what would arrive; the sender's machine
 // sends it again until the cut is healed or it gives the stream up, as TCP does.
 //
+// Within a stream nothing is reordered or repeated. Across the streams of one daemon it is: what an
+// end had sent before it gave a stream up may arrive behind the hello of the next one, a stream may
+// be open at one end alone, and what was delivered without its sender hearing so is said again.
+//
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -59,6 +64,8 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
         given_up_(std::move(given_up)) {}
 
   void Send(std::function<void()> deliver);
+  // What is on its way, or is sent until then, arrives no earlier.
+  void Hold(Instant until) { held_until_ = std::max(held_until_, until); }
   // Nothing more arrives.
   void Break() {
     broken_ = true;
@@ -77,6 +84,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   std::deque<std::function<void()>> queue_;
   bool pumping_ = false, broken_ = false;
   Instant blocked_since_ = absl::InfiniteFuture();
+  Instant held_until_ = absl::InfinitePast();
 };
 
 // A stream between a daemon and the coordinator, as each of its ends knows it. An end may be gone
@@ -89,6 +97,9 @@ struct Stream {
   std::shared_ptr<Pipe> up, down;
   bool daemon_closed = false, coordinator_closed = false;  // the end has heard of it
   bool accepted = false;                                   // the coordinator has it
+  // What has come in at an end that has closed it is still read there: at the coordinator one
+  // message, at the daemon what waits in its inbox.
+  bool coordinator_reads = false, daemon_reads = false;
 };
 using StreamPtr = std::shared_ptr<Stream>;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/agent/machine/xid.h"
 #include "worker/agent/translate.h"
 
 namespace phalanx::sim {
@@ -31,6 +32,7 @@ void NodeHost::Start() {
           .node = name_, .devices = devices_, .seed = IncarnationOf(index_, life_)},
       shared_.timeline.now());
   highest_.clear();
+  lost_devices_.clear();
   armed_ = absl::InfiniteFuture();
   Arm();
 }
@@ -101,6 +103,11 @@ void NodeHost::Feed(agent::Event event) {
 
 void NodeHost::StepMachine(const agent::Event& event) {
   NoteEpoch(event);
+  if (const auto* faulted = std::get_if<agent::DeviceFaulted>(&event);
+      faulted != nullptr &&
+      agent::TraitsOfXid(faulted->xid).effect == agent::XidEffect::kDeviceLost) {
+    lost_devices_.insert(faulted->device);
+  }
   const uint64_t life = life_;
   for (const agent::Action& action : machine_->Step(shared_.timeline.now(), event)) {
     Carry(action);
@@ -221,6 +228,10 @@ void NodeHost::Carry(const agent::OpenSession& order) {
         if (const StreamPtr self = weak.lock()) coordinator_.OnStreamClosed(self);
       });
   stream_ = stream;
+  if (shared_.timeline.Chance(shared_.slow_stream)) {
+    stream->up->Hold(shared_.timeline.now() +
+                     shared_.timeline.Between(absl::ZeroDuration(), absl::Seconds(30)));
+  }
   coordinator::WorkerHello hello{.node = name_,
                                  .incarnation = Incarnation{IncarnationOf(index_, life_)},
                                  .last_command_number = order.last_command_number,
@@ -242,7 +253,9 @@ void NodeHost::Carry(const agent::CloseSession& order) {
   if (stream_ == nullptr || stream_->number != order.session) return;
   const StreamPtr stream = std::exchange(stream_, nullptr);
   stream->daemon_closed = true;
-  stream->down->Break();
+  // What has come in by then is fed all the same.
+  stream->daemon_reads = shared_.timeline.Chance(0.3);
+  if (!stream->daemon_reads) stream->down->Break();
   stream->up->Send([this, stream] { coordinator_.OnStreamClosed(stream); });
   Feed(agent::SessionClosed{order.session, absl::OkStatus()});
 }
@@ -257,15 +270,21 @@ void NodeHost::SendUp(const v1::OpenSessionRequest& message) {
         [this] { return shared_.network.DownReaches(index_); },
         [this, stream] { OnStreamClosed(stream, absl::UnavailableError("connection reset")); });
   });
-  // What has left this process may still be on its way for long.
-  shared_.timeline.After(shared_.network.LocalDelay(), [this, stream, life = life_] {
+  // What has left this process may still be on its way for long; and it may have arrived long
+  // before this process hears that it was written, if it ever does.
+  const absl::Duration heard =
+      shared_.timeline.Chance(0.02)
+          ? shared_.timeline.Between(absl::Milliseconds(1), absl::Seconds(2))
+          : shared_.network.LocalDelay();
+  shared_.timeline.After(heard, [this, stream, life = life_] {
     if (life == life_ && !stream->daemon_closed) Feed(agent::MessageWritten{stream->number});
   });
 }
 
 void NodeHost::Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message) {
   stream->down->Send([this, stream, message] {
-    if (stream->daemon_closed || stream->daemon_life != life_) {
+    const bool read = stream->daemon_reads && stream->daemon_life == life_;
+    if (!read && (stream->daemon_closed || stream->daemon_life != life_)) {
       return shared_.network.Once([this] { return shared_.network.UpReaches(index_); },
                                   [this, stream] { coordinator_.OnStreamClosed(stream); });
     }
@@ -300,6 +319,48 @@ void NodeHost::BreakStream(bool tell_daemon, bool tell_coordinator) {
   timeline.After(delay(tell_coordinator), [this, stream] { coordinator_.OnStreamClosed(stream); });
 }
 
+void NodeHost::DelayStream(bool by_daemon, absl::Duration late) {
+  if (stream_ == nullptr) return;
+  const StreamPtr stream = stream_;
+  Timeline& timeline = shared_.timeline;
+  timeline.Note("the stream of node $0 is given up, by its daemon $1; the rest arrives $2 ms late",
+                static_cast<int64_t>(index_), by_daemon, absl::ToInt64Milliseconds(late));
+  const absl::Status why = absl::UnavailableError("the stream broke");
+  const absl::Duration soon = timeline.Between(absl::ZeroDuration(), absl::Milliseconds(200));
+  (by_daemon ? stream->down : stream->up)->Break();
+  (by_daemon ? stream->up : stream->down)->Hold(timeline.now() + late);
+  if (by_daemon) {
+    timeline.After(soon, [this, stream, why] {
+      stream->up->Send([this, stream] { coordinator_.OnStreamClosed(stream); });
+      OnStreamClosed(stream, why);
+    });
+  } else {
+    timeline.After(soon, [this, stream, why] {
+      stream->down->Send([this, stream, why] { OnStreamClosed(stream, why); });
+      coordinator_.OnStreamClosed(stream);
+    });
+  }
+  // Should that not arrive either, the keepalive of the other end says so.
+  timeline.After(late + absl::Seconds(40), [this, stream, why] {
+    OnStreamClosed(stream, why);
+    coordinator_.OnStreamClosed(stream);
+  });
+}
+
+void NodeHost::FaultDevice(int32_t device, int32_t xid) {
+  if (!up()) return;
+  const agent::XidEffect effect = agent::TraitsOfXid(xid).effect;
+  // For as long as its daemon lives.
+  if (effect == agent::XidEffect::kDeviceLost) shared_.bad_nodes.insert(index_);
+  for (RankProcess* process : processes()) {
+    if (process->device() != device) continue;
+    // What it was given is not done any more, or its process ends of the error.
+    if (effect == agent::XidEffect::kDeviceLost) process->Hang();
+    if (effect == agent::XidEffect::kProcessFault) process->EndWithin(absl::Seconds(2));
+  }
+  Feed(agent::DeviceFaulted{device, xid});
+}
+
 void NodeHost::Carry(const agent::StartProcess& order) {
   for (const auto& [number, slot] : processes_) {
     if (slot.process->device() == order.device) {
@@ -307,6 +368,10 @@ void NodeHost::Carry(const agent::StartProcess& order) {
                                           ToString(order.job), " while a process of ",
                                           ToString(slot.process->job()), " is on it"));
     }
+  }
+  if (lost_devices_.contains(order.device)) {
+    shared_.ledger.Violate(absl::StrCat(name_, " device ", order.device,
+                                        " is lost and is given to ", ToString(order.job)));
   }
   const absl::Duration time =
       shared_.timeline.Between(absl::Milliseconds(1), absl::Milliseconds(20));

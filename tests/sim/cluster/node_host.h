@@ -2,7 +2,8 @@
 // processes that it starts.
 //
 // Messages of the session pass through the real codec. Checked as it comes: of a job only the
-// highest epoch that was seen is obeyed, and a device has one process at a time.
+// highest epoch that was seen is obeyed, and a device has one process at a time, and none once it
+// is lost.
 //
 // Not thread-safe.
 #pragma once
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,11 @@ class NodeHost {
   void Pause(absl::Duration duration);
   // The stream to the coordinator breaks: each end hears of it, at its own time, or one of them.
   void BreakStream(bool tell_daemon, bool tell_coordinator);
+  // The daemon, or else the coordinator, gives the stream up. What that end had sent arrives so
+  // much later, and then the other one hears of it.
+  void DelayStream(bool by_daemon, absl::Duration late);
+  // The driver of a device reports an error.
+  void FaultDevice(int32_t device, int32_t xid);
 
   const NodeName& name() const { return name_; }
   size_t index() const { return index_; }
@@ -88,6 +95,7 @@ class NodeHost {
   };
   std::map<agent::ProcessNumber, Slot> processes_;
   std::map<JobId, Epoch> highest_;  // that this daemon has seen
+  std::set<int32_t> lost_devices_;  // as it has been told
 };
 
 }  // namespace phalanx::sim

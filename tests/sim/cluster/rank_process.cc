@@ -32,8 +32,10 @@ RankProcess::RankProcess(Shared& shared, size_t node, int32_t device, JobId job,
 RankProcess::~RankProcess() = default;
 
 void RankProcess::ShowThatItRuns() {
-  After(absl::Seconds(1), [this] {
-    daemon_.tell(agent::ProcessRan{number_});
+  shared_.timeline.After(absl::Seconds(1), [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired() || dead_) return;
+    const bool stopped = suspended_ > hanging_;
+    if (!stopped) daemon_.tell(agent::ProcessRan{number_, hanging_ > 0});
     ShowThatItRuns();
   });
 }
@@ -185,6 +187,31 @@ void RankProcess::Die(int32_t exit_code, int32_t signal, bool silent) {
 }
 
 void RankProcess::Suspend() { ++suspended_; }
+
+void RankProcess::Hang() {
+  ++hanging_;
+  Suspend();
+}
+
+void RankProcess::GoOn() {
+  --hanging_;
+  Resume();
+}
+
+void RankProcess::EndWithin(absl::Duration time) {
+  const absl::Duration delay = shared_.timeline.Between(absl::ZeroDuration(), time);
+  shared_.timeline.After(delay, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) Die(0, 6);
+  });
+}
+
+bool RankProcess::Breaks(double probability) {
+  if (!shared_.timeline.Chance(probability)) return false;
+  shared_.timeline.Note("fault: process $1 of node $0, job $2, in the middle of a write",
+                        static_cast<int64_t>(node_), number_.value, job_.value);
+  Die(0, 9);
+  return true;
+}
 
 void RankProcess::Resume() {
   if (--suspended_ > 0) return;

@@ -35,6 +35,10 @@ struct Shared {
   absl::Duration step_time = absl::Milliseconds(500);  // on average
   double bad_context = 0;  // how often a device does not do what it was given, when asked to stop
   std::set<size_t> bad_nodes;  // that have such a device
+  // How often a process dies when it has received state of a round of moves, and before it applies
+  // a step to one of its homes.
+  double dies_moving = 0, dies_applying = 0;
+  double slow_stream = 0;  // how often the hello of a stream is late, maybe behind that of the next
   uint64_t last_process = 0, last_session = 0;
 };
 
@@ -63,6 +67,13 @@ class RankProcess {
   void Die(int32_t exit_code, int32_t signal, bool silent = false);
   void Suspend();
   void Resume();
+  // It runs, and what it works at does not go on until GoOn: its daemon sees that.
+  void Hang();
+  void GoOn();
+  // By SIGABRT.
+  void EndWithin(absl::Duration time);
+  // Whether it dies, with that probability.
+  bool Breaks(double probability);
   bool dead() const { return dead_; }
   bool suspended() const { return suspended_ > 0; }
 
@@ -108,6 +119,7 @@ class RankProcess {
   Epoch last_epoch_;  // that was run here
   bool quit_ = false, dead_ = false;
   int32_t suspended_ = 0;  // times
+  int32_t hanging_ = 0;    // of these, in which it runs
   std::deque<std::function<void()>> deferred_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -10,6 +10,9 @@
 namespace phalanx::sim {
 
 void Timeline::At(Instant when, std::function<void()> what) {
+  // Whole nanoseconds, which is what messages and records hold.
+  const Instant whole = absl::FromUnixNanos(absl::ToUnixNanos(when));
+  when = whole < when ? whole + absl::Nanoseconds(1) : whole;
   heap_.push_back({std::max(when, now_), ++number_, std::move(what)});
   std::push_heap(heap_.begin(), heap_.end(), Later);
 }

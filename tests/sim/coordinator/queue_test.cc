@@ -35,12 +35,16 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
     counts.preempted += world.counts().preempted;
     counts.went_on += world.counts().went_on;
     counts.drained += world.counts().drained;
+    counts.kept += world.counts().kept;
+    counts.turns += world.counts().turns;
   }
   if (only >= 0) return;
   EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
   EXPECT_GT(counts.preempted, count / 4) << "too few jobs are preempted";
   EXPECT_GT(counts.went_on, count) << "too few jobs go on where they left";
   EXPECT_GT(counts.drained, count / 2) << "too few nodes are drained";
+  EXPECT_GT(counts.kept, count) << "too few jobs are kept by quotas";
+  EXPECT_GT(counts.turns, count / 4) << "too few jobs go before older ones of other owners";
 }
 
 }  // namespace

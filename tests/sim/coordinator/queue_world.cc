@@ -1,6 +1,7 @@
 #include "tests/sim/coordinator/queue_world.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ constexpr absl::Duration kLeft = absl::Seconds(60);
 QueueWorld::QueueWorld(uint64_t seed) : prng_(seed) {
   options_.end_grace = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(20)));
   options_.cancel_grace = absl::Seconds(2);
+  options_.share_half_life = absl::Seconds(static_cast<int64_t>(prng_.Below(4)) * 120);
+  if (Chance(2)) options_.quotas = quotas_ = DrawQuotas();
   machine_.emplace(options_);
   for (const Action& action : machine_->Recover(now_, {})) Take(action);
   const uint64_t count = 1 + prng_.Below(4);
@@ -47,6 +50,7 @@ void QueueWorld::Feed(const Event& event) {
     events.pop_front();
     for (const Action& action : actions) Take(action);
     CheckPlanned(planned_);
+    CheckQuotas(planned_);
     if (stored_ != records_) {
       stored_ = records_;
       events.push_back(RecordStored{stored_});
@@ -71,6 +75,8 @@ void QueueWorld::Take(const Action& action) {
       if (job.planning.has_value() && job.planning->number == plan->number) planned_.push_back(id);
     }
     plans_.push_back(*plan);
+  } else if (const auto* answer = std::get_if<AnswerJob>(&action)) {
+    CheckAnswer(*answer);
   } else if (const auto* send = std::get_if<SendCommand>(&action)) {
     for (Host& host : hosts_) {
       if (host.session == send->session) Obey(host, send->command_number, send->command);
@@ -174,17 +180,7 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
       if (holder != JobId{} && !later.contains(holder)) ++holders[holder];
     }
   }
-  const auto place = [](const Coordinator::Job& of) {
-    return QueuePlace{of.state.request->priority, of.state.id};
-  };
-  const Coordinator::Job* first = nullptr;
-  for (const auto& [id, other] : machine_->jobs()) {
-    const bool waits = other.state.phase == job::JobPhase::kQueued && !other.planning.has_value() &&
-                       !other.state.suspended;
-    if (!waits || later.contains(id) || other.state.request->devices > capacity) continue;
-    if (!(place(other) < place(job))) continue;
-    if (first == nullptr || place(other) < place(*first)) first = &other;
-  }
+  const Coordinator::Job* first = FirstBefore(job, capacity, later);
   if (first == nullptr) return;
   ++counts_.ahead;
   const int64_t needed = first->state.request->devices;
@@ -278,6 +274,8 @@ void QueueWorld::Submit() {
   request->priority = Chance(3) ? static_cast<int32_t>(prng_.Below(3)) : 0;
   request->preemptible = Chance(2);
   if (Chance(2)) request->time_limit = absl::Seconds(5 + static_cast<int64_t>(prng_.Below(200)));
+  request->owner = kOwners[prng_.Below(std::size(kOwners))];
+  asked_[Token{token_}] = request;
   Feed(SubmitRequested{Token{token_}, request, ""});
 }
 
@@ -288,6 +286,10 @@ void QueueWorld::Ask() {
                                 static_cast<std::ptrdiff_t>(prng_.Below(machine_->jobs().size())));
   const JobId job = chosen->first;
   if (Chance(40)) Feed(SuspensionRequested{Token{++token_}, job, Chance(2)});
+  if (Chance(200)) {
+    quotas_ = Chance(4) ? Quotas() : DrawQuotas();
+    Feed(QuotasChanged{quotas_});
+  }
   if (Chance(300)) Feed(CancelRequested{Token{++token_}, job, Chance(2)});
   if (!Chance(80)) return;
   Host& host = hosts_[prng_.Below(hosts_.size())];
@@ -303,6 +305,7 @@ void QueueWorld::Ask() {
 }
 
 void QueueWorld::Second() {
+  UseDevices();
   now_ += absl::Seconds(1);
   for (const Host& host : hosts_) Feed(HeartbeatReceived{.session = host.session});
   Feed(DeadlineReached{});
@@ -341,6 +344,14 @@ bool QueueWorld::Finish() {
     host.drains.reset();
     Feed(NodeMarkRequested{Token{++token_}, host.name, std::nullopt});
   }
+  // What no quota lets run for ever is let.
+  for (const char* owner : kOwners) {
+    Quota quota = quotas_.Of(owner);
+    quota.devices_max = std::max(quota.devices_max, devices_);
+    quota.jobs_max = std::max<int64_t>(quota.jobs_max, 1);
+    quotas_.owners[owner] = quota;
+  }
+  Feed(QuotasChanged{quotas_});
   for (int second = 0; second < 100'000 && violations_.empty(); ++second) {
     Second();
     const bool over =

@@ -1,12 +1,15 @@
 // tests/sim/coordinator/queue_world.h: the queue of the coordinator's machine, where nothing
-// breaks: jobs of all sizes, priorities and limits arrive at random, people suspend and resume
-// them, and cordon and drain nodes. A second is a step of every job that trains.
+// breaks: jobs of all sizes, priorities, limits and owners arrive at random, people suspend and
+// resume them, cordon and drain nodes, and change quotas. A second is a step of every job that
+// trains.
 //
 // The machine is the real one; nodes do at once what they are told. What must hold is computed
 // anew from its plain state, with none of its own arithmetic:
 // - a device is given to one job at a time, and only once the ranks of the one before are gone;
 // - the first job that waits is passed over only by one that ends before it can start, and does not
 //   start later for it; jobs start in the order of the queue otherwise;
+// - owners have no more than their quotas when a job of theirs gets devices, and of jobs of one
+//   priority the one whose owner has used less by its weight is before the other;
 // - a job asked to leave for another one is preemptible and of a smaller priority;
 // - a job that left goes on behind the last step that it did; a job's limit ends it in time;
 // - a drained node is left by all that can save their state.
@@ -38,13 +41,15 @@ class QueueWorld {
   const std::vector<std::string>& violations() const { return violations_; }
   std::string Describe() const;
   // How often: a job was planned ahead of one that waits; one was preempted; one went on behind a
-  // step that it had saved; a node was drained.
+  // step that it had saved; a node was drained; a job's quota kept it waiting though there were
+  // devices; a job was planned before an older one since its owner had used less.
   struct Counts {
-    int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0;
+    int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0, kept = 0, turns = 0;
   };
   const Counts& counts() const { return counts_; }
 
  private:
+  static constexpr const char* kOwners[] = {"alice", "bob", "carol"};
   struct Host {
     NodeName name;
     SessionId session;
@@ -64,6 +69,20 @@ class QueueWorld {
   Instant StartOf(int64_t needed, int64_t free,
                   std::vector<std::pair<Instant, int64_t>> held) const;
   int64_t Free() const;
+  // What the owner's jobs have but for `later`, of devices and of jobs.
+  std::pair<int64_t, int64_t> HeldBy(const std::string& owner, const std::set<JobId>& later) const;
+  double ShareOf(const std::string& owner, const std::set<JobId>& later) const;
+  // Jobs that wait, and those of them that their quotas keep, were it not for `later`.
+  std::set<JobId> Waiting(const std::set<JobId>& later) const;
+  std::set<JobId> Kept(const std::set<JobId>& waiting, const std::set<JobId>& later) const;
+  // Whether the first is considered before the second, both waiting; nullopt: their owners' shares
+  // are too close to tell.
+  std::optional<bool> IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
+                               const std::set<JobId>& later) const;
+  Quotas DrawQuotas();
+  void CheckQuotas(const std::vector<JobId>& planned);
+  void CheckAnswer(const AnswerJob& answer);
+  void UseDevices();  // for a second
 
   void Feed(const Event& event);
   void Take(const Action& action);
@@ -71,6 +90,9 @@ class QueueWorld {
   void Assigned(Host& host, const Assign& assign);
   void CheckPlanned(const std::vector<JobId>& planned);
   void CheckAhead(const Coordinator::Job& job, int64_t free, const std::set<JobId>& later);
+  // The first of those that wait before the job and could have devices; nullptr: there is none.
+  const Coordinator::Job* FirstBefore(const Coordinator::Job& job, int64_t capacity,
+                                      const std::set<JobId>& later);
   void CheckLimits();
   void CheckDrains();
   void Train(JobId id, Training& training);
@@ -87,6 +109,9 @@ class QueueWorld {
   Prng prng_;
   CoordinatorOptions options_;
   Instant now_ = absl::FromUnixSeconds(1'700'000'000);
+  Quotas quotas_;
+  std::map<std::string, double> used_;  // device-seconds of each owner, as they count now
+  std::map<Token, JobRequestPtr> asked_;
   std::optional<Coordinator> machine_;
   std::vector<Host> hosts_;
   int64_t devices_ = 0;

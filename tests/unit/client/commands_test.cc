@@ -190,6 +190,31 @@ TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {
   EXPECT_THAT(ids[0], SizeIs(32));
 }
 
+TEST(ConnectionTest, OverALimit_IsTriedAgainAfterTheHint_WithinTheTimeout) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_nanos(100'000'000);
+    if (++calls < 3)
+      return WithDetails(grpc::StatusCode::RESOURCE_EXHAUSTED, retry, "vera calls too often");
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  const absl::Time start = absl::Now();
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Get(connection, "7", Format::kTable, captured.io), kSuccess);
+  EXPECT_EQ(calls, 3);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
+
+  calls = -1000;
+  Connection hasty({.server = server.address(), .timeout = absl::Milliseconds(50)});
+  EXPECT_EQ(Get(hasty, "7", Format::kTable, captured.io), kFailure);
+  EXPECT_EQ(calls, -999);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("vera calls too often"));
+}
+
 TEST(ConnectionTest, OtherErrors_AreNotTriedAgain) {
   FakeServer server;
   std::atomic<int> calls = 0;
@@ -341,83 +366,6 @@ TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
   EXPECT_THAT(captured.talk.str(), HasSubstr("RankKilled rank 2 on n1, signal 9\n"));
 }
 
-TEST(InjectTest, Fault_IsAskedForAndItsNodeNamed) {
-  FakeServer server;
-  v1::InjectFaultRequest asked;
-  server.inject = [&](const v1::InjectFaultRequest& request, v1::InjectFaultResponse* response) {
-    asked = request;
-    response->set_job(7);
-    response->set_epoch(2);
-    response->set_node("b");
-    return grpc::Status::OK;
-  };
-  Connection connection = server.Connect();
-  const InjectOptions options{.job = "demo",
-                              .fault = {.rank = "3",
-                                        .fault = "stop",
-                                        .at_step = "20",
-                                        .phase = "backward",
-                                        .duration = "1500ms"}};
-  Captured table, json, name;
-  EXPECT_EQ(Inject(connection, options, table.io), kSuccess);
-  EXPECT_EQ(table.talk.str(),
-            "job-7 epoch 2: rank 3 (node b): stop in backward of step 20 for 1.5s\n");
-  EXPECT_EQ(table.out.str(), "");
-  EXPECT_EQ(asked.job(), "demo");
-  EXPECT_EQ(asked.fault().kind(), v1::FAULT_KIND_STOP);
-  EXPECT_EQ(asked.fault().rank(), 3);
-  EXPECT_EQ(asked.fault().at_step(), 20);
-  EXPECT_EQ(asked.fault().phase(), v1::FAULT_PHASE_BACKWARD);
-  EXPECT_EQ(asked.fault().duration().seconds(), 1);
-  EXPECT_EQ(asked.fault().duration().nanos(), 500'000'000);
-  InjectOptions other = options;
-  other.format = Format::kJson;
-  EXPECT_EQ(Inject(connection, other, json.io), kSuccess);
-  EXPECT_EQ(json.out.str(), "{\n  \"job\": 7,\n  \"epoch\": 2,\n  \"node\": \"b\"\n}\n");
-  other.format = Format::kName;
-  EXPECT_EQ(Inject(connection, other, name.io), kSuccess);
-  EXPECT_EQ(name.out.str(), "job-7\n");
-}
-
-TEST(InjectTest, WrongFlags_AreToldAllAtOnceAndNobodyIsAsked) {
-  Connection nobody({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
-  Captured captured;
-  EXPECT_EQ(Inject(nobody, {.job = "7", .fault = {.rank = "x", .fault = "kill", .duration = "1s"}},
-                   captured.io),
-            kUsage);
-  EXPECT_EQ(captured.talk.str(),
-            "--rank: x: must be a rank such as 3\n"
-            "--for: 1s: kill is for good; only stop, hang, slow and partition end\n"
-            "2 violations\n");
-}
-
-// Whether it was carried out is not known, and twice would be once too often.
-TEST(InjectTest, CoordinatorThatFails_IsNotAskedAgain) {
-  FakeServer server;
-  std::atomic<int> calls = 0;
-  server.inject = [&](const v1::InjectFaultRequest&, v1::InjectFaultResponse*) {
-    ++calls;
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping");
-  };
-  Connection connection = server.Connect();
-  Captured captured;
-  EXPECT_EQ(Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
-            kUnreachable);
-  EXPECT_EQ(calls, 1);
-}
-
-TEST(InjectTest, NotAllowed_HasItsCode) {
-  FakeServer server;
-  server.inject = [](const v1::InjectFaultRequest&, v1::InjectFaultResponse*) {
-    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no");
-  };
-  Connection connection = server.Connect();
-  Captured captured;
-  EXPECT_EQ(Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
-            kNotAllowed);
-  EXPECT_EQ(captured.talk.str(), "error: no\n");
-}
-
 TEST(DescribeTest, TellsTheWholeStory) {
   FakeServer server;
   server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
@@ -515,12 +463,32 @@ TEST(NodesTest, HostMemory_IsShownWhereMoreIs) {
   Connection connection = server.Connect();
   Captured wide, json;
   EXPECT_EQ(Nodes(connection, Format::kWide, wide.io), kSuccess);
-  EXPECT_EQ(wide.out.str(),
-            "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT  JOBS  HOST MEMORY  LABELS  VERSION\n"
-            "n1    Ready  cpu   1        1     -          0     -\n"
-            "n2    Ready  cpu   1        1     -          0     96.0 GiB\n");
+  EXPECT_EQ(
+      wide.out.str(),
+      "NAME  STATE  KIND  DEVICES  FREE  HEARTBEAT  DOMAIN  JOBS  HOST MEMORY  LABELS  VERSION\n"
+      "n1    Ready  cpu   1        1     -          n1      0     -\n"
+      "n2    Ready  cpu   1        1     -          n2      0     96.0 GiB\n");
   EXPECT_EQ(Nodes(connection, Format::kJson, json.io), kSuccess);
   EXPECT_THAT(json.out.str(), HasSubstr("\"host_memory\": 103079215104"));
+}
+
+TEST(NodesTest, FailureDomain_IsShownWhereMoreIs) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    auto* node = response->add_nodes();
+    node->set_name("n1");
+    node->set_state(v1::NodeStatus::STATE_READY);
+    node->set_device_kind("cpu");
+    (*node->mutable_labels())["phalanx/failure-domain"] = "rack-7";
+    (*node->mutable_labels())["zone"] = "b";
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured wide;
+  EXPECT_EQ(Nodes(connection, Format::kWide, wide.io), kSuccess);
+  EXPECT_THAT(wide.out.str(), HasSubstr("rack-7"));
+  EXPECT_THAT(wide.out.str(), HasSubstr("zone=b"));
+  EXPECT_THAT(wide.out.str(), Not(HasSubstr("failure-domain")));
 }
 
 TEST(EventsTest, TypeThatTheJobHasNot_IsAnsweredWithThoseThatThereAre) {

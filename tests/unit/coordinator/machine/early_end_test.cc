@@ -263,23 +263,24 @@ TEST_F(EarlyEndTest, RanksThatEndAtDifferentSteps_AreAFailure) {
   EXPECT_EQ(Message(), "rank 1 ended at step 8, others at step 7");
 }
 
-TEST_F(EarlyEndTest, NodeThatStops_EndsTheJobWithACheckpoint) {
+TEST_F(EarlyEndTest, NodeThatStops_IsLeftWithACheckpoint) {
   Train();
   for (int beat = 0; beat < 2; ++beat) h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
   EXPECT_EQ(Wishes(a_), 1u);
   EXPECT_EQ(Wishes(b_), 1u);
   AllEndAt(7);
   Publish(7);
-  EXPECT_EQ(Kind(), FailureKind::kNodeStopped);
-  EXPECT_EQ(h_.State(job_).failure->node, "b");
-  EXPECT_EQ(Message(), "node b is stopping; it ended with step 7 of 10, checkpoint /c/7");
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued);
+  EXPECT_THAT(h_.State(job_).reason,
+              HasSubstr("node b is drained: it goes on behind step 7 once it has devices again"));
 }
 
-TEST_F(EarlyEndTest, NodeThatStopsBeforeItsRanksTrain_EndsTheJobAtOnce) {
+TEST_F(EarlyEndTest, NodeThatStopsBeforeItsRanksTrain_IsLeftAtOnce) {
   Start();
   h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
-  EXPECT_EQ(Kind(), FailureKind::kNodeStopped);
-  EXPECT_EQ(Message(), "node b is stopping; it had not begun to train");
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued);
+  EXPECT_THAT(h_.State(job_).reason,
+              HasSubstr("node b is drained: it waits for other devices"));
 }
 
 TEST_F(EarlyEndTest, NodeThatStops_EndsRanksOfOtherJobsItself) {

@@ -310,6 +310,14 @@ TEST(RecordCodecTest, MarkOfANode_ComesBackAsItWas) {
   }
 }
 
+TEST(RecordCodecTest, DeviceTimeOfAnOwner_ComesBackAsItWas) {
+  const JournalRecord record{.time = kTime, .body = DeviceTimeUsed{"alice", 1234.5}};
+  const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+  EXPECT_EQ(again.time, kTime);
+  EXPECT_EQ(std::get<DeviceTimeUsed>(again.body).owner, "alice");
+  EXPECT_EQ(std::get<DeviceTimeUsed>(again.body).device_seconds, 1234.5);
+}
+
 TEST(RecordCodecTest, StartThatNoneCanBe_IsRefused) {
   v1::JournalRecord record;
   record.mutable_epoch_began()->mutable_begins()->mutable_decision()->set_step(3);

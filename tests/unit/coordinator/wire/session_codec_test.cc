@@ -63,9 +63,21 @@ TEST(HelloTest, HostMemory_IsThatOfTheNode_AndUnknownOfOlderWorkers) {
                                        "that jobs may use, or 0 where it is not known"));
 }
 
-TEST(HelloTest, OtherProtocolVersion_IsFailedPrecondition) {
-  EXPECT_EQ(CodeOf([](v1::WorkerHello& h) { h.set_protocol_version(kProtocolVersion + 1); }),
-            absl::StatusCode::kFailedPrecondition);
+TEST(HelloTest, ProtocolVersionOfTheReleaseBefore_IsServed) {
+  EXPECT_EQ(CodeOf([](v1::WorkerHello& h) { h.set_protocol_version(kProtocolVersion - 1); }),
+            absl::StatusCode::kOk);
+}
+
+TEST(HelloTest, OtherProtocolVersion_SaysWhatToUpgrade) {
+  v1::WorkerHello hello = GoodHello();
+  hello.set_protocol_version(kProtocolVersion + 1);
+  EXPECT_EQ(HelloFromProto(hello).status(),
+            absl::FailedPreconditionError("hello.protocol_version: 4: must be 2 or 3 for this "
+                                          "coordinator; upgrade it before its workers"));
+  hello.set_protocol_version(kOldestProtocolVersion - 1);
+  EXPECT_EQ(HelloFromProto(hello).status(),
+            absl::FailedPreconditionError("hello.protocol_version: 1: must be 2 or 3 for this "
+                                          "coordinator; upgrade phalanx-worker on that node"));
 }
 
 TEST(HelloTest, MalformedFields_AreInvalidArgument) {

@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "core/plan/plan.h"
+#include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
 #include "core/wire/plan_json.h"
 #include "tests/support/paths.h"
+#include "tests/support/specs.h"
 
 namespace phalanx::wire {
 
@@ -29,6 +31,18 @@ inline plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t 
   auto plan = plan::MakePlan(spec, plan::MakeCluster(nodes, devices), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+// Four layers on two stages: three chunks a rank are too many.
+inline plan::Plan Chosen() {
+  auto plan = schedule::PlanJob(
+      support::AJob()
+          .Module("language", support::Llama({.layers = 4, .context = 4096}), {.pp = 2})
+          .Batch(4, 1)
+          .Schedule(job::ScheduleName::kAuto, 3),
+      plan::MakeCluster(1, 2), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
 }
 
 inline std::string JsonOf(const plan::Plan& plan, const PlanFigures& figures = {}) {

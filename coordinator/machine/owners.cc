@@ -1,0 +1,125 @@
+#include "coordinator/machine/owners.h"
+
+#include <deque>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+constexpr absl::Duration kHeldFor = absl::Minutes(1);
+
+std::string Name(const std::string& owner) { return owner.empty() ? "nobody" : owner; }
+
+// Why a job of so many devices never gets them; empty: it may.
+std::string Beyond(const std::string& owner, const Quota& quota, int64_t devices) {
+  if (quota.jobs_max < 1) {
+    return absl::StrCat("the quota of ", Name(owner),
+                        " lets no job run (jobs_max: 0); ask whoever keeps the quotas");
+  }
+  if (devices <= quota.devices_max) return "";
+  return absl::StrCat("it needs ", devices, " devices, and the quota of ", Name(owner), " is ",
+                      quota.devices_max,
+                      " (devices_max): make it smaller, or ask whoever keeps the quotas");
+}
+
+}  // namespace
+
+absl::Status Owners::CheckSubmit(const JobRequest& request) const {
+  const Quota& quota = quotas_.Of(request.owner);
+  if (std::string never = Beyond(request.owner, quota, request.devices); !never.empty())
+    return absl::FailedPreconditionError(never);
+  const auto use = uses_.find(request.owner);
+  const int64_t queued = use == uses_.end() ? 0 : use->second.queued;
+  if (queued < quota.queued_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      queued, " jobs of ", Name(request.owner), " wait, and its quota is ", quota.queued_max,
+      " (queued_max): submit again when one of them has started, or cancel one"));
+}
+
+void Owners::Queued(const std::string& owner, int64_t more) {
+  int64_t& queued = uses_[owner].queued;
+  waiting_owners_ -= queued > 0 ? 1 : 0;
+  queued += more;
+  waiting_owners_ += queued > 0 ? 1 : 0;
+}
+
+std::optional<DeviceTimeUsed> Owners::Charge(const std::string& owner, int64_t devices, bool has,
+                                             Instant now) {
+  Use& use = uses_[owner];
+  use.jobs += has ? 1 : -1;
+  use.devices += has ? devices : -devices;
+  if (half_life_ <= absl::ZeroDuration()) return std::nullopt;
+  use.time.Have(now, use.devices, half_life_);
+  if (has || owner.empty()) return std::nullopt;
+  return DeviceTimeUsed{owner, use.time.At(now, half_life_)};
+}
+
+void Owners::Restore(const DeviceTimeUsed& used, Instant at) {
+  DeviceTime& time = uses_[used.owner].time;
+  if (at >= time.restored_at()) time.Restore(at, used.device_seconds);
+}
+
+void Owners::HadBefore(const std::string& owner, int64_t devices, Instant since, Instant now) {
+  DeviceTime& time = uses_[owner].time;
+  time.Add(std::max(since, time.restored_at()), now, devices, half_life_);
+}
+
+bool Owners::Change(Quotas quotas) {
+  if (quotas == quotas_) return false;
+  quotas_ = std::move(quotas);
+  return true;
+}
+
+std::string Owners::WhyWaits(JobId job, const JobRequest& request) {
+  const Quota& quota = quotas_.Of(request.owner);
+  if (quota.devices_max == kNoQuota && quota.jobs_max == kNoQuota) return "";
+  // One that never fits holds nobody up.
+  if (std::string never = Beyond(request.owner, quota, request.devices); !never.empty())
+    return never;
+  if (const auto first = waits_.find(request.owner); first != waits_.end()) {
+    return absl::StrCat(ToString(first->second), " of ", Name(request.owner),
+                        " is before it and waits for their quota");
+  }
+  const Use& use = uses_[request.owner];
+  std::string why;
+  if (use.jobs >= quota.jobs_max) {
+    why = absl::StrCat("the quota of ", Name(request.owner), " is used up: ", use.jobs, " of ",
+                       quota.jobs_max, " jobs have devices (jobs_max)");
+  } else if (use.devices > quota.devices_max - request.devices) {
+    why = absl::StrCat("the quota of ", Name(request.owner), " is used up: its jobs have ",
+                       use.devices, " of ", quota.devices_max,
+                       " devices (devices_max), and this one needs ", request.devices);
+  }
+  if (!why.empty()) waits_.emplace(request.owner, job);
+  return why;
+}
+
+double Owners::ShareOf(const std::string& owner, Instant now) const {
+  const auto use = uses_.find(owner);
+  if (use == uses_.end()) return 0;
+  const double held = static_cast<double>(use->second.devices) * absl::ToDoubleSeconds(kHeldFor);
+  return (use->second.time.At(now, half_life_) + held) / quotas_.Of(owner).weight;
+}
+
+void TakeTurns(const std::vector<OwnedJob>& jobs,
+               const std::function<double(const std::string& owner)>& share,
+               const std::function<bool(JobId job)>& visit) {
+  std::map<std::string, std::deque<JobId>> waiting;
+  for (const OwnedJob& job : jobs) waiting[job.owner].push_back(job.job);
+  std::set<std::tuple<double, JobId, std::string>> turns;  // share, oldest job, owner
+  for (const auto& [owner, queue] : waiting) turns.emplace(share(owner), queue.front(), owner);
+  while (!turns.empty()) {
+    const auto [before, job, owner] = *turns.begin();
+    turns.erase(turns.begin());
+    if (!visit(job)) return;
+    std::deque<JobId>& queue = waiting.at(owner);
+    queue.pop_front();
+    if (!queue.empty()) turns.emplace(share(owner), queue.front(), owner);
+  }
+}
+
+}  // namespace phalanx::coordinator

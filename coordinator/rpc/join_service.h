@@ -1,0 +1,89 @@
+// coordinator/rpc/join_service.h: JoinService. Tokens are made, exchanged for certificates, renewed
+// and revoked; each change is on disk before it is answered.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/ending.h"
+#include "coordinator/rpc/join_tokens.h"
+#include "coordinator/runtime/work_pool.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
+#include "transport/issuance.h"
+
+namespace phalanx::coordinator {
+
+struct JoinOptions {
+  std::string file;               // where tokens are kept; empty: there are none
+  transport::SignerFiles signer;  // none: tokens are refused, certificates that came of some hold
+  // Of a certificate that comes of a token; its owner renews it when two thirds are over.
+  absl::Duration certificate_life = absl::Hours(24 * 7);
+  // Of all who show tokens together: they are strangers, whom nobody can tell apart.
+  CallRateOptions rate = {.calls_per_second = 20, .calls_at_once = 200};
+};
+
+// Thread-safe.
+class JoinServiceImpl final : public v1::JoinService::CallbackService {
+ public:
+  struct World {
+    Metrics& metrics;
+    CallRate& rate;  // of people
+    Audit& audit;
+    // Whether a node of that name is there, however it got its certificate.
+    std::function<bool(const std::string& node)> has_node;
+    // Certificates that held before are refused now.
+    std::function<void()> revoked;
+  };
+  // `tokens`, which may be nullptr, and the world outlive the service.
+  JoinServiceImpl(JoinTokens* tokens, JoinOptions options, World world)
+      : tokens_(tokens),
+        options_(std::move(options)),
+        world_(std::move(world)),
+        strangers_(options_.rate),
+        workers_("joiner", WorkPool::Priority::kServing, 1, kWaitingMax) {}
+
+  // Answers the calls that wait, and whatever comes later, with Unavailable.
+  void Stop() { workers_.Stop(); }
+
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  Reactor* CreateToken(Context*, const v1::CreateTokenRequest*, v1::CreateTokenResponse*) override;
+  Reactor* ListTokens(Context*, const v1::ListTokensRequest*, v1::ListTokensResponse*) override;
+  Reactor* RevokeToken(Context*, const v1::RevokeTokenRequest*, v1::RevokeTokenResponse*) override;
+  Reactor* Join(Context*, const v1::JoinRequest*, v1::JoinResponse*) override;
+  Reactor* RenewCertificate(Context*, const v1::RenewCertificateRequest*,
+                            v1::RenewCertificateResponse*) override;
+
+ private:
+  static constexpr size_t kWaitingMax = 256;
+
+  // Errors: FailedPrecondition, if no certificates are signed here.
+  absl::Status CheckSigner() const;
+  absl::StatusOr<std::string> Sign(absl::string_view request, const std::string& node,
+                                   const std::string& token, absl::Time end) const;
+  absl::Status Exchange(const v1::JoinRequest& request, const Ending& end,
+                        v1::JoinResponse* response);
+  absl::Status Renew(const Caller& caller, const std::string& token,
+                     const v1::RenewCertificateRequest& request,
+                     v1::RenewCertificateResponse* response);
+
+  JoinTokens* const tokens_;
+  const JoinOptions options_;
+  const World world_;
+  CallRate strangers_;
+  WorkPool workers_;
+};
+
+// Of a certificate with these URIs: whether it came of a join token that is not good any more. OK
+// where there are no tokens. Errors: Unauthenticated.
+absl::Status CheckTokensOf(const std::vector<std::string>& uris, const JoinTokens* tokens);
+
+}  // namespace phalanx::coordinator

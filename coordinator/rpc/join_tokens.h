@@ -1,0 +1,96 @@
+// coordinator/rpc/join_tokens.h: the tokens that workers exchange for certificates, and what became
+// of them.
+//
+// A token is "phx_ID_SECRET": 16 hexadecimal digits that name it, and 64 that nobody guesses, of
+// which only a hash is kept. Every certificate that came of a token names it, as the URI
+// phalanx-token:ID, and so do those that it was renewed to: a token that is revoked takes them all
+// with it, and a certificate of a token that is not known here is refused too.
+//
+// All are one file of the store, written anew at each change before anybody is told of it
+// (docs/decisions/0048-join-tokens.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/mutex.h"
+#include "core/base/time.h"
+#include "phalanx/v1/join_records.pb.h"
+#include "phalanx/v1/join_service.pb.h"
+
+namespace phalanx::coordinator {
+
+// The URI of a certificate that came of the token, and back; empty: the URI is none such.
+std::string TokenUri(const std::string& id);
+std::string TokenOfUri(absl::string_view uri);
+
+// Thread-safe. Whatever changes something waits for the disk; then errors are also Unavailable, and
+// nothing has changed.
+class JoinTokens {
+ public:
+  static constexpr size_t kTokensMax = 16'384;
+  static constexpr int32_t kUsesMax = 1'000;
+  static constexpr absl::Duration kTtlMin = absl::Minutes(1), kTtlMax = absl::Hours(24 * 30),
+                                  kTtlDefault = absl::Hours(1);
+
+  // Errors: DataLoss, FailedPrecondition (a newer version wrote the file), Unavailable.
+  static absl::StatusOr<std::unique_ptr<JoinTokens>> Open(std::string file);
+
+  // The answer has the secret. `by`: empty, if nobody was asked. Errors: InvalidArgument,
+  // ResourceExhausted.
+  absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
+                                                 const std::string& by, Instant now)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<v1::JoinToken> List(Instant now) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Errors: NotFound.
+  absl::StatusOr<v1::JoinToken> Revoke(const std::string& id, const std::string& by, Instant now)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Somebody who shows a token, under a node's name, with a key of their own (its SHA-256).
+  struct Claim {
+    std::string token;
+    std::string node;
+    std::string key_sha256;
+  };
+  // The id of the token, if it may be exchanged now. Errors: Unauthenticated; AlreadyExists, for a
+  // token that names no node and a node that came of another one.
+  absl::StatusOr<std::string> Check(const Claim& claim, Instant now) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, and it has been: once for each key. `end`: of the certificate.
+  absl::StatusOr<std::string> Use(const Claim& claim, absl::Time end, Instant now)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // A certificate that came of the token is renewed until `end`. Errors: Unauthenticated.
+  absl::Status Renew(const std::string& id, absl::Time end) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Whether the token is for one node alone. Not of one that is not known.
+  bool NamesNode(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Whether certificates that came of the token are refused: it is revoked, or not known here.
+  // Errors: Unauthenticated.
+  absl::Status MayServe(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using Records = std::map<std::string, v1::JoinRecord>;
+
+  explicit JoinTokens(std::string file) : file_(std::move(file)) {}
+  absl::StatusOr<const v1::JoinRecord*> FindLocked(const Claim& claim, Instant now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes records_ with this one among them, and keeps it.
+  absl::Status StoreLocked(v1::JoinRecord record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WriteLocked(const Records& records) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Without those of which nothing is left that anybody could show.
+  void ForgetOldLocked(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string file_;
+  mutable Mutex mu_;
+  Records records_ ABSL_GUARDED_BY(mu_);  // by id
+};
+
+}  // namespace phalanx::coordinator

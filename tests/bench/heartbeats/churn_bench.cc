@@ -1,0 +1,73 @@
+// Jobs come and go, each of one rank on one node that does what it is told: what the coordinator
+// holds of memory when all are gone, beside what it held after the first tenth.
+//
+// An hour at 100 jobs a minute has 6,000; they may come faster.
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "phalanx/v1/job_service.grpc.pb.h"
+#include "tests/bench/heartbeats/nodes.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+std::string JobText(int64_t number) {
+  return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: churn-", number,
+                      "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
+                      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, "
+                      "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
+                      "      parallel: {ranks: 1}\n  batch: {global: 4, micro: 2}\n"
+                      "  data: {shards: a.tar, tokenizer: t.model}\n  resources: {device: cpu}\n"
+                      "  recovery: {ladder: []}\n");
+}
+
+void RunJob(v1::JobService::Stub& jobs, Member& member, int64_t number) {
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(JobText(number));
+  request.mutable_document()->set_directory("/tmp");
+  v1::SubmitJobResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = jobs.SubmitJob(&context, request, &response);
+  support::Require(status.ok(), status.error_message());
+  member.Done(member.Next(), "data");
+  const v1::Command assign = member.Next();
+  support::Require(assign.has_assign(), "the node is told something else");
+  member.Done(assign);
+  member.Ready(assign.assign(), 0);
+  member.Succeed(assign.assign(), 0);
+}
+
+void Churn(benchmark::State& state) {
+  const int64_t count = state.range(0), a_minute = state.range(1);
+  const CoordinatorProcess coordinator({});
+  Member member(coordinator.address(), grpc::InsecureChannelCredentials(),
+                HelloOf("node", "cpu", 1));
+  const auto jobs = v1::JobService::NewStub(
+      grpc::CreateChannel(coordinator.address(), grpc::InsecureChannelCredentials()));
+  double early = 0;
+  for (auto _ : state) {
+    auto next = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < count; ++i) {
+      RunJob(*jobs, member, i);
+      if (i == count / 10) early = static_cast<double>(ResidentBytes(coordinator.pid())) / 1e6;
+      if (a_minute > 0) std::this_thread::sleep_until(next += std::chrono::minutes(1) / a_minute);
+    }
+  }
+  state.counters["early_mb"] = early;
+  state.counters["late_mb"] = static_cast<double>(ResidentBytes(coordinator.pid())) / 1e6;
+  state.counters["coordinator_cpu_s"] = CpuSeconds(coordinator.pid());
+}
+// Jobs, and how many a minute; 0: as fast as they go.
+BENCHMARK(Churn)
+    ->ArgNames({"jobs", "a_minute"})
+    ->Args({6000, 0})
+    ->Args({6000, 100})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,95 @@
+// tests/bench/heartbeats/nodes.h: a coordinator as a process of its own, and nodes that are not
+// there: each a connection and a session over loopback, of this process.
+//
+// What cannot be done throws std::runtime_error. Of one thread each.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "phalanx/v1/worker_service.grpc.pb.h"
+#include "tests/support/authority.h"
+#include "tests/support/process.h"
+
+namespace phalanx::coordinator {
+
+// User and system time of a process so far, in seconds; what it holds of memory now, in bytes.
+double CpuSeconds(pid_t pid);
+int64_t ResidentBytes(pid_t pid);
+
+// Makes the certificates of so many nodes in this process: by the script it would take minutes.
+// They share one key.
+class NodeCertificates {
+ public:
+  explicit NodeCertificates(const support::Authority& authority);
+  ~NodeCertificates();
+  std::shared_ptr<grpc::ChannelCredentials> Of(const std::string& node);
+
+ private:
+  struct Keys;
+  const std::unique_ptr<Keys> keys_;
+  int64_t serial_ = 1'000'000;
+};
+
+class CoordinatorProcess {
+ public:
+  // With as many descriptors as there may be.
+  explicit CoordinatorProcess(const std::vector<std::string>& flags);
+  ~CoordinatorProcess();
+  const std::string& address() const { return address_; }
+  pid_t pid() const { return process_->pid(); }
+
+ private:
+  std::string folder_;
+  std::unique_ptr<support::Process> process_;
+  std::string address_;
+};
+
+class Node {
+ public:
+  // Returns once the coordinator has let it in.
+  Node(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+       v1::WorkerHello hello);
+  // Ends the session without a word.
+  ~Node() { context_.TryCancel(); }
+  void Heartbeat();
+  // Nothing: the session has ended.
+  std::optional<v1::Command> Read();
+  void Write(const v1::OpenSessionRequest& request);
+
+ private:
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>>
+      stream_;
+};
+
+// A node that does what it is told.
+class Member {
+ public:
+  Member(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+         v1::WorkerHello hello)
+      : node_(address, std::move(credentials), std::move(hello)) {}
+  // The next command; the session goes on.
+  v1::Command Next();
+  void Done(const v1::Command& command, const std::string& data_digest = "");
+  // Of the rank that the assignment gives it.
+  void Ready(const v1::Assign& assign, int32_t rank);
+  void Succeed(const v1::Assign& assign, int32_t rank);
+  void Die(const v1::Assign& assign, int32_t rank);
+
+ private:
+  void Report(const v1::Assign& assign, int32_t rank, v1::RankReport report);
+
+  Node node_;
+};
+
+v1::WorkerHello HelloOf(const std::string& node, const std::string& device_kind, int32_t devices);
+
+}  // namespace phalanx::coordinator

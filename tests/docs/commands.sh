@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The commands of README.md and docs/, run as their readers would: commands.sh PROGRAMS [--write] [PAGE...]
+#
+# On a machine of its own, made of namespaces: a network with the addresses of the pages, a copy of the
+# checkout at /home/me/phalanx that is dropped afterwards, processes that end with it. Needs root and
+# overlayfs; says what is missing and skips (77) otherwise. --write puts into the pages what was printed.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source=$(cd "$here/../.." && pwd)
+skip() { echo "skipped: $*"; exit 77; }
+if [ "${1-}" != --inside ]; then
+  programs=$(realpath "$1")
+  shift
+  [ "$(id -u)" = 0 ] || skip "a machine of its own is made by root alone"
+  for tool in ip openssl unshare; do command -v $tool > /dev/null || skip "no $tool here"; done
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  unshare --mount sh -c 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" &&
+    mount -t overlay overlay -o "lowerdir=$1,upperdir=$0/u,workdir=$0/w" "$0/o"' "$work" "$source" 2> "$work.error" ||
+    skip "no overlay file system here: $(cat "$work.error"; rm "$work.error")"
+  rm -f "$work.error"
+  /usr/bin/python3 "$source/examples/make_emoji.py" --count 200 "$work/emoji" > /dev/null
+  unshare --mount --net --uts --pid --fork --kill-child --mount-proc --propagation private \
+    "$0" --inside "$programs" "$work" "$@"
+  exit
+fi
+
+programs=$2 work=$3
+shift 3
+hostname laptop
+ip link set lo up
+ip address add 10.0.0.5/32 dev lo
+ip address add 10.0.0.6/32 dev lo
+mount -t tmpfs tmpfs /home
+mkdir -p /home/copy /home/work /home/me/phalanx /home/source
+mount -t overlay overlay -o "lowerdir=$source,upperdir=/home/copy,workdir=/home/work" /home/me/phalanx
+mount --bind "$source" /home/source
+cd /home/me/phalanx
+mkdir -p build/release/bin build/emoji
+mount --bind "$programs" build/release/bin
+cp -r "$work/emoji/." build/emoji/
+mount -t tmpfs tmpfs /tmp
+for name in $(compgen -e PHALANX_); do [ "$name" = PHALANX_DEPS_DIR ] || unset "$name"; done
+# Where LibTorch and Python packages of tests are.
+export PHALANX_DEPS_DIR=${PHALANX_DEPS_DIR:-$HOME/.cache/phalanx/deps}
+export HOME=/home/me LC_ALL=C.UTF-8 TZ=UTC PATH=/home/me/phalanx/build/release/bin:$PATH
+exec /usr/bin/python3 /home/source/tests/docs/commands.py /home/source "$@"

@@ -1,0 +1,110 @@
+"""Fenced blocks of a Markdown page, and what to do with those that hold commands.
+
+    ```console          commands behind "$ " and what they print: run, and compared
+    ```sh               commands: run, their output is not looked at
+    ```text, ```yaml    anything else
+
+In comments of the page, which no reader sees:
+
+    <!-- run: COMMAND -->       a command that goes before what follows
+    <!-- not run: WHY -->       before a block of commands that no test runs
+    <!-- test: NAME -->         behind a block that another test runs
+    <!-- compare: RULES -->     before a console block, rules with commas between them:
+        first words             of each line what stands before two blanks is compared
+        any order               lines may come in another order
+        without REGEX           lines that match do not count, the last rule
+
+A line "..." of a console block stands for any lines. Numbers, times and sizes are compared as such, not by
+their value, and blanks as one.
+"""
+
+import dataclasses
+import re
+
+FENCE = re.compile(r"```(\w*)$")
+COMMENT = re.compile(r"<!-- (run|not run|test|compare): (.*) -->$")
+
+
+@dataclasses.dataclass
+class Block:
+    kind: str       # the fence's language; "run" of a comment
+    line: int       # of the page, from 1: the first one of the text
+    text: list      # lines
+    other: str = ""  # who runs it, or why nobody does
+    compare: str = ""
+
+    def commands(self):
+        """Of a console: [command, what it prints] in order."""
+        found = []
+        for line in self.text:
+            if line.startswith("$ "):
+                found.append([line[2:], []])
+            elif found and not found[-1][1] and found[-1][0].endswith("\\"):
+                found[-1][0] += "\n" + line
+            else:
+                found[-1][1].append(line)
+        return found
+
+
+def blocks_of(path):
+    blocks, inside, notice, compare = [], None, "", ""
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        fence, comment = FENCE.match(line), COMMENT.match(line)
+        if inside is not None and line == "```":
+            blocks.append(inside)
+            inside = None
+        elif inside is not None:
+            inside.text.append(line)
+        elif fence:
+            inside, notice, compare = Block(fence[1], number + 1, [], notice, compare), "", ""
+        elif comment and comment[1] == "run":
+            blocks.append(Block("run", number, [comment[2]]))
+        elif comment and comment[1] == "not run":
+            notice = comment[2]
+        elif comment and comment[1] == "compare":
+            compare = comment[2]
+        elif comment and blocks and blocks[-1].kind == "sh":
+            blocks[-1].other = comment[2]
+    assert inside is None, f"{path}: a block has no end"
+    return blocks
+
+
+def shape(line):
+    line = re.sub(r"\b[0-9a-f]{12,}\b", "#", line)
+    line = re.sub(r"[0-9]+(?:[.,:][0-9]+)*", "#", line)
+    line = re.sub(r"# (?:B|KiB|MiB|GiB|TiB)\b", "# B", line)
+    line = re.sub(r"#[kMG]?(?![\w])", "#", line)
+    line = re.sub(r"(?:#(?:ms|us|d|h|m|s)\b|#[dhm](?=#))+", "#s", line)
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def shapes(lines):
+    """Of lines that follow each other and look alike the first one stands for all."""
+    found = []
+    for line in map(shape, lines):
+        if not found or found[-1] != line:
+            found.append(line)
+    return found
+
+
+def agree(told, printed, rules=""):
+    if "first words" in rules:
+        told, printed = ([line if line == "..." else re.split("  +", line)[0] for line in lines] for lines in (told, printed))
+    if "without " in rules:
+        left_out = re.compile(rules.split("without ", 1)[1])
+        told, printed = ([line for line in lines if not left_out.search(line)] for lines in (told, printed))
+    if "any order" in rules:
+        known, there = set(shapes(told)), set(shapes(printed))
+        return known - {"..."} <= there and ("..." in known or there <= known)
+    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in shapes(told))
+    return re.fullmatch(pattern, "".join(line + "\n" for line in shapes(printed))) is not None
+
+
+def cut(told, printed):
+    """What is printed, with the lines left out that `told` leaves out."""
+    if "..." not in told:
+        return printed
+    head = told.index("...")
+    tail = len(told) - 1 - told[::-1].index("...")
+    behind = printed[len(printed) - (len(told) - 1 - tail):] if tail < len(told) - 1 else []
+    return printed[:head] + ["..."] + behind

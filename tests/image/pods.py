@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""What podman plays of rendered manifests: pods.py FOLDER < rendered.yaml
+
+Writes FOLDER/NAME.yaml for each StatefulSet of one replica, with its claims, and prints the names. What the
+cluster does and podman 4.3 does not is done here: the first pod of a StatefulSet and its claims are named as
+there, but a pod that a Service of its own name stands before gets that name; volumes are given to the pod's
+group; the pod's address, of which all ranks are in one pod, is loopback; probes are left to the caller.
+"""
+
+import pathlib
+import sys
+
+import yaml
+
+
+def claim(name, claim_spec, group):
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": claim_spec,
+            "metadata": {"name": name, "annotations": {"volume.podman.io/uid": str(group),
+                                                       "volume.podman.io/gid": str(group)}}}
+
+
+def container_of(container):
+    container = dict(container, image="localhost/" + container["image"].split(":")[0] + ":test")
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        container.pop(probe, None)
+    container["env"] = [{"name": one["name"], "value": "127.0.0.1"}
+                        if one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") == "status.podIP" else one
+                        for one in container.get("env", [])]
+    return container
+
+
+def main():
+    items = [one for one in yaml.safe_load_all(sys.stdin) if one]
+    services = {one["metadata"]["name"]: one["spec"].get("clusterIP") for one in items if one["kind"] == "Service"}
+    claims = {one["metadata"]["name"]: one["spec"] for one in items if one["kind"] == "PersistentVolumeClaim"}
+    for item in items:
+        if item["kind"] != "StatefulSet":
+            continue
+        assert item["spec"]["replicas"] == 1, item["metadata"]["name"]
+        name = item["metadata"]["name"]
+        pod_name = name if services.get(name, "None") != "None" else name + "-0"
+        template = item["spec"]["template"]
+        spec = dict(template["spec"], containers=[container_of(one) for one in template["spec"]["containers"]])
+        spec.pop("serviceAccountName")
+        group = spec["securityContext"]["fsGroup"]
+        own = {f"{one['metadata']['name']}-{name}-0": one for one in item["spec"].get("volumeClaimTemplates", [])}
+        spec["volumes"] = spec["volumes"] + [
+            {"name": one["metadata"]["name"], "persistentVolumeClaim": {"claimName": full}} for full, one in own.items()]
+        used = {one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"] if "persistentVolumeClaim" in one}
+        documents = [claim(full, one["spec"], group) for full, one in own.items()]
+        documents += [claim(one, claims[one], group) for one in sorted(used & claims.keys())]
+        documents.append({"apiVersion": "v1", "kind": "Pod", "spec": spec,
+                          "metadata": {"name": pod_name, "labels": template["metadata"]["labels"]}})
+        path = pathlib.Path(sys.argv[1]) / (pod_name + ".yaml")
+        path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+        print(pod_name)
+
+
+main()

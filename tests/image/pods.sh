@@ -1,0 +1,67 @@
+# Part of image.sh: the pods of the overlay single-node, as podman plays them.
+for tool in podman runc kubectl; do
+  command -v "$tool" > /dev/null || skip "the images are good; no $tool here, so no pods of them"
+done
+# Containers may open no more than this shell, and no daemon takes events.
+cat > "$work/containers.conf" << 'CONF'
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+events_logger = "none"
+CONF
+export CONTAINERS_CONF=$work/containers.conf
+engine run --rm --network none localhost/phalanx-worker:test true > "$work/first.log" 2>&1 ||
+  skip "the images are good; no container starts here: $(tail -n 1 "$work/first.log")"
+network=phalanx-$$
+engine network create "$network" > "$work/network.log" 2>&1 ||
+  skip "the images are good; no network for containers here: $(tail -n 1 "$work/network.log")"
+echo "$network" > "$work/network"
+
+say "pods"
+kubectl kustomize "$source/deploy/kustomize/single-node" | python3 "$here/pods.py" "$work" > "$work/names"
+cat "$work/names"
+play() { engine kube play --network "$network" --log-driver k8s-file "$work/$1.yaml" > "$work/play-$1.log" 2>&1 || fail "podman does not play $1"; }
+ask() { engine exec phalanx-coordinator-coordinator phalanx "$@"; }
+# Until the words are in what the command prints: await SECONDS WORDS COMMAND...
+await() {
+  local deadline=$((SECONDS + $1)) words=$2
+  shift 2
+  until "$@" 2> "$work/await.log" | grep -q "$words"; do
+    [ "$SECONDS" -lt "$deadline" ] || fail "no '$words' in: $* ($("$@" 2>&1 | tail -n 3))"
+    read -r -t 0.5 <> <(:) || true
+  done
+}
+
+play phalanx-coordinator
+await 60 '' ask list
+play phalanx-worker-0
+await 60 ' Ready ' ask nodes
+[ "$(engine exec phalanx-worker-0-worker id -u)" = 65532 ] || fail "the worker runs as another user"
+! engine exec phalanx-worker-0-worker touch /usr/x 2> /dev/null || fail "the root of the worker can be written"
+engine exec phalanx-worker-0-worker test -s /run/phalanx/ready || fail "the worker's readiness probe fails"
+
+say "data"
+/usr/bin/python3 "$source/examples/make_emoji.py" "$work/emoji" > "$work/emoji.log" 2>&1 || fail "no data"
+sed -e 's/steps: 500/steps: 20/' -e 's/warmup_steps: 60/warmup_steps: 5/' "$source/examples/emoji-captions.yaml" > "$work/emoji/job.yaml"
+sed -e 's/name: emoji-captions/name: long/' -e 's/output: .*/output: runs\/long\n  checkpoint: {every: 1000}/' \
+  "$source/examples/emoji-captions.yaml" > "$work/emoji/long.yaml"
+chmod -R a+rX "$work/emoji"
+tar -C "$work" -c --owner 65532 --group 65532 emoji | engine exec -i phalanx-coordinator-coordinator tar -C /data -x
+
+say "the emoji job"
+ask submit --wait /data/emoji/job.yaml > "$work/job.log" 2>&1 || fail "the job has not succeeded"
+[ "$(engine exec phalanx-worker-0-worker sh -c 'wc -l < /data/emoji/runs/emoji/metrics.jsonl')" = 20 ] || fail "metrics of another number of steps"
+tail -n 4 "$work/job.log"
+
+say "a worker that is stopped"
+ask submit /data/emoji/long.yaml > "$work/long.log" 2>&1
+await 120 '"step": [3-9]' ask get long -o json
+engine pod stop --time 60 phalanx-worker-0 > /dev/null
+await 20 'is drained: it goes on behind step' ask get long -o json
+engine pod rm --force phalanx-worker-0 > /dev/null
+play phalanx-worker-0
+await 120 'Running' ask list --state Running
+ask list
+ask cancel long > "$work/cancel.log" 2>&1
+engine pod stop --time 60 phalanx-worker-0 > /dev/null

@@ -1,0 +1,133 @@
+// tests/rpc/access_fixture.h: a coordinator with certificates, and those who call it.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/access.h"
+#include "core/base/mutex.h"
+#include "tests/rpc/fixture.h"
+#include "tests/support/authority.h"
+#include "tests/support/files.h"
+
+namespace phalanx::coordinator {
+
+class AccessTest : public RpcTest {
+ protected:
+  void SetUp() override { Open(); }
+  void Open(const std::function<void(ServerOptions& options)>& change = [](ServerOptions&) {}) {
+    ServerOptions options;
+    options.rate = {.calls_per_second = 0};
+    options.tls = authority().Coordinator();
+    options.revoked = authority().revoked();
+    options.driver.machine.allow_inject = true;
+    options.audit = [this](const std::string& line) {
+      MutexLock lock(&mutex_);
+      audit_.push_back(line);
+    };
+    change(options);
+    Start(std::move(options));
+  }
+  // With tokens that are kept in `file`, and a key to sign with.
+  static void LetNodesJoin(ServerOptions& options, const std::string& file) {
+    const std::string& folder = authority().folder();
+    options.join = {.file = file,
+                    .signer = {.certificate = folder + "/ca.pem", .key = folder + "/ca-key.pem"},
+                    .rate = {.calls_per_second = 0}};
+  }
+
+  // One for all tests of the program: keys take their time.
+  static support::Authority& authority() {
+    static auto& one = *new support::Authority();
+    return one;
+  }
+  static transport::TlsFiles FilesOf(Role role) {
+    if (role == Role::kWorker) return authority().Worker("here");
+    return authority().User(absl::StrCat("a-", RoleName(role)), std::string(RoleName(role)));
+  }
+
+  std::shared_ptr<grpc::Channel> ChannelWith(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()), credentials,
+                                     arguments);
+  }
+  std::shared_ptr<grpc::Channel> ChannelOf(const transport::TlsFiles& files) const {
+    return ChannelWith(transport::ClientCredentials(files));
+  }
+  // Of whoever knows the authority and has no certificate.
+  std::shared_ptr<grpc::Channel> ChannelOfStranger() const {
+    return ChannelOf({.ca = authority().User("olga", "operator").ca});
+  }
+  // The calls of RpcTest come from this person.
+  void Be(const std::string& name, const std::string& role) {
+    channel = ChannelOf(authority().User(name, role));
+    jobs = v1::JobService::NewStub(channel);
+  }
+
+  // Any call, with an empty request.
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path) {
+    grpc::GenericStub stub(to);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    grpc::CompletionQueue queue;
+    const grpc::Slice nothing("", 0);
+    const grpc::ByteBuffer request(&nothing, 1);
+    auto call = stub.PrepareUnaryCall(&context, path, request, &queue);
+    call->StartCall();
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    call->Finish(&response, &status, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
+  template <typename Request, typename Response>
+  grpc::Status Ask(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                   const std::string& job, Response* response) {
+    Request request;
+    request.set_job(job);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return ((*jobs).*method)(&context, request, response);
+  }
+  grpc::Status Cancel(const std::string& job) {
+    v1::CancelJobResponse response;
+    return Ask(&v1::JobService::Stub::CancelJob, job, &response);
+  }
+  grpc::Status Delete(const std::string& job) {
+    v1::DeleteJobResponse response;
+    return Ask(&v1::JobService::Stub::DeleteJob, job, &response);
+  }
+  std::vector<std::string> NamesOf(const std::string& owner) {
+    v1::ListJobsRequest request;
+    request.set_owner(owner);
+    v1::ListJobsResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    EXPECT_TRUE(jobs->ListJobs(&context, request, &response).ok());
+    std::vector<std::string> names;
+    for (const v1::JobStatus& job : response.jobs()) names.push_back(job.name());
+    return names;
+  }
+  std::vector<std::string> Audit() {
+    MutexLock lock(&mutex_);
+    return audit_;
+  }
+
+  Mutex mutex_;
+  std::vector<std::string> audit_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace phalanx::coordinator

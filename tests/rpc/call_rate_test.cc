@@ -1,0 +1,70 @@
+// How often one person may call.
+#include "coordinator/rpc/call_rate.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "tests/rpc/access_fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(AccessTest, PersonWhoCallsTooOften_IsToldWhenToAskAgain_AndOthersNoticeNothing) {
+  server_.reset();
+  Open([](ServerOptions& options) {
+    options.rate = {.calls_per_second = 0.001, .calls_at_once = 3};
+  });
+  Be("vera", "viewer");
+  const std::string list = "/phalanx.v1.JobService/ListJobs";
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Call(channel, list).ok()) << i;
+  const grpc::Status refused = Call(channel, list);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.error_message(),
+            "vera calls more often than 0.001 times a second; ask again in 1 s");
+  EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchJobRequest request;
+  request.set_job("job-1");
+  v1::WatchJobResponse response;
+  const auto watch = jobs->WatchJob(&context, request);
+  EXPECT_FALSE(watch->Read(&response));
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Call(channel, "/grpc.health.v1.Health/Check").ok()) << "is not counted";
+  Be("sam", "submitter");
+  EXPECT_TRUE(Call(channel, list).ok());
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+}
+
+TEST(CallRateTest, Store_FillsAtItsRate_UpToItsSize) {
+  CallRate rate({.calls_per_second = 2, .calls_at_once = 4});
+  const Caller vera = Identity{"vera", Role::kViewer};
+  const SteadyTime start;
+  const auto taken = [&](absl::Duration since, const Caller& caller) {
+    int calls = 0;
+    while (calls < 100 && rate.Take(caller, start + absl::ToChronoNanoseconds(since)).ok()) ++calls;
+    return calls;
+  };
+  EXPECT_EQ(taken(absl::ZeroDuration(), vera), 4);
+  EXPECT_EQ(taken(absl::Milliseconds(400), vera), 0);
+  EXPECT_EQ(taken(absl::Milliseconds(500), vera), 1);
+  EXPECT_EQ(taken(absl::Hours(1), vera), 4);
+  EXPECT_EQ(taken(absl::Hours(1), Identity{"here", Role::kWorker}), 100);
+  EXPECT_EQ(taken(absl::Hours(1), std::nullopt), 100) << "in plaintext";
+}
+
+TEST(CallRateTest, AtTheBound_FullStoresMakeRoom) {
+  CallRate rate({.calls_per_second = 1, .calls_at_once = 1, .callers_max = 2});
+  const SteadyTime start;
+  for (const char* name : {"a", "b"})
+    EXPECT_TRUE(rate.Take(Identity{name, Role::kViewer}, start).ok());
+  const Caller third = Identity{"c", Role::kViewer};
+  EXPECT_TRUE(absl::IsResourceExhausted(rate.Take(third, start)));
+  EXPECT_TRUE(rate.Take(third, start + std::chrono::seconds(1)).ok());
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,188 @@
+// Certificates that are foreign, expired, revoked, spoilt, or renewed.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "tests/rpc/access_fixture.h"
+#include "transport/revocation.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+TEST_F(AccessTest, CertificateThatIsNotOurs_GetsNowhere) {
+  const support::Authority foreign;
+  const std::string get = "/phalanx.v1.JobService/ListJobs";
+  transport::TlsFiles stranger = foreign.User("olga", "operator");
+  stranger.ca = authority().User("olga", "operator").ca;
+  EXPECT_EQ(Call(ChannelOf(stranger), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  const transport::TlsFiles expired = authority().User("late", "operator", -1);
+  EXPECT_EQ(Call(ChannelOf(expired), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  // That of a coordinator is for serving.
+  EXPECT_EQ(Call(ChannelOf(authority().Coordinator()), get).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+
+  grpc::experimental::TlsChannelCredentialsOptions none;
+  none.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+      support::ReadFile(stranger.ca)));
+  none.watch_root_certs();
+  EXPECT_EQ(Call(ChannelWith(grpc::experimental::TlsCredentials(none)), get).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+
+  EXPECT_EQ(Call(ChannelWith(grpc::InsecureChannelCredentials()), get).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+
+  // And somebody else's coordinator is not ours.
+  transport::TlsFiles elsewhere = authority().User("olga", "operator");
+  EXPECT_TRUE(Call(ChannelOf(elsewhere), get).ok());
+  elsewhere.ca = foreign.folder() + "/ca.pem";
+  EXPECT_EQ(Call(ChannelOf(elsewhere), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(AccessTest, CertificateThatIsRevoked_GetsNoFurther) {
+  const std::string list = "/phalanx.v1.JobService/ListJobs";
+  const transport::TlsFiles rex = authority().User("rex", "operator");
+  const std::shared_ptr<grpc::Channel> open = ChannelOf(rex);
+  ASSERT_TRUE(Call(open, list).ok());
+  channel = open;
+  jobs = v1::JobService::NewStub(channel);
+  MustSubmit(JobText("rexs"));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchJobRequest request;
+  request.set_job("rexs");
+  v1::WatchJobResponse response;
+  const auto watch = jobs->WatchJob(&context, request);
+  ASSERT_TRUE(watch->Read(&response));
+  FakeWorker gone(ChannelOf(authority().Worker("gone")));
+  gone.Join("gone", 1);
+  FakeWorker stays(ChannelOf(authority().Worker("here")));
+  stays.Join("here", 1);
+
+  authority().Revoke("user-rex");
+  authority().Revoke("worker-gone");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (Call(open, list).ok() && absl::Now() < deadline) continue;
+  for (const auto& to : {open, ChannelOf(rex)}) {
+    const grpc::Status refused = Call(to, list);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(refused.error_message(), "the certificate of rex is revoked; ask for another one");
+  }
+  EXPECT_THAT(Audit(),
+              Contains(HasSubstr("audit who=rex role=operator method=ListJobs "
+                                 "outcome=UNAUTHENTICATED reason=\"the certificate of rex is")));
+  while (watch->Read(&response)) continue;
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED) << "it was open";
+  while (gone.Read().has_value()) continue;
+  EXPECT_EQ(gone.Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED) << "it was open";
+
+  // Others, and a new certificate of the same name, are as they were.
+  EXPECT_TRUE(Call(ChannelOf(authority().User("rex", "operator")), list).ok());
+  EXPECT_TRUE(stays.Write(v1::OpenSessionRequest()));
+  Be("olga", "operator");
+  EXPECT_EQ(Get("rexs").owner(), "rex");
+}
+
+TEST(RevocationsTest, WhatIsWrong_IsNamed) {
+  const support::Authority own, foreign;
+  const std::string ca = own.Coordinator().ca;
+  const std::string foreign_ca = foreign.Coordinator().ca;
+  const auto fault = [&](const std::string& file) {
+    return std::string(
+        transport::Revocations::Open({.file = file, .ca = ca, .name = "--tls-revoked"})
+            .status()
+            .message());
+  };
+  EXPECT_EQ(fault(own.revoked()), "");
+  EXPECT_EQ(fault("/nowhere"),
+            "--tls-revoked: /nowhere: cannot be opened: No such file or directory");
+  EXPECT_EQ(fault(ca), absl::StrCat("--tls-revoked: ", ca,
+                                    ": must begin with a certificate revocation list in PEM"));
+  EXPECT_EQ(fault(foreign.revoked()),
+            absl::StrCat("--tls-revoked: ", foreign.revoked(),
+                         ": a list in it is signed by no authority of ", ca));
+}
+
+TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
+  const support::Authority authority;
+  const std::string bad = support::ReadFile(authority.User("bad", "viewer").certificate);
+  const std::string good = support::ReadFile(authority.User("good", "viewer").certificate);
+  authority.Revoke("user-bad");
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::string> lines;
+  const auto revocations = transport::Revocations::Open({.file = authority.revoked(),
+                                                         .ca = authority.folder() + "/ca.pem",
+                                                         .name = "--tls-revoked",
+                                                         .refresh_seconds = 1,
+                                                         .log = [&](const std::string& line) {
+                                                           MutexLock lock(&mutex);
+                                                           lines.push_back(line);
+                                                           changed.SignalAll();
+                                                         }});
+  ASSERT_TRUE(revocations.ok()) << revocations.status();
+  EXPECT_TRUE((*revocations)->Has(bad));
+  EXPECT_FALSE((*revocations)->Has(good));
+  EXPECT_TRUE((*revocations)->Has(good + bad)) << "one of a chain";
+  support::WriteFile(authority.revoked(), "spoilt");
+  {
+    MutexLock lock(&mutex);
+    while (lines.size() < 2) changed.Wait(&mutex);
+    EXPECT_EQ(lines[1], absl::StrCat("--tls-revoked: ", authority.revoked(),
+                                     ": must begin with a certificate revocation list in PEM; "
+                                     "what was read before holds"));
+  }
+  EXPECT_TRUE((*revocations)->Has(bad));
+}
+
+TEST_F(AccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {
+  const transport::TlsFiles user = authority().User("vera", "viewer");
+  // Empty: the call got nowhere.
+  const auto shown = [&]() -> std::string {
+    v1::ListNodesResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const auto stub = v1::JobService::NewStub(ChannelOf(user));
+    if (!stub->ListNodes(&context, v1::ListNodesRequest(), &response).ok()) return "";
+    const std::vector<grpc::string_ref> pem =
+        context.auth_context()->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    return pem.empty() ? "" : std::string(pem[0].data(), pem[0].size());
+  };
+  EXPECT_EQ(shown(), support::ReadFile(authority().folder() + "/coordinator.pem"));
+  const std::string renewed = support::ReadFile(authority().Coordinator().certificate);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  // Each round is a handshake of its own.
+  while (shown() != renewed && absl::Now() < deadline) continue;
+  EXPECT_EQ(shown(), renewed);
+}
+
+TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
+  const support::Authority authority;
+  const transport::TlsFiles good = authority.User("sam", "submitter");
+  EXPECT_TRUE(transport::CheckTlsFiles(good, "--tls-").ok());
+  EXPECT_TRUE(transport::CheckTlsFiles({}, "--tls-").ok()) << "plaintext";
+  const auto fault = [](const transport::TlsFiles& files) {
+    return std::string(transport::CheckTlsFiles(files, "--tls-").message());
+  };
+  transport::TlsFiles bad = good;
+  bad.key = "";
+  EXPECT_THAT(fault(bad), HasSubstr("--tls-key is missing"));
+  bad.key = authority.User("sue", "submitter").key;
+  EXPECT_EQ(fault(bad),
+            absl::StrCat("--tls-key: ", bad.key, ": is not the key of ", bad.certificate));
+  bad = good;
+  bad.ca = "/nowhere";
+  EXPECT_EQ(fault(bad), "--tls-ca: /nowhere: cannot be read: No such file or directory");
+  bad.ca = good.key;
+  EXPECT_EQ(fault(bad),
+            absl::StrCat("--tls-ca: ", good.key, ": must begin with a certificate in PEM"));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,175 @@
+// Who may see the pages of the HTTP port, where there are certificates.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/http/http_server.h"
+#include "coordinator/status/status_page.h"
+#include "gmock/gmock.h"
+#include "tests/rpc/access_fixture.h"
+#include "tests/rpc/tls_http.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kOk[] = "HTTP/1.1 200 OK\r\n";
+
+class HttpAccessTest : public AccessTest {
+ protected:
+  void SetUp() override {
+    Open();
+    const transport::TlsFiles files = authority().Coordinator();
+    auto tls = transport::ServerTls::Open(files, [](const std::string&) {});
+    ASSERT_TRUE(tls.ok()) << tls.status();
+    page_ = std::make_unique<StatusPage>(server_->board());
+    auto http = HttpServer::Start(
+        {.tls = *std::move(tls),
+         .guard = {.admit = [this](const transport::ShownCertificate& who,
+                                   absl::string_view) { return server_->AdmitToPage(who); },
+                   .holds =
+                       [this](const transport::ShownCertificate& who) {
+                         return server_->Holds(who);
+                       }},
+         .metrics = [this] { return server_->MetricsText(); },
+         .ready = [this] { return server_->ready(); },
+         .pages = [this](const std::string& target,
+                         HttpAnswer answer) { page_->Serve(target, std::move(answer)); }});
+    ASSERT_TRUE(http.ok()) << http.status();
+    http_ = *std::move(http);
+  }
+  void TearDown() override {
+    http_.reset();
+    page_.reset();
+    AccessTest::TearDown();
+  }
+  int port() const { return http_->port(); }
+  static transport::TlsFiles Nobody() { return {.ca = authority().User("vera", "viewer").ca}; }
+  std::string GetAs(const transport::TlsFiles& files, const std::string& path) {
+    return TlsGet(port(), files, path);
+  }
+
+  std::unique_ptr<StatusPage> page_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+TEST_F(HttpAccessTest, Probes_AnswerEverybody_AndNothingElseDoes) {
+  for (const char* path : {"/healthz", "/readyz"})
+    EXPECT_THAT(GetAs(Nobody(), path), StartsWith(kOk)) << path;
+  for (const char* path : {"/metrics", "/", "/api/overview", "/api/stream?/api/overview",
+                           "/healthz/../metrics", "//healthz", "/HEALTHZ"}) {
+    EXPECT_THAT(GetAs(Nobody(), path), AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
+                                             HasSubstr("show a certificate of a viewer")))
+        << path;
+  }
+  EXPECT_THAT(Audit(), Contains(HasSubstr("audit who=- role=- method=http "
+                                          "outcome=UNAUTHENTICATED")));
+}
+
+TEST_F(HttpAccessTest, EachRole_SeesWhatItMay) {
+  for (const Role role : {Role::kViewer, Role::kSubmitter, Role::kOperator}) {
+    for (const char* path : {"/metrics", "/", "/api/overview"})
+      EXPECT_THAT(GetAs(FilesOf(role), path), StartsWith(kOk)) << RoleName(role) << " " << path;
+  }
+  EXPECT_THAT(GetAs(FilesOf(Role::kWorker), "/metrics"),
+              AllOf(StartsWith("HTTP/1.1 403 Forbidden\r\n"),
+                    HasSubstr("http is for viewer, submitter, operator; the role here is worker")));
+  EXPECT_THAT(GetAs(FilesOf(Role::kWorker), "/healthz"), StartsWith(kOk));
+  EXPECT_THAT(Audit(), Contains(HasSubstr("audit who=here role=worker method=http "
+                                          "outcome=PERMISSION_DENIED")));
+}
+
+TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere) {
+  const support::Authority foreign;
+  transport::TlsFiles stranger = foreign.User("vera", "viewer");
+  stranger.ca = authority().folder() + "/ca.pem";
+  EXPECT_EQ(GetAs(stranger, "/healthz"), "");
+  EXPECT_EQ(GetAs(authority().User("late", "viewer", -1), "/healthz"), "");
+  EXPECT_EQ(GetAs(authority().Coordinator(), "/healthz"), "") << "is for serving";
+  EXPECT_THAT(coordinator::Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200")))
+      << "in plaintext";
+  EXPECT_THAT(coordinator::Get(port(), "/metrics"), Not(HasSubstr("phalanx_")));
+  const transport::TlsFiles revoked = authority().User("gone", "viewer");
+  ASSERT_THAT(GetAs(revoked, "/metrics"), StartsWith(kOk));
+  authority().Revoke("user-gone");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  std::string answer = kOk;
+  while (absl::StartsWith(answer, kOk) && absl::Now() < deadline)
+    answer = GetAs(revoked, "/metrics");
+  EXPECT_THAT(answer,
+              AllOf(StartsWith("HTTP/1.1 401 "), HasSubstr("the certificate of gone is revoked")));
+}
+
+TEST_F(HttpAccessTest, StreamOfWhoseCertificateIsRevoked_Ends) {
+  const transport::TlsFiles files = authority().User("reader", "viewer");
+  TlsClient reader(port(), files);
+  reader.SendGet("/api/stream?/api/overview");
+  EXPECT_THAT(reader.ReadTo("event: page"), HasSubstr("text/event-stream"));
+  authority().Revoke("user-reader");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  // Each job changes the page, and each change asks again.
+  Be("olga", "operator");
+  bool open = true;
+  for (int i = 0; open && absl::Now() < deadline; ++i) {
+    MustSubmit(JobText(absl::StrCat("job-of-olga-", i)));
+    open = absl::StrContains(reader.ReadTo("event: page"), "event: page");
+  }
+  EXPECT_LT(absl::Now(), deadline) << "the stream goes on";
+}
+
+TEST_F(HttpAccessTest, StreamsOfOnePerson_AreBounded) {
+  std::vector<std::unique_ptr<TlsClient>> open;
+  const transport::TlsFiles vera = authority().User("vera", "viewer");
+  for (size_t i = 0; i < StreamOptions().person_streams_max; ++i) {
+    open.push_back(std::make_unique<TlsClient>(port(), vera));
+    open.back()->SendGet("/api/stream?/api/overview");
+    ASSERT_THAT(open.back()->ReadTo("event: page"), HasSubstr("event: page")) << i;
+  }
+  EXPECT_THAT(GetAs(vera, "/api/stream?/api/overview"),
+              AllOf(StartsWith("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n"),
+                    HasSubstr("too many streams of yours")));
+  TlsClient other(port(), authority().User("sam", "submitter"));
+  other.SendGet("/api/stream?/api/overview");
+  EXPECT_THAT(other.ReadTo("event: page"), HasSubstr("event: page"));
+}
+
+TEST_F(HttpAccessTest, WhoeverIsSlowOrSaysTooMuch_IsBounded_AndHoldsUpNobody) {
+  std::vector<int> slow;
+  for (int i = 0; i < 10; ++i) {
+    slow.push_back(Connect(port()));
+    send(slow.back(), "\x16\x03", 2, MSG_NOSIGNAL);  // the beginning of a handshake
+  }
+  TlsClient drips(port(), FilesOf(Role::kViewer));
+  drips.Send("GET /metr");
+  EXPECT_THAT(GetAs(FilesOf(Role::kViewer), "/metrics"), StartsWith(kOk));
+  TlsClient large(port(), FilesOf(Role::kViewer));
+  large.Send(std::string(HttpOptions::kRequestBytesMax + 1, 'a'));
+  EXPECT_THAT(large.ReadAll(), StartsWith("HTTP/1.1 431 "));
+  EXPECT_EQ(drips.ReadAll(), "") << "its time is over";
+  for (const int fd : slow) {
+    char byte;
+    EXPECT_LE(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+  }
+}
+
+TEST_F(HttpAccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {
+  const std::string first = TlsClient(port(), Nobody()).Certificate();
+  const std::string renewed = support::ReadFile(authority().Coordinator().certificate);
+  ASSERT_NE(first, "");
+  ASSERT_NE(first, renewed);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (TlsClient(port(), Nobody()).Certificate() != renewed && absl::Now() < deadline) continue;
+  EXPECT_EQ(TlsClient(port(), Nobody()).Certificate(), renewed);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

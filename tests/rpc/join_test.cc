@@ -1,0 +1,304 @@
+// Nodes that join with a token, and those that try to.
+#include <google/protobuf/descriptor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/join_service.h"
+#include "gmock/gmock.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
+#include "tests/rpc/access_fixture.h"
+#include "transport/issuance.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class JoinTest : public AccessTest {
+ protected:
+  void SetUp() override { Begin(); }
+  void Begin() {
+    Open([&](ServerOptions& options) { LetNodesJoin(options, folder_ + "/join-tokens"); });
+  }
+
+  template <typename Request, typename Response>
+  grpc::Status Do(const std::shared_ptr<grpc::Channel>& to,
+                  grpc::Status (v1::JoinService::Stub::*method)(grpc::ClientContext*,
+                                                                const Request&, Response*),
+                  const Request& request, Response* response) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return (*v1::JoinService::NewStub(to).*method)(&context, request, response);
+  }
+  std::shared_ptr<grpc::Channel> Olga() const {
+    return ChannelOf(authority().User("olga", "operator"));
+  }
+  v1::CreateTokenResponse Create(const std::string& node = "") {
+    v1::CreateTokenRequest request;
+    request.set_node(node);
+    v1::CreateTokenResponse response;
+    const grpc::Status status = Do(Olga(), &v1::JoinService::Stub::CreateToken, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  grpc::Status Revoke(const std::string& id) {
+    v1::RevokeTokenRequest request;
+    request.set_id(id);
+    v1::RevokeTokenResponse response;
+    return Do(Olga(), &v1::JoinService::Stub::RevokeToken, request, &response);
+  }
+  std::vector<v1::JoinToken> Tokens() {
+    v1::ListTokensResponse response;
+    EXPECT_TRUE(
+        Do(Olga(), &v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response).ok());
+    return {response.tokens().begin(), response.tokens().end()};
+  }
+  grpc::Status Join(const std::string& token, const std::string& node,
+                    const transport::KeyAndRequest& own, std::string* certificate = nullptr) {
+    v1::JoinRequest request;
+    request.set_token(token);
+    request.set_node(node);
+    request.set_certificate_request(own.request);
+    v1::JoinResponse response;
+    grpc::Status status = Do(ChannelOfStranger(), &v1::JoinService::Stub::Join, request, &response);
+    if (certificate != nullptr) *certificate = response.certificate();
+    return status;
+  }
+  grpc::Status Join(const std::string& token, const std::string& node) {
+    return Join(token, node, *transport::MakeKeyAndRequest());
+  }
+  // Files of a certificate as a worker keeps them.
+  transport::TlsFiles FilesWith(const std::string& certificate, const std::string& key) {
+    const std::string file = absl::StrCat(folder_, "/identity-", ++files_, ".pem");
+    support::WriteFile(file, certificate + key);
+    return {.ca = authority().folder() + "/ca.pem", .certificate = file, .key = file};
+  }
+  transport::TlsFiles MustJoin(const std::string& token, const std::string& node) {
+    const transport::KeyAndRequest own = *transport::MakeKeyAndRequest();
+    std::string certificate;
+    const grpc::Status status = Join(token, node, own, &certificate);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return FilesWith(certificate, own.key);
+  }
+  grpc::Status Renew(const transport::TlsFiles& files, const transport::KeyAndRequest& next,
+                     v1::RenewCertificateResponse* response) {
+    v1::RenewCertificateRequest request;
+    request.set_certificate_request(next.request);
+    return Do(ChannelOf(files), &v1::JoinService::Stub::RenewCertificate, request, response);
+  }
+
+  const std::string folder_ = support::MakeFolder("join");
+  int files_ = 0;
+};
+
+TEST_F(JoinTest, Token_IsExchangedForACertificate_ThatServesItsNodeAlone) {
+  const v1::CreateTokenResponse made = Create();
+  const transport::TlsFiles files = MustJoin(made.token(), "new");
+  FakeWorker other(ChannelOf(files));
+  other.SayHello(FakeWorker::Hello("there", 1, 1));
+  EXPECT_FALSE(other.Read().has_value());
+  EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  FakeWorker worker(ChannelOf(files));
+  worker.Join("new", 1);
+  EXPECT_EQ(Call(ChannelOf(files), "/phalanx.v1.JobService/ListJobs").error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(Audit(),
+              AllOf(Contains(absl::StrCat("audit who=olga role=operator method=CreateToken token=",
+                                          made.about().id(), " outcome=OK")),
+                    Contains(absl::StrCat("audit who=- role=- method=Join token=",
+                                          made.about().id(), " node=\"new\" outcome=OK"))));
+  for (const std::string& line : Audit())
+    EXPECT_THAT(line, Not(HasSubstr(made.token().substr(21)))) << "has the secret";
+}
+
+TEST_F(JoinTest, TokenThatIsReplayedRevokedOrForeign_IsRefusedAndRecorded_AndNothingChanges) {
+  const v1::CreateTokenResponse used = Create(), revoked = Create();
+  MustJoin(used.token(), "new");
+  ASSERT_TRUE(Revoke(revoked.about().id()).ok());
+  std::string foreign = Create().token();
+  foreign.replace(21, 4, foreign.substr(21, 4) == "0000" ? "1111" : "0000");
+  const size_t tokens = Tokens().size();
+  for (const std::string& token : {used.token(), revoked.token(), foreign}) {
+    const grpc::Status refused = Join(token, "evil");
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED) << refused.error_message();
+    EXPECT_THAT(Audit().back(), AllOf(HasSubstr("method=Join"), HasSubstr("node=\"evil\""),
+                                      HasSubstr("outcome=UNAUTHENTICATED reason=")));
+  }
+  EXPECT_EQ(Tokens().size(), tokens);
+  for (const v1::JoinToken& token : Tokens()) {
+    for (const v1::JoinToken::Use& use : token.uses()) EXPECT_EQ(use.node(), "new");
+  }
+  server_.reset();
+  Begin();
+  EXPECT_EQ(Join(used.token(), "evil").error_code(), grpc::StatusCode::UNAUTHENTICATED)
+      << "a coordinator that restarts remembers";
+}
+
+TEST_F(JoinTest, WhoeverHasNoCertificate_MayJoinAndNothingElse) {
+  const std::shared_ptr<grpc::Channel> stranger = ChannelOfStranger();
+  std::vector<std::string> methods = {"/grpc.health.v1.Health/Check",
+                                      "/phalanx.v1.JobService/Other"};
+  for (const google::protobuf::FileDescriptor* file :
+       {v1::SubmitJobRequest::descriptor()->file(), v1::WorkerHello::descriptor()->file(),
+        v1::JoinRequest::descriptor()->file()}) {
+    const google::protobuf::ServiceDescriptor& service = *file->service(0);
+    for (int k = 0; k < service.method_count(); ++k)
+      methods.push_back(absl::StrCat("/", service.full_name(), "/", service.method(k)->name()));
+  }
+  for (const std::string& method : methods) {
+    const grpc::StatusCode expected = method == "/phalanx.v1.JoinService/Join"
+                                          ? grpc::StatusCode::INVALID_ARGUMENT
+                                          : grpc::StatusCode::UNAUTHENTICATED;
+    EXPECT_EQ(Call(stranger, method).error_code(), expected) << method;
+  }
+  EXPECT_THAT(Audit(), Contains("audit who=- role=- method=SubmitJob outcome=UNAUTHENTICATED "
+                                "reason=\"there is no certificate\""));
+  // A certificate that is shown must be sound all the same.
+  const support::Authority foreign;
+  transport::TlsFiles files = foreign.Worker("new");
+  files.ca = authority().folder() + "/ca.pem";
+  EXPECT_EQ(Call(ChannelOf(files), "/phalanx.v1.JoinService/Join").error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(ChannelWith(grpc::InsecureChannelCredentials()), "/phalanx.v1.JoinService/Join")
+                .error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(JoinTest, RequestThatIsNotSound_IsRefused) {
+  const std::string token = Create().token();
+  transport::KeyAndRequest own = *transport::MakeKeyAndRequest();
+  EXPECT_EQ(Join(token, "../new\n", own).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Join(token, std::string(10'000, 'a'), own).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Join(std::string(10'000, 'a'), "new", own).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  own.request = "spoilt";
+  const grpc::Status spoilt = Join(token, "new", own);
+  EXPECT_EQ(spoilt.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(spoilt.error_message(),
+            "certificate_request: must be a certificate request (PKCS #10) in PEM");
+  own.request = std::string(9'000, 'a');
+  EXPECT_THAT(Join(token, "new", own).error_message(),
+              HasSubstr("certificate_request has 9000 bytes"));
+  MustJoin(token, "new");
+}
+
+TEST_F(JoinTest, TokenThatIsRevokedAfterItsUse_EndsTheSession_AndTheCertificateIsRefused) {
+  const v1::CreateTokenResponse made = Create(), other = Create();
+  const transport::TlsFiles files = MustJoin(made.token(), "gone");
+  const std::shared_ptr<grpc::Channel> open = ChannelOf(files);
+  FakeWorker gone(open);
+  gone.Join("gone", 1);
+  FakeWorker stays(ChannelOf(MustJoin(other.token(), "stays")));
+  stays.Join("stays", 1);
+  const transport::KeyAndRequest next = *transport::MakeKeyAndRequest();
+  v1::RenewCertificateResponse renewed;
+  ASSERT_TRUE(Renew(files, next, &renewed).ok());
+
+  ASSERT_TRUE(Revoke(made.about().id()).ok());
+  while (gone.Read().has_value()) continue;
+  EXPECT_EQ(gone.Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED) << "it was open";
+  for (const auto& to :
+       {open, ChannelOf(files), ChannelOf(FilesWith(renewed.certificate(), next.key))}) {
+    const grpc::Status refused = Call(to, "/grpc.health.v1.Health/Check");
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("which is revoked"));
+  }
+  EXPECT_EQ(Renew(files, next, &renewed).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(stays.Write(v1::OpenSessionRequest()));
+
+  server_.reset();
+  Begin();
+  FakeWorker again(ChannelOf(files));
+  again.SayHello(FakeWorker::Hello("gone", 1, 1));
+  EXPECT_FALSE(again.Read().has_value());
+  EXPECT_EQ(again.Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(JoinTest, Certificate_IsRenewed_ForTheSameNode) {
+  const transport::TlsFiles files = MustJoin(Create().token(), "new");
+  const transport::KeyAndRequest next = *transport::MakeKeyAndRequest();
+  v1::RenewCertificateResponse response;
+  const grpc::Status status = Renew(files, next, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const auto before = transport::FactsOf(support::ReadFile(files.certificate));
+  const auto after = transport::FactsOf(response.certificate());
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ(after->uris, before->uris);
+  EXPECT_GE(after->end, before->end);
+  FakeWorker worker(ChannelOf(FilesWith(response.certificate(), next.key)));
+  worker.Join("new", 1);
+  // Others come from elsewhere.
+  const grpc::Status made = Renew(authority().Worker("here"), next, &response);
+  EXPECT_EQ(made.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(made.error_message(), HasSubstr("came of no join token"));
+}
+
+TEST_F(JoinTest, CertificateOfATokenThatIsNotKnown_IsRefused) {
+  const transport::TlsFiles files = MustJoin(Create().token(), "new");
+  server_.reset();
+  Open([&](ServerOptions& options) { LetNodesJoin(options, folder_ + "/another-store"); });
+  const grpc::Status refused = Call(ChannelOf(files), "/grpc.health.v1.Health/Check");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("which this coordinator does not know"));
+}
+
+TEST_F(JoinTest, NodeThatIsThere_IsNotTakenOverWithATokenForAny) {
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+  const grpc::Status refused = Join(Create().token(), "here");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(refused.error_message(), HasSubstr("make a token with --node here"));
+  MustJoin(Create("here").token(), "here");
+}
+
+TEST_F(JoinTest, WithoutAKeyToSignWith_TokensAreRefused_AndCertificatesHold) {
+  const transport::TlsFiles files = MustJoin(Create().token(), "new");
+  server_.reset();
+  Open([&](ServerOptions& options) { options.join.file = folder_ + "/join-tokens"; });
+  v1::CreateTokenResponse response;
+  const grpc::Status refused =
+      Do(Olga(), &v1::JoinService::Stub::CreateToken, v1::CreateTokenRequest(), &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("start it with --join-ca-certificate and --join-ca-key"));
+  EXPECT_EQ(Join("phx_x_y", "other").error_code(), grpc::StatusCode::UNAVAILABLE)
+      << "whoever has no certificate gets no further than the handshake";
+  FakeWorker worker(ChannelOf(files));
+  worker.Join("new", 1);
+}
+
+TEST(SignerFilesTest, WhatIsWrong_IsNamed) {
+  const support::Authority own, foreign;
+  const std::string ca = own.Coordinator().ca;
+  foreign.Coordinator();
+  const std::string key = own.folder() + "/ca-key.pem";
+  const auto fault = [&](const std::string& certificate, const std::string& of_key) {
+    return std::string(
+        transport::CheckSignerFiles({certificate, of_key}, ca, "--join-ca-").message());
+  };
+  EXPECT_EQ(fault(ca, key), "");
+  EXPECT_EQ(fault("", ""), "") << "there is none";
+  EXPECT_THAT(fault(ca, ""), HasSubstr("--join-ca-key is missing"));
+  EXPECT_EQ(fault(ca, "/nowhere"),
+            "--join-ca-key: /nowhere: cannot be opened: No such file or directory");
+  const std::string leaf = own.folder() + "/coordinator.pem";
+  EXPECT_EQ(fault(leaf, key), absl::StrCat("--join-ca-certificate: ", leaf,
+                                           ": is not the certificate of an authority"));
+  const std::string other = foreign.folder() + "/ca.pem";
+  EXPECT_EQ(
+      fault(ca, foreign.folder() + "/ca-key.pem"),
+      absl::StrCat("--join-ca-key: ", foreign.folder(), "/ca-key.pem: is not the key of ", ca));
+  EXPECT_EQ(fault(other, foreign.folder() + "/ca-key.pem"),
+            absl::StrCat("--join-ca-certificate: ", other, ": is none of the authorities in ", ca,
+                         ", nor signed by one"));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

@@ -1,0 +1,135 @@
+// How much one person may have open, queue, and be refused.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/audit.h"
+#include "coordinator/rpc/queue_places.h"
+#include "gmock/gmock.h"
+#include "tests/rpc/access_fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class PersonLimitsTest : public AccessTest {
+ protected:
+  struct Watch {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> stream;
+    v1::WatchJobResponse response;
+  };
+  std::unique_ptr<Watch> Open(const std::string& job) {
+    auto watch = std::make_unique<Watch>();
+    SetDeadline(watch->context);
+    v1::WatchJobRequest request;
+    request.set_job(job);
+    watch->stream = jobs->WatchJob(&watch->context, request);
+    return watch;
+  }
+};
+
+TEST_F(PersonLimitsTest, WatchesOfOnePerson_AreBounded_AndOthersNoticeNothing) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_watchers_max = 2; });
+  Be("sam", "submitter");
+  MustSubmit(JobText("a"));
+  Be("vera", "viewer");
+  std::vector<std::unique_ptr<Watch>> open;
+  for (int i = 0; i < 2; ++i) {
+    open.push_back(Open("a"));
+    ASSERT_TRUE(open.back()->stream->Read(&open.back()->response));
+  }
+  const auto refused = Open("a");
+  EXPECT_FALSE(refused->stream->Read(&refused->response));
+  const grpc::Status status = refused->stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "vera has 2 such calls open; at most 2");
+  EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+  Be("sam", "submitter");
+  const auto others = Open("a");
+  EXPECT_TRUE(others->stream->Read(&others->response));
+
+  open[0]->context.TryCancel();
+  while (open[0]->stream->Read(&open[0]->response)) continue;
+  open[0]->stream->Finish();
+  Be("vera", "viewer");
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  bool room = false;
+  while (!room && absl::Now() < deadline) {
+    const auto next = Open("a");
+    room = next->stream->Read(&next->response);
+    next->context.TryCancel();
+  }
+  EXPECT_TRUE(room) << "one that has ended makes room";
+}
+
+TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_queued_jobs_max = 2; });
+  Be("sam", "submitter");
+  MustSubmit(JobText("a"));
+  MustSubmit(JobText("b"));
+  v1::SubmitJobResponse response;
+  const grpc::Status refused = Submit(JobText("c"), response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.error_message(),
+            "sam has 2 jobs in the queue; at most 2: wait until some have begun, or cancel some");
+  EXPECT_EQ(Audit().back(), absl::StrCat("audit who=sam role=submitter method=SubmitJob "
+                                         "outcome=RESOURCE_EXHAUSTED reason=\"",
+                                         refused.error_message(), "\""));
+  Be("sue", "submitter");
+  MustSubmit(JobText("d"));
+  Be("sam", "submitter");
+  ASSERT_TRUE(Cancel("a").ok());
+  MustSubmit(JobText("c"));
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_queued_jobs_max = 2; });
+  Be("sam", "submitter");
+  EXPECT_EQ(Submit(JobText("e"), response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << "behind a restart";
+}
+
+TEST(QueuePlacesTest, SubmitsUnderWay_CountToo) {
+  QueuePlaces places(3);
+  const auto first = places.Take("sam", 1);
+  ASSERT_TRUE(first.ok());
+  {
+    const auto second = places.Take("sam", 1);
+    ASSERT_TRUE(second.ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(places.Take("sam", 1).status()));
+    EXPECT_TRUE(places.Take("sue", 1).ok());
+    EXPECT_TRUE(places.Take("", 100).ok()) << "in plaintext";
+  }
+  EXPECT_TRUE(places.Take("sam", 1).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(places.Take("sam", 3).status()));
+}
+
+TEST(AuditTest, RefusalsOfOneCaller_AreBounded_AndWhatWasDoneIsAlwaysTold) {
+  std::vector<std::string> lines;
+  int left_out = 0;
+  Audit audit([&](const std::string& line) { lines.push_back(line); },
+              {.calls_per_second = 0.001, .calls_at_once = 2}, [&] { ++left_out; });
+  const Caller bob = Identity{"bob", Role::kViewer}, sam = Identity{"sam", Role::kSubmitter};
+  const absl::Status denied = absl::PermissionDeniedError("no");
+  for (int i = 0; i < 5; ++i) audit.Tell(bob, "CancelJob", "", denied);
+  EXPECT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(left_out, 3);
+  for (int i = 0; i < 3; ++i) audit.Tell(std::nullopt, "Join", "", denied);
+  for (int i = 0; i < 3; ++i) audit.Tell(Identity{"bob", Role::kWorker}, "ListJobs", "", denied);
+  EXPECT_EQ(left_out, 5) << "strangers and nodes are counted by themselves";
+  lines.clear();
+  for (int i = 0; i < 3; ++i) audit.Tell(sam, "CancelJob", "job=1", absl::OkStatus());
+  EXPECT_THAT(lines, SizeIs(4));
+  EXPECT_EQ(lines[0], "audit left_out=1 reason=\"who=worker/bob is refused too often\"");
+  EXPECT_EQ(lines[3], "audit who=sam role=submitter method=CancelJob job=1 outcome=OK");
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator

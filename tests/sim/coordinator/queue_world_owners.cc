@@ -1,0 +1,152 @@
+// Quotas and shares of owners, computed anew.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/coordinator/queue_world.h"
+
+namespace phalanx::coordinator {
+
+std::pair<int64_t, int64_t> QueueWorld::HeldBy(const std::string& owner,
+                                               const std::set<JobId>& later) const {
+  int64_t devices = 0, jobs = 0;
+  for (const auto& [id, job] : machine_->jobs()) {
+    const bool has = job.planning.has_value() || job.run.has_value();
+    if (!has || later.contains(id) || job.state.request->owner != owner) continue;
+    devices += job.state.request->devices;
+    ++jobs;
+  }
+  return {devices, jobs};
+}
+
+double QueueWorld::ShareOf(const std::string& owner, const std::set<JobId>& later) const {
+  const auto used = used_.find(owner);
+  const double before = used == used_.end() ? 0 : used->second;
+  const auto held = static_cast<double>(HeldBy(owner, later).first);
+  return (before + 60 * held) / quotas_.Of(owner).weight;
+}
+
+void QueueWorld::UseDevices() {
+  const double half_life = absl::ToDoubleSeconds(options_.share_half_life);
+  if (half_life <= 0) return;
+  const double left = std::exp2(-1 / half_life);
+  for (const char* owner : kOwners) {
+    const auto held = static_cast<double>(HeldBy(owner, {}).first);
+    used_[owner] = used_[owner] * left + held * half_life / std::log(2.0) * (1 - left);
+  }
+}
+
+std::set<JobId> QueueWorld::Waiting(const std::set<JobId>& later) const {
+  std::set<JobId> waiting;
+  for (const auto& [id, job] : machine_->jobs()) {
+    const bool waits = job.state.phase == job::JobPhase::kQueued && !job.planning.has_value() &&
+                       !job.state.suspended;
+    if (waits && !later.contains(id)) waiting.insert(id);
+  }
+  return waiting;
+}
+
+std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting,
+                                 const std::set<JobId>& later) const {
+  std::set<JobId> kept;
+  for (const char* owner : kOwners) {
+    const Quota& quota = quotas_.Of(owner);
+    const auto [devices, jobs] = HeldBy(owner, later);
+    std::vector<std::pair<int32_t, JobId>> own;  // in their order
+    for (const JobId id : waiting) {
+      const JobRequest& request = *machine_->jobs().at(id).state.request;
+      if (request.owner == owner) own.emplace_back(-request.priority, id);
+    }
+    std::sort(own.begin(), own.end());
+    bool over = false;
+    for (const auto& [priority, id] : own) {
+      const int64_t needed = machine_->jobs().at(id).state.request->devices;
+      const bool never = needed > quota.devices_max || quota.jobs_max == 0;
+      if (!never) over = over || jobs + 1 > quota.jobs_max || devices > quota.devices_max - needed;
+      if (never || over) kept.insert(id);
+    }
+  }
+  return kept;
+}
+
+std::optional<bool> QueueWorld::IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
+                                         const std::set<JobId>& later) const {
+  const JobRequest& first = *a.state.request;
+  const JobRequest& second = *b.state.request;
+  if (first.priority != second.priority) return first.priority > second.priority;
+  const bool turns = options_.share_half_life > absl::ZeroDuration();
+  if (!turns || first.owner == second.owner) return a.state.id < b.state.id;
+  const double share = ShareOf(first.owner, later), other = ShareOf(second.owner, later);
+  if (share == 0 && other == 0) return a.state.id < b.state.id;
+  if (std::abs(share - other) < 1e-6 * (share + other)) return std::nullopt;
+  return share < other;
+}
+
+const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int64_t capacity,
+                                                const std::set<JobId>& later) {
+  const std::set<JobId> waiting = Waiting(later), kept = Kept(waiting, later);
+  const Coordinator::Job* first = nullptr;
+  for (const JobId id : waiting) {
+    const Coordinator::Job& other = machine_->jobs().at(id);
+    if (other.state.request->devices > capacity) continue;
+    if (kept.contains(id)) {
+      ++counts_.kept;
+      continue;
+    }
+    const std::optional<bool> before = IsBefore(other, job, later);
+    const bool same = other.state.request->priority == job.state.request->priority;
+    if (before == false && same && id < job.state.id) ++counts_.turns;
+    if (before != true) continue;
+    if (first == nullptr || IsBefore(other, *first, later) == true) first = &other;
+  }
+  return first;
+}
+
+// What is planned at once is within its owner's quota, all together.
+void QueueWorld::CheckQuotas(const std::vector<JobId>& planned) {
+  for (const JobId id : planned) {
+    const Coordinator::Job& job = machine_->jobs().at(id);
+    if (job.run.has_value()) continue;  // it had its devices before
+    const std::string& owner = job.state.request->owner;
+    const Quota& quota = quotas_.Of(owner);
+    const auto [devices, jobs] = HeldBy(owner, {});
+    if (devices > quota.devices_max || jobs > quota.jobs_max) {
+      Violate(absl::StrCat(ToString(id), " gets devices, and ", owner, " has ", devices,
+                           " devices and ", jobs, " jobs by it; its quota is ", quota.devices_max,
+                           " and ", quota.jobs_max));
+    }
+  }
+}
+
+void QueueWorld::CheckAnswer(const AnswerJob& answer) {
+  const auto asked = asked_.find(answer.token);
+  if (asked == asked_.end()) return;
+  const JobRequest& request = *asked->second;
+  const Quota& quota = quotas_.Of(request.owner);
+  const bool never = request.devices > quota.devices_max || quota.jobs_max == 0;
+  if (never != absl::IsFailedPrecondition(answer.job.status()))
+    Violate(absl::StrCat(request.name, " is answered ", answer.job.status().ToString()));
+  asked_.erase(asked);
+}
+
+Quotas QueueWorld::DrawQuotas() {
+  const auto quota = [this] {
+    Quota drawn;
+    if (Chance(2))
+      drawn.devices_max =
+          1 + static_cast<int64_t>(prng_.Below(static_cast<uint64_t>(devices_) + 4));
+    if (Chance(3)) drawn.jobs_max = static_cast<int64_t>(prng_.Below(4));
+    if (Chance(4)) drawn.queued_max = static_cast<int64_t>(prng_.Below(6));
+    if (Chance(3)) drawn.weight = 0.5 + static_cast<double>(prng_.Below(4));
+    return drawn;
+  };
+  Quotas quotas{.others = quota()};
+  for (const char* owner : kOwners) {
+    if (Chance(2)) quotas.owners[owner] = quota();
+  }
+  return quotas;
+}
+
+}  // namespace phalanx::coordinator

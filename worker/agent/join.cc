@@ -1,0 +1,224 @@
+#include "worker/agent/join.h"
+
+#include <grpcpp/client_context.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/posix/file.h"
+#include "core/posix/whole_file.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
+#include "transport/issuance.h"
+#include "worker/agent/session.h"
+
+namespace phalanx::agent {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int64_t kFileBytesMax = 1 << 20;
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kPause = absl::Milliseconds(200);
+// Of a renewal that failed: a twentieth of the certificate's life, within these.
+constexpr absl::Duration kRetryMin = absl::Seconds(1), kRetryMax = absl::Minutes(5);
+// The wall clock is looked at so often: it may be set.
+constexpr absl::Duration kLook = absl::Minutes(1);
+constexpr absl::string_view kTokenUri = "phalanx-token:";
+
+std::string IdentityFile(const std::string& state) { return state + "/identity.pem"; }
+
+// "ID" of "phx_ID_SECRET"; empty: it is no token.
+std::string IdOf(absl::string_view token) {
+  const size_t begin = token.find('_'), end = token.rfind('_');
+  return begin == absl::string_view::npos || end <= begin + 1
+             ? ""
+             : std::string(token.substr(begin + 1, end - begin - 1));
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& file) {
+  const auto fault = [&file](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("--join-token-file: ", file, ": ", what));
+  };
+  struct stat status {};
+  if (stat(file.c_str(), &status) == 0 && (status.st_mode & S_IROTH) != 0)
+    return fault("everybody may read it; chmod 600 it, and revoke the token if somebody did");
+  const absl::StatusOr<std::string> text = ReadWholeFile(file, kFileBytesMax);
+  if (!text.ok()) return fault(text.status().message());
+  std::string token(absl::StripAsciiWhitespace(*text));
+  if (!absl::StartsWith(token, "phx_") || IdOf(token).empty())
+    return fault("must be a token as phalanx token create prints it");
+  return token;
+}
+
+// Of the certificate that the node has. NotFound: it has none.
+absl::StatusOr<transport::CertificateFacts> ReadIdentity(const std::string& file) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(file, kFileBytesMax);
+  if (!text.ok()) return absl::NotFoundError(text.status().message());
+  return transport::FactsOf(*text);
+}
+
+bool Has(const transport::CertificateFacts& facts, const std::string& uri) {
+  return std::find(facts.uris.begin(), facts.uris.end(), uri) != facts.uris.end();
+}
+
+absl::Status KeepIdentity(const std::string& file, const std::string& certificate,
+                          const std::string& key) {
+  return WriteWholeFile(file, absl::StrCat(certificate, key), 0600);
+}
+
+// What the coordinator says, or that it says nothing.
+absl::Status StatusOf(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+bool MayComeBack(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status);
+}
+
+absl::Status Explain(const JoinOptions& options, const absl::Status& status) {
+  if (!MayComeBack(status))
+    return Annotate(status, absl::StrCat("cannot join the coordinator at ", options.coordinator));
+  return absl::UnavailableError(absl::StrCat(
+      "cannot join: the coordinator at ", options.coordinator,
+      " does not answer: ", status.message(),
+      "; see that it runs there with TLS, with --join-ca-certificate and --join-ca-key, and with a "
+      "certificate of an authority in ",
+      options.ca));
+}
+
+absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::string& token,
+                                         const std::function<bool()>& stopped) {
+  ASSIGN_OR_RETURN(const transport::KeyAndRequest own, transport::MakeKeyAndRequest());
+  v1::JoinRequest request;
+  request.set_token(token);
+  request.set_node(options.node);
+  request.set_certificate_request(own.request);
+  const auto stub = v1::JoinService::NewStub(
+      ConnectTo(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds})
+          .front());
+  const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
+  const std::string file = IdentityFile(options.state);
+  // The same key each time: an answer that was lost is given again.
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+    v1::JoinResponse response;
+    const absl::Status status = StatusOf(stub->Join(&context, request, &response));
+    if (status.ok()) {
+      RETURN_IF_ERROR(KeepIdentity(file, response.certificate(), own.key));
+      return transport::TlsFiles{.ca = options.ca,
+                                 .certificate = file,
+                                 .key = file,
+                                 .refresh_seconds = options.refresh_seconds};
+    }
+    if (stopped()) return absl::CancelledError("stopped before it has joined");
+    if (!MayComeBack(status) || steady_clock::now() >= deadline) return Explain(options, status);
+    absl::SleepFor(kPause);
+  }
+}
+
+}  // namespace
+
+bool HasIdentity(const std::string& state) {
+  std::error_code error;
+  return std::filesystem::exists(IdentityFile(state), error);
+}
+
+absl::StatusOr<transport::TlsFiles> ObtainIdentity(const JoinOptions& options,
+                                                   const std::function<bool()>& stopped) {
+  const std::string file = IdentityFile(options.state);
+  std::error_code error;
+  std::filesystem::create_directories(options.state, error);
+  const absl::StatusOr<transport::CertificateFacts> own = ReadIdentity(file);
+  const bool holds = own.ok() && own->end > absl::Now() &&
+                     Has(*own, absl::StrCat("phalanx:worker/", options.node));
+  std::string token;
+  if (!options.token_file.empty()) {
+    ASSIGN_OR_RETURN(token, ReadToken(options.token_file));
+  }
+  const bool is_new = !token.empty() && !(holds && Has(*own, absl::StrCat(kTokenUri, IdOf(token))));
+  if (!is_new && !holds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--join-token-file is missing: ", file,
+                     own.ok() ? " has expired, or is of another node" : " has no certificate",
+                     "; ask an operator for a token (phalanx token create)"));
+  }
+  if (is_new) return Join(options, token, stopped);
+  return transport::TlsFiles{.ca = options.ca,
+                             .certificate = file,
+                             .key = file,
+                             .refresh_seconds = options.refresh_seconds};
+}
+
+IdentityRenewer::IdentityRenewer(std::string coordinator, transport::TlsFiles files,
+                                 std::function<void(const std::string& line)> log)
+    : coordinator_(std::move(coordinator)),
+      files_(std::move(files)),
+      log_(std::move(log)),
+      thread_([this] { Run(); }) {}
+
+IdentityRenewer::~IdentityRenewer() {
+  MutexLock lock(&mu_);
+  stop_ = true;
+  stop_changed_.SignalAll();
+}
+
+absl::Duration IdentityRenewer::Left() const {
+  const absl::StatusOr<transport::CertificateFacts> own = ReadIdentity(files_.certificate);
+  const absl::StatusOr<FileStamp> stamp = StampOf(files_.certificate);
+  if (!own.ok() || !stamp.ok()) return absl::ZeroDuration();
+  // It is dated back, for clocks that are behind.
+  const absl::Time obtained = std::max(own->begin, absl::FromUnixNanos(stamp->modified));
+  return obtained + 2 * (own->end - obtained) / 3 - absl::Now();
+}
+
+absl::Status IdentityRenewer::Renew() {
+  ASSIGN_OR_RETURN(const transport::KeyAndRequest next, transport::MakeKeyAndRequest());
+  v1::RenewCertificateRequest request;
+  request.set_certificate_request(next.request);
+  // A connection of its own, with the certificate that is there now.
+  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_).front());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  v1::RenewCertificateResponse response;
+  RETURN_IF_ERROR(StatusOf(stub->RenewCertificate(&context, request, &response)));
+  return KeepIdentity(files_.certificate, response.certificate(), next.key);
+}
+
+void IdentityRenewer::Run() {
+  pthread_setname_np(pthread_self(), "identity");
+  absl::Duration pause = absl::ZeroDuration();
+  std::string told;
+  while (true) {
+    const absl::Duration wait = std::clamp(std::max(Left(), pause), absl::ZeroDuration(), kLook);
+    {
+      const auto next = steady_clock::now() + absl::ToChronoNanoseconds(wait);
+      MutexLock lock(&mu_);
+      while (!stop_ && !stop_changed_.WaitUntil(&mu_, next)) continue;
+      if (stop_) return;
+    }
+    if (Left() > absl::ZeroDuration()) continue;
+    const absl::Status status = Renew();
+    std::string line = status.ok() ? "certificate renewed"
+                                   : absl::StrCat("certificate not renewed: ", status.message());
+    if (status.ok() || line != told) log_(line);
+    told = std::move(line);
+    const auto own = ReadIdentity(files_.certificate);
+    pause = status.ok() || !own.ok()
+                ? kRetryMin
+                : std::clamp((own->end - own->begin) / 20, kRetryMin, kRetryMax);
+  }
+}
+
+}  // namespace phalanx::agent
