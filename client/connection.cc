@@ -23,7 +23,7 @@ constexpr int kMessageBytesMax = 8 << 20;
 // Of several servers each has so long to take a connection, and to answer a call, before the next
 // one is asked; the longest pause between two is short, for while one follows another all are
 // asked.
-constexpr absl::Duration kReachTime = absl::Seconds(1), kTurnTime = absl::Seconds(2),
+constexpr absl::Duration kReachTime = absl::Milliseconds(300), kTurnTime = absl::Seconds(2),
                          kTurnPause = absl::Milliseconds(200);
 
 ConnectionOptions Filled(ConnectionOptions options) {
@@ -42,7 +42,7 @@ std::shared_ptr<grpc::Channel> OpenChannel(
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The channel's own reconnects must not be slower than the calls that wait for them.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several ? 1000 : 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(server, credentials, arguments);
@@ -135,8 +135,12 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
   Backoff backoff(Draw());
   grpc::Status said;  // by the coordinator, the last time that it said anything
   while (true) {
-    grpc::ClientContext context;
     const bool in_turn = has_several() && left() > kTurnTime;
+    if (fault_.ok() && in_turn && !Reaches(kReachTime)) {
+      TryNext(backoff);
+      continue;
+    }
+    grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? kTurnTime : left())));
     const grpc::Status status = attempt(context);
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;

@@ -17,6 +17,9 @@ namespace {
 
 // A page of a range may be as large (coordinator/store/etcd_keys.h).
 constexpr int kMessageBytesMax = 160 << 20;
+// A member that takes no connection for so long is passed over. Calls that fail at once do not look
+// after connections that are being made, so somebody waits for them.
+constexpr absl::Duration kConnectTime = absl::Milliseconds(300);
 // Between rounds over all members.
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 
@@ -25,17 +28,16 @@ std::shared_ptr<grpc::Channel> OpenChannel(
   grpc::ChannelArguments arguments;
   // A member that is back is found at once: calls have deadlines of their own.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // for how long one attempt may take
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(member, credentials, arguments);
 }
 
-void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
-  context.set_deadline(
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                   gpr_time_from_millis(std::max<int64_t>(1, absl::ToInt64Milliseconds(patience)),
-                                        GPR_TIMESPAN)));
+gpr_timespec After(absl::Duration patience) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_millis(
+                          std::max<int64_t>(1, absl::ToInt64Milliseconds(patience)), GPR_TIMESPAN));
 }
 
 // Whether another member may do better.
@@ -78,8 +80,13 @@ EtcdClient::~EtcdClient() = default;
 absl::Status EtcdClient::Once(absl::Duration patience, const Attempt& attempt) {
   size_t asked = next_;
   Member& member = *members_[asked];
+  const SteadyTime start = SteadyNow();
+  if (!member.channel->WaitForConnected(After(std::min(patience, kConnectTime)))) {
+    next_.compare_exchange_strong(asked, (asked + 1) % members_.size());
+    return absl::UnavailableError(absl::StrCat("etcd at ", member.address, " takes no connection"));
+  }
   grpc::ClientContext context;
-  SetDeadline(context, patience);
+  context.set_deadline(After(patience - Since(start)));
   // Refused at once by a member that has no leader, instead of after seconds.
   context.AddMetadata("hasleader", "true");
   const grpc::Status status = attempt(member, context);

@@ -32,6 +32,11 @@ void Cluster::Prepare(grpc::ClientContext& context, absl::Time deadline) const {
   context.set_wait_for_ready(seats_.size() == 1);
 }
 
+bool Cluster::Reaches() const {
+  return seats_.size() == 1 || seats_[at_].channel->WaitForConnected(
+                                   absl::ToChronoTime(absl::Now() + absl::Milliseconds(300)));
+}
+
 void Cluster::AskNext() {
   if (seats_.size() == 1) return;
   // As long as nothing happens; not at full speed.
@@ -45,6 +50,10 @@ Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::Client
                        const Request& request) {
   const absl::Time deadline = absl::Now() + support::kPatience;
   while (true) {
+    if (!Reaches() && absl::Now() < deadline) {
+      AskNext();
+      continue;
+    }
     grpc::ClientContext context;
     Prepare(context, seats_.size() == 1 ? deadline : absl::Now() + kTurn);
     Response response;
@@ -108,10 +117,11 @@ void Cluster::StartCoordinator(const std::string& program, size_t index) {
   // A channel of its own: one that knows the coordinator before would wait before it asks again.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, seats_.size() == 1 ? 50 : 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
-  seat.stub = v1::JobService::NewStub(
-      grpc::CreateCustomChannel(seat.grpc, transport::ClientCredentials(options_.tls), arguments));
+  seat.channel =
+      grpc::CreateCustomChannel(seat.grpc, transport::ClientCredentials(options_.tls), arguments);
+  seat.stub = v1::JobService::NewStub(seat.channel);
 }
 
 std::string Cluster::CoordinatorLogPath(size_t index) const {
@@ -279,6 +289,10 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
   const absl::Time deadline = absl::Now() + support::kPatience;
   v1::JobStatus last;
   while (absl::Now() < deadline) {
+    if (!Reaches()) {
+      AskNext();
+      continue;
+    }
     grpc::ClientContext context;
     Prepare(context, deadline);
     v1::WatchJobRequest request;

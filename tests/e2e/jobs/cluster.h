@@ -6,6 +6,7 @@
 // std::runtime_error past it.
 #pragma once
 
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <cstdint>
@@ -97,6 +98,7 @@ class Cluster {
   struct Seat {
     std::string grpc, http;
     std::unique_ptr<support::Process> process;
+    std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::JobService::Stub> stub;
   };
   template <typename Request, typename Response>
@@ -104,6 +106,8 @@ class Cluster {
                                                              Response*),
                 const Request& request);
   void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
+  // Of several coordinators: whether the one that is asked takes connections.
+  bool Reaches() const;
   // The coordinator that was asked does not serve.
   void AskNext();
   // `name` tells its files from those of the others.
