@@ -110,8 +110,9 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   request.set_token(token);
   request.set_node(options.node);
   request.set_certificate_request(own.request);
-  const auto stub = v1::JoinService::NewStub(ConnectTo(
-      options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds}));
+  const auto stub = v1::JoinService::NewStub(
+      ConnectTo(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds})
+          .front());
   const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
   const std::string file = IdentityFile(options.state);
   // The same key each time: an answer that was lost is given again.
@@ -193,7 +194,7 @@ absl::Status IdentityRenewer::Renew() {
   v1::RenewCertificateRequest request;
   request.set_certificate_request(next.request);
   // A connection of its own, with the certificate that is there now.
-  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_));
+  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_).front());
   grpc::ClientContext context;
   Prepare(context);
   v1::RenewCertificateResponse response;
