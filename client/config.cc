@@ -38,7 +38,7 @@ constexpr size_t kValueBytesShown = 64;
 constexpr char kContextVariable[] = "PHALANX_CONTEXT";
 
 std::string ServerFault(const std::string& value) {
-  return ParseHostPort(value, 1).ok() ? "" : "must be HOST:PORT such as 10.0.0.5:4444";
+  return ParseHostPorts(value, 1).ok() ? "" : "must be HOST:PORT such as 10.0.0.5:4444";
 }
 
 std::string OutputFault(const std::string& value) {

@@ -1,23 +1,51 @@
 #include "client/connection.h"
 
+#include <grpc/support/time.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
 #include <algorithm>
 #include <chrono>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "client/channel.h"
 #include "client/rpc_status.h"
 
 namespace phalanx::client {
 namespace {
 
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+constexpr int kMessageBytesMax = 8 << 20;
+// Of several servers each has so long to take a connection, and to answer a call, before the next
+// one is asked; the longest pause between two is short, for while one follows another all are
+// asked.
+constexpr absl::Duration kReachTime = absl::Milliseconds(300), kTurnTime = absl::Seconds(2),
+                         kTurnPause = absl::Milliseconds(200);
 
 ConnectionOptions Filled(ConnectionOptions options) {
   if (options.server.empty()) options.server = kDefaultServer;
   return options;
+}
+
+// With no credentials its calls fail at once.
+std::shared_ptr<grpc::Channel> OpenChannel(
+    const std::string& server, bool several,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  // One that hangs is left as soon as another one leads.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, several ? 2'000 : 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, several ? 2'000 : 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The channel's own reconnects must not be slower than the calls that wait for them.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several ? 1000 : 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  return grpc::CreateCustomChannel(server, credentials, arguments);
 }
 
 }  // namespace
@@ -31,8 +59,17 @@ absl::Duration Backoff::Next() {
 Connection::Connection(ConnectionOptions options)
     : options_(Filled(std::move(options))),
       fault_(transport::CheckTlsFiles(options_.tls, "--tls-")),
-      stub_(v1::JobService::NewStub(OpenChannel(
-          options_.server, fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr))) {}
+      servers_([this] {
+        const auto credentials = fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr;
+        const std::vector<std::string> addresses = absl::StrSplit(options_.server, ',');
+        std::vector<Server> servers;
+        for (const std::string& address : addresses) {
+          const auto channel = OpenChannel(address, addresses.size() > 1, credentials);
+          servers.push_back(
+              {channel, v1::JobService::NewStub(channel), v1::JoinService::NewStub(channel)});
+        }
+        return servers;
+      }()) {}
 
 uint64_t Connection::Draw() {
   std::random_device device;
@@ -66,10 +103,26 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
 }
 
 absl::Status Connection::Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.timeout));
-  context.set_wait_for_ready(true);
-  return Explain(attempt(context));
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.timeout);
+  const auto left = [deadline] {
+    return absl::FromChrono(deadline - std::chrono::steady_clock::now());
+  };
+  Backoff backoff(Draw());
+  while (true) {
+    if (fault_.ok() && has_several() && left() > kTurnTime && !Reaches(kReachTime)) {
+      TryNext(backoff);
+      continue;
+    }
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + left()));
+    context.set_wait_for_ready(true);
+    const grpc::Status status = attempt(context);
+    if (!has_several() || !IsOfStandby(status)) return Explain(status);
+    const absl::Duration wait = TryNext(backoff);
+    if (wait >= left()) return Explain(status);
+    absl::SleepFor(wait);
+  }
 }
 
 absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt) {
@@ -82,25 +135,42 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
   Backoff backoff(Draw());
   grpc::Status said;  // by the coordinator, the last time that it said anything
   while (true) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + left()));
-    const grpc::Status status = attempt(context);
-    // It tells more than that there was no time for another answer.
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !said.ok()) {
-      return Explain(said);
+    const bool in_turn = has_several() && left() > kTurnTime;
+    if (fault_.ok() && in_turn && !Reaches(kReachTime)) {
+      TryNext(backoff);
+      continue;
     }
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? kTurnTime : left())));
+    const grpc::Status status = attempt(context);
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    // It tells more than that there was no time for another answer.
+    if (late && !in_turn && !said.ok()) return Explain(said);
     const absl::Duration asked = RetryDelayOf(status);
     const bool over_limit =
         status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && asked > absl::ZeroDuration();
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit) return Explain(status);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit && !(late && in_turn)) {
+      return Explain(status);
+    }
     if (SaidByCoordinator(status)) said = status;
     // Those who were turned away together do not come back together.
-    const absl::Duration wait = over_limit                     ? asked + backoff.Next()
-                                : asked > absl::ZeroDuration() ? asked
-                                                               : backoff.Next();
+    const absl::Duration wait = over_limit ? asked + backoff.Next()
+                                : asked > absl::ZeroDuration() && !has_several() ? asked
+                                                                                 : TryNext(backoff);
     if (wait >= left()) return Explain(said.ok() ? status : said);
     absl::SleepFor(wait);
   }
+}
+
+absl::Duration Connection::TryNext(Backoff& backoff) {
+  at_ = (at_ + 1) % servers_.size();
+  return has_several() ? std::min(backoff.Next(), kTurnPause) : backoff.Next();
+}
+
+bool Connection::Reaches(absl::Duration patience) {
+  return servers_[at_].channel->WaitForConnected(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_millis(absl::ToInt64Milliseconds(patience), GPR_TIMESPAN)));
 }
 
 }  // namespace phalanx::client

@@ -1,28 +1,35 @@
 // client/connection.h: a coordinator, as the commands see it.
 //
 // Every call has a total deadline. Within it a call that ends UNAVAILABLE is repeated, with
-// jittered exponential backoff or after the delay that the server asks for, and RESOURCE_EXHAUSTED
-// after the delay that it asks for; nothing else is. All calls of JobService may be, for a submit
-// carries a request id, but the one that injects a fault.
+// jittered exponential backoff or after the delay that the server asks for, and one that ends
+// RESOURCE_EXHAUSTED after the delay that it asks for; nothing else is repeated. All calls may be,
+// for a submit carries a request id, but the one that injects a fault and the one that makes a
+// token.
+//
+// Of several coordinators one leads; the others say so without doing anything. Each is asked in
+// turn until one serves.
 #pragma once
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/prng.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
 #include "transport/tls.h"
 
 namespace phalanx::client {
 
 struct ConnectionOptions {
-  // "HOST:PORT". Empty: the address a coordinator listens on by default.
+  // "HOST:PORT[,HOST:PORT...]". Empty: the address a coordinator listens on by default.
   std::string server;
   transport::TlsFiles tls;  // none: plaintext
   // A unary call with its repetitions.
@@ -44,7 +51,7 @@ class Backoff {
   Prng prng_;
 };
 
-// Thread-safe, except that calls share one stub and hence one channel.
+// Thread-safe, except that calls share a channel to each server.
 class Connection {
  public:
   explicit Connection(ConnectionOptions options);
@@ -52,6 +59,9 @@ class Connection {
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::JobService::Stub::*)(grpc::ClientContext*, const Request&,
                                                         Response*);
+  template <typename Request, typename Response>
+  using JoinMethod = grpc::Status (v1::JoinService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                             Response*);
 
   // Errors: what the server says, with its address where it is Unavailable; Unavailable or
   // DeadlineExceeded, with the address, if it says nothing; InvalidArgument if the TLS files are
@@ -59,7 +69,15 @@ class Connection {
   template <typename Request, typename Response>
   absl::Status Call(Method<Request, Response> method, const Request& request, Response* response) {
     return Repeat([&](grpc::ClientContext& context) {
-      return ((*stub_).*method)(&context, request, response);
+      return (stub().*method)(&context, request, response);
+    });
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Call(JoinMethod<Request, Response> method, const Request& request,
+                    Response* response) {
+    return Repeat([&](grpc::ClientContext& context) {
+      return ((*servers_[at_].join_stub).*method)(&context, request, response);
     });
   }
 
@@ -69,11 +87,25 @@ class Connection {
   absl::Status CallOnce(Method<Request, Response> method, const Request& request,
                         Response* response) {
     return Once([&](grpc::ClientContext& context) {
-      return ((*stub_).*method)(&context, request, response);
+      return (stub().*method)(&context, request, response);
     });
   }
 
-  v1::JobService::Stub& stub() { return *stub_; }
+  template <typename Request, typename Response>
+  absl::Status CallOnce(JoinMethod<Request, Response> method, const Request& request,
+                        Response* response) {
+    return Once([&](grpc::ClientContext& context) {
+      return ((*servers_[at_].join_stub).*method)(&context, request, response);
+    });
+  }
+
+  // Of the server that is asked now.
+  v1::JobService::Stub& stub() { return *servers_[at_].stub; }
+  // For those who use stub() and find that it does not serve: another one is asked from now on,
+  // where there are several. Returns how long to wait before that.
+  absl::Duration TryNext(Backoff& backoff);
+  bool has_several() const { return servers_.size() > 1; }
+  // All of them, as they were given.
   const std::string& server() const { return options_.server; }
   absl::Duration timeout() const { return options_.timeout; }
   // Random, for request ids and for the seeds of backoffs.
@@ -86,9 +118,18 @@ class Connection {
   absl::Status Repeat(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
   absl::Status Once(const std::function<grpc::Status(grpc::ClientContext&)>& attempt);
 
+  struct Server {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::JobService::Stub> stub;
+    std::unique_ptr<v1::JoinService::Stub> join_stub;
+  };
+  // Whether the server that is asked now takes connections, within `patience`.
+  bool Reaches(absl::Duration patience);
+
   const ConnectionOptions options_;
   const absl::Status fault_;  // of the TLS files; then every call fails
-  const std::unique_ptr<v1::JobService::Stub> stub_;
+  const std::vector<Server> servers_;
+  std::atomic<size_t> at_ = 0;
 };
 
 }  // namespace phalanx::client

@@ -99,7 +99,8 @@ class LogReading {
       } else if (!std::exchange(lost_, true)) {
         io_.talk << TerminalText(connection_.Explain(status).message()) << "; trying again\n";
       }
-      absl::SleepFor(std::min(backoff_.Next(), std::max(Left(), kNone)));
+      const absl::Duration wait = status.ok() ? backoff_.Next() : connection_.TryNext(backoff_);
+      absl::SleepFor(std::min(wait, std::max(Left(), kNone)));
     }
   }
 

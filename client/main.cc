@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -116,6 +118,10 @@ void Program::AddJob(CLI::App* command) {
 }
 
 ConnectionOptions Program::Server(absl::Duration timeout) const {
+  // While one coordinator follows another nobody answers for some seconds.
+  if (absl::StrContains(settings_.Of("server"), ',')) {
+    timeout = std::max(timeout, absl::Seconds(10));
+  }
   return {.server = settings_.Of("server"),
           .tls = settings_.Tls(),
           .timeout = settings_.Timeout(timeout)};
@@ -192,8 +198,8 @@ void Program::AddGlobalFlags() {
                   "PHALANX_CONTEXT, or the current one")
       ->type_name("NAME");
   app_.add_option("--server", flags_.server,
-                  "address of the coordinator; default: PHALANX_SERVER, the context's, or "
-                  "127.0.0.1:4444")
+                  "address of the coordinator, or of several between commas; default: "
+                  "PHALANX_SERVER, the context's, or 127.0.0.1:4444")
       ->check(SettingCheck("server"))
       ->type_name("HOST:PORT");
   app_.add_option(

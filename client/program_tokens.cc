@@ -10,7 +10,8 @@ namespace phalanx::client {
 void Program::AddTokens() {
   CLI::App* tokens = AddGroup("token", "Tokens that nodes join with; for operators");
   CLI::App* create = AddTo(*tokens, "create", "Make a token; prints it, once", [this](Io& io) {
-    return TokenCreate(Server(),
+    Connection connection(Server());
+    return TokenCreate(connection,
                        {.node = flags_.name,
                         .ttl = job::ParseDuration(flags_.ttl).value_or(absl::Hours(1)),
                         .uses = flags_.uses,
@@ -29,12 +30,18 @@ void Program::AddTokens() {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000, "INT in [1 - 1000]"));
   AddFormat(create);
-  CLI::App* list = AddTo(*tokens, "list", "List tokens and who has joined with them",
-                         [this](Io& io) { return TokenList(Server(), format(), io); });
+  CLI::App* list =
+      AddTo(*tokens, "list", "List tokens and who has joined with them", [this](Io& io) {
+        Connection connection(Server());
+        return TokenList(connection, format(), io);
+      });
   AddFormat(list);
   CLI::App* revoke =
       AddTo(*tokens, "revoke", "Take a token back, and every certificate that came of it",
-            [this](Io& io) { return TokenRevoke(Server(), flags_.name, format(), io); });
+            [this](Io& io) {
+              Connection connection(Server());
+              return TokenRevoke(connection, flags_.name, format(), io);
+            });
   revoke->add_option("ID", flags_.name, "as phalanx token list has it")->required();
   AddFormat(revoke);
 }

@@ -1,6 +1,6 @@
 #include "client/rpc_status.h"
 
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +35,18 @@ std::vector<Violation> ViolationsIn(const google::rpc::Status& details) {
   return violations;
 }
 
+// Of a coordinator; nothing: gRPC says it, on the way to one.
+std::optional<google::rpc::ErrorInfo> InfoOf(const grpc::Status& status) {
+  const google::rpc::Status details = DetailsOf(status);
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::ErrorInfo info;
+    if (any.Is<google::rpc::ErrorInfo>() && any.UnpackTo(&info) && info.domain() == "phalanx") {
+      return info;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -47,14 +59,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(code, status.error_message());
 }
 
-bool SaidByCoordinator(const grpc::Status& status) {
-  const google::rpc::Status details = DetailsOf(status);
-  return std::any_of(details.details().begin(), details.details().end(),
-                     [](const google::protobuf::Any& any) {
-                       google::rpc::ErrorInfo info;
-                       return any.Is<google::rpc::ErrorInfo>() && any.UnpackTo(&info) &&
-                              info.domain() == "phalanx";
-                     });
+bool SaidByCoordinator(const grpc::Status& status) { return InfoOf(status).has_value(); }
+
+bool IsOfStandby(const grpc::Status& status) {
+  const std::optional<google::rpc::ErrorInfo> info = InfoOf(status);
+  return info.has_value() && info->reason() == "STANDBY";
 }
 
 absl::Duration RetryDelayOf(const grpc::Status& status) {

@@ -17,6 +17,9 @@ absl::Status FromGrpc(const grpc::Status& status);
 // Whether a coordinator said it, and not gRPC on the way to one.
 bool SaidByCoordinator(const grpc::Status& status);
 
+// Whether it is one of several that does not lead: it has not begun with the call.
+bool IsOfStandby(const grpc::Status& status);
+
 // google.rpc.RetryInfo's delay; zero where there is none.
 absl::Duration RetryDelayOf(const grpc::Status& status);
 

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/channel.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "core/base/terminal_text.h"
@@ -23,29 +22,11 @@ std::string LeftOf(const v1::JoinToken& token) {
   return left > absl::ZeroDuration() ? FormatAge(left) : "-";
 }
 
-// Waits for a coordinator, and is not repeated once one has it: a token that is made twice is one
-// that nobody knows of. Errors: as Connection::Call.
-template <typename Request, typename Response>
-absl::Status Ask(const ConnectionOptions& server,
-                 grpc::Status (v1::JoinService::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                               Response*),
-                 const Request& request, Response* response) {
-  const Connection connection(server);
-  if (absl::Status fault = transport::CheckTlsFiles(server.tls, "--tls-"); !fault.ok())
-    return connection.Explain(grpc::Status::CANCELLED);
-  const auto stub = v1::JoinService::NewStub(
-      OpenChannel(connection.server(), transport::ClientCredentials(server.tls)));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + server.timeout));
-  context.set_wait_for_ready(true);
-  return connection.Explain((*stub.*method)(&context, request, response));
-}
-
 bool IsDocument(Format format) { return format == Format::kJson || format == Format::kYaml; }
 
 }  // namespace
 
-int TokenCreate(const ConnectionOptions& server, const TokenOptions& options, Io& io) {
+int TokenCreate(Connection& connection, const TokenOptions& options, Io& io) {
   v1::CreateTokenRequest request;
   request.set_node(options.node);
   request.set_uses(options.uses);
@@ -53,7 +34,8 @@ int TokenCreate(const ConnectionOptions& server, const TokenOptions& options, Io
   request.mutable_ttl()->set_seconds(absl::ToInt64Seconds(options.ttl));
   request.mutable_ttl()->set_nanos(static_cast<int32_t>(nanoseconds));
   v1::CreateTokenResponse response;
-  const absl::Status status = Ask(server, &v1::JoinService::Stub::CreateToken, request, &response);
+  const absl::Status status =
+      connection.CallOnce(&v1::JoinService::Stub::CreateToken, request, &response);
   if (!status.ok()) return FailCall(status, io);
   const v1::JoinToken& token = response.about();
   if (IsDocument(options.format)) {
@@ -69,10 +51,10 @@ int TokenCreate(const ConnectionOptions& server, const TokenOptions& options, Io
   return kSuccess;
 }
 
-int TokenList(const ConnectionOptions& server, Format format, Io& io) {
+int TokenList(Connection& connection, Format format, Io& io) {
   v1::ListTokensResponse response;
   const absl::Status status =
-      Ask(server, &v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response);
+      connection.Call(&v1::JoinService::Stub::ListTokens, v1::ListTokensRequest(), &response);
   if (!status.ok()) return FailCall(status, io);
   if (IsDocument(format)) {
     PrintTree(ToTree("tokens", response.tokens()), format, io.out);
@@ -98,11 +80,12 @@ int TokenList(const ConnectionOptions& server, Format format, Io& io) {
   return kSuccess;
 }
 
-int TokenRevoke(const ConnectionOptions& server, const std::string& id, Format format, Io& io) {
+int TokenRevoke(Connection& connection, const std::string& id, Format format, Io& io) {
   v1::RevokeTokenRequest request;
   request.set_id(id);
   v1::RevokeTokenResponse response;
-  const absl::Status status = Ask(server, &v1::JoinService::Stub::RevokeToken, request, &response);
+  const absl::Status status =
+      connection.Call(&v1::JoinService::Stub::RevokeToken, request, &response);
   if (!status.ok()) return FailCall(status, io);
   const v1::JoinToken& token = response.about();
   if (IsDocument(format)) {

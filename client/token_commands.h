@@ -19,8 +19,8 @@ struct TokenOptions {
   Format format = Format::kTable;
 };
 // The token alone is data; what it is for goes to io.talk.
-int TokenCreate(const ConnectionOptions& server, const TokenOptions& options, Io& io);
-int TokenList(const ConnectionOptions& server, Format format, Io& io);
-int TokenRevoke(const ConnectionOptions& server, const std::string& id, Format format, Io& io);
+int TokenCreate(Connection& connection, const TokenOptions& options, Io& io);
+int TokenList(Connection& connection, Format format, Io& io);
+int TokenRevoke(Connection& connection, const std::string& id, Format format, Io& io);
 
 }  // namespace phalanx::client

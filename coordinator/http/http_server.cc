@@ -310,7 +310,8 @@ class HttpServerImpl final : public HttpServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
-  absl::StatusOr<UniqueFd> listening = Listen(options.host, options.port);
+  absl::StatusOr<UniqueFd> listening =
+      options.listening >= 0 ? ListenAlso(options.listening) : Listen(options.host, options.port);
   if (!listening.ok()) return listening.status();
   return std::make_unique<HttpServerImpl>(std::move(options), *std::move(listening));
 }

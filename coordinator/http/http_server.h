@@ -30,6 +30,8 @@ struct HttpOptions {
 
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any free one
+  // A socket that listens already, which stays open; -1: host and port.
+  int listening = -1;
   std::unique_ptr<transport::ServerTls>
       tls;          // nullptr: plaintext, and everybody may see everything
   HttpGuard guard;  // of `tls` alone

@@ -60,6 +60,12 @@ absl::StatusOr<UniqueFd> Listen(const std::string& host, int port) {
                    fault == EADDRINUSE ? "; stop what listens there, or take another port" : ""));
 }
 
+absl::StatusOr<UniqueFd> ListenAlso(int listening) {
+  UniqueFd fd(fcntl(listening, F_DUPFD_CLOEXEC, 0));
+  if (fd.is_open()) return fd;
+  return absl::UnavailableError(absl::StrCat("cannot share a socket: ", std::strerror(errno)));
+}
+
 int PortOf(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);

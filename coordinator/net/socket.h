@@ -12,6 +12,10 @@ namespace phalanx::coordinator {
 // host that can be listened on. Errors: Unavailable.
 absl::StatusOr<UniqueFd> Listen(const std::string& host, int port);
 
+// Another descriptor of a socket that listens, which listens until the last of them is closed: who
+// takes over from somebody misses no caller. Errors: Unavailable.
+absl::StatusOr<UniqueFd> ListenAlso(int listening);
+
 // The port that a socket is bound to.
 int PortOf(int fd);
 

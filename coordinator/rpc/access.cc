@@ -206,6 +206,18 @@ absl::Status MayServe(const Caller& caller, absl::string_view node) {
                                                   Shown(node)));
 }
 
+absl::Status CheckNotRevoked(const transport::Revocations* revocations,
+                             const grpc::AuthContext& peer) {
+  if (revocations == nullptr) return absl::OkStatus();
+  for (const char* property :
+       {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
+    for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
+      if (revocations->Has({pem.data(), pem.size()})) return RevokedError(CallerOf(peer));
+    }
+  }
+  return absl::OkStatus();
+}
+
 grpc::Status Gatekeeper::Process(const InputMetadata& metadata, grpc::AuthContext* peer,
                                  OutputMetadata*, OutputMetadata*) {
   const auto found = metadata.find(":path");

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/machine/actions.h"
+#include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 
@@ -91,6 +92,9 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
   const Refused refused_;
 };
 
+// OK, unless a certificate of the peer is on a list; null: there is none. Errors: as RevokedError.
+absl::Status CheckNotRevoked(const transport::Revocations* revocations,
+                             const grpc::AuthContext& peer);
 // What callers are told whose certificate was taken back.
 absl::Status RevokedError(const Caller& caller);
 

@@ -130,7 +130,9 @@ class ServerImpl final : public Server {
 
  private:
   absl::Status Serve() {
-    ASSIGN_OR_RETURN(UniqueFd listening, coordinator::Listen(options_.host, options_.port));
+    ASSIGN_OR_RETURN(UniqueFd listening, options_.listening >= 0
+                                             ? ListenAlso(options_.listening)
+                                             : coordinator::Listen(options_.host, options_.port));
     RETURN_IF_ERROR(MakeServices());
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -145,7 +147,8 @@ class ServerImpl final : public Server {
     // A connection that does not say what it is, or has no call for long, makes room.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+    // Workers that know several coordinators look every 2 s whether theirs is still there.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
@@ -232,14 +235,7 @@ class ServerImpl final : public Server {
   }
 
   absl::Status CheckNotTakenBack(const grpc::AuthContext& peer) const {
-    if (revocations_ != nullptr) {
-      for (const char* property :
-           {GRPC_X509_PEM_CERT_PROPERTY_NAME, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME}) {
-        for (const grpc::string_ref& pem : peer.FindPropertyValues(property)) {
-          if (revocations_->Has({pem.data(), pem.size()})) return RevokedError(CallerOf(peer));
-        }
-      }
-    }
+    RETURN_IF_ERROR(CheckNotRevoked(revocations_.get(), peer));
     return CheckTokensOf(UrisOf(peer), tokens_.get());
   }
   void FollowQuotas() {

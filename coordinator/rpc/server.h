@@ -26,6 +26,7 @@ namespace phalanx::coordinator {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;             // 0: any free one
+  int listening = -1;       // a socket that listens already, which stays open; -1: host and port
   DriverOptions driver;     // its plan is set by the server unless given
   SessionOptions sessions;  // its store is set by the server
   size_t watchers_max = 4096;

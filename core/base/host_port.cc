@@ -92,6 +92,21 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, int port_min) {
                                                  port_min, " to ", kPortMax));
 }
 
+absl::StatusOr<std::vector<std::string>> ParseHostPorts(absl::string_view text, int port_min) {
+  std::vector<std::string> addresses = absl::StrSplit(text, ',');
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const absl::StatusOr<HostPort> address = ParseHostPort(addresses[i], port_min);
+    if (!address.ok()) return address.status();
+    if (std::find(addresses.begin(), addresses.begin() + static_cast<std::ptrdiff_t>(i),
+                  addresses[i]) != addresses.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", addresses[i], "\": must be there once"));
+    }
+  }
+  if (addresses.size() <= kAddressesMax) return addresses;
+  return absl::InvalidArgumentError(absl::StrCat(addresses.size(), " addresses: must be at most ",
+                                                 kAddressesMax, " between commas"));
+}
+
 bool IsLoopback(absl::string_view host) {
   in_addr address;
   const bool is_ipv4 = inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;

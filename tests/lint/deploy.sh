@@ -100,9 +100,14 @@ planted gpu << 'CHANGES'
 s/--devices=8/--devices=4/
 s/nvidia.com\/gpu: 8/nvidia.com\/gpu: 4/
 CHANGES
-combine base deploy/kustomize/components/service-monitor/ > "$work/monitored.yaml"
+planted production << 'CHANGES'
+s/scheme: HTTPS/scheme: HTTP/
+CHANGES
+combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"
+examine monitored
 planted monitored << 'CHANGES'
 /kind: ServiceMonitor/,$s/(app.kubernetes.io\/name: phalanx)-coordinator/\1-other/
+s/scheme: https/scheme: http/
 CHANGES
 
 python3 tests/lint/node_labels.py deploy/kustomize/components/node-labels/node_labels.sh

@@ -28,6 +28,10 @@ def flag_of(container, name):
     return next((one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(name + "=")), None)
 
 
+def has_certificates(container):
+    return flag_of(container, "--tls-ca") is not None
+
+
 def wrong_with_container(pod, container, node):
     resources = container.get("resources", {})
     own = container.get("securityContext", {})
@@ -70,6 +74,9 @@ def wrong_with_program(pod, container):
     for probe in probes if container["name"] == "coordinator" else probes[2:]:
         if probe not in container:
             yield f"it has no {probe}"
+        asks = container.get(probe, {}).get("httpGet", {})
+        if asks and (asks.get("scheme") == "HTTPS") != has_certificates(container):
+            yield f"{probe} and --http do not both speak TLS, or both not"
 
 
 def wrong_with_pod(pod, node):
@@ -100,6 +107,9 @@ def wrong_with_selectors(items):
         if one["kind"] == "PodDisruptionBudget" and not chosen(spec["selector"]["matchLabels"], ("StatefulSet",)):
             yield where, "chooses no pod that a drain evicts"
         if one["kind"] == "ServiceMonitor":
+            containers = [each for of in items if of["kind"] in CONTROLLERS for each in of["spec"]["template"]["spec"]["containers"]]
+            if (spec["endpoints"][0].get("scheme") == "https") != any(map(has_certificates, containers)):
+                yield where, "does not speak as --http does"
             if not any(spec["selector"]["matchLabels"].items() <= labels.items() for labels in services):
                 yield where, "chooses no service"
 

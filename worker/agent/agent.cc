@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/host_port.h"
@@ -45,6 +46,11 @@ MachineOptions MachineOptionsOf(const AgentOptions& options) {
   machine.node = options.node;
   machine.devices = options.devices;
   machine.seed = RandomWord();
+  if (absl::StrContains(options.coordinator, ',')) {
+    // While one coordinator follows another each is asked in turn, and one that hangs is left soon.
+    machine.reconnect_delay_max = absl::Milliseconds(500);
+    machine.welcome_timeout = absl::Seconds(3);
+  }
   return machine;
 }
 
@@ -92,7 +98,7 @@ absl::Status ValidateOptions(const AgentOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(parts...));
   };
   if (options.coordinator.empty()) return invalid("--coordinator is needed: HOST:PORT");
-  if (const absl::Status address = ParseHostPort(options.coordinator, 1).status(); !address.ok()) {
+  if (const absl::Status address = ParseHostPorts(options.coordinator, 1).status(); !address.ok()) {
     return invalid("--coordinator: ", address.message());
   }
   RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--tls-"));
@@ -148,10 +154,9 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       lock_(std::move(lock)),
       machine_(MachineOptionsOf(options), Now()),
       watch_(Now()),
-      channel_(ConnectTo(options.coordinator, options.tls)),
-      session_(channel_, HelloOf(options), inbox_),
+      session_(ConnectTo(options.coordinator, options.tls), HelloOf(options), inbox_),
       supervisor_(SupervisorOptionsOf(options), activity_),
-      uploader_(channel_, options.state, activity_),
+      uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
       device_events_(DeviceEventsOf(options, inbox_)) {}
 
@@ -234,8 +239,8 @@ void Agent::Carry(const StartProcess& action) {
 }
 
 void Agent::Carry(const UploadLogs& action) {
-  events_.push_back(
-      UploadStarted{action.command_number, uploader_.Start(action.store, action.fetch)});
+  events_.push_back(UploadStarted{action.command_number,
+                                  uploader_.Start(session_.channel(), action.store, action.fetch)});
 }
 
 void Agent::Carry(const Exit& action) { exit_ = action; }

@@ -37,7 +37,7 @@ inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator take
 inline constexpr uint32_t kProtocolVersion = 3;
 
 struct AgentOptions {
-  std::string coordinator;          // HOST:PORT
+  std::string coordinator;          // HOST:PORT[,HOST:PORT...], of which one leads
   transport::TlsFiles tls;          // none: plaintext
   NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
   std::string device_kind = "cpu";  // "cpu" or "gpu"
@@ -116,7 +116,6 @@ class Agent {
   StallWatch watch_;
   std::deque<Event> events_;  // to be fed, in order
   std::optional<Exit> exit_;
-  const std::shared_ptr<grpc::Channel> channel_;
   SessionClient session_;
   Supervisor supervisor_;
   LogUploader uploader_;

@@ -76,6 +76,12 @@ absl::Status KeepIdentity(const std::string& file, const std::string& certificat
   return WriteWholeFile(file, absl::StrCat(certificate, key), 0600);
 }
 
+// It waits for a connection: gRPC makes those only while some call waits.
+void Prepare(grpc::ClientContext& context) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  context.set_wait_for_ready(true);
+}
+
 // What the coordinator says, or that it says nothing.
 absl::Status StatusOf(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -104,14 +110,15 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   request.set_token(token);
   request.set_node(options.node);
   request.set_certificate_request(own.request);
-  const auto stub = v1::JoinService::NewStub(ConnectTo(
-      options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds}));
+  const auto stub = v1::JoinService::NewStub(
+      ConnectTo(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds})
+          .front());
   const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
   const std::string file = IdentityFile(options.state);
   // The same key each time: an answer that was lost is given again.
   while (true) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+    Prepare(context);
     v1::JoinResponse response;
     const absl::Status status = StatusOf(stub->Join(&context, request, &response));
     if (status.ok()) {
@@ -187,9 +194,9 @@ absl::Status IdentityRenewer::Renew() {
   v1::RenewCertificateRequest request;
   request.set_certificate_request(next.request);
   // A connection of its own, with the certificate that is there now.
-  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_));
+  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_).front());
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  Prepare(context);
   v1::RenewCertificateResponse response;
   RETURN_IF_ERROR(StatusOf(stub->RenewCertificate(&context, request, &response)));
   return KeepIdentity(files_.certificate, response.certificate(), next.key);

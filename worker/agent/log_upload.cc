@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -162,23 +163,22 @@ std::string LogReader::Next(bool final) {
 }
 
 struct LogUploader::Upload {
+  std::unique_ptr<v1::WorkerService::Stub> stub;
   grpc::ClientContext context;
   std::atomic<bool> cut = false;
   std::atomic<bool> done = false;
   std::jthread thread;  // last: ends before what it uses
 };
 
-LogUploader::LogUploader(std::shared_ptr<grpc::Channel> channel, std::string state,
-                         LogActivity& activity)
-    : stub_(v1::WorkerService::NewStub(std::move(channel))),
-      state_(std::move(state)),
-      activity_(activity) {}
+LogUploader::LogUploader(std::string state, LogActivity& activity)
+    : state_(std::move(state)), activity_(activity) {}
 
 LogUploader::~LogUploader() {
   for (Upload& upload : uploads_) upload.context.TryCancel();
 }
 
-absl::Status LogUploader::Start(uint64_t store, const FetchLogsCommand& fetch) {
+absl::Status LogUploader::Start(const std::shared_ptr<grpc::Channel>& channel, uint64_t store,
+                                const FetchLogsCommand& fetch) {
   uploads_.remove_if([](const Upload& upload) { return upload.done.load(); });
   if (uploads_.size() >= 2 * kUploadsMax) {
     return absl::ResourceExhaustedError(
@@ -195,6 +195,7 @@ absl::Status LogUploader::Start(uint64_t store, const FetchLogsCommand& fetch) {
     }
   }
   Upload& upload = uploads_.emplace_back();
+  upload.stub = v1::WorkerService::NewStub(channel);
   upload.thread = std::jthread([this, &upload, folder = StoreFolder(state_, store), fetch] {
     Run(upload, folder, fetch);
     upload.done = true;
@@ -204,7 +205,7 @@ absl::Status LogUploader::Start(uint64_t store, const FetchLogsCommand& fetch) {
 
 void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch) {
   v1::UploadLogsResponse response;
-  const auto writer = stub_->UploadLogs(&upload.context, &response);
+  const auto writer = upload.stub->UploadLogs(&upload.context, &response);
   v1::UploadLogsRequest message;
   message.set_fetch_id(fetch.fetch_id);
   bool heard = writer->Write(message);

@@ -77,20 +77,20 @@ class LogUploader {
   static constexpr size_t kUploadsMax = 16;
   static constexpr absl::Duration kAskInterval = absl::Seconds(2);
 
-  LogUploader(std::shared_ptr<grpc::Channel> channel, std::string state, LogActivity& activity);
+  LogUploader(std::string state, LogActivity& activity);
   // Cuts the uploads under way. `activity` must be closed, or they may wait for ever.
   ~LogUploader();
 
   // Past kUploadsMax the oldest that is under way is cut: it may be one that nobody reads. Errors:
   // ResourceExhausted if many were cut and have not ended yet.
-  // `store`: whose job it is.
-  absl::Status Start(uint64_t store, const FetchLogsCommand& fetch);
+  // `channel`: to the coordinator that asks. `store`: whose job it is.
+  absl::Status Start(const std::shared_ptr<grpc::Channel>& channel, uint64_t store,
+                     const FetchLogsCommand& fetch);
 
  private:
   struct Upload;
   void Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch);
 
-  const std::unique_ptr<v1::WorkerService::Stub> stub_;
   const std::string state_;
   LogActivity& activity_;
   std::list<Upload> uploads_;

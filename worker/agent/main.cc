@@ -22,6 +22,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -131,6 +132,12 @@ absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOpti
   AgentOptions plain = options;
   plain.tls = {};
   RETURN_IF_ERROR(ValidateOptions(plain));
+  if (absl::StrContains(options.coordinator, ',')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator is \"", options.coordinator,
+                     "\"; a node joins one coordinator with a token, ",
+                     "and is given --tls-certificate and --tls-key where there are several"));
+  }
   if (options.tls.ca.empty()) {
     return absl::InvalidArgumentError(
         "--tls-ca is missing: it says whom the join token may be shown to");
@@ -219,7 +226,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
-  app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator");
+  app.add_option("--coordinator", options.coordinator,
+                 "HOST:PORT of the coordinator; of several, that one which leads is found: "
+                 "HOST:PORT,HOST:PORT");
   app.add_option(
       "--tls-ca", options.tls.ca,
       "PEM file of the authorities whose certificate the coordinator must show; with the "

@@ -2,24 +2,32 @@
 
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "worker/agent/translate.h"
 
 namespace phalanx::agent {
 
-std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator,
-                                         const transport::TlsFiles& tls) {
+std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
+                                                      const transport::TlsFiles& tls) {
+  const std::vector<std::string> addresses = absl::StrSplit(coordinators, ',');
+  const bool several = addresses.size() > 1;
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, several ? 2'000 : 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, several ? 2'000 : 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The machine has the real backoff; the channel's own must not hide a coordinator that is back.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, several ? 500 : 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(coordinator, transport::ClientCredentials(tls), arguments);
+  const auto credentials = transport::ClientCredentials(tls);
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const std::string& address : addresses) {
+    channels.push_back(grpc::CreateCustomChannel(address, credentials, arguments));
+  }
+  return channels;
 }
 
 // One stream. Lives until its last reaction through `self_`.
@@ -35,10 +43,11 @@ class SessionClient::Stream final
     ++living_->count;
   }
 
-  void Start(v1::WorkerService::Stub& stub, v1::OpenSessionRequest hello,
+  void Start(const std::shared_ptr<grpc::Channel>& channel, v1::OpenSessionRequest hello,
              std::shared_ptr<Stream> self) {
     self_ = std::move(self);
-    stub.async()->OpenSession(&context_, this);
+    stub_ = v1::WorkerService::NewStub(channel);
+    stub_->async()->OpenSession(&context_, this);
     // Writes are started outside reactions, until the coordinator has ended the stream.
     AddHold();
     {
@@ -119,6 +128,7 @@ class SessionClient::Stream final
   const SessionNumber session_;
   Inbox& inbox_;
   const std::shared_ptr<Living> living_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
   std::shared_ptr<Stream> self_;
   v1::OpenSessionResponse response_;  // of the read under way
@@ -131,9 +141,9 @@ class SessionClient::Stream final
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is written any more
 };
 
-SessionClient::SessionClient(std::shared_ptr<grpc::Channel> channel, v1::WorkerHello hello,
-                             Inbox& inbox)
-    : stub_(v1::WorkerService::NewStub(std::move(channel))),
+SessionClient::SessionClient(std::vector<std::shared_ptr<grpc::Channel>> channels,
+                             v1::WorkerHello hello, Inbox& inbox)
+    : channels_(std::move(channels)),
       hello_(std::move(hello)),
       inbox_(inbox),
       living_(std::make_shared<Living>()) {}
@@ -157,8 +167,9 @@ void SessionClient::Open(const OpenSession& order) {
     entry.set_job(running.job.value);
     entry.set_epoch(running.epoch.value);
   }
+  if (stream_ != nullptr) at_ = (at_ + 1) % channels_.size();
   stream_ = std::make_shared<Stream>(order.session, inbox_, living_);
-  stream_->Start(*stub_, std::move(request), stream_);
+  stream_->Start(channel(), std::move(request), stream_);
 }
 
 void SessionClient::Send(v1::OpenSessionRequest message) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
@@ -17,21 +18,27 @@
 
 namespace phalanx::agent {
 
-// Arguments of a channel to the coordinator: keepalive, and a quick return after it was away.
-std::shared_ptr<grpc::Channel> ConnectTo(const std::string& coordinator,
-                                         const transport::TlsFiles& tls);
+// One channel to each of "HOST:PORT[,HOST:PORT...]", which is sound: with keepalive, and a quick
+// return after it was away. Of several, whoever stops answering is given up after seconds, for
+// another one leads by then.
+std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
+                                                      const transport::TlsFiles& tls);
 
-// Opens one stream at a time. Events go to the inbox: a SessionWelcomed for a welcome, a
-// MessageWritten for each message but the hello, at last exactly one SessionClosed a stream. Owned
-// by the agent's thread.
+// Opens one stream at a time, each with the coordinator behind that of the one before, where there
+// are several: one that stands by ends it at once. Events go to the inbox: a SessionWelcomed for a
+// welcome, a MessageWritten for each message but the hello, at last exactly one SessionClosed a
+// stream. Owned by the agent's thread.
 class SessionClient {
  public:
   // `hello` is what every session begins with, but for what OpenSession brings.
-  SessionClient(std::shared_ptr<grpc::Channel> channel, v1::WorkerHello hello, Inbox& inbox);
+  SessionClient(std::vector<std::shared_ptr<grpc::Channel>> channels, v1::WorkerHello hello,
+                Inbox& inbox);
   // Cuts what is open and waits for it.
   ~SessionClient();
 
   void Open(const OpenSession& order);
+  // To the coordinator of the stream that is open, or was last.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channels_[at_]; }
   void Send(v1::OpenSessionRequest message);
   // Half-closes after what was sent; cuts the stream if it was never welcomed.
   void Close(const CloseSession& order);
@@ -45,10 +52,11 @@ class SessionClient {
     int32_t count ABSL_GUARDED_BY(mutex) = 0;
   };
 
-  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // at least one
   const v1::WorkerHello hello_;
   Inbox& inbox_;
   const std::shared_ptr<Living> living_;
+  size_t at_ = 0;
   std::shared_ptr<Stream> stream_;
 };
 

@@ -6,6 +6,7 @@
 //   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
 //   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
 //   submits, while a job trains
+//   phalanx-bench-faults leaders [KILLS]        the same of the leader of two over one etcd
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
 #include <grpcpp/grpcpp.h>
@@ -27,9 +28,11 @@
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/faults/calm.h"
+#include "tests/bench/faults/leaders.h"
 #include "tests/bench/faults/recoveries.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/e2e/jobs/submitter.h"
 #include "tests/support/process.h"
 
 namespace phalanx::e2e {
@@ -108,65 +111,6 @@ bool KillRanks(int64_t tries) {
   return wrong == 0 && p99 <= kToldLimitMilliseconds;
 }
 
-// Submits jobs that no node can take, one after the other, and remembers what was acknowledged.
-// Calls that a kill cuts off are repeated under the same request id.
-class Submitter {
- public:
-  Submitter(const std::string& server, const DataFolder& data, int32_t number)
-      : stub_(v1::JobService::NewStub(Channel(server))),
-        data_(data),
-        number_(number),
-        thread_([this] { Work(); }) {}
-  // Ends the stream of submits; what was acknowledged, by request id. Call once.
-  std::map<std::string, int64_t> Finish() {
-    {
-      MutexLock lock(&mu_);
-      stopping_ = true;
-    }
-    thread_.join();
-    return acknowledged_;
-  }
-
- private:
-  static std::shared_ptr<grpc::Channel> Channel(const std::string& server) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 50);
-    return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
-  }
-  bool stopping() {
-    MutexLock lock(&mu_);
-    return stopping_;
-  }
-  void Work() {
-    for (int64_t count = 0; !stopping(); ++count) {
-      const std::string name = absl::StrCat("waits-", number_, "-", count);
-      v1::SubmitJobRequest request;
-      *request.mutable_document() = Document(data_, {.name = name, .language = "ranks: 4, tp: 4"});
-      request.set_request_id(name);
-      while (!stopping()) {
-        grpc::ClientContext context;
-        context.set_wait_for_ready(true);
-        context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
-        v1::SubmitJobResponse response;
-        if (!stub_->SubmitJob(&context, request, &response).ok()) continue;
-        acknowledged_[name] = response.job().id();
-        break;
-      }
-    }
-  }
-
-  const std::unique_ptr<v1::JobService::Stub> stub_;
-  const DataFolder& data_;
-  const int32_t number_;
-  Mutex mu_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<std::string, int64_t> acknowledged_;  // of the thread, then of Finish
-  std::thread thread_;
-};
-
 bool KillCoordinators(int64_t kills) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 3, .coordinator_flags = {"--jobs-max", "1000000"}});
@@ -195,14 +139,7 @@ bool KillCoordinators(int64_t kills) {
   }
   std::map<std::string, int64_t> acknowledged;
   for (const auto& submitter : submitters) acknowledged.merge(submitter->Finish());
-  std::map<std::string, std::vector<int64_t>> stored;
-  for (const v1::JobStatus& status : cluster.List()) stored[status.name()].push_back(status.id());
-  int64_t missing = 0, doubled = 0;
-  for (const auto& [name, id] : acknowledged) {
-    const std::vector<int64_t>& ids = stored[name];
-    missing += std::count(ids.begin(), ids.end(), id) != 1;
-    doubled += ids.size() > 1;
-  }
+  const Kept kept = LookFor(acknowledged, cluster);
   const int64_t step = cluster.Get(job).last_step().step();
   const v1::JobStatus later = cluster.AwaitStep(job, step + 1);
   int64_t ranks_lost = ranks.size() == 3 ? 0 : 1;
@@ -215,8 +152,8 @@ bool KillCoordinators(int64_t kills) {
   const nlohmann::ordered_json line = {{"benchmark", "coordinator_kills"},
                                        {"kills", kills},
                                        {"submits", acknowledged.size()},
-                                       {"missing", missing},
-                                       {"doubled", doubled},
+                                       {"missing", kept.missing},
+                                       {"doubled", kept.doubled},
                                        {"steps", metrics.size()},
                                        {"step_fault", fault},
                                        {"epoch", later.epoch()},
@@ -224,12 +161,13 @@ bool KillCoordinators(int64_t kills) {
                                        {"back_p50_ms", Percentile(back, 0.5)},
                                        {"back_max_ms", back.back()}};
   std::printf("%s\n", line.dump().c_str());
-  return missing == 0 && doubled == 0 && ranks_lost == 0 && fault.empty() && later.epoch() == 1 &&
-         static_cast<int64_t>(metrics.size()) >= later.last_step().step();
+  return kept.missing == 0 && kept.doubled == 0 && ranks_lost == 0 && fault.empty() &&
+         later.epoch() == 1 && static_cast<int64_t>(metrics.size()) >= later.last_step().step();
 }
 
 int Usage() {
-  std::fprintf(stderr, "usage: phalanx-bench-faults ranks|recoveries|calm|coordinators [COUNT]\n");
+  std::fprintf(stderr,
+               "usage: phalanx-bench-faults ranks|recoveries|calm|coordinators|leaders [COUNT]\n");
   return 2;
 }
 
@@ -241,7 +179,8 @@ int Main(int argc, char** argv) {
   const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
                                                 {"recoveries", {100, KillAndReturn}},
                                                 {"calm", {10, LeaveAlone}},
-                                                {"coordinators", {100, KillCoordinators}}};
+                                                {"coordinators", {100, KillCoordinators}},
+                                                {"leaders", {100, KillLeaders}}};
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
   if (argc > 3 || chosen == all.end()) return Usage();
   int64_t count = chosen->second.count;

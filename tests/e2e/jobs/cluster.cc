@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/files.h"
@@ -21,30 +22,53 @@ namespace {
 
 std::string JobName(int64_t job) { return absl::StrCat("job-", job); }
 
-void Prepare(grpc::ClientContext& context, absl::Time deadline) {
+// One of several that hangs is given up so soon.
+constexpr absl::Duration kTurn = absl::Seconds(2);
+
+}  // namespace
+
+void Cluster::Prepare(grpc::ClientContext& context, absl::Time deadline) const {
   context.set_deadline(absl::ToChronoTime(deadline));
-  context.set_wait_for_ready(true);
+  context.set_wait_for_ready(seats_.size() == 1);
+}
+
+bool Cluster::Reaches() const {
+  return seats_.size() == 1 || seats_[at_].channel->WaitForConnected(
+                                   absl::ToChronoTime(absl::Now() + absl::Milliseconds(300)));
+}
+
+void Cluster::AskNext() {
+  if (seats_.size() == 1) return;
+  // As long as nothing happens; not at full speed.
+  seats_[at_].process->watch().AwaitEnd(absl::Milliseconds(20));
+  at_ = (at_ + 1) % seats_.size();
 }
 
 template <typename Request, typename Response>
-Response Call(v1::JobService::Stub& stub,
-              grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                           Response*),
-              const Request& request) {
+Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*,
+                                                                    const Request&, Response*),
+                       const Request& request) {
   const absl::Time deadline = absl::Now() + support::kPatience;
   while (true) {
+    if (!Reaches() && absl::Now() < deadline) {
+      AskNext();
+      continue;
+    }
     grpc::ClientContext context;
-    Prepare(context, deadline);
+    Prepare(context, seats_.size() == 1 ? deadline : absl::Now() + kTurn);
     Response response;
-    const grpc::Status status = (stub.*method)(&context, request, &response);
+    const grpc::Status status = (stub().*method)(&context, request, &response);
+    const bool hangs =
+        seats_.size() > 1 && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     // The coordinator went away meanwhile; every call may be repeated.
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < deadline) continue;
+    if ((status.error_code() == grpc::StatusCode::UNAVAILABLE || hangs) && absl::Now() < deadline) {
+      AskNext();
+      continue;
+    }
     support::Require(status.ok(), absl::StrCat("call failed: ", status.error_message()));
     return response;
   }
 }
-
-}  // namespace
 
 bool IsTerminal(v1::JobPhase phase) {
   return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
@@ -55,7 +79,8 @@ Cluster::Cluster(ClusterOptions options)
     : options_(std::move(options)),
       folder_(support::MakeFolder("e2e-cluster")),
       worker_program_(options_.worker_program) {
-  StartCoordinator();
+  seats_.resize(options_.coordinators);
+  for (size_t i = 0; i < seats_.size(); ++i) StartCoordinator("phalanx-coordinator", i);
   StartWorker();
 }
 
@@ -65,36 +90,62 @@ Cluster::~Cluster() {
   for (pid_t pid : Processes()) watches.emplace_back(pid);
   worker_.reset();
   more_workers_.clear();
-  coordinator_.reset();
+  for (Seat& seat : seats_) seat.process.reset();
   for (const support::ProcessWatch& watch : watches) watch.AwaitEnd(absl::Seconds(10));
 }
 
-void Cluster::StartCoordinator(const std::string& program) {
+void Cluster::StartCoordinator(const std::string& program, size_t index) {
+  Seat& seat = seats_[index];
   const std::string ready = absl::StrCat(folder_, "/coordinator-", ++starts_, ".json");
   std::vector<std::string> argv = {support::Program(program),
                                    "--listen",
-                                   grpc_.empty() ? "127.0.0.1:0" : grpc_,
+                                   seat.grpc.empty() ? "127.0.0.1:0" : seat.grpc,
                                    "--http",
-                                   http_.empty() ? "127.0.0.1:0" : http_,
+                                   seat.http.empty() ? "127.0.0.1:0" : seat.http,
                                    "--store",
-                                   folder_ + "/store",
+                                   options_.store.empty() ? folder_ + "/store" : options_.store,
                                    "--ready-file",
                                    ready};
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
-  const std::string log = folder_ + "/coordinator.log";
-  coordinator_ = std::make_unique<support::Process>(argv, mark_, log, log);
-  support::AwaitFile(ready, *coordinator_);
+  const std::string log = CoordinatorLogPath(index);
+  seat.process = std::make_unique<support::Process>(argv, mark_, log, log);
+  support::AwaitFile(ready, *seat.process);
   const nlohmann::json addresses = nlohmann::json::parse(support::ReadText(ready));
-  grpc_ = addresses.at("grpc").get<std::string>();
-  http_ = addresses.at("http").get<std::string>();
+  seat.grpc = addresses.at("grpc").get<std::string>();
+  seat.http = addresses.at("http").get<std::string>();
   grpc::ChannelArguments arguments;
   // A channel of its own: one that knows the coordinator before would wait before it asks again.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, seats_.size() == 1 ? 50 : 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
-  stub_ = v1::JobService::NewStub(
-      grpc::CreateCustomChannel(grpc_, transport::ClientCredentials(options_.tls), arguments));
+  seat.channel =
+      grpc::CreateCustomChannel(seat.grpc, transport::ClientCredentials(options_.tls), arguments);
+  seat.stub = v1::JobService::NewStub(seat.channel);
+}
+
+std::string Cluster::CoordinatorLogPath(size_t index) const {
+  return absl::StrCat(folder_, "/coordinator", index == 0 ? "" : absl::StrCat("-", index), ".log");
+}
+
+std::string Cluster::CoordinatorLog(size_t index) const {
+  return support::ReadText(CoordinatorLogPath(index));
+}
+
+std::string Cluster::grpc() const {
+  return absl::StrJoin(seats_, ",",
+                       [](std::string* out, const Seat& seat) { absl::StrAppend(out, seat.grpc); });
+}
+
+size_t Cluster::AwaitLeader() {
+  Nodes();  // is answered by whoever leads, and asks in turn until somebody does
+  return at_;
+}
+
+std::vector<v1::NodeStatus> Cluster::Nodes() {
+  const v1::ListNodesResponse response =
+      Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest());
+  return {response.nodes().begin(), response.nodes().end()};
 }
 
 std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, int32_t devices,
@@ -102,7 +153,7 @@ std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, in
   const std::string ready = absl::StrCat(folder_, "/worker-", ++starts_, ".json");
   std::vector<std::string> argv = {support::Program(worker_program_),
                                    "--coordinator",
-                                   grpc_,
+                                   grpc(),
                                    "--node",
                                    node,
                                    "--devices",
@@ -137,9 +188,9 @@ std::string Cluster::WorkerLog(const std::string& node) const {
   return log;
 }
 
-void Cluster::KillCoordinator() {
-  coordinator_->Signal(SIGKILL);
-  coordinator_->Wait();
+void Cluster::KillCoordinator(size_t index) {
+  coordinator(index).Signal(SIGKILL);
+  coordinator(index).Wait();
 }
 
 void Cluster::ForgetStore() { std::filesystem::remove_all(folder_ + "/store"); }
@@ -185,40 +236,39 @@ v1::JobStatus Cluster::Submit(const v1::JobDocument& document, const std::string
   v1::SubmitJobRequest request;
   *request.mutable_document() = document;
   request.set_request_id(request_id);
-  return Call(*stub_, &v1::JobService::Stub::SubmitJob, request).job();
+  return Call(&v1::JobService::Stub::SubmitJob, request).job();
 }
 
 v1::JobStatus Cluster::Get(int64_t job) {
   v1::GetJobRequest request;
   request.set_job(JobName(job));
-  return Call(*stub_, &v1::JobService::Stub::GetJob, request).job();
+  return Call(&v1::JobService::Stub::GetJob, request).job();
 }
 
 v1::JobStatus Cluster::Cancel(int64_t job) {
   v1::CancelJobRequest request;
   request.set_job(JobName(job));
-  return Call(*stub_, &v1::JobService::Stub::CancelJob, request).job();
+  return Call(&v1::JobService::Stub::CancelJob, request).job();
 }
 
 std::vector<v1::JobEvent> Cluster::Events(int64_t job) {
   v1::ListEventsRequest request;
   request.set_job(JobName(job));
-  const v1::ListEventsResponse response = Call(*stub_, &v1::JobService::Stub::ListEvents, request);
+  const v1::ListEventsResponse response = Call(&v1::JobService::Stub::ListEvents, request);
   return {response.events().begin(), response.events().end()};
 }
 
 std::vector<v1::Incident> Cluster::Incidents(int64_t job) {
   v1::ListIncidentsRequest request;
   request.set_job(JobName(job));
-  const v1::ListIncidentsResponse response =
-      Call(*stub_, &v1::JobService::Stub::ListIncidents, request);
+  const v1::ListIncidentsResponse response = Call(&v1::JobService::Stub::ListIncidents, request);
   return {response.incidents().begin(), response.incidents().end()};
 }
 
 std::string Cluster::Why(int64_t job) {
   v1::ExplainJobRequest request;
   request.set_job(JobName(job));
-  const v1::ExplainJobResponse response = Call(*stub_, &v1::JobService::Stub::ExplainJob, request);
+  const v1::ExplainJobResponse response = Call(&v1::JobService::Stub::ExplainJob, request);
   std::string text;
   for (const std::string& reason : response.reasons()) absl::StrAppend(&text, reason, "\n");
   return text;
@@ -228,7 +278,7 @@ std::vector<v1::JobStatus> Cluster::List() {
   v1::ListJobsRequest request;
   std::vector<v1::JobStatus> jobs;
   do {
-    const v1::ListJobsResponse response = Call(*stub_, &v1::JobService::Stub::ListJobs, request);
+    const v1::ListJobsResponse response = Call(&v1::JobService::Stub::ListJobs, request);
     jobs.insert(jobs.end(), response.jobs().begin(), response.jobs().end());
     request.set_page_token(response.next_page_token());
   } while (!request.page_token().empty());
@@ -239,11 +289,15 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
   const absl::Time deadline = absl::Now() + support::kPatience;
   v1::JobStatus last;
   while (absl::Now() < deadline) {
+    if (!Reaches()) {
+      AskNext();
+      continue;
+    }
     grpc::ClientContext context;
     Prepare(context, deadline);
     v1::WatchJobRequest request;
     request.set_job(JobName(job));
-    const auto stream = stub_->WatchJob(&context, request);
+    const auto stream = stub().WatchJob(&context, request);
     v1::WatchJobResponse response;
     while (stream->Read(&response)) {
       last = response.job();
@@ -257,6 +311,7 @@ v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::Job
                          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED,
                      absl::StrCat("watch failed: ", status.error_message()));
     if (IsTerminal(last.phase())) break;
+    AskNext();
   }
   throw std::runtime_error(absl::StrCat(JobName(job),
                                         " does not get there: ", last.ShortDebugString(), "\n",
@@ -273,7 +328,7 @@ v1::JobStatus Cluster::AwaitEnd(int64_t job) {
 }
 
 support::Finished Cluster::Phalanx(std::vector<std::string> arguments) const {
-  std::vector<std::string> argv = {support::Program("phalanx"), "--server", grpc_};
+  std::vector<std::string> argv = {support::Program("phalanx"), "--server", grpc()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return support::RunToEnd(argv);
 }

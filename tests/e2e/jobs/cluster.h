@@ -1,8 +1,13 @@
-// tests/e2e/jobs/cluster.h: a coordinator and a worker as real processes on loopback.
+// tests/e2e/jobs/cluster.h: a coordinator, or several, and a worker as real processes on loopback.
+//
+// Several coordinators share a store on etcd; calls go to whichever leads.
 //
 // Not thread-safe. Everything waits on streams and process descriptors, with kPatience, and throws
 // std::runtime_error past it.
 #pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <cstdint>
 #include <functional>
@@ -23,6 +28,8 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_flags, worker_flags;
   std::string worker_program = "phalanx-worker";
   transport::TlsFiles tls = {};  // of the calls of this class
+  std::string store;             // empty: a folder of its own
+  size_t coordinators = 1;
 };
 
 class Cluster {
@@ -32,17 +39,17 @@ class Cluster {
 
   // On a free port the first time, on the same one and the same store later. The one before must
   // have ended.
-  void StartCoordinator(const std::string& program = "phalanx-coordinator");
+  void StartCoordinator(const std::string& program = "phalanx-coordinator", size_t index = 0);
   // Returns once the coordinator has let it in.
   void StartWorker();
   // Of those that are started from then on.
   void UseWorkers(const std::string& program) { worker_program_ = program; }
   // Another node, named so; returns once the coordinator has let it in.
   support::Process& AddWorker(const std::string& node, int32_t devices);
-  support::Process& coordinator() { return *coordinator_; }
+  support::Process& coordinator(size_t index = 0) { return *seats_[index].process; }
   support::Process& worker() { return *worker_; }
   // kill -9, and reaps.
-  void KillCoordinator();
+  void KillCoordinator(size_t index = 0);
   void KillWorker();
   // Of a coordinator that has ended. The next one finds an empty folder, or the store as it was
   // when it was copied.
@@ -50,9 +57,14 @@ class Cluster {
   void CopyStore();
   void PutBackStore();
 
-  const std::string& grpc() const { return grpc_; }  // HOST:PORT
-  const std::string& http() const { return http_; }
-  std::string CoordinatorLog() const { return support::ReadText(folder_ + "/coordinator.log"); }
+  // Waits until one of several coordinators serves; its index.
+  size_t AwaitLeader();
+
+  std::string grpc() const;  // HOST:PORT, of several between commas
+  const std::string& grpc(size_t index) const { return seats_[index].grpc; }
+  const std::string& http(size_t index = 0) const { return seats_[index].http; }
+  std::string CoordinatorLogPath(size_t index = 0) const;
+  std::string CoordinatorLog(size_t index = 0) const;
   std::string WorkerLog(const std::string& node = "") const;  // of all, one behind the other
   // All processes of this cluster, ranks included.
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
@@ -78,9 +90,26 @@ class Cluster {
   // `phalanx` with --server, to its end.
   support::Finished Phalanx(std::vector<std::string> arguments) const;
 
-  v1::JobService::Stub& stub() { return *stub_; }
+  std::vector<v1::NodeStatus> Nodes();
+
+  v1::JobService::Stub& stub() { return *seats_[at_].stub; }
 
  private:
+  struct Seat {
+    std::string grpc, http;
+    std::unique_ptr<support::Process> process;
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::JobService::Stub> stub;
+  };
+  template <typename Request, typename Response>
+  Response Call(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                const Request& request);
+  void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
+  // Of several coordinators: whether the one that is asked takes connections.
+  bool Reaches() const;
+  // The coordinator that was asked does not serve.
+  void AskNext();
   // `name` tells its files from those of the others.
   std::unique_ptr<support::Process> StartNode(const std::string& node, int32_t devices,
                                               const std::string& name);
@@ -89,12 +118,12 @@ class Cluster {
   const std::string mark_ = support::NewMark();
   const std::string folder_;
   std::string worker_program_;
-  std::string grpc_, http_;
   int starts_ = 0;
-  std::unique_ptr<support::Process> coordinator_, worker_;
+  std::vector<Seat> seats_;  // of the coordinators
+  size_t at_ = 0;            // whom calls ask
+  std::unique_ptr<support::Process> worker_;
   std::vector<std::unique_ptr<support::Process>> more_workers_;
   std::vector<std::string> names_;  // of workers, for their files
-  std::unique_ptr<v1::JobService::Stub> stub_;
 };
 
 bool IsTerminal(v1::JobPhase phase);

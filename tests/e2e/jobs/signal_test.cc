@@ -17,7 +17,8 @@ constexpr absl::Duration kGrace = absl::Seconds(20);
 TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2});
-  const int64_t job = cluster.Submit(Document(data, {.steps = kForEver, .recovery = kNoRecovery})).id();
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .recovery = kNoRecovery})).id();
   cluster.AwaitStep(job, 2);
   const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
   ASSERT_EQ(ranks.size(), 2u);

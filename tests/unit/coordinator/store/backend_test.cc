@@ -1,4 +1,5 @@
-// Both backends keep one contract; what only SQLite can do wrong comes after it.
+// All backends keep one contract; what only SQLite can do wrong comes after it (of etcd:
+// etcd_backend_test.cc).
 #include "coordinator/store/backend.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/memory_backend.h"
 #include "coordinator/store/sqlite_backend.h"
+#include "tests/support/etcd.h"
 #include "tests/support/files.h"
+#include "tests/unit/coordinator/store/etcd_disk.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -49,6 +52,11 @@ struct SqliteDiskFixture final : Disk {
   const std::string folder = support::MakeFolder("journal");
 };
 
+struct EtcdDiskFixture final : Disk {
+  absl::StatusOr<std::unique_ptr<Backend>> Open() override { return disk.Open(); }
+  EtcdDisk disk;
+};
+
 StoredRecord Of(uint64_t number, std::string bytes, int64_t job = 1) {
   return {.number = number, .job = JobId{job}, .bytes = std::move(bytes)};
 }
@@ -79,8 +87,13 @@ EndedJob Ended(int64_t job, const std::string& name, Instant ended = kNow) {
           .details = absl::StrCat("details ", job)};
 }
 
-class BackendTest : public ::testing::TestWithParam<std::function<std::unique_ptr<Disk>()>> {
+// Null where what it lies on is not installed.
+using MakeDisk = std::function<std::unique_ptr<Disk>()>;
+class BackendTest : public ::testing::TestWithParam<MakeDisk> {
  protected:
+  void SetUp() override {
+    if (disk_ == nullptr) GTEST_SKIP() << support::EtcdMissing();
+  }
   const std::unique_ptr<Disk> disk_ = GetParam()();
 };
 
@@ -212,6 +225,10 @@ INSTANTIATE_TEST_SUITE_P(Memory, BackendTest,
                          ::testing::Values([] { return std::make_unique<MemoryDiskFixture>(); }));
 INSTANTIATE_TEST_SUITE_P(Sqlite, BackendTest,
                          ::testing::Values([] { return std::make_unique<SqliteDiskFixture>(); }));
+INSTANTIATE_TEST_SUITE_P(Etcd, BackendTest, ::testing::Values([]() -> std::unique_ptr<Disk> {
+                           if (!support::EtcdMissing().empty()) return nullptr;
+                           return std::make_unique<EtcdDiskFixture>();
+                         }));
 
 TEST(SqliteBackendTest, SecondOpener_IsRefused) {
   SqliteDiskFixture disk;

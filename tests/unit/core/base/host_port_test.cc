@@ -71,6 +71,17 @@ TEST(HostPortTest, Loopback_IsWhatOnlyThisMachineReaches) {
     EXPECT_FALSE(IsLoopback(host)) << host;
 }
 
+TEST(HostPortTest, SeveralAddresses_StandBetweenCommasOnceEach) {
+  EXPECT_THAT(*ParseHostPorts("a:1,[::1]:2", 1), ::testing::ElementsAre("a:1", "[::1]:2"));
+  EXPECT_THAT(*ParseHostPorts("a:1", 1), ::testing::ElementsAre("a:1"));
+  for (const char* text : {"", "a:1,", ",a:1", "a:1 ,b:1", "a:1,b", "a:1,b:0", "a:1,b:1,a:1"})
+    EXPECT_FALSE(ParseHostPorts(text, 1).ok()) << text;
+  std::string many = "a:1";
+  for (int port = 2; port <= 17; ++port) many += ",a:" + std::to_string(port);
+  EXPECT_THAT(std::string(ParseHostPorts(many, 1).status().message()),
+              ::testing::HasSubstr("17 addresses"));
+}
+
 TEST(HostPortTest, ControlCharacters_AreWrittenOut) {
   EXPECT_THAT(std::string(ParseHostPort("\x1b[31m", 1).status().message()),
               ::testing::StartsWith("\"\\x1b[31m\""));

@@ -1,0 +1,67 @@
+#include "coordinator/program/serving.h"
+
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "coordinator/store/store_check.h"
+#include "core/base/status.h"
+#include "core/base/terminal_text.h"
+
+namespace phalanx::coordinator {
+
+// Tells of damaged entries of ended jobs. To read them all takes too long for the start; one that
+// is damaged is refused when it is read.
+class EntryCheck {
+ public:
+  EntryCheck(std::shared_ptr<EndedJobs> ended, Server& server)
+      : thread_([this, ended = std::move(ended), &server] {
+          pthread_setname_np(pthread_self(), "entry-check");
+          CheckEnded(
+              *ended, stop_, [&server] { server.CountDamagedEntry(); },
+              [](const std::string& line) { spdlog::error("{}", LineText(line)); });
+        }) {}
+  ~EntryCheck() { stop_ = true; }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::jthread thread_;  // last member: joins before what it reads is destroyed
+};
+
+absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, HttpOptions http,
+                                                        std::unique_ptr<Backend> backend) {
+  std::unique_ptr<Serving> serving(new Serving());
+  const std::shared_ptr<EndedJobs> ended = backend->ended_jobs();
+  ASSIGN_OR_RETURN(serving->server_, Server::Start(std::move(options), std::move(backend)));
+  Server& server = *serving->server_;
+  serving->page_ = std::make_unique<StatusPage>(server.board());
+  http.metrics = [&server] { return server.MetricsText(); };
+  http.ready = [&server] { return server.ready(); };
+  http.pages = [&page = *serving->page_](const std::string& target, HttpAnswer answer) {
+    page.Serve(target, std::move(answer));
+  };
+  if (http.tls != nullptr) {
+    http.guard = {
+        .admit = [&server](const transport::ShownCertificate& who,
+                           absl::string_view) { return server.AdmitToPage(who); },
+        .holds = [&server](const transport::ShownCertificate& who) { return server.Holds(who); }};
+  }
+  ASSIGN_OR_RETURN(serving->http_, HttpServer::Start(std::move(http)));
+  serving->check_ = std::make_unique<EntryCheck>(ended, server);
+  return serving;
+}
+
+Serving::~Serving() { Stop(absl::ZeroDuration()); }
+
+void Serving::Stop(absl::Duration grace) {
+  if (server_ != nullptr) server_->Shutdown(grace);
+  check_.reset();
+  http_.reset();
+  page_.reset();
+  server_.reset();
+}
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,31 @@
+// coordinator/rpc/standby.h: what a coordinator answers that does not lead.
+//
+// Health is NOT_SERVING. Every call ends UNAVAILABLE with the address of whoever leads: in the
+// message, and in an ErrorInfo of domain "phalanx" and reason "STANDBY" as `leader`, empty where
+// nobody does. Nothing of a call has been carried out then, so it may be made elsewhere.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/rpc/server.h"
+#include "transport/server_tls.h"
+
+namespace phalanx::coordinator {
+
+// Thread-safe.
+class StandbyServer {
+ public:
+  // Of `options` it takes what is about callers: listening, tls, revoked, audit, gate and
+  // driver.log. Errors: as Server::Start.
+  static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options);
+  // Ends every call.
+  virtual ~StandbyServer() = default;
+  // The address of whoever leads; empty: nobody does, or nobody knows.
+  virtual void SetLeader(const std::string& leader) = 0;
+  // As Server's.
+  virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
+};
+
+}  // namespace phalanx::coordinator

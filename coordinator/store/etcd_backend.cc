@@ -1,0 +1,426 @@
+#include "coordinator/store/etcd_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "coordinator/net/waker.h"
+#include "coordinator/wire/common_codec.h"
+#include "core/base/random_word.h"
+#include "core/base/status.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+// Of the keys and the values of a store on etcd, which has nothing to do with SQLite's tables.
+constexpr uint32_t kSchema = 1;
+// A transaction with its repetitions, and the pause between them.
+constexpr absl::Duration kStepTime = absl::Seconds(5), kStepPause = absl::Milliseconds(50);
+constexpr int kOpenAttempts = 5;
+// Keys of one page: of records, whose parts may be large, and of request ids.
+constexpr int64_t kRecordsPage = 256, kRequestsPage = 5000;
+// What one call of Prune deletes at most.
+constexpr int64_t kPruneJobs = 18;
+constexpr size_t kPruneRequests = 100;
+constexpr absl::Duration kCompactInterval = absl::Minutes(5);
+
+void CompareEqual(etcdserverpb::TxnRequest& request, const std::string& key,
+                  etcdserverpb::Compare::CompareTarget target, int64_t revision) {
+  etcdserverpb::Compare& compare = *request.add_compare();
+  compare.set_key(key);
+  compare.set_target(target);
+  if (target == etcdserverpb::Compare::CREATE) {
+    compare.set_create_revision(revision);
+  } else {
+    compare.set_mod_revision(revision);
+  }
+}
+
+void AddJobs(v1::EtcdState& state, v1::JobPhase phase, int64_t jobs) {
+  for (v1::EtcdState::Count& count : *state.mutable_ended()) {
+    if (count.phase() == phase) return count.set_jobs(count.jobs() + jobs);
+  }
+  v1::EtcdState::Count& count = *state.add_ended();
+  count.set_phase(phase);
+  count.set_jobs(jobs);
+}
+
+std::map<job::JobPhase, int64_t> CountsOf(const v1::EtcdState& state) {
+  std::map<job::JobPhase, int64_t> counts;
+  for (const v1::EtcdState::Count& count : state.ended()) {
+    counts[FromProto(count.phase())] += count.jobs();
+  }
+  return counts;
+}
+
+void ClearStaged(v1::EtcdState& state) {
+  state.clear_staged();
+  state.clear_published();
+  state.clear_applied();
+}
+
+}  // namespace
+
+EtcdBackend::EtcdBackend(std::shared_ptr<EtcdClient> client, const std::string& prefix,
+                         std::shared_ptr<Leadership> leadership)
+    : client_(std::move(client)),
+      keys_(prefix),
+      leadership_(std::move(leadership)),
+      ended_jobs_(std::make_shared<EtcdEndedJobs>(client_, keys_)) {}
+
+absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::Open(
+    std::shared_ptr<EtcdClient> client, const std::string& prefix,
+    std::shared_ptr<Leadership> leadership) {
+  std::unique_ptr<EtcdBackend> backend(
+      new EtcdBackend(std::move(client), prefix, std::move(leadership)));
+  RETURN_IF_ERROR(backend->Reopen().status());
+  return backend;
+}
+
+absl::Status EtcdBackend::ReadState() {
+  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse answer,
+                   EtcdPage(*client_, keys_.State(), "", 1));
+  v1::EtcdState state;
+  if (answer.kvs().empty()) {
+    state.set_schema(kSchema);
+    state.set_identity(RandomWord());
+    revision_ = 0;
+  } else {
+    if (!state.ParseFromString(answer.kvs(0).value()) || state.identity() == 0) {
+      return absl::DataLossError(absl::StrCat(keys_.State(), " in etcd is damaged"));
+    }
+    revision_ = answer.kvs(0).mod_revision();
+  }
+  if (state.schema() > kSchema) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        keys_.State(), " in etcd has schema version ", state.schema(), "; this coordinator knows ",
+        kSchema, ": a newer coordinator wrote it, start that one"));
+  }
+  state_ = std::move(state);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> EtcdBackend::Reopen() {
+  absl::Status status;
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    RETURN_IF_ERROR(leadership_->Held());
+    RETURN_IF_ERROR(ReadState());
+    // What is on its way fails from here on: our turn comes before it. If it was faster we read
+    // again, what it has left.
+    status = Step({}, state_);
+    if (!absl::IsUnavailable(status)) break;
+  }
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(Finish());
+  RETURN_IF_ERROR(LoadRequests());
+  ended_jobs_->SetCounts(CountsOf(state_));
+  return state_.last_record();
+}
+
+absl::Status EtcdBackend::Step(etcdserverpb::TxnRequest request, v1::EtcdState next) {
+  next.set_turn(RandomWord());
+  CompareEqual(request, leadership_->key(), etcdserverpb::Compare::CREATE, leadership_->revision());
+  CompareEqual(request, keys_.State(), etcdserverpb::Compare::MOD, revision_);
+  etcdserverpb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(keys_.State());
+  put.set_value(next.SerializeAsString());
+  request.add_failure()->mutable_request_range()->set_key(leadership_->key());
+  request.add_failure()->mutable_request_range()->set_key(keys_.State());
+
+  const SteadyTime start = SteadyNow();
+  while (true) {
+    RETURN_IF_ERROR(leadership_->Held());
+    const absl::StatusOr<etcdserverpb::TxnResponse> answer = client_->Write(request);
+    if (answer.ok()) {
+      if (!answer->succeeded()) return Settle(*answer, next);
+      revision_ = answer->header().revision();
+      state_ = std::move(next);
+      return absl::OkStatus();
+    }
+    if (!absl::IsUnavailable(answer.status()) || Since(start) + kStepPause > kStepTime) {
+      return answer.status();
+    }
+    absl::SleepFor(kStepPause);
+  }
+}
+
+absl::Status EtcdBackend::Settle(const etcdserverpb::TxnResponse& refusal,
+                                 const v1::EtcdState& next) {
+  if (refusal.responses_size() != 2) return absl::InternalError("etcd left answers out");
+  const auto& leader = refusal.responses(0).response_range().kvs();
+  if (leader.empty() || leader[0].create_revision() != leadership_->revision()) {
+    leadership_->Lose(leader.empty() ? "etcd has let its lease go"
+                                     : absl::StrCat(leader[0].value(), " leads"));
+    return leadership_->Held();
+  }
+  const auto& state = refusal.responses(1).response_range().kvs();
+  v1::EtcdState found;
+  if (!state.empty() && found.ParseFromString(state[0].value()) && found.turn() == next.turn()) {
+    revision_ = state[0].mod_revision();
+    state_ = next;
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      absl::StrCat(keys_.State(), " in etcd was changed by something else than this coordinator"));
+}
+
+absl::Status EtcdBackend::Write(EtcdChanges changes, v1::EtcdState next) {
+  std::vector<etcdserverpb::TxnRequest> parts = changes.Take();
+  if (parts.size() <= 1) {
+    return Step(parts.empty() ? etcdserverpb::TxnRequest() : std::move(parts[0]), std::move(next));
+  }
+  const auto count = static_cast<int64_t>(parts.size());
+  for (int64_t part = 0; part < count; ++part) {
+    etcdserverpb::TxnRequest lay;
+    etcdserverpb::PutRequest& put = *lay.add_success()->mutable_request_put();
+    put.set_key(keys_.Staged(part));
+    put.set_value(parts[static_cast<size_t>(part)].SerializeAsString());
+    const bool last = part + 1 == count;
+    v1::EtcdState state = last ? next : state_;
+    state.set_staged(part + 1);
+    state.set_published(last);
+    RETURN_IF_ERROR(Step(std::move(lay), std::move(state)));
+  }
+  for (int64_t part = 0; part < count; ++part) {
+    RETURN_IF_ERROR(CarryOut(part, std::move(parts[static_cast<size_t>(part)])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdBackend::CarryOut(int64_t part, etcdserverpb::TxnRequest request) {
+  request.add_success()->mutable_request_delete_range()->set_key(keys_.Staged(part));
+  v1::EtcdState state = state_;
+  state.set_applied(part + 1);
+  if (state.applied() == state.staged()) ClearStaged(state);
+  return Step(std::move(request), std::move(state));
+}
+
+absl::Status EtcdBackend::Finish() {
+  if (!state_.published()) {
+    if (state_.staged() == 0) return absl::OkStatus();
+    EtcdChanges changes;
+    changes.DeleteAll(keys_.AllStaged());
+    v1::EtcdState state = state_;
+    ClearStaged(state);
+    return Write(std::move(changes), std::move(state));
+  }
+  while (state_.published()) {
+    const int64_t part = state_.applied();
+    ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse answer,
+                     EtcdPage(*client_, keys_.Staged(part), "", 1));
+    etcdserverpb::TxnRequest request;
+    if (answer.kvs().empty() || !request.ParseFromString(answer.kvs(0).value())) {
+      return absl::DataLossError(
+          absl::StrCat(keys_.Staged(part), " in etcd is gone or damaged: a part of a batch"));
+    }
+    RETURN_IF_ERROR(CarryOut(part, std::move(request)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdBackend::LoadRequests() {
+  std::vector<StoredRequest> requests;
+  RETURN_IF_ERROR(ForEachEtcdKey(
+      *client_, keys_.AllRequests(), kRequestsPage, revision_,
+      [&](etcdserverpb::KeyValue& pair) -> absl::Status {
+        v1::EtcdRequestId request;
+        if (!request.ParseFromString(pair.value())) {
+          return absl::DataLossError(absl::StrCat(pair.key(), " in etcd is damaged"));
+        }
+        requests.push_back({.id = request.id(),
+                            .job = JobId{request.job()},
+                            .document_digest = request.document_digest(),
+                            .expires = absl::FromUnixMicros(request.expires_microseconds())});
+        return absl::OkStatus();
+      }));
+  ended_jobs_->SetRequests(std::move(requests));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoreMarks> EtcdBackend::Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) {
+  std::optional<StoredRecord> record;  // of the parts so far
+  RETURN_IF_ERROR(ForEachEtcdKey(
+      *client_, keys_.AllRecords(), kRecordsPage, revision_,
+      [&](etcdserverpb::KeyValue& pair) -> absl::Status {
+        StoredRecord part;
+        if (!keys_.ReadRecord(pair.key(), part.job, part.number)) {
+          return absl::DataLossError(absl::StrCat(pair.key(), " in etcd is no key of a record"));
+        }
+        if (record.has_value() && record->job == part.job && record->number == part.number) {
+          absl::StrAppend(&record->bytes, pair.value());
+          return absl::OkStatus();
+        }
+        part.bytes = std::move(*pair.mutable_value());
+        if (std::optional<StoredRecord> whole = std::exchange(record, std::move(part))) {
+          return visit(*std::move(whole));
+        }
+        return absl::OkStatus();
+      }));
+  if (record.has_value()) RETURN_IF_ERROR(visit(*std::move(record)));
+  return StoreMarks{.last_record = state_.last_record(), .last_job = JobId{state_.last_job()}};
+}
+
+absl::StatusOr<std::vector<StoredRecord>> EtcdBackend::RecordsOf(JobId job) {
+  std::vector<StoredRecord> records;
+  RETURN_IF_ERROR(ForEachEtcdKey(*client_, keys_.RecordsOf(job), kRecordsPage, 0,
+                                 [&](etcdserverpb::KeyValue& pair) -> absl::Status {
+                                   StoredRecord part;
+                                   if (!keys_.ReadRecord(pair.key(), part.job, part.number)) {
+                                     return absl::DataLossError(absl::StrCat(
+                                         pair.key(), " in etcd is no key of a record"));
+                                   }
+                                   if (records.empty() || records.back().number != part.number) {
+                                     records.push_back(std::move(part));
+                                   }
+                                   absl::StrAppend(&records.back().bytes, pair.value());
+                                   return absl::OkStatus();
+                                 }));
+  return records;
+}
+
+absl::StatusOr<EtcdBackend::Entries> EtcdBackend::EntriesOf(const Batch& batch) {
+  Entries entries;
+  for (const EndedJob& ended : batch.ended) entries[ended.job];
+  for (const JobId job : batch.deleted) entries[job];
+  for (auto next = entries.begin(); next != entries.end();) {
+    etcdserverpb::TxnRequest request;
+    const auto first = next;
+    for (;
+         next != entries.end() && static_cast<size_t>(request.success_size()) < kEtcdOperationsMax;
+         ++next) {
+      request.add_success()->mutable_request_range()->set_key(keys_.Entry(next->first));
+    }
+    ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse answer, client_->Read(request));
+    auto entry = first;
+    for (const etcdserverpb::ResponseOp& found : answer.responses()) {
+      if (entry == next) return absl::InternalError("etcd answered more than it was asked");
+      const auto& pairs = found.response_range().kvs();
+      if (!pairs.empty() && !entry->second.emplace().ParseFromString(pairs[0].value())) {
+        return absl::DataLossError(absl::StrCat(pairs[0].key(), " in etcd is damaged"));
+      }
+      ++entry;
+    }
+  }
+  return entries;
+}
+
+absl::Status EtcdBackend::Commit(const Batch& batch) {
+  if (batch.empty()) return absl::OkStatus();
+  v1::EtcdState next = state_;
+  EtcdChanges changes;
+  for (const StoredRecord& record : batch.records) {
+    if (record.number <= next.last_record()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("record ", record.number, " does not follow ", next.last_record()));
+    }
+    next.set_last_record(record.number);
+    next.set_last_job(std::max(next.last_job(), record.job.value));
+    WriteRecord(record, changes);
+  }
+  ASSIGN_OR_RETURN(Entries entries, EntriesOf(batch));
+  for (const EndedJob& ended : batch.ended) {
+    next.set_last_job(std::max(next.last_job(), ended.job.value));
+    WriteEnded(ended, entries[ended.job], next, changes);
+  }
+  for (const JobId job : batch.deleted) {
+    std::optional<v1::EtcdEntry>& entry = entries[job];
+    if (entry.has_value()) DeleteEnded(job, *entry, next, changes);
+    entry.reset();
+  }
+  RETURN_IF_ERROR(Write(std::move(changes), std::move(next)));
+  for (const EndedJob& ended : batch.ended) {
+    if (ended.request.has_value()) ended_jobs_->AddRequest(*ended.request);
+  }
+  ended_jobs_->SetCounts(CountsOf(state_));
+  return absl::OkStatus();
+}
+
+void EtcdBackend::WriteRecord(const StoredRecord& record, EtcdChanges& changes) const {
+  changes.PutParts(keys_.Record(record.job, record.number), record.bytes);
+  if (record.supersedes != 0) changes.DeleteAll(keys_.Record(record.job, record.supersedes));
+}
+
+void EtcdBackend::WriteEnded(const EndedJob& ended, std::optional<v1::EtcdEntry>& entry,
+                             v1::EtcdState& next, EtcdChanges& changes) const {
+  changes.DeleteAll(keys_.RecordsOf(ended.job));
+  if (ended.request.has_value()) {
+    v1::EtcdRequestId request;
+    request.set_id(ended.request->id);
+    request.set_job(ended.request->job.value);
+    request.set_document_digest(ended.request->document_digest);
+    request.set_expires_microseconds(absl::ToUnixMicros(ended.request->expires));
+    changes.Put(keys_.Request(request.id()), request.SerializeAsString());
+  }
+  // What was said first holds.
+  if (entry.has_value()) return;
+  entry = EtcdEntryOf(ended);
+  AddJobs(next, entry->phase(), 1);
+  changes.Put(keys_.Entry(ended.job), entry->SerializeAsString());
+  if (entry->summary_apart()) changes.PutParts(keys_.Summary(ended.job), ended.summary);
+  changes.PutParts(keys_.Details(ended.job), ended.details);
+  changes.Put(keys_.NameOf(ended.name, ended.job), "");
+  v1::EtcdEntry brief = *entry;
+  brief.clear_summary();
+  changes.Put(keys_.Time(ended.ended, ended.job), brief.SerializeAsString());
+}
+
+void EtcdBackend::DeleteEnded(JobId job, const v1::EtcdEntry& entry, v1::EtcdState& next,
+                              EtcdChanges& changes) const {
+  AddJobs(next, entry.phase(), -1);
+  changes.Delete(keys_.Entry(job));
+  if (entry.summary_apart()) changes.DeleteAll(keys_.Summary(job));
+  changes.DeleteAll(keys_.Details(job));
+  changes.Delete(keys_.NameOf(entry.name(), job));
+  changes.Delete(keys_.Time(absl::FromUnixMicros(entry.ended_microseconds()), job));
+}
+
+absl::StatusOr<std::vector<EtcdBackend::Expiring>> EtcdBackend::Expired(const Retention& retention,
+                                                                        Instant now) {
+  int64_t count = 0;
+  for (const v1::EtcdState::Count& of_phase : state_.ended()) count += of_phase.jobs();
+  const int64_t excess = std::clamp<int64_t>(count - retention.count_max, 0, kPruneJobs);
+  const std::string first = keys_.AllTimes();
+  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse oldest,
+                   EtcdPage(*client_, first, EtcdKeys::Behind(first), kPruneJobs));
+  std::vector<Expiring> expired;
+  for (const etcdserverpb::KeyValue& pair : oldest.kvs()) {
+    Expiring next;
+    Instant ended;
+    if (!keys_.ReadTime(pair.key(), ended, next.job) || !next.entry.ParseFromString(pair.value())) {
+      return absl::DataLossError(absl::StrCat(pair.key(), " in etcd is damaged"));
+    }
+    if (static_cast<int64_t>(expired.size()) >= excess && ended >= now - retention.age_max) break;
+    expired.push_back(std::move(next));
+  }
+  return expired;
+}
+
+absl::StatusOr<bool> EtcdBackend::Prune(const Retention& retention, Instant now) {
+  RETURN_IF_ERROR(leadership_->Held());
+  ASSIGN_OR_RETURN(const std::vector<Expiring> expired, Expired(retention, now));
+  const std::vector<std::string> requests = ended_jobs_->ExpiredRequests(now, kPruneRequests);
+  if (!expired.empty() || !requests.empty()) {
+    v1::EtcdState next = state_;
+    EtcdChanges changes;
+    for (const Expiring& job : expired) DeleteEnded(job.job, job.entry, next, changes);
+    for (const std::string& id : requests) changes.Delete(keys_.Request(id));
+    RETURN_IF_ERROR(Write(std::move(changes), std::move(next)));
+    ended_jobs_->ForgetRequests(requests);
+    ended_jobs_->SetCounts(CountsOf(state_));
+  }
+  Compact(now);
+  return static_cast<int64_t>(expired.size()) == kPruneJobs || requests.size() == kPruneRequests;
+}
+
+// etcd keeps every value that a key ever had until it is told otherwise, and is full one day.
+void EtcdBackend::Compact(Instant now) {
+  if (now < compact_at_) return;
+  compact_at_ = now + kCompactInterval;
+  // Nothing depends on it: it is tried again, and etcd may have been told to do it by itself.
+  if (compact_to_ != 0) static_cast<void>(client_->Compact(compact_to_));
+  compact_to_ = revision_;
+  if (const absl::StatusOr<int64_t> bytes = client_->Bytes(); bytes.ok()) bytes_ = *bytes;
+}
+
+}  // namespace phalanx::coordinator

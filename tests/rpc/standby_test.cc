@@ -1,0 +1,101 @@
+// A coordinator that stands by answers who leads, and nothing else.
+#include "coordinator/rpc/standby.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/net/socket.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "tests/rpc/fixture.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StandbyTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.listening = listening_.get();
+    standby_ = *StandbyServer::Start(options);
+    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", PortOf(listening_.get())),
+                                   grpc::InsecureChannelCredentials());
+  }
+  grpc::Status ListNodes() {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    context.set_wait_for_ready(true);
+    v1::ListNodesResponse nodes;
+    return v1::JobService::NewStub(channel_)->ListNodes(&context, {}, &nodes);
+  }
+  const UniqueFd listening_ = *Listen("127.0.0.1", 0);
+  std::unique_ptr<StandbyServer> standby_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(StandbyTest, Call_EndsWithTheAddressOfWhoeverLeads) {
+  EXPECT_THAT(ListNodes().error_message(), HasSubstr("nobody leads"));
+  standby_->SetLeader("10.0.0.5:4444");
+  const grpc::Status status = ListNodes();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("10.0.0.5:4444 leads"));
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.ParseFromString(status.error_details()));
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "STANDBY");
+  EXPECT_EQ(info.metadata().at("leader"), "10.0.0.5:4444");
+}
+
+TEST_F(StandbyTest, Session_EndsAtOnce) {
+  FakeWorker worker(channel_);
+  worker.SayHello(FakeWorker::Hello("n", 1, 1));
+  EXPECT_FALSE(worker.Read().has_value());
+  EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// grpc.health.v1.Health/Check without its generated code: an empty request; field 1 of the answer
+// is the status, and 2 says NOT_SERVING.
+TEST_F(StandbyTest, Health_IsNotServing) {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", {&nothing, 1}, &queue);
+  call->StartCall();
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  call->Finish(&answer, &status, this);
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice bytes;
+  ASSERT_TRUE(answer.DumpToSingleSlice(&bytes).ok());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size()), "\x08\x02");
+}
+
+// Callers that come between the two find the one that takes over.
+TEST_F(StandbyTest, ServerThatTakesOver_HasTheSameSocket) {
+  ASSERT_EQ(ListNodes().error_code(), grpc::StatusCode::UNAVAILABLE);
+  standby_.reset();
+  ServerOptions options;
+  options.listening = listening_.get();
+  const auto server =
+      *Server::Start(options, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
+  EXPECT_EQ(server->port(), PortOf(listening_.get()));
+  EXPECT_TRUE(ListNodes().ok());
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
