@@ -1,22 +1,16 @@
 #!/usr/bin/env python3
 """What podman plays of rendered manifests: pods.py FOLDER < rendered.yaml
 
-Writes FOLDER/NAME.yaml for each StatefulSet of one replica, with its claims, and prints the names. What the
-cluster does and podman 4.3 does not is done here: the first pod of a StatefulSet and its claims are named as
-there, but a pod that a Service of its own name stands before gets that name; volumes are given to the pod's
-group; the pod's address, of which all ranks are in one pod, is loopback; probes are left to the caller.
+Writes FOLDER/NAME.yaml for each StatefulSet of one replica, and prints "pod NAME", and "volume NAME GROUP" of
+each claim. What the cluster does and podman 4.3 does not is done here: the first pod of a StatefulSet and its
+claims are named as there, but a pod that a Service of its own name stands before gets that name; the pod's
+address, of which all ranks are in one pod, is loopback; probes and volumes are left to the caller.
 """
 
 import pathlib
 import sys
 
 import yaml
-
-
-def claim(name, claim_spec, group):
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": claim_spec,
-            "metadata": {"name": name, "annotations": {"volume.podman.io/uid": str(group),
-                                                       "volume.podman.io/gid": str(group)}}}
 
 
 def container_of(container):
@@ -32,7 +26,7 @@ def container_of(container):
 def main():
     items = [one for one in yaml.safe_load_all(sys.stdin) if one]
     services = {one["metadata"]["name"]: one["spec"].get("clusterIP") for one in items if one["kind"] == "Service"}
-    claims = {one["metadata"]["name"]: one["spec"] for one in items if one["kind"] == "PersistentVolumeClaim"}
+    claims = set()
     for item in items:
         if item["kind"] != "StatefulSet":
             continue
@@ -43,17 +37,18 @@ def main():
         spec = dict(template["spec"], containers=[container_of(one) for one in template["spec"]["containers"]])
         spec.pop("serviceAccountName")
         group = spec["securityContext"]["fsGroup"]
-        own = {f"{one['metadata']['name']}-{name}-0": one for one in item["spec"].get("volumeClaimTemplates", [])}
+        own = [one["metadata"]["name"] for one in item["spec"].get("volumeClaimTemplates", [])]
         spec["volumes"] = spec["volumes"] + [
-            {"name": one["metadata"]["name"], "persistentVolumeClaim": {"claimName": full}} for full, one in own.items()]
-        used = {one["persistentVolumeClaim"]["claimName"] for one in spec["volumes"] if "persistentVolumeClaim" in one}
-        documents = [claim(full, one["spec"], group) for full, one in own.items()]
-        documents += [claim(one, claims[one], group) for one in sorted(used & claims.keys())]
-        documents.append({"apiVersion": "v1", "kind": "Pod", "spec": spec,
-                          "metadata": {"name": pod_name, "labels": template["metadata"]["labels"]}})
+            {"name": one, "persistentVolumeClaim": {"claimName": f"{one}-{name}-0"}} for one in own]
+        claims |= {(one["persistentVolumeClaim"]["claimName"], group) for one in spec["volumes"]
+                   if "persistentVolumeClaim" in one}
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
+               "metadata": {"name": pod_name, "labels": template["metadata"]["labels"]}}
         path = pathlib.Path(sys.argv[1]) / (pod_name + ".yaml")
-        path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
-        print(pod_name)
+        path.write_text(yaml.safe_dump(pod), encoding="utf-8")
+        print("pod", pod_name)
+    for name, group in sorted(claims):
+        print("volume", name, group)
 
 
 main()

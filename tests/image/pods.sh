@@ -19,8 +19,11 @@ engine network create "$network" > "$work/network.log" 2>&1 ||
 echo "$network" > "$work/network"
 
 say "pods"
-kubectl kustomize "$source/deploy/kustomize/single-node" | python3 "$here/pods.py" "$work" > "$work/names"
-cat "$work/names"
+kubectl kustomize "$source/deploy/kustomize/single-node" |
+  PYTHONPATH=${PHALANX_DEPS_DIR:-$HOME/.cache/phalanx/deps}/kubernetes-validate python3 "$here/pods.py" "$work" > "$work/names"
+while read -r kind name group; do
+  [ "$kind" != volume ] || engine volume create --opt "o=uid=$group,gid=$group" "$name"
+done < "$work/names" > /dev/null
 play() { engine kube play --network "$network" --log-driver k8s-file "$work/$1.yaml" > "$work/play-$1.log" 2>&1 || fail "podman does not play $1"; }
 ask() { engine exec phalanx-coordinator-coordinator phalanx "$@"; }
 # Until the words are in what the command prints: await SECONDS WORDS COMMAND...

@@ -88,7 +88,7 @@ class Cluster:
         """The job, as `get -o json` has it, once the condition holds for it."""
         deadline = time.monotonic() + seconds
         while True:
-            status = json.loads(self.phalanx("get", job, "-o", "json"))
+            status = json.loads(self.phalanx("get", job, "-o", "json", "--timeout", "30s"))
             if condition(status):
                 return status
             assert time.monotonic() < deadline, f"not within {seconds} s: {json.dumps(status, indent=1)[:3000]}"
