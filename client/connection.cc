@@ -145,7 +145,9 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? kTurnTime : left())));
     const grpc::Status status = attempt(context);
-    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    // One that stops cuts off what comes in that moment.
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                      (in_turn && status.error_code() == grpc::StatusCode::CANCELLED);
     // It tells more than that there was no time for another answer.
     if (late && !in_turn && !said.ok()) return Explain(said);
     const absl::Duration asked = RetryDelayOf(status);

@@ -32,6 +32,9 @@ namespace {
 // is a stream, which breaks with the member that serves it, and would save a fifth of a second.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
 
+// For answers that are on their way when a leader stops: they say that it does.
+constexpr absl::Duration kAnswerTime = absl::Milliseconds(200);
+
 class AmongOthers {
  public:
   AmongOthers(const Flags& flags, const Settings& settings, PlanFunction plan)
@@ -139,7 +142,7 @@ class AmongOthers {
     }
     if (fds[0].revents == 0) {
       spdlog::warn("serving no more reason=\"{}\"", LineText(leadership->Held().message()));
-      (*serving)->Stop(absl::ZeroDuration());
+      (*serving)->Stop(kAnswerTime);
       return false;
     }
     TakeSignal();
