@@ -59,9 +59,9 @@ Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::Client
     Response response;
     const grpc::Status status = (stub().*method)(&context, request, &response);
     // Of several one may hang, and one that stops cuts off what comes in that moment.
-    const bool hangs = seats_.size() > 1 &&
-                       (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
-                        status.error_code() == grpc::StatusCode::CANCELLED);
+    const bool hangs =
+        seats_.size() > 1 && (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                              status.error_code() == grpc::StatusCode::CANCELLED);
     // The coordinator went away meanwhile; every call may be repeated.
     if ((status.error_code() == grpc::StatusCode::UNAVAILABLE || hangs) && absl::Now() < deadline) {
       AskNext();
