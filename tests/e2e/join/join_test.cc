@@ -61,8 +61,8 @@ class JoinTest : public ::testing::Test {
 
   support::Finished Phalanx(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), support::Program("phalanx"));
-    return support::RunToEnd(
-        Joined(Joined(std::move(arguments), {"--server", server_}), Flags(olga_)));
+    return support::RunToEnd(Joined(
+        Joined(std::move(arguments), {"--server", server_, "--timeout", "60s"}), Flags(olga_)));
   }
   // The token that the command prints.
   std::string Create(const std::vector<std::string>& more = {}) {

@@ -368,9 +368,16 @@ std::string QueueWorld::Describe() const {
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.IsTerminal() && !job.run.has_value()) continue;
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " of ",
-                    job.state.request->devices, " devices, priority ", job.state.request->priority,
-                    ", on ", ToString(*job.state.placement), " reason \"", job.state.reason,
-                    "\"\n");
+                    job.state.request->devices, " devices of ", job.state.request->owner,
+                    ", priority ", job.state.request->priority, ", limit ",
+                    absl::FormatDuration(job.state.request->time_limit), ", on ",
+                    ToString(*job.state.placement), " reason \"", job.state.reason, "\"\n");
+  }
+  for (const char* owner : kOwners) {
+    const Quota& quota = quotas_.Of(owner);
+    absl::StrAppend(&text, owner, " has ", HeldBy(owner, {}).first, " of ", quota.devices_max,
+                    " devices, ", HeldBy(owner, {}).second, " of ", quota.jobs_max, " jobs; share ",
+                    ShareOf(owner, {}), "\n");
   }
   for (const auto& [name, node] : machine_->nodes()) {
     absl::StrAppend(&text, name, " free ", node.FreeDevices(), " of ", node.device_jobs.size(),

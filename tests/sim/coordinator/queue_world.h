@@ -74,7 +74,8 @@ class QueueWorld {
   double ShareOf(const std::string& owner, const std::set<JobId>& later) const;
   // Jobs that wait, and those of them that their quotas keep, were it not for `later`.
   std::set<JobId> Waiting(const std::set<JobId>& later) const;
-  std::set<JobId> Kept(const std::set<JobId>& waiting, const std::set<JobId>& later) const;
+  std::set<JobId> Kept(const std::set<JobId>& waiting, int64_t capacity,
+                       const std::set<JobId>& later) const;
   // Whether the first is considered before the second, both waiting; nullopt: their owners' shares
   // are too close to tell.
   std::optional<bool> IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
@@ -90,7 +91,8 @@ class QueueWorld {
   void Assigned(Host& host, const Assign& assign);
   void CheckPlanned(const std::vector<JobId>& planned);
   void CheckAhead(const Coordinator::Job& job, int64_t free, const std::set<JobId>& later);
-  // The first of those that wait before the job and could have devices; nullptr: there is none.
+  // The first of those that wait before the job and could have devices; nullptr: there is none, or
+  // nobody can tell.
   const Coordinator::Job* FirstBefore(const Coordinator::Job& job, int64_t capacity,
                                       const std::set<JobId>& later);
   void CheckLimits();

@@ -48,7 +48,7 @@ std::set<JobId> QueueWorld::Waiting(const std::set<JobId>& later) const {
   return waiting;
 }
 
-std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting,
+std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting, int64_t capacity,
                                  const std::set<JobId>& later) const {
   std::set<JobId> kept;
   for (const char* owner : kOwners) {
@@ -57,7 +57,8 @@ std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting,
     std::vector<std::pair<int32_t, JobId>> own;  // in their order
     for (const JobId id : waiting) {
       const JobRequest& request = *machine_->jobs().at(id).state.request;
-      if (request.owner == owner) own.emplace_back(-request.priority, id);
+      const bool too_large = request.devices > capacity;  // it waits for nodes
+      if (request.owner == owner && !too_large) own.emplace_back(-request.priority, id);
     }
     std::sort(own.begin(), own.end());
     bool over = false;
@@ -86,19 +87,25 @@ std::optional<bool> QueueWorld::IsBefore(const Coordinator::Job& a, const Coordi
 
 const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int64_t capacity,
                                                 const std::set<JobId>& later) {
-  const std::set<JobId> waiting = Waiting(later), kept = Kept(waiting, later);
+  const std::set<JobId> waiting = Waiting(later), kept = Kept(waiting, capacity, later);
   const Coordinator::Job* first = nullptr;
   for (const JobId id : waiting) {
     const Coordinator::Job& other = machine_->jobs().at(id);
     if (other.state.request->devices > capacity) continue;
-    if (kept.contains(id)) {
-      ++counts_.kept;
-      continue;
-    }
+    // One of its owner's that was planned just before may have used the quota up, or made the share
+    // larger than it was when this one was looked at.
+    const bool just = std::any_of(planned_.begin(), planned_.end(), [&](JobId planned) {
+      return !later.contains(planned) &&
+             machine_->jobs().at(planned).state.request->owner == other.state.request->owner;
+    });
+    const bool is_kept = kept.contains(id);
+    if (is_kept) ++counts_.kept;
     const std::optional<bool> before = IsBefore(other, job, later);
+    if (!before.has_value() || (just && (is_kept || !*before))) return nullptr;
+    if (is_kept) continue;
     const bool same = other.state.request->priority == job.state.request->priority;
-    if (before == false && same && id < job.state.id) ++counts_.turns;
-    if (before != true) continue;
+    if (!*before && same && id < job.state.id) ++counts_.turns;
+    if (!*before) continue;
     if (first == nullptr || IsBefore(other, *first, later) == true) first = &other;
   }
   return first;

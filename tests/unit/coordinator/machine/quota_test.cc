@@ -78,7 +78,7 @@ TEST_F(QuotaTest, JobThatTheQuotaKeeps_HoldsOthersOfItsOwnerUp_AndNobodyElse) {
   Run("alice", "a", 3);
   const JobId large = Submit("alice", "b", 4);
   EXPECT_TRUE(Waits(Submit("alice", "c", 1))) << "it would use what b waits for";
-  EXPECT_FALSE(Waits(Submit("bob", "d", 5))) << "b waits for its quota, not for devices";
+  EXPECT_FALSE(Waits(Submit("bob", "d", 4))) << "b waits for its quota, not for devices";
   ASSERT_TRUE(h_.Cancel(large).ok());
   EXPECT_FALSE(Waits(JobId{3}));
 }

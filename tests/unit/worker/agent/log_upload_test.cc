@@ -76,10 +76,11 @@ TEST(LogUploadTest, OneMoreThanMayBeUnderWay_CutsTheOldest) {
   Receiver receiver;
   LogActivity activity;
   activity.ProcessBegan(kJob);
-  LogUploader uploader(receiver.Connect(), support::MakeFolder("uploads"), activity);
+  const std::shared_ptr<grpc::Channel> channel = receiver.Connect();
+  LogUploader uploader(support::MakeFolder("uploads"), activity);
   const auto follow = [&](size_t number) {
     return uploader.Start(
-        1, {.fetch_id = absl::StrCat("fetch-", number), .job = kJob, .follow = true});
+        channel, 1, {.fetch_id = absl::StrCat("fetch-", number), .job = kJob, .follow = true});
   };
   std::set<std::string> open;
   for (size_t i = 0; i < LogUploader::kUploadsMax; ++i) {
