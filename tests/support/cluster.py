@@ -7,6 +7,7 @@
 Every wait has a deadline. What is started here is ended with it, ranks included. Not thread-safe.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -14,6 +15,15 @@ import signal
 import subprocess
 import tempfile
 import time
+
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    """Of a child: whatever ends the test ends it, too."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Cluster:
@@ -47,7 +57,7 @@ class Cluster:
         ready.unlink(missing_ok=True)
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen([self._programs / program, *map(str, flags), f"--ready-file={ready}"],
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_parent)
         deadline = time.monotonic() + 30
         while not ready.exists():
             try:
@@ -75,9 +85,10 @@ class Cluster:
         """As a person has it whose PATH has the programs and whose server is this one."""
         return {**{name: value for name, value in os.environ.items() if not name.startswith("PHALANX_")},
                 "PATH": f"{self._programs}:{os.environ['PATH']}", "PHALANX_SERVER": self.grpc, "LC_ALL": "C.UTF-8",
-                "TZ": "UTC", "HOME": str(self.folder), "PHALANX_CONFIG": f"{self.folder}/config.yaml"}
+                "TZ": "UTC", "HOME": str(self.folder), "PHALANX_CONFIG": f"{self.folder}/config.yaml",
+                "PHALANX_TIMEOUT": "60s"}  # tests may share their machine
 
-    def phalanx(self, *arguments, codes=(0,), seconds=60, **options):
+    def phalanx(self, *arguments, codes=(0,), seconds=120, **options):
         """What the command prints on standard output."""
         done = subprocess.run(["phalanx", *map(str, arguments)], env=self.environment(), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=seconds, **options)
@@ -88,7 +99,7 @@ class Cluster:
         """The job, as `get -o json` has it, once the condition holds for it."""
         deadline = time.monotonic() + seconds
         while True:
-            status = json.loads(self.phalanx("get", job, "-o", "json", "--timeout", "30s"))
+            status = json.loads(self.phalanx("get", job, "-o", "json"))
             if condition(status):
                 return status
             assert time.monotonic() < deadline, f"not within {seconds} s: {json.dumps(status, indent=1)[:3000]}"

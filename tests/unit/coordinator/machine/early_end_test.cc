@@ -279,8 +279,7 @@ TEST_F(EarlyEndTest, NodeThatStopsBeforeItsRanksTrain_IsLeftAtOnce) {
   Start();
   h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
   EXPECT_EQ(h_.Phase(job_), JobPhase::kQueued);
-  EXPECT_THAT(h_.State(job_).reason,
-              HasSubstr("node b is drained: it waits for other devices"));
+  EXPECT_THAT(h_.State(job_).reason, HasSubstr("node b is drained: it waits for other devices"));
 }
 
 TEST_F(EarlyEndTest, NodeThatStops_EndsRanksOfOtherJobsItself) {
