@@ -143,6 +143,8 @@ class AmongOthers {
       return false;
     }
     TakeSignal();
+    // The store has it until its last commit, and then gives it back.
+    leadership.reset();
     (*serving)->Stop(settings_.grace);
     return true;
   }

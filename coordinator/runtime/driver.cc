@@ -92,7 +92,6 @@ void Driver::Stop() {
     waker_.Wake();
   }
   if (thread_.joinable()) thread_.join();
-  if (planners_ != nullptr) planners_->Stop();
   std::unique_ptr<Journal> journal;  // ended outside the lock: its thread posts
   {
     MutexLock lock(&mu_);
@@ -100,6 +99,8 @@ void Driver::Stop() {
   }
   journal.reset();
   RefuseAll(absl::UnavailableError("the coordinator is stopping"));
+  // Last: a plan under way may take seconds, and whoever follows waits for the store.
+  if (planners_ != nullptr) planners_->Stop();
 }
 
 size_t Driver::inbox_size() const {
