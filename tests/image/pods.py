@@ -3,8 +3,9 @@
 
 Writes FOLDER/NAME.yaml for each StatefulSet of one replica, and prints "pod NAME", and "volume NAME GROUP" of
 each claim. What the cluster does and podman 4.3 does not is done here: the first pod of a StatefulSet and its
-claims are named as there, but a pod that a Service of its own name stands before gets that name; the pod's
-address, of which all ranks are in one pod, is loopback; probes and volumes are left to the caller.
+claims are named as there, but a pod that a Service of its own name stands before gets that name; variables in
+arguments are put in their place; the pod's address, of which all ranks are in one pod, is loopback; probes and
+volumes are left to the caller.
 """
 
 import pathlib
@@ -13,13 +14,16 @@ import sys
 import yaml
 
 
-def container_of(container):
+def container_of(container, pod_name):
+    """With variables in arguments put in their place, and without ports that this machine would open."""
     container = dict(container, image="localhost/" + container["image"].split(":")[0] + ":test")
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        container.pop(probe, None)
-    container["env"] = [{"name": one["name"], "value": "127.0.0.1"}
-                        if one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") == "status.podIP" else one
+    for key in ("startupProbe", "livenessProbe", "readinessProbe", "ports"):
+        container.pop(key, None)
+    fields = {"metadata.name": pod_name, "status.podIP": "127.0.0.1"}
+    container["env"] = [{"name": one["name"], "value": one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]}
                         for one in container.get("env", [])]
+    for one in container["env"]:
+        container["args"] = [argument.replace(f"$({one['name']})", one["value"]) for argument in container["args"]]
     return container
 
 
@@ -34,7 +38,7 @@ def main():
         name = item["metadata"]["name"]
         pod_name = name if services.get(name, "None") != "None" else name + "-0"
         template = item["spec"]["template"]
-        spec = dict(template["spec"], containers=[container_of(one) for one in template["spec"]["containers"]])
+        spec = dict(template["spec"], containers=[container_of(one, pod_name) for one in template["spec"]["containers"]])
         spec.pop("serviceAccountName")
         group = spec["securityContext"]["fsGroup"]
         own = [one["metadata"]["name"] for one in item["spec"].get("volumeClaimTemplates", [])]

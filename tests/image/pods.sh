@@ -60,11 +60,12 @@ tail -n 4 "$work/job.log"
 say "a worker that is stopped"
 ask submit /data/emoji/long.yaml > "$work/long.log" 2>&1
 await 120 '"step": [3-9]' ask get long -o json
-engine pod stop --time 60 phalanx-worker-0 > /dev/null
+# Of the container, as the cluster does: podman takes the network from a pod before its containers have ended.
+engine stop --time 60 phalanx-worker-0-worker > /dev/null
 await 20 'is drained: it goes on behind step' ask get long -o json
 engine pod rm --force phalanx-worker-0 > /dev/null
 play phalanx-worker-0
 await 120 'Running' ask list --state Running
 ask list
 ask cancel long > "$work/cancel.log" 2>&1
-engine pod stop --time 60 phalanx-worker-0 > /dev/null
+engine stop --time 60 phalanx-worker-0-worker > /dev/null
