@@ -156,7 +156,8 @@ class Coordinator {
   // Its owner is charged for its devices, or not any more: to be called when it has come to have
   // some, or to have none.
   void NoteCharge(Job& job);
-  // Whether its owner's quota keeps a queued job where it is. One that is too large waits for nodes.
+  // Whether its owner's quota keeps a queued job where it is. One that is too large waits for
+  // nodes.
   bool WaitsForQuota(Job& job, bool too_large);
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
@@ -397,7 +398,7 @@ class Coordinator {
   // Says what becomes of the job; `stays`: it does not leave.
   std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
   void LeaveStoppingNode(const Node& node);  // its worker was asked to end
-  void ConsiderDrain(Job& job);  // O(1) where no node drains
+  void ConsiderDrain(Job& job);              // O(1) where no node drains
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;
