@@ -11,6 +11,7 @@ of its own: the checkout is the working folder, changes to it go away, addresses
 import difflib
 import os
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -20,6 +21,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import pages  # noqa: E402
 
 PATIENCE = 300  # seconds for one command
+# What coordinators and workers in the background write meanwhile.
+BACKGROUND = re.compile(r"\[\d{4}-\d\d-\d\d \S+\] \[worker\] |\d{4}-\d\d-\d\dT\S+ \w+ coordinator ")
 PREAMBLE = r"""
 # Until the words are in what the command prints: await SECONDS WORDS COMMAND...
 await() {
@@ -72,6 +75,8 @@ def run_console(shell, block):
     wrong, now = [], []
     for command, told in block.commands():
         printed, _ = shell.run(command)
+        if not any(BACKGROUND.match(line) for line in told):
+            printed = [line for line in printed if not BACKGROUND.match(line)]
         kept = [line for line in told]
         while kept and not kept[-1]:
             kept.pop()
