@@ -33,8 +33,10 @@ else
   echo "no lintian here: the packages stay unchecked by it"
 fi
 
-# The page as a script: its blocks marked `sh`, and between them the checks that its comments name.
-awk '/^```/ {inside = /^```sh$/; next} inside {print} /^<!-- test: / {print "check", $3}' \
+# The page as a script: its blocks marked `sh`, but those that say that no test runs them, and between
+# them the checks that its comments name.
+awk '/^<!-- not run: / {skip = 1} /^```/ {inside = /^```sh$/ && !skip; if (/^```$/) skip = 0; next}
+  inside {print} /^<!-- test: / {print "check", $3}' \
   "$source/docs/install.md" > "$work/packages/commands"
 grep -q 'apt-get install' "$work/packages/commands" || { echo "docs/install.md: no commands found"; exit 1; }
 install "$here/systemctl" "$here/inside.sh" "$work/packages/"

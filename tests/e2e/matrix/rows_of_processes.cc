@@ -218,11 +218,12 @@ void AddQueued(std::vector<Row>& rows) {
        .job = WithCheckpoints(Steps(kLong)),
        .act = SuspendsAndResumes(),
        .expected = TrainsOn()});
-  add({.fault = "a rank is killed, and the job is suspended at once, and resumed",
+  add({.fault = "a rank is killed, and the job is suspended when it trains again, and resumed",
        .job = WithCheckpoints(Steps(kLong)),
        .act =
            [](Scene& scene) {
              Kills({3})(scene);
+             scene.AwaitEvent("Recovered");
              SuspendsAndResumes()(scene);
            },
        .expected = Lost(kShrunk, "RankKilled", {3})});

@@ -74,7 +74,7 @@ std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& 
   if (!changes.empty()) parts.push_back(changes);
   if (happened("WentBack")) parts.push_back("back to the copies in host memory");
   if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");
-  if (!incident.returned().empty())
+  if (!incident.returned().empty() && spares.empty())
     parts.push_back(absl::StrCat(RanksText(incident.returned()), " came back"));
   return absl::StrCat(absl::StrJoin(rungs, ", "), rungs.empty() ? "" : ": ",
                       absl::StrJoin(parts, "; "));
