@@ -34,6 +34,7 @@ leave() {
   if [ -e "$work/network" ]; then
     engine pod rm --all --force --time 5 > /dev/null 2>&1 || true
     engine network rm --force "$(< "$work/network")" > /dev/null 2>&1 || true
+    rm -rf "/var/lib/cni/networks/$(< "$work/network")"  # addresses that it gave
   fi
   buildah "${store[@]}" rm --all > /dev/null 2>&1 || true
   umount "$work/store/overlay" 2> /dev/null || true

@@ -87,7 +87,7 @@ removed() {
 
 purged() {
   local left
-  left=$(find /etc /lib/systemd /usr/bin /usr/lib /usr/share /var/cache /var/lib -xdev -name '*phalanx*')
+  left=$(find /etc /lib/systemd /usr/bin /usr/lib /usr/share /var/cache /var/lib -xdev -name '*phalanx*' -not -path '/var/lib/cni/*')
   [ -z "$left" ] || fail "these are left: $left"
   id phalanx > /dev/null || fail "the user is gone, and files of its jobs have none"
 }
