@@ -94,7 +94,7 @@ std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incid
   const bool missing =
       ended.has_last_checkpoint() && ended.last_checkpoint().step() < ended.steps();
   const bool failed = std::any_of(events.begin(), events.end(), [](const v1::JobEvent& event) {
-    return event.type() == "CheckpointFailed";
+    return event.type() == "CheckpointFailed" || event.type() == "CheckpointSkipped";
   });
   if (parts.empty() && (missing || failed)) return "trains on, a checkpoint is not written";
   return parts.empty() ? "trains on" : absl::StrJoin(parts, "; then ");
