@@ -33,8 +33,8 @@ void RunJob(v1::JobService::Stub& jobs, Member& member, int64_t number) {
   grpc::ClientContext context;
   const grpc::Status status = jobs.SubmitJob(&context, request, &response);
   support::Require(status.ok(), status.error_message());
-  member.Done(member.Next(), "data");
-  const v1::Command assign = member.Next();
+  member.Done(member.NextOrder(), "data");
+  const v1::Command assign = member.NextOrder();
   support::Require(assign.has_assign(), "the node is told something else");
   member.Done(assign);
   member.Ready(assign.assign(), 0);

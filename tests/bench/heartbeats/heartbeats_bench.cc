@@ -37,14 +37,8 @@ void HeartbeatsOfNodes(benchmark::State& state) {
   }
   const CoordinatorProcess coordinator(FlagsOf(files));
   const absl::Time joining = absl::Now();
-  std::vector<std::unique_ptr<Node>> nodes;
-  for (int i = 0; i < count; ++i) {
-    const std::string node = absl::StrCat("node-", i);
-    nodes.push_back(std::make_unique<Node>(
-        coordinator.address(),
-        certificates.has_value() ? certificates->Of(node) : grpc::InsecureChannelCredentials(),
-        HelloOf(node, "cpu", 8)));
-  }
+  const std::vector<std::unique_ptr<Node>> nodes = JoinAll(
+      coordinator.address(), count, certificates.has_value() ? &*certificates : nullptr, "cpu");
   state.counters["join_s"] = absl::ToDoubleSeconds(absl::Now() - joining);
   auto next = std::chrono::steady_clock::now();
   const auto beat = [&](int for_seconds) {

@@ -1,6 +1,6 @@
-// One of many nodes is lost: how long until the last node of its job is told, while all nodes send
-// heartbeats once a second, each over a connection of its own. A job has one rank on each of eight
-// nodes; the others have devices of another kind, and no job.
+// A rank on one of many nodes is killed: how long until the last node of its job is told, while all
+// nodes send heartbeats once a second, each over a connection of its own. A job has one rank on
+// each of eight nodes; the others have devices of another kind, and no job.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -63,21 +63,25 @@ class Job {
     for (int i = 0; i < kNodesOfJob; ++i) Join(i);
   }
 
-  // A node whose daemon dies with its ranks; how long until the last of the others was told.
-  absl::Duration LoseNode() {
+  // The rank of a node is killed, which its node says; how long until the last of the others was
+  // told.
+  absl::Duration LoseRank() {
     Train();
     const int lost = static_cast<int>(number_ % kNodesOfJob);
+    std::map<int, v1::Command> stops;
     const absl::Time start = absl::Now();
-    members_[lost].reset();
+    members_.at(lost)->Die(assign_, ranks_.at(lost));
     for (auto& [i, member] : members_) {
-      if (member == nullptr) continue;
-      support::Require(member->Next().has_stop(), "a survivor is told something else");
+      if (i == lost) continue;
+      stops[i] = member->Next();
+      support::Require(stops[i].has_stop(), "a survivor is told something else");
     }
     const absl::Duration took = absl::Now() - start;
-    for (auto& [i, member] : members_)
-      if (member != nullptr) member->Die(assign_, ranks_.at(i));
+    for (auto& [i, stop] : stops) {
+      members_.at(i)->Die(assign_, ranks_.at(i));
+      members_.at(i)->Done(stop);
+    }
     AwaitPhase(v1::JOB_PHASE_FAILED);
-    Join(lost);
     return took;
   }
 
@@ -85,7 +89,6 @@ class Job {
   void Join(int i) {
     const std::string node = absl::StrCat("member-", i);
     v1::WorkerHello hello = HelloOf(node, "cpu", 1);
-    hello.set_incarnation(++incarnation_);
     members_[i] =
         std::make_unique<Member>(coordinator_.address(), certificates_.Of(node), std::move(hello));
   }
@@ -98,9 +101,9 @@ class Job {
     const grpc::Status status = jobs_->SubmitJob(&context, request, &response);
     support::Require(status.ok(), status.error_message());
     job_ = response.job().id();
-    for (auto& [i, member] : members_) member->Done(member->Next(), "data");
+    for (auto& [i, member] : members_) member->Done(member->NextOrder(), "data");
     for (auto& [i, member] : members_) {
-      const v1::Command command = member->Next();
+      const v1::Command command = member->NextOrder();
       support::Require(command.has_assign(), "a member is told something else");
       assign_ = command.assign();
       member->Done(command);
@@ -135,36 +138,31 @@ class Job {
   const std::unique_ptr<v1::JobService::Stub> jobs_;
   std::map<int, std::unique_ptr<Member>> members_;
   std::map<int, int32_t> ranks_;
-  uint64_t incarnation_ = 0;
   int64_t job_ = 0, number_ = 0;
   v1::Assign assign_;
 };
 
-void LossOfANode(benchmark::State& state) {
+void LossOfARank(benchmark::State& state) {
   const support::Authority authority;
   const transport::TlsFiles files = authority.Coordinator();
   const CoordinatorProcess coordinator(
       {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key});
   NodeCertificates certificates(authority);
-  std::vector<std::unique_ptr<Node>> others;
-  for (int64_t i = kNodesOfJob; i < state.range(0); ++i) {
-    const std::string node = absl::StrCat("node-", i);
-    others.push_back(std::make_unique<Node>(coordinator.address(), certificates.Of(node),
-                                            HelloOf(node, "gpu", 8)));
-  }
+  const std::vector<std::unique_ptr<Node>> others =
+      JoinAll(coordinator.address(), state.range(0) - kNodesOfJob, &certificates, "gpu");
   const Heartbeats heartbeats(others);
   Job job(coordinator, authority);
   std::vector<double> milliseconds;
   for (auto _ : state) {
     for (int i = 0; i < kLosses; ++i)
-      milliseconds.push_back(absl::ToDoubleMilliseconds(job.LoseNode()));
+      milliseconds.push_back(absl::ToDoubleMilliseconds(job.LoseRank()));
   }
   std::sort(milliseconds.begin(), milliseconds.end());
   state.counters["p50_ms"] = milliseconds[milliseconds.size() / 2];
   state.counters["p99_ms"] = milliseconds[milliseconds.size() * 99 / 100];
   state.counters["max_ms"] = milliseconds.back();
 }
-BENCHMARK(LossOfANode)
+BENCHMARK(LossOfARank)
     ->ArgNames({"nodes"})
     ->Args({1000})
     ->Args({10'000})

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "coordinator/wire/session_codec.h"
 #include "tests/support/files.h"
 #include "transport/openssl.h"
@@ -167,10 +168,37 @@ void Node::Write(const v1::OpenSessionRequest& request) {
   support::Require(stream_->Write(request), "the session broke");
 }
 
+std::vector<std::unique_ptr<Node>> JoinAll(const std::string& address, int64_t count,
+                                           NodeCertificates* certificates,
+                                           const std::string& device_kind) {
+  constexpr absl::Duration kInterval = absl::Seconds(3);
+  std::vector<std::unique_ptr<Node>> nodes;
+  absl::Time next = absl::Now() + kInterval;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = absl::StrCat("node-", i);
+    nodes.push_back(std::make_unique<Node>(
+        address,
+        certificates != nullptr ? certificates->Of(name) : grpc::InsecureChannelCredentials(),
+        HelloOf(name, device_kind, 8)));
+    if (absl::Now() < next) continue;
+    for (const auto& node : nodes) node->Heartbeat();
+    next = absl::Now() + kInterval;
+  }
+  return nodes;
+}
+
 v1::Command Member::Next() {
   std::optional<v1::Command> command = node_.Read();
   support::Require(command.has_value(), "the session ended");
   return *std::move(command);
+}
+
+v1::Command Member::NextOrder() {
+  while (true) {
+    v1::Command command = Next();
+    if (!command.has_stop()) return command;
+    Done(command);
+  }
 }
 
 void Member::Done(const v1::Command& command, const std::string& data_digest) {

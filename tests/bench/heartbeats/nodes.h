@@ -70,6 +70,12 @@ class Node {
       stream_;
 };
 
+// So many of them; those that are there send heartbeats until all are. `certificates`: of each, or
+// null for plaintext.
+std::vector<std::unique_ptr<Node>> JoinAll(const std::string& address, int64_t count,
+                                           NodeCertificates* certificates,
+                                           const std::string& device_kind);
+
 // A node that does what it is told.
 class Member {
  public:
@@ -78,6 +84,8 @@ class Member {
       : node_(address, std::move(credentials), std::move(hello)) {}
   // The next command; the session goes on.
   v1::Command Next();
+  // The next one that is no stop of ranks; those are gone already.
+  v1::Command NextOrder();
   void Done(const v1::Command& command, const std::string& data_digest = "");
   // Of the rank that the assignment gives it.
   void Ready(const v1::Assign& assign, int32_t rank);
