@@ -159,7 +159,7 @@ void LossOfARank(benchmark::State& state) {
   }
   std::sort(milliseconds.begin(), milliseconds.end());
   state.counters["p50_ms"] = milliseconds[milliseconds.size() / 2];
-  state.counters["p99_ms"] = milliseconds[milliseconds.size() * 99 / 100];
+  state.counters["p99_ms"] = milliseconds[(milliseconds.size() * 99 + 99) / 100 - 1];
   state.counters["max_ms"] = milliseconds.back();
 }
 BENCHMARK(LossOfARank)
