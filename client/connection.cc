@@ -19,6 +19,8 @@ namespace phalanx::client {
 namespace {
 
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+// Before a call is made again on a connection that is there.
+constexpr absl::Duration kPause = absl::Milliseconds(20);
 constexpr int kMessageBytesMax = 8 << 20;
 // Of several servers each has so long to take a connection, and to answer a call, before the next
 // one is asked; the longest pause between two is short, for while one follows another all are
@@ -33,7 +35,7 @@ ConnectionOptions Filled(ConnectionOptions options) {
 
 // With no credentials its calls fail at once.
 std::shared_ptr<grpc::Channel> OpenChannel(
-    const std::string& server, bool several,
+    const std::string& server, bool several, bool tls,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   // One that hangs is left as soon as another one leads.
@@ -42,9 +44,9 @@ std::shared_ptr<grpc::Channel> OpenChannel(
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The channel's own reconnects must not be slower than the calls that wait for them.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // For how long one attempt may take, a TLS handshake on a busy machine included. One that is
-  // refused is made again after the backoff all the same.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several ? 1000 : 5000);
+  // For how long one attempt may take, a TLS handshake on a busy machine included; one that is
+  // refused is made again no sooner either.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several || tls ? 1000 : 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(server, credentials, arguments);
@@ -66,7 +68,8 @@ Connection::Connection(ConnectionOptions options)
         const std::vector<std::string> addresses = absl::StrSplit(options_.server, ',');
         std::vector<Server> servers;
         for (const std::string& address : addresses) {
-          const auto channel = OpenChannel(address, addresses.size() > 1, credentials);
+          const auto channel =
+              OpenChannel(address, addresses.size() > 1, options_.tls.on(), credentials);
           servers.push_back(
               {channel, v1::JobService::NewStub(channel), v1::JoinService::NewStub(channel)});
         }
@@ -162,7 +165,10 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
                                 : asked > absl::ZeroDuration() && !has_several() ? asked
                                                                                  : TryNext(backoff);
     if (wait >= left()) return Explain(said.ok() ? status : said);
-    absl::SleepFor(wait);
+    // A connection that is being made goes on only while somebody waits for it.
+    const bool waited = !SaidByCoordinator(status) && !over_limit && !Reaches(wait);
+    if (!waited)
+      absl::SleepFor(std::min(wait, SaidByCoordinator(status) || over_limit ? wait : kPause));
   }
 }
 

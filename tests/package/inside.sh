@@ -92,5 +92,6 @@ purged() {
   id phalanx > /dev/null || fail "the user is gone, and files of its jobs have none"
 }
 
+trap 'tail -n 20 /var/log/phalanx-*.log' ERR  # of a command of the page
 . ./commands
 echo "passed in $SECONDS s"

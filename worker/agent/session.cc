@@ -19,8 +19,9 @@ std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordin
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The machine has the real backoff; the channel's own must not hide a coordinator that is back.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // For how long one attempt may take, a TLS handshake on a busy machine included.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several ? 1000 : 5000);
+  // For how long one attempt may take, a TLS handshake on a busy machine included; one that is
+  // refused is made again no sooner either.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several || tls.on() ? 1000 : 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, several ? 500 : 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   const auto credentials = transport::ClientCredentials(tls);
