@@ -23,8 +23,8 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kApplyTimeout = absl::Minutes(1);
-// Elements that mirrors are given before the first step: what takes a few milliseconds is safe at
-// once.
+// Elements that mirrors are given before the first step, all ranks together: what takes a few
+// milliseconds is safe at once.
 constexpr int64_t kAtOnceMax = int64_t{1} << 20;
 // From which step an epoch goes on: a coordinator may restart meanwhile.
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
@@ -140,7 +140,8 @@ absl::Status EpochRun::ChangeLayout() {
                              "no process of the job holds state of step ", start_.decision.step,
                              " that epoch ", epoch(), " could go on from")));
   }
-  const absl::StatusOr<train::Transfers> transfers = train::TransfersInto(plan_, holdings);
+  const absl::StatusOr<train::Transfers> transfers =
+      train::TransfersInto(plan_, holdings, kAtOnceMax);
   if (absl::IsFailedPrecondition(transfers.status()))
     return job::WithKind(job::FailureKind::kStateLost, transfers.status());
   RETURN_IF_ERROR(transfers.status());
@@ -152,10 +153,6 @@ absl::Status EpochRun::ChangeLayout() {
     fill_ = std::make_unique<train::MirrorFill>(plan_, Rank{order_.rank()}, training,
                                                 transfers->mirrors, group,
                                                 [&training] { return training.stop_requested(); });
-    if (fill_->elements() <= kAtOnceMax) {
-      RETURN_IF_ERROR(fill_->RunAll());
-      fill_ = nullptr;
-    }
   }
   LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
   return absl::OkStatus();

@@ -62,9 +62,25 @@ bool Fill(const plan::UnitRange& needed, Rank to, const Holders& holders, Give g
 
 class Planner {
  public:
-  Planner(const plan::Plan& after, const std::map<Rank, Holdings>& holdings)
-      : after_(after), holdings_(holdings) {}
+  // `follow`: mirrors get what they lack behind the primaries.
+  Planner(const plan::Plan& after, const std::map<Rank, Holdings>& holdings, bool follow)
+      : after_(after), holdings_(holdings), follow_(follow) {}
 
+  absl::StatusOr<Transfers> Run() {
+    for (const plan::ModulePlan& module : after_.modules) {
+      if (!job::TraitsOf(after_.module_spec(module.index).architecture).known()) continue;
+      for (int32_t stage = 0; stage < module.pp(); ++stage) {
+        for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+          const plan::PartId part{module.index, stage, chunk};
+          RETURN_IF_ERROR(AddWeights(part));
+          if (module.TrainsOf(stage, chunk).weights) RETURN_IF_ERROR(AddState(part));
+        }
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
   absl::Status AddState(const plan::PartId& part) {
     const plan::StateTable table = plan::StateTableOf(after_, part);
     for (const plan::HomedRuler& ruler : table.rulers) {
@@ -76,7 +92,7 @@ class Planner {
       for (const plan::HomedRun& run : ruler.runs) {
         const plan::RankList& homes = table.homes[static_cast<size_t>(run.homes)];
         for (const Rank to : homes) {
-          const bool mirrors = to != homes.front();
+          const bool mirrors = follow_ && to != homes.front();
           const auto give = [&](const plan::UnitRange& elements, Rank from) {
             Append(mirrors ? result_.mirrors : result_.buckets, part, ruler.bucket,
                    {.family = ruler.family,
@@ -127,9 +143,6 @@ class Planner {
     return absl::OkStatus();
   }
 
-  Transfers Take() { return std::move(result_); }
-
- private:
   using Rows = std::map<std::string, std::vector<plan::UnitRange>>;
 
   void Append(std::vector<BucketTransfers>& buckets, const plan::PartId& part, int32_t bucket,
@@ -176,6 +189,7 @@ class Planner {
 
   const plan::Plan& after_;
   const std::map<Rank, Holdings>& holdings_;
+  const bool follow_;
   std::map<FrozenName, Rows> rows_;
   Transfers result_;
 };
@@ -183,7 +197,8 @@ class Planner {
 }  // namespace
 
 absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
-                                        const std::map<Rank, Holdings>& holdings) {
+                                        const std::map<Rank, Holdings>& holdings,
+                                        int64_t at_once_max) {
   std::optional<int64_t> step;
   for (const auto& [rank, held] : holdings) {
     if (held.state.empty() && held.frozen.empty()) continue;
@@ -193,18 +208,14 @@ absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
     }
     step = held.step;
   }
-  Planner planner(after, holdings);
-  for (const plan::ModulePlan& module : after.modules) {
-    if (!job::TraitsOf(after.module_spec(module.index).architecture).known()) continue;
-    for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-        const plan::PartId part{module.index, stage, chunk};
-        RETURN_IF_ERROR(planner.AddWeights(part));
-        if (module.TrainsOf(stage, chunk).weights) RETURN_IF_ERROR(planner.AddState(part));
-      }
-    }
+  absl::StatusOr<Transfers> transfers = Planner(after, holdings, /*follow=*/true).Run();
+  if (!transfers.ok() || transfers->mirrors.empty()) return transfers;
+  int64_t lacking = 0;
+  for (const BucketTransfers& bucket : transfers->mirrors) {
+    for (const StateTransfer& transfer : bucket.transfers) lacking += transfer.elements.count;
   }
-  return planner.Take();
+  if (lacking > at_once_max) return transfers;
+  return Planner(after, holdings, /*follow=*/false).Run();
 }
 
 }  // namespace phalanx::train

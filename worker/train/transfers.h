@@ -57,9 +57,12 @@ struct Transfers {
 // as little as can be; as does the core's MovesBetween, but from any state: ranks may be between
 // layouts. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
 // `after`: of the job, with the stages by which the holdings are named.
+// Where mirrors lack `at_once_max` elements or fewer, of all ranks, they are given them with the
+// primaries, from whoever holds them: until all have theirs, ranks keep what they had.
 // Errors: FailedPrecondition where nobody holds what a rank needs, with the part's name;
 // InvalidArgument if steps differ.
 absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
-                                        const std::map<Rank, Holdings>& holdings);
+                                        const std::map<Rank, Holdings>& holdings,
+                                        int64_t at_once_max = 0);
 
 }  // namespace phalanx::train

@@ -152,13 +152,7 @@ TEST_F(InjectTest, KillWhileRecovering_IsMadeUpForToo) {
   Cluster cluster({.coordinator_flags = {"--allow-inject"}});
   for (const std::vector<std::string>& where :
        {std::vector<std::string>{}, std::vector<std::string>{"--at-step", "1"}}) {
-    // State that has moved may have one home until its mirrors have theirs: then it is to come from
-    // a checkpoint.
-    JobOptions options = AJob(kSteps);
-    options.checkpoint = "{every: 5}";
-    const int64_t job = Train(cluster, options);
-    cluster.Await(job,
-                  [](const v1::JobStatus& status) { return status.last_checkpoint().step() > 0; });
+    const int64_t job = Train(cluster, AJob(kSteps));
     std::vector<std::string> later = {"--fault", "kill", "--phase", "recovery"};
     later.insert(later.end(), where.begin(), where.end());
     // Not one that has the second homes of the other.
