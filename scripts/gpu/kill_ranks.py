@@ -2,7 +2,7 @@
 
     kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned]
 
-OUTPUT is the job's folder; OUTPUT/kills.json gets the figures. A line of metrics.jsonl is written when its step is decided, so the
+OUTPUT is the job's folder; OUTPUT/kills.json gets the figures, and OUTPUT/ranks.log what the ranks told. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
 of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
 there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
@@ -119,14 +119,18 @@ def said(output, what):
         return sum(line.startswith(what) for line in file)
 
 
-def pinned(output, epoch, world):
-    """Whether every rank has pinned what it would take over, in this epoch or a later one."""
+def logs(output):
+    """What the ranks have told, as far as it is kept."""
     with open(os.path.join(output, "run.log"), errors="replace") as file:
         servers = re.findall(r"--server (\S+)", file.read())
     if not servers:
-        return False
-    logs = subprocess.run(["phalanx", "logs", "--server", servers[0], "job-1"], capture_output=True, text=True, timeout=20, errors="replace").stdout
-    last = {rank: int(of) for of, rank in re.findall(r" epoch=(\d+) rank=(\d+) has pinned the copies", logs)}
+        return ""
+    return subprocess.run(["phalanx", "logs", "--server", servers[0], "job-1"], capture_output=True, text=True, timeout=20, errors="replace").stdout
+
+
+def pinned(output, epoch, world):
+    """Whether every rank has pinned what it would take over, in this epoch or a later one."""
+    last = {rank: int(of) for of, rank in re.findall(r" epoch=(\d+) rank=(\d+) has pinned the copies", logs(output))}
     return len(last) == world and min(last.values()) >= epoch
 
 
@@ -221,6 +225,8 @@ def main():
                 json.dump(figures, file, indent=1)
     except RuntimeError as error:
         print(error)
+    with open(os.path.join(options.output, "ranks.log"), "w") as file:
+        file.write(logs(options.output))
     job.send_signal(signal.SIGTERM)
     job.wait(timeout=60)
     return 0 if figures and judge(figures, options) else 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every figure of a machine with two, four or eight GPUs, in parts of under 25 minutes each.
 
-    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4] ...
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2] [--only NAME,...] [--seconds 1500] [--dry-run]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT ...
 
@@ -30,7 +30,6 @@ import jobs  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
-SECONDS_EACH = 15  # of each timed run beside another program
 LINES_MAX = 40  # of a command's output, on the page
 GRACE = 20  # seconds that a command which is cut has to end
 
@@ -53,6 +52,7 @@ class Plan:
     def __init__(self, devices, pack, work, output):
         self.devices, self.pack, self.work, self.output = devices, pack, work, output
         self.data = work / "synthetic-noise"
+        self.seconds_each = 15  # of each timed run beside another program
         self.list = []
 
     def add(self, name, point, command, seconds, **rest):
@@ -89,7 +89,7 @@ class Plan:
         anchor = (f"{sys.executable} -m torch.distributed.run --nproc-per-node {self.devices} {os.environ.get('ANCHOR', '$ANCHOR')} {sizes} "
                   f"--warmup 0 --steps {{steps}} --mark {{mark}} --mbs {micro} --acc 1 --skip 1")
         name = f"speed-{model}"
-        command = self.python("compare_speed.py", self.work / name, self.output / name, "--seconds", SECONDS_EACH,
+        command = self.python("compare_speed.py", self.work / name, self.output / name, "--seconds", self.seconds_each,
                               "--tokens", micro * self.devices * 4096, "--other", f"FSDP2 {model}, labelled rows: {anchor}")
         if float8:
             command += ["--other", f"FSDP2 {model} float8, labelled rows: {anchor} --float8 1"]
@@ -104,13 +104,15 @@ class Plan:
         hidden, ffn, pointwise, casts = {"1p6b": (2048, 8192, 18, 15), "5b": (4096, 14336, 36, 29)}[model]
         for fp8 in (0, 1):
             self.add(f"limit-{model}-{'fp8' if fp8 else 'bf16'}", "what the boards keep up",
-                     [sys.executable, os.environ.get("LIMIT", "$LIMIT"), "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
-                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8], 40, needs=("LIMIT",), part=part)
+                     self.python("limit.py", self.devices, "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
+                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8), 40, needs=("LIMIT",), part=part)
 
-    def layout(self, name, point, seconds, *, lost=None, part=1, **layout):
+    def layout(self, name, point, seconds, *, lost=None, bound=None, part=1, **layout):
         command = self.python("step_time.py", self.path_of(name), self.work / "runs")
         if lost:
             command += ["--lost", lost]
+        if bound:
+            command += ["--bound", bound]
         self.add(name, point, command, seconds, part=part, job=jobs.job(name, self.devices, **layout))
 
     def stage(self, name, point, seconds):
@@ -140,7 +142,7 @@ class Plan:
 
 
 def two(plan):
-    whole = "{ranks: 2}"
+    whole, plan.seconds_each = "{ranks: 2}", 60
     plan.make_data()
     short = {"batch": 8, "micro": 2, "vision": whole}
     layouts = {
@@ -157,19 +159,20 @@ def two(plan):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
             plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 45,
                         part=2, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
-    for model, batch, micro, goals in (("5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"), ("1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
-        plan.speed(model, micro, f"data parallel on 2: {goals}, or 96 and 92 % of the limit", 400, copies=1, part=4)
-        plan.layout(f"copies-{model}", "the same with a second home of all state, as shipped", 90, part=4, model=model, language=whole, vision=whole, batch=batch,
+    for part, model, batch, micro, goals in ((4, "5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"),
+                                             (5, "1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
+        plan.speed(model, micro, f"data parallel on 2: {goals}, or 96 and 92 % of the limit", 800, copies=1, part=part)
+        plan.limit(model, part=part)
+        plan.layout(f"copies-{model}", "the same with a second home of all state, as shipped", 90, part=part, model=model, language=whole, vision=whole, batch=batch,
                     micro=micro, steps=20, recompute="selective" if model == "5b" else None)
-        plan.limit(model, part=4)
     pipelines = {
         "pp2": {"language": "{ranks: 2, pp: 2}", "vision": whole},
         "vision-apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
     }
     for name, layout in pipelines.items():
         for schedule in ("1f1b", "zero_bubble_h1"):
-            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 60, part=2, model="1p6b",
-                        batch=64, micro=4, steps=12, schedule=f"{{name: {schedule}}}", **layout)
+            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 60, part=2, bound=0.95,
+                        model="1p6b", batch=64, micro=4, steps=20, schedule=f"{{name: {schedule}}}", **layout)
 
 
 def four(plan):
@@ -307,7 +310,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--only", type=lambda text: text.split(","))
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4), default=1)
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5), default=1)
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)
 

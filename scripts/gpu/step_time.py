@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs a job and prints one JSON line: its median step behind the first five, and what its ranks say.
 
-    scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,...]
+    scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,...] [--bound SHARE]
 
 The run's folder is made below RUNS. `wait` is the most that a rank waited for communication, `host` the most that a
 host worked, both as parts of a step; `allocations` and `retries` are those of LibTorch's allocator. Ranks count from the
-12th step on: of shorter jobs these four say nothing.
+12th step on: of shorter jobs these four say nothing. With --bound it is `phalanx-bench train` that runs the job, and the line
+has the step that the schedule allows by the passes' mean times in this very run, and how much of that speed was reached: it fails
+below SHARE.
 `phalanx` comes from the PATH.
 """
 import argparse
@@ -43,14 +45,38 @@ def measure(output):
     }
 
 
+def bounded(job, output, share):
+    """Prints what `phalanx-bench train` says of the job beside its bound; an exit code."""
+    run = subprocess.run(["phalanx-bench", "train", str(job), str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if run.returncode != 0:
+        print("\n".join((run.stdout + run.stderr).splitlines()[-8:]))
+        return 1
+    figures = json.loads(run.stdout.splitlines()[-1])
+    reached = figures["simulated_ms"] / figures["step_ms"]["median"]
+    print(json.dumps({
+        "tokens_per_s": round(figures["tokens_per_s"]),
+        "step_ms": round(figures["step_ms"]["median"], 1),
+        "bound_ms": round(figures["simulated_ms"], 1),
+        "of_bound": round(reached, 4),
+        "bubble": figures["bubble"],
+        "wait": figures["exposed_comm"],
+        "loss": figures["loss_last"],
+        "memory_gb": round(max(figures["memory_bytes"]) / 1e9, 2),
+    }))
+    return 0 if reached >= share else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("job", type=pathlib.Path)
     parser.add_argument("runs", type=pathlib.Path)
     parser.add_argument("--lost", help="ranks that are gone from the beginning, with , between")
+    parser.add_argument("--bound", type=float, metavar="SHARE", help="of the speed that the schedule allows")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     output = options.runs / f"{options.job.stem}-{time.time_ns()}"
+    if options.bound is not None:
+        return bounded(options.job, output, options.bound)
     command = ["phalanx", "run", str(options.job), "--output", str(output)]
     if options.lost:
         command += ["--lost", options.lost]

@@ -108,9 +108,12 @@ AllocatorCounts CountAllocations() {
   if (cudaGetDevice(&device) != cudaSuccess) return {};
   const auto counts =
       c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  constexpr size_t kAll = 0;  // pools
   return {.allocations = counts.num_device_alloc,
           .frees = counts.num_device_free,
-          .retries = counts.num_alloc_retries};
+          .retries = counts.num_alloc_retries,
+          .taken_bytes = counts.reserved_bytes[kAll].current,
+          .used_bytes = counts.allocated_bytes[kAll].current};
 }
 
 }  // namespace phalanx::device

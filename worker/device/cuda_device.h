@@ -43,11 +43,13 @@ int64_t MemoryFree();
 void ReserveMemory(int64_t bytes);
 
 // What LibTorch's allocator has asked of the current device since the process began, each of which
-// may hold its work up. All 0 without CUDA.
+// may hold its work up, and what it has of it. All 0 without CUDA.
 struct AllocatorCounts {
   int64_t allocations = 0;  // segments taken
   int64_t frees = 0;        // segments given back
   int64_t retries = 0;      // of allocations, once what was cached was given back
+  int64_t taken_bytes = 0;  // now, of segments
+  int64_t used_bytes = 0;   // now, of tensors
 };
 AllocatorCounts CountAllocations();
 

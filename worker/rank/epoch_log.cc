@@ -72,7 +72,12 @@ void EpochRun::LogMemory() const {
   std::string text =
       absl::StrCat("memory: ", plan::FormatBytes(gpu ? device::MemoryInUse() : ResidentBytesMax()),
                    gpu ? " in use on the device, " : " resident at most, ");
-  if (gpu) absl::StrAppend(&text, plan::FormatBytes(device::MemoryFree()), " free; ");
+  if (gpu) {
+    const device::AllocatorCounts counts = device::CountAllocations();
+    absl::StrAppend(&text, plan::FormatBytes(counts.taken_bytes), " of it LibTorch's, ",
+                    plan::FormatBytes(counts.used_bytes), " tensors', ",
+                    plan::FormatBytes(device::MemoryFree()), " free; ");
+  }
   Log(absl::StrCat(text, "the plan's estimate is ",
                    plan::FormatBytes(plan::EstimateMemory(plan_, Rank{order_.rank()}).total())));
 }
