@@ -67,6 +67,7 @@ struct Assign {
   bool beside = false;       // and make their connections while they train in the epoch before
   bool from_copies = false;  // they say before that which copies of state there are
   std::string standby;       // the set of communicators that they have made for it; empty: none
+  int64_t fence = 0;         // as JobState
 };
 // Ranks of the epoch that have work in the layout make its communicators, beside training, and say
 // so (RankStandby).

@@ -31,7 +31,10 @@ struct CoordinatorOptions {
   // How long the verdict on a rank that has died waits for how it ended, where nothing is won by
   // haste.
   absl::Duration exit_timeout = absl::Seconds(5);
-  // For ranks that are left to leave an epoch in: who has not by then is lost, too.
+  // For ranks that are left to leave an epoch in: who has not by then is lost, too. Two H100 were
+  // quiet 3 to 25 ms behind the plan (docs/performance.md). But a rank gives its device 2 s to do
+  // what it was given, once it has come out of its pass, and only then says that it has not: with
+  // 2 s here it would be lost for its silence, and nobody would learn of the device.
   absl::Duration quiet_timeout = absl::Seconds(5);
   // Where they train on until all are connected for the next one: past it who came back stays out.
   // Longer than ranks try to connect and then wait for each other, a minute each.

@@ -75,6 +75,7 @@ class Applier {
     if (is_new && body.state_epoch == state_.epoch) state_.state_layout = state_.layout;
     if (is_new) {
       state_.queued_again = false;
+      state_.fence = std::max(state_.fence + 1, absl::ToUnixMicros(time_));
       state_.succeeded.clear();
       state_.ended_step = 0;
       state_.start = std::nullopt;

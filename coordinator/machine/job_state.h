@@ -28,6 +28,10 @@ struct JobState {
   bool queued_again = false;  // its epoch is over, and the next one has no layout yet
   bool trained = false;       // its ranks have all been ready, in this epoch or in one before
   Epoch epoch;
+  // When the epoch was planned, in microseconds, or one more than the fence of the epoch before, so
+  // that a clock that is set back does no harm. A store that was put back from a copy gives numbers
+  // of epochs again, and no fence that is as large as one of before.
+  int64_t fence = 0;
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
   std::string plan_digest;

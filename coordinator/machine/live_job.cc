@@ -25,7 +25,8 @@ Assign AssignmentOf(const LiveJob& job) {
           .goes_on = job.state.goes_on(),
           .beside = job.recovery.has_value() && job.recovery->beside,
           .from_copies = job.state.from_copies,
-          .standby = job.state.standby};
+          .standby = job.state.standby,
+          .fence = job.state.fence};
 }
 
 int64_t StepsSince(const LiveJob& job, int64_t step) {

@@ -73,6 +73,7 @@ class CommandEncoder {
     to->set_beside(command.beside);
     to->set_from_copies(command.from_copies);
     to->set_standby(command.standby);
+    to->set_fence(command.fence);
   }
   void operator()(const PrepareStandby& command) {
     v1::PrepareStandby* to = out_.mutable_prepare_standby();

@@ -151,6 +151,8 @@ absl::Status EpochRun::OpenMetrics() {
     options.predecessor = absl::StrCat(manifest_->store, "/", ToString(JobId{manifest_->number}));
   }
   options.first_step = first_step_;
+  options.epoch = epoch();
+  options.fence = order_.assign().fence();
   options.stop = stopping_.get_token();
   options.on_wait = [this, patience = options.patience](const absl::Status& status) {
     v1::RankReport report;

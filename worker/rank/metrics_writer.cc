@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -31,9 +32,10 @@
 namespace phalanx::rank {
 namespace {
 
-// Of metrics.owner, a name a line: the job that has its records in the folder, then those that it
-// went on from, the last first.
-constexpr size_t kOwnerBytesMax = 4096;
+// metrics.owner has a name a line: the job that has its records in the folder, then those that it
+// went on from, the last first. metrics.epoch has a job a line, the one that opened the folder last
+// first.
+constexpr size_t kOwnersBytesMax = 4096;
 constexpr size_t kOwnersMax = 32;
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 
@@ -71,25 +73,97 @@ std::string Framed(const tensorboard::Event& event) {
   return record;
 }
 
-// Writes a whole file aside and renames it into place.
-absl::Status Replace(const std::string& path, const std::string& text) {
+// Writes a whole file aside and renames it into place, unless `may` refuses it by then. Who
+// replaces it next takes away first what is aside: one that stood still since `may` let it pass
+// finds nothing to rename, or what its successor has written there.
+absl::Status Replace(const std::string& path, absl::string_view text,
+                     const std::function<absl::Status()>& may) {
   const std::string aside = absl::StrCat(path, ".new");
   if (unlink(aside.c_str()) != 0 && errno != ENOENT) return OutputError("replace", aside, errno);
-  ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(aside));
-  if (!text.empty()) RETURN_IF_ERROR(file.Append(text));
+  const UniqueFd file(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.is_open()) return OutputError("replace", aside, errno);
+  while (!text.empty()) {
+    const ssize_t written = write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return OutputError("write", aside, written < 0 ? errno : ENOSPC);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  RETURN_IF_ERROR(may());
   if (std::rename(aside.c_str(), path.c_str()) != 0) return OutputError("replace", path, errno);
   return absl::OkStatus();
 }
 
-// As metrics.owner says; empty: there is none.
-absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/metrics.owner");
+// Of a file of ours that is no longer than that. None: there is none.
+absl::StatusOr<std::vector<std::string>> LinesOf(const std::string& path) {
   RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path, std::ios::binary);
-  std::string text(kOwnerBytesMax, '\0');
+  std::string text(kOwnersBytesMax, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   return std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+}
+
+// As metrics.owner says; empty: there is none.
+absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
+  return LinesOf(absl::StrCat(folder, "/metrics.owner"));
+}
+
+// A line of metrics.epoch: the last epoch of a job that has opened the folder.
+struct OpenedBy {
+  std::string owner;
+  int64_t fence = 0;
+  int64_t epoch = 0;
+};
+
+std::string EpochPath(const std::string& folder) { return absl::StrCat(folder, "/metrics.epoch"); }
+
+// What is no such line is of nobody.
+absl::StatusOr<std::vector<OpenedBy>> EpochsOf(const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> lines, LinesOf(EpochPath(folder)));
+  std::vector<OpenedBy> epochs;
+  for (const std::string& line : lines) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    OpenedBy opened;
+    if (words.size() != 3 || !absl::SimpleAtoi(words[1], &opened.fence) ||
+        !absl::SimpleAtoi(words[2], &opened.epoch)) {
+      continue;
+    }
+    opened.owner = std::string(words[0]);
+    epochs.push_back(std::move(opened));
+  }
+  return epochs;
+}
+
+// "job-7", of an owner of metrics.owner.
+std::string JobOf(const std::string& owner) { return owner.substr(owner.find('/') + 1); }
+
+// Refuses an epoch behind which another one of the job has opened the folder. Whoever stops it may
+// not reach it, so it may come at any time.
+absl::Status CheckNotOver(const std::string& folder, const MetricsOptions& options) {
+  if (options.fence == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<OpenedBy> epochs, EpochsOf(folder));
+  for (const OpenedBy& opened : epochs) {
+    if (opened.owner != options.owner || opened.fence <= options.fence) continue;
+    return absl::AbortedError(absl::StrCat(
+        "epoch ", options.epoch, " of ", JobOf(options.owner),
+        " may not write to the output folder ", folder, " any more: epoch ", opened.epoch,
+        ", which was planned after it, has opened it (", EpochPath(folder), ")"));
+  }
+  return absl::OkStatus();
+}
+
+// From here on epochs of the job before this one change nothing in the folder.
+absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options) {
+  if (options.fence == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckNotOver(folder, options));  // one that is refused leaves nothing aside
+  ASSIGN_OR_RETURN(const std::vector<OpenedBy> epochs, EpochsOf(folder));
+  std::string text = absl::StrCat(options.owner, " ", options.fence, " ", options.epoch, "\n");
+  size_t lines = 1;
+  for (const OpenedBy& other : epochs) {
+    if (other.owner == options.owner || lines++ >= kOwnersMax) continue;
+    absl::StrAppend(&text, other.owner, " ", other.fence, " ", other.epoch, "\n");
+  }
+  return Replace(EpochPath(folder), text, [&] { return CheckNotOver(folder, options); });
 }
 
 // The step of a line; 0: it is of none. A person may have edited the file.
@@ -102,7 +176,8 @@ int64_t StepOf(absl::string_view line) {
 // Keeps the lines up to the last one of a step before `first_step`: what is behind it is of later
 // steps, was cut off, or is nothing. Only that is read as more than bytes. The last step that is
 // kept; 0: none.
-absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step) {
+absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step,
+                                        const std::function<absl::Status()>& may) {
   RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path, std::ios::binary);
   if (!in) return 0;
@@ -125,7 +200,7 @@ absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_s
       left = left.substr(0, begin);
     }
   }
-  RETURN_IF_ERROR(Replace(path, text));
+  RETURN_IF_ERROR(Replace(path, text, may));
   return last_step;
 }
 
@@ -209,6 +284,8 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   std::filesystem::create_directories(folder, error);
   if (error) return OutputError("make the output folder", folder, error.value());
   ASSIGN_OR_RETURN(UniqueFd held, Hold(folder, options));
+  const auto not_over = [&] { return CheckNotOver(folder, options); };
+  RETURN_IF_ERROR(MarkEpoch(folder, options));
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   ASSIGN_OR_RETURN(std::vector<std::string> owners, OwnersOf(folder));
@@ -227,16 +304,19 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   if (!known) RETURN_IF_ERROR(PutIncidentsAside(folder));
   if (!continues) {
     struct stat lines {};
-    if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode) && lines.st_size > 0) {
-      RETURN_IF_ERROR(PutAside(folder, lines_path));
+    if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode)) {
+      // An earlier epoch that has not done a step may have the file open.
+      RETURN_IF_ERROR(lines.st_size > 0 ? PutAside(folder, lines_path)
+                                        : Replace(lines_path, "", not_over));
     }
   } else {
-    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step));
+    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step, not_over));
   }
   if (!known || !continues) {
-    RETURN_IF_ERROR(Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n")));
+    RETURN_IF_ERROR(Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n"), not_over));
   }
   ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(lines_path));
+  RETURN_IF_ERROR(not_over());  // else it might be the file of who came meanwhile
   ASSIGN_OR_RETURN(
       RecordFile events,
       RecordFile::Open(absl::StrCat(folder, "/events.out.tfevents.",

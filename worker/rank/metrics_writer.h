@@ -28,6 +28,9 @@ struct MetricsOptions {
   std::string predecessor;
   // Lines of steps from this one on are dropped: the run goes on from the step before.
   int64_t first_step = 1;
+  // The epoch that writes, and its fence (Assign.fence of the wire); 0: not known, and the folder
+  // neither learns of the epoch nor refuses it.
+  int64_t epoch = 0, fence = 0;
   // A write that fails is tried again for so long.
   absl::Duration patience = absl::Seconds(15);
   std::stop_token stop;
@@ -39,13 +42,12 @@ class MetricsWriter {
  public:
   // Makes the folder and holds it until the writer goes: no other writer has it meanwhile, where
   // the file system has locks. One that is held is waited for, for options.patience; where that is
-  // by an earlier epoch of the same job for a second, and then that one can write no more.
-  // metrics.jsonl
-  // of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job goes on from
-  // him, or from one whom he went on from; the incidents of another owner become incidents.1, ...
-  // Errors: OutputUnavailable
-  // (core/job/failure.h), naming the path and who holds it, or what is there and is no regular
-  // file; Cancelled.
+  // by an earlier epoch of the same job for a second, and then that one can write no more. Once a
+  // later epoch of the job has opened the folder, this one changes nothing in it.
+  // metrics.jsonl of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job
+  // goes on from him, or from one whom he went on from; the incidents of another owner become
+  // incidents.1, ... Errors: OutputUnavailable (core/job/failure.h), naming the path and who holds
+  // it, or what is there and is no regular file; Aborted, naming the later epoch; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
                                                              MetricsOptions options);
 

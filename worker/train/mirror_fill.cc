@@ -20,14 +20,6 @@ MirrorFill::MirrorFill(const plan::Plan& plan, Rank rank, TrainingState& state,
       group_(std::move(group)),
       exchange_(group_, state.options().device, std::move(stopped)) {}
 
-int64_t MirrorFill::elements() const {
-  int64_t elements = 0;
-  for (const BucketTransfers& bucket : transfers_) {
-    for (const StateTransfer& transfer : bucket.transfers) elements += transfer.elements.count;
-  }
-  return elements;
-}
-
 absl::Status MirrorFill::Run(size_t buckets) {
   state_.AwaitMirrors();
   for (; buckets > 0 && !done(); --buckets, ++next_) RETURN_IF_ERROR(Fill(transfers_[next_]));

@@ -37,7 +37,6 @@ class MirrorFill {
   MirrorFill& operator=(const MirrorFill&) = delete;
 
   bool done() const { return next_ == transfers_.size(); }
-  int64_t elements() const;  // that are given, of all ranks, each with its three numbers
   // So many buckets a call of Run that `times` calls make all of them.
   size_t share(size_t times) const { return (transfers_.size() + times - 1) / times; }
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
@@ -45,7 +44,6 @@ class MirrorFill {
   // enqueued and decided. Errors: those of VerifiedExchange; Internal if something is still
   // lacking. The group is of no more use then.
   absl::Status Run(size_t buckets);
-  absl::Status RunAll() { return Run(transfers_.size()); }
 
  private:
   PartState* PartOf(const plan::PartId& id);

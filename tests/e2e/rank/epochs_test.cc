@@ -270,6 +270,41 @@ TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) 
   EXPECT_TRUE(again.errors.empty());
 }
 
+// Its daemon was out of reach when a later epoch opened the output folder: it writes nothing, and
+// keeps its state for what comes.
+TEST(RankEpochsTest, RankOfAnEpochThatIsOver_LeavesTheOutputFolderAlone) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("fenced");
+  options.vision = "";
+  options.language = "ranks: 1";
+  RankWorld world(data, options);
+  const auto planned_at = [](int64_t fence) {
+    return [fence](v1::RunEpoch& run) { run.mutable_assign()->set_fence(fence); };
+  };
+  world.Begin(std::nullopt, planned_at(30));
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  const v1::EpochBegins begins = BeginsOf(world.Stop());
+  const size_t lines = MetricsOf(data, "fenced").size();
+  for (const std::optional<v1::EpochBegins>& from : {std::optional(begins), {}}) {
+    world.Begin(from, planned_at(20));
+    const RankWorld::Said said =
+        world.Await([](const RankWorld::Said& s) { return !s.quiet.empty(); });
+    ASSERT_EQ(said.errors.size(), 1u);
+    const v1::RankError& error = said.errors.at(0);
+    EXPECT_EQ(error.kind(), v1::FAILURE_KIND_PEER_LOST) << error.message();
+    EXPECT_FALSE(error.has_accused_rank());
+    EXPECT_NE(error.message().find("may not write to the output folder"), std::string::npos)
+        << error.message();
+    EXPECT_EQ(MetricsOf(data, "fenced").size(), lines);
+  }
+  world.Begin(begins, planned_at(40));
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  world.Stop();
+  const std::vector<Metric> metrics = MetricsOf(data, "fenced");
+  EXPECT_GT(metrics.size(), lines);
+  EXPECT_EQ(StepsFault(metrics, static_cast<int64_t>(metrics.size())), "");
+}
+
 // A rank of another version would run other programs than its peers, which wait for each other
 // then.
 // Whether it has warmed up or not when the epoch comes.

@@ -97,7 +97,7 @@ void CoordinatorHost::CheckReplay() {
     if (job == machine_->jobs().end()) continue;
     const coordinator::JobState& a = job->second.state;
     const coordinator::JobState& b = replayed_.at(id);
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
+    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.fence != b.fence ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.standby != b.standby ||
         a.beside != b.beside || a.ends != b.ends || a.recoveries != b.recoveries ||
         a.failed_starts != b.failed_starts || a.start != b.start ||

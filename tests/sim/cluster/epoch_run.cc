@@ -87,6 +87,10 @@ void EpochRun::TryMetrics() {
       return Fail(Kind::kOutput, -1, "another writer holds the output folder");
     return Then(absl::Milliseconds(100), absl::Milliseconds(100), &EpochRun::TryMetrics);
   }
+  if (!shared().ledger.MarkMetrics(process_.job(), order_.fence)) {
+    shared().ledger.UnlockMetrics(process_.job(), process_.key());
+    return Fail(Kind::kPeerLost, -1, "a later epoch has opened the output folder");
+  }
   has_metrics_ = true;
   const int64_t first = (start_.has_value() ? start_->step() : 0) + 1;
   last_line_ = shared().ledger.OpenMetrics(process_.job(), epoch(), first);

@@ -34,7 +34,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
     bool goes_on = false;
     bool from_copies = false;
     std::string standby;  // the set that it is to connect with; empty: none
-    std::string text;     // of the document
+    int64_t fence = 0;
+    std::string text;  // of the document
     plan::Layout layout;
   };
 

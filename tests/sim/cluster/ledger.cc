@@ -222,6 +222,14 @@ void Ledger::UnlockMetrics(JobId job, uint64_t process) {
     found->second.metrics_holder = 0;
 }
 
+bool Ledger::MarkMetrics(JobId job, int64_t fence) {
+  if (forgotten_.contains(job)) return true;
+  int64_t& mark = jobs_[job].metrics_fence;
+  if (fence < mark) return false;
+  mark = fence;
+  return true;
+}
+
 int64_t Ledger::OpenMetrics(JobId id, Epoch epoch, int64_t first_step) {
   if (forgotten_.contains(id)) return first_step - 1;
   Job& job = jobs_[id];

@@ -63,6 +63,8 @@ class Ledger {
   // The metrics file of a job, which one process may hold at a time.
   bool LockMetrics(JobId job, uint64_t process);
   void UnlockMetrics(JobId job, uint64_t process);
+  // Whoever holds it is of an epoch with that fence. False: one with a larger fence has been here.
+  bool MarkMetrics(JobId job, int64_t fence);
   // Lines from `first_step` on are dropped. Returns the last step that has one.
   int64_t OpenMetrics(JobId job, Epoch epoch, int64_t first_step);
   void WriteMetrics(JobId job, Epoch epoch, const coordinator::StepDecision& step);
@@ -100,6 +102,7 @@ class Ledger {
     std::vector<std::string> standby_order;                      // the oldest set first
     std::pair<Epoch, std::string> connects;  // the last epoch whose ranks do, and how
     uint64_t metrics_holder = 0;
+    int64_t metrics_fence = 0;
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones
     Instant progress_at = absl::InfinitePast();

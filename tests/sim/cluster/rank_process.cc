@@ -75,6 +75,7 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) 
                                                               .goes_on = assign.goes_on(),
                                                               .from_copies = assign.from_copies(),
                                                               .standby = assign.standby(),
+                                                              .fence = assign.fence(),
                                                               .text = assign.document().text(),
                                                               .layout = *std::move(layout)});
     if (next != nullptr) next->GiveUp();

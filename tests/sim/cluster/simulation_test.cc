@@ -45,6 +45,16 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
 }
 
+// A rank whose daemon did not run came to the output folder when the writer of the next epoch was
+// dead already (docs/decisions/0051-epochs-of-the-output-folder.md).
+TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
+  Planner planner;
+  Cluster cluster(planner, {.seed = 1168});
+  cluster.Run(kFaultyTime);
+  cluster.Settle();
+  EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+}
+
 TEST(ClusterSimulation, OneSeed_GivesOneRun) {
   const auto run = [](uint64_t seed) {
     Planner planner;

@@ -307,7 +307,7 @@ void World::CheckReplay() {
   for (const auto& [id, job] : machine_->jobs()) {
     const JobState& a = job.state;
     const JobState& b = replayed[id];
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch ||
+    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.fence != b.fence ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.submitted != b.submitted ||
         a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
         a.host_memory != b.host_memory || a.succeeded != b.succeeded ||

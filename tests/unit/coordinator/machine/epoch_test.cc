@@ -107,6 +107,7 @@ TEST(StartTest, EpochThatANodeHasSeen_IsPlannedAboveIt) {
   EXPECT_EQ(h.State(job).epoch, Epoch{5});
   ASSERT_EQ(h.Commands<Assign>(b).size(), 2u);
   EXPECT_EQ(h.Commands<Assign>(b).back().second.epoch, Epoch{5});
+  EXPECT_GT(h.Commands<Assign>(b).back().second.fence, h.Commands<Assign>(b)[0].second.fence);
   // The other one had seen still more.
   h.Answer<Assign>(b, {.code = 10, .message = "epoch 5 does not run here", .epoch_seen = Epoch{7}});
   EXPECT_EQ(h.State(job).epoch, Epoch{8});

@@ -49,6 +49,36 @@ TEST(JobStateTest, NewEpoch_ForgetsWhoHadSucceeded) {
   EXPECT_TRUE(state.succeeded.empty());
 }
 
+// The records of epoch `number`, planned at that second.
+void Plan(JobState& state, int64_t number, int64_t second) {
+  JournalRecord record =
+      Of(EpochPlanned{plan::Layout{.epoch = Epoch{number}, .nodes = {{"n", {0, 1}}}}, "p"});
+  record.time = absl::FromUnixSeconds(second);
+  state.Apply(record);
+  record.time += absl::Seconds(1);
+  state.Apply(record);  // with the digest of the data
+}
+
+TEST(JobStateTest, Fence_GrowsFromEpochToEpochAlsoWhereTheClockIsSetBack) {
+  JobState state = Submitted();
+  Plan(state, 1, 100);
+  EXPECT_EQ(state.fence, 100'000'000);
+  Plan(state, 2, 50);
+  EXPECT_EQ(state.fence, 100'000'001);
+  Plan(state, 3, 200);
+  EXPECT_EQ(state.fence, 200'000'000);
+}
+
+TEST(JobStateTest, Fence_OfAStoreThatWasPutBack_IsAboveThoseOfBefore) {
+  JobState state = Submitted();
+  Plan(state, 1, 100);
+  JobState copy = state;
+  for (int64_t epoch = 2; epoch <= 9; ++epoch) Plan(state, epoch, 100 + epoch);
+  Plan(copy, 2, 200);
+  EXPECT_LT(copy.epoch, state.epoch);
+  EXPECT_GT(copy.fence, state.fence);
+}
+
 TEST(JobStateTest, TerminalPhase_StaysWhateverComes) {
   JobState state = Submitted();
   state.Apply(Of(PhaseChanged{JobPhase::kCancelled, "", {}}));

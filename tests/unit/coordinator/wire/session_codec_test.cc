@@ -173,8 +173,13 @@ TEST(CommandTest, Assign_CarriesEverything) {
                             .nodes = {{"n", {1, 3}}},
                             .data_digest = "data"};
   ToProto(4,
-          Assign{JobId{1}, Epoch{2}, request, layout, "plan",
-                 CheckpointSource{"/c/step-3", "manifest", 3}},
+          Assign{.job = JobId{1},
+                 .epoch = Epoch{2},
+                 .request = request,
+                 .layout = layout,
+                 .plan_digest = "plan",
+                 .checkpoint = CheckpointSource{"/c/step-3", "manifest", 3},
+                 .fence = 7},
           &command);
   EXPECT_EQ(command.command_number(), 4u);
   EXPECT_EQ(command.assign().epoch(), 2);
@@ -185,6 +190,7 @@ TEST(CommandTest, Assign_CarriesEverything) {
   EXPECT_EQ(command.assign().checkpoint().manifest_digest(), "manifest");
   EXPECT_EQ(command.assign().checkpoint().step(), 3);
   EXPECT_TRUE(command.assign().writes_checkpoints());
+  EXPECT_EQ(command.assign().fence(), 7);
 }
 
 TEST(CommandTest, BeginEpoch_CarriesTheDecision) {

@@ -42,6 +42,8 @@ struct MetricsWriterTest : public ::testing::Test {
     options.owner = owner;
     options.predecessor = predecessor;
     options.first_step = first_step;
+    options.epoch = epoch;
+    options.fence = fence;
     options.patience = patience;
     options.on_wait = [this](const absl::Status&) {
       ++waits;
@@ -66,7 +68,14 @@ struct MetricsWriterTest : public ::testing::Test {
   }
 
   const std::string folder = support::MakeFolder("metrics") + "/out";
+  // What follows is of this epoch, planned at that time.
+  void Enter(int64_t number, int64_t planned) {
+    epoch = number;
+    fence = planned;
+  }
+
   absl::Duration patience = absl::Milliseconds(250);
+  int64_t epoch = 0, fence = 0;
   int waits = 0;
   std::function<void()> on_wait;
 };
@@ -167,6 +176,123 @@ TEST_F(MetricsWriterTest, EarlierEpochThatStillHoldsTheFolder_WritesNoMore) {
   EXPECT_EQ(Lines(Text()), 4);
 }
 
+// Its daemon does not run, so nobody could stop it.
+TEST_F(MetricsWriterTest, EpochThatIsOver_IsRefusedAndChangesNothing) {
+  Enter(1, 10);
+  Run("s/job-1", 1, 3);
+  Enter(3, 30);
+  Run("s/job-1", 4, 5);  // and its writer dies
+  const std::string before = Text();
+  Enter(2, 20);
+  const absl::Status over = Open("s/job-1", 4).status();
+  EXPECT_EQ(over.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(over.message(), HasSubstr("epoch 2 of job-1 may not write to the output folder " +
+                                        folder + " any more: epoch 3, which was planned after it"));
+  EXPECT_EQ(Open("s/job-1").status().code(), absl::StatusCode::kAborted)
+      << "nor from the beginning";
+  EXPECT_EQ(Text(), before);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.1.jsonl"));
+  Enter(4, 40);
+  Run("s/job-1", 6, 6);
+  EXPECT_EQ(Lines(Text()), 6);
+}
+
+TEST_F(MetricsWriterTest, EpochThatIsOver_IsRefusedBeforeTheFirstStepOfTheLaterOne) {
+  Enter(3, 30);
+  EXPECT_TRUE(Open("s/job-1", 39).ok());
+  Enter(2, 20);
+  EXPECT_EQ(Open("s/job-1", 39).status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(MetricsWriterTest, EpochThatIsOver_TakesNothingFromALaterWriter) {
+  Enter(1, 10);
+  Run("s/job-1", 1, 3);
+  Enter(3, 30);
+  auto later = Open("s/job-1", 4);
+  ASSERT_TRUE(later.ok()) << later.status();
+  ASSERT_TRUE((*later)->Write({.step = 4, .loss = 1}, 3).ok());
+  Enter(2, 20);
+  EXPECT_EQ(Open("s/job-1", 4).status().code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE((*later)->Write({.step = 5, .loss = 1}, 3).ok());
+  EXPECT_EQ(Lines(Text()), 5);
+}
+
+// It stood still before it renamed: now it finds nothing to rename.
+TEST_F(MetricsWriterTest, WhatAnEarlierEpochHasWrittenAside_IsTakenAway) {
+  Enter(1, 10);
+  Run("s/job-1", 1, 3);
+  for (const std::string name : {"/metrics.epoch.new", "/metrics.jsonl.new"})
+    support::WriteFile(folder + name, "of epoch 2\n");
+  Enter(3, 30);
+  Run("s/job-1", 4, 4);
+  EXPECT_EQ(Lines(Text()), 4);
+  for (const std::string name : {"/metrics.epoch.new", "/metrics.jsonl.new"})
+    EXPECT_FALSE(std::filesystem::exists(folder + name)) << name;
+}
+
+TEST_F(MetricsWriterTest, FileThatAnEarlierEpochHasOpen_IsAnotherOneNow) {
+  Enter(1, 10);
+  EXPECT_TRUE(Open("s/job-1").ok());
+  absl::StatusOr<RecordFile> earlier = RecordFile::Open(folder + "/metrics.jsonl");
+  ASSERT_TRUE(earlier.ok()) << earlier.status();
+  Enter(2, 20);
+  auto later = Open("s/job-1");
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_FALSE(earlier->Append("of epoch 1\n").ok());
+  ASSERT_TRUE((*later)->Write({.step = 1, .loss = 1}, 2).ok());
+  EXPECT_EQ(Lines(Text()), 1);
+}
+
+TEST_F(MetricsWriterTest, EpochsOfAStoreThatWasPutBack_AreRefusedNothing) {
+  for (int64_t number = 1; number <= 9; ++number) {
+    Enter(number, 10 * number);
+    Run("s/job-1", number, number);
+  }
+  Enter(2, 1000);
+  Run("s/job-1", 4, 5);
+  EXPECT_EQ(Lines(Text()), 5);
+  Enter(10, 100);  // of before
+  EXPECT_EQ(Open("s/job-1", 4).status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(MetricsWriterTest, EpochsOfAnotherJob_RefuseNobody) {
+  Enter(5, 50);
+  Run("s/job-1", 1, 3);
+  Enter(1, 40);  // the clock of another coordinator
+  Run("t/job-1", 1, 2);
+  EXPECT_EQ(Text("metrics.epoch"), "t/job-1 40 1\ns/job-1 50 5\n");
+  Enter(4, 45);
+  EXPECT_EQ(Open("s/job-1", 3).status().code(), absl::StatusCode::kAborted) << "it is kept in mind";
+  Enter(6, 60);
+  Run("s/job-1", 1, 1);
+  EXPECT_EQ(Text("metrics.epoch"), "s/job-1 60 6\nt/job-1 40 1\n");
+}
+
+TEST_F(MetricsWriterTest, EpochsOfManyJobs_AreForgottenInTime) {
+  for (int64_t job = 1; job <= 40; ++job) {
+    Enter(1, job);
+    Run("s/job-" + std::to_string(job), 1, 1);
+  }
+  EXPECT_EQ(Lines(Text("metrics.epoch")), 32);
+}
+
+// A coordinator of an earlier version says no fence.
+TEST_F(MetricsWriterTest, EpochOfWhichNoFenceIsKnown_IsRefusedNothing) {
+  Enter(3, 30);
+  Run("s/job-1", 1, 3);
+  Enter(4, 0);
+  Run("s/job-1", 4, 4);
+  EXPECT_EQ(Text("metrics.epoch"), "s/job-1 30 3\n");
+}
+
+TEST_F(MetricsWriterTest, LinesThatNameNoEpoch_AreDropped) {
+  Enter(3, 30);
+  Run("s/job-1", 1, 3);
+  support::WriteFile(folder + "/metrics.epoch", "\ns/job-1\ns/job-1 x 4\ns/job-1 40 4 4\n");
+  Run("s/job-1", 4, 4);
+  EXPECT_EQ(Text("metrics.epoch"), "s/job-1 30 3\n");
+}
+
 TEST_F(MetricsWriterTest, SameJobGoingOn_KeepsTheStepsBefore) {
   Run("s/job-1", 1, 5);
   Run("s/job-1", 4, 6);
@@ -210,7 +336,8 @@ TEST_F(MetricsWriterTest, FolderThatCannotBeMade_IsOutputUnavailableAndNamed) {
 
 // Reading or opening them would take all memory, or wait for ever.
 TEST_F(MetricsWriterTest, WhatIsNoRegularFile_IsOutputUnavailableAtOnce) {
-  for (const std::string name : {"metrics.owner", "metrics.jsonl"}) {
+  Enter(1, 10);
+  for (const std::string name : {"metrics.owner", "metrics.epoch", "metrics.jsonl"}) {
     const std::string path = folder + "/" + name;
     const auto make = std::map<std::string, std::function<void()>>{
         {"pipe", [&] { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); }},
