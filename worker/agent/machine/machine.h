@@ -79,7 +79,8 @@ struct MachineOptions {
   // A session without a welcome for so long is given up.
   absl::Duration welcome_timeout = absl::Seconds(10);
   absl::Duration reconnect_delay_min = absl::Milliseconds(100);
-  absl::Duration reconnect_delay_max = absl::Seconds(5);
+  // A coordinator that is back has the node, and what its ranks did, about as soon.
+  absl::Duration reconnect_delay_max = absl::Seconds(1);
   // Between Quit and SIGTERM, at most half of the grace time.
   absl::Duration quit_grace = absl::Seconds(2);
   // Of the ranks, when the daemon ends or a newer epoch leaves them out.
