@@ -243,6 +243,7 @@ void Coordinator::Consider(Job& job) {
   if (!too_large && !kept && (first || fills)) {
     std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
+    if (first) owners_.Reserve(job.state.id, request);
     if (first) line.first = job.state.id;
     if (first) MakeRoomFor(job);
     if (first) CloseNodesFor(job);

@@ -97,6 +97,15 @@ TEST(Owners, JobThatNeverFits_HoldsNobodyUp) {
   EXPECT_THAT(owners.WhyWaits(JobId{2}, Of("alice", 1)), IsEmpty());
 }
 
+TEST(Owners, WhatAJobWithAReservationNeedsOfTheQuota_IsKeptForIt) {
+  Owners owners({.others = {.devices_max = 4}}, kDay);
+  ASSERT_THAT(owners.WhyWaits(JobId{1}, Of("alice", 3)), IsEmpty());
+  owners.Reserve(JobId{1}, Of("alice", 3));
+  EXPECT_EQ(owners.WhyWaits(JobId{2}, Of("alice", 2)),
+            "job-1 of alice is before it, waits for devices and needs what is left of their quota");
+  EXPECT_THAT(owners.WhyWaits(JobId{3}, Of("alice", 1)), IsEmpty());
+}
+
 TEST(Owners, ShareIsWhatWasUsed_ByWeight) {
   Owners owners({.owners = {{"alice", {.weight = 2}}}}, kDay);
   for (const char* owner : {"alice", "bob"}) owners.Charge(owner, 2, true, kNow);

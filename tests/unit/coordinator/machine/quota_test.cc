@@ -16,10 +16,11 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 JobRequestPtr Asking(const std::string& owner, const std::string& name, int32_t devices,
-                     int32_t priority = 0) {
+                     int32_t priority = 0, absl::Duration limit = absl::InfiniteDuration()) {
   JobRequest request = *AJob(name, devices);
   request.owner = owner;
   request.priority = priority;
+  request.time_limit = limit;
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
@@ -81,6 +82,23 @@ TEST_F(QuotaTest, JobThatTheQuotaKeeps_HoldsOthersOfItsOwnerUp_AndNobodyElse) {
   EXPECT_FALSE(Waits(Submit("bob", "d", 4))) << "b waits for its quota, not for devices";
   ASSERT_TRUE(h_.Cancel(large).ok());
   EXPECT_FALSE(Waits(JobId{3}));
+}
+
+TEST_F(QuotaTest, JobThatGoesAhead_LeavesOfTheQuotaWhatTheOneBeforeItNeeds) {
+  const JobId runs = h_.Run(node_, Asking("bob", "a", 6, 0, absl::Hours(2)));
+  const JobId first = Submit("alice", "b", 3);
+  ASSERT_TRUE(Waits(first)) << "for devices";
+  const auto short_one = [this](const std::string& name, int32_t devices) {
+    return h_.Submit(Asking("alice", name, devices, 0, absl::Minutes(10)));
+  };
+  const JobId large = short_one("c", 2);
+  EXPECT_TRUE(Waits(large)) << "b could not start when devices are free";
+  EXPECT_THAT(h_.Explain(large), Contains(HasSubstr("job-2 of alice is before it, waits for "
+                                                    "devices and needs what is left")));
+  EXPECT_FALSE(Waits(short_one("d", 1)));
+  EXPECT_TRUE(Waits(short_one("e", 1))) << "a third job (jobs_max)";
+  End(runs);
+  EXPECT_FALSE(Waits(first));
 }
 
 TEST_F(QuotaTest, JobThatNeverFits_IsRefused) {
