@@ -33,10 +33,12 @@ absl::Status Owners::CheckSubmit(const JobRequest& request) const {
   if (std::string never = Beyond(request.owner, quota, request.devices); !never.empty())
     return absl::FailedPreconditionError(never);
   const auto use = uses_.find(request.owner);
-  const int64_t queued = use == uses_.end() ? 0 : use->second.queued;
-  if (queued < quota.queued_max) return absl::OkStatus();
+  const int64_t waiting = use == uses_.end() ? 0 : use->second.queued + use->second.parked;
+  const int64_t waiting_max =
+      quota.queued_max.value_or(request.owner.empty() ? kNoQuota : kQueuedMax);
+  if (waiting < waiting_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      queued, " jobs of ", Name(request.owner), " wait, and its quota is ", quota.queued_max,
+      waiting, " jobs of ", Name(request.owner), " wait, and its quota is ", waiting_max,
       " (queued_max): submit again when one of them has started, or cancel one"));
 }
 

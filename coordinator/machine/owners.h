@@ -33,6 +33,8 @@ class Owners {
   absl::Status CheckSubmit(const JobRequest& request) const;
   // Jobs that wait in the queue: so many more.
   void Queued(const std::string& owner, int64_t more);
+  // Suspended ones, which wait beside it.
+  void Parked(const std::string& owner, int64_t more) { uses_[owner].parked += more; }
 
   // A job of the owner has come to have its devices, or to have them no more. Returns what is to be
   // stored of that.
@@ -65,6 +67,7 @@ class Owners {
   struct Use {
     int64_t devices = 0, jobs = 0;  // of jobs that have devices
     int64_t queued = 0;             // jobs in the queue
+    int64_t parked = 0;             // suspended jobs without devices
     DeviceTime time;
   };
 

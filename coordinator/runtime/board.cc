@@ -213,9 +213,9 @@ void Board::Publish(const PublishJob& action) {
       JobId& newest = newest_[action.job->request->name];
       newest = std::max(newest, action.job->id);
     } else {
-      CountLocked(*entry.job, -1);
+      --phases_[entry.job->phase];
     }
-    CountLocked(*action.job, 1);
+    ++phases_[action.job->phase];
     entry.job = action.job;
     subscriptions = entry.subscriptions;
   }
@@ -223,19 +223,6 @@ void Board::Publish(const PublishJob& action) {
     subscription->Add(action.job);
     subscription->wake_();
   }
-}
-
-void Board::CountLocked(const JobView& job, int64_t change) {
-  phases_[job.phase] += change;
-  if (job.phase != job::JobPhase::kQueued || job.request->owner.empty()) return;
-  const auto owner = queued_.try_emplace(job.request->owner, 0).first;
-  if ((owner->second += change) == 0) queued_.erase(owner);
-}
-
-int64_t Board::CountQueued(const std::string& owner) const {
-  MutexLock lock(&mu_);
-  const auto found = queued_.find(owner);
-  return found == queued_.end() ? 0 : found->second;
 }
 
 // Steps, events and evaluations come with a view of their job right after them, which wakes.
@@ -335,7 +322,7 @@ void Board::Forget(JobId job) {
   entry = std::move(found->second);
   jobs_.erase(found);
   if (entry.job == nullptr) return;
-  CountLocked(*entry.job, -1);
+  --phases_[entry.job->phase];
   const auto named = newest_.find(entry.job->request->name);
   if (named != newest_.end() && named->second == job) newest_.erase(named);
 }

@@ -161,9 +161,6 @@ class Board {
   // Bytes of steps and events that subscriptions keep.
   int64_t pending_bytes() const { return *pending_bytes_; }
 
-  // Jobs of this owner that are in the queue.
-  int64_t CountQueued(const std::string& owner) const ABSL_LOCKS_EXCLUDED(mu_);
-
   // Jobs, nodes, devices and what waits for watchers; the rest of `gauges` is left alone.
   void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -182,8 +179,6 @@ class Board {
 
   // Adds it and keeps all events within their bound.
   void AddLocked(JobId job, Entry& entry, const JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A view begins to be shown, or (-1) is shown no more.
-  void CountLocked(const JobView& job, int64_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The events of `job` hold `now` bytes and held `before`.
   void CountEventsLocked(JobId job, size_t before, size_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   JobViewPtr FindLive(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -201,7 +196,6 @@ class Board {
   size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, int64_t> queued_ ABSL_GUARDED_BY(mu_);  // by owner; above 0
   std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);
 };
 

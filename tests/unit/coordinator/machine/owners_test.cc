@@ -75,6 +75,17 @@ TEST(Owners, TooManyThatWait_AreRefused) {
   EXPECT_TRUE(owners.CheckSubmit(Of("alice", 1)).ok());
 }
 
+TEST(Owners, WithoutAQuota_OnePersonHasSoManyThatWait_AndNobodyAnyNumber) {
+  Owners owners({}, kDay);
+  for (const char* owner : {"alice", ""}) owners.Queued(owner, kQueuedMax - 1);
+  EXPECT_TRUE(owners.CheckSubmit(Of("alice", 1)).ok());
+  for (const char* owner : {"alice", ""}) owners.Queued(owner, 1);
+  EXPECT_EQ(owners.CheckSubmit(Of("alice", 1)).message(),
+            "1000 jobs of alice wait, and its quota is 1000 (queued_max): submit again when one of "
+            "them has started, or cancel one");
+  EXPECT_TRUE(owners.CheckSubmit(Of("", 1)).ok());
+}
+
 TEST(Owners, JobOverTheQuota_WaitsAndHoldsItsOwnersOthersUp) {
   Owners owners({.others = {.devices_max = 4, .jobs_max = 3}}, kDay);
   owners.Charge("alice", 3, true, kNow);

@@ -142,6 +142,20 @@ TEST_F(QuotaTest, TooManyThatWait_AreRefused) {
   EXPECT_EQ(Submit("carol", "c", 1), JobId{});
 }
 
+TEST_F(QuotaTest, SuspendedJobs_AreAmongThoseThatWait) {
+  const Quotas quotas{.others = {.queued_max = 1}};
+  h_.Feed(QuotasChanged{quotas});
+  Run("bob", "a", 8);
+  const JobId suspended = Submit("carol", "b", 1);
+  h_.Feed(SuspensionRequested{Token{100}, suspended, true});
+  EXPECT_EQ(Submit("carol", "c", 1), JobId{});
+  h_.Restart();
+  h_.Feed(QuotasChanged{quotas});
+  EXPECT_EQ(Submit("carol", "d", 1), JobId{});
+  ASSERT_TRUE(h_.Cancel(suspended).ok());
+  EXPECT_TRUE(Waits(Submit("carol", "e", 1)));
+}
+
 class ShareTest : public QuotaTest {
  protected:
   ShareTest() : QuotaTest({}) {}
