@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,11 +15,13 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr ProcessNumber kP1{1};
 
@@ -282,6 +285,43 @@ TEST(AgentMachineTest, Reports_ThatACoordinatorMayHaveLost_ComeAgain_ButEventsDo
   const std::vector<std::string> again = h.Welcome(/*coordinator=*/10);
   EXPECT_THAT(again, Contains("Report job-7/1 rank 2 step 1"));
   EXPECT_THAT(again, Not(Contains("Report job-7/1 rank 2 event")));
+}
+
+// Ten steps a second of two ranks, of which one tells of them, and a part of a checkpoint each
+// minute.
+TEST(AgentMachineTest, CoordinatorAwayForTenMinutes_DisturbsNoRank_AndIsToldWhatWasKept) {
+  constexpr size_t kSteps = 6000, kStepsKept = ReportBuffer::kStepReportsMax;
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.ConfirmAll();
+  h.Break();
+  std::vector<std::string> expected;
+  for (size_t step = 1; step <= kSteps; ++step) {
+    for (const int64_t process : {1, 2}) {
+      h.Feed(RankProgressed{ProcessNumber{process}, Epoch{1}, static_cast<int64_t>(step)});
+      h.Feed(ProcessRan{ProcessNumber{process}});
+    }
+    h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, absl::StrCat("step ", step)});
+    if (step > kSteps - kStepsKept)
+      expected.push_back(absl::StrCat("Report job-7/1 rank 2 step ", step));
+    if (step % 600 == 0) {
+      h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kOther, absl::StrCat("part ", step)});
+      h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kEvent, absl::StrCat("event ", step)});
+      expected.push_back(absl::StrCat("Report job-7/1 rank 2 part ", step));
+      expected.push_back(absl::StrCat("Report job-7/1 rank 2 event ", step));
+    }
+    for (const std::string& ordered : h.Advance(absl::Milliseconds(100))) {
+      ASSERT_THAT(ordered, StartsWith("OpenSession"));
+      h.Break();
+    }
+  }
+  std::vector<std::string> told = h.Welcome(/*coordinator=*/10);
+  for (std::string& line : h.ConfirmAll()) told.push_back(std::move(line));
+  std::erase_if(told, [](const std::string& line) {
+    return !absl::StartsWith(line, "Report job-7/1 rank 2 ");
+  });
+  EXPECT_THAT(told, ElementsAreArray(expected));
 }
 
 TEST(AgentMachineTest, Reports_OfAStoppedJob_DoNotComeAgain) {
