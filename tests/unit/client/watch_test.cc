@@ -1,10 +1,7 @@
 // Following a job: outcomes, broken streams, detaching, and what progress looks like.
 #include "client/watch.h"
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <memory>
 #include <string>
 #include <thread>
 
@@ -112,27 +109,6 @@ TEST(WatchTest, BrokenStream_IsWaitedForFromItsBreakOn) {
   const auto watched = WatchJob(connection, "demo", stopper, captured.io, absl::ZeroDuration());
   ASSERT_TRUE(watched.ok()) << watched.status();
   EXPECT_EQ(watched->job.phase(), v1::JOB_PHASE_SUCCEEDED);
-}
-
-// Whatever the pause between two attempts has grown to meanwhile.
-TEST(WatchTest, CoordinatorThatWasDown_IsAskedAsSoonAsItIsBack) {
-  const std::string address = FakeServer().address();
-  Connection connection({.server = address});
-  std::unique_ptr<FakeServer> back;
-  std::thread restart([&] { back = std::make_unique<FakeServer>(address); });
-  const auto begin = std::chrono::steady_clock::now();
-  connection.Wait(grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection refused"),
-                  absl::Minutes(1));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
-  restart.join();
-}
-
-TEST(WatchTest, PausesBetweenAttempts_GrowToASecond) {
-  Backoff backoff(/*seed=*/1);
-  absl::Duration longest;
-  for (int i = 0; i < 100; ++i) longest = std::max(longest, backoff.Next());
-  EXPECT_GT(longest, absl::Milliseconds(900));
-  EXPECT_LE(longest, absl::Seconds(1));
 }
 
 TEST(WatchTest, Stop_DetachesAndSaysSo) {
