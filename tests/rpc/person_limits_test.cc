@@ -97,16 +97,18 @@ TEST_F(PersonLimitsTest, ConnectionsOfOnePerson_AreBounded_AndThoseThatAreClosed
 
 TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   server_.reset();
-  AccessTest::Open([](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
+  AccessTest::Open(
+      [](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
   Be("sam", "submitter");
   MustSubmit(JobText("a"));
   MustSubmit(JobText("b"));
   v1::SubmitJobResponse response;
   const grpc::Status refused = Submit(JobText("c"), response);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.error_message(),
-            "2 jobs of sam wait, and its quota is 2 (queued_max): submit again when one of them has "
-            "started, or cancel one");
+  EXPECT_EQ(
+      refused.error_message(),
+      "2 jobs of sam wait, and its quota is 2 (queued_max): submit again when one of them has "
+      "started, or cancel one");
   EXPECT_EQ(Audit().back(), absl::StrCat("audit who=sam role=submitter method=SubmitJob "
                                          "outcome=RESOURCE_EXHAUSTED reason=\"",
                                          refused.error_message(), "\""));
@@ -116,7 +118,8 @@ TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   ASSERT_TRUE(Cancel("a").ok());
   MustSubmit(JobText("c"));
   server_.reset();
-  AccessTest::Open([](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
+  AccessTest::Open(
+      [](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
   Be("sam", "submitter");
   EXPECT_EQ(Submit(JobText("e"), response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
       << "behind a restart";
