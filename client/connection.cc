@@ -18,8 +18,7 @@
 namespace phalanx::client {
 namespace {
 
-constexpr absl::Duration kBackoffMax = absl::Seconds(2);
-// Before a call is made again on a connection that is there.
+// Before a call is made on a connection that has just come.
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 constexpr int kMessageBytesMax = 8 << 20;
 // Of several servers each has so long to take a connection, and to answer a call, before the next
@@ -56,7 +55,7 @@ std::shared_ptr<grpc::Channel> OpenChannel(
 
 absl::Duration Backoff::Next() {
   const absl::Duration wait = next_ * (0.5 + 0.5 * prng_.Uniform());
-  next_ = std::min(next_ * 2, kBackoffMax);
+  next_ = std::min(next_ * 2, kMax);
   return wait;
 }
 
@@ -165,11 +164,17 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
                                 : asked > absl::ZeroDuration() && !has_several() ? asked
                                                                                  : TryNext(backoff);
     if (wait >= left()) return Explain(said.ok() ? status : said);
-    // A connection that is being made goes on only while somebody waits for it.
-    const bool waited = !SaidByCoordinator(status) && !over_limit && !Reaches(wait);
-    if (!waited)
-      absl::SleepFor(std::min(wait, SaidByCoordinator(status) || over_limit ? wait : kPause));
+    Wait(status, wait);
   }
+}
+
+// A connection that is being made goes on only while somebody waits for it. One that is there, to
+// somebody who does not serve, is no reason to ask sooner.
+void Connection::Wait(const grpc::Status& status, absl::Duration wait) {
+  const bool unanswered =
+      status.error_code() == grpc::StatusCode::UNAVAILABLE && !SaidByCoordinator(status);
+  if (!unanswered || Reaches(absl::ZeroDuration())) return absl::SleepFor(wait);
+  if (Reaches(wait)) absl::SleepFor(std::min(wait, kPause));
 }
 
 absl::Duration Connection::TryNext(Backoff& backoff) {

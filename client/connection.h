@@ -38,9 +38,10 @@ struct ConnectionOptions {
 
 inline constexpr char kDefaultServer[] = "127.0.0.1:4444";
 
-// Waits between attempts: doubling from 50 ms to 2 s, each drawn between half and the whole.
+// Waits between attempts: doubling from 50 ms to a second, each drawn between half and the whole.
 class Backoff {
  public:
+  static constexpr absl::Duration kMax = absl::Seconds(1);
   explicit Backoff(uint64_t seed) : prng_(seed) {}
   absl::Duration Next();
   void Reset() { next_ = kFirst; }
@@ -104,6 +105,9 @@ class Connection {
   // For those who use stub() and find that it does not serve: another one is asked from now on,
   // where there are several. Returns how long to wait before that.
   absl::Duration TryNext(Backoff& backoff);
+  // For the same, behind an attempt that ended so: waits so long, and less where there was no
+  // connection and one is made meanwhile.
+  void Wait(const grpc::Status& status, absl::Duration wait);
   bool has_several() const { return servers_.size() > 1; }
   // All of them, as they were given.
   const std::string& server() const { return options_.server; }

@@ -100,7 +100,7 @@ class LogReading {
         io_.talk << TerminalText(connection_.Explain(status).message()) << "; trying again\n";
       }
       const absl::Duration wait = status.ok() ? backoff_.Next() : connection_.TryNext(backoff_);
-      absl::SleepFor(std::min(wait, std::max(Left(), kNone)));
+      connection_.Wait(status, std::min(wait, std::max(Left(), kNone)));
     }
   }
 

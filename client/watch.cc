@@ -90,7 +90,7 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
       io.talk << "the coordinator at " << connection.server() << " does not answer; trying again\n";
     }
     lost = true;
-    absl::SleepFor(connection.TryNext(backoff));
+    connection.Wait(status, connection.TryNext(backoff));
   }
   progress.Finish();
   return watched;

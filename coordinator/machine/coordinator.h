@@ -163,6 +163,7 @@ class Coordinator {
   void Consider(Job& job);
   void Enqueue(const Job& job);
   void LeaveQueue(const Job& job);
+  void Unpark(const Job& job);
   // When its devices are free at the latest, were it to start now where it does not run.
   Instant EndsBy(const Job& job) const;
   // Nodes on which no job may start that ends at `end`: others wait for them.
@@ -475,6 +476,7 @@ class Coordinator {
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
   std::set<QueuePlace> queue_;               // Queued and not being planned, in its order
+  std::set<JobId> parked_;                   // Queued and suspended
   std::map<uint64_t, JobId> planning_;       // by number of the ComputePlan
   std::set<uint64_t> unanswered_plans_;      // the orders of planning_, and those that were dropped
   std::optional<StandbyPlan> standby_plan_;  // the one that is being made, of all jobs

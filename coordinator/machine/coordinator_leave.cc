@@ -56,6 +56,7 @@ void Coordinator::Suspend(Job& job, const std::string& by) {
   if (job.state.phase != JobPhase::kQueued) return;
   LeaveQueue(job);
   DropPlanning(job);
+  Enqueue(job);  // among those that are suspended
 }
 
 void Coordinator::LeaveDevices(Job& job, const std::string& how) {

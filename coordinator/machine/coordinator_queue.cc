@@ -243,6 +243,7 @@ void Coordinator::Consider(Job& job) {
   if (!too_large && !kept && (first || fills)) {
     std::optional<Placement> placement = ChoosePlacement(nodes_, ClosedTo(end), request);
     if (placement.has_value()) return Plan(job, *std::move(placement));
+    if (first) owners_.Reserve(job.state.id, request);
     if (first) line.first = job.state.id;
     if (first) MakeRoomFor(job);
     if (first) CloseNodesFor(job);
@@ -305,13 +306,22 @@ void Coordinator::CloseNodesFor(const Job& job) {
 }
 
 void Coordinator::Enqueue(const Job& job) {
-  if (job.state.suspended) return;
+  if (job.state.suspended) {
+    if (parked_.insert(job.state.id).second) owners_.Parked(job.state.request->owner, 1);
+    return;
+  }
+  Unpark(job);
   if (queue_.insert({job.state.request->priority, job.state.id}).second)
     owners_.Queued(job.state.request->owner, 1);
 }
 
+void Coordinator::Unpark(const Job& job) {
+  if (parked_.erase(job.state.id) != 0) owners_.Parked(job.state.request->owner, -1);
+}
+
 // Only the first of a line closes nodes to the jobs behind it.
 void Coordinator::LeaveQueue(const Job& job) {
+  Unpark(job);
   if (queue_.erase({job.state.request->priority, job.state.id}) == 0) return;
   owners_.Queued(job.state.request->owner, -1);
   if (!job.over_quota.empty()) capacity_changed_ = true;

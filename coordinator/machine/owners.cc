@@ -33,10 +33,12 @@ absl::Status Owners::CheckSubmit(const JobRequest& request) const {
   if (std::string never = Beyond(request.owner, quota, request.devices); !never.empty())
     return absl::FailedPreconditionError(never);
   const auto use = uses_.find(request.owner);
-  const int64_t queued = use == uses_.end() ? 0 : use->second.queued;
-  if (queued < quota.queued_max) return absl::OkStatus();
+  const int64_t waiting = use == uses_.end() ? 0 : use->second.queued + use->second.parked;
+  const int64_t waiting_max =
+      quota.queued_max.value_or(request.owner.empty() ? kNoQuota : kQueuedMax);
+  if (waiting < waiting_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      queued, " jobs of ", Name(request.owner), " wait, and its quota is ", quota.queued_max,
+      waiting, " jobs of ", Name(request.owner), " wait, and its quota is ", waiting_max,
       " (queued_max): submit again when one of them has started, or cancel one"));
 }
 
@@ -85,6 +87,7 @@ std::string Owners::WhyWaits(JobId job, const JobRequest& request) {
                         " is before it and waits for their quota");
   }
   const Use& use = uses_[request.owner];
+  const Reserved& reserved = reserved_[request.owner];
   std::string why;
   if (use.jobs >= quota.jobs_max) {
     why = absl::StrCat("the quota of ", Name(request.owner), " is used up: ", use.jobs, " of ",
@@ -93,9 +96,20 @@ std::string Owners::WhyWaits(JobId job, const JobRequest& request) {
     why = absl::StrCat("the quota of ", Name(request.owner), " is used up: its jobs have ",
                        use.devices, " of ", quota.devices_max,
                        " devices (devices_max), and this one needs ", request.devices);
+  } else if (use.jobs + reserved.jobs >= quota.jobs_max ||
+             use.devices + reserved.devices > quota.devices_max - request.devices) {
+    return absl::StrCat(ToString(reserved.job), " of ", Name(request.owner),
+                        " is before it, waits for devices and needs what is left of their quota");
   }
   if (!why.empty()) waits_.emplace(request.owner, job);
   return why;
+}
+
+void Owners::Reserve(JobId job, const JobRequest& request) {
+  Reserved& reserved = reserved_[request.owner];
+  reserved.job = job;
+  reserved.devices += request.devices;
+  ++reserved.jobs;
 }
 
 double Owners::ShareOf(const std::string& owner, Instant now) const {

@@ -33,6 +33,8 @@ class Owners {
   absl::Status CheckSubmit(const JobRequest& request) const;
   // Jobs that wait in the queue: so many more.
   void Queued(const std::string& owner, int64_t more);
+  // Suspended ones, which wait beside it.
+  void Parked(const std::string& owner, int64_t more) { uses_[owner].parked += more; }
 
   // A job of the owner has come to have its devices, or to have them no more. Returns what is to be
   // stored of that.
@@ -45,7 +47,13 @@ class Owners {
 
   // The queue is looked at from its front; False: the quotas are the same.
   bool Change(Quotas quotas);
-  void BeginLook() { waits_.clear(); }
+  void BeginLook() {
+    waits_.clear();
+    reserved_.clear();
+  }
+  // The job waits for devices, which are reserved for it: so is what it takes of the quota, or a
+  // smaller one of its owner would have it wait for that.
+  void Reserve(JobId job, const JobRequest& request);
   // Why the job, which is looked at behind those before it, does not get devices for its owner's
   // quota; empty: that does not keep it. Behind one that its quota keeps no other of the owner
   // starts: smaller ones would take for ever what it waits for.
@@ -59,14 +67,21 @@ class Owners {
   struct Use {
     int64_t devices = 0, jobs = 0;  // of jobs that have devices
     int64_t queued = 0;             // jobs in the queue
+    int64_t parked = 0;             // suspended jobs without devices
     DeviceTime time;
   };
 
   Quotas quotas_;
   const absl::Duration half_life_;
   std::map<std::string, Use> uses_;
-  int64_t waiting_owners_ = 0;          // with jobs in the queue
-  std::map<std::string, JobId> waits_;  // by owner: the first that its quota keeps
+  int64_t waiting_owners_ = 0;  // with jobs in the queue
+  // By owner, in this look: the first that its quota keeps, and what is reserved of it.
+  std::map<std::string, JobId> waits_;
+  struct Reserved {
+    JobId job;  // the last one
+    int64_t devices = 0, jobs = 0;
+  };
+  std::map<std::string, Reserved> reserved_;
 };
 
 // The owner and age of a job that waits, the oldest first.

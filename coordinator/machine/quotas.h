@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -17,12 +18,15 @@
 namespace phalanx::coordinator {
 
 inline constexpr int64_t kNoQuota = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kQueuedMax = 1000;  // where nothing is said
 
 struct Quota {
   int64_t devices_max = kNoQuota;  // of jobs that have devices
   int64_t jobs_max = kNoQuota;     // such jobs
-  int64_t queued_max = kNoQuota;   // jobs that wait; one more is refused
-  double weight = 1;               // of its share: twice the weight, twice the device time. Above 0
+  // Jobs that wait, suspended ones among them; one more is refused. Left out: kQueuedMax, and any
+  // number of everybody whom nobody asked.
+  std::optional<int64_t> queued_max;
+  double weight = 1;  // of its share: twice the weight, twice the device time. Above 0
   friend bool operator==(const Quota&, const Quota&) = default;
 };
 struct Quotas {

@@ -183,7 +183,6 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.tls = flags.tls;
   options.rate = {.calls_per_second = flags.calls_per_second,
                   .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
-  options.person_queued_jobs_max = flags.queued_per_person;
   options.revoked = flags.revoked;
   options.join = {.file = settings.etcd ? "" : absl::StrCat(flags.store, "/join-tokens"),
                   .signer = flags.signer,
@@ -277,10 +276,6 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "that one person may make, and ten times as many at once; 0: any number")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"));
-  app.add_option("--queued-per-person", flags.queued_per_person,
-                 "jobs that one person may have in the queue; 0: any number")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kJobsMax, "NONNEGATIVE"));
   app.add_flag("--plaintext", flags.plaintext,
                "serve without TLS where others reach --listen: all of them may do everything");
   app.add_flag("--http-plaintext", flags.http_plaintext,

@@ -38,7 +38,6 @@ struct Flags {
   bool etcd_plaintext = false;
   transport::SignerFiles signer;
   std::string certificate_life = "168h";
-  int64_t queued_per_person = ServerOptions().person_queued_jobs_max;
   std::string quotas;
   std::string share_half_life = "168h";
   double calls_per_second = CallRateOptions().calls_per_second;

@@ -66,18 +66,14 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
   }
-  const std::string owner = NameOf(end.caller());
-  const absl::StatusOr<std::shared_ptr<void>> place =
-      places_.Take(owner, owner.empty() ? 0 : board_.CountQueued(owner));
-  if (!place.ok()) return end.With(place.status());
-  const auto submit = [this, end, request, response, place = *place](const absl::Status& go) {
+  const auto submit = [this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     absl::StatusOr<JobRequestPtr> read =
         ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
     if (!read.ok()) return end(read.status());
     driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
                    RequestIdOf(end.caller(), request->request_id()),
-                   [end, response, place](const absl::StatusOr<JobViewPtr>& job) {
+                   [end, response](const absl::StatusOr<JobViewPtr>& job) {
                      if (job.ok()) end.Changes((*job)->id);
                      // The caller has the document.
                      if (job.ok()) ToProto(**job, false, response->mutable_job());

@@ -9,7 +9,6 @@
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/log_relay.h"
-#include "coordinator/rpc/queue_places.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/runtime/work_pool.h"
@@ -22,7 +21,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
   // All that it is given outlive the service.
   JobServiceImpl(Driver& driver, Board& board, Metrics& metrics, LogRelay& logs, OpenCalls& watches,
-                 OpenCalls& log_calls, Admission& admission, QueuePlaces& places, Audit& audit)
+                 OpenCalls& log_calls, Admission& admission, Audit& audit)
       : driver_(driver),
         board_(board),
         metrics_(metrics),
@@ -31,7 +30,6 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         log_calls_(log_calls),
         audit_(audit),
         admission_(admission),
-        places_(places),
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
@@ -89,7 +87,6 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& log_calls_;
   Audit& audit_;
   Admission& admission_;
-  QueuePlaces& places_;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

@@ -46,7 +46,6 @@ class ServerImpl final : public Server {
                    OpenCalls::Full::kCloseOldest),
         admission_(options_.rate, options_.person_connections_max,
                    [this](const std::string& peer) { return peers_.IsOpen(peer); }),
-        places_(options_.person_queued_jobs_max),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
@@ -195,7 +194,7 @@ class ServerImpl final : public Server {
       ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));
     }
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
-                                                    log_calls_, admission_, places_, audit_);
+                                                    log_calls_, admission_, audit_);
     worker_service_ = std::make_unique<WorkerServiceImpl>(
         *driver_, sessions_, logs_, metrics_,
         [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
@@ -287,7 +286,6 @@ class ServerImpl final : public Server {
   OpenCalls log_calls_;
   OpenPeers peers_;
   Admission admission_;
-  QueuePlaces places_;
   Audit audit_;
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked

@@ -34,8 +34,7 @@ struct ServerOptions {
   // The same of one person, where there are certificates.
   size_t person_watchers_max = 512;
   size_t person_log_calls_max = 32;
-  int64_t person_queued_jobs_max = 1000;  // 0: any number
-  size_t person_connections_max = 256;    // 0: any number
+  size_t person_connections_max = 256;  // 0: any number
   // Lines of the audit about what was refused to one person, one node, or all strangers.
   CallRateOptions refusals = {.calls_per_second = 20, .calls_at_once = 200};
   // Messages to watchers and to log calls that are being written: of a client that does not read,

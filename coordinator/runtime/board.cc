@@ -1,6 +1,7 @@
 #include "coordinator/runtime/board.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -11,13 +12,7 @@
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
-
 namespace {
-
-// What an event holds in memory.
-size_t BytesOf(const JobEvent& event) {
-  return sizeof(JobEvent) + event.type.size() + event.message.size();
-}
 
 JobGauges GaugesOf(const JobView& job) {
   const StepReport& step = *job.last_step;
@@ -96,114 +91,6 @@ JobViewPtr WithDocument(const JobView& view, Document document) {
 
 }  // namespace
 
-void EventWindow::Add(JobEvent event) {
-  bytes_ += BytesOf(event);
-  events_.push_back(std::move(event));
-  while (events_.size() > 1 && (events_.size() > events_max_ || bytes_ > bytes_max_)) DropOldest();
-}
-
-void EventWindow::Shrink() {
-  while (events_.size() > 1) DropOldest();
-}
-
-bool EventWindow::ShedOldest() {
-  if (events_.size() <= 1) return false;
-  DropOldest();
-  return true;
-}
-
-void EventWindow::DropOldest() {
-  bytes_ -= BytesOf(events_.front());
-  events_.pop_front();
-}
-
-std::vector<JobEvent> EventWindow::After(int64_t number) const {
-  std::vector<JobEvent> events;
-  for (const JobEvent& event : events_) {
-    if (event.number > number) events.push_back(event);
-  }
-  return events;
-}
-
-std::vector<JobEvent> EventWindow::TakeAll() {
-  bytes_ = 0;
-  std::vector<JobEvent> events(std::make_move_iterator(events_.begin()),
-                               std::make_move_iterator(events_.end()));
-  events_.clear();
-  return events;
-}
-
-std::optional<Subscription::Update> Subscription::Take() {
-  MutexLock lock(&mu_);
-  if (jobs_.empty() && steps_.empty() && events_.empty() && evaluation_ == nullptr)
-    return std::nullopt;
-  if (!jobs_.empty()) {
-    last_ = std::move(jobs_.front());
-    jobs_.pop_front();
-  }
-  if (last_ == nullptr) return std::nullopt;
-  Update update{.job = last_};
-  // What belongs to the last phase must not be lost behind it: the stream ends with a terminal one.
-  update.steps.assign(steps_.begin(), steps_.end());
-  update.events = events_.TakeAll();
-  steps_.clear();
-  CountLocked();
-  update.evaluation = std::exchange(evaluation_, nullptr);
-  return update;
-}
-
-void Subscription::Add(JobViewPtr job) {
-  MutexLock lock(&mu_);
-  if (!jobs_.empty() && jobs_.back()->phase == job->phase) {
-    jobs_.back() = std::move(job);
-  } else {
-    jobs_.push_back(std::move(job));
-  }
-}
-
-void Subscription::Add(const StepReport& step) {
-  MutexLock lock(&mu_);
-  steps_.push_back(step);
-  if (steps_.size() > kPendingStepsMax) steps_.pop_front();
-  FitLocked();
-}
-
-void Subscription::Add(const JobEvent& event) {
-  MutexLock lock(&mu_);
-  events_.Add(event);
-  FitLocked();
-}
-
-Subscription::~Subscription() {
-  MutexLock lock(&mu_);
-  if (total_ != nullptr) *total_ -= counted_;
-}
-
-void Subscription::CountIn(std::shared_ptr<std::atomic<int64_t>> total) {
-  MutexLock lock(&mu_);
-  total_ = std::move(total);
-  CountLocked();
-}
-
-void Subscription::CountLocked() {
-  if (total_ == nullptr) return;
-  const auto now = static_cast<int64_t>(events_.bytes() + steps_.size() * sizeof(StepReport));
-  *total_ += now - std::exchange(counted_, now);
-}
-
-void Subscription::FitLocked() {
-  CountLocked();
-  if (total_ == nullptr || *total_ <= kPendingBytesMax) return;
-  events_.Shrink();
-  while (steps_.size() > 1) steps_.pop_front();
-  CountLocked();
-}
-
-void Subscription::Add(std::shared_ptr<const EvaluationReport> evaluation) {
-  MutexLock lock(&mu_);
-  evaluation_ = std::move(evaluation);
-}
-
 void Board::Publish(const PublishJob& action) {
   std::vector<std::shared_ptr<Subscription>> subscriptions;
   {
@@ -213,9 +100,9 @@ void Board::Publish(const PublishJob& action) {
       JobId& newest = newest_[action.job->request->name];
       newest = std::max(newest, action.job->id);
     } else {
-      CountLocked(*entry.job, -1);
+      --phases_[entry.job->phase];
     }
-    CountLocked(*action.job, 1);
+    ++phases_[action.job->phase];
     entry.job = action.job;
     subscriptions = entry.subscriptions;
   }
@@ -223,19 +110,6 @@ void Board::Publish(const PublishJob& action) {
     subscription->Add(action.job);
     subscription->wake_();
   }
-}
-
-void Board::CountLocked(const JobView& job, int64_t change) {
-  phases_[job.phase] += change;
-  if (job.phase != job::JobPhase::kQueued || job.request->owner.empty()) return;
-  const auto owner = queued_.try_emplace(job.request->owner, 0).first;
-  if ((owner->second += change) == 0) queued_.erase(owner);
-}
-
-int64_t Board::CountQueued(const std::string& owner) const {
-  MutexLock lock(&mu_);
-  const auto found = queued_.find(owner);
-  return found == queued_.end() ? 0 : found->second;
 }
 
 // Steps, events and evaluations come with a view of their job right after them, which wakes.
@@ -335,7 +209,7 @@ void Board::Forget(JobId job) {
   entry = std::move(found->second);
   jobs_.erase(found);
   if (entry.job == nullptr) return;
-  CountLocked(*entry.job, -1);
+  --phases_[entry.job->phase];
   const auto named = newest_.find(entry.job->request->name);
   if (named != newest_.end() && named->second == job) newest_.erase(named);
 }

@@ -2,17 +2,13 @@
 //
 // The driver thread writes what the machine publishes, which is stored by then; calls read from
 // here and never wait for the driver. Jobs that have ended lie in the store and are read from there
-// when they are asked for. A watcher gets a Subscription, which gathers updates while
-// its stream is busy.
+// when they are asked for. A watcher gets a Subscription (subscription.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,17 +19,12 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/runtime/curve.h"
+#include "coordinator/runtime/subscription.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
 
-// Steps and events since the last take that a subscription keeps; the oldest are dropped.
-inline constexpr size_t kPendingStepsMax = 256;
-inline constexpr size_t kPendingEventsMax = 1024;
-inline constexpr size_t kPendingEventBytesMax = 256 << 10;
-// Of all subscriptions together; past it each that gets more keeps one step and one event.
-inline constexpr int64_t kPendingBytesMax = 64 << 20;
 // Jobs whose curves the board keeps, those with the largest numbers.
 inline constexpr size_t kCurvesMax = 1024;
 // Events that the board keeps of one job that has not ended; the oldest are dropped. (The store
@@ -42,69 +33,6 @@ inline constexpr size_t kEventsMax = 4096;
 inline constexpr size_t kEventBytesMax = 1 << 20;
 // Of all those jobs together; past it the oldest of the job with the most bytes are dropped.
 inline constexpr size_t kAllEventBytesMax = 256 << 20;
-
-// The newest events, bounded in number and bytes. Not thread-safe.
-class EventWindow {
- public:
-  EventWindow(size_t events_max, size_t bytes_max)
-      : events_max_(events_max), bytes_max_(bytes_max) {}
-  void Add(JobEvent event);
-  std::vector<JobEvent> After(int64_t number) const;
-  std::vector<JobEvent> TakeAll();
-  // All but the newest.
-  void Shrink();
-  // False: only the newest is left, which stays.
-  bool ShedOldest();
-  bool empty() const { return events_.empty(); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void DropOldest();
-
-  size_t events_max_, bytes_max_;
-  std::deque<JobEvent> events_;
-  size_t bytes_ = 0;
-};
-
-// Changes of one job since the last take. Thread-safe.
-class Subscription {
- public:
-  struct Update {
-    JobViewPtr job;  // never null in what Take returns
-    std::vector<StepReport> steps;
-    std::vector<JobEvent> events;
-    std::shared_ptr<const EvaluationReport> evaluation;
-  };
-
-  // `wake` is called, on any thread, when there may be something to take.
-  explicit Subscription(std::function<void()> wake) : wake_(std::move(wake)) {}
-  ~Subscription();
-
-  // The next update, at most one phase further; nothing if nothing has changed.
-  std::optional<Update> Take() ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  friend class Board;
-  void Add(JobViewPtr job) ABSL_LOCKS_EXCLUDED(mu_);
-  void Add(const StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
-  void Add(const JobEvent& event) ABSL_LOCKS_EXCLUDED(mu_);
-  void Add(std::shared_ptr<const EvaluationReport> evaluation) ABSL_LOCKS_EXCLUDED(mu_);
-  // Counts what it keeps from here on in `total`, bytes of all subscriptions of a board.
-  void CountIn(std::shared_ptr<std::atomic<int64_t>> total) ABSL_LOCKS_EXCLUDED(mu_);
-  void CountLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // After something was added.
-  void FitLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  const std::function<void()> wake_;
-  Mutex mu_;
-  std::deque<JobViewPtr> jobs_ ABSL_GUARDED_BY(mu_);  // one a phase
-  std::deque<StepReport> steps_ ABSL_GUARDED_BY(mu_);
-  EventWindow events_ ABSL_GUARDED_BY(mu_){kPendingEventsMax, kPendingEventBytesMax};
-  std::shared_ptr<const EvaluationReport> evaluation_ ABSL_GUARDED_BY(mu_);
-  JobViewPtr last_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<std::atomic<int64_t>> total_ ABSL_GUARDED_BY(mu_);  // null: of no board yet
-  int64_t counted_ ABSL_GUARDED_BY(mu_) = 0;                          // in it, of this one
-};
 
 // Thread-safe.
 class Board {
@@ -161,9 +89,6 @@ class Board {
   // Bytes of steps and events that subscriptions keep.
   int64_t pending_bytes() const { return *pending_bytes_; }
 
-  // Jobs of this owner that are in the queue.
-  int64_t CountQueued(const std::string& owner) const ABSL_LOCKS_EXCLUDED(mu_);
-
   // Jobs, nodes, devices and what waits for watchers; the rest of `gauges` is left alone.
   void Count(Gauges& gauges) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -182,8 +107,6 @@ class Board {
 
   // Adds it and keeps all events within their bound.
   void AddLocked(JobId job, Entry& entry, const JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A view begins to be shown, or (-1) is shown no more.
-  void CountLocked(const JobView& job, int64_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The events of `job` hold `now` bytes and held `before`.
   void CountEventsLocked(JobId job, size_t before, size_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   JobViewPtr FindLive(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -201,7 +124,6 @@ class Board {
   size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, int64_t> queued_ ABSL_GUARDED_BY(mu_);  // by owner; above 0
   std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);
 };
 

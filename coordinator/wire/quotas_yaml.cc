@@ -63,7 +63,8 @@ class Reader {
     });
   }
 
-  void ReadCount(const std::string& path, const Tree& tree, int64_t* count) {
+  template <typename Count>
+  void ReadCount(const std::string& path, const Tree& tree, Count* count) {
     const auto read = tree.kind == Tree::Kind::kScalar ? job::ParseInteger(tree.scalar)
                                                        : std::optional<int64_t>();
     if (!read.has_value() || *read < 0)

@@ -5,8 +5,9 @@
 //     alice: {devices_max: 64, weight: 2}
 //     build: {jobs_max: 1}
 //
-// What is left out has no bound, and a weight of 1; `default` is of each owner that is not named,
-// and nothing of it holds for those that are. An empty text bounds nobody.
+// What is left out has no bound but queued_max (kQueuedMax), and a weight of 1; `default` is of
+// each owner that is not named, and nothing of it holds for those that are. An empty text says no
+// more than none.
 #pragma once
 
 #include "absl/status/statusor.h"

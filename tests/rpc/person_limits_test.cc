@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/audit.h"
-#include "coordinator/rpc/queue_places.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 
@@ -98,15 +97,18 @@ TEST_F(PersonLimitsTest, ConnectionsOfOnePerson_AreBounded_AndThoseThatAreClosed
 
 TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   server_.reset();
-  AccessTest::Open([](ServerOptions& options) { options.person_queued_jobs_max = 2; });
+  AccessTest::Open(
+      [](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
   Be("sam", "submitter");
   MustSubmit(JobText("a"));
   MustSubmit(JobText("b"));
   v1::SubmitJobResponse response;
   const grpc::Status refused = Submit(JobText("c"), response);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.error_message(),
-            "sam has 2 jobs in the queue; at most 2: wait until some have begun, or cancel some");
+  EXPECT_EQ(
+      refused.error_message(),
+      "2 jobs of sam wait, and its quota is 2 (queued_max): submit again when one of them has "
+      "started, or cancel one");
   EXPECT_EQ(Audit().back(), absl::StrCat("audit who=sam role=submitter method=SubmitJob "
                                          "outcome=RESOURCE_EXHAUSTED reason=\"",
                                          refused.error_message(), "\""));
@@ -116,25 +118,11 @@ TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   ASSERT_TRUE(Cancel("a").ok());
   MustSubmit(JobText("c"));
   server_.reset();
-  AccessTest::Open([](ServerOptions& options) { options.person_queued_jobs_max = 2; });
+  AccessTest::Open(
+      [](ServerOptions& options) { options.driver.machine.quotas.others.queued_max = 2; });
   Be("sam", "submitter");
   EXPECT_EQ(Submit(JobText("e"), response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
       << "behind a restart";
-}
-
-TEST(QueuePlacesTest, SubmitsUnderWay_CountToo) {
-  QueuePlaces places(3);
-  const auto first = places.Take("sam", 1);
-  ASSERT_TRUE(first.ok());
-  {
-    const auto second = places.Take("sam", 1);
-    ASSERT_TRUE(second.ok());
-    EXPECT_TRUE(absl::IsResourceExhausted(places.Take("sam", 1).status()));
-    EXPECT_TRUE(places.Take("sue", 1).ok());
-    EXPECT_TRUE(places.Take("", 100).ok()) << "in plaintext";
-  }
-  EXPECT_TRUE(places.Take("sam", 1).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(places.Take("sam", 3).status()));
 }
 
 TEST(AuditTest, RefusalsOfOneCaller_AreBounded_AndWhatWasDoneIsAlwaysTold) {

@@ -48,7 +48,7 @@ MachineOptions MachineOptionsOf(const AgentOptions& options) {
   machine.seed = RandomWord();
   if (absl::StrContains(options.coordinator, ',')) {
     // While one coordinator follows another each is asked in turn, and one that hangs is left soon.
-    machine.reconnect_delay_max = absl::Milliseconds(500);
+    machine.reconnect_delay_max = machine.reconnect_delay_late = absl::Milliseconds(500);
     machine.welcome_timeout = absl::Seconds(3);
   }
   return machine;

@@ -132,14 +132,35 @@ void Cluster::CheckProgress() {
   }
 }
 
+void Cluster::RunUntil(Instant end) {
+  while (violations().empty() && timeline_.now() < end && timeline_.RunNext()) {
+  }
+}
+
+void Cluster::RunQuietly(absl::Duration duration) {
+  faults_.Stop();
+  RunUntil(timeline_.now() + duration);
+}
+
 void Cluster::Run(absl::Duration duration) {
   const Instant end = timeline_.now() + duration;
   const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
                                       ? options_.fault_interval
                                       : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
   faults_.Start(interval);
-  while (violations().empty() && timeline_.now() < end && timeline_.RunNext()) {
+  RunUntil(end);
+}
+
+std::map<JobId, Cluster::Training> Cluster::training() const {
+  std::map<JobId, Training> training;
+  for (const auto& [id, view] : coordinator_.views()) {
+    const int64_t decided = ledger_.last_decided(id);
+    if (view.phase != job::JobPhase::kRunning || decided == 0) continue;
+    training[id] = {.epoch = view.epoch,
+                    .decided = decided,
+                    .told = view.last_step.has_value() ? view.last_step->step : 0};
   }
+  return training;
 }
 
 bool Cluster::Settled() const {

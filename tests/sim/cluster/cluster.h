@@ -38,6 +38,11 @@ class Cluster {
 
   // Faults, until that much time has gone by or something is violated.
   void Run(absl::Duration duration);
+  // So much time without faults, or until something is violated.
+  void RunQuietly(absl::Duration duration);
+  // The coordinator dies; another one on its store takes its place.
+  void StopCoordinator() { coordinator_.Crash(); }
+  void StartCoordinator() { coordinator_.Start(); }
   // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
   // something is stuck.
   bool Settle();
@@ -55,6 +60,13 @@ class Cluster {
     std::string ToString() const;
   };
   Counts counts() const;
+  // Jobs that train, as far as users were told: their epoch, the last step that ranks have decided,
+  // and the last one that users were told of.
+  struct Training {
+    Epoch epoch;
+    int64_t decided = 0, told = 0;
+  };
+  std::map<JobId, Training> training() const;
   // Why jobs have failed, by kind of failure.
   const std::map<std::string, int64_t>& failures() const { return coordinator_.failures(); }
 
@@ -64,6 +76,7 @@ class Cluster {
   void AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id, int times);
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
   void CheckProgress();
+  void RunUntil(Instant end);
   bool Settled() const;
 
   const ClusterOptions options_;

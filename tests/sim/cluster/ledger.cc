@@ -82,6 +82,11 @@ Instant Ledger::progress_at(JobId job) const {
   return found == jobs_.end() ? absl::InfinitePast() : found->second.progress_at;
 }
 
+int64_t Ledger::last_decided(JobId job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? 0 : found->second.last();
+}
+
 void Ledger::OnStored(const coordinator::JournalRecord& record) {
   NoteProgress(record.job);
   Job& job = jobs_[record.job];

@@ -72,6 +72,8 @@ class Ledger {
   // When something last went forward with it.
   Instant progress_at(JobId job) const;
   void NoteProgress(JobId job) { jobs_[job].progress_at = timeline_.now(); }
+  // The last step of the job that is decided; 0: none is.
+  int64_t last_decided(JobId job) const;
   int64_t steps_decided() const { return steps_decided_; }
   int64_t steps_given_up() const { return steps_given_up_; }
   int64_t epochs_begun() const { return epochs_begun_; }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "tests/sim/cluster/cluster.h"
@@ -53,6 +55,36 @@ TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+}
+
+// Ranks need nobody but each other for a step, and daemons keep what they say.
+TEST(ClusterSimulation, CoordinatorThatIsAwayForTenMinutes_DisturbsNoTraining_AndThenKnowsAll) {
+  constexpr absl::Duration kAway = absl::Minutes(10), kStep = absl::Seconds(1);
+  Planner planner;
+  int64_t followed = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Cluster cluster(planner, {.seed = seed, .nodes = 3, .step_time = kStep, .steps = 2000});
+    cluster.RunQuietly(absl::Minutes(5));
+    const std::map<JobId, Cluster::Training> before = cluster.training();
+    cluster.StopCoordinator();
+    cluster.RunQuietly(kAway);
+    const std::map<JobId, Cluster::Training> away = cluster.training();
+    cluster.StartCoordinator();
+    cluster.RunQuietly(absl::Minutes(1));
+    const std::map<JobId, Cluster::Training> after = cluster.training();
+    for (const auto& [job, begin] : before) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ToString(job));
+      EXPECT_GT(away.at(job).decided - begin.decided, kAway / kStep / 2);
+      const auto now = after.find(job);
+      if (now == after.end()) continue;  // somebody has cancelled it
+      ++followed;
+      EXPECT_EQ(now->second.epoch, begin.epoch);
+      EXPECT_GE(now->second.told, away.at(job).decided);
+    }
+    cluster.Settle();
+    ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+  }
+  EXPECT_GT(followed, 4) << "too few jobs train meanwhile to mean anything";
 }
 
 TEST(ClusterSimulation, OneSeed_GivesOneRun) {

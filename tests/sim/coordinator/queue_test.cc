@@ -37,6 +37,7 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
     counts.drained += world.counts().drained;
     counts.kept += world.counts().kept;
     counts.turns += world.counts().turns;
+    counts.left += world.counts().left;
   }
   if (only >= 0) return;
   EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
@@ -45,6 +46,7 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
   EXPECT_GT(counts.drained, count / 2) << "too few nodes are drained";
   EXPECT_GT(counts.kept, count) << "too few jobs are kept by quotas";
   EXPECT_GT(counts.turns, count / 4) << "too few jobs go before older ones of other owners";
+  EXPECT_GT(counts.left, 0) << "no job goes ahead of one of its owner, who has a quota";
 }
 
 }  // namespace

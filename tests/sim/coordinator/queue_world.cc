@@ -183,6 +183,7 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
   const Coordinator::Job* first = FirstBefore(job, capacity, later);
   if (first == nullptr) return;
   ++counts_.ahead;
+  CheckLeavesQuota(job, *first, later);
   const int64_t needed = first->state.request->devices;
   std::vector<std::pair<Instant, int64_t>> held;
   for (const auto& [id, count] : holders) held.emplace_back(EndOf(machine_->jobs().at(id)), count);

@@ -7,7 +7,8 @@
 // anew from its plain state, with none of its own arithmetic:
 // - a device is given to one job at a time, and only once the ranks of the one before are gone;
 // - the first job that waits is passed over only by one that ends before it can start, and does not
-//   start later for it; jobs start in the order of the queue otherwise;
+//   start later for it, nor for want of what is left of its owner's quota; jobs start in the order
+//   of the queue otherwise;
 // - owners have no more than their quotas when a job of theirs gets devices, and of jobs of one
 //   priority the one whose owner has used less by its weight is before the other;
 // - a job asked to leave for another one is preemptible and of a smaller priority;
@@ -42,9 +43,10 @@ class QueueWorld {
   std::string Describe() const;
   // How often: a job was planned ahead of one that waits; one was preempted; one went on behind a
   // step that it had saved; a node was drained; a job's quota kept it waiting though there were
-  // devices; a job was planned before an older one since its owner had used less.
+  // devices; a job was planned before an older one since its owner had used less; one was planned
+  // ahead of one of the same owner, who has a quota.
   struct Counts {
-    int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0, kept = 0, turns = 0;
+    int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0, kept = 0, turns = 0, left = 0;
   };
   const Counts& counts() const { return counts_; }
 
@@ -81,6 +83,9 @@ class QueueWorld {
   std::optional<bool> IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
                                const std::set<JobId>& later) const;
   Quotas DrawQuotas();
+  // `job` is planned ahead of `first`; `later`: it, and those planned behind it.
+  void CheckLeavesQuota(const Coordinator::Job& job, const Coordinator::Job& first,
+                        std::set<JobId> later);
   void CheckQuotas(const std::vector<JobId>& planned);
   void CheckAnswer(const AnswerJob& answer);
   void UseDevices();  // for a second

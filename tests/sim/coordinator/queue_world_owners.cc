@@ -92,8 +92,8 @@ const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int
   for (const JobId id : waiting) {
     const Coordinator::Job& other = machine_->jobs().at(id);
     if (other.state.request->devices > capacity) continue;
-    // One of its owner's that was planned just before may have used the quota up, or made the share
-    // larger than it was when this one was looked at.
+    // One of its owner's that was planned just before may have made the share larger than it was
+    // when this one was looked at.
     const bool just = std::any_of(planned_.begin(), planned_.end(), [&](JobId planned) {
       return !later.contains(planned) &&
              machine_->jobs().at(planned).state.request->owner == other.state.request->owner;
@@ -101,7 +101,7 @@ const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int
     const bool is_kept = kept.contains(id);
     if (is_kept) ++counts_.kept;
     const std::optional<bool> before = IsBefore(other, job, later);
-    if (!before.has_value() || (just && (is_kept || !*before))) return nullptr;
+    if (!before.has_value() || (just && !*before)) return nullptr;
     if (is_kept) continue;
     const bool same = other.state.request->priority == job.state.request->priority;
     if (!*before && same && id < job.state.id) ++counts_.turns;
@@ -109,6 +109,22 @@ const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int
     if (first == nullptr || IsBefore(other, *first, later) == true) first = &other;
   }
   return first;
+}
+
+void QueueWorld::CheckLeavesQuota(const Coordinator::Job& job, const Coordinator::Job& first,
+                                  std::set<JobId> later) {
+  const JobRequest& needs = *first.state.request;
+  if (job.state.request->owner != needs.owner) return;
+  later.erase(job.state.id);
+  const Quota& quota = quotas_.Of(needs.owner);
+  const auto [devices, jobs] = HeldBy(needs.owner, later);
+  if (quota.devices_max != kNoQuota || quota.jobs_max != kNoQuota) ++counts_.left;
+  if (jobs + 1 > quota.jobs_max || devices > quota.devices_max - needs.devices) {
+    Violate(absl::StrCat(ToString(job.state.id), " goes ahead of ", ToString(first.state.id),
+                         " of ", needs.devices, ", and ", needs.owner, " has ", devices, " of ",
+                         quota.devices_max, " devices and ", jobs, " of ", quota.jobs_max,
+                         " jobs by it"));
+  }
 }
 
 // What is planned at once is within its owner's quota, all together.

@@ -23,9 +23,9 @@ namespace phalanx::client {
 // Each call counts and answers with its member; a member that is not set answers UNIMPLEMENTED.
 class FakeServer final : public v1::JobService::Service {
  public:
-  FakeServer() {
+  explicit FakeServer(const std::string& address = "127.0.0.1:0") {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }

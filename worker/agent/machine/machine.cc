@@ -152,7 +152,9 @@ void Machine::Apply(const SessionClosed& event) {
   }
   const double doubled = static_cast<double>(uint64_t{1} << std::min(failed_attempts_, 20));
   const absl::Duration delay =
-      std::min(options_.reconnect_delay_min * doubled, options_.reconnect_delay_max);
+      std::min(options_.reconnect_delay_min * doubled,
+               failed_attempts_ < options_.reconnect_failures_soon ? options_.reconnect_delay_max
+                                                                   : options_.reconnect_delay_late);
   ++failed_attempts_;
   session_deadline_ = now_ + delay * (0.5 + 0.5 * prng_.Uniform());
   if (was_open || failed_attempts_ == 1) {

@@ -79,7 +79,12 @@ struct MachineOptions {
   // A session without a welcome for so long is given up.
   absl::Duration welcome_timeout = absl::Seconds(10);
   absl::Duration reconnect_delay_min = absl::Milliseconds(100);
-  absl::Duration reconnect_delay_max = absl::Seconds(5);
+  // A coordinator that restarts has the node, and what its ranks did, about as soon.
+  absl::Duration reconnect_delay_max = absl::Seconds(1);
+  // After as many failures in a row as a minute has: there is none, or it has more nodes than it
+  // can greet at once.
+  int32_t reconnect_failures_soon = 80;
+  absl::Duration reconnect_delay_late = absl::Seconds(5);
   // Between Quit and SIGTERM, at most half of the grace time.
   absl::Duration quit_grace = absl::Seconds(2);
   // Of the ranks, when the daemon ends or a newer epoch leaves them out.

@@ -75,6 +75,17 @@ TEST(Owners, TooManyThatWait_AreRefused) {
   EXPECT_TRUE(owners.CheckSubmit(Of("alice", 1)).ok());
 }
 
+TEST(Owners, WithoutAQuota_OnePersonHasSoManyThatWait_AndNobodyAnyNumber) {
+  Owners owners({}, kDay);
+  for (const char* owner : {"alice", ""}) owners.Queued(owner, kQueuedMax - 1);
+  EXPECT_TRUE(owners.CheckSubmit(Of("alice", 1)).ok());
+  for (const char* owner : {"alice", ""}) owners.Queued(owner, 1);
+  EXPECT_EQ(owners.CheckSubmit(Of("alice", 1)).message(),
+            "1000 jobs of alice wait, and its quota is 1000 (queued_max): submit again when one of "
+            "them has started, or cancel one");
+  EXPECT_TRUE(owners.CheckSubmit(Of("", 1)).ok());
+}
+
 TEST(Owners, JobOverTheQuota_WaitsAndHoldsItsOwnersOthersUp) {
   Owners owners({.others = {.devices_max = 4, .jobs_max = 3}}, kDay);
   owners.Charge("alice", 3, true, kNow);
@@ -95,6 +106,15 @@ TEST(Owners, JobThatNeverFits_HoldsNobodyUp) {
   Owners owners({.others = {.devices_max = 4}}, kDay);
   EXPECT_THAT(owners.WhyWaits(JobId{1}, Of("alice", 5)), HasSubstr("it needs 5 devices"));
   EXPECT_THAT(owners.WhyWaits(JobId{2}, Of("alice", 1)), IsEmpty());
+}
+
+TEST(Owners, WhatAJobWithAReservationNeedsOfTheQuota_IsKeptForIt) {
+  Owners owners({.others = {.devices_max = 4}}, kDay);
+  ASSERT_THAT(owners.WhyWaits(JobId{1}, Of("alice", 3)), IsEmpty());
+  owners.Reserve(JobId{1}, Of("alice", 3));
+  EXPECT_EQ(owners.WhyWaits(JobId{2}, Of("alice", 2)),
+            "job-1 of alice is before it, waits for devices and needs what is left of their quota");
+  EXPECT_THAT(owners.WhyWaits(JobId{3}, Of("alice", 1)), IsEmpty());
 }
 
 TEST(Owners, ShareIsWhatWasUsed_ByWeight) {

@@ -16,10 +16,11 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 
 JobRequestPtr Asking(const std::string& owner, const std::string& name, int32_t devices,
-                     int32_t priority = 0) {
+                     int32_t priority = 0, absl::Duration limit = absl::InfiniteDuration()) {
   JobRequest request = *AJob(name, devices);
   request.owner = owner;
   request.priority = priority;
+  request.time_limit = limit;
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
@@ -83,6 +84,23 @@ TEST_F(QuotaTest, JobThatTheQuotaKeeps_HoldsOthersOfItsOwnerUp_AndNobodyElse) {
   EXPECT_FALSE(Waits(JobId{3}));
 }
 
+TEST_F(QuotaTest, JobThatGoesAhead_LeavesOfTheQuotaWhatTheOneBeforeItNeeds) {
+  const JobId runs = h_.Run(node_, Asking("bob", "a", 6, 0, absl::Hours(2)));
+  const JobId first = Submit("alice", "b", 3);
+  ASSERT_TRUE(Waits(first)) << "for devices";
+  const auto short_one = [this](const std::string& name, int32_t devices) {
+    return h_.Submit(Asking("alice", name, devices, 0, absl::Minutes(10)));
+  };
+  const JobId large = short_one("c", 2);
+  EXPECT_TRUE(Waits(large)) << "b could not start when devices are free";
+  EXPECT_THAT(h_.Explain(large), Contains(HasSubstr("job-2 of alice is before it, waits for "
+                                                    "devices and needs what is left")));
+  EXPECT_FALSE(Waits(short_one("d", 1)));
+  EXPECT_TRUE(Waits(short_one("e", 1))) << "a third job (jobs_max)";
+  End(runs);
+  EXPECT_FALSE(Waits(first));
+}
+
 TEST_F(QuotaTest, JobThatNeverFits_IsRefused) {
   EXPECT_EQ(Submit("alice", "a", 5), JobId{});
   EXPECT_FALSE(Waits(Submit("bob", "a", 5)));
@@ -122,6 +140,20 @@ TEST_F(QuotaTest, TooManyThatWait_AreRefused) {
   Run("carol", "a", 1);
   EXPECT_TRUE(Waits(Submit("carol", "b", 1)));
   EXPECT_EQ(Submit("carol", "c", 1), JobId{});
+}
+
+TEST_F(QuotaTest, SuspendedJobs_AreAmongThoseThatWait) {
+  const Quotas quotas{.others = {.queued_max = 1}};
+  h_.Feed(QuotasChanged{quotas});
+  Run("bob", "a", 8);
+  const JobId suspended = Submit("carol", "b", 1);
+  h_.Feed(SuspensionRequested{Token{100}, suspended, true});
+  EXPECT_EQ(Submit("carol", "c", 1), JobId{});
+  h_.Restart();
+  h_.Feed(QuotasChanged{quotas});
+  EXPECT_EQ(Submit("carol", "d", 1), JobId{});
+  ASSERT_TRUE(h_.Cancel(suspended).ok());
+  EXPECT_TRUE(Waits(Submit("carol", "e", 1)));
 }
 
 class ShareTest : public QuotaTest {

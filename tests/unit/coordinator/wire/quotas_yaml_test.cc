@@ -22,7 +22,7 @@ owners:
   EXPECT_EQ(quotas->Of("build"), (Quota{.jobs_max = 1}));
 }
 
-TEST(ReadQuotas, EmptyText_BoundsNobody) {
+TEST(ReadQuotas, EmptyText_SaysNoMoreThanNone) {
   const auto quotas = ReadQuotas("");
   ASSERT_TRUE(quotas.ok());
   EXPECT_EQ(quotas->Of("alice"), Quota());

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/loss.h"
+#include "core/plan/moves.h"
 #include "core/plan/plan.h"
 #include "core/schedule/choice.h"
 #include "core/schedule/simulator.h"
@@ -43,6 +45,39 @@ inline plan::Plan Chosen() {
       plan::MakeCluster(1, 2), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
+}
+
+// Replica 1 of the encoder has lost its first stage; replica 2 is the faster one of the others.
+inline plan::Plan WithoutAReplica() {
+  const job::JobSpec spec = support::AJob()
+                                .Module("vision", support::ClipVision(), {.dp = 3, .pp = 2})
+                                .Module("language", support::Llama())
+                                .Edge("vision", "language", {.projector = 32})
+                                .Batch(6, 6);
+  plan::Layout layout = MustPlan(spec).layout;
+  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
+  layout.modules[0].speeds = {1, 0, 2};
+  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : plan::Plan();
+}
+
+// A pipeline of two stages whose first rank is lost, and that begins again on the other stage's.
+struct Restarted {
+  plan::Plan plan;
+  PlanFigures figures;
+};
+inline Restarted MustRestart() {
+  support::AJob job = support::AJob()
+                          .Module("language", support::Llama({.layers = 4}), {.tp = 2, .pp = 2})
+                          .Batch(8, 2);
+  job.spec().recovery.ladder = {job::Rung::kRestart};
+  const plan::Plan healthy = MustPlan(job, 1, 4);
+  auto plan = plan::PlanWithout(healthy, plan::RankList{Rank{0}});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  const schedule::Preview::Loss loss{.moves = plan::MovesBetween(healthy, *plan), .step_ratio = 2};
+  return {*std::move(plan), {.loss = loss}};
 }
 
 inline std::string JsonOf(const plan::Plan& plan, const PlanFigures& figures = {}) {

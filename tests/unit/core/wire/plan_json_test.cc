@@ -4,25 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "core/plan/loss.h"
-#include "core/plan/memory_fit.h"
-#include "core/plan/moves.h"
 #include "core/plan/plan.h"
-#include "core/wire/plan_dot.h"
-#include "core/wire/plan_table.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/wire/pictured.h"
 
 namespace phalanx::wire {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 using support::AJob;
@@ -205,42 +196,9 @@ TEST(PlanJsonTest, Shares_ShowTheirHomes) {
   EXPECT_EQ(plan["shares_left_out"], false);
 }
 
-// Replica 1 of the encoder has lost its first stage; replica 2 is the faster one of the others.
-plan::Plan WithoutAReplica() {
-  const job::JobSpec spec = AJob()
-                                .Module("vision", ClipVision(), {.dp = 3, .pp = 2})
-                                .Module("language", Llama())
-                                .Edge("vision", "language", {.projector = 32})
-                                .Batch(6, 6);
-  plan::Layout layout = MustPlan(spec).layout;
-  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {}}};
-  layout.modules[0].speeds = {1, 0, 2};
-  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : plan::Plan();
-}
-
 TEST(PlanJsonTest, AbsentReplica_HasALaneWithoutRanks) {
   const Json plan = Json::parse(PlanJson(ToProto(WithoutAReplica(), {})));
   EXPECT_EQ(plan["edges"][0]["from_lanes"], Json::parse("[[3],[],[5]]"));
-}
-
-TEST(PlanTableTest, SamplesOfUnequalReplicas_AreTheirRange) {
-  const std::string table = PlanTable(WithoutAReplica(), {});
-  EXPECT_THAT(table, HasSubstr("2 to 4"));
-}
-
-// Not the document's degrees.
-TEST(PlanTableTest, WidthsAndReplicas_AreThoseThatAreThere) {
-  EXPECT_THAT(PlanTable(WithoutAReplica(), {}), HasSubstr(" 2:1 "));
-  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("tp1 pp2 dp2"));
-  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("label=\"2:1"));
-  const job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 4, .dp = 2}).Batch(4, 1);
-  plan::Layout layout = MustPlan(spec).layout;
-  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {Rank{4}, Rank{6}, Rank{7}}}};
-  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(PlanTable(*plan, {}), HasSubstr(" 3 to 4 "));
 }
 
 TEST(PlanJsonTest, SharesOfALargePlan_AreLeftOutAndTheirRuleStays) {
@@ -304,8 +262,6 @@ TEST(PlanJsonTest, Plan_WithoutArchitecture_HasNoFigures) {
   EXPECT_EQ(plan["memory"], Json::array());
   EXPECT_TRUE(plan["replicas"][0]["units"].is_null());
   EXPECT_EQ(plan["ranks"][1]["modules"][0]["layers"], Json::parse("[[0,0]]"));
-  EXPECT_THAT(PlanTable(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}),
-              HasSubstr("language  -       0-1    1   1   1   2   -       "));
 }
 
 TEST(PlanJsonTest, Loss_ListsMovesWithWhereTheyComeFrom) {
@@ -328,6 +284,21 @@ TEST(PlanJsonTest, Loss_ListsMovesWithWhereTheyComeFrom) {
   EXPECT_GT(elements, 0);
   EXPECT_EQ(shown["bytes_moved"], 12 * elements);
   EXPECT_EQ(shown["moves_left_out"], false);
+}
+
+TEST(PlanJsonTest, Restart_HasTheHealthyGridAndTheOneThatFollows) {
+  const Restarted restarted = MustRestart();
+  const Json json = Json::parse(JsonOf(restarted.plan, restarted.figures));
+  const Json& module = json["modules"][0];
+  EXPECT_EQ(module["axes"]["pp"], 2) << "the healthy grid";
+  EXPECT_EQ(module["stage_layers"].size(), 1u);
+  EXPECT_EQ(module["restart"], Json({{"tp", 2}, {"dp", 1}, {"pp", 1}, {"ranks", {2, 3}}}));
+  EXPECT_EQ(json["idle"].size(), 1u);
+  ASSERT_GT(json["moves"].size(), 0u);
+  for (const Json& move : json["moves"]) {
+    EXPECT_EQ(move["to_pp"], 0);
+    EXPECT_EQ(move["from_pp"], 0) << "stage 1 has the rest on the ranks that are left";
+  }
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -12,23 +11,20 @@
 #include "absl/strings/str_cat.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
-#include "core/plan/moves.h"
 #include "core/plan/plan.h"
-#include "core/wire/plan_json.h"
+#include "core/wire/plan_dot.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/wire/pictured.h"
 
 namespace phalanx::wire {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::SizeIs;
-using Json = nlohmann::json;
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
 using support::NoArchitecture;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(PlanTableTest, Table_OfAWideJob_StaysWithinAHundredColumns) {
   const plan::Plan plan =
@@ -117,25 +113,9 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
 }
 
 TEST(PlanTableTest, Restart_IsSaid) {
-  AJob job = AJob().Module("language", Llama({.layers = 4}), {.tp = 2, .pp = 2}).Batch(8, 2);
-  job.spec().recovery.ladder = {job::Rung::kRestart};
-  const plan::Plan healthy = MustPlan(job, 1, 4);
-  const auto plan = plan::PlanWithout(healthy, plan::RankList{Rank{0}});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  schedule::Preview::Loss loss{.moves = plan::MovesBetween(healthy, *plan), .step_ratio = 2};
-  EXPECT_THAT(PlanTable(*plan, {.loss = loss}),
+  const Restarted restarted = MustRestart();
+  EXPECT_THAT(PlanTable(restarted.plan, restarted.figures),
               HasSubstr("Lost: rank 0\nRestart: language pp 2 -> 1 on ranks 2, 3\n\nStep: 2.000"));
-  const Json json = Json::parse(PlanJson(ToProto(*plan, {.loss = loss})));
-  const Json& module = json["modules"][0];
-  EXPECT_EQ(module["axes"]["pp"], 2) << "the healthy grid";
-  EXPECT_EQ(module["stage_layers"].size(), 1u);
-  EXPECT_EQ(module["restart"], Json({{"tp", 2}, {"dp", 1}, {"pp", 1}, {"ranks", {2, 3}}}));
-  EXPECT_EQ(json["idle"].size(), 1u);
-  ASSERT_GT(json["moves"].size(), 0u);
-  for (const Json& move : json["moves"]) {
-    EXPECT_EQ(move["to_pp"], 0);
-    EXPECT_EQ(move["from_pp"], 0) << "stage 1 has the rest on the ranks that are left";
-  }
 }
 
 TEST(PlanTableTest, Candidates_AreListedWithTheReason) {
@@ -157,6 +137,29 @@ TEST(PlanTableTest, CandidatesOfALoweredPlan_HaveTheirMemoryAsWritten) {
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   lowered->candidates = written.candidates;
   EXPECT_THAT(PlanTable(*lowered, {}), HasSubstr("BUBBLE  MEMORY AS WRITTEN"));
+}
+
+TEST(PlanTableTest, Plan_WithoutArchitecture_HasNoFigures) {
+  EXPECT_THAT(PlanTable(MustPlan(AJob().Module("language", NoArchitecture(), {.pp = 2})), {}),
+              HasSubstr("language  -       0-1    1   1   1   2   -       "));
+}
+
+TEST(PlanTableTest, SamplesOfUnequalReplicas_AreTheirRange) {
+  const std::string table = PlanTable(WithoutAReplica(), {});
+  EXPECT_THAT(table, HasSubstr("2 to 4"));
+}
+
+// Not the document's degrees.
+TEST(PlanTableTest, WidthsAndReplicas_AreThoseThatAreThere) {
+  EXPECT_THAT(PlanTable(WithoutAReplica(), {}), HasSubstr(" 2:1 "));
+  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("tp1 pp2 dp2"));
+  EXPECT_THAT(PlanDot(WithoutAReplica()), HasSubstr("label=\"2:1"));
+  const job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 4, .dp = 2}).Batch(4, 1);
+  plan::Layout layout = MustPlan(spec).layout;
+  layout.modules[0].changes = {{.dp = 1, .pp = 0, .ranks = {Rank{4}, Rank{6}, Rank{7}}}};
+  const absl::StatusOr<plan::Plan> plan = plan::Expand(spec, layout);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(PlanTable(*plan, {}), HasSubstr(" 3 to 4 "));
 }
 
 TEST(PlanTableTest, Table_OfSharedRanksAndAGap_ShowsEachModuleOfARankAndTheIdleOne) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,11 +15,13 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr ProcessNumber kP1{1};
 
@@ -88,15 +91,17 @@ TEST(AgentMachineTest, Reconnection_BacksOffWithJitterUpToItsBound) {
   Harness h(4, {.seed = 3});
   h.Feed(DeadlineReached{});
   std::vector<double> delays;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 100; ++i) {
     h.Break();
     delays.push_back(absl::ToDoubleSeconds(h.machine.NextDeadline() - h.now));
     h.now = h.machine.NextDeadline();
     h.Feed(DeadlineReached{});
   }
   EXPECT_THAT(delays.front(), AllOf(Ge(0.05), Le(0.1)));
-  EXPECT_THAT(delays.back(), AllOf(Ge(2.5), Le(5.0)));
-  EXPECT_THAT(delays, Each(Le(5.0)));
+  EXPECT_THAT(delays[79], AllOf(Ge(0.5), Le(1.0)));
+  EXPECT_THAT(std::vector<double>(delays.begin(), delays.begin() + 80), Each(Le(1.0)))
+      << "a coordinator that restarts would wait for its nodes";
+  EXPECT_THAT(delays.back(), AllOf(Ge(2.5), Le(5.0))) << "it may have too many of them";
   EXPECT_NE(delays[8], delays[9]);
 }
 
@@ -282,6 +287,48 @@ TEST(AgentMachineTest, Reports_ThatACoordinatorMayHaveLost_ComeAgain_ButEventsDo
   const std::vector<std::string> again = h.Welcome(/*coordinator=*/10);
   EXPECT_THAT(again, Contains("Report job-7/1 rank 2 step 1"));
   EXPECT_THAT(again, Not(Contains("Report job-7/1 rank 2 event")));
+}
+
+// Ten steps a second of two ranks, of which one tells of them, and a part of a checkpoint each
+// minute.
+TEST(AgentMachineTest, CoordinatorAwayForTenMinutes_DisturbsNoRank_AndIsToldWhatWasKept) {
+  constexpr size_t kSteps = 6000, kStepsKept = ReportBuffer::kStepReportsMax;
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.ConfirmAll();
+  h.Break();
+  size_t steps = 0;
+  for (bool open = false; !open;) {
+    ++steps;
+    for (const int64_t process : {1, 2}) {
+      h.Feed(RankProgressed{ProcessNumber{process}, Epoch{1}, static_cast<int64_t>(steps)});
+      h.Feed(ProcessRan{ProcessNumber{process}});
+    }
+    h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kStep, absl::StrCat("step ", steps)});
+    if (steps % 600 == 0) {
+      h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kOther, absl::StrCat("part ", steps)});
+      h.Feed(RankReported{kP1, Epoch{1}, ReportKind::kEvent, absl::StrCat("event ", steps)});
+    }
+    for (const std::string& ordered : h.Advance(absl::Milliseconds(100))) {
+      ASSERT_THAT(ordered, StartsWith("OpenSession"));
+      open = steps >= kSteps;
+      if (!open) h.Break();
+    }
+  }
+  std::vector<std::string> told =
+      h.Feed(SessionWelcomed{h.session, absl::Seconds(1), Incarnation{10}, 5});
+  for (std::string& line : h.ConfirmAll()) told.push_back(std::move(line));
+  const std::string rank = "Report job-7/1 rank 2 ";
+  std::erase_if(told, [&rank](const std::string& line) { return !absl::StartsWith(line, rank); });
+  std::vector<std::string> kept;
+  for (size_t step = 1; step <= steps; ++step) {
+    if (step + kStepsKept > steps) kept.push_back(absl::StrCat(rank, "step ", step));
+    if (step % 600 != 0) continue;
+    kept.push_back(absl::StrCat(rank, "part ", step));
+    kept.push_back(absl::StrCat(rank, "event ", step));
+  }
+  EXPECT_THAT(told, ElementsAreArray(kept));
 }
 
 TEST(AgentMachineTest, Reports_OfAStoppedJob_DoNotComeAgain) {

@@ -1,0 +1,162 @@
+// `phalanx submit`: what is sent, what is refused before, and what is printed.
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace phalanx::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
+
+TEST(SubmitTest, Id_GoesToStdoutAlone) {
+  FakeServer server;
+  v1::JobDocument sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent = request.document();
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "job-7\n");
+  EXPECT_EQ(captured.talk.str(), "submitted demo as job-7\n");
+  EXPECT_EQ(sent.directory(), tests::SourceDir() + "/examples");
+}
+
+TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
+  FakeServer server;
+  std::vector<std::string> sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent.push_back(request.document().directory());
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .directory = "/no/such/./folder/"}, stopper,
+                   captured.io),
+            kSuccess);
+  EXPECT_NE(Submit(connection, {.file = kExample, .directory = "jobs"}, stopper, captured.io),
+            kSuccess);
+  EXPECT_THAT(sent, testing::ElementsAre("/no/such/folder"));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("error: --directory: jobs: must begin with /: it is a "
+                                             "folder of the cluster's machines\n"));
+}
+
+TEST(SubmitTest, BadFile_IsNeverSent) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    ++calls;
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  const std::string bad = ::testing::TempDir() + "/bad.yaml";
+  support::WriteFile(bad, "metadata: {name: X}\nspec: {stepz: 1}\n");
+  EXPECT_EQ(Submit(connection, {.file = bad}, stopper, captured.io), kBadJobFile);
+  EXPECT_EQ(calls, 0);
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("spec.stepz: 1: unknown field; did you mean steps?\n"));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("metadata.name: X: "));
+}
+
+TEST(SubmitTest, LadderThatCannotBeMet_IsRefused_AndOneWithoutRungsIsWarnedOf) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    ++calls;
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Stopper stopper;
+  const auto submit = [&](const std::string& ladder, int code) {
+    const std::string file = ::testing::TempDir() + "/ladder.yaml";
+    support::WriteFile(
+        file,
+        absl::StrReplaceAll(support::ReadFile(kExample),
+                            {{"\nspec:\n", "\nspec:\n  recovery: {ladder: " + ladder + "}\n"}}));
+    Captured captured;
+    EXPECT_EQ(Submit(connection, {.file = file}, stopper, captured.io), code);
+    return captured.talk.str();
+  };
+  EXPECT_EQ(submit("[spare]", kBadJobFile),
+            "spec.recovery.ladder: [spare]: none of its rungs can ever be taken: spare needs "
+            "resources.spares; [] is for a job that ends with its first loss\n1 violation\n");
+  EXPECT_EQ(calls, 0);
+  EXPECT_THAT(submit("[]", kSuccess),
+              StartsWith("warning: spec.recovery.ladder: the job tolerates no loss: it ends with "
+                         "the first device that it loses\n"));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    google::rpc::BadRequest bad;
+    for (const char* field : {"spec.steps", "spec.batch.global"}) {
+      auto* violation = bad.add_field_violations();
+      violation->set_field(field);
+      violation->set_description("0\x1b[2J: must be more");
+    }
+    return WithDetails(grpc::StatusCode::INVALID_ARGUMENT, bad);
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kBadJobFile);
+  EXPECT_EQ(captured.talk.str(),
+            "spec.steps: 0 [2J: must be more\nspec.batch.global: 0 [2J: must be more\n"
+            "2 violations\n");
+}
+
+TEST(SubmitTest, DryRun_AsksNobody) {
+  Connection nobody({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(nobody, {.file = kExample, .dry_run = true}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "");
+}
+
+TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  server.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer) {
+    v1::WatchJobResponse response;
+    *response.mutable_job() = AJob(v1::JOB_PHASE_FAILED, 3);
+    response.mutable_job()->mutable_failure()->set_cause("RankKilled");
+    response.mutable_job()->mutable_failure()->set_rank(2);
+    response.mutable_job()->mutable_failure()->set_node("n1");
+    response.mutable_job()->mutable_failure()->set_signal(9);
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .wait = true}, stopper, captured.io), kJobFailed);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("RankKilled rank 2 on n1, signal 9\n"));
+}
+
+}  // namespace
+}  // namespace phalanx::client
