@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/prng.h"
+#include "core/plan/loss.h"
 #include "core/plan/shares.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -253,6 +254,16 @@ TEST(FailureDomainsTest, NodeWithoutADomain_FailsAlone) {
   }();
   EXPECT_TRUE(plan.FailTogether(Rank{0}, Rank{1}));
   EXPECT_FALSE(plan.FailTogether(Rank{0}, Rank{2}));
+}
+
+TEST(FailureDomainsTest, Spare_BringsTheDomainOfItsNode) {
+  const job::JobSpec spec = AJob().Module("language", Llama(), {.dp = 2}).Batch(2, 1);
+  const Plan plan =
+      *MakePlan(spec, {{{"a", 0, "rack-0"}, {"b", 0, "rack-1"}, {"c", 0, "rack-2"}}}, Epoch{1});
+  const Layout next = LayoutAfter(plan, {.lost = {Rank{0}}})->layout;
+  EXPECT_THAT(next.nodes,
+              ElementsAre(NodeDevices{"c", {0}, "rack-2"}, NodeDevices{"b", {0}, "rack-1"},
+                          NodeDevices{"a", {0}, "rack-0"}));
 }
 
 TEST(FailureDomainsTest, Digest_IsAnotherOneWithDomainsAlone) {
