@@ -257,10 +257,10 @@ class Mirrors {
   const Plan& plan_;
   const RankList& group_;
   const size_t count_;
-  size_t fill_;                     // mirrors of a replica where all have equally many
+  size_t fill_;                     // mirrors of a replica where all have equally many so far
   std::vector<size_t> run_;         // of each replica
   size_t stride_ = 1, nodes_ = 0;   // nodes: at most as many as copies
-  std::vector<size_t> domain_run_;  // the same of failure domains; without any: none, and 0
+  std::vector<size_t> domain_run_;  // the same of failure domains; where no node has one: empty, 0
   size_t domain_stride_ = 1, domains_ = 0;
   std::vector<size_t> load_;  // mirrors of each replica
   std::vector<size_t> open_;  // itself, or one behind it, before which all have their fill
