@@ -41,6 +41,9 @@ struct PlanOptions {
   std::string file;
   Format format = Format::kTable;
   std::string nodes;  // "4x8"; empty: one node with the devices that the job asks for
+  // How many of `nodes` are in each failure domain, in order; the last number goes on. Empty: each
+  // is one of its own.
+  std::vector<int32_t> domain_nodes;
   // "80Gi": what each device has; a plan that needs more is refused. nullopt: not checked.
   std::optional<std::string> device_memory;
   // "1Ti": what each node has for second homes of optimizer state and copies for checkpoints; a

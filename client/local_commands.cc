@@ -52,6 +52,21 @@ absl::StatusOr<plan::Cluster> ClusterOf(const std::string& nodes, const job::Job
   return plan::MakeCluster(count, devices);
 }
 
+// Puts so many nodes, one after the other, into each failure domain; the last number goes on.
+void SetDomains(const std::vector<int32_t>& domain_nodes, plan::Cluster* cluster) {
+  if (domain_nodes.empty()) return;
+  size_t domain = 0;
+  int32_t nodes = 0;  // of the domain so far
+  for (size_t i = 0; i < cluster->devices.size(); ++i) {
+    if (i == 0 || cluster->devices[i].node != cluster->devices[i - 1].node) ++nodes;
+    if (nodes > domain_nodes[std::min(domain, domain_nodes.size() - 1)]) {
+      ++domain;
+      nodes = 1;
+    }
+    cluster->devices[i].domain = absl::StrCat("domain-", domain);
+  }
+}
+
 // What a flag says in bytes; 0: it was not given.
 absl::StatusOr<int64_t> MemoryOf(absl::string_view flag, const std::optional<std::string>& size) {
   if (!size.has_value()) return 0;
@@ -74,11 +89,13 @@ bool Predicts(const PlanOptions& options) {
   return options.device_kind.has_value() || options.device_profile.has_value();
 }
 
-// What --search and a prediction do not go with, or need.
+// What --search, a prediction and domains do not go with, or need.
 absl::Status CheckSearch(const PlanOptions& options) {
   const auto other = [](absl::string_view flag, absl::string_view rule) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " ", rule));
   };
+  if (!options.domain_nodes.empty() && options.nodes.empty())
+    return other("--domain-nodes", "needs --nodes");
   if (!options.search) {
     constexpr absl::string_view kNeeds = "needs --search";
     if (options.devices.has_value()) return other("--devices", kNeeds);
@@ -91,6 +108,7 @@ absl::Status CheckSearch(const PlanOptions& options) {
   }
   constexpr absl::string_view kNot = "does not go with --search";
   if (!options.lost.empty()) return other("--lost", kNot);
+  if (!options.domain_nodes.empty()) return other("--domain-nodes", kNot);
   if (options.host_memory.has_value()) return other("--host-memory", kNot);
   const PictureFiles& pictures = options.pictures;
   if (!pictures.svg.empty() || !pictures.trace.empty() || !pictures.dot.empty())
@@ -239,11 +257,12 @@ int Plan(const PlanOptions& options, Io& io) {
   }
   const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
   if (!file.ok()) return FailFile(file.status(), io);
-  const absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, file->job.spec);
+  absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, file->job.spec);
   if (!cluster.ok()) {
     io.talk << "error: " << cluster.status().message() << "\n";
     return kUsage;
   }
+  SetDomains(options.domain_nodes, &*cluster);
   const auto device_memory = MemoryOf("--device-memory", options.device_memory);
   const auto host_memory = MemoryOf("--host-memory", options.host_memory);
   for (const absl::Status& usage : {device_memory.status(), host_memory.status()}) {

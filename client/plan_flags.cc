@@ -39,6 +39,12 @@ void AddPrediction(CLI::App* plan, PlanOptions& options) {
 void AddPlanFlags(CLI::App* plan, PlanOptions& options) {
   plan->add_option("--nodes", options.nodes, "lay the job on so many nodes of so many devices")
       ->type_name("NODESxDEVICES");
+  plan->add_option("--domain-nodes", options.domain_nodes,
+                   "with --nodes: how many of them are in each failure domain, in order; the last "
+                   "number goes on")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N[,N...]");
   plan->add_option("--device-memory", options.device_memory,
                    "what each device has, such as 80Gi: refuse a plan that needs more")
       ->type_name("SIZE");

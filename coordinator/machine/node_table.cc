@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/job/devices.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -67,6 +68,11 @@ plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, 
   return limits;
 }
 
+std::string FailureDomainOf(const Node& node) {
+  const auto label = node.labels.find(job::kFailureDomainLabel);
+  return label == node.labels.end() ? "" : label->second;
+}
+
 bool Matches(const Node& node, const JobRequest& request) {
   if (node.device_kind != request.device_kind) return false;
   return std::all_of(request.node_selector.begin(), request.node_selector.end(),
@@ -113,7 +119,7 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
     for (auto it = candidates.begin(); it != candidates.end() && it->free >= remaining; ++it) {
       if (it->free < best->free) best = it;
     }
-    NodeDevices entry{.node = best->node->name};
+    NodeDevices entry{.node = best->node->name, .domain = FailureDomainOf(*best->node)};
     for (size_t i = 0; i < best->node->device_jobs.size() && remaining > 0; ++i) {
       if (!best->node->IsFree(static_cast<int32_t>(i))) continue;
       entry.devices.push_back(static_cast<int32_t>(i));

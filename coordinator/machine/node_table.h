@@ -87,6 +87,9 @@ using NodeTable = std::map<NodeName, Node>;
 // whose memory is known and all charged has a byte, not an unknown number of them.
 plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job);
 
+// What it says that it fails together with; empty: it fails alone.
+std::string FailureDomainOf(const Node& node);
+
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);
 
@@ -96,6 +99,7 @@ int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);
 
 // Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.
 // Fewest nodes: the largest are taken whole, and what remains goes to the node that it fills best.
+// Each comes with its failure domain, which the choice does not look at.
 std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<NodeName>& closed,
                                          const JobRequest& request);
 

@@ -41,6 +41,8 @@ void AppendDevices(const Plan& plan, std::string* out) {
     const int32_t end = std::min<int32_t>(left, static_cast<int32_t>(node.devices.size()));
     left -= end;
     absl::StrAppend(out, "node ", node.node.size(), ":", node.node);
+    if (!node.domain.empty())
+      absl::StrAppend(out, " domain ", node.domain.size(), ":", node.domain);
     for (int32_t i = 0; i < end;) {
       const int32_t first = node.devices[static_cast<size_t>(i)];
       int32_t count = 0;

@@ -86,7 +86,7 @@ Cluster ClusterOf(const Placement& placement) {
   Cluster cluster;
   cluster.devices.reserve(count);
   for (const NodeDevices& part : placement) {
-    for (int32_t device : part.devices) cluster.devices.push_back({part.node, device});
+    for (int32_t device : part.devices) cluster.devices.push_back({part.node, device, part.domain});
   }
   return cluster;
 }
@@ -95,7 +95,7 @@ Placement PlacementOf(const Cluster& cluster) {
   Placement placement;
   for (const Device& device : cluster.devices) {
     if (placement.empty() || placement.back().node != device.node) {
-      placement.push_back({.node = device.node});
+      placement.push_back({.node = device.node, .domain = device.domain});
     }
     placement.back().devices.push_back(device.index);
   }

@@ -26,7 +26,12 @@ namespace phalanx::plan {
 struct Device {
   NodeName node;
   int32_t index = 0;  // on its node
-  friend bool operator==(const Device&, const Device&) = default;
+  // What the node fails together with; empty: it fails alone.
+  std::string domain = {};
+  // The same device, whatever is said of its node.
+  friend bool operator==(const Device& a, const Device& b) {
+    return a.node == b.node && a.index == b.index;
+  }
 };
 // The devices that a plan may use, in the order in which ranks are laid on them.
 struct Cluster {
@@ -39,6 +44,7 @@ Cluster MakeCluster(int32_t nodes, int32_t devices_per_node);
 struct NodeDevices {
   NodeName node;
   std::vector<int32_t> devices;
+  std::string domain = {};  // as Device::domain, the same wherever the node comes
   friend bool operator==(const NodeDevices&, const NodeDevices&) = default;
 };
 // Rank r is on the r-th device of the nodes taken in order.

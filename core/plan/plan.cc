@@ -314,12 +314,17 @@ Rank Plan::RankOf(const Place& place) const {
   return table.At(place.dp, place.pp, place.cp, place.tp);
 }
 
+bool Plan::FailTogether(Rank a, Rank b) const {
+  const NodeDevices &of_a = EntryOf(a), &of_b = EntryOf(b);
+  return of_a.node == of_b.node || (!of_a.domain.empty() && of_a.domain == of_b.domain);
+}
+
 Device Plan::DeviceOf(Rank place) const {
   const auto index = static_cast<size_t>(place.value);
   const int32_t node = node_of[index];
   const auto first = std::lower_bound(node_of.begin(), node_of.end(), node) - node_of.begin();
   const NodeDevices& entry = layout.nodes[static_cast<size_t>(node)];
-  return {entry.node, entry.devices[index - static_cast<size_t>(first)]};
+  return {entry.node, entry.devices[index - static_cast<size_t>(first)], entry.domain};
 }
 
 RankList Plan::DataGroupOf(const Place& place) const {

@@ -158,9 +158,13 @@ struct Plan {
   }
 
   Epoch epoch() const { return layout.epoch; }
-  const NodeName& NodeOf(Rank place) const {
-    return layout.nodes[static_cast<size_t>(node_of[static_cast<size_t>(place.value)])].node;
+  // The run of places of one node that it is in.
+  const NodeDevices& EntryOf(Rank place) const {
+    return layout.nodes[static_cast<size_t>(node_of[static_cast<size_t>(place.value)])];
   }
+  const NodeName& NodeOf(Rank place) const { return EntryOf(place).node; }
+  // Whether two places are on one node, or on nodes of one failure domain.
+  bool FailTogether(Rank a, Rank b) const;
   Device DeviceOf(Rank place) const;
   const ReplicaTable& replicas(int32_t module) const {
     return modules[static_cast<size_t>(module)].replicas;

@@ -6,8 +6,8 @@
 //
 // A *share* is the part of a segment in one bucket that one home keeps optimizer state for. Where
 // the replicas of a stage have one width, share r is the r-th part of each bucket. Its *homes*: the
-// primary, in replica r, which reduces and updates it; then mirrors in other replicas, on other
-// nodes where there is a choice, or host memory of the primary's node.
+// primary, in replica r, which reduces and updates it; then mirrors in other replicas, in other
+// failure domains and on other nodes where there is a choice, or host memory of the primary's node.
 //
 // Pure.
 #pragma once

@@ -70,7 +70,8 @@ HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part);
 // them: itself, the primary; then the mirrors, each on a node that has none of them yet if there is
 // one, else on another than the primary's, else beside it; going round, from as far behind the home
 // before as a node reaches, past those that mirror as many shares as all can. So no rank mirrors
-// more than another where nodes allow.
+// more than another where nodes allow. Where nodes have failure domains, each is in a domain that
+// has none of them yet, as far as that lets all mirror alike.
 std::vector<RankList> HomesOf(const Plan& plan, int32_t module, const RankList& group);
 // The same as positions in `group`.
 struct HomePositions {

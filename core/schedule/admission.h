@@ -35,7 +35,7 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 // tolerates no loss (tolerance.h), of second homes that
 // are left out ("optimizer state of module X has no second home: node-0 needs 96.0 GiB of host
 // memory for second homes of optimizer state and has 64.0 GiB"), and of several nodes, which of
-// them has all homes of some state.
+// them, or of their failure domains, has all homes of some state.
 // Errors: those of PlanJob; InvalidArgument with a violation of spec.modules where no plan fits,
 // and those of plan::CheckHostMemory.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,

@@ -223,6 +223,58 @@ std::vector<std::string> NodeNotesOf(const plan::Plan& plan) {
   return notes;
 }
 
+// Calls `see` with all homes of some of the module's state that has mirrors, of each of it once or
+// more.
+template <typename See>
+void ForEachHomes(const plan::Plan& plan, const plan::ModulePlan& module, See see) {
+  for (int32_t pp = 0; pp < module.pp(); ++pp) {
+    for (const plan::RankList& group : GroupsOfHomes(plan, module, pp)) {
+      if (!module.replicas.EqualWidths(pp)) {
+        see(group);
+        continue;
+      }
+      for (const plan::RankList& homes : plan::HomesOf(plan, module.index, group)) see(homes);
+    }
+  }
+}
+
+// The same of failure domains of several nodes, where a node alone has not all homes.
+std::vector<std::string> DomainNotesOf(const plan::Plan& plan) {
+  const plan::Placement& nodes = plan.layout.nodes;
+  const bool any = std::any_of(nodes.begin(), nodes.end(),
+                               [](const auto& node) { return !node.domain.empty(); });
+  bool one_domain = true;
+  for (Rank rank{0}; any && one_domain && rank.value < plan.world; ++rank.value)
+    one_domain = plan.FailTogether(rank, Rank{0});
+  if (one_domain) return {};
+  std::vector<std::string> notes;
+  for (const plan::ModulePlan& module : plan.modules) {
+    if (!module.TrainsWeights() || !plan::IsMirrored(plan, module.index)) continue;
+    std::map<std::string, Rank> first;  // of each domain
+    ForEachHomes(plan, module, [&](const plan::RankList& homes) {
+      const auto all = [&](auto are_together) {
+        return std::all_of(homes.begin(), homes.end(),
+                           [&](Rank rank) { return are_together(rank, homes.front()); });
+      };
+      if (!all([&](Rank a, Rank b) { return plan.FailTogether(a, b); })) return;
+      if (all([&](Rank a, Rank b) { return plan.NodeOf(a) == plan.NodeOf(b); })) return;
+      const Rank least = *std::min_element(homes.begin(), homes.end());
+      const auto [entry, is_new] = first.try_emplace(plan.EntryOf(least).domain, least);
+      if (!is_new) entry->second = std::min(entry->second, least);
+    });
+    if (first.empty()) continue;
+    const auto named =
+        std::min_element(first.begin(), first.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    notes.push_back(absl::StrCat(
+        "losing failure domain ", named->first,
+        first.size() > 1 ? absl::StrCat(", or another of ", first.size(), ",") : "", " ",
+        Costs(StepsWithoutHomes(plan)), ": it has all homes of some state of module ",
+        plan.module_spec(module.index).name));
+  }
+  return notes;
+}
+
 }  // namespace
 
 bool HasOneHome(const plan::Plan& plan, const plan::Place& place) {
@@ -277,6 +329,7 @@ std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses) {
   if (!losses.costly.empty()) risks.push_back(CostOf(plan, losses.costly));
   if (losses.homeless.has_value()) risks.push_back(HomelessNote(plan, *losses.homeless));
   for (std::string& note : NodeNotesOf(plan)) risks.push_back(std::move(note));
+  for (std::string& note : DomainNotesOf(plan)) risks.push_back(std::move(note));
   return risks;
 }
 

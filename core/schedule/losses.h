@@ -33,7 +33,7 @@ struct Losses {
 };
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits);
 
-// Sentences: what losing a device or a node costs.
+// Sentences: what losing a device, a node or a failure domain costs.
 std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses);
 
 // A sentence where devices have no room for state to move to what is left of a plan, though that

@@ -114,13 +114,14 @@ void ToProto(const plan::Placement& placement, v1::Placement* out) {
     v1::NodeDevices* to = out->add_nodes();
     to->set_node(node.node);
     to->mutable_devices()->Assign(node.devices.begin(), node.devices.end());
+    to->set_domain(node.domain);
   }
 }
 
 plan::Placement FromProto(const v1::Placement& placement) {
   plan::Placement result;
   for (const v1::NodeDevices& node : placement.nodes()) {
-    result.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
+    result.push_back({node.node(), {node.devices().begin(), node.devices().end()}, node.domain()});
   }
   return result;
 }

@@ -97,7 +97,7 @@ Json PlaceJson(const v1::Plan& plan, const v1::Plan::Place& place) {
 }
 
 struct Device {
-  const std::string* node;
+  const v1::NodeDevices* node;
   int32_t index;
 };
 
@@ -105,7 +105,7 @@ struct Device {
 std::vector<Device> DevicesOf(const v1::Plan& plan) {
   std::vector<Device> devices;
   for (const v1::NodeDevices& part : plan.placement().nodes()) {
-    for (int32_t index : part.devices()) devices.push_back({&part.node(), index});
+    for (int32_t index : part.devices()) devices.push_back({&part, index});
   }
   return devices;
 }
@@ -118,10 +118,11 @@ Json RanksJson(const v1::Plan& plan, const std::vector<Device>& devices) {
       modules.push_back(PlaceJson(plan, place));
     }
     const Device& device = devices[static_cast<size_t>(rank)];
-    ranks.push_back({{"rank", rank},
-                     {"node", *device.node},
-                     {"device", device.index},
-                     {"modules", std::move(modules)}});
+    Json entry = {{"rank", rank}, {"node", device.node->node()}};
+    if (!device.node->domain().empty()) entry["domain"] = device.node->domain();
+    entry["device"] = device.index;
+    entry["modules"] = std::move(modules);
+    ranks.push_back(std::move(entry));
   }
   return ranks;
 }
@@ -130,7 +131,7 @@ Json IdleDevicesJson(const v1::Plan& plan, const std::vector<Device>& devices) {
   Json idle = Json::array();
   for (int32_t place : plan.idle()) {
     const Device& device = devices[static_cast<size_t>(place)];
-    idle.push_back({{"node", *device.node}, {"device", device.index}});
+    idle.push_back({{"node", device.node->node()}, {"device", device.index}});
   }
   return idle;
 }

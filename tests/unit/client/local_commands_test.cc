@@ -82,6 +82,28 @@ TEST(PlanTest, NeedsNoServer) {
   EXPECT_EQ(Plan({.file = kExample, .nodes = "many"}, small.io), kUsage);
 }
 
+TEST(PlanTest, FailureDomains_AreOfSoManyNodesEach_OrAreRefused) {
+  Captured json, alone, search;
+  EXPECT_EQ(
+      Plan({.file = kExample, .format = Format::kJson, .nodes = "6x1", .domain_nodes = {1, 2}},
+           json.io),
+      kSuccess)
+      << json.talk.str();
+  for (const char* node : {"\"node\":\"node-0\",\"domain\":\"domain-0\"",
+                           "\"node\":\"node-1\",\"domain\":\"domain-1\"",
+                           "\"node\":\"node-2\",\"domain\":\"domain-1\"",
+                           "\"node\":\"node-3\",\"domain\":\"domain-2\"",
+                           "\"node\":\"node-5\",\"domain\":\"domain-3\""}) {
+    EXPECT_THAT(json.out.str(), HasSubstr(node));
+  }
+  EXPECT_EQ(Plan({.file = kExample, .domain_nodes = {1}}, alone.io), kUsage);
+  EXPECT_EQ(alone.talk.str(), "error: --domain-nodes needs --nodes\n");
+  EXPECT_EQ(
+      Plan({.file = kExample, .nodes = "6x1", .domain_nodes = {1}, .search = true}, search.io),
+      kUsage);
+  EXPECT_EQ(search.talk.str(), "error: --domain-nodes does not go with --search\n");
+}
+
 TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   Captured json, restart, wrong, all;
   EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .lost = {3, 1}}, json.io), kSuccess)

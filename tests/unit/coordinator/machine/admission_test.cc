@@ -236,6 +236,19 @@ TEST(AdmissionTest, NodeSelector_TakesOnlyNodesWithTheLabels) {
   EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("m", {0})));
 }
 
+TEST(AdmissionTest, FailureDomainOfANode_IsInTheLayout) {
+  Harness h;
+  h.Feed(
+      SessionOpened{SessionId{77}, WorkerHello{.node = "a",
+                                               .incarnation = Incarnation{5},
+                                               .devices = 2,
+                                               .labels = {{"phalanx/failure-domain", "rack-7"}}}});
+  h.Open("b", 1);
+  const JobId job = h.Submit(AJob("both", 3));
+  EXPECT_THAT(h.State(job).layout->nodes,
+              ElementsAre(NodeDevices{"a", {0, 1}, "rack-7"}, On("b", {0})));
+}
+
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
   Harness h;
   h.Open("n", 2);

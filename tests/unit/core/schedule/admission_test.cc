@@ -171,6 +171,23 @@ TEST(AdmissionTest, NodeWithAllHomesOfSomeState_IsNamed) {
   EXPECT_THAT(notes_of(kTogether, 1), IsEmpty()) << "it ends with its node anyway";
 }
 
+// Three replicas on nodes of their own; two of them are in one rack, which has more than half.
+TEST(AdmissionTest, FailureDomainWithAllHomesOfSomeState_IsNamed) {
+  const job::JobSpec spec = AJob().Module("language", support::Llama(), {.dp = 3}).Batch(3, 1);
+  const auto notes_of = [&spec](std::vector<std::string> domains) {
+    plan::Cluster cluster = plan::MakeCluster(3, 1);
+    for (size_t i = 0; i < domains.size(); ++i) cluster.devices[i].domain = domains[i];
+    return AdmitJob(spec, cluster, {}, Epoch{1})->notes;
+  };
+  EXPECT_THAT(notes_of({"rack-1", "rack-2", "rack-2"}),
+              ElementsAre("losing failure domain rack-2 costs all steps so far: it has all homes "
+                          "of some state of module language"));
+  EXPECT_THAT(notes_of({"rack-1", "rack-2", "rack-3"}), IsEmpty());
+  EXPECT_THAT(notes_of({"rack-1", "", ""}), IsEmpty()) << "these fail alone";
+  EXPECT_THAT(notes_of({"rack-1", "rack-1", "rack-1"}), IsEmpty())
+      << "it ends with its rack anyway";
+}
+
 TEST(AdmissionTest, NothingThatFits_IsRefusedAsWritten) {
   const absl::StatusOr<plan::Plan> plan = Admitted(TwoReplicas(), 1000);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);

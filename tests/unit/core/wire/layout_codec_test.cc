@@ -48,6 +48,20 @@ TEST(LayoutCodecTest, MessageFromBeforeAdmittedHomes_HasNone) {
   EXPECT_EQ(layout->modules[0].admitted_homes, std::nullopt);
 }
 
+TEST(LayoutCodecTest, FailureDomains_ComeBack_AndAMessageFromBeforeThemHasNone) {
+  plan::Layout layout = Under(job::ScheduleName::k1F1B, job::StateHome::kMirror);
+  layout.nodes = {{"a", {0, 1}, "rack-7"}, {"b", {0}}};
+  v1::Layout message;
+  ToProto(layout, &message);
+  absl::StatusOr<plan::Layout> back = FromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, layout);
+  message.mutable_placement()->mutable_nodes(0)->clear_domain();
+  back = FromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->nodes[0], (plan::NodeDevices{"a", {0, 1}}));
+}
+
 TEST(LayoutCodecTest, LoweredDegrees_ComeBack) {
   plan::Layout layout = Under(job::ScheduleName::k1F1B, job::StateHome::kHost);
   layout.modules[0].lowered = plan::LoweredGrid{
