@@ -98,11 +98,6 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
         "--check-store: it reads stores in folders; etcd checks its own (etcdctl check, etcdctl "
         "endpoint hashkv)");
   }
-  if (flags.signer.on()) {
-    return absl::InvalidArgumentError(
-        "--join-ca-certificate: tokens lie beside a store in a folder; with a store on etcd nodes "
-        "are given certificates");
-  }
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.etcd_tls, "--etcd-"));
   if (!flags.advertise.empty()) {
     RETURN_IF_ERROR(ParseAddress(flags.advertise, "--advertise").status());
@@ -185,9 +180,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
                   .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
   options.person_queued_jobs_max = flags.queued_per_person;
   options.revoked = flags.revoked;
-  options.join = {.file = settings.etcd ? "" : absl::StrCat(flags.store, "/join-tokens"),
-                  .signer = flags.signer,
-                  .certificate_life = settings.certificate_life};
+  options.join = {.signer = flags.signer, .certificate_life = settings.certificate_life};
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};

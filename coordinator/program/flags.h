@@ -61,6 +61,7 @@ struct Settings {
 // Errors: InvalidArgument, with the flag, its value and its rule.
 absl::StatusOr<Settings> ReadSettings(const Flags& flags);
 
+// Without a store of join tokens.
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan);
 // Its address and its TLS. Errors: as ServerTls::Open.
 absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings);

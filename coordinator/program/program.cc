@@ -25,6 +25,7 @@
 #include "coordinator/program/several.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
+#include "coordinator/store/token_file.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
@@ -34,6 +35,7 @@ namespace phalanx::coordinator {
 namespace {
 
 std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
+std::string TokensPath(const Flags& flags) { return absl::StrCat(flags.store, "/join-tokens"); }
 
 // A store is made where there is none, which may be the wrong place. `found`: what was there.
 void TellNewStore(const std::string& path, const std::optional<struct stat>& found) {
@@ -80,8 +82,10 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   if (!backend.ok()) return Explain(flags, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
   ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
-  absl::StatusOr<std::unique_ptr<Serving>> serving = Serving::Start(
-      OptionsOf(flags, settings, std::move(plan)), std::move(pages), *std::move(backend));
+  ServerOptions options = OptionsOf(flags, settings, std::move(plan));
+  options.join.store = std::make_shared<TokenFile>(TokensPath(flags));
+  absl::StatusOr<std::unique_ptr<Serving>> serving =
+      Serving::Start(std::move(options), std::move(pages), *std::move(backend));
   if (!serving.ok()) return Explain(flags, serving.status());
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),

@@ -20,6 +20,7 @@
 #include "coordinator/program/serving.h"
 #include "coordinator/rpc/standby.h"
 #include "coordinator/store/etcd_backend.h"
+#include "coordinator/store/etcd_tokens.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/unique_fd.h"
@@ -157,7 +158,9 @@ class AmongOthers {
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBackend> backend,
                      EtcdBackend::Open(client_, settings_.etcd->prefix, leadership));
     ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
-    return Serving::Start(ServerOptionsHere(), std::move(http), std::move(backend));
+    ServerOptions options = ServerOptionsHere();
+    options.join.store = std::make_shared<EtcdTokens>(client_, settings_.etcd->prefix, leadership);
+    return Serving::Start(std::move(options), std::move(http), std::move(backend));
   }
 
   ServerOptions ServerOptionsHere() const {

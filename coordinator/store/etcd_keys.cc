@@ -58,6 +58,8 @@ std::string EtcdKeys::Request(absl::string_view id) const {
   return absl::StrCat(AllRequests(), absl::BytesToHexString(id));
 }
 
+std::string EtcdKeys::Token(absl::string_view id) const { return absl::StrCat(AllTokens(), id); }
+
 std::string EtcdKeys::Part(absl::string_view value, size_t part) {
   return absl::StrCat(value, absl::Hex(part, absl::kZeroPad8));
 }

@@ -10,6 +10,8 @@
 //   name/NAME/JOB'              nothing; NAME in hexadecimal digits
 //   time/ENDED/JOB              EtcdEntry without a summary; ENDED in microseconds
 //   request/ID                  EtcdRequestId; ID in hexadecimal digits
+//   tokens                      the head of the chain of what changes join tokens (etcd_tokens.h)
+//   token/ID                    JoinRecord, sealed
 //
 // Numbers are hexadecimal digits of one length, so that keys lie in order of the numbers. JOB' is
 // counted down from the largest number there is: etcd reads ranges forwards, so the newest comes
@@ -50,6 +52,9 @@ class EtcdKeys {
   std::string Time(Instant ended, JobId job) const;
   std::string AllRequests() const { return prefix_ + "request/"; }
   std::string Request(absl::string_view id) const;
+  std::string TokensHead() const { return prefix_ + "tokens"; }
+  std::string AllTokens() const { return prefix_ + "token/"; }
+  std::string Token(absl::string_view id) const;
 
   // Part of a value whose parts lie under `value`, which ends with a slash.
   static std::string Part(absl::string_view value, size_t part);

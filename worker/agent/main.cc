@@ -132,12 +132,6 @@ absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOpti
   AgentOptions plain = options;
   plain.tls = {};
   RETURN_IF_ERROR(ValidateOptions(plain));
-  if (absl::StrContains(options.coordinator, ',')) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--coordinator is \"", options.coordinator,
-                     "\"; a node joins one coordinator with a token, ",
-                     "and is given --tls-certificate and --tls-key where there are several"));
-  }
   if (options.tls.ca.empty()) {
     return absl::InvalidArgumentError(
         "--tls-ca is missing: it says whom the join token may be shown to");
