@@ -93,11 +93,6 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
         "--etcd-ca, --etcd-certificate, --etcd-key, --etcd-plaintext and --advertise: they go with "
         "a store on etcd, --store etcd://HOST:PORT/PREFIX");
   }
-  if (flags.check_store) {
-    return absl::InvalidArgumentError(
-        "--check-store: it reads stores in folders; etcd checks its own (etcdctl check, etcdctl "
-        "endpoint hashkv)");
-  }
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.etcd_tls, "--etcd-"));
   if (!flags.advertise.empty()) {
     RETURN_IF_ERROR(ParseAddress(flags.advertise, "--advertise").status());
@@ -163,6 +158,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
                      ": must be at least twice --heartbeat-interval, ", flags.heartbeat_interval));
   }
   return settings;
+}
+
+EtcdOptions EtcdOptionsOf(const Flags& flags, const EtcdPlace& place) {
+  return {.members = place.members, .tls = flags.etcd_tls};
 }
 
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan) {

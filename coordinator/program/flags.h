@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/etcd/client.h"
 #include "coordinator/etcd/place.h"
 #include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
@@ -61,6 +62,7 @@ struct Settings {
 // Errors: InvalidArgument, with the flag, its value and its rule.
 absl::StatusOr<Settings> ReadSettings(const Flags& flags);
 
+EtcdOptions EtcdOptionsOf(const Flags& flags, const EtcdPlace& place);
 // Without a store of join tokens.
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan);
 // Its address and its TLS. Errors: as ServerTls::Open.

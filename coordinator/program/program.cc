@@ -23,6 +23,7 @@
 #include "coordinator/program/flags.h"
 #include "coordinator/program/serving.h"
 #include "coordinator/program/several.h"
+#include "coordinator/store/etcd_check.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 #include "coordinator/store/token_file.h"
@@ -47,18 +48,24 @@ void TellNewStore(const std::string& path, const std::optional<struct stat>& fou
   }
 }
 
+absl::StatusOr<StoreReport> ReportOf(const Flags& flags, const Settings& settings) {
+  if (!settings.etcd.has_value()) return CheckStore(JournalPath(flags));
+  EtcdClient client(EtcdOptionsOf(flags, *settings.etcd));
+  return CheckEtcdStore(client, settings.etcd->prefix);
+}
+
 // --check-store. OK: the store is whole.
-absl::Status Check(const Flags& flags) {
-  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+absl::Status Check(const Flags& flags, const Settings& settings) {
+  const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return report.status();
   for (const std::string& line : Lines(*report)) std::printf("%s\n", line.c_str());
   return report->problems.empty() ? absl::OkStatus() : absl::DataLossError("the store is damaged");
 }
 
 // A damaged store is refused with everything that is wrong with it.
-absl::Status Explain(const Flags& flags, absl::Status status) {
+absl::Status Explain(const Flags& flags, const Settings& settings, absl::Status status) {
   if (!absl::IsDataLoss(status)) return status;
-  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return status;
   for (const std::string& line : Lines(*report)) spdlog::error("{}", LineText(line));
   return status;
@@ -79,14 +86,14 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
-  if (!backend.ok()) return Explain(flags, backend.status());
+  if (!backend.ok()) return Explain(flags, settings, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
   ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
   ServerOptions options = OptionsOf(flags, settings, std::move(plan));
   options.join.store = std::make_shared<TokenFile>(TokensPath(flags));
   absl::StatusOr<std::unique_ptr<Serving>> serving =
       Serving::Start(std::move(options), std::move(pages), *std::move(backend));
-  if (!serving.ok()) return Explain(flags, serving.status());
+  if (!serving.ok()) return Explain(flags, settings, serving.status());
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
                    "\",\"http\":\"", settings.http.host, ":", (*serving)->http_port(), "\"}");
@@ -112,7 +119,7 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
       flags.signer.on(), flags.allow_inject);
   if (settings.etcd.has_value()) {
-    return ServeAmongOthers(flags, settings, std::move(plan), signals);
+    return Explain(flags, settings, ServeAmongOthers(flags, settings, std::move(plan), signals));
   }
   return ServeAlone(flags, settings, std::move(plan), signals);
 }
@@ -145,8 +152,8 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
     spdlog::error("{}", std::string(settings.status().message()));
     return 2;
   }
-  const absl::Status status =
-      flags.check_store ? Check(flags) : Serve(flags, *settings, std::move(plan), signals);
+  const absl::Status status = flags.check_store ? Check(flags, *settings)
+                                                : Serve(flags, *settings, std::move(plan), signals);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

@@ -46,8 +46,7 @@ class AmongOthers {
     if (!signals_.is_open()) return absl::UnavailableError("cannot make a signalfd");
     ASSIGN_OR_RETURN(grpc_, Listen(settings_.listen.host, settings_.listen.port));
     ASSIGN_OR_RETURN(http_, Listen(settings_.http.host, settings_.http.port));
-    client_ = std::make_shared<EtcdClient>(
-        EtcdOptions{.members = settings_.etcd->members, .tls = flags_.etcd_tls});
+    client_ = std::make_shared<EtcdClient>(EtcdOptionsOf(flags_, *settings_.etcd));
     while (true) {
       ASSIGN_OR_RETURN(std::shared_ptr<Leadership> leadership, StandBy());
       if (leadership == nullptr) break;

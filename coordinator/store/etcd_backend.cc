@@ -11,8 +11,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-// Of the keys and the values of a store on etcd, which has nothing to do with SQLite's tables.
-constexpr uint32_t kSchema = 1;
 constexpr int kOpenAttempts = 5;
 // Keys of one page: of records, whose parts may be large, and of request ids.
 constexpr int64_t kRecordsPage = 256, kRequestsPage = 5000;
@@ -67,15 +65,13 @@ absl::Status EtcdBackend::ReadState() {
   ASSIGN_OR_RETURN(const std::optional<std::string> head, chain_.Read());
   v1::EtcdState state;
   if (!head.has_value()) {
-    state.set_schema(kSchema);
+    state.set_schema(kEtcdSchema);
     state.set_identity(RandomWord());
   } else if (!state.ParseFromString(*head) || state.identity() == 0) {
     return absl::DataLossError(absl::StrCat(keys_.State(), " in etcd is damaged"));
   }
-  if (state.schema() > kSchema) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        keys_.State(), " in etcd has schema version ", state.schema(), "; this coordinator knows ",
-        kSchema, ": a newer coordinator wrote it, start that one"));
+  if (state.schema() > kEtcdSchema) {
+    return Annotate(NewerSchemaError(state.schema()), keys_.State());
   }
   state_ = std::move(state);
   return absl::OkStatus();

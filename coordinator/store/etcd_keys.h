@@ -22,14 +22,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
 
 namespace phalanx::coordinator {
 
+// Of the keys and the values of a store on etcd, which has nothing to do with SQLite's tables.
+inline constexpr uint32_t kEtcdSchema = 1;
 inline constexpr size_t kEtcdPartBytes = 256 << 10;
+
+// Of a state that says another schema than ours.
+absl::Status NewerSchemaError(uint32_t schema);
 
 class EtcdKeys {
  public:
@@ -44,8 +51,11 @@ class EtcdKeys {
   std::string Record(JobId job, uint64_t number) const;
   std::string AllEntries() const { return prefix_ + "ended/"; }
   std::string Entry(JobId job) const;
+  std::string AllSummaries() const { return prefix_ + "summary/"; }
   std::string Summary(JobId job) const;
+  std::string AllDetails() const { return prefix_ + "details/"; }
   std::string Details(JobId job) const;
+  std::string AllNames() const { return prefix_ + "name/"; }
   std::string EntriesNamed(absl::string_view name) const;
   std::string NameOf(absl::string_view name, JobId job) const;
   std::string AllTimes() const { return prefix_ + "time/"; }

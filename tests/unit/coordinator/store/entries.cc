@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/wire/record_codec.h"
 
 namespace phalanx::coordinator {
 
@@ -19,6 +22,28 @@ EndedJob Ended(int64_t job, const std::string& name, Instant ended) {
           .ended = ended,
           .summary = absl::StrCat("summary ", job),
           .details = absl::StrCat("details ", job)};
+}
+
+std::vector<StoredRecord> SomeRecords(const std::string& document, uint64_t first) {
+  const auto submitted = [&](int64_t job, const std::string& name) {
+    return JournalRecord{
+        .time = kNow,
+        .job = JobId{job},
+        .body = JobSubmitted{
+            std::make_shared<const JobRequest>(JobRequest{
+                .document = {.text = document, .directory = "/d"}, .name = name, .steps = 1}),
+            absl::StrCat("request ", job)}};
+  };
+  const JournalRecord cancelled{
+      .time = kNow,
+      .job = JobId{2},
+      .body = PhaseChanged{job::JobPhase::kCancelled, "cancelled on request", std::nullopt}};
+  std::vector<StoredRecord> records;
+  for (const JournalRecord& record : {submitted(1, "a"), submitted(2, "b"), cancelled}) {
+    const uint64_t number = first + records.size();
+    records.push_back({.number = number, .job = record.job, .bytes = EncodeRecord(record, number)});
+  }
+  return records;
 }
 
 std::vector<StoredRecord> All(Backend& backend) {
