@@ -111,11 +111,25 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store) {
+absl::Status CheckCopy(const Flags& flags, const Settings& settings) {
+  if (flags.copy_store_to.empty()) return absl::OkStatus();
+  if (flags.check_store) {
+    return absl::InvalidArgumentError(
+        "--check-store: leave it out: --copy-store-to checks the store too");
+  }
+  if (settings.etcd.has_value() != settings.copy_to.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--copy-store-to: ", flags.copy_store_to,
+                   ": it copies from a folder to etcd://HOST:PORT/PREFIX or back; between folders "
+                   "the files are copied, between etcds a snapshot is restored"));
+}
+
+absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store,
+                                                   absl::string_view flag) {
   if (!IsEtcdPlace(store)) return std::nullopt;
   absl::StatusOr<EtcdPlace> place = ParseEtcdPlace(store);
   if (place.ok()) return *std::move(place);
-  return absl::InvalidArgumentError(absl::StrCat("--store: ", place.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", place.status().message()));
 }
 
 }  // namespace
@@ -129,8 +143,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   RETURN_IF_ERROR(CheckJoin(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
   RETURN_IF_ERROR(CheckHttpPlaintext(flags, settings.http));
-  ASSIGN_OR_RETURN(settings.etcd, ReadPlace(flags.store));
-  RETURN_IF_ERROR(CheckEtcd(flags, settings.etcd));
+  ASSIGN_OR_RETURN(settings.etcd, ReadPlace(flags.store, "--store"));
+  ASSIGN_OR_RETURN(settings.copy_to, ReadPlace(flags.copy_store_to, "--copy-store-to"));
+  RETURN_IF_ERROR(CheckCopy(flags, settings));
+  RETURN_IF_ERROR(CheckEtcd(flags, settings.etcd.has_value() ? settings.etcd : settings.copy_to));
   ASSIGN_OR_RETURN(settings.certificate_life,
                    ParsePositive(flags.certificate_life, "--join-certificate-life"));
   if (settings.certificate_life < kCertificateLifeMin) {
@@ -282,6 +298,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "bring faults about on demand (phalanx inject), for whoever may submit jobs");
   app.add_flag("--check-store", flags.check_store,
                "read all of the store, say what is wrong with it, and end");
+  app.add_option("--copy-store-to", flags.copy_store_to,
+                 "copy the store of a coordinator that has ended, from a folder to "
+                 "etcd://HOST:PORT/PREFIX or back, where there is nothing yet, and end");
 }
 
 }  // namespace phalanx::coordinator

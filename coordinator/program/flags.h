@@ -46,6 +46,7 @@ struct Flags {
   bool reflection = false;
   bool allow_inject = false;
   bool check_store = false;
+  std::string copy_store_to;
 };
 
 void AddFlags(CLI::App& app, Flags& flags);
@@ -53,7 +54,8 @@ void AddFlags(CLI::App& app, Flags& flags);
 // Flags that have a form of their own.
 struct Settings {
   HostPort listen, http;
-  std::optional<EtcdPlace> etcd;  // nothing: the store is a folder
+  std::optional<EtcdPlace> etcd;     // nothing: the store is a folder
+  std::optional<EtcdPlace> copy_to;  // nothing: no copy, or one to a folder
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
   absl::Duration share_half_life;
   Quotas quotas;

@@ -77,6 +77,74 @@ absl::Status EtcdBackend::ReadState() {
   return absl::OkStatus();
 }
 
+absl::Status EtcdBackend::CheckEmpty() {
+  const std::string prefix = keys_.Prefix();
+  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse answer,
+                   EtcdPage(*client_, prefix, EtcdKeys::Behind(prefix), 2));
+  for (const etcdserverpb::KeyValue& pair : answer.kvs()) {
+    if (pair.key() == leadership_->key()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("below ", prefix, " in etcd there is something already, ", pair.key(),
+                     "; a store is copied where there is nothing: choose another prefix"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::BeginCopy(
+    std::shared_ptr<EtcdClient> client, const std::string& prefix,
+    std::shared_ptr<Leadership> leadership, uint64_t identity) {
+  std::unique_ptr<EtcdBackend> backend(
+      new EtcdBackend(std::move(client), prefix, std::move(leadership)));
+  ASSIGN_OR_RETURN(const std::optional<std::string> head, backend->chain_.Read());
+  v1::EtcdState found;
+  if (!head.has_value()) {
+    RETURN_IF_ERROR(backend->CheckEmpty());
+  } else if (!found.ParseFromString(*head) || found.schema() != kEtcdCopying ||
+             found.identity() != identity) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "below ", prefix, " in etcd there is ",
+        found.schema() == kEtcdCopying ? "a part of a copy of another store" : "a store already",
+        "; choose another prefix"));
+  }
+  v1::EtcdState begun;
+  begun.set_schema(kEtcdCopying);
+  begun.set_identity(identity);
+  RETURN_IF_ERROR(backend->Step({}, begun));
+  const EtcdKeys& keys = backend->keys_;
+  EtcdChanges changes;
+  changes.Delete(keys.TokensHead());
+  for (const std::string& all : {keys.AllStaged(), keys.AllRecords(), keys.AllEntries(),
+                                 keys.AllSummaries(), keys.AllDetails(), keys.AllNames(),
+                                 keys.AllTimes(), keys.AllRequests(), keys.AllTokens()}) {
+    changes.DeleteAll(all);
+  }
+  RETURN_IF_ERROR(backend->Step(std::move(changes.Take().front()), begun));
+  return backend;
+}
+
+absl::Status EtcdBackend::Import(const StoreContents& contents) {
+  v1::EtcdState next = state_;
+  EtcdChanges changes;
+  for (const StoredRecord& record : contents.records) WriteRecord(record, changes);
+  for (const EndedJob& ended : contents.ended) {
+    std::optional<v1::EtcdEntry> none;
+    WriteEnded(ended, none, next, changes);
+  }
+  for (const StoredRequest& request : contents.requests) WriteRequest(request, changes);
+  for (etcdserverpb::TxnRequest& part : changes.Take()) {
+    RETURN_IF_ERROR(Step(std::move(part), next));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdBackend::EndCopy(const StoreMarks& marks) {
+  v1::EtcdState whole = state_;
+  whole.set_schema(kEtcdSchema);
+  whole.set_last_record(marks.last_record);
+  whole.set_last_job(marks.last_job.value);
+  return Step({}, std::move(whole));
+}
+
 absl::StatusOr<uint64_t> EtcdBackend::Reopen() {
   absl::Status status;
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
@@ -155,21 +223,27 @@ absl::Status EtcdBackend::Finish() {
   return absl::OkStatus();
 }
 
-absl::Status EtcdBackend::LoadRequests() {
-  std::vector<StoredRequest> requests;
-  RETURN_IF_ERROR(ForEachEtcdKey(
+absl::Status EtcdBackend::ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) {
+  return ForEachEtcdKey(
       *client_, keys_.AllRequests(), kRequestsPage, chain_.revision(),
-      [&](etcdserverpb::KeyValue& pair) -> absl::Status {
+      [&](const etcdserverpb::KeyValue& pair) -> absl::Status {
         v1::EtcdRequestId request;
         if (!request.ParseFromString(pair.value())) {
           return absl::DataLossError(absl::StrCat(pair.key(), " in etcd is damaged"));
         }
-        requests.push_back({.id = request.id(),
-                            .job = JobId{request.job()},
-                            .document_digest = request.document_digest(),
-                            .expires = absl::FromUnixMicros(request.expires_microseconds())});
-        return absl::OkStatus();
-      }));
+        return visit({.id = request.id(),
+                      .job = JobId{request.job()},
+                      .document_digest = request.document_digest(),
+                      .expires = absl::FromUnixMicros(request.expires_microseconds())});
+      });
+}
+
+absl::Status EtcdBackend::LoadRequests() {
+  std::vector<StoredRequest> requests;
+  RETURN_IF_ERROR(ForEachRequest([&requests](StoredRequest request) {
+    requests.push_back(std::move(request));
+    return absl::OkStatus();
+  }));
   ended_jobs_->SetRequests(std::move(requests));
   return absl::OkStatus();
 }
@@ -277,17 +351,19 @@ void EtcdBackend::WriteRecord(const StoredRecord& record, EtcdChanges& changes) 
   if (record.supersedes != 0) changes.DeleteAll(keys_.Record(record.job, record.supersedes));
 }
 
+void EtcdBackend::WriteRequest(const StoredRequest& request, EtcdChanges& changes) const {
+  v1::EtcdRequestId stored;
+  stored.set_id(request.id);
+  stored.set_job(request.job.value);
+  stored.set_document_digest(request.document_digest);
+  stored.set_expires_microseconds(absl::ToUnixMicros(request.expires));
+  changes.Put(keys_.Request(request.id), stored.SerializeAsString());
+}
+
 void EtcdBackend::WriteEnded(const EndedJob& ended, std::optional<v1::EtcdEntry>& entry,
                              v1::EtcdState& next, EtcdChanges& changes) const {
   changes.DeleteAll(keys_.RecordsOf(ended.job));
-  if (ended.request.has_value()) {
-    v1::EtcdRequestId request;
-    request.set_id(ended.request->id);
-    request.set_job(ended.request->job.value);
-    request.set_document_digest(ended.request->document_digest);
-    request.set_expires_microseconds(absl::ToUnixMicros(ended.request->expires));
-    changes.Put(keys_.Request(request.id()), request.SerializeAsString());
-  }
+  if (ended.request.has_value()) WriteRequest(*ended.request, changes);
   // What was said first holds.
   if (entry.has_value()) return;
   entry = EtcdEntryOf(ended);

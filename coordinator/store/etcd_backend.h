@@ -38,6 +38,14 @@ class EtcdBackend final : public Backend {
                                                            const std::string& prefix,
                                                            std::shared_ptr<Leadership> leadership);
 
+  // For a copy of the store of that identity, where there is nothing but what such a copy has left
+  // that was cut, which goes. Errors: also FailedPrecondition if there is anything else.
+  static absl::StatusOr<std::unique_ptr<EtcdBackend>> BeginCopy(
+      std::shared_ptr<EtcdClient> client, const std::string& prefix,
+      std::shared_ptr<Leadership> leadership, uint64_t identity);
+  // From then on it is a store.
+  absl::Status EndCopy(const StoreMarks& marks);
+
   absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override;
   absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override;
   // Errors: also Aborted if this coordinator leads no more.
@@ -47,6 +55,8 @@ class EtcdBackend final : public Backend {
   // Also has etcd forget what it remembers of the store as it was minutes ago.
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  absl::Status ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) override;
+  absl::Status Import(const StoreContents& contents) override;
   int64_t bytes() const override { return bytes_; }
   uint64_t identity() const override { return state_.identity(); }
 
@@ -62,6 +72,8 @@ class EtcdBackend final : public Backend {
               std::shared_ptr<Leadership> leadership);
 
   absl::Status ReadState();
+  // Errors: FailedPrecondition if there is more than the leader's key.
+  absl::Status CheckEmpty();
   // A transaction of the chain; then the state is `next`. Errors: Aborted, Unavailable.
   absl::Status Step(etcdserverpb::TxnRequest request, v1::EtcdState next);
   // All of it or nothing.
@@ -73,6 +85,7 @@ class EtcdBackend final : public Backend {
 
   absl::StatusOr<Entries> EntriesOf(const Batch& batch);
   void WriteRecord(const StoredRecord& record, EtcdChanges& changes) const;
+  void WriteRequest(const StoredRequest& request, EtcdChanges& changes) const;
   void WriteEnded(const EndedJob& ended, std::optional<v1::EtcdEntry>& entry, v1::EtcdState& next,
                   EtcdChanges& changes) const;
   void DeleteEnded(JobId job, const v1::EtcdEntry& entry, v1::EtcdState& next,

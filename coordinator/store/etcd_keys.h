@@ -33,9 +33,11 @@ namespace phalanx::coordinator {
 
 // Of the keys and the values of a store on etcd, which has nothing to do with SQLite's tables.
 inline constexpr uint32_t kEtcdSchema = 1;
+// In the place of the schema while a copy is under way, so that every version refuses it.
+inline constexpr uint32_t kEtcdCopying = 0xFFFFFFFF;
 inline constexpr size_t kEtcdPartBytes = 256 << 10;
 
-// Of a state that says another schema than ours.
+// Of a state that says a schema above ours.
 absl::Status NewerSchemaError(uint32_t schema);
 
 class EtcdKeys {
@@ -43,6 +45,7 @@ class EtcdKeys {
   // "/PREFIX/".
   explicit EtcdKeys(std::string prefix) : prefix_(std::move(prefix)) {}
 
+  const std::string& Prefix() const { return prefix_; }
   std::string State() const { return prefix_ + "state"; }
   std::string AllStaged() const { return prefix_ + "staged/"; }
   std::string Staged(int64_t part) const;

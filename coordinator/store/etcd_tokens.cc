@@ -90,4 +90,9 @@ absl::Status EtcdTokens::Write(const v1::JoinRecord& record,
   return Step(std::move(changes.Take().front()));
 }
 
+absl::Status EtcdTokens::WriteAll(const TokenRecords& records) {
+  for (const auto& [id, record] : records) RETURN_IF_ERROR(Write(record, {}));
+  return absl::OkStatus();
+}
+
 }  // namespace phalanx::coordinator

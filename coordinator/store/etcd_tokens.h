@@ -25,6 +25,7 @@ class EtcdTokens final : public TokenStore {
   absl::StatusOr<TokenRecords> Load() override;
   absl::Status Write(const v1::JoinRecord& record,
                      const std::vector<std::string>& forgotten) override;
+  absl::Status WriteAll(const TokenRecords& records) override;
 
  private:
   absl::Status Step(etcdserverpb::TxnRequest request);

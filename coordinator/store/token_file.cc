@@ -49,7 +49,7 @@ absl::Status TokenFile::Write(const v1::JoinRecord& record,
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::WriteAll(const TokenRecords& records) const {
+absl::Status TokenFile::WriteAll(const TokenRecords& records) {
   v1::JoinRecords all;
   for (const auto& [id, record] : records) *all.add_tokens() = record;
   RETURN_IF_ERROR(WriteWholeFile(file_, Seal(all.SerializeAsString(), 0), 0600));

@@ -17,8 +17,7 @@ class TokenFile final : public TokenStore {
   absl::StatusOr<TokenRecords> Load() override;
   absl::Status Write(const v1::JoinRecord& record,
                      const std::vector<std::string>& forgotten) override;
-  // All of the file at once.
-  absl::Status WriteAll(const TokenRecords& records) const;
+  absl::Status WriteAll(const TokenRecords& records) override;
 
  private:
   const std::string file_;

@@ -28,6 +28,8 @@ class TokenStore {
   // knows whether it was done, and Load comes before the next call.
   virtual absl::Status Write(const v1::JoinRecord& record,
                              const std::vector<std::string>& forgotten) = 0;
+  // Puts all of a copy, where there are none. Not at once: a copy that is cut begins anew.
+  virtual absl::Status WriteAll(const TokenRecords& records) = 0;
 };
 
 }  // namespace phalanx::coordinator
