@@ -104,9 +104,10 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
   if (flags.etcd_tls.on() || flags.etcd_plaintext) return absl::OkStatus();
   for (const std::string& member : place->members) {
     if (IsLoopback(ParseHostPort(member, 1)->host)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--store: ", member, " would be talked to unencrypted; give --etcd-ca, --etcd-certificate ",
-        "and --etcd-key, or ask for that with --etcd-plaintext"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(IsEtcdPlace(flags.store) ? "--store: " : "--copy-store-to: ", member,
+                     " would be talked to unencrypted; give --etcd-ca, --etcd-certificate ",
+                     "and --etcd-key, or ask for that with --etcd-plaintext"));
   }
   return absl::OkStatus();
 }

@@ -71,7 +71,8 @@ absl::Status EtcdBackend::ReadState() {
     return absl::DataLossError(absl::StrCat(keys_.State(), " in etcd is damaged"));
   }
   if (state.schema() > kEtcdSchema) {
-    return Annotate(NewerSchemaError(state.schema()), keys_.State());
+    return absl::FailedPreconditionError(
+        absl::StrCat(keys_.State(), " in etcd ", NewerSchemaError(state.schema()).message()));
   }
   state_ = std::move(state);
   return absl::OkStatus();

@@ -31,10 +31,10 @@ bool Take(absl::string_view& key, uint64_t& number) {
 absl::Status NewerSchemaError(uint32_t schema) {
   if (schema == kEtcdCopying) {
     return absl::FailedPreconditionError(
-        "in etcd says that a copy of a store is not finished: make it again with --copy-store-to");
+        "says that a copy of a store is not finished: make it again with --copy-store-to");
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("in etcd has schema version ", schema, "; this coordinator knows ", kEtcdSchema,
+      absl::StrCat("has schema version ", schema, "; this coordinator knows ", kEtcdSchema,
                    ": a newer coordinator wrote it, start that one"));
 }
 

@@ -37,7 +37,7 @@ inline constexpr uint32_t kEtcdSchema = 1;
 inline constexpr uint32_t kEtcdCopying = 0xFFFFFFFF;
 inline constexpr size_t kEtcdPartBytes = 256 << 10;
 
-// Of a state that says a schema above ours.
+// Of a state that says a schema above ours; the message goes behind what it is.
 absl::Status NewerSchemaError(uint32_t schema);
 
 class EtcdKeys {
