@@ -93,16 +93,6 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
         "--etcd-ca, --etcd-certificate, --etcd-key, --etcd-plaintext and --advertise: they go with "
         "a store on etcd, --store etcd://HOST:PORT/PREFIX");
   }
-  if (flags.check_store) {
-    return absl::InvalidArgumentError(
-        "--check-store: it reads stores in folders; etcd checks its own (etcdctl check, etcdctl "
-        "endpoint hashkv)");
-  }
-  if (flags.signer.on()) {
-    return absl::InvalidArgumentError(
-        "--join-ca-certificate: tokens lie beside a store in a folder; with a store on etcd nodes "
-        "are given certificates");
-  }
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.etcd_tls, "--etcd-"));
   if (!flags.advertise.empty()) {
     RETURN_IF_ERROR(ParseAddress(flags.advertise, "--advertise").status());
@@ -114,18 +104,33 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
   if (flags.etcd_tls.on() || flags.etcd_plaintext) return absl::OkStatus();
   for (const std::string& member : place->members) {
     if (IsLoopback(ParseHostPort(member, 1)->host)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--store: ", member, " would be talked to unencrypted; give --etcd-ca, --etcd-certificate ",
-        "and --etcd-key, or ask for that with --etcd-plaintext"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(IsEtcdPlace(flags.store) ? "--store: " : "--copy-store-to: ", member,
+                     " would be talked to unencrypted; give --etcd-ca, --etcd-certificate ",
+                     "and --etcd-key, or ask for that with --etcd-plaintext"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store) {
+absl::Status CheckCopy(const Flags& flags, const Settings& settings) {
+  if (flags.copy_store_to.empty()) return absl::OkStatus();
+  if (flags.check_store) {
+    return absl::InvalidArgumentError(
+        "--check-store: leave it out: --copy-store-to checks the store too");
+  }
+  if (settings.etcd.has_value() != settings.copy_to.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--copy-store-to: ", flags.copy_store_to,
+                   ": it copies from a folder to etcd://HOST:PORT/PREFIX or back; between folders "
+                   "the files are copied, between etcds a snapshot is restored"));
+}
+
+absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store,
+                                                   absl::string_view flag) {
   if (!IsEtcdPlace(store)) return std::nullopt;
   absl::StatusOr<EtcdPlace> place = ParseEtcdPlace(store);
   if (place.ok()) return *std::move(place);
-  return absl::InvalidArgumentError(absl::StrCat("--store: ", place.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", place.status().message()));
 }
 
 }  // namespace
@@ -139,8 +144,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   RETURN_IF_ERROR(CheckJoin(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
   RETURN_IF_ERROR(CheckHttpPlaintext(flags, settings.http));
-  ASSIGN_OR_RETURN(settings.etcd, ReadPlace(flags.store));
-  RETURN_IF_ERROR(CheckEtcd(flags, settings.etcd));
+  ASSIGN_OR_RETURN(settings.etcd, ReadPlace(flags.store, "--store"));
+  ASSIGN_OR_RETURN(settings.copy_to, ReadPlace(flags.copy_store_to, "--copy-store-to"));
+  RETURN_IF_ERROR(CheckCopy(flags, settings));
+  RETURN_IF_ERROR(CheckEtcd(flags, settings.etcd.has_value() ? settings.etcd : settings.copy_to));
   ASSIGN_OR_RETURN(settings.certificate_life,
                    ParsePositive(flags.certificate_life, "--join-certificate-life"));
   if (settings.certificate_life < kCertificateLifeMin) {
@@ -170,6 +177,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   return settings;
 }
 
+EtcdOptions EtcdOptionsOf(const Flags& flags, const EtcdPlace& place) {
+  return {.members = place.members, .tls = flags.etcd_tls};
+}
+
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan) {
   ServerOptions options{.host = settings.listen.host, .port = settings.listen.port};
   options.driver.plan = std::move(plan);
@@ -184,9 +195,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.rate = {.calls_per_second = flags.calls_per_second,
                   .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
   options.revoked = flags.revoked;
-  options.join = {.file = settings.etcd ? "" : absl::StrCat(flags.store, "/join-tokens"),
-                  .signer = flags.signer,
-                  .certificate_life = settings.certificate_life};
+  options.join = {.signer = flags.signer, .certificate_life = settings.certificate_life};
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,
                                       .count_max = flags.ended_jobs_max};
@@ -285,6 +294,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "bring faults about on demand (phalanx inject), for whoever may submit jobs");
   app.add_flag("--check-store", flags.check_store,
                "read all of the store, say what is wrong with it, and end");
+  app.add_option("--copy-store-to", flags.copy_store_to,
+                 "copy the store of a coordinator that has ended, from a folder to "
+                 "etcd://HOST:PORT/PREFIX or back, where there is nothing yet, and end");
 }
 
 }  // namespace phalanx::coordinator

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/etcd/client.h"
 #include "coordinator/etcd/place.h"
 #include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
@@ -44,6 +45,7 @@ struct Flags {
   bool reflection = false;
   bool allow_inject = false;
   bool check_store = false;
+  std::string copy_store_to;
 };
 
 void AddFlags(CLI::App& app, Flags& flags);
@@ -51,7 +53,8 @@ void AddFlags(CLI::App& app, Flags& flags);
 // Flags that have a form of their own.
 struct Settings {
   HostPort listen, http;
-  std::optional<EtcdPlace> etcd;  // nothing: the store is a folder
+  std::optional<EtcdPlace> etcd;     // nothing: the store is a folder
+  std::optional<EtcdPlace> copy_to;  // nothing: no copy, or one to a folder
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
   absl::Duration share_half_life;
   Quotas quotas;
@@ -60,6 +63,8 @@ struct Settings {
 // Errors: InvalidArgument, with the flag, its value and its rule.
 absl::StatusOr<Settings> ReadSettings(const Flags& flags);
 
+EtcdOptions EtcdOptionsOf(const Flags& flags, const EtcdPlace& place);
+// Without a store of join tokens.
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan);
 // Its address and its TLS. Errors: as ServerTls::Open.
 absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings);

@@ -8,23 +8,23 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/net/socket.h"
+#include "coordinator/program/copying.h"
 #include "coordinator/program/flags.h"
 #include "coordinator/program/serving.h"
 #include "coordinator/program/several.h"
+#include "coordinator/program/store_folder.h"
+#include "coordinator/store/etcd_check.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
+#include "coordinator/store/token_file.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
@@ -32,8 +32,6 @@
 
 namespace phalanx::coordinator {
 namespace {
-
-std::string JournalPath(const Flags& flags) { return absl::StrCat(flags.store, "/journal.db"); }
 
 // A store is made where there is none, which may be the wrong place. `found`: what was there.
 void TellNewStore(const std::string& path, const std::optional<struct stat>& found) {
@@ -45,18 +43,31 @@ void TellNewStore(const std::string& path, const std::optional<struct stat>& fou
   }
 }
 
+absl::StatusOr<StoreReport> ReportOf(const Flags& flags, const Settings& settings) {
+  if (!settings.etcd.has_value()) return CheckStore(JournalIn(flags.store));
+  EtcdClient client(EtcdOptionsOf(flags, *settings.etcd));
+  return CheckEtcdStore(client, settings.etcd->prefix);
+}
+
 // --check-store. OK: the store is whole.
-absl::Status Check(const Flags& flags) {
-  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+absl::Status Check(const Flags& flags, const Settings& settings) {
+  const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return report.status();
   for (const std::string& line : Lines(*report)) std::printf("%s\n", line.c_str());
   return report->problems.empty() ? absl::OkStatus() : absl::DataLossError("the store is damaged");
 }
 
+// --copy-store-to.
+absl::Status Copy(const Flags& flags, const Settings& settings) {
+  ASSIGN_OR_RETURN(const std::string copied, CopyBetween(flags, settings));
+  std::printf("%s\n", copied.c_str());
+  return absl::OkStatus();
+}
+
 // A damaged store is refused with everything that is wrong with it.
-absl::Status Explain(const Flags& flags, absl::Status status) {
+absl::Status Explain(const Flags& flags, const Settings& settings, absl::Status status) {
   if (!absl::IsDataLoss(status)) return status;
-  const absl::StatusOr<StoreReport> report = CheckStore(JournalPath(flags));
+  const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return status;
   for (const std::string& line : Lines(*report)) spdlog::error("{}", LineText(line));
   return status;
@@ -65,24 +76,19 @@ absl::Status Explain(const Flags& flags, absl::Status status) {
 // Over a store in a folder, which is this coordinator's alone.
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
-  std::filesystem::path store = flags.store;
-  if (!store.has_filename()) store = store.parent_path();
-  std::error_code ignored;  // mkdir says what is wrong with the folders above
-  std::filesystem::create_directories(store.parent_path(), ignored);
-  if (mkdir(store.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot make the folder ", flags.store, ": ", std::strerror(errno)));
-  }
-  const std::string path = JournalPath(flags);
+  RETURN_IF_ERROR(MakeStoreFolder(flags.store));
+  const std::string path = JournalIn(flags.store);
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
-  if (!backend.ok()) return Explain(flags, backend.status());
+  if (!backend.ok()) return Explain(flags, settings, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
   ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
-  absl::StatusOr<std::unique_ptr<Serving>> serving = Serving::Start(
-      OptionsOf(flags, settings, std::move(plan)), std::move(pages), *std::move(backend));
-  if (!serving.ok()) return Explain(flags, serving.status());
+  ServerOptions options = OptionsOf(flags, settings, std::move(plan));
+  options.join.store = std::make_shared<TokenFile>(TokensIn(flags.store));
+  absl::StatusOr<std::unique_ptr<Serving>> serving =
+      Serving::Start(std::move(options), std::move(pages), *std::move(backend));
+  if (!serving.ok()) return Explain(flags, settings, serving.status());
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
                    "\",\"http\":\"", settings.http.host, ":", (*serving)->http_port(), "\"}");
@@ -108,9 +114,16 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
       flags.signer.on(), flags.allow_inject);
   if (settings.etcd.has_value()) {
-    return ServeAmongOthers(flags, settings, std::move(plan), signals);
+    return Explain(flags, settings, ServeAmongOthers(flags, settings, std::move(plan), signals));
   }
   return ServeAlone(flags, settings, std::move(plan), signals);
+}
+
+absl::Status Execute(const Flags& flags, const Settings& settings, PlanFunction plan,
+                     const sigset_t& signals) {
+  if (!flags.copy_store_to.empty()) return Copy(flags, settings);
+  if (flags.check_store) return Check(flags, settings);
+  return Serve(flags, settings, std::move(plan), signals);
 }
 
 }  // namespace
@@ -141,8 +154,7 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
     spdlog::error("{}", std::string(settings.status().message()));
     return 2;
   }
-  const absl::Status status =
-      flags.check_store ? Check(flags) : Serve(flags, *settings, std::move(plan), signals);
+  const absl::Status status = Execute(flags, *settings, std::move(plan), signals);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;

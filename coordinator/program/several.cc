@@ -20,6 +20,7 @@
 #include "coordinator/program/serving.h"
 #include "coordinator/rpc/standby.h"
 #include "coordinator/store/etcd_backend.h"
+#include "coordinator/store/etcd_tokens.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/unique_fd.h"
@@ -45,8 +46,7 @@ class AmongOthers {
     if (!signals_.is_open()) return absl::UnavailableError("cannot make a signalfd");
     ASSIGN_OR_RETURN(grpc_, Listen(settings_.listen.host, settings_.listen.port));
     ASSIGN_OR_RETURN(http_, Listen(settings_.http.host, settings_.http.port));
-    client_ = std::make_shared<EtcdClient>(
-        EtcdOptions{.members = settings_.etcd->members, .tls = flags_.etcd_tls});
+    client_ = std::make_shared<EtcdClient>(EtcdOptionsOf(flags_, *settings_.etcd));
     while (true) {
       ASSIGN_OR_RETURN(std::shared_ptr<Leadership> leadership, StandBy());
       if (leadership == nullptr) break;
@@ -157,7 +157,9 @@ class AmongOthers {
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBackend> backend,
                      EtcdBackend::Open(client_, settings_.etcd->prefix, leadership));
     ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
-    return Serving::Start(ServerOptionsHere(), std::move(http), std::move(backend));
+    ServerOptions options = ServerOptionsHere();
+    options.join.store = std::make_shared<EtcdTokens>(client_, settings_.etcd->prefix, leadership);
+    return Serving::Start(std::move(options), std::move(http), std::move(backend));
   }
 
   ServerOptions ServerOptionsHere() const {

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/rpc/access.h"
 #include "core/base/status.h"
+#include "transport/join_credentials.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -30,6 +31,12 @@ absl::Status CheckSize(absl::string_view field, const std::string& text, size_t 
 }
 
 }  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const transport::TlsFiles& tls,
+                                                       const JoinOptions& join) {
+  return tls.on() && join.signer.on() ? transport::JoinCredentials(tls)
+                                      : transport::ServerCredentials(tls);
+}
 
 absl::Status CheckTokensOf(const std::vector<std::string>& uris, const JoinTokens* tokens) {
   if (tokens == nullptr) return absl::OkStatus();

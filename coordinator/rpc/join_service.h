@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,11 +20,12 @@
 #include "coordinator/runtime/work_pool.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
 #include "transport/issuance.h"
+#include "transport/tls.h"
 
 namespace phalanx::coordinator {
 
 struct JoinOptions {
-  std::string file;               // where tokens are kept; empty: there are none
+  std::shared_ptr<TokenStore> store;  // where tokens are kept; null: there are none
   transport::SignerFiles signer;  // none: tokens are refused, certificates that came of some hold
   // Of a certificate that comes of a token; its owner renews it when two thirds are over.
   absl::Duration certificate_life = absl::Hours(24 * 7);
@@ -82,6 +84,11 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
   CallRate strangers_;
   WorkPool workers_;
 };
+
+// Of a port where nodes may join, if certificates are signed here: whoever shows no certificate
+// gets to Join alone.
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const transport::TlsFiles& tls,
+                                                       const JoinOptions& join);
 
 // Of a certificate with these URIs: whether it came of a join token that is not good any more. OK
 // where there are no tokens. Errors: Unauthenticated.

@@ -1,13 +1,6 @@
 #include "coordinator/rpc/join_tokens.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,11 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/wire/common_codec.h"
-#include "coordinator/wire/seal.h"
 #include "core/base/status.h"
-#include "core/posix/file.h"
-#include "core/posix/unique_fd.h"
-#include "core/posix/whole_file.h"
 #include "transport/secret.h"
 
 namespace phalanx::coordinator {
@@ -30,7 +19,6 @@ constexpr absl::string_view kPrefix = "phx_";
 constexpr absl::string_view kUriPrefix = "phalanx-token:";
 constexpr size_t kIdDigits = 16, kSecretDigits = 64;
 constexpr size_t kNodeBytesMax = 253;
-constexpr int64_t kFileBytesMax = 256 << 20;
 // What is over for so long is listed no more.
 constexpr absl::Duration kKeptAfterEnd = absl::Hours(24 * 7);
 
@@ -81,14 +69,6 @@ v1::JoinToken Shown(const v1::JoinRecord& record, Instant now) {
   return token;
 }
 
-absl::Status SyncFolder(const std::string& file) {
-  const std::string folder = std::filesystem::path(file).parent_path().string();
-  const UniqueFd fd(
-      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.is_open() && fsync(fd.get()) == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot sync ", folder, ": ", std::strerror(errno)));
-}
-
 }  // namespace
 
 std::string TokenUri(const std::string& id) { return absl::StrCat(kUriPrefix, id); }
@@ -97,48 +77,41 @@ std::string TokenOfUri(absl::string_view uri) {
   return absl::ConsumePrefix(&uri, kUriPrefix) ? std::string(uri) : "";
 }
 
-absl::StatusOr<std::unique_ptr<JoinTokens>> JoinTokens::Open(std::string file) {
-  std::unique_ptr<JoinTokens> tokens(new JoinTokens(std::move(file)));
-  struct stat found {};
-  if (stat(tokens->file_.c_str(), &found) != 0 && errno == ENOENT) return tokens;
-  const absl::StatusOr<std::string> sealed = ReadWholeFile(tokens->file_, kFileBytesMax);
-  if (!sealed.ok()) {
-    return absl::UnavailableError(absl::StrCat(tokens->file_, ": ", sealed.status().message()));
-  }
-  const absl::StatusOr<absl::string_view> bytes = Unseal(*sealed, 0);
-  if (!bytes.ok()) return Annotate(bytes.status(), tokens->file_);
-  v1::JoinRecords records;
-  if (!records.ParseFromArray(bytes->data(), static_cast<int>(bytes->size())))
-    return absl::DataLossError(absl::StrCat(tokens->file_, ": does not parse as JoinRecords"));
-  MutexLock lock(&tokens->mu_);
-  for (v1::JoinRecord& record : *records.mutable_tokens()) {
-    std::string id = record.about().id();
-    tokens->records_.emplace(std::move(id), std::move(record));
-  }
+absl::StatusOr<std::unique_ptr<JoinTokens>> JoinTokens::Open(std::shared_ptr<TokenStore> store) {
+  std::unique_ptr<JoinTokens> tokens(new JoinTokens(std::move(store)));
+  MutexLock changing(&tokens->changing_);
+  RETURN_IF_ERROR(tokens->Reload());
   return tokens;
 }
 
-absl::Status JoinTokens::WriteLocked(const Records& records) const {
-  v1::JoinRecords all;
-  for (const auto& [id, record] : records) *all.add_tokens() = record;
-  RETURN_IF_ERROR(WriteWholeFile(file_, Seal(all.SerializeAsString(), 0), 0600));
-  return SyncFolder(file_);
-}
-
-absl::Status JoinTokens::StoreLocked(v1::JoinRecord record) {
-  Records records = records_;
-  std::string id = record.about().id();
-  records.insert_or_assign(std::move(id), std::move(record));
-  RETURN_IF_ERROR(WriteLocked(records));
+absl::Status JoinTokens::Reload() {
+  if (!unsure_) return absl::OkStatus();
+  ASSIGN_OR_RETURN(TokenRecords records, store_->Load());
+  unsure_ = false;
+  MutexLock lock(&mu_);
   records_ = std::move(records);
   return absl::OkStatus();
 }
 
-void JoinTokens::ForgetOldLocked(Instant now) {
-  std::erase_if(records_, [now](const auto& entry) {
-    const v1::JoinToken& token = entry.second.about();
-    return std::max(FromProto(token.expires()), CertificatesEnd(token)) + kKeptAfterEnd < now;
-  });
+absl::Status JoinTokens::Put(v1::JoinRecord record, const std::vector<std::string>& forgotten) {
+  unsure_ = true;
+  RETURN_IF_ERROR(store_->Write(record, forgotten));
+  unsure_ = false;
+  MutexLock lock(&mu_);
+  for (const std::string& id : forgotten) records_.erase(id);
+  std::string id = record.about().id();
+  records_.insert_or_assign(std::move(id), std::move(record));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> JoinTokens::OldLocked(Instant now) const {
+  std::vector<std::string> old;
+  for (const auto& [id, record] : records_) {
+    const v1::JoinToken& token = record.about();
+    const Instant end = std::max(FromProto(token.expires()), CertificatesEnd(token));
+    if (end + kKeptAfterEnd < now) old.push_back(id);
+  }
+  return old;
 }
 
 absl::StatusOr<v1::CreateTokenResponse> JoinTokens::Create(const v1::CreateTokenRequest& request,
@@ -172,13 +145,19 @@ absl::StatusOr<v1::CreateTokenResponse> JoinTokens::Create(const v1::CreateToken
   v1::CreateTokenResponse response;
   response.set_token(absl::StrCat(kPrefix, about.id(), "_", secret));
   *response.mutable_about() = Shown(record, now);
-  MutexLock lock(&mu_);
-  ForgetOldLocked(now);
-  if (records_.size() >= kTokensMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        records_.size(), " tokens are kept, expired ones for a week; at most ", kTokensMax));
+  MutexLock changing(&changing_);
+  RETURN_IF_ERROR(Reload());
+  std::vector<std::string> old;
+  {
+    MutexLock lock(&mu_);
+    old = OldLocked(now);
+    if (records_.size() - old.size() >= kTokensMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(records_.size() - old.size(),
+                       " tokens are kept, expired ones for a week; at most ", kTokensMax));
+    }
   }
-  RETURN_IF_ERROR(StoreLocked(std::move(record)));
+  RETURN_IF_ERROR(Put(std::move(record), old));
   return response;
 }
 
@@ -197,20 +176,26 @@ std::vector<v1::JoinToken> JoinTokens::List(Instant now) const {
 
 absl::StatusOr<v1::JoinToken> JoinTokens::Revoke(const std::string& id, const std::string& by,
                                                  Instant now) {
-  MutexLock lock(&mu_);
-  const auto found = records_.find(id);
-  if (found == records_.end()) {
-    return absl::NotFoundError(absl::StrCat("there is no token \"",
-                                            absl::CHexEscape(id.substr(0, 64)),
-                                            "\"; phalanx token list has those there are"));
+  MutexLock changing(&changing_);
+  RETURN_IF_ERROR(Reload());
+  v1::JoinRecord record;
+  {
+    MutexLock lock(&mu_);
+    const auto found = records_.find(id);
+    if (found == records_.end()) {
+      return absl::NotFoundError(absl::StrCat("there is no token \"",
+                                              absl::CHexEscape(id.substr(0, 64)),
+                                              "\"; phalanx token list has those there are"));
+    }
+    record = found->second;
   }
-  if (!found->second.about().has_revoked()) {
-    v1::JoinRecord record = found->second;
-    ToProto(now, record.mutable_about()->mutable_revoked());
-    record.mutable_about()->set_revoked_by(by);
-    RETURN_IF_ERROR(StoreLocked(std::move(record)));
-  }
-  return Shown(records_.at(id), now);
+  v1::JoinToken token = Shown(record, now);
+  if (token.has_revoked()) return token;
+  ToProto(now, record.mutable_about()->mutable_revoked());
+  record.mutable_about()->set_revoked_by(by);
+  token = Shown(record, now);
+  RETURN_IF_ERROR(Put(std::move(record)));
+  return token;
 }
 
 // Whoever does not have the secret learns nothing about a token, not even whether there is one.
@@ -266,9 +251,14 @@ absl::StatusOr<std::string> JoinTokens::Check(const Claim& claim, Instant now) c
 
 absl::StatusOr<std::string> JoinTokens::Use(const Claim& claim, absl::Time end, Instant now) {
   RETURN_IF_ERROR(CheckNode(claim.node));
-  MutexLock lock(&mu_);
-  ASSIGN_OR_RETURN(const v1::JoinRecord* found, FindLocked(claim, now));
-  v1::JoinRecord record = *found;
+  MutexLock changing(&changing_);
+  RETURN_IF_ERROR(Reload());
+  v1::JoinRecord record;
+  {
+    MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(const v1::JoinRecord* found, FindLocked(claim, now));
+    record = *found;
+  }
   v1::JoinToken& token = *record.mutable_about();
   const auto& keys = record.key_sha256();
   if (std::find(keys.begin(), keys.end(), claim.key_sha256) == keys.end()) {
@@ -279,20 +269,25 @@ absl::StatusOr<std::string> JoinTokens::Use(const Claim& claim, absl::Time end, 
   }
   ToProto(std::max(end, CertificatesEnd(token)), token.mutable_certificates_end());
   std::string id = token.id();
-  RETURN_IF_ERROR(StoreLocked(std::move(record)));
+  RETURN_IF_ERROR(Put(std::move(record)));
   return id;
 }
 
 absl::Status JoinTokens::Renew(const std::string& id, absl::Time end) {
   RETURN_IF_ERROR(MayServe(id));
-  MutexLock lock(&mu_);
-  const auto found = records_.find(id);
-  if (found == records_.end() || found->second.about().has_revoked())
-    return absl::UnauthenticatedError(absl::StrCat("join token ", id, " is revoked"));
-  v1::JoinRecord record = found->second;
+  MutexLock changing(&changing_);
+  RETURN_IF_ERROR(Reload());
+  v1::JoinRecord record;
+  {
+    MutexLock lock(&mu_);
+    const auto found = records_.find(id);
+    if (found == records_.end() || found->second.about().has_revoked())
+      return absl::UnauthenticatedError(absl::StrCat("join token ", id, " is revoked"));
+    record = found->second;
+  }
   ToProto(std::max(end, CertificatesEnd(record.about())),
           record.mutable_about()->mutable_certificates_end());
-  return StoreLocked(std::move(record));
+  return Put(std::move(record));
 }
 
 bool JoinTokens::NamesNode(const std::string& id) const {

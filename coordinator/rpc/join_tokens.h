@@ -6,12 +6,11 @@
 // phalanx-token:ID, and so do those that it was renewed to: a token that is revoked takes them all
 // with it, and a certificate of a token that is not known here is refused too.
 //
-// All are one file of the store, written anew at each change before anybody is told of it
-// (docs/decisions/0048-join-tokens.md).
+// They lie in the store beside the journal, where each change is before anybody is told of it
+// (coordinator/store/token_store.h, docs/decisions/0048-join-tokens.md).
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/store/token_store.h"
 #include "core/base/mutex.h"
 #include "core/base/time.h"
 #include "phalanx/v1/join_records.pb.h"
@@ -32,8 +32,8 @@ namespace phalanx::coordinator {
 std::string TokenUri(const std::string& id);
 std::string TokenOfUri(absl::string_view uri);
 
-// Thread-safe. Whatever changes something waits for the disk; then errors are also Unavailable, and
-// nothing has changed.
+// Thread-safe. Whatever changes something waits for the store; then errors are also Unavailable:
+// nothing has changed, or else it is found in the store by the next change. Nothing else waits.
 class JoinTokens {
  public:
   static constexpr size_t kTokensMax = 16'384;
@@ -41,14 +41,14 @@ class JoinTokens {
   static constexpr absl::Duration kTtlMin = absl::Minutes(1), kTtlMax = absl::Hours(24 * 30),
                                   kTtlDefault = absl::Hours(1);
 
-  // Errors: DataLoss, FailedPrecondition (a newer version wrote the file), Unavailable.
-  static absl::StatusOr<std::unique_ptr<JoinTokens>> Open(std::string file);
+  // Errors: as TokenStore::Load.
+  static absl::StatusOr<std::unique_ptr<JoinTokens>> Open(std::shared_ptr<TokenStore> store);
 
   // The answer has the secret. `by`: empty, if nobody was asked. Errors: InvalidArgument,
   // ResourceExhausted.
   absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
                                                  const std::string& by, Instant now)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      ABSL_LOCKS_EXCLUDED(changing_, mu_);
   std::vector<v1::JoinToken> List(Instant now) const ABSL_LOCKS_EXCLUDED(mu_);
   // Errors: NotFound.
   absl::StatusOr<v1::JoinToken> Revoke(const std::string& id, const std::string& by, Instant now)
@@ -77,20 +77,23 @@ class JoinTokens {
   absl::Status MayServe(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Records = std::map<std::string, v1::JoinRecord>;
-
-  explicit JoinTokens(std::string file) : file_(std::move(file)) {}
+  explicit JoinTokens(std::shared_ptr<TokenStore> store) : store_(std::move(store)) {}
+  absl::Status Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<const v1::JoinRecord*> FindLocked(const Claim& claim, Instant now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes records_ with this one among them, and keeps it.
-  absl::Status StoreLocked(v1::JoinRecord record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status WriteLocked(const Records& records) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Without those of which nothing is left that anybody could show.
-  void ForgetOldLocked(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Puts this one into the store, then into records_; those of `forgotten` go. Reload comes first,
+  // as records may be behind the store.
+  absl::Status Put(v1::JoinRecord record, const std::vector<std::string>& forgotten = {})
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_) ABSL_LOCKS_EXCLUDED(mu_);
+  // Those of which nothing is left that anybody could show.
+  std::vector<std::string> OldLocked(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::string file_;
+  const std::shared_ptr<TokenStore> store_;
+  // Held by whoever changes something, while the store writes; taken before mu_.
+  Mutex changing_;
+  bool unsure_ ABSL_GUARDED_BY(changing_) = true;  // the store may have what records_ lacks
   mutable Mutex mu_;
-  Records records_ ABSL_GUARDED_BY(mu_);  // by id
+  TokenRecords records_ ABSL_GUARDED_BY(mu_);  // written by whoever has changing_ too
 };
 
 }  // namespace phalanx::coordinator

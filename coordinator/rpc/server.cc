@@ -27,7 +27,6 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
-#include "transport/join_credentials.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -151,8 +150,7 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
-        options_.tls.on() && options_.join.signer.on() ? transport::JoinCredentials(options_.tls)
-                                                       : transport::ServerCredentials(options_.tls);
+        CredentialsOf(options_.tls, options_.join);
     if (options_.tls.on()) {
       credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
           [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); },
@@ -187,8 +185,8 @@ class ServerImpl final : public Server {
   }
 
   absl::Status MakeServices() {
-    if (options_.tls.on() && !options_.join.file.empty()) {
-      ASSIGN_OR_RETURN(tokens_, JoinTokens::Open(options_.join.file));
+    if (options_.tls.on() && options_.join.store != nullptr) {
+      ASSIGN_OR_RETURN(tokens_, JoinTokens::Open(options_.join.store));
     }
     if (options_.tls.on() && !options_.revoked.empty()) {
       ASSIGN_OR_RETURN(revocations_, transport::Revocations::Open(OfRevocations()));

@@ -14,6 +14,7 @@
 #include "coordinator/net/socket.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
+#include "coordinator/rpc/join_service.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "google/rpc/error_details.pb.h"
@@ -73,7 +74,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
-        transport::ServerCredentials(options_.tls);
+        CredentialsOf(options_.tls, options_.join);
     if (options_.tls.on()) RETURN_IF_ERROR(AddGatekeeper(*credentials));
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);

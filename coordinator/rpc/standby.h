@@ -17,7 +17,7 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class StandbyServer {
  public:
-  // Of `options` it takes what is about callers: listening, tls, revoked, audit, gate and
+  // Of `options` it takes what is about callers: listening, tls, join, revoked, audit, gate and
   // driver.log. Errors: as Server::Start.
   static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options);
   // Ends every call.

@@ -56,6 +56,13 @@ struct Batch {
   bool empty() const { return records.empty() && ended.empty() && deleted.empty(); }
 };
 
+// What a copy of a store puts into another one.
+struct StoreContents {
+  std::vector<StoredRecord> records;
+  std::vector<EndedJob> ended;
+  std::vector<StoredRequest> requests;
+};
+
 // How long ended jobs are kept.
 struct Retention {
   absl::Duration age_max = absl::Hours(24 * 90);
@@ -110,6 +117,12 @@ class Backend {
   virtual absl::StatusOr<bool> Prune(const Retention& retention, Instant now) = 0;
 
   virtual std::shared_ptr<EndedJobs> ended_jobs() = 0;
+
+  // For copies (coordinator/store/store_copy.h), of stores that last. Passes every request id to
+  // `visit`, in their order, expired ones too.
+  virtual absl::Status ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit);
+  // Between BeginCopy and EndCopy. Not at once: a copy that is cut begins anew.
+  virtual absl::Status Import(const StoreContents& contents);
 
   // On disk, what is yet to be written into its place included; 0: it is not known. Cheap.
   virtual int64_t bytes() const { return 0; }

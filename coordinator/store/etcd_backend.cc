@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
@@ -13,10 +11,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-// Of the keys and the values of a store on etcd, which has nothing to do with SQLite's tables.
-constexpr uint32_t kSchema = 1;
-// A transaction with its repetitions, and the pause between them.
-constexpr absl::Duration kStepTime = absl::Seconds(5), kStepPause = absl::Milliseconds(50);
 constexpr int kOpenAttempts = 5;
 // Keys of one page: of records, whose parts may be large, and of request ids.
 constexpr int64_t kRecordsPage = 256, kRequestsPage = 5000;
@@ -24,18 +18,6 @@ constexpr int64_t kRecordsPage = 256, kRequestsPage = 5000;
 constexpr int64_t kPruneJobs = 18;
 constexpr size_t kPruneRequests = 100;
 constexpr absl::Duration kCompactInterval = absl::Minutes(5);
-
-void CompareEqual(etcdserverpb::TxnRequest& request, const std::string& key,
-                  etcdserverpb::Compare::CompareTarget target, int64_t revision) {
-  etcdserverpb::Compare& compare = *request.add_compare();
-  compare.set_key(key);
-  compare.set_target(target);
-  if (target == etcdserverpb::Compare::CREATE) {
-    compare.set_create_revision(revision);
-  } else {
-    compare.set_mod_revision(revision);
-  }
-}
 
 void AddJobs(v1::EtcdState& state, v1::JobPhase phase, int64_t jobs) {
   for (v1::EtcdState::Count& count : *state.mutable_ended()) {
@@ -67,7 +49,8 @@ EtcdBackend::EtcdBackend(std::shared_ptr<EtcdClient> client, const std::string& 
     : client_(std::move(client)),
       keys_(prefix),
       leadership_(std::move(leadership)),
-      ended_jobs_(std::make_shared<EtcdEndedJobs>(client_, keys_)) {}
+      ended_jobs_(std::make_shared<EtcdEndedJobs>(client_, keys_)),
+      chain_(client_, keys_.State()) {}
 
 absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::Open(
     std::shared_ptr<EtcdClient> client, const std::string& prefix,
@@ -79,26 +62,88 @@ absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::Open(
 }
 
 absl::Status EtcdBackend::ReadState() {
-  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse answer,
-                   EtcdPage(*client_, keys_.State(), "", 1));
+  ASSIGN_OR_RETURN(const std::optional<std::string> head, chain_.Read());
   v1::EtcdState state;
-  if (answer.kvs().empty()) {
-    state.set_schema(kSchema);
+  if (!head.has_value()) {
+    state.set_schema(kEtcdSchema);
     state.set_identity(RandomWord());
-    revision_ = 0;
-  } else {
-    if (!state.ParseFromString(answer.kvs(0).value()) || state.identity() == 0) {
-      return absl::DataLossError(absl::StrCat(keys_.State(), " in etcd is damaged"));
-    }
-    revision_ = answer.kvs(0).mod_revision();
+  } else if (!state.ParseFromString(*head) || state.identity() == 0) {
+    return absl::DataLossError(absl::StrCat(keys_.State(), " in etcd is damaged"));
   }
-  if (state.schema() > kSchema) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        keys_.State(), " in etcd has schema version ", state.schema(), "; this coordinator knows ",
-        kSchema, ": a newer coordinator wrote it, start that one"));
+  if (state.schema() > kEtcdSchema) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(keys_.State(), " in etcd ", NewerSchemaError(state.schema()).message()));
   }
   state_ = std::move(state);
   return absl::OkStatus();
+}
+
+absl::Status EtcdBackend::CheckEmpty() {
+  const std::string prefix = keys_.Prefix();
+  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse answer,
+                   EtcdPage(*client_, prefix, EtcdKeys::Behind(prefix), 2));
+  for (const etcdserverpb::KeyValue& pair : answer.kvs()) {
+    if (pair.key() == leadership_->key()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("below ", prefix, " in etcd there is something already, ", pair.key(),
+                     "; a store is copied where there is nothing: choose another prefix"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::BeginCopy(
+    std::shared_ptr<EtcdClient> client, const std::string& prefix,
+    std::shared_ptr<Leadership> leadership, uint64_t identity) {
+  std::unique_ptr<EtcdBackend> backend(
+      new EtcdBackend(std::move(client), prefix, std::move(leadership)));
+  ASSIGN_OR_RETURN(const std::optional<std::string> head, backend->chain_.Read());
+  v1::EtcdState found;
+  if (!head.has_value()) {
+    RETURN_IF_ERROR(backend->CheckEmpty());
+  } else if (!found.ParseFromString(*head) || found.schema() != kEtcdCopying ||
+             found.identity() != identity) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "below ", prefix, " in etcd there is ",
+        found.schema() == kEtcdCopying ? "a part of a copy of another store" : "a store already",
+        "; choose another prefix"));
+  }
+  v1::EtcdState begun;
+  begun.set_schema(kEtcdCopying);
+  begun.set_identity(identity);
+  RETURN_IF_ERROR(backend->Step({}, begun));
+  const EtcdKeys& keys = backend->keys_;
+  EtcdChanges changes;
+  changes.Delete(keys.TokensHead());
+  for (const std::string& all : {keys.AllStaged(), keys.AllRecords(), keys.AllEntries(),
+                                 keys.AllSummaries(), keys.AllDetails(), keys.AllNames(),
+                                 keys.AllTimes(), keys.AllRequests(), keys.AllTokens()}) {
+    changes.DeleteAll(all);
+  }
+  RETURN_IF_ERROR(backend->Step(std::move(changes.Take().front()), begun));
+  return backend;
+}
+
+absl::Status EtcdBackend::Import(const StoreContents& contents) {
+  v1::EtcdState next = state_;
+  EtcdChanges changes;
+  for (const StoredRecord& record : contents.records) WriteRecord(record, changes);
+  for (const EndedJob& ended : contents.ended) {
+    std::optional<v1::EtcdEntry> none;
+    WriteEnded(ended, none, next, changes);
+  }
+  for (const StoredRequest& request : contents.requests) WriteRequest(request, changes);
+  for (etcdserverpb::TxnRequest& part : changes.Take()) {
+    RETURN_IF_ERROR(Step(std::move(part), next));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdBackend::EndCopy(const StoreMarks& marks) {
+  v1::EtcdState whole = state_;
+  whole.set_schema(kEtcdSchema);
+  whole.set_last_record(marks.last_record);
+  whole.set_last_job(marks.last_job.value);
+  return Step({}, std::move(whole));
 }
 
 absl::StatusOr<uint64_t> EtcdBackend::Reopen() {
@@ -120,49 +165,9 @@ absl::StatusOr<uint64_t> EtcdBackend::Reopen() {
 
 absl::Status EtcdBackend::Step(etcdserverpb::TxnRequest request, v1::EtcdState next) {
   next.set_turn(RandomWord());
-  CompareEqual(request, leadership_->key(), etcdserverpb::Compare::CREATE, leadership_->revision());
-  CompareEqual(request, keys_.State(), etcdserverpb::Compare::MOD, revision_);
-  etcdserverpb::PutRequest& put = *request.add_success()->mutable_request_put();
-  put.set_key(keys_.State());
-  put.set_value(next.SerializeAsString());
-  request.add_failure()->mutable_request_range()->set_key(leadership_->key());
-  request.add_failure()->mutable_request_range()->set_key(keys_.State());
-
-  const SteadyTime start = SteadyNow();
-  while (true) {
-    RETURN_IF_ERROR(leadership_->Held());
-    const absl::StatusOr<etcdserverpb::TxnResponse> answer = client_->Write(request);
-    if (answer.ok()) {
-      if (!answer->succeeded()) return Settle(*answer, next);
-      revision_ = answer->header().revision();
-      state_ = std::move(next);
-      return absl::OkStatus();
-    }
-    if (!absl::IsUnavailable(answer.status()) || Since(start) + kStepPause > kStepTime) {
-      return answer.status();
-    }
-    absl::SleepFor(kStepPause);
-  }
-}
-
-absl::Status EtcdBackend::Settle(const etcdserverpb::TxnResponse& refusal,
-                                 const v1::EtcdState& next) {
-  if (refusal.responses_size() != 2) return absl::InternalError("etcd left answers out");
-  const auto& leader = refusal.responses(0).response_range().kvs();
-  if (leader.empty() || leader[0].create_revision() != leadership_->revision()) {
-    leadership_->Lose(leader.empty() ? "etcd has let its lease go"
-                                     : absl::StrCat(leader[0].value(), " leads"));
-    return leadership_->Held();
-  }
-  const auto& state = refusal.responses(1).response_range().kvs();
-  v1::EtcdState found;
-  if (!state.empty() && found.ParseFromString(state[0].value()) && found.turn() == next.turn()) {
-    revision_ = state[0].mod_revision();
-    state_ = next;
-    return absl::OkStatus();
-  }
-  return absl::UnavailableError(
-      absl::StrCat(keys_.State(), " in etcd was changed by something else than this coordinator"));
+  RETURN_IF_ERROR(chain_.Step(*leadership_, std::move(request), next.SerializeAsString()));
+  state_ = std::move(next);
+  return absl::OkStatus();
 }
 
 absl::Status EtcdBackend::Write(EtcdChanges changes, v1::EtcdState next) {
@@ -219,21 +224,27 @@ absl::Status EtcdBackend::Finish() {
   return absl::OkStatus();
 }
 
-absl::Status EtcdBackend::LoadRequests() {
-  std::vector<StoredRequest> requests;
-  RETURN_IF_ERROR(ForEachEtcdKey(
-      *client_, keys_.AllRequests(), kRequestsPage, revision_,
-      [&](etcdserverpb::KeyValue& pair) -> absl::Status {
+absl::Status EtcdBackend::ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) {
+  return ForEachEtcdKey(
+      *client_, keys_.AllRequests(), kRequestsPage, chain_.revision(),
+      [&](const etcdserverpb::KeyValue& pair) -> absl::Status {
         v1::EtcdRequestId request;
         if (!request.ParseFromString(pair.value())) {
           return absl::DataLossError(absl::StrCat(pair.key(), " in etcd is damaged"));
         }
-        requests.push_back({.id = request.id(),
-                            .job = JobId{request.job()},
-                            .document_digest = request.document_digest(),
-                            .expires = absl::FromUnixMicros(request.expires_microseconds())});
-        return absl::OkStatus();
-      }));
+        return visit({.id = request.id(),
+                      .job = JobId{request.job()},
+                      .document_digest = request.document_digest(),
+                      .expires = absl::FromUnixMicros(request.expires_microseconds())});
+      });
+}
+
+absl::Status EtcdBackend::LoadRequests() {
+  std::vector<StoredRequest> requests;
+  RETURN_IF_ERROR(ForEachRequest([&requests](StoredRequest request) {
+    requests.push_back(std::move(request));
+    return absl::OkStatus();
+  }));
   ended_jobs_->SetRequests(std::move(requests));
   return absl::OkStatus();
 }
@@ -241,7 +252,7 @@ absl::Status EtcdBackend::LoadRequests() {
 absl::StatusOr<StoreMarks> EtcdBackend::Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) {
   std::optional<StoredRecord> record;  // of the parts so far
   RETURN_IF_ERROR(ForEachEtcdKey(
-      *client_, keys_.AllRecords(), kRecordsPage, revision_,
+      *client_, keys_.AllRecords(), kRecordsPage, chain_.revision(),
       [&](etcdserverpb::KeyValue& pair) -> absl::Status {
         StoredRecord part;
         if (!keys_.ReadRecord(pair.key(), part.job, part.number)) {
@@ -341,17 +352,19 @@ void EtcdBackend::WriteRecord(const StoredRecord& record, EtcdChanges& changes) 
   if (record.supersedes != 0) changes.DeleteAll(keys_.Record(record.job, record.supersedes));
 }
 
+void EtcdBackend::WriteRequest(const StoredRequest& request, EtcdChanges& changes) const {
+  v1::EtcdRequestId stored;
+  stored.set_id(request.id);
+  stored.set_job(request.job.value);
+  stored.set_document_digest(request.document_digest);
+  stored.set_expires_microseconds(absl::ToUnixMicros(request.expires));
+  changes.Put(keys_.Request(request.id), stored.SerializeAsString());
+}
+
 void EtcdBackend::WriteEnded(const EndedJob& ended, std::optional<v1::EtcdEntry>& entry,
                              v1::EtcdState& next, EtcdChanges& changes) const {
   changes.DeleteAll(keys_.RecordsOf(ended.job));
-  if (ended.request.has_value()) {
-    v1::EtcdRequestId request;
-    request.set_id(ended.request->id);
-    request.set_job(ended.request->job.value);
-    request.set_document_digest(ended.request->document_digest);
-    request.set_expires_microseconds(absl::ToUnixMicros(ended.request->expires));
-    changes.Put(keys_.Request(request.id()), request.SerializeAsString());
-  }
+  if (ended.request.has_value()) WriteRequest(*ended.request, changes);
   // What was said first holds.
   if (entry.has_value()) return;
   entry = EtcdEntryOf(ended);
@@ -419,7 +432,7 @@ void EtcdBackend::Compact(Instant now) {
   compact_at_ = now + kCompactInterval;
   // Nothing depends on it: it is tried again, and etcd may have been told to do it by itself.
   if (compact_to_ != 0) static_cast<void>(client_->Compact(compact_to_));
-  compact_to_ = revision_;
+  compact_to_ = chain_.revision();
   if (const absl::StatusOr<int64_t> bytes = client_->Bytes(); bytes.ok()) bytes_ = *bytes;
 }
 

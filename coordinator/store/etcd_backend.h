@@ -1,11 +1,7 @@
 // coordinator/store/etcd_backend.h: the store on etcd, of the coordinator that leads.
 //
-// *Fencing.* Every transaction compares two things and writes one: that the leader's key is the one
-// that we made, that the state (one key) is as our last transaction left it, and the new state. So
-// transactions make a chain. Nobody who leads no more adds to it; and a transaction of our own that
-// was given up, because etcd did not answer, is either in the chain by the time that we look or
-// never will be, for the next one takes its place. The state carries a number that is drawn for
-// each transaction, by which one that is tried again knows that it had been carried out.
+// *Fencing.* Every transaction is one of a chain (etcd_chain.h), whose head is the state, one key
+// with marks, counts, and a number that is drawn for each transaction.
 //
 // *Batches.* One that fits into a transaction is one. Another is cut into several, each of which is
 // first laid down as a value; the transaction that lays down the last one also says so in the
@@ -26,6 +22,7 @@
 #include "coordinator/etcd/client.h"
 #include "coordinator/etcd/election.h"
 #include "coordinator/store/backend.h"
+#include "coordinator/store/etcd_chain.h"
 #include "coordinator/store/etcd_changes.h"
 #include "coordinator/store/etcd_ended_jobs.h"
 #include "coordinator/store/etcd_keys.h"
@@ -41,6 +38,14 @@ class EtcdBackend final : public Backend {
                                                            const std::string& prefix,
                                                            std::shared_ptr<Leadership> leadership);
 
+  // For a copy of the store of that identity, where there is nothing but what such a copy has left
+  // that was cut, which goes. Errors: also FailedPrecondition if there is anything else.
+  static absl::StatusOr<std::unique_ptr<EtcdBackend>> BeginCopy(
+      std::shared_ptr<EtcdClient> client, const std::string& prefix,
+      std::shared_ptr<Leadership> leadership, uint64_t identity);
+  // From then on it is a store.
+  absl::Status EndCopy(const StoreMarks& marks);
+
   absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override;
   absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override;
   // Errors: also Aborted if this coordinator leads no more.
@@ -50,6 +55,8 @@ class EtcdBackend final : public Backend {
   // Also has etcd forget what it remembers of the store as it was minutes ago.
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  absl::Status ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) override;
+  absl::Status Import(const StoreContents& contents) override;
   int64_t bytes() const override { return bytes_; }
   uint64_t identity() const override { return state_.identity(); }
 
@@ -65,10 +72,10 @@ class EtcdBackend final : public Backend {
               std::shared_ptr<Leadership> leadership);
 
   absl::Status ReadState();
+  // Errors: FailedPrecondition if there is more than the leader's key.
+  absl::Status CheckEmpty();
   // A transaction of the chain; then the state is `next`. Errors: Aborted, Unavailable.
   absl::Status Step(etcdserverpb::TxnRequest request, v1::EtcdState next);
-  // Of a transaction that was refused. OK: it had been carried out before.
-  absl::Status Settle(const etcdserverpb::TxnResponse& refusal, const v1::EtcdState& next);
   // All of it or nothing.
   absl::Status Write(EtcdChanges changes, v1::EtcdState next);
   absl::Status CarryOut(int64_t part, etcdserverpb::TxnRequest request);
@@ -78,6 +85,7 @@ class EtcdBackend final : public Backend {
 
   absl::StatusOr<Entries> EntriesOf(const Batch& batch);
   void WriteRecord(const StoredRecord& record, EtcdChanges& changes) const;
+  void WriteRequest(const StoredRequest& request, EtcdChanges& changes) const;
   void WriteEnded(const EndedJob& ended, std::optional<v1::EtcdEntry>& entry, v1::EtcdState& next,
                   EtcdChanges& changes) const;
   void DeleteEnded(JobId job, const v1::EtcdEntry& entry, v1::EtcdState& next,
@@ -89,8 +97,8 @@ class EtcdBackend final : public Backend {
   const EtcdKeys keys_;
   const std::shared_ptr<Leadership> leadership_;
   const std::shared_ptr<EtcdEndedJobs> ended_jobs_;
+  EtcdChain chain_;
   v1::EtcdState state_;
-  int64_t revision_ = 0;  // that wrote the state; 0: there is none
   Instant compact_at_ = absl::InfinitePast();
   int64_t compact_to_ = 0;  // the revision of some minutes ago; 0: not known
   std::atomic<int64_t> bytes_ = 0;

@@ -28,6 +28,16 @@ bool Take(absl::string_view& key, uint64_t& number) {
 
 }  // namespace
 
+absl::Status NewerSchemaError(uint32_t schema) {
+  if (schema == kEtcdCopying) {
+    return absl::FailedPreconditionError(
+        "says that a copy of a store is not finished: make it again with --copy-store-to");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("has schema version ", schema, "; this coordinator knows ", kEtcdSchema,
+                   ": a newer coordinator wrote it, start that one"));
+}
+
 std::string EtcdKeys::Staged(int64_t part) const {
   return absl::StrCat(AllStaged(), Digits(static_cast<uint64_t>(part)));
 }
@@ -39,13 +49,13 @@ std::string EtcdKeys::Record(JobId job, uint64_t number) const {
 }
 std::string EtcdKeys::Entry(JobId job) const { return absl::StrCat(AllEntries(), Downwards(job)); }
 std::string EtcdKeys::Summary(JobId job) const {
-  return absl::StrCat(prefix_, "summary/", Downwards(job), "/");
+  return absl::StrCat(AllSummaries(), Downwards(job), "/");
 }
 std::string EtcdKeys::Details(JobId job) const {
-  return absl::StrCat(prefix_, "details/", Downwards(job), "/");
+  return absl::StrCat(AllDetails(), Downwards(job), "/");
 }
 std::string EtcdKeys::EntriesNamed(absl::string_view name) const {
-  return absl::StrCat(prefix_, "name/", absl::BytesToHexString(name), "/");
+  return absl::StrCat(AllNames(), absl::BytesToHexString(name), "/");
 }
 std::string EtcdKeys::NameOf(absl::string_view name, JobId job) const {
   return absl::StrCat(EntriesNamed(name), Downwards(job));
@@ -57,6 +67,8 @@ std::string EtcdKeys::Time(Instant ended, JobId job) const {
 std::string EtcdKeys::Request(absl::string_view id) const {
   return absl::StrCat(AllRequests(), absl::BytesToHexString(id));
 }
+
+std::string EtcdKeys::Token(absl::string_view id) const { return absl::StrCat(AllTokens(), id); }
 
 std::string EtcdKeys::Part(absl::string_view value, size_t part) {
   return absl::StrCat(value, absl::Hex(part, absl::kZeroPad8));

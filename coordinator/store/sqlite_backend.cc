@@ -224,10 +224,7 @@ absl::Status SqliteBackend::Write(const Batch& batch, Counts& changes) {
           absl::StrCat("record ", record.number, " does not follow ", last));
     }
     last = record.number;
-    handles_->insert.Bind(record.job.value)
-        .Bind(static_cast<int64_t>(record.number))
-        .BindBlob(record.bytes);
-    RETURN_IF_ERROR(handles_->insert.Run());
+    RETURN_IF_ERROR(WriteRecord(record));
     if (record.supersedes == 0) continue;
     handles_->erase.Bind(record.job.value).Bind(static_cast<int64_t>(record.supersedes));
     RETURN_IF_ERROR(handles_->erase.Run());
@@ -239,6 +236,66 @@ absl::Status SqliteBackend::Write(const Batch& batch, Counts& changes) {
   return handles_->set_mark.BindText("last_record").Bind(static_cast<int64_t>(last)).Run();
 }
 
+absl::Status SqliteBackend::WriteRecord(const StoredRecord& record) {
+  return handles_->insert.Bind(record.job.value)
+      .Bind(static_cast<int64_t>(record.number))
+      .BindBlob(record.bytes)
+      .Run();
+}
+
+absl::Status SqliteBackend::WriteRequest(const StoredRequest& request) {
+  return handles_->insert_request.BindText(request.id)
+      .Bind(request.job.value)
+      .BindText(request.document_digest)
+      .Bind(absl::ToUnixMicros(request.expires))
+      .Run();
+}
+
+absl::Status SqliteBackend::BeginCopy(uint64_t identity) {
+  RETURN_IF_ERROR(handles_->connection.Execute(absl::StrCat(
+      "BEGIN IMMEDIATE; DELETE FROM journal; DELETE FROM ended; DELETE FROM requests; DELETE FROM "
+      "marks; INSERT INTO marks VALUES('identity', ",
+      static_cast<int64_t>(identity), "); COMMIT")));
+  return Reopen().status();
+}
+
+absl::Status SqliteBackend::Import(const StoreContents& contents) {
+  Counts changes;
+  RETURN_IF_ERROR(Transact([&]() -> absl::Status {
+    for (const StoredRecord& record : contents.records) RETURN_IF_ERROR(WriteRecord(record));
+    for (const EndedJob& ended : contents.ended) RETURN_IF_ERROR(WriteEnded(ended, changes));
+    for (const StoredRequest& request : contents.requests) RETURN_IF_ERROR(WriteRequest(request));
+    return absl::OkStatus();
+  }));
+  Counted(changes);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteBackend::EndCopy(const StoreMarks& marks) {
+  RETURN_IF_ERROR(Transact([&]() -> absl::Status {
+    RETURN_IF_ERROR(handles_->set_mark.BindText("last_record")
+                        .Bind(static_cast<int64_t>(marks.last_record))
+                        .Run());
+    return handles_->set_mark.BindText("last_job").Bind(marks.last_job.value).Run();
+  }));
+  // Writes the log into the database.
+  return Reopen().status();
+}
+
+absl::Status SqliteBackend::ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) {
+  ASSIGN_OR_RETURN(
+      sqlite::Statement read,
+      handles_->connection.Prepare("SELECT id, job, document, expires FROM requests ORDER BY id"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) return absl::OkStatus();
+    RETURN_IF_ERROR(visit({.id = read.Bytes(0),
+                           .job = JobId{read.Number(1)},
+                           .document_digest = read.Bytes(2),
+                           .expires = absl::FromUnixMicros(read.Number(3))}));
+  }
+}
+
 absl::Status SqliteBackend::WriteEnded(const EndedJob& ended, Counts& changes) {
   handles_->insert_ended.Bind(ended.job.value)
       .BindText(ended.name)
@@ -248,13 +305,7 @@ absl::Status SqliteBackend::WriteEnded(const EndedJob& ended, Counts& changes) {
       .BindBlob(ended.details);
   RETURN_IF_ERROR(handles_->insert_ended.Run());
   changes[ended.phase] += handles_->connection.changes();
-  if (ended.request.has_value()) {
-    handles_->insert_request.BindText(ended.request->id)
-        .Bind(ended.request->job.value)
-        .BindText(ended.request->document_digest)
-        .Bind(absl::ToUnixMicros(ended.request->expires));
-    RETURN_IF_ERROR(handles_->insert_request.Run());
-  }
+  if (ended.request.has_value()) RETURN_IF_ERROR(WriteRequest(*ended.request));
   return handles_->forget.Bind(ended.job.value).Run();
 }
 

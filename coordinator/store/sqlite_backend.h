@@ -25,6 +25,11 @@ class SqliteBackend final : public Backend {
   static absl::StatusOr<std::unique_ptr<SqliteBackend>> Open(const std::string& path);
   ~SqliteBackend() override;
 
+  // Empties it, for a copy of the store of that identity.
+  absl::Status BeginCopy(uint64_t identity);
+  // What was put is on disk, in the database alone.
+  absl::Status EndCopy(const StoreMarks& marks);
+
   absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override;
   absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override;
   absl::Status Commit(const Batch& batch) override;
@@ -32,6 +37,8 @@ class SqliteBackend final : public Backend {
   absl::StatusOr<uint64_t> Reopen() override;
   absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override;
   std::shared_ptr<EndedJobs> ended_jobs() override { return ended_jobs_; }
+  absl::Status ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) override;
+  absl::Status Import(const StoreContents& contents) override;
   int64_t bytes() const override;
   uint64_t identity() const override { return identity_; }
 
@@ -51,6 +58,8 @@ class SqliteBackend final : public Backend {
   using Counts = std::map<job::JobPhase, int64_t>;
   void Counted(const Counts& changes);
   absl::Status Write(const Batch& batch, Counts& changes);
+  absl::Status WriteRecord(const StoredRecord& record);
+  absl::Status WriteRequest(const StoredRequest& request);
   absl::Status WriteEnded(const EndedJob& ended, Counts& changes);
   // Gives free pages back to the file system. Returns whether there is more to do.
   absl::StatusOr<bool> GiveBackPages();

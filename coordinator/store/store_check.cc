@@ -28,13 +28,7 @@ class Checker {
   explicit Checker(StoreReport& report) : report_(report) {}
 
   void Problem(absl::string_view where, const absl::Status& status) {
-    if (status.ok()) return;
-    if (report_.problems.size() >= kProblemsMax) {
-      ++report_.problems_left_out;
-      return;
-    }
-    const bool damaged = status.code() == absl::StatusCode::kDataLoss;
-    report_.problems.push_back(absl::StrCat(where, " ", status.message(), damaged ? kNext : ""));
+    AddProblem(report_, where, status);
   }
 
   absl::Status Pages(sqlite::Connection& connection) {
@@ -84,6 +78,16 @@ class Checker {
 };
 
 }  // namespace
+
+void AddProblem(StoreReport& report, absl::string_view where, const absl::Status& status) {
+  if (status.ok()) return;
+  if (report.problems.size() >= kProblemsMax) {
+    ++report.problems_left_out;
+    return;
+  }
+  const bool damaged = status.code() == absl::StatusCode::kDataLoss;
+  report.problems.push_back(absl::StrCat(where, " ", status.message(), damaged ? kNext : ""));
+}
 
 absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   struct stat found;

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/store/backend.h"
 
 namespace phalanx::coordinator {
@@ -21,6 +23,9 @@ struct StoreReport {
   std::vector<std::string> problems;
   int64_t problems_left_out = 0;
 };
+
+// Adds what is wrong, unless `status` is OK; of more than 100 problems the rest is counted.
+void AddProblem(StoreReport& report, absl::string_view where, const absl::Status& status);
 
 // Reads all of the store and leaves database and log as they are. Errors: NotFound if there is
 // none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,14 @@ absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mod
   const int error = errno;
   unlink(draft.c_str());
   return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const UniqueFd fd(
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.is_open() && fsync(fd.get()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot sync ", folder, ": ", std::strerror(errno)));
 }
 
 bool IsLeftOf(absl::string_view whole, absl::string_view name) {

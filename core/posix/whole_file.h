@@ -14,6 +14,9 @@ namespace phalanx {
 // stays as it is until then; the new one has `mode`, less the process's umask. Errors: Unavailable,
 // with the path and the reason; nothing is left.
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode = 0666);
+// Has the disk know which files are in the folder of `path`, the renames among them. Errors:
+// Unavailable.
+absl::Status SyncFolderOf(const std::string& path);
 // Whether a process that was killed in WriteWholeFile may have left a file of this name beside one
 // of name `whole`.
 bool IsLeftOf(absl::string_view whole, absl::string_view name);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/access.h"
+#include "coordinator/store/token_file.h"
 #include "core/base/mutex.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/authority.h"
@@ -39,7 +40,7 @@ class AccessTest : public RpcTest {
   // With tokens that are kept in `file`, and a key to sign with.
   static void LetNodesJoin(ServerOptions& options, const std::string& file) {
     const std::string& folder = authority().folder();
-    options.join = {.file = file,
+    options.join = {.store = std::make_shared<TokenFile>(file),
                     .signer = {.certificate = folder + "/ca.pem", .key = folder + "/ca-key.pem"},
                     .rate = {.calls_per_second = 0}};
   }

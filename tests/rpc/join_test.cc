@@ -260,7 +260,9 @@ TEST_F(JoinTest, NodeThatIsThere_IsNotTakenOverWithATokenForAny) {
 TEST_F(JoinTest, WithoutAKeyToSignWith_TokensAreRefused_AndCertificatesHold) {
   const transport::TlsFiles files = MustJoin(Create().token(), "new");
   server_.reset();
-  Open([&](ServerOptions& options) { options.join.file = folder_ + "/join-tokens"; });
+  Open([&](ServerOptions& options) {
+    options.join.store = std::make_shared<TokenFile>(folder_ + "/join-tokens");
+  });
   v1::CreateTokenResponse response;
   const grpc::Status refused =
       Do(Olga(), &v1::JoinService::Stub::CreateToken, v1::CreateTokenRequest(), &response);

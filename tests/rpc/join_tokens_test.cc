@@ -8,9 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/store/etcd_tokens.h"
+#include "coordinator/store/token_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/etcd.h"
 #include "tests/support/files.h"
+#include "tests/unit/coordinator/store/etcd_disk.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -20,11 +24,39 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-class JoinTokensTest : public ::testing::Test {
+// A place for tokens; to open it again is what a restart does.
+struct TokenPlace {
+  virtual ~TokenPlace() = default;
+  virtual std::shared_ptr<TokenStore> Open() = 0;
+};
+
+struct FilePlace final : TokenPlace {
+  std::shared_ptr<TokenStore> Open() override { return std::make_shared<TokenFile>(file); }
+  const std::string file = support::MakeFolder("tokens") + "/join-tokens";
+};
+
+// Each time another coordinator leads.
+struct EtcdPlaceOfTokens final : TokenPlace {
+  std::shared_ptr<TokenStore> Open() override {
+    leadership.reset();
+    const auto client = disk.NewClient();
+    leadership = *disk.Lead(client);
+    return std::make_shared<EtcdTokens>(client, disk.place.prefix, leadership);
+  }
+  EtcdDisk disk;
+  std::shared_ptr<Leadership> leadership;
+};
+
+// Null where what they lie on is not installed.
+using MakePlace = std::unique_ptr<TokenPlace> (*)();
+class JoinTokensTest : public ::testing::TestWithParam<MakePlace> {
  protected:
-  JoinTokensTest() { Reopen(); }
+  void SetUp() override {
+    if (place_ == nullptr) GTEST_SKIP() << support::EtcdMissing();
+    Reopen();
+  }
   void Reopen() {
-    auto tokens = JoinTokens::Open(file_);
+    auto tokens = JoinTokens::Open(place_->Open());
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     tokens_ = *std::move(tokens);
   }
@@ -42,12 +74,12 @@ class JoinTokensTest : public ::testing::Test {
         .status();
   }
 
-  const std::string file_ = support::MakeFolder("tokens") + "/join-tokens";
+  const std::unique_ptr<TokenPlace> place_ = GetParam()();
   std::unique_ptr<JoinTokens> tokens_;
   absl::Time now_ = absl::FromUnixSeconds(1'800'000'000);
 };
 
-TEST_F(JoinTokensTest, Token_IsUsedOnce_AlsoAfterARestart) {
+TEST_P(JoinTokensTest, Token_IsUsedOnce_AlsoAfterARestart) {
   const std::string token = Create().token();
   EXPECT_TRUE(Use(token, "a", "key").ok());
   Reopen();
@@ -60,7 +92,7 @@ TEST_F(JoinTokensTest, Token_IsUsedOnce_AlsoAfterARestart) {
   EXPECT_EQ(tokens_->List(now_)[0].state(), "used");
 }
 
-TEST_F(JoinTokensTest, TokenThatHasExpired_IsRefused) {
+TEST_P(JoinTokensTest, TokenThatHasExpired_IsRefused) {
   const std::string token = Create().token();
   now_ += absl::Hours(1);
   EXPECT_THAT(Use(token, "a", "key").message(), HasSubstr("has expired"));
@@ -68,7 +100,7 @@ TEST_F(JoinTokensTest, TokenThatHasExpired_IsRefused) {
   EXPECT_THAT(tokens_->List(now_)[0].uses(), IsEmpty());
 }
 
-TEST_F(JoinTokensTest, TokenOfANode_IsForThatNode_AsOftenAsItSays) {
+TEST_P(JoinTokensTest, TokenOfANode_IsForThatNode_AsOftenAsItSays) {
   const std::string token = Create("a", 2).token();
   EXPECT_THAT(Use(token, "b", "key").message(), HasSubstr("is for node a"));
   EXPECT_TRUE(Use(token, "a", "1").ok());
@@ -76,7 +108,7 @@ TEST_F(JoinTokensTest, TokenOfANode_IsForThatNode_AsOftenAsItSays) {
   EXPECT_THAT(Use(token, "a", "3").message(), HasSubstr("is used up"));
 }
 
-TEST_F(JoinTokensTest, TokenForAnyNode_TakesNobodysName) {
+TEST_P(JoinTokensTest, TokenForAnyNode_TakesNobodysName) {
   const v1::CreateTokenResponse first = Create();
   ASSERT_TRUE(Use(first.token(), "a", "key").ok());
   const absl::Status taken = Use(Create().token(), "a", "another key");
@@ -85,7 +117,7 @@ TEST_F(JoinTokensTest, TokenForAnyNode_TakesNobodysName) {
   EXPECT_TRUE(Use(Create("a").token(), "a", "another key").ok()) << "an operator says so";
 }
 
-TEST_F(JoinTokensTest, TokenThatIsRevoked_TakesItsCertificatesWithIt) {
+TEST_P(JoinTokensTest, TokenThatIsRevoked_TakesItsCertificatesWithIt) {
   const v1::CreateTokenResponse made = Create();
   const std::string& id = made.about().id();
   ASSERT_TRUE(Use(made.token(), "a", "key").ok());
@@ -99,7 +131,7 @@ TEST_F(JoinTokensTest, TokenThatIsRevoked_TakesItsCertificatesWithIt) {
   EXPECT_EQ(tokens_->List(now_)[0].revoked_by(), "olga");
 }
 
-TEST_F(JoinTokensTest, WhatIsNoTokenOfOurs_LearnsNothing) {
+TEST_P(JoinTokensTest, WhatIsNoTokenOfOurs_LearnsNothing) {
   const std::string token = Create().token();
   std::string other = token;
   other.back() = other.back() == '0' ? '1' : '0';
@@ -113,33 +145,7 @@ TEST_F(JoinTokensTest, WhatIsNoTokenOfOurs_LearnsNothing) {
   EXPECT_TRUE(absl::IsUnauthenticated(tokens_->MayServe("0123456789abcdef")));
 }
 
-TEST_F(JoinTokensTest, File_HasNoSecret_AndIsTheOwnersAlone) {
-  const std::string token = Create().token();
-  EXPECT_THAT(support::ReadFile(file_), Not(HasSubstr(token.substr(21))));
-  struct stat status {};
-  ASSERT_EQ(stat(file_.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0600u);
-}
-
-TEST_F(JoinTokensTest, FileThatIsDamaged_IsFound) {
-  Create();
-  std::string bytes = support::ReadFile(file_);
-  bytes[bytes.size() / 2] ^= 1;
-  support::WriteFile(file_, bytes);
-  const absl::Status damaged = JoinTokens::Open(file_).status();
-  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
-  EXPECT_THAT(damaged.message(), HasSubstr(file_));
-}
-
-TEST_F(JoinTokensTest, DiskThatTakesNothing_ChangesNothing) {
-  const v1::CreateTokenResponse made = Create();
-  const auto nowhere = JoinTokens::Open("/nowhere/join-tokens");
-  ASSERT_TRUE(nowhere.ok());
-  EXPECT_TRUE(absl::IsUnavailable((*nowhere)->Create({}, "", now_).status()));
-  EXPECT_THAT((*nowhere)->List(now_), IsEmpty());
-}
-
-TEST_F(JoinTokensTest, FieldBeyondItsBounds_IsNamed) {
+TEST_P(JoinTokensTest, FieldBeyondItsBounds_IsNamed) {
   const auto fault = [&](const std::string& node, absl::Duration ttl, int32_t uses) {
     v1::CreateTokenRequest request;
     request.set_node(node);
@@ -157,7 +163,7 @@ TEST_F(JoinTokensTest, FieldBeyondItsBounds_IsNamed) {
   EXPECT_THAT(fault(std::string(254, 'a'), absl::Hours(1), 1), HasSubstr("it must be 1 to 253"));
 }
 
-TEST_F(JoinTokensTest, TokenThatIsOver_IsForgottenAWeekLater) {
+TEST_P(JoinTokensTest, TokenThatIsOver_IsForgottenAWeekLater) {
   ASSERT_TRUE(Use(Create("a").token(), "a", "key").ok());  // its certificate holds for a day
   Create();
   now_ += absl::Hours(24 * 7 + 2);
@@ -166,6 +172,94 @@ TEST_F(JoinTokensTest, TokenThatIsOver_IsForgottenAWeekLater) {
   now_ += absl::Hours(24);
   Create();
   EXPECT_THAT(tokens_->List(now_), SizeIs(2));
+}
+
+INSTANTIATE_TEST_SUITE_P(File, JoinTokensTest,
+                         ::testing::Values([]() -> std::unique_ptr<TokenPlace> {
+                           return std::make_unique<FilePlace>();
+                         }));
+INSTANTIATE_TEST_SUITE_P(Etcd, JoinTokensTest,
+                         ::testing::Values([]() -> std::unique_ptr<TokenPlace> {
+                           if (!support::EtcdMissing().empty()) return nullptr;
+                           return std::make_unique<EtcdPlaceOfTokens>();
+                         }));
+
+TEST(TokenFileTest, File_HasNoSecret_AndIsTheOwnersAlone) {
+  FilePlace place;
+  const std::string token =
+      (*JoinTokens::Open(place.Open()))->Create({}, "olga", absl::Now())->token();
+  EXPECT_THAT(support::ReadFile(place.file), Not(HasSubstr(token.substr(21))));
+  struct stat status {};
+  ASSERT_EQ(stat(place.file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+TEST(TokenFileTest, FileThatIsDamaged_IsFound) {
+  FilePlace place;
+  ASSERT_TRUE((*JoinTokens::Open(place.Open()))->Create({}, "olga", absl::Now()).ok());
+  std::string bytes = support::ReadFile(place.file);
+  bytes[bytes.size() / 2] ^= 1;
+  support::WriteFile(place.file, bytes);
+  const absl::Status damaged = JoinTokens::Open(place.Open()).status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr(place.file));
+}
+
+TEST(TokenFileTest, DiskThatTakesNothing_ChangesNothing) {
+  const auto nowhere = JoinTokens::Open(std::make_shared<TokenFile>("/nowhere/join-tokens"));
+  ASSERT_TRUE(nowhere.ok());
+  EXPECT_TRUE(absl::IsUnavailable((*nowhere)->Create({}, "", absl::Now()).status()));
+  EXPECT_THAT((*nowhere)->List(absl::Now()), IsEmpty());
+}
+
+// By its own clock it still leads: nobody joins with a token at two coordinators.
+TEST(EtcdTokensTest, DeposedLeader_ExchangesNoToken) {
+  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  const EtcdDisk disk;
+  const absl::Time now = absl::Now();
+  const std::shared_ptr<Leadership> old = disk.LeadBlindly();
+  auto deposed =
+      *JoinTokens::Open(std::make_shared<EtcdTokens>(disk.NewClient(), disk.place.prefix, old));
+  const std::string token = deposed->Create({}, "olga", now)->token();
+  disk.Forget();
+  const auto client = disk.NewClient();
+  const std::shared_ptr<Leadership> leads = *disk.Lead(client);
+  auto tokens = *JoinTokens::Open(std::make_shared<EtcdTokens>(client, disk.place.prefix, leads));
+  const auto use = [&](JoinTokens& by, const std::string& node) {
+    return by
+        .Use({.token = token, .node = node, .key_sha256 = "key of " + node}, now + absl::Hours(24),
+             now)
+        .status();
+  };
+  EXPECT_TRUE(absl::IsUnavailable(use(*deposed, "a")));
+  EXPECT_TRUE(use(*tokens, "b").ok());
+  EXPECT_TRUE(absl::IsUnavailable(use(*deposed, "a")));
+  EXPECT_THAT(use(*tokens, "a").message(), HasSubstr("node b has joined with it"));
+}
+
+// The change was made though nobody was told so: it is found before the next one.
+TEST(EtcdTokensTest, ChangeWhoseAnswerIsLost_IsFoundByTheNext) {
+  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  const EtcdDisk disk;
+  const absl::Time now = absl::Now();
+  int calls = 0;
+  bool lose = false;
+  const auto client = disk.NewClient([&]() -> absl::Status {
+    if (!lose || ++calls != 2) return absl::OkStatus();
+    return absl::InternalError("the answer is lost");
+  });
+  const std::shared_ptr<Leadership> leads = *disk.Lead(client);
+  auto tokens = *JoinTokens::Open(std::make_shared<EtcdTokens>(client, disk.place.prefix, leads));
+  const v1::CreateTokenResponse made = *tokens->Create({}, "olga", now);
+  lose = true;
+  EXPECT_FALSE(tokens->Revoke(made.about().id(), "olga", now).ok());
+  lose = false;
+  EXPECT_THAT(tokens
+                  ->Use({.token = made.token(), .node = "a", .key_sha256 = "key"},
+                        now + absl::Hours(1), now)
+                  .status()
+                  .message(),
+              HasSubstr("is revoked"));
 }
 
 }  // namespace

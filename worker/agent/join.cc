@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -76,6 +78,16 @@ absl::Status KeepIdentity(const std::string& file, const std::string& certificat
   return WriteWholeFile(file, absl::StrCat(certificate, key), 0600);
 }
 
+// One for each coordinator: of several, that one answers which leads.
+using Stubs = std::vector<std::unique_ptr<v1::JoinService::Stub>>;
+Stubs StubsOf(const std::string& coordinators, const transport::TlsFiles& tls) {
+  Stubs stubs;
+  for (const auto& channel : ConnectTo(coordinators, tls)) {
+    stubs.push_back(v1::JoinService::NewStub(channel));
+  }
+  return stubs;
+}
+
 // It waits for a connection: gRPC makes those only while some call waits.
 void Prepare(grpc::ClientContext& context) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
@@ -110,17 +122,17 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   request.set_token(token);
   request.set_node(options.node);
   request.set_certificate_request(own.request);
-  const auto stub = v1::JoinService::NewStub(
-      ConnectTo(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds})
-          .front());
+  const Stubs stubs =
+      StubsOf(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds});
   const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
   const std::string file = IdentityFile(options.state);
   // The same key each time: an answer that was lost is given again.
-  while (true) {
+  for (size_t attempt = 0;; ++attempt) {
     grpc::ClientContext context;
     Prepare(context);
     v1::JoinResponse response;
-    const absl::Status status = StatusOf(stub->Join(&context, request, &response));
+    const absl::Status status =
+        StatusOf(stubs[attempt % stubs.size()]->Join(&context, request, &response));
     if (status.ok()) {
       RETURN_IF_ERROR(KeepIdentity(file, response.certificate(), own.key));
       return transport::TlsFiles{.ca = options.ca,
@@ -193,13 +205,17 @@ absl::Status IdentityRenewer::Renew() {
   ASSIGN_OR_RETURN(const transport::KeyAndRequest next, transport::MakeKeyAndRequest());
   v1::RenewCertificateRequest request;
   request.set_certificate_request(next.request);
-  // A connection of its own, with the certificate that is there now.
-  const auto stub = v1::JoinService::NewStub(ConnectTo(coordinator_, files_).front());
-  grpc::ClientContext context;
-  Prepare(context);
-  v1::RenewCertificateResponse response;
-  RETURN_IF_ERROR(StatusOf(stub->RenewCertificate(&context, request, &response)));
-  return KeepIdentity(files_.certificate, response.certificate(), next.key);
+  // Connections of its own, with the certificate that is there now.
+  absl::Status status;
+  for (const auto& stub : StubsOf(coordinator_, files_)) {
+    grpc::ClientContext context;
+    Prepare(context);
+    v1::RenewCertificateResponse response;
+    status = StatusOf(stub->RenewCertificate(&context, request, &response));
+    if (status.ok()) return KeepIdentity(files_.certificate, response.certificate(), next.key);
+    if (!MayComeBack(status)) return status;
+  }
+  return status;
 }
 
 void IdentityRenewer::Run() {

@@ -20,7 +20,7 @@
 namespace phalanx::agent {
 
 struct JoinOptions {
-  std::string coordinator;  // HOST:PORT
+  std::string coordinator;  // HOST:PORT, of several between commas
   std::string ca;           // PEM file of the authorities that the coordinator's certificate is of
   std::string node;
   std::string state;       // folder

@@ -22,7 +22,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -132,12 +131,6 @@ absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOpti
   AgentOptions plain = options;
   plain.tls = {};
   RETURN_IF_ERROR(ValidateOptions(plain));
-  if (absl::StrContains(options.coordinator, ',')) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--coordinator is \"", options.coordinator,
-                     "\"; a node joins one coordinator with a token, ",
-                     "and is given --tls-certificate and --tls-key where there are several"));
-  }
   if (options.tls.ca.empty()) {
     return absl::InvalidArgumentError(
         "--tls-ca is missing: it says whom the join token may be shown to");

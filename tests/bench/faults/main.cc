@@ -13,37 +13,30 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/mutex.h"
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/faults/calm.h"
-#include "tests/bench/faults/leaders.h"
+#include "tests/bench/faults/coordinators.h"
+#include "tests/bench/faults/percentile.h"
 #include "tests/bench/faults/recoveries.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
-#include "tests/e2e/jobs/submitter.h"
 #include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
 
 constexpr double kToldLimitMilliseconds = 500;  // p99
-
-double Percentile(const std::vector<double>& sorted, double part) {
-  const auto index = static_cast<size_t>(std::ceil(part * static_cast<double>(sorted.size()))) - 1;
-  return sorted[std::min(index, sorted.size() - 1)];
-}
 
 // A stream that is open before the fault, as a watcher's is.
 class Watcher {
@@ -109,60 +102,6 @@ bool KillRanks(int64_t tries) {
                                        {"max_ms", milliseconds.back()},           {"wrong", wrong}};
   std::printf("%s\n", line.dump().c_str());
   return wrong == 0 && p99 <= kToldLimitMilliseconds;
-}
-
-bool KillCoordinators(int64_t kills) {
-  const DataFolder data = MakeData();
-  Cluster cluster({.devices = 3, .coordinator_flags = {"--jobs-max", "1000000"}});
-  // Ends only when it is cancelled; its steps are counted at the end.
-  const int64_t job =
-      cluster
-          .Submit(
-              Document(data, {.name = "trains", .steps = kForEver, .language = "ranks: 2, tp: 2"}))
-          .id();
-  cluster.AwaitStep(job, 1);
-  const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(job);
-  std::vector<std::unique_ptr<Submitter>> submitters;
-  for (int32_t i = 0; i < 2; ++i) {
-    submitters.push_back(std::make_unique<Submitter>(cluster.grpc(), data, i));
-  }
-  Prng prng(2);
-  std::vector<double> back;
-  for (int64_t i = 0; i < kills; ++i) {
-    // Anywhere between the start and some hundred commits later.
-    const absl::Duration life = absl::Microseconds(static_cast<int64_t>(prng.Below(150'000)));
-    cluster.coordinator().watch().AwaitEnd(life);
-    cluster.KillCoordinator();
-    const absl::Time killed = absl::Now();
-    cluster.StartCoordinator();
-    back.push_back(absl::ToDoubleMilliseconds(absl::Now() - killed));
-  }
-  std::map<std::string, int64_t> acknowledged;
-  for (const auto& submitter : submitters) acknowledged.merge(submitter->Finish());
-  const Kept kept = LookFor(acknowledged, cluster);
-  const int64_t step = cluster.Get(job).last_step().step();
-  const v1::JobStatus later = cluster.AwaitStep(job, step + 1);
-  int64_t ranks_lost = ranks.size() == 3 ? 0 : 1;
-  for (const auto& [rank, watch] : ranks) ranks_lost += watch.HasEnded();
-  cluster.Cancel(job);
-  for (const auto& [rank, watch] : ranks) watch.AwaitEnd();
-  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
-  const std::string fault = StepsFault(metrics, static_cast<int64_t>(metrics.size()));
-  std::sort(back.begin(), back.end());
-  const nlohmann::ordered_json line = {{"benchmark", "coordinator_kills"},
-                                       {"kills", kills},
-                                       {"submits", acknowledged.size()},
-                                       {"missing", kept.missing},
-                                       {"doubled", kept.doubled},
-                                       {"steps", metrics.size()},
-                                       {"step_fault", fault},
-                                       {"epoch", later.epoch()},
-                                       {"ranks_lost", ranks_lost},
-                                       {"back_p50_ms", Percentile(back, 0.5)},
-                                       {"back_max_ms", back.back()}};
-  std::printf("%s\n", line.dump().c_str());
-  return kept.missing == 0 && kept.doubled == 0 && ranks_lost == 0 && fault.empty() &&
-         later.epoch() == 1 && static_cast<int64_t>(metrics.size()) >= later.last_step().step();
 }
 
 int Usage() {

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "core/base/prng.h"
 #include "google/protobuf/util/time_util.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/faults/percentile.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/e2e/recovery/trouble.h"
@@ -64,9 +64,7 @@ class Series {
   void Add(double value) { values_.push_back(value); }
   double Percentile(double part) {
     std::sort(values_.begin(), values_.end());
-    const auto index =
-        static_cast<size_t>(std::ceil(part * static_cast<double>(values_.size()))) - 1;
-    return values_[std::min(index, values_.size() - 1)];
+    return e2e::Percentile(values_, part);
   }
   nlohmann::ordered_json ToJson() {
     return {{"p50", Percentile(0.5)}, {"p99", Percentile(0.99)}, {"max", values_.back()}};

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/authority.h"
+#include "tests/support/etcd.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
@@ -36,7 +37,7 @@ std::vector<std::string> Joined(std::vector<std::string> all,
 
 class JoinTest : public ::testing::Test {
  protected:
-  JoinTest() { StartCoordinator(SignerFlags()); }
+  void SetUp() override { StartCoordinator(SignerFlags()); }
 
   std::vector<std::string> SignerFlags() const {
     return {"--join-ca-certificate",   authority_.folder() + "/ca.pem",
@@ -45,17 +46,25 @@ class JoinTest : public ::testing::Test {
   }
   void StartCoordinator(const std::vector<std::string>& more) {
     coordinator_.reset();
+    coordinator_ = Launch(folder_ + "/store", more, server_);
+  }
+  // Returns once it serves or stands by. `address`: of its gRPC; empty: on a free port, and then
+  // that.
+  std::unique_ptr<support::Process> Launch(const std::string& store,
+                                           const std::vector<std::string>& more,
+                                           std::string& address) {
     const std::string ready = absl::StrCat(folder_, "/ready-", ++starts_, ".json");
-    coordinator_ = std::make_unique<support::Process>(
+    auto coordinator = std::make_unique<support::Process>(
         Joined(Joined({support::Program("phalanx-coordinator"), "--listen",
-                       server_.empty() ? "127.0.0.1:0" : server_, "--http", "127.0.0.1:0",
-                       "--store", folder_ + "/store", "--ready-file", ready},
+                       address.empty() ? "127.0.0.1:0" : address, "--http", "127.0.0.1:0",
+                       "--store", store, "--ready-file", ready},
                       Flags(coordinator_files_)),
                more),
         mark_, log(), log());
-    support::AwaitFile(ready, *coordinator_);
+    support::AwaitFile(ready, *coordinator);
     const std::string text = support::ReadText(ready);
-    server_ = std::vector<std::string>(absl::StrSplit(text, '"'))[3];
+    address = std::vector<std::string>(absl::StrSplit(text, '"'))[3];
+    return coordinator;
   }
   std::string log() const { return folder_ + "/coordinator.log"; }
 
@@ -154,6 +163,57 @@ TEST_F(JoinTest, TokenThatIsRevoked_EndsItsSessions_AlsoBehindARestart) {
   worker.reset();
   worker = Start("gone", {"--join-token-file", TokenFile(Create({"--node", "gone"}))});
   EXPECT_THAT(Phalanx({"nodes"}).out, HasSubstr("gone"));
+}
+
+// Two coordinators over one etcd; the second one stands by at first.
+class SeveralJoinTest : public JoinTest {
+ protected:
+  void SetUp() override {
+    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    store_ = support::SharedEtcd().NewPlace();
+    for (Seat& seat : seats_) Start(seat);
+    server_ = absl::StrCat(seats_[0].address, ",", seats_[1].address);
+  }
+  struct Seat {
+    std::string address;
+    std::unique_ptr<support::Process> process;
+  };
+  void Start(Seat& seat) { seat.process = Launch(store_, SignerFlags(), seat.address); }
+  using JoinTest::Start;
+  static void Kill(Seat& seat) {
+    seat.process->Signal(SIGKILL);
+    seat.process->Wait();
+  }
+
+  std::string store_;
+  Seat seats_[2];
+};
+
+TEST_F(SeveralJoinTest, TokenOfOneLeader_IsGoodUnderTheNext_Once) {
+  const std::string token = Create();
+  Kill(seats_[0]);
+  const std::unique_ptr<support::Process> worker =
+      Start("new", {"--join-token-file", TokenFile(token)});
+  EXPECT_THAT(Phalanx({"nodes"}).out, HasSubstr("new"));
+  Start(seats_[0]);
+  Kill(seats_[1]);
+  EXPECT_THAT(Phalanx({"token", "list"}).out,
+              AllOf(HasSubstr(IdOf(token)), HasSubstr("used"), HasSubstr("new")));
+  const support::Finished replayed =
+      support::RunToEnd(Worker("evil", {"--join-token-file", TokenFile(token)}));
+  EXPECT_EQ(replayed.exit_code, 1);
+  EXPECT_THAT(replayed.talk, HasSubstr("is used up: node new has joined with it"));
+  EXPECT_FALSE(worker->watch().HasEnded());
+}
+
+TEST_F(SeveralJoinTest, TokenThatIsRevoked_IsRefusedByTheNextLeader) {
+  const std::string token = Create({"--node", "gone"});
+  EXPECT_EQ(Phalanx({"token", "revoke", IdOf(token)}).exit_code, 0);
+  Kill(seats_[0]);
+  const support::Finished refused =
+      support::RunToEnd(Worker("gone", {"--join-token-file", TokenFile(token)}));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.talk, HasSubstr("is revoked"));
 }
 
 TEST_F(JoinTest, Certificate_IsRenewedBeforeItExpires) {

@@ -12,6 +12,7 @@
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/store/memory_backend.h"
+#include "coordinator/store/token_file.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
@@ -94,7 +95,9 @@ std::string CheckFault(const v1::InjectFaultRequest& request) {
 
 coordinator::JoinTokens& SomeTokens() {
   static coordinator::JoinTokens& tokens =
-      *coordinator::JoinTokens::Open(support::MakeFolder("fuzz") + "/join-tokens")->release();
+      *coordinator::JoinTokens::Open(
+           std::make_shared<coordinator::TokenFile>(support::MakeFolder("fuzz") + "/join-tokens"))
+           ->release();
   return tokens;
 }
 

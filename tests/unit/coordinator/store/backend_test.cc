@@ -18,6 +18,7 @@
 #include "coordinator/store/sqlite_backend.h"
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
+#include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
 namespace phalanx::coordinator {
@@ -57,34 +58,8 @@ struct EtcdDiskFixture final : Disk {
   EtcdDisk disk;
 };
 
-StoredRecord Of(uint64_t number, std::string bytes, int64_t job = 1) {
-  return {.number = number, .job = JobId{job}, .bytes = std::move(bytes)};
-}
-
-std::vector<StoredRecord> All(Backend& backend) {
-  std::vector<StoredRecord> records;
-  EXPECT_TRUE(backend
-                  .Load([&records](StoredRecord record) {
-                    records.push_back(std::move(record));
-                    return absl::OkStatus();
-                  })
-                  .ok());
-  return records;
-}
-
 StoreMarks MarksOf(Backend& backend) {
   return *backend.Load([](const StoredRecord&) { return absl::OkStatus(); });
-}
-
-const Instant kNow = absl::FromUnixSeconds(1'700'000'000);
-
-EndedJob Ended(int64_t job, const std::string& name, Instant ended = kNow) {
-  return {.job = JobId{job},
-          .name = name,
-          .phase = job::JobPhase::kSucceeded,
-          .ended = ended,
-          .summary = absl::StrCat("summary ", job),
-          .details = absl::StrCat("details ", job)};
 }
 
 // Null where what it lies on is not installed.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/support/authority.h"
+#include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
 namespace phalanx::coordinator {
@@ -20,30 +21,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-StoredRecord Of(uint64_t number, std::string bytes, int64_t job = 1) {
-  return {.number = number, .job = JobId{job}, .bytes = std::move(bytes)};
-}
-
-std::vector<StoredRecord> All(Backend& backend) {
-  std::vector<StoredRecord> records;
-  EXPECT_TRUE(backend
-                  .Load([&records](StoredRecord record) {
-                    records.push_back(std::move(record));
-                    return absl::OkStatus();
-                  })
-                  .ok());
-  return records;
-}
-
-EndedJob Ended(int64_t job) {
-  return {.job = JobId{job},
-          .name = "name",
-          .phase = job::JobPhase::kFailed,
-          .ended = absl::FromUnixSeconds(1'700'000'000 + job),
-          .summary = absl::StrCat("summary ", job),
-          .details = absl::StrCat("details ", job)};
-}
 
 class EtcdBackendTest : public ::testing::Test {
  protected:
@@ -92,7 +69,7 @@ TEST_F(EtcdBackendTest, LargeBatch_IsCommittedAndLeavesNothingStaged) {
     EXPECT_EQ(records[i].number, batch.records[i].number);
     EXPECT_EQ(records[i].bytes, batch.records[i].bytes) << i;
   }
-  EXPECT_EQ(backend->ended_jobs()->Count().at(job::JobPhase::kFailed), 9);
+  EXPECT_EQ(backend->ended_jobs()->Count().at(job::JobPhase::kSucceeded), 9);
   EXPECT_THAT(*backend->ended_jobs()->List(JobId{100}, 100), SizeIs(9));
   EXPECT_THAT(Keys("staged/"), IsEmpty());
 }
@@ -147,7 +124,7 @@ TEST_F(EtcdBackendTest, CoordinatorThatDiesAtAnyMomentOfABatch_LeavesAllOfItOrNo
     EXPECT_TRUE(there || records.size() == 1) << records.size() << " records at " << moments;
     EXPECT_EQ(backend->ended_jobs()->List(JobId{100}, 100)->size(), there ? 9u : 0u);
     EXPECT_EQ(*backend->Reopen(), there ? 255u : 1u);
-    EXPECT_EQ(backend->ended_jobs()->Count()[job::JobPhase::kFailed], there ? 9 : 0);
+    EXPECT_EQ(backend->ended_jobs()->Count()[job::JobPhase::kSucceeded], there ? 9 : 0);
     EXPECT_THAT(Keys("staged/"), IsEmpty());
     ASSERT_TRUE(backend->Commit({.records = {Of(256, "next")}}).ok());
     whole += there ? 1 : 0;
@@ -240,26 +217,25 @@ TEST_F(EtcdBackendTest, IdentityAndCounts_AreThoseOfTheStore) {
   backend.reset();
   backend = *disk_->Open();
   EXPECT_EQ(backend->identity(), identity);
-  EXPECT_EQ(backend->ended_jobs()->Count().at(job::JobPhase::kFailed), 2);
+  EXPECT_EQ(backend->ended_jobs()->Count().at(job::JobPhase::kSucceeded), 2);
   disk_.emplace();
   EXPECT_NE((*disk_->Open())->identity(), identity);
 }
 
 TEST_F(EtcdBackendTest, ExpiredRequestIds_ArePruned) {
   auto backend = *disk_->Open();
-  const Instant now = absl::FromUnixSeconds(1'700'000'000);
   for (int64_t job = 1; job <= 3; ++job) {
     EndedJob ended = Ended(job);
     ended.request =
-        StoredRequest{absl::StrCat("r", job), JobId{job}, "digest", now + absl::Hours(job)};
+        StoredRequest{absl::StrCat("r", job), JobId{job}, "digest", kNow + absl::Hours(job)};
     ASSERT_TRUE(backend->Commit({.ended = {ended}}).ok());
   }
-  EXPECT_FALSE(*backend->Prune({}, now + absl::Hours(2)));
+  EXPECT_FALSE(*backend->Prune({}, kNow + absl::Hours(2)));
   EXPECT_THAT(Keys("request/"), SizeIs(1));
   backend.reset();
   backend = *disk_->Open();
-  EXPECT_EQ(backend->ended_jobs()->Request("r3", now)->job, JobId{3});
-  EXPECT_FALSE(backend->ended_jobs()->Request("r2", now).ok());
+  EXPECT_EQ(backend->ended_jobs()->Request("r3", kNow)->job, JobId{3});
+  EXPECT_FALSE(backend->ended_jobs()->Request("r2", kNow).ok());
 }
 
 TEST_F(EtcdBackendTest, StoreOfANewerVersion_IsRefused) {

@@ -18,6 +18,7 @@
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/seal.h"
 #include "tests/support/files.h"
+#include "tests/unit/coordinator/store/entries.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -86,16 +87,6 @@ class StoreTest : public ::testing::Test {
       const std::string bytes(*Unseal(sealed, 1));
       ASSERT_TRUE(insert.Bind(++number).BindBlob(bytes).Run().ok());
     }
-  }
-  static std::vector<StoredRecord> All(Backend& backend) {
-    std::vector<StoredRecord> records;
-    EXPECT_TRUE(backend
-                    .Load([&records](StoredRecord record) {
-                      records.push_back(std::move(record));
-                      return absl::OkStatus();
-                    })
-                    .ok());
-    return records;
   }
 
   const std::string folder_ = support::MakeFolder("store");

@@ -1,0 +1,16 @@
+// coordinator/program/store_folder.h: the folder of a store that is one coordinator's alone.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace phalanx::coordinator {
+
+std::string JournalIn(const std::string& folder);
+std::string TokensIn(const std::string& folder);
+
+// With those above it; one that is there stays. Errors: Unavailable.
+absl::Status MakeStoreFolder(const std::string& folder);
+
+}  // namespace phalanx::coordinator
