@@ -45,6 +45,8 @@ struct NodeView {
   std::vector<JobId> device_jobs;      // of each device; 0: free
   std::vector<int64_t> device_memory;  // bytes of each device; 0, or no entry: unknown
   int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
+  // Degrees Celsius of each device at the last heartbeat, 0: unknown; empty: of every one.
+  std::vector<int32_t> device_temperatures;
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;
   std::string version;
@@ -215,6 +217,7 @@ struct PublishNode {
 struct PublishHeartbeat {
   NodeName node;
   Instant time;
+  std::vector<int32_t> device_temperatures;  // as NodeView's
 };
 struct RetractNode {
   NodeName node;

@@ -182,7 +182,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr || node->session != event.session) return;
   Heard(*node, event.session);
-  actions_.push_back(PublishHeartbeat{node->name, now_});
+  actions_.push_back(PublishHeartbeat{node->name, now_, event.device_temperatures});
   if (node->draining != event.draining) {
     node->draining = event.draining;
     capacity_changed_ = true;

@@ -132,6 +132,7 @@ struct HeartbeatReceived {
   std::vector<Progress> progress;
   std::vector<Preparing> preparing;
   bool draining = false;
+  std::vector<int32_t> device_temperatures;  // degrees Celsius, 0: unknown; empty: of every one
 };
 struct CommandFinished {
   SessionId session;

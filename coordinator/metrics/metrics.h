@@ -36,6 +36,7 @@ struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
   int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
   int64_t devices_free = 0, devices_used = 0;
+  int32_t warmest_celsius = 0;  // of devices of connected nodes; 0: not known
   int64_t sessions = 0, watchers = 0;
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;

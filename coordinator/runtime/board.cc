@@ -308,7 +308,9 @@ void Board::Publish(const PublishNode& action) {
 
 void Board::Publish(const PublishHeartbeat& action) {
   MutexLock lock(&mu_);
-  nodes_[action.node].last_heartbeat = action.time;
+  NodeEntry& entry = nodes_[action.node];
+  entry.last_heartbeat = action.time;
+  entry.device_temperatures = action.device_temperatures;
 }
 
 void Board::Publish(const RetractNode& action) {
@@ -443,6 +445,7 @@ std::vector<NodeView> Board::Nodes(size_t count) const {
     if (entry.view == nullptr) continue;
     nodes.push_back(*entry.view);
     nodes.back().last_heartbeat = entry.last_heartbeat;
+    nodes.back().device_temperatures = entry.device_temperatures;
   }
   return nodes;
 }
@@ -502,6 +505,8 @@ void Board::Count(Gauges& gauges) const {
     for (JobId holder : entry.view->device_jobs) {
       ++(holder == JobId{} ? gauges.devices_free : gauges.devices_used);
     }
+    for (const int32_t degrees : entry.device_temperatures)
+      gauges.warmest_celsius = std::max(gauges.warmest_celsius, degrees);
   }
 }
 

@@ -221,7 +221,9 @@ void Agent::Carry(const std::vector<Action>& actions) {
 }
 
 void Agent::Carry(const SendHeartbeat& action) {
-  session_.Send(MessageOf(action, preparer_.UnderWay()));
+  const std::vector<int32_t> temperatures =
+      device_events_ == nullptr ? std::vector<int32_t>() : device_events_->Temperatures();
+  session_.Send(MessageOf(action, preparer_.UnderWay(), temperatures));
 }
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }

@@ -164,11 +164,12 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
   return std::nullopt;
 }
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action,
-                                 absl::Span<const Preparing> preparing) {
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
+                                 absl::Span<const int32_t> temperatures) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
+  heartbeat.mutable_device_temperatures()->Assign(temperatures.begin(), temperatures.end());
   for (const Preparing& one : preparing) {
     v1::Heartbeat::Preparing& entry = *heartbeat.add_preparing();
     entry.set_job(one.job.value);

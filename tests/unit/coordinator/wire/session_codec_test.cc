@@ -100,6 +100,22 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(EventTest, Temperatures_ThatNoDeviceHas_AreUnknown) {
+  v1::OpenSessionRequest message;
+  for (const int32_t degrees : {41, -1, 0, 100'000}) {
+    message.mutable_heartbeat()->add_device_temperatures(degrees);
+  }
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.device_temperatures, (std::vector<int32_t>{41, 0, 0, 0}));
+}
+
+TEST(EventTest, Temperatures_OfMoreDevicesThanThereMayBe_AreCut) {
+  v1::OpenSessionRequest message;
+  for (int i = 0; i <= kDevicesMax; ++i) message.mutable_heartbeat()->add_device_temperatures(41);
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.device_temperatures.size(), static_cast<size_t>(kDevicesMax));
+}
+
 TEST(MessageTest, EmptyOrUnknown_IsPassedOver) {
   EXPECT_FALSE(EventFromProto(SessionId{1}, {}).has_value());
   v1::OpenSessionRequest report;

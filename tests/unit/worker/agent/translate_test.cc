@@ -1,6 +1,8 @@
 #include "worker/agent/translate.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -45,6 +47,12 @@ TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
   EXPECT_EQ(report.epoch(), 2);
   EXPECT_EQ(report.rank(), 1);
   EXPECT_TRUE(report.has_ready());
+}
+
+TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
+  const std::vector<int32_t> degrees = {41, 0, 63};
+  const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{}, {}, degrees);
+  EXPECT_THAT(message.heartbeat().device_temperatures(), ::testing::ElementsAre(41, 0, 63));
 }
 
 TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {
