@@ -30,6 +30,7 @@ struct Spawned {
 // no process is left.
 // `environment`: "NAME=VALUE", each in place of the caller's variable of that name.
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
-                                  const std::vector<std::string>& environment = {});
+                                  const std::vector<std::string>& environment = {},
+                                  std::vector<std::string> arguments = {});
 
 }  // namespace phalanx::agent

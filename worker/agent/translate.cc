@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job/failure.h"
+#include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 
 namespace phalanx::agent {
@@ -176,6 +177,7 @@ v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const P
     entry.set_bytes_read(one.bytes_read);
     entry.set_behind(one.behind.value);
   }
+  if (action.check != nullptr) wire::ToProto(*action.check, heartbeat.mutable_check());
   for (const Progress& progress : action.progress) {
     v1::Heartbeat::Progress& entry = *heartbeat.add_progress();
     entry.set_job(progress.job.value);
