@@ -191,6 +191,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     NoteDrain(*node);
     if (event.draining) LeaveStoppingNode(*node);
   }
+  if (event.check != nullptr) NoteCheck(*node, event.check);
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -19,6 +20,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/manifest.h"
 #include "core/job/injected_fault.h"
+#include "core/job/node_check.h"
 #include "core/plan/layout_change.h"
 
 namespace phalanx::coordinator {
@@ -132,7 +134,8 @@ struct HeartbeatReceived {
   std::vector<Progress> progress;
   std::vector<Preparing> preparing;
   bool draining = false;
-  std::vector<int32_t> device_temperatures;  // degrees Celsius, 0: unknown; empty: of every one
+  std::vector<int32_t> device_temperatures;     // degrees Celsius, 0: unknown; empty: of every one
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: nothing new
 };
 struct CommandFinished {
   SessionId session;

@@ -8,6 +8,7 @@
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "core/base/cut_text.h"
+#include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/incident_json.h"
 #include "core/wire/layout_codec.h"
@@ -389,6 +390,10 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
     case v1::OpenSessionRequest::kHeartbeat: {
       HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
       event.device_temperatures = Temperatures(message.heartbeat());
+      if (message.heartbeat().has_check()) {
+        event.check = std::make_shared<const job::NodeCheck>(
+            wire::FromProto(message.heartbeat().check(), kDevicesMax));
+      }
       for (const auto& preparing : message.heartbeat().preparing()) {
         event.preparing.push_back({.job = JobId{preparing.job()},
                                    .bytes_read = preparing.bytes_read(),
