@@ -29,11 +29,10 @@ void Coordinator::NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> ch
     if (!exists || IsKnown(node.check.get(), one)) continue;
     if (one.verdict == job::CheckVerdict::kFailed) {
       node.failed_checks.insert(one.device);
-      failed.push_back(absl::StrCat("device ", one.device, " of node ", node.name,
+      failed.push_back(absl::StrCat("device ", one.device,
                                     " failed its check and gets nothing new: ", one.reason));
     } else if (node.failed_checks.erase(one.device) != 0) {
-      passed.push_back(absl::StrCat("device ", one.device, " of node ", node.name,
-                                    " has passed its check again"));
+      passed.push_back(absl::StrCat("device ", one.device, " has passed its check again"));
     }
   }
   node.check = std::move(check);
