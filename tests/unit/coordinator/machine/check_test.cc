@@ -16,6 +16,7 @@ namespace {
 
 using job::CheckVerdict;
 using job::JobPhase;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -53,6 +54,9 @@ TEST_F(CheckTest, DeviceThatFails_GetsNoJob_UntilItPasses) {
   EXPECT_EQ(h_.node_views["a"]->check->devices[0].reason, "wrong");
   const JobId job = h_.Submit(AJob("job", 2));
   EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(h_.Explain(job),
+              Contains("device 0 of node a failed its check (phalanx describe node a); it takes "
+                       "jobs once it passes one, or after phalanx uncordon a"));
   Say(node_, {CheckVerdict::kSlow, CheckVerdict::kPassed});
   EXPECT_THAT(h_.node_views["a"]->failed_devices, IsEmpty());
   EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
