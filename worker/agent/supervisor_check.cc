@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,6 +79,8 @@ void Supervisor::ReadCheck() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (n <= 0) return check_->spawned.output.reset();
+    if (memchr(bytes, '\n', static_cast<size_t>(n)) != nullptr)
+      events_.push_back(CheckProgressed{check_->number});
     const size_t room = kCheckBytesMax - std::min(kCheckBytesMax, check_->output.size());
     check_->output.append(bytes, std::min(room, static_cast<size_t>(n)));
   }

@@ -65,6 +65,11 @@ void Machine::KeepCheck() {
   check_ = std::move(check);
 }
 
+void Machine::Apply(const CheckProgressed& event) {
+  if (check_.has_value() && check_->number == event.check)
+    check_->kill_at = now_ + options_.check_timeout;
+}
+
 void Machine::Apply(const CheckEnded& event) {
   if (!check_.has_value() || check_->number != event.check) return;
   Check check = *std::exchange(check_, std::nullopt);

@@ -216,6 +216,10 @@ struct DeviceFaulted {
   int32_t xid = 0;
 };
 
+// The process of a check has said something: it is not at the device any more at which it was.
+struct CheckProgressed {
+  CheckNumber check;
+};
 // The answer to StartCheck: its process is gone, or never was there.
 struct CheckEnded {
   CheckNumber check;
@@ -276,7 +280,7 @@ using Event =
     std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
                  ProcessStarted, RankHelloReceived, RankWarmed, RankReported, RankProgressed,
                  FaultReached, EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited,
-                 DeviceFaulted, CheckEnded, DataPrepared, UploadStarted, TerminationRequested,
-                 DeadlineReached, Stalled>;
+                 DeviceFaulted, CheckProgressed, CheckEnded, DataPrepared, UploadStarted,
+                 TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -111,7 +111,7 @@ struct MachineOptions {
   absl::Duration check_interval = absl::InfiniteDuration();
   // A device that its process left is idle after so long.
   absl::Duration check_delay = absl::Seconds(5);
-  // Of a check. The device that it is at then has failed.
+  // Of each device in a check. What does not answer in so long has failed.
   absl::Duration check_timeout = absl::Minutes(2);
   // Reports on their way to the coordinator at a time.
   int32_t reports_in_flight_max = 64;
@@ -269,6 +269,7 @@ class Machine {
   absl::Status LostDevice(int32_t device) const;  // OK: it is not lost
 
   // checks.cc: checks of idle devices.
+  void Apply(const CheckProgressed& event);
   void Apply(const CheckEnded& event);
   bool IsWanted(int32_t device) const;  // an assignment waits for it, or a process is to warm there
   bool IsIdle(int32_t device) const;

@@ -125,7 +125,10 @@ TEST(AgentCheckTest, Device_IsNeverCheckedBesideARank_AndIsOnceThatIsGone) {
 TEST(AgentCheckTest, CheckThatDoesNotEnd_FailsTheDeviceThatItIsAt) {
   Harness h(3, Checking());
   h.Welcome();
-  EXPECT_THAT(h.Advance(absl::Minutes(3)), Contains("KillCheck c1"));
+  EXPECT_THAT(h.Advance(absl::Seconds(100)), Not(Contains("KillCheck c1")));
+  h.Feed(CheckProgressed{CheckNumber{1}});  // it has done with the first
+  EXPECT_THAT(h.Advance(absl::Seconds(100)), Not(Contains("KillCheck c1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(100)), Contains("KillCheck c1"));
   h.Feed(Found(1, {{0, job::CheckVerdict::kPassed}}, absl::InternalError("killed")));
   const auto said = NextSaid(h);
   ASSERT_NE(said, nullptr);
