@@ -110,6 +110,7 @@ struct WorkerHello {
   std::vector<RunningAssignment> running;
   uint64_t store = 0;  // that `running` and `last_job` are of; 0: none is known
   JobId last_job;
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: none was made
 };
 struct SessionOpened {
   SessionId session;

@@ -379,6 +379,9 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .address = from.address(),
       .store = from.store(),
       .last_job = JobId{from.last_job()}};
+  if (from.has_check())
+    hello.check =
+        std::make_shared<const job::NodeCheck>(wire::FromProto(from.check(), kDevicesMax));
   for (const v1::RunningAssignment& running : from.running()) {
     hello.running.push_back({.job = JobId{running.job()}, .epoch = Epoch{running.epoch()}});
   }

@@ -33,8 +33,9 @@ struct OpenSession {
   SessionNumber session;
   uint64_t last_command_number = 0;
   std::vector<RunningAssignment> running;
-  uint64_t store = 0;  // that these are of; 0: none is known
-  JobId last_job;      // the highest number seen
+  uint64_t store = 0;                           // that these are of; 0: none is known
+  JobId last_job;                               // the highest number seen
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: none was made
 };
 // Write what was sent before, then end the stream. Answered with SessionClosed.
 struct CloseSession {

@@ -93,7 +93,6 @@ void Machine::Apply(const SessionWelcomed& event) {
   }
   Log(absl::StrCat("session=", session_.value, " welcome coordinator=",
                    absl::Hex(coordinator_.value), " reports_kept=", reports_.size()));
-  check_untold_ = checked_.number != 0;
   SendHeartbeatNow();
   for (const auto& [number, result] : commands_) {
     if (result.has_value()) Send(*result);
@@ -284,7 +283,9 @@ void Machine::KeepSession() {
       session_ = SessionNumber{session_.value + 1};
       session_state_ = SessionState::kOpening;
       session_deadline_ = now_ + options_.welcome_timeout;
-      actions_.push_back(OpenSession{session_, LastCommandNumber(), Running(), store_, last_job_});
+      actions_.push_back(OpenSession{
+          session_, LastCommandNumber(), Running(), store_, last_job_,
+          checked_.number == 0 ? nullptr : std::make_shared<const job::NodeCheck>(checked_)});
       return;
     case SessionState::kOpening:
       if (judged_ < session_deadline_) return;

@@ -81,6 +81,17 @@ TEST_F(CheckTest, NewProcessOfANode_DoesNotMakeItsDevicesBetter) {
   EXPECT_EQ(h_.Free("a"), 2);
 }
 
+TEST_F(CheckTest, CoordinatorThatStartsAgain_HearsOfItBeforeItPlacesAnything) {
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  const JobId job = h_.Submit(AJob("job", 2));
+  h_.Commit();
+  h_.Restart();
+  WorkerHello hello{.node = "a", .incarnation = Incarnation{1}, .devices = 2, .check = said_};
+  h_.Feed(SessionOpened{SessionId{900}, hello});
+  EXPECT_EQ(h_.Free("a"), 1);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+}
+
 TEST_F(CheckTest, WorkerThatSaysNothingOfChecks_IsServedAsEver) {
   h_.Feed(HeartbeatReceived{.session = node_});
   EXPECT_EQ(h_.Free("a"), 2);

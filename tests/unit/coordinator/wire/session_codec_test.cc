@@ -100,6 +100,21 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(EventTest, Checks_AreThoseOfHelloAndHeartbeat_AndMayBeAbsent) {
+  v1::WorkerHello hello = GoodHello();
+  EXPECT_EQ(HelloFromProto(hello)->check, nullptr);
+  v1::DeviceCheck& device = *hello.mutable_check()->add_devices();
+  device.set_device(1);
+  device.set_verdict(v1::DeviceCheck::VERDICT_FAILED);
+  EXPECT_EQ(HelloFromProto(hello)->check->devices.at(0).verdict, job::CheckVerdict::kFailed);
+  v1::OpenSessionRequest message;
+  message.mutable_heartbeat();
+  EXPECT_EQ(std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message)).check, nullptr);
+  *message.mutable_heartbeat()->mutable_check() = hello.check();
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.check->devices.at(0).device, 1);
+}
+
 TEST(EventTest, Temperatures_ThatNoDeviceHas_AreUnknown) {
   v1::OpenSessionRequest message;
   for (const int32_t degrees : {41, -1, 0, 100'000}) {

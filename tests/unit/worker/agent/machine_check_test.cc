@@ -71,13 +71,12 @@ TEST(AgentCheckTest, Verdict_IsSaidAgainInEachSession) {
   ASSERT_NE(NextSaid(h), nullptr);
   h.Break();
   h.now += absl::Seconds(10);
-  h.Feed(DeadlineReached{});
-  const std::vector<Action> actions = h.machine.Step(
-      h.now, SessionWelcomed{h.session, absl::Seconds(1), Incarnation{10}, /*store=*/5});
-  const auto* beat = std::get_if<SendHeartbeat>(&actions.at(1));
-  ASSERT_NE(beat, nullptr) << "behind a line for the log";
-  ASSERT_NE(beat->check, nullptr);
-  EXPECT_EQ(beat->check->devices.at(0).verdict, job::CheckVerdict::kFailed);
+  const std::vector<Action> actions = h.machine.Step(h.now, DeadlineReached{});
+  ASSERT_EQ(actions.size(), 1u);
+  const auto* open = std::get_if<OpenSession>(&actions[0]);
+  ASSERT_NE(open, nullptr);
+  ASSERT_NE(open->check, nullptr);
+  EXPECT_EQ(open->check->devices.at(0).verdict, job::CheckVerdict::kFailed);
 }
 
 TEST(AgentCheckTest, IdleDevices_AreCheckedAgainAfterTheInterval) {
