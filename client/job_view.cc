@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/node_view.h"
 #include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/failure.h"
@@ -230,20 +231,11 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
   if (wide) header.insert(header.end(), {"DOMAIN", "JOBS", "HOST MEMORY", "LABELS", "VERSION"});
   Table table(std::move(header));
   for (const v1::NodeStatus& node : nodes) {
-    const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
-    const auto used = std::count_if(node.device_jobs().begin(), node.device_jobs().end(),
-                                    [](int64_t job) { return job != 0; });
-    std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
-    if (node.has_mark()) {
-      absl::StrAppend(&how, node.mark().drains() ? ", drained" : ", cordoned",
-                      node.mark().by().empty() ? "" : absl::StrCat(" by ", node.mark().by()), ": ",
-                      node.mark().reason());
-    }
     std::vector<std::string> row = {node.name(),
-                                    std::move(how),
+                                    NodeState(node),
                                     node.device_kind(),
                                     absl::StrCat(node.devices()),
-                                    absl::StrCat(node.devices() - used),
+                                    absl::StrCat(FreeDevices(node)),
                                     AgeText(node.last_heartbeat(), now)};
     if (wide) {
       std::vector<std::string> labels;

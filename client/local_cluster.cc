@@ -101,11 +101,12 @@ absl::Status LocalCluster::Start(const Stopper& stopper) {
   }
   if (server_.empty()) return absl::InternalError("phalanx-coordinator did not say where it is");
   const std::string worker_ready = folder_ + "/worker.json";
-  ASSIGN_OR_RETURN(worker_, Child::Start({options_.programs + "/phalanx-worker", "--coordinator",
-                                          server_, "--node", "local", "--device", options_.device,
-                                          "--devices", absl::StrCat(options_.devices), "--state",
-                                          folder_ + "/state", "--ready-file", worker_ready},
-                                         folder_ + "/worker.log"));
+  ASSIGN_OR_RETURN(worker_,
+                   Child::Start({options_.programs + "/phalanx-worker", "--coordinator", server_,
+                                 "--node", "local", "--device", options_.device, "--devices",
+                                 absl::StrCat(options_.devices), "--state", folder_ + "/state",
+                                 "--ready-file", worker_ready, "--check-interval", "0"},
+                                folder_ + "/worker.log"));
   worker_pid_ = worker_.pid();
   return WaitForFile(worker_, "phalanx-worker", worker_ready, stopper).status();
 }

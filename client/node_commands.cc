@@ -1,8 +1,10 @@
 #include "client/node_commands.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/node_view.h"
 #include "client/output.h"
 #include "core/base/terminal_text.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
@@ -24,6 +26,27 @@ int Tell(const Response& response, Format format, const std::string& line, Io& i
 }
 
 }  // namespace
+
+int DescribeNode(Connection& connection, const std::string& name, Format format, Io& io) {
+  v1::ListNodesResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response);
+  if (!status.ok()) return FailCall(status, io);
+  for (const v1::NodeStatus& node : response.nodes()) {
+    if (node.name() != name) continue;
+    if (format == Format::kJson || format == Format::kYaml) {
+      PrintTree(ToTree(node), format, io.out);
+    } else if (format == Format::kName) {
+      io.out << TerminalText(node.name()) << "\n";
+    } else {
+      DescribeNode(node, absl::Now(), io.out);
+    }
+    return kSuccess;
+  }
+  return FailCall(absl::NotFoundError(absl::StrCat("there is no node \"", name,
+                                                   "\"; phalanx nodes lists those there are")),
+                  io);
+}
 
 int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
   v1::CordonNodeRequest request;

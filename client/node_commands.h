@@ -1,5 +1,5 @@
-// client/node_commands.h: `phalanx cordon`, `uncordon` and `drain`: nodes are taken out of service,
-// and put into it again.
+// client/node_commands.h: `phalanx describe node`, `cordon`, `uncordon` and `drain`: nodes are
+// looked at, taken out of service, and put into it again.
 //
 // Each returns the process's exit code (client/exit_code.h).
 #pragma once
@@ -18,6 +18,8 @@ struct NodeMarkOptions {
   bool force = false;  // of a drain: jobs that cannot save their state are ended
 };
 
+// What the coordinator says of one node, with its checks.
+int DescribeNode(Connection& connection, const std::string& name, Format format, Io& io);
 // Nothing new is placed on the node.
 int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io);
 // Jobs may use it again.

@@ -12,6 +12,7 @@
 #include "client/incidents.h"
 #include "client/list.h"
 #include "client/logs.h"
+#include "client/node_commands.h"
 #include "client/program.h"
 
 namespace phalanx::client {
@@ -143,7 +144,17 @@ void Program::AddJobCommands() {
     AddFormat(app);
   };
   add("get", "Show one job", Get);
-  add("describe", "Tell a job's whole story", Describe);
+  CLI::App* describe =
+      Add("describe", "Tell a job's whole story, or with `node NODE` a node's", [this](Io& io) {
+        Connection connection(Server());
+        if (flags_.name.empty()) return Describe(connection, flags_.job, format(), io);
+        if (flags_.job == "node") return DescribeNode(connection, flags_.name, format(), io);
+        io.talk << "describe takes one JOB, or node NODE\n";
+        return static_cast<int>(kUsage);
+      });
+  AddJob(describe);
+  describe->add_option("NODE", flags_.name, "behind the word node: its name");
+  AddFormat(describe);
   add("why", "Explain why a job is where it is", Why);
   add("cancel", "End a job", Cancel);
   add("suspend", "Free a job's devices, its state saved, until it is resumed", Suspend);

@@ -76,6 +76,13 @@ std::string DeviceMemory(const v1::NodeStatus& node) {
   return bytes > 0 ? plan::FormatBytes(bytes) : "-";
 }
 
+// Of the warmest device.
+std::string Temperature(const v1::NodeStatus& node) {
+  int32_t warmest = 0;
+  for (const int32_t degrees : node.device_temperatures()) warmest = std::max(warmest, degrees);
+  return warmest > 0 ? absl::StrCat(warmest, " C") : "-";
+}
+
 void PrintTables(const Sample& sample, const std::string& server, absl::Time now,
                  std::ostream& out) {
   int64_t devices = 0, busy = 0;
@@ -94,11 +101,12 @@ void PrintTables(const Sample& sample, const std::string& server, absl::Time now
               speed > 0 ? FormatCount(speed) : "-", absl::StrCat(job.world()),
               absl::StrCat(job.epoch())});
   }
-  Table nodes({"NODE", "STATE", "KIND", "BUSY", "DEVICE MEMORY", "HEARTBEAT", "JOBS"});
+  Table nodes({"NODE", "STATE", "KIND", "BUSY", "DEVICE MEMORY", "WARMEST", "HEARTBEAT", "JOBS"});
   for (const v1::NodeStatus& node : sample.nodes) {
     const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
     nodes.Add({node.name(), state == nullptr ? "Unknown" : EnumWord(*state), node.device_kind(),
                absl::StrCat(BusyDevices(node), "/", node.devices()), DeviceMemory(node),
+               Temperature(node),
                node.has_last_heartbeat() ? FormatAge(now - ToTime(node.last_heartbeat())) : "-",
                JobsOf(node)});
   }

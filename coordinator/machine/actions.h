@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
+#include "core/job/node_check.h"
 #include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
@@ -45,6 +46,10 @@ struct NodeView {
   std::vector<JobId> device_jobs;      // of each device; 0: free
   std::vector<int64_t> device_memory;  // bytes of each device; 0, or no entry: unknown
   int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
+  // Degrees Celsius of each device at the last heartbeat, 0: unknown; empty: of every one.
+  std::vector<int32_t> device_temperatures;
+  std::vector<int32_t> failed_devices;          // that get no job, in order
+  std::shared_ptr<const job::NodeCheck> check;  // the last of its devices; nullptr: there was none
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;
   std::string version;
@@ -216,6 +221,7 @@ struct PublishNode {
 struct PublishHeartbeat {
   NodeName node;
   Instant time;
+  std::vector<int32_t> device_temperatures;  // as NodeView's
 };
 struct RetractNode {
   NodeName node;

@@ -216,6 +216,9 @@ class Coordinator {
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
+  // coordinator_checks.cc: what checks of idle devices found.
+  void NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> check);
+  void ForgiveChecks(Node& node, const std::string& by);  // until the next one
   void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);

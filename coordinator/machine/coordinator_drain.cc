@@ -35,6 +35,7 @@ void Coordinator::On(const NodeMarkRequested& event) {
     mark->since = now_;
     mark->by = event.by;
   }
+  if (!mark.has_value()) ForgiveChecks(node, event.by);
   if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark), event.by);
   MarkedNode answer;
   if (node.Drains()) answer.jobs = Drain(node, event.force);

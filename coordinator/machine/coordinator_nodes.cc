@@ -80,6 +80,9 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
   node.device_memory = hello.device_memory;
   node.host_memory = hello.host_memory;
+  std::erase_if(node.failed_checks, [&node](int32_t device) {
+    return static_cast<size_t>(device) >= node.device_jobs.size();
+  });
   node.labels = hello.labels;
   node.version = hello.version;
   node.Heard(now_);
@@ -104,6 +107,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   TellBeginAgain(node);
   TellWishAgain(node);
   if (!same_process) PrepareAgain(node);
+  if (hello.check != nullptr) NoteCheck(node, hello.check);
   SettleAnew(node);
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
   capacity_changed_ = true;
@@ -182,7 +186,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr || node->session != event.session) return;
   Heard(*node, event.session);
-  actions_.push_back(PublishHeartbeat{node->name, now_});
+  actions_.push_back(PublishHeartbeat{node->name, now_, event.device_temperatures});
   if (node->draining != event.draining) {
     node->draining = event.draining;
     capacity_changed_ = true;
@@ -191,6 +195,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     NoteDrain(*node);
     if (event.draining) LeaveStoppingNode(*node);
   }
+  if (event.check != nullptr) NoteCheck(*node, event.check);
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);

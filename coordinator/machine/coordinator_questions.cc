@@ -174,6 +174,13 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     ++count;
     total += static_cast<int64_t>(node.device_jobs.size());
     if (node.Schedulable()) free += node.FreeDevices();
+    for (const int32_t device : node.failed_checks) {
+      unavailable.push_back(absl::StrCat("device ", device, " of node ", name,
+                                         " failed its check (phalanx describe node ", name,
+                                         "); it takes jobs once it passes one, or after phalanx "
+                                         "uncordon ",
+                                         name));
+    }
     for (JobId holder : node.device_jobs) {
       if (holder != JobId{}) ++holders[holder];
     }

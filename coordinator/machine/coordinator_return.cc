@@ -43,8 +43,7 @@ bool Coordinator::MayServe(const Job& job, int32_t rank) const {
   const Team* team = job.run->TeamOfRank(rank);
   const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
   return node != nodes_.end() && node->second.Schedulable() &&
-         !node->second.failed_devices.contains(team->DeviceOf(rank)) &&
-         !IsKeptOut(job, rank, node->second);
+         !node->second.HasFailed(team->DeviceOf(rank)) && !IsKeptOut(job, rank, node->second);
 }
 
 plan::RankList Coordinator::UnfitSpares(const Job& job) const {
@@ -81,7 +80,7 @@ NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const 
     if (team == nullptr) continue;
     const auto node = nodes_.find(team->node);
     if (node == nodes_.end() || !node->second.Schedulable() ||
-        node->second.failed_devices.contains(team->DeviceOf(rank.value))) {
+        node->second.HasFailed(team->DeviceOf(rank.value))) {
       return team->node;
     }
   }

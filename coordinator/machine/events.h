@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -19,6 +20,7 @@
 #include "core/base/violation.h"
 #include "core/checkpoint/manifest.h"
 #include "core/job/injected_fault.h"
+#include "core/job/node_check.h"
 #include "core/plan/layout_change.h"
 
 namespace phalanx::coordinator {
@@ -108,6 +110,7 @@ struct WorkerHello {
   std::vector<RunningAssignment> running;
   uint64_t store = 0;  // that `running` and `last_job` are of; 0: none is known
   JobId last_job;
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: none was made
 };
 struct SessionOpened {
   SessionId session;
@@ -132,6 +135,8 @@ struct HeartbeatReceived {
   std::vector<Progress> progress;
   std::vector<Preparing> preparing;
   bool draining = false;
+  std::vector<int32_t> device_temperatures;     // degrees Celsius, 0: unknown; empty: of every one
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: nothing new
 };
 struct CommandFinished {
   SessionId session;

@@ -1,6 +1,7 @@
 #include "coordinator/machine/node_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/job/devices.h"
@@ -24,8 +25,12 @@ std::string ToString(const NodeMark& mark) {
                       mark.by.empty() ? "" : absl::StrCat(" by ", mark.by), ": ", mark.reason);
 }
 
+bool Node::HasFailed(int32_t device) const {
+  return failed_devices.contains(device) || failed_checks.contains(device);
+}
+
 bool Node::IsFree(int32_t device) const {
-  return device_jobs[static_cast<size_t>(device)] == JobId{} && !failed_devices.contains(device);
+  return device_jobs[static_cast<size_t>(device)] == JobId{} && !HasFailed(device);
 }
 
 int32_t Node::FreeDevices() const {
@@ -40,6 +45,10 @@ bool Node::Idle() const {
 }
 
 NodeView Node::View() const {
+  std::vector<int32_t> failed;
+  for (size_t i = 0; i < device_jobs.size(); ++i) {
+    if (HasFailed(static_cast<int32_t>(i))) failed.push_back(static_cast<int32_t>(i));
+  }
   return {.name = name,
           .connected = connected(),
           .suspect = connected() && suspect,
@@ -48,6 +57,8 @@ NodeView Node::View() const {
           .device_jobs = device_jobs,
           .device_memory = device_memory,
           .host_memory = host_memory,
+          .failed_devices = std::move(failed),
+          .check = check,
           .last_heartbeat = last_heard,
           .labels = labels,
           .version = version,
@@ -86,7 +97,8 @@ int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
     if (!node.TakesNothing() && !node.lost && Matches(node, request)) {
-      devices += static_cast<int64_t>(node.device_jobs.size() - node.failed_devices.size());
+      for (size_t i = 0; i < node.device_jobs.size(); ++i)
+        devices += node.HasFailed(static_cast<int32_t>(i)) ? 0 : 1;
     }
   }
   return devices;

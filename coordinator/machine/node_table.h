@@ -49,6 +49,10 @@ struct Node {
   bool suspect = false;                // silent for long, and not heard nor lost since
   bool lost = false;                   // silent or away for longer than the heartbeat timeout
   std::set<int32_t> failed_devices;    // of this process, that are not to be used again
+  std::shared_ptr<const job::NodeCheck> check;  // of this process or one before; nullptr: none came
+  // Devices that failed their last check and that nobody has given another chance since. They
+  // outlast the process: another one does not make them better.
+  std::set<int32_t> failed_checks;
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax
@@ -68,6 +72,8 @@ struct Node {
   bool TakesNothing() const { return draining || mark.has_value(); }
   // Whether anything new may be placed on it now.
   bool Schedulable() const { return connected() && !suspect && !TakesNothing() && foreign.empty(); }
+  // A rank or a check.
+  bool HasFailed(int32_t device) const;
   // No job has it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;

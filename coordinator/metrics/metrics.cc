@@ -73,6 +73,16 @@ struct Metrics::Series {
                                                        .Name("phalanx_devices")
                                                        .Help("Devices of connected nodes by state")
                                                        .Register(registry);
+  prometheus::Family<prometheus::Gauge>& checks =
+      BuildGauge()
+          .Name("phalanx_device_checks")
+          .Help("Devices of connected nodes by the verdict of their last check")
+          .Register(registry);
+  prometheus::Family<prometheus::Gauge>& warmest =
+      BuildGauge()
+          .Name("phalanx_warmest_device_celsius")
+          .Help("Temperature of the warmest device of connected nodes")
+          .Register(registry);
   prometheus::Gauge& sessions =
       BuildGauge().Name("phalanx_sessions").Help("Open worker sessions").Register(registry).Add({});
   prometheus::Gauge& watchers =
@@ -318,6 +328,15 @@ std::string Metrics::Text(const Gauges& gauges) {
       .Set(static_cast<double>(gauges.nodes_disconnected));
   series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));
   series_->devices.Add({{"state", "used"}}).Set(static_cast<double>(gauges.devices_used));
+  series_->devices.Add({{"state", "failed"}}).Set(static_cast<double>(gauges.devices_failed));
+  for (const job::CheckVerdict verdict :
+       {job::CheckVerdict::kPassed, job::CheckVerdict::kSlow, job::CheckVerdict::kFailed}) {
+    const auto found = gauges.checks.find(verdict);
+    series_->checks.Add({{"verdict", std::string(job::ToString(verdict))}})
+        .Set(found == gauges.checks.end() ? 0 : static_cast<double>(found->second));
+  }
+  if (gauges.warmest_celsius > 0)
+    series_->warmest.Add({}).Set(static_cast<double>(gauges.warmest_celsius));
   series_->sessions.Set(static_cast<double>(gauges.sessions));
   series_->watchers.Set(static_cast<double>(gauges.watchers));
   series_->inbox.Set(static_cast<double>(gauges.inbox));

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "core/job/failure.h"
 #include "core/job/job_phase.h"
+#include "core/job/node_check.h"
 
 namespace phalanx::coordinator {
 
@@ -35,7 +36,9 @@ struct JobGauges {
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
   int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
-  int64_t devices_free = 0, devices_used = 0;
+  int64_t devices_free = 0, devices_used = 0, devices_failed = 0;
+  std::map<job::CheckVerdict, int64_t> checks;  // devices of connected nodes, by their last check
+  int32_t warmest_celsius = 0;                  // of devices of connected nodes; 0: not known
   int64_t sessions = 0, watchers = 0;
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;

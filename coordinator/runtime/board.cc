@@ -182,7 +182,9 @@ void Board::Publish(const PublishNode& action) {
 
 void Board::Publish(const PublishHeartbeat& action) {
   MutexLock lock(&mu_);
-  nodes_[action.node].last_heartbeat = action.time;
+  NodeEntry& entry = nodes_[action.node];
+  entry.last_heartbeat = action.time;
+  entry.device_temperatures = action.device_temperatures;
 }
 
 void Board::Publish(const RetractNode& action) {
@@ -317,6 +319,7 @@ std::vector<NodeView> Board::Nodes(size_t count) const {
     if (entry.view == nullptr) continue;
     nodes.push_back(*entry.view);
     nodes.back().last_heartbeat = entry.last_heartbeat;
+    nodes.back().device_temperatures = entry.device_temperatures;
   }
   return nodes;
 }
@@ -373,9 +376,20 @@ void Board::Count(Gauges& gauges) const {
       continue;
     }
     ++(entry.view->suspect ? gauges.nodes_suspect : gauges.nodes_ready);
-    for (JobId holder : entry.view->device_jobs) {
-      ++(holder == JobId{} ? gauges.devices_free : gauges.devices_used);
+    const std::vector<int32_t>& failed = entry.view->failed_devices;
+    for (size_t i = 0; i < entry.view->device_jobs.size(); ++i) {
+      const bool is_failed =
+          std::binary_search(failed.begin(), failed.end(), static_cast<int32_t>(i));
+      ++(entry.view->device_jobs[i] != JobId{} ? gauges.devices_used
+         : is_failed                           ? gauges.devices_failed
+                                               : gauges.devices_free);
     }
+    if (entry.view->check != nullptr) {
+      for (const job::DeviceCheck& check : entry.view->check->devices)
+        ++gauges.checks[check.verdict];
+    }
+    for (const int32_t degrees : entry.device_temperatures)
+      gauges.warmest_celsius = std::max(gauges.warmest_celsius, degrees);
   }
 }
 

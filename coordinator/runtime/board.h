@@ -103,6 +103,7 @@ class Board {
   struct NodeEntry {
     std::shared_ptr<const NodeView> view;
     Instant last_heartbeat = absl::InfinitePast();
+    std::vector<int32_t> device_temperatures;  // at that one
   };
 
   // Adds it and keeps all events within their bound.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/wire/common_codec.h"
+#include "core/wire/check_codec.h"
 
 namespace phalanx::coordinator {
 
@@ -71,6 +72,10 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
   for (JobId job : node.device_jobs) out->add_device_jobs(job.value);
   out->mutable_device_memory()->Assign(node.device_memory.begin(), node.device_memory.end());
   out->set_host_memory(node.host_memory);
+  out->mutable_device_temperatures()->Assign(node.device_temperatures.begin(),
+                                             node.device_temperatures.end());
+  out->mutable_failed_devices()->Assign(node.failed_devices.begin(), node.failed_devices.end());
+  if (node.check != nullptr) wire::ToProto(*node.check, out->mutable_check());
   ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);

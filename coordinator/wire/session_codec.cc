@@ -8,6 +8,7 @@
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "core/base/cut_text.h"
+#include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/incident_json.h"
 #include "core/wire/layout_codec.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
+constexpr int32_t kTemperatureMax = 1000;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
 constexpr int64_t kEpochSeenMax = int64_t{1} << 40;
 // Of one rank: more than a plan's parts and mirrors of any rank.
@@ -30,6 +32,16 @@ std::string Reported(const std::string& text) { return CutText(text, kReportedTe
 
 // 0 for what no duration can be.
 double SecondsOf(double seconds) { return seconds >= 0 && seconds < 1e7 ? seconds : 0; }
+
+// 0 for what no device can be.
+std::vector<int32_t> Temperatures(const v1::Heartbeat& from) {
+  std::vector<int32_t> temperatures;
+  for (int i = 0; i < std::min(from.device_temperatures_size(), kDevicesMax); ++i) {
+    const int32_t degrees = from.device_temperatures(i);
+    temperatures.push_back(degrees > 0 && degrees <= kTemperatureMax ? degrees : 0);
+  }
+  return temperatures;
+}
 
 EvaluationReport ReportedEvaluation(const v1::EvaluationReport& from) {
   EvaluationReport report = FromProto(from);
@@ -368,6 +380,9 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .address = from.address(),
       .store = from.store(),
       .last_job = JobId{from.last_job()}};
+  if (from.has_check())
+    hello.check =
+        std::make_shared<const job::NodeCheck>(wire::FromProto(from.check(), kDevicesMax));
   for (const v1::RunningAssignment& running : from.running()) {
     hello.running.push_back({.job = JobId{running.job()}, .epoch = Epoch{running.epoch()}});
   }
@@ -378,6 +393,11 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
   switch (message.message_case()) {
     case v1::OpenSessionRequest::kHeartbeat: {
       HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
+      event.device_temperatures = Temperatures(message.heartbeat());
+      if (message.heartbeat().has_check()) {
+        event.check = std::make_shared<const job::NodeCheck>(
+            wire::FromProto(message.heartbeat().check(), kDevicesMax));
+      }
       for (const auto& preparing : message.heartbeat().preparing()) {
         event.preparing.push_back({.job = JobId{preparing.job()},
                                    .bytes_read = preparing.bytes_read(),

@@ -77,7 +77,7 @@ class Cluster:
         """Returns once the coordinator has let it in."""
         process, _ = self._start("worker-" + node, "phalanx-worker", [
             f"--coordinator={self.grpc}", f"--node={node}", f"--devices={devices}", "--threads=1",
-            f"--state={self.folder}/state-{node}", "--grace=20", *flags])
+            f"--state={self.folder}/state-{node}", "--grace=20", "--check-interval=0", *flags])
         self.workers[node] = process
         return process
 

@@ -75,6 +75,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .device_kind = options.device_kind,
           .address = options.address,
           .secrets = options.secrets,
+          .check_faults = options.check_faults,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,
           .log_rate = options.log_rate,
@@ -221,7 +222,9 @@ void Agent::Carry(const std::vector<Action>& actions) {
 }
 
 void Agent::Carry(const SendHeartbeat& action) {
-  session_.Send(MessageOf(action, preparer_.UnderWay()));
+  const std::vector<int32_t> temperatures =
+      device_events_ == nullptr ? std::vector<int32_t>() : device_events_->Temperatures();
+  session_.Send(MessageOf(action, preparer_.UnderWay(), temperatures));
 }
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }
@@ -236,6 +239,11 @@ void Agent::Carry(const StartProcess& action) {
   keep.push_back(action.job);
   RemoveOldLogs(StoreFolder(options_.state, action.store), keep);
   events_.push_back(supervisor_.Carry(action));
+}
+
+void Agent::Carry(const StartCheck& action) {
+  if (std::optional<CheckEnded> ended = supervisor_.Carry(action); ended.has_value())
+    events_.push_back(*std::move(ended));
 }
 
 void Agent::Carry(const UploadLogs& action) {

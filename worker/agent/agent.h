@@ -58,8 +58,9 @@ struct AgentOptions {
   int64_t log_rate = int64_t{4} << 20;  // bytes a second of the log of one rank; 0: no limit
   bool end_orphans = false;             // supervisor.h; for a process of its own
   std::string
-      device_events;       // file that stands in for the driver; empty: NVML, where there are GPUs
-  MachineOptions machine;  // node, devices and seed are set from the above
+      device_events;  // file that stands in for the driver; empty: NVML, where there are GPUs
+  std::string check_faults;  // file that stands in for what checks find; empty: none
+  MachineOptions machine;    // node, devices and seed are set from the above
 };
 
 // Errors: InvalidArgument naming the option.
@@ -100,6 +101,7 @@ class Agent {
   void Carry(const CancelData& action) { preparer_.Carry(action); }
   void Carry(const UseStore& action);
   void Carry(const StartProcess& action);
+  void Carry(const StartCheck& action);
   template <typename ProcessOrder>
   void Carry(const ProcessOrder& action) {
     supervisor_.Carry(action);

@@ -5,14 +5,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "core/base/mutex.h"
 #include "core/posix/unique_fd.h"
 #include "spdlog/spdlog.h"
 
@@ -23,15 +24,25 @@ constexpr size_t kLineBytesMax = 256;
 // Nothing wakes who reads a file that grows.
 constexpr int kLookMilliseconds = 10;
 
-std::optional<DeviceFaulted> FaultOf(absl::string_view line, int32_t devices) {
+constexpr int32_t kTemperatureMax = 1000;
+
+struct Line {
+  int32_t device = 0;
+  absl::string_view what;
+  int32_t number = 0;
+};
+// False: it is none, or of no such device.
+bool Parse(absl::string_view text, int32_t devices, Line& line) {
   const std::vector<absl::string_view> words =
-      absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
-  DeviceFaulted fault;
-  const bool sound = words.size() == 3 && words[1] == "xid" &&
-                     absl::SimpleAtoi(words[0], &fault.device) &&
-                     absl::SimpleAtoi(words[2], &fault.xid) && fault.device >= 0 &&
-                     fault.device < devices && fault.xid > 0;
-  return sound ? std::optional(fault) : std::nullopt;
+      absl::StrSplit(text, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+  if (words.size() != 3 || !absl::SimpleAtoi(words[0], &line.device) ||
+      !absl::SimpleAtoi(words[2], &line.number) || line.number <= 0) {
+    return false;
+  }
+  line.what = words[1];
+  const bool known =
+      line.what == "xid" || (line.what == "temperature" && line.number <= kTemperatureMax);
+  return known && line.device >= 0 && line.device < devices;
 }
 
 class FileEvents final : public DeviceEvents {
@@ -45,6 +56,10 @@ class FileEvents final : public DeviceEvents {
   ~FileEvents() override {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
+  }
+  std::vector<int32_t> Temperatures() const override {
+    const MutexLock lock(&mutex_);
+    return temperatures_;
   }
 
  private:
@@ -66,13 +81,21 @@ class FileEvents final : public DeviceEvents {
         if (line_.size() < kLineBytesMax) line_.push_back(byte);
         continue;
       }
-      const std::string line = std::exchange(line_, "");
-      if (line.empty()) continue;
-      if (const std::optional<DeviceFaulted> fault = FaultOf(line, devices_)) {
-        inbox_.Post(*fault);
+      const std::string text = std::exchange(line_, "");
+      if (text.empty()) continue;
+      Line line;
+      if (!Parse(text, devices_, line)) {
+        spdlog::warn(
+            "--device-events: \"{}\" is no line \"DEVICE xid N\" or \"DEVICE temperature N\" of "
+            "one "
+            "of {} devices",
+            text, devices_);
+      } else if (line.what == "xid") {
+        inbox_.Post(DeviceFaulted{line.device, line.number});
       } else {
-        spdlog::warn("--device-events: \"{}\" is no line \"DEVICE xid N\" of one of {} devices",
-                     line, devices_);
+        const MutexLock lock(&mutex_);
+        temperatures_.resize(static_cast<size_t>(devices_));
+        temperatures_[static_cast<size_t>(line.device)] = line.number;
       }
     }
   }
@@ -82,6 +105,8 @@ class FileEvents final : public DeviceEvents {
   Inbox& inbox_;
   UniqueFd file_;
   std::string line_;
+  mutable Mutex mutex_;
+  std::vector<int32_t> temperatures_ ABSL_GUARDED_BY(mutex_);
   const UniqueFd stop_;
   std::jthread thread_;
 };

@@ -1,4 +1,4 @@
-// worker/agent/device_events.h: errors of this node's devices, as they come.
+// worker/agent/device_events.h: errors of this node's devices, as they come, and how warm they are.
 //
 // Each source has a thread that posts DeviceFaulted until the source is destroyed.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/agent/inbox.h"
@@ -13,13 +14,18 @@
 
 namespace phalanx::agent {
 
+// Thread-safe.
 class DeviceEvents {
  public:
   virtual ~DeviceEvents() = default;
+  // Degrees Celsius of each device as they were read last, 0: unknown; empty: of every one. Never
+  // waits for a driver.
+  virtual std::vector<int32_t> Temperatures() const = 0;
 };
 
-// For tests: a file of lines "DEVICE xid N", followed as it grows from its beginning on; a FIFO, or
-// one that is still to be made. What is no such line of one of `devices` is logged and passed over.
+// For tests: a file of lines "DEVICE xid N" and "DEVICE temperature N", followed as it grows from
+// its beginning on; a FIFO, or one that is still to be made. What is no such line of one of
+// `devices` is logged and passed over.
 std::unique_ptr<DeviceEvents> FollowDeviceFile(std::string path, int32_t devices, Inbox& inbox);
 
 // What the driver reports of the selected GPUs. Errors: Unavailable (no library, no driver, or one

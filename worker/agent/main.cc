@@ -49,7 +49,8 @@ constexpr int kNoInput = 66;       // EX_NOINPUT
 constexpr int kCannotCreate = 73;  // EX_CANTCREAT
 constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of this node
 
-constexpr double kGraceMax = 86400;  // seconds
+constexpr double kGraceMax = 86400;                                            // seconds
+constexpr double kCheckIntervalDefault = 600, kCheckIntervalMax = 86400 * 30;  // seconds
 constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
 std::string HostName() {
@@ -210,6 +211,7 @@ struct Flags {
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
   std::string join_token_file;
+  double check_interval = kCheckIntervalDefault;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
@@ -279,8 +281,16 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       ->check(CLI::Range(0.0, kGraceMax, "NONNEGATIVE"));
   app.add_option(
       "--device-events", options.device_events,
-      "follow this file of lines \"DEVICE xid N\" instead of the driver's errors, to try "
-      "what becomes of them");
+      "follow this file of lines \"DEVICE xid N\" and \"DEVICE temperature N\" instead of the "
+      "driver, to try what becomes of them");
+  app.add_option("--check-interval", flags.check_interval,
+                 "seconds between checks of a device that no job has; 0: none, also when the node "
+                 "joins")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, kCheckIntervalMax, "NONNEGATIVE"));
+  app.add_option("--check-faults", options.check_faults,
+                 "file of lines \"DEVICE memory\", \"DEVICE arithmetic\" and \"DEVICE hang\" that "
+                 "checks find, to try what becomes of them");
   app.add_option("--check-data", flags.job_file,
                  "check a job file with its shards and tokenizer, print what is wrong, and end");
   try {
@@ -306,6 +316,8 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
 // What flags say together, or of this machine. Errors: InvalidArgument.
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
+  if (flags.check_interval > 0)
+    options.machine.check_interval = absl::Seconds(flags.check_interval);
   for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos || equals == 0) {

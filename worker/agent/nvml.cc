@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {
                         nvml->Find("nvmlDeviceGetMemoryInfo", nvml->memory_);
   nvml->Find("nvmlDeviceGetMemoryInfo_v2", nvml->memory2_);  // since driver 510
   nvml->Find("nvmlDeviceGetCudaComputeCapability", nvml->capability_);
+  nvml->Find("nvmlDeviceGetTemperature", nvml->temperature_);
   if (!complete) return absl::UnavailableError(absl::StrCat(library, " is not NVML"));
   RETURN_IF_ERROR(nvml->StatusOf(nvml->init_(), absl::StatusCode::kUnavailable, "nvmlInit"));
   nvml->initialised_ = true;
@@ -112,6 +113,15 @@ absl::StatusOr<int32_t> Nvml::ComputeCapabilityOf(Device device) const {
   RETURN_IF_ERROR(StatusOf(capability_(device, &major, &minor), absl::StatusCode::kUnavailable,
                            "compute capability of a GPU"));
   return 10 * major + minor;
+}
+
+absl::StatusOr<int32_t> Nvml::TemperatureOf(Device device) const {
+  constexpr int kOfTheGpu = 0;
+  if (temperature_ == nullptr) return absl::UnavailableError("this driver knows no temperature");
+  unsigned int degrees = 0;
+  RETURN_IF_ERROR(StatusOf(temperature_(device, kOfTheGpu, &degrees),
+                           absl::StatusCode::kUnavailable, "temperature of a GPU"));
+  return static_cast<int32_t>(degrees);
 }
 
 bool Nvml::IsLost(Device device) const {

@@ -48,6 +48,8 @@ class Nvml {
   // Of CUDA: major and minor version, 90 for 9.0. Errors: Unavailable, also of a driver that does
   // not know.
   absl::StatusOr<int32_t> ComputeCapabilityOf(Device device) const;
+  // Degrees Celsius. Errors: Unavailable, also of a driver that does not know.
+  absl::StatusOr<int32_t> TemperatureOf(Device device) const;
   // The GPU does not answer any more.
   bool IsLost(Device device) const;
 
@@ -89,6 +91,7 @@ class Nvml {
   int (*memory_)(Device, MemoryInfo*) = nullptr;
   int (*memory2_)(Device, MemoryInfo2*) = nullptr;
   int (*capability_)(Device, int* major, int* minor) = nullptr;
+  int (*temperature_)(Device, int sensor, unsigned int*) = nullptr;
 };
 
 }  // namespace phalanx::agent

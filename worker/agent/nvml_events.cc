@@ -1,4 +1,4 @@
-// Errors of GPUs as NVML tells them.
+// Errors of GPUs, and their temperatures, as NVML tells them.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -31,6 +31,7 @@ constexpr int32_t kFellOffTheBus = 79;
 
 // Of each wait.
 constexpr unsigned int kWaitMilliseconds = 200;
+constexpr auto kBetweenTemperatures = std::chrono::seconds(5);
 // After a wait that failed, so that one that fails again and again costs nothing.
 constexpr auto kAfterFailure = std::chrono::seconds(1);
 // A driver that is wedged may keep the thread for ever: it is then left alone.
@@ -63,7 +64,12 @@ class Watcher {
   }
 
   void Run() {
+    auto read_at = std::chrono::steady_clock::now();
     while (!Stopped()) {
+      if (std::chrono::steady_clock::now() >= read_at) {
+        ReadTemperatures();
+        read_at = std::chrono::steady_clock::now() + kBetweenTemperatures;
+      }
       EventData event{};
       const int result = wait_(set_, &event, kWaitMilliseconds);
       if (result == Nvml::kSuccess) {
@@ -75,6 +81,11 @@ class Watcher {
     const MutexLock lock(&mutex_);
     ended_ = true;
     changed_.SignalAll();
+  }
+
+  std::vector<int32_t> Temperatures() const {
+    const MutexLock lock(&mutex_);
+    return temperatures_;
   }
 
   // False: it does not answer, and tells nothing more.
@@ -91,6 +102,15 @@ class Watcher {
   bool Stopped() {
     const MutexLock lock(&mutex_);
     return inbox_ == nullptr;
+  }
+
+  // One that does not say stays unknown, and is asked again.
+  void ReadTemperatures() {
+    std::vector<int32_t> temperatures;
+    for (const Nvml::Device device : devices_)
+      temperatures.push_back(nvml_->TemperatureOf(device).value_or(0));
+    const MutexLock lock(&mutex_);
+    temperatures_ = std::move(temperatures);
   }
 
   std::string UuidOf(Nvml::Device device) const {
@@ -139,8 +159,9 @@ class Watcher {
   int (*wait_)(EventSet, EventData*, unsigned int) = nullptr;
   int (*uuid_)(Nvml::Device, char*, unsigned int) = nullptr;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
+  std::vector<int32_t> temperatures_ ABSL_GUARDED_BY(mutex_);
   Inbox* inbox_ ABSL_GUARDED_BY(mutex_);  // nullptr: nobody listens any more
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -156,6 +177,7 @@ class NvmlEvents final : public DeviceEvents {
       thread_.detach();
     }
   }
+  std::vector<int32_t> Temperatures() const override { return watcher_->Temperatures(); }
 
  private:
   const std::shared_ptr<Watcher> watcher_;

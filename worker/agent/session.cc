@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "core/wire/check_codec.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "worker/agent/translate.h"
@@ -164,6 +165,7 @@ void SessionClient::Open(const OpenSession& order) {
   hello.set_last_command_number(order.last_command_number);
   hello.set_store(order.store);
   hello.set_last_job(order.last_job.value);
+  if (order.check != nullptr) wire::ToProto(*order.check, hello.mutable_check());
   for (const RunningAssignment& running : order.running) {
     v1::RunningAssignment& entry = *hello.add_running();
     entry.set_job(running.job.value);

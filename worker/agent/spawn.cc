@@ -110,7 +110,8 @@ std::vector<char*> EnvironmentWith(const std::vector<std::string>& own) {
 }  // namespace
 
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
-                                  const std::vector<std::string>& environment) {
+                                  const std::vector<std::string>& environment,
+                                  std::vector<std::string> arguments) {
   ASSIGN_OR_RETURN(Pair channel, MakeSocketPair());
   ASSIGN_OR_RETURN(channel::LifePage::Made life, channel::LifePage::Make());
   ASSIGN_OR_RETURN(life.for_rank, Raised(std::move(life.for_rank)));
@@ -118,7 +119,9 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program,
   ASSIGN_OR_RETURN(Pair failure, MakePipe());
   const size_t slash = program.rfind('/');
   std::string name = slash == std::string::npos ? program : program.substr(slash + 1);
-  char* const arguments[] = {name.data(), nullptr};
+  std::vector<char*> words = {name.data()};
+  for (std::string& argument : arguments) words.push_back(argument.data());
+  words.push_back(nullptr);
   const std::vector<char*> variables = EnvironmentWith(environment);
   const pid_t parent = getpid();
 
@@ -126,7 +129,7 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program,
   spawned.pid = fork();
   if (spawned.pid < 0) return SystemError("cannot fork", errno);
   if (spawned.pid == 0) {
-    BecomeRank(program.c_str(), arguments, variables.data(), parent, channel.theirs.get(),
+    BecomeRank(program.c_str(), words.data(), variables.data(), parent, channel.theirs.get(),
                life.for_rank.get(), output.theirs.get(), failure.theirs.get());
   }
   setpgid(spawned.pid, spawned.pid);  // whichever of the two is first

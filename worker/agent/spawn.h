@@ -28,8 +28,10 @@ struct Spawned {
 
 // Returns once the program runs. Errors: NotFound, PermissionDenied, Unavailable: it does not, and
 // no process is left.
-// `environment`: "NAME=VALUE", each in place of the caller's variable of that name.
+// `environment`: "NAME=VALUE", each in place of the caller's variable of that name. `arguments`: of
+// one that is to be no rank (worker/rank/node_check.h).
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
-                                  const std::vector<std::string>& environment = {});
+                                  const std::vector<std::string>& environment = {},
+                                  std::vector<std::string> arguments = {});
 
 }  // namespace phalanx::agent

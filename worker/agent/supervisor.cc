@@ -68,6 +68,11 @@ Supervisor::Supervisor(const SupervisorOptions& options, LogActivity& activity)
 
 Supervisor::~Supervisor() {
   for (auto& [number, process] : processes_) kill(-process.spawned.pid, SIGKILL);
+  if (check_.has_value()) {
+    kill(-check_->spawned.pid, SIGKILL);
+    pollfd gone{check_->spawned.pidfd.get(), POLLIN, 0};
+    if (poll(&gone, 1, kLastWaitMilliseconds) == 1) ReapCheck();
+  }
   while (!processes_.empty()) {
     // A process inside a wedged driver does not die of SIGKILL; the daemon's end must not wait for
     // it.
@@ -296,6 +301,10 @@ void Supervisor::FailChannel(ProcessNumber number, Process& process, std::string
 }
 
 void Supervisor::AddTo(std::vector<pollfd>& fds) const {
+  if (check_.has_value()) {
+    fds.push_back({check_->spawned.pidfd.get(), POLLIN, 0});
+    if (check_->spawned.output.is_open()) fds.push_back({check_->spawned.output.get(), POLLIN, 0});
+  }
   for (const auto& [number, process] : processes_) {
     const Spawned& spawned = process.spawned;
     fds.push_back({spawned.pidfd.get(), POLLIN, 0});
@@ -316,6 +325,10 @@ std::vector<Event> Supervisor::HandleReady(const std::vector<pollfd>& fds) {
     }
     return 0;
   };
+  if (check_.has_value()) {
+    if (ready(check_->spawned.output.get()) != 0) ReadCheck();
+    if (ready(check_->spawned.pidfd.get()) != 0) ReapCheck();
+  }
   std::vector<ProcessNumber> ended;
   for (auto& [number, process] : processes_) {
     const short channel = ready(process.spawned.channel.get());
@@ -448,6 +461,7 @@ void Supervisor::Reap(ProcessNumber number) {
 void Supervisor::EndOrphans() const {
   const absl::Time patience = absl::Now() + kOrphanPatience;
   std::set<pid_t> ranks;
+  if (check_.has_value()) ranks.insert(check_->spawned.pid);
   for (const auto& [number, process] : processes_) ranks.insert(process.spawned.pid);
   std::error_code error;
   for (std::filesystem::directory_iterator task("/proc/self/task", error), end;

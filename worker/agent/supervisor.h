@@ -1,4 +1,4 @@
-// worker/agent/supervisor.h: the rank processes of this node.
+// worker/agent/supervisor.h: the rank processes of this node, and the one that checks its devices.
 //
 // Carries out the machine's orders about processes and turns what they do into events: frames on
 // their channels, their death, their end. What they print goes to their log (log_spool.h). A
@@ -43,6 +43,7 @@ struct SupervisorOptions {
   std::string device_kind;                    // "cpu" or "gpu"
   std::string address;                        // at which other nodes reach the ranks
   std::string secrets;                        // folder (rank_environment.h); empty: none
+  std::string check_faults;                   // file, for tests (worker/rank/node_check.h)
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
   int64_t log_rate = int64_t{4} << 20;        // bytes a second of one rank; 0: no limit
@@ -71,6 +72,9 @@ class Supervisor {
   void Carry(const SendQuit& order);
   void Carry(const TerminateProcess& order);
   void Carry(const KillProcess& order);
+  // nullopt: it runs; else it does not.
+  std::optional<CheckEnded> Carry(const StartCheck& order);
+  void Carry(const KillCheck& order);
   void Carry(const FreeHostMemory& order) { host_memory_.Free(order.job); }
 
   // Adds the descriptors to wait for.
@@ -107,6 +111,13 @@ class Supervisor {
     bool channel_failed = false;
   };
 
+  struct Check {
+    CheckNumber number;
+    Spawned spawned;
+    std::string output;  // the first of it
+    bool killed = false;
+  };
+
   // Of a SendRunEpoch or a SendWarmUp. False: the order cannot be read; its channel has failed.
   template <typename Order>
   bool Fill(const Order& order, Process& process, v1::RunEpoch& run);
@@ -127,6 +138,8 @@ class Supervisor {
   void Deliver(ProcessNumber number, Process& process, const std::string& frame);
   void TellDeath(ProcessNumber number, Process& process);
   void EndOrphans() const;
+  void ReadCheck();
+  void ReapCheck();
   // Drains, reaps, reports and forgets it.
   void Reap(ProcessNumber number);
 
@@ -134,6 +147,7 @@ class Supervisor {
   LogActivity& activity_;
   HostMemory host_memory_;
   std::map<ProcessNumber, Process> processes_;
+  std::optional<Check> check_;
   std::vector<Event> events_;
 };
 

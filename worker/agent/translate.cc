@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job/failure.h"
+#include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 
 namespace phalanx::agent {
@@ -164,17 +165,19 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
   return std::nullopt;
 }
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action,
-                                 absl::Span<const Preparing> preparing) {
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
+                                 absl::Span<const int32_t> temperatures) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
+  heartbeat.mutable_device_temperatures()->Assign(temperatures.begin(), temperatures.end());
   for (const Preparing& one : preparing) {
     v1::Heartbeat::Preparing& entry = *heartbeat.add_preparing();
     entry.set_job(one.job.value);
     entry.set_bytes_read(one.bytes_read);
     entry.set_behind(one.behind.value);
   }
+  if (action.check != nullptr) wire::ToProto(*action.check, heartbeat.mutable_check());
   for (const Progress& progress : action.progress) {
     v1::Heartbeat::Progress& entry = *heartbeat.add_progress();
     entry.set_job(progress.job.value);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,8 +21,9 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max);
 // nullopt: a message of a newer coordinator that asks for nothing.
 std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
 
-v1::OpenSessionRequest MessageOf(const SendHeartbeat& action,
-                                 absl::Span<const Preparing> preparing);
+// `temperatures`: of each device, 0: unknown; empty: of every one.
+v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
+                                 absl::Span<const int32_t> temperatures = {});
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 

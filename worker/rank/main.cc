@@ -1,5 +1,7 @@
 // phalanx-rank: one rank of one job on one device. Started by phalanx-worker, with its end of the
-// rank channel and the page of its life as file descriptors 3 and 4; it takes no options.
+// rank channel and the page of its life as file descriptors 3 and 4; it takes no options. As
+// `--check-devices KIND DEVICE,DEVICE... [FAULTS]` it checks devices that no rank uses instead
+// (node_check.h).
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include "worker/channel/life_page.h"
 #include "worker/device/environment.h"
 #include "worker/rank/heap.h"
+#include "worker/rank/node_check.h"
 #include "worker/rank/rank_process.h"
 
 using phalanx::channel::kLifePageFd;
@@ -41,6 +44,17 @@ void KeepBeating(LifePage& life) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "--check-devices") {
+    phalanx::device::SetCudaEnvironment();
+    phalanx::LetWritesFail();
+    // Ranks on other devices of the node go first.
+    [[maybe_unused]] const int niceness = nice(19);
+    at::set_num_threads(1);
+    at::set_num_interop_threads(1);
+    const int exit_code = phalanx::rank::CheckNodeMain({argv + 2, argv + argc});
+    std::fflush(nullptr);
+    std::_Exit(exit_code);  // as below
+  }
   if (argc > 1 || fcntl(phalanx::channel::kRankChannelFd, F_GETFD) < 0) {
     std::fprintf(stderr, "%s is started by phalanx-worker and takes no options\n", argv[0]);
     return 2;

@@ -30,7 +30,9 @@ std::vector<std::string> CommandLine(const std::string& coordinator, const std::
                                       "--rank-program",
                                       PHALANX_FAKE_RANK,
                                       "--label",
-                                      "zone=a"};
+                                      "zone=a",
+                                      "--check-interval",
+                                      "0"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }

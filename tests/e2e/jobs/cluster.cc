@@ -165,7 +165,9 @@ std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, in
                                    "--threads",
                                    "1",
                                    "--ready-file",
-                                   ready};
+                                   ready,
+                                   "--check-interval",
+                                   "0"};
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   const std::string log = absl::StrCat(folder_, "/", name, ".log");
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);

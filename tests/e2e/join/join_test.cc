@@ -87,10 +87,10 @@ class JoinTest : public ::testing::Test {
     return file;
   }
   std::vector<std::string> Worker(const std::string& node, const std::vector<std::string>& more) {
-    return Joined(
-        {support::Program("phalanx-worker"), "--coordinator", server_, "--node", node, "--state",
-         StateOf(node), "--rank-program", "/bin/true", "--tls-ca", authority_.folder() + "/ca.pem"},
-        more);
+    return Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", node,
+                   "--state", StateOf(node), "--rank-program", "/bin/true", "--check-interval", "0",
+                   "--tls-ca", authority_.folder() + "/ca.pem"},
+                  more);
   }
   std::string StateOf(const std::string& node) const { return absl::StrCat(folder_, "/", node); }
   // Returns once the coordinator has let it in.

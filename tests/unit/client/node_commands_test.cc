@@ -1,6 +1,8 @@
 // What a person reads of nodes that are taken out of service.
 #include "client/node_commands.h"
 
+#include <string>
+
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "gmock/gmock.h"
@@ -57,6 +59,61 @@ TEST(NodeCommandsTest, CordonAndUncordon_SayHowTheNodeIs) {
             "node a is cordoned: its jobs go on, and nothing new is placed on it\n");
   EXPECT_EQ(Uncordon(connection, {.node = "a"}, uncordoned.io), kSuccess);
   EXPECT_EQ(uncordoned.talk.str(), "node a takes jobs again\n");
+}
+
+class DescribeNodeTest : public ::testing::Test {
+ protected:
+  DescribeNodeTest() {
+    server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+      response->add_nodes()->set_name("other");
+      v1::NodeStatus& node = *response->add_nodes();
+      node.set_name("a");
+      node.set_state(v1::NodeStatus::STATE_READY);
+      node.set_device_kind("gpu");
+      node.set_devices(3);
+      for (const int64_t job : {0, 0, 7}) node.add_device_jobs(job);
+      for (const int32_t degrees : {41, 0, 63}) node.add_device_temperatures(degrees);
+      node.add_failed_devices(1);
+      v1::DeviceCheck& sound = *node.mutable_check()->add_devices();
+      sound.set_verdict(v1::DeviceCheck::VERDICT_PASSED);
+      sound.set_memory_bytes(16 << 20);
+      v1::DeviceCheck& failed = *node.mutable_check()->add_devices();
+      failed.set_device(1);
+      failed.set_verdict(v1::DeviceCheck::VERDICT_FAILED);
+      failed.set_reason("memory: 1 word is wrong");
+      node.mutable_check()->mutable_loopback()->set_bytes_per_second(3.1e9);
+      node.mutable_check()->mutable_loopback()->set_round_trip_seconds(2e-5);
+      return grpc::Status::OK;
+    };
+  }
+
+  FakeServer server_;
+  Connection connection_ = server_.Connect();
+  Captured captured_;
+};
+
+TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
+  const std::string out = captured_.out.str();
+  EXPECT_THAT(out, HasSubstr("3, 1 free"));
+  EXPECT_THAT(out, HasSubstr("3.1 GB/s, 20 us there and back"));
+  EXPECT_THAT(out, HasSubstr("DEVICE  JOB    MEMORY  TEMPERATURE  CHECK   AGE"));
+  EXPECT_THAT(out, HasSubstr("0       -      -       41 C         passed  "));
+  EXPECT_THAT(out, HasSubstr("16.0 MiB kept"));
+  EXPECT_THAT(out, HasSubstr("1       -      -       -            failed  "));
+  EXPECT_THAT(out, HasSubstr("memory: 1 word is wrong"));
+  EXPECT_THAT(out, HasSubstr("2       job-7  -       63 C         -       -"));
+}
+
+TEST_F(DescribeNodeTest, Json_IsTheNode) {
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kJson, captured_.io), kSuccess);
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"verdict\": \"Failed\""));
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"reason\": \"memory: 1 word is wrong\""));
+}
+
+TEST_F(DescribeNodeTest, NodeThatIsNotThere_IsNotFound) {
+  EXPECT_NE(DescribeNode(connection_, "b", Format::kTable, captured_.io), kSuccess);
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("there is no node \"b\""));
 }
 
 TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {

@@ -26,6 +26,8 @@ class TopTest : public ::testing::Test {
       node.set_devices(3);
       for (const int64_t job : {7, 0, 7}) node.add_device_jobs(job);
       for (int i = 0; i < 3; ++i) node.add_device_memory(int64_t{80} << 30);
+      for (const int32_t degrees : {41, 63, 0}) node.add_device_temperatures(degrees);
+      response->add_nodes()->set_name("b");
       return grpc::Status::OK;
     };
     server_.list = [this](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
@@ -49,8 +51,9 @@ TEST_F(TopTest, Terminal_IsRedrawnUntilItIsStopped) {
   EXPECT_THAT(out, StartsWith("\x1b[H" + server_.address()));
   EXPECT_THAT(out, HasSubstr("2 of 3 devices busy  2.00k tokens/s"));
   EXPECT_THAT(out, HasSubstr("job-7  demo  Running  12/300  1.25  2.00k     6      1"));
-  EXPECT_THAT(out, HasSubstr("a     Ready  gpu   2/3   240.0 GiB"));
-  EXPECT_THAT(out, HasSubstr("  job-7\x1b[K\n\x1b[J"));
+  EXPECT_THAT(out, HasSubstr("2/3   240.0 GiB      63 C"));
+  EXPECT_THAT(out, HasSubstr("0/0   -              -"));
+  EXPECT_THAT(out, HasSubstr("  job-7\x1b[K\n"));
   EXPECT_THAT(asked_.phases(),
               ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING));
 }
@@ -65,6 +68,7 @@ TEST_F(TopTest, Json_IsOneSampleOfJobsAndNodes) {
   EXPECT_EQ(Top(connection_, {.format = Format::kJson}, stopper_, captured_.io), kSuccess);
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"jobs\""));
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_jobs\""));
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_temperatures\""));
   Captured names;
   EXPECT_EQ(Top(connection_, {.format = Format::kName}, stopper_, names.io), kSuccess);
   EXPECT_EQ(names.out.str(), "job-7\n");

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "core/base/ids.h"
 #include "core/job/failure.h"
+#include "core/job/node_check.h"
 #include "worker/agent/machine/events.h"
 
 namespace phalanx::agent {
@@ -32,8 +33,9 @@ struct OpenSession {
   SessionNumber session;
   uint64_t last_command_number = 0;
   std::vector<RunningAssignment> running;
-  uint64_t store = 0;  // that these are of; 0: none is known
-  JobId last_job;      // the highest number seen
+  uint64_t store = 0;                           // that these are of; 0: none is known
+  JobId last_job;                               // the highest number seen
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: none was made
 };
 // Write what was sent before, then end the stream. Answered with SessionClosed.
 struct CloseSession {
@@ -43,6 +45,7 @@ struct CloseSession {
 struct SendHeartbeat {
   std::vector<Progress> progress;
   bool draining = false;
+  std::shared_ptr<const job::NodeCheck> check;  // nullptr: nothing new
 };
 struct SendCommandResult {
   uint64_t command_number = 0;
@@ -166,6 +169,14 @@ struct TerminateProcess {  // SIGTERM
 struct KillProcess {  // SIGKILL, to the whole process group
   ProcessNumber process;
 };
+// A process that checks these devices one after the other. Answered with CheckEnded.
+struct StartCheck {
+  CheckNumber check;
+  std::vector<int32_t> devices;
+};
+struct KillCheck {
+  CheckNumber check;
+};
 // Nothing of the job runs here any more: neither do its ranks need their copies of state.
 struct FreeHostMemory {
   JobId job;  // 0: of all
@@ -190,7 +201,7 @@ using Action =
     std::variant<OpenSession, CloseSession, SendHeartbeat, SendCommandResult, SendReport, UseStore,
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
                  SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendPrepareStandby,
-                 SendFault, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, FreeHostMemory,
-                 UploadLogs, Exit, LogLine>;
+                 SendFault, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, StartCheck,
+                 KillCheck, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

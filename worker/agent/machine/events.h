@@ -21,11 +21,13 @@
 #include "core/base/time.h"
 #include "core/base/violation.h"
 #include "core/job/injected_fault.h"
+#include "core/job/node_check.h"
 
 namespace phalanx::agent {
 
 using SessionNumber = StrongId<struct SessionTag, uint64_t>;  // from 1; 0: none
 using ProcessNumber = StrongId<struct ProcessTag, int64_t>;   // from 1; 0: none
+using CheckNumber = StrongId<struct CheckTag, uint64_t>;      // from 1; 0: none
 using RequestNumber = StrongId<struct RequestTag, uint64_t>;  // of work on another thread
 
 struct Document {
@@ -214,6 +216,18 @@ struct DeviceFaulted {
   int32_t xid = 0;
 };
 
+// The process of a check has said something: it is not at the device any more at which it was.
+struct CheckProgressed {
+  CheckNumber check;
+};
+// The answer to StartCheck: its process is gone, or never was there.
+struct CheckEnded {
+  CheckNumber check;
+  std::vector<job::DeviceCheck> devices;  // those that it had done with, in order; without a time
+  std::optional<job::LoopbackCheck> loopback;
+  absl::Status status;  // OK: it has done all
+};
+
 // The checkpoint that a job is to go on from.
 struct CheckpointChoice {
   std::string path;  // absolute; empty: there is none
@@ -262,10 +276,11 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event = std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived,
-                           SessionClosed, ProcessStarted, RankHelloReceived, RankWarmed,
-                           RankReported, RankProgressed, FaultReached, EpochStopped, ChannelFailed,
-                           ProcessRan, ProcessDied, ProcessExited, DeviceFaulted, DataPrepared,
-                           UploadStarted, TerminationRequested, DeadlineReached, Stalled>;
+using Event =
+    std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
+                 ProcessStarted, RankHelloReceived, RankWarmed, RankReported, RankProgressed,
+                 FaultReached, EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited,
+                 DeviceFaulted, CheckProgressed, CheckEnded, DataPrepared, UploadStarted,
+                 TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -42,7 +42,8 @@ Machine::Machine(const MachineOptions& options, Instant start)
       prng_(options.seed),
       now_(start),
       judged_(start),
-      session_deadline_(start) {}
+      session_deadline_(start),
+      check_due_(static_cast<size_t>(options.devices), start) {}
 
 std::vector<Action> Machine::Step(Instant now, const Event& event) {
   now_ = std::max(now_, now);
@@ -51,13 +52,14 @@ std::vector<Action> Machine::Step(Instant now, const Event& event) {
   std::visit([this](const auto& body) { Apply(body); }, event);
   if (judged_ >= patience_until_) EndPatience();
   KeepProcesses();
+  KeepCheck();
   KeepSession();
   return std::exchange(actions_, {});
 }
 
 Instant Machine::NextDeadline() const {
   if (exited_) return absl::InfiniteFuture();
-  Instant next = std::min(exit_at_, patience_until_);
+  Instant next = std::min({exit_at_, patience_until_, CheckDeadline()});
   if (session_state_ == SessionState::kOpen) {
     if (!heartbeat_on_its_way_) next = std::min(next, heartbeat_at_);
   } else if (session_state_ == SessionState::kOpening ||
@@ -214,6 +216,7 @@ void Machine::Apply(const Stalled& event) {
     process.terminate_at += excuse;
     process.hung_at += excuse;
   }
+  if (check_.has_value()) check_->kill_at += excuse;
   if (event.duration >= absl::Seconds(1)) {
     Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
                      "; deadlines are moved by ", absl::FormatDuration(excuse)));
@@ -255,7 +258,10 @@ void Machine::SendHeartbeatNow() {
   const absl::Duration next = now_ + heartbeat_interval_ - absl::UnixEpoch();
   heartbeat_at_ = absl::UnixEpoch() + absl::Floor(next, heartbeat_interval_ / kHeartbeatTimes);
   heartbeat_on_its_way_ = true;
-  Send(SendHeartbeat{.progress = ProgressOf(), .draining = draining_});
+  SendHeartbeat heartbeat{.progress = ProgressOf(), .draining = draining_};
+  if (std::exchange(check_untold_, false))
+    heartbeat.check = std::make_shared<const job::NodeCheck>(checked_);
+  Send(std::move(heartbeat));
 }
 
 void Machine::KeepSession() {
@@ -279,7 +285,9 @@ void Machine::KeepSession() {
       session_ = SessionNumber{session_.value + 1};
       session_state_ = SessionState::kOpening;
       session_deadline_ = now_ + options_.welcome_timeout;
-      actions_.push_back(OpenSession{session_, LastCommandNumber(), Running(), store_, last_job_});
+      actions_.push_back(OpenSession{
+          session_, LastCommandNumber(), Running(), store_, last_job_,
+          checked_.number == 0 ? nullptr : std::make_shared<const job::NodeCheck>(checked_)});
       return;
     case SessionState::kOpening:
       if (judged_ < session_deadline_) return;
@@ -304,6 +312,7 @@ void Machine::Drain(std::string reason, absl::Status failure, absl::Duration gra
     exit_reason_ = std::move(reason);
   }
   failure_.Update(failure);
+  CallOffCheck();
   exit_at_ = std::min(exit_at_, now_ + grace + kFarewell);
   if (grace <= absl::ZeroDuration()) patience_until_ = absl::InfiniteFuture();
   const bool patient = patience_until_ < absl::InfiniteFuture();

@@ -36,6 +36,10 @@
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
 //
+// Checks. A device that no process has and none waits for is checked when the node has joined, and
+// again every options.check_interval while it is idle. A device that is wanted meanwhile ends the
+// check at once, and its process starts when the check is gone.
+//
 // Draining: the daemon ends on request, and says so first. Ranks whose job writes checkpoints then
 // go on until the coordinator, which lets the job end with one, has them stopped, or until most of
 // the grace time is over; other ranks are ended at once.
@@ -108,6 +112,12 @@ struct MachineOptions {
   absl::Duration standstill_timeout_recovery = absl::Seconds(30);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
+  // Between checks of an idle device; infinite: there are none.
+  absl::Duration check_interval = absl::InfiniteDuration();
+  // A device that its process left is idle after so long.
+  absl::Duration check_delay = absl::Seconds(5);
+  // Of each device in a check. What does not answer in so long has failed.
+  absl::Duration check_timeout = absl::Minutes(2);
   // Reports on their way to the coordinator at a time.
   int32_t reports_in_flight_max = 64;
 };
@@ -187,6 +197,13 @@ class Machine {
     std::set<int32_t> to_start;         // devices
     std::set<ProcessNumber> under_way;  // not yet warm
   };
+  struct Check {
+    CheckNumber number;
+    std::set<int32_t> devices;
+    Instant kill_at;
+    bool late = false;    // it was killed for that
+    bool killed = false;  // for that, or as a device was wanted
+  };
   struct Stopping {
     JobId job;
     uint64_t command_number = 0;
@@ -255,6 +272,17 @@ class Machine {
   // devices.cc: errors of devices.
   void Apply(const DeviceFaulted& event);
   absl::Status LostDevice(int32_t device) const;  // OK: it is not lost
+
+  // checks.cc: checks of idle devices.
+  void Apply(const CheckProgressed& event);
+  void Apply(const CheckEnded& event);
+  bool IsWanted(int32_t device) const;  // an assignment waits for it, or a process is to warm there
+  bool IsIdle(int32_t device) const;
+  bool IsChecked(int32_t device) const;  // now
+  void CallOffCheck();
+  void KeepCheck();
+  // When the next one is to begin, or the one under way is to be over.
+  Instant CheckDeadline() const;
 
   // warming.cc: processes that make ready beside training.
   void Apply(const RankWarmed& event);
@@ -353,6 +381,11 @@ class Machine {
   std::map<JobId, std::pair<Document, DataOutcome>> outcomes_;
   std::map<RequestNumber, DataUse> data_requests_;
   std::map<int32_t, std::string> lost_devices_;  // and what they reported
+  std::vector<Instant> check_due_;               // of each device
+  std::optional<Check> check_;                   // under way
+  CheckNumber last_check_;
+  job::NodeCheck checked_;     // number 0: nothing yet
+  bool check_untold_ = false;  // of it
   ReportBuffer reports_;
   ProcessNumber last_process_;
   RequestNumber last_request_;

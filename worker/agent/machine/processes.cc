@@ -159,6 +159,8 @@ void Machine::Apply(const ProcessExited& event) {
   if (found == processes_.end()) return;
   const Process process = found->second;
   processes_.erase(found);
+  Instant& check_due = check_due_[static_cast<size_t>(process.device)];
+  check_due = std::max(check_due, now_ + options_.check_delay);
   const bool expected = process.state == ProcessState::kEnding;
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " exited code=", event.exit_code, " signal=", event.signal,
@@ -276,9 +278,10 @@ void Machine::StartProcesses() {
   for (auto& [job, assignment] : assignments_) {
     if (!assignment.data.has_value()) continue;
     for (auto device = assignment.to_start.begin(); device != assignment.to_start.end();) {
-      const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
-        return entry.second.device == *device;
-      });
+      const bool taken = IsChecked(*device) ||
+                         std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+                           return entry.second.device == *device;
+                         });
       if (taken) {
         ++device;
         continue;

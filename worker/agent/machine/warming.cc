@@ -48,15 +48,16 @@ void Machine::StartWarming() {
   if (draining_) return;
   for (auto& [job, warming] : warmings_) {
     for (auto device = warming.to_start.begin(); device != warming.to_start.end();) {
-      const bool taken = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
-        return entry.second.device == *device;
-      });
+      const bool taken = IsChecked(*device) ||
+                         std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+                           return entry.second.device == *device;
+                         });
       // A newer epoch was quicker, or the device has failed meanwhile.
       if (HasLiveProcess(job, *device) || !LostDevice(*device).ok()) {
         device = warming.to_start.erase(device);
         continue;
       }
-      if (taken) {  // by one that is still to be reaped
+      if (taken) {  // by one that is still to be reaped, or by a check
         ++device;
         continue;
       }

@@ -149,6 +149,24 @@ TEST(MetricsTest, Names_CarryTheirUnits) {
   }
 }
 
+TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
+  Metrics metrics;
+  const auto samples = Parse(metrics.Text({.devices_free = 3,
+                                           .devices_used = 2,
+                                           .devices_failed = 1,
+                                           .checks = {{job::CheckVerdict::kPassed, 4},
+                                                      {job::CheckVerdict::kFailed, 1}},
+                                           .warmest_celsius = 71}))
+                           .samples;
+  EXPECT_EQ(samples.at("phalanx_devices{state=\"free\"}"), 3);
+  EXPECT_EQ(samples.at("phalanx_devices{state=\"failed\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"passed\"}"), 4);
+  EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"slow\"}"), 0);
+  EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"failed\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_warmest_device_celsius"), 71);
+  EXPECT_FALSE(Parse(Metrics().Text({})).samples.contains("phalanx_warmest_device_celsius"));
+}
+
 TEST(MetricsTest, RunningJob_HasItsLastStep_AndLeavesNothingBehind) {
   Metrics metrics;
   const std::string name = "odd\"name\\with\nlines";

@@ -44,6 +44,31 @@ TEST(BoardTest, Find_ByName_GivesTheNewest) {
   EXPECT_EQ(board.Find("3").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  auto check = std::make_shared<job::NodeCheck>();
+  check->devices.push_back({.device = 0, .verdict = job::CheckVerdict::kPassed});
+  check->devices.push_back({.device = 1, .verdict = job::CheckVerdict::kFailed});
+  NodeView node{.name = "a",
+                .connected = true,
+                .device_jobs = {JobId{7}, JobId{7}, JobId{}, JobId{}},
+                .failed_devices = {1, 2},
+                .check = check};
+  board.Publish(PublishNode{std::make_shared<const NodeView>(node)});
+  board.Publish(PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}});
+  Gauges gauges;
+  board.Count(gauges);
+  EXPECT_EQ(gauges.devices_used, 2) << "a job that goes on with a failed one has it";
+  EXPECT_EQ(gauges.devices_failed, 1);
+  EXPECT_EQ(gauges.devices_free, 1);
+  EXPECT_EQ(gauges.checks[job::CheckVerdict::kPassed], 1);
+  EXPECT_EQ(gauges.checks[job::CheckVerdict::kFailed], 1);
+  EXPECT_EQ(gauges.warmest_celsius, 63);
+  EXPECT_THAT(board.Nodes().at(0).device_temperatures, ElementsAre(41, 0, 63, 50));
+  EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
+}
+
 TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   auto disk = std::make_shared<MemoryDisk>();
   MemoryBackend backend(disk);

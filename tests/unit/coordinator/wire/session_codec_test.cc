@@ -100,6 +100,37 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(EventTest, Checks_AreThoseOfHelloAndHeartbeat_AndMayBeAbsent) {
+  v1::WorkerHello hello = GoodHello();
+  EXPECT_EQ(HelloFromProto(hello)->check, nullptr);
+  v1::DeviceCheck& device = *hello.mutable_check()->add_devices();
+  device.set_device(1);
+  device.set_verdict(v1::DeviceCheck::VERDICT_FAILED);
+  EXPECT_EQ(HelloFromProto(hello)->check->devices.at(0).verdict, job::CheckVerdict::kFailed);
+  v1::OpenSessionRequest message;
+  message.mutable_heartbeat();
+  EXPECT_EQ(std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message)).check, nullptr);
+  *message.mutable_heartbeat()->mutable_check() = hello.check();
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.check->devices.at(0).device, 1);
+}
+
+TEST(EventTest, Temperatures_ThatNoDeviceHas_AreUnknown) {
+  v1::OpenSessionRequest message;
+  for (const int32_t degrees : {41, -1, 0, 100'000}) {
+    message.mutable_heartbeat()->add_device_temperatures(degrees);
+  }
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.device_temperatures, (std::vector<int32_t>{41, 0, 0, 0}));
+}
+
+TEST(EventTest, Temperatures_OfMoreDevicesThanThereMayBe_AreCut) {
+  v1::OpenSessionRequest message;
+  for (int i = 0; i <= kDevicesMax; ++i) message.mutable_heartbeat()->add_device_temperatures(41);
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  EXPECT_EQ(heard.device_temperatures.size(), static_cast<size_t>(kDevicesMax));
+}
+
 TEST(MessageTest, EmptyOrUnknown_IsPassedOver) {
   EXPECT_FALSE(EventFromProto(SessionId{1}, {}).has_value());
   v1::OpenSessionRequest report;

@@ -80,6 +80,18 @@ TEST_F(DeviceEventsTest, LinesOfNoDevice_ArePassedOver) {
   EXPECT_THAT(Await(1), ElementsAre(Pair(0, 13)));
 }
 
+TEST_F(DeviceEventsTest, Temperatures_AreTheLastThatTheFileSays) {
+  std::ofstream(path) << "1 temperature 50\n1 temperature 61\n0 temperature 0\n"
+                      << "2 temperature 5000\n0 xid 13\n";
+  const auto events = FollowDeviceFile(path, 3, inbox);
+  EXPECT_THAT(Await(1), ElementsAre(Pair(0, 13)));
+  EXPECT_THAT(events->Temperatures(), ElementsAre(0, 61, 0));
+}
+
+TEST_F(DeviceEventsTest, Temperatures_ThatNothingSays_AreUnknown) {
+  EXPECT_THAT(FollowDeviceFile(path, 3, inbox)->Temperatures(), IsEmpty());
+}
+
 class NvmlEventsTest : public DeviceEventsTest {
  protected:
   auto Follow(const char* sizes, const char* xids, GpuSelection selection) {
@@ -100,6 +112,13 @@ TEST_F(NvmlEventsTest, GpuThatIsLostWithoutAnEvent_HasFallenOffTheBus) {
   const auto events = Follow("80 80", "lost:1", {.devices = 2});
   ASSERT_TRUE(events.ok()) << events.status();
   EXPECT_THAT(Await(1), ElementsAre(Pair(1, 79)));
+}
+
+TEST_F(NvmlEventsTest, Temperatures_AreThoseOfTheSelectedDevices) {
+  const auto events = Follow("80 80 80", "0:31", {.devices = 2, .visible = "2,1"});
+  ASSERT_TRUE(events.ok()) << events.status();
+  while ((*events)->Temperatures().empty()) usleep(1000);  // the thread reads them first of all
+  EXPECT_THAT((*events)->Temperatures(), ElementsAre(43, 42));
 }
 
 TEST_F(NvmlEventsTest, DriverWithoutEvents_IsUnavailable) {

@@ -90,6 +90,10 @@ int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
   const bool is_last = device == DeviceOf(Sizes().size() - 1);
   return std::sscanf(last != nullptr && is_last ? last : "9.0", "%d.%d", major, minor) == 2 ? 0 : 2;
 }
+int nvmlDeviceGetTemperature(void* device, int sensor, unsigned int* degrees) {
+  *degrees = 40 + static_cast<unsigned int>(reinterpret_cast<size_t>(device));
+  return sensor == 0 ? 0 : 2;
+}
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned int size) {
   std::snprintf(uuid, size, "GPU-%zu", reinterpret_cast<size_t>(device) - 1);
   return 0;

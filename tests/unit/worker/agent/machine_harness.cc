@@ -114,6 +114,11 @@ std::string ToLine(const Action& action) {
           [](const SendQuit& a) { return absl::StrCat("Quit p", a.process.value); },
           [](const TerminateProcess& a) { return absl::StrCat("Terminate p", a.process.value); },
           [](const KillProcess& a) { return absl::StrCat("Kill p", a.process.value); },
+          [](const StartCheck& a) {
+            return absl::StrCat("StartCheck c", a.check.value, " devices ",
+                                absl::StrJoin(a.devices, ","));
+          },
+          [](const KillCheck& a) { return absl::StrCat("KillCheck c", a.check.value); },
           [](const FreeHostMemory&) { return std::string(); },
           [](const UploadLogs& a) { return absl::StrCat("UploadLogs ", a.fetch.fetch_id); },
           [](const Exit& a) { return std::string(a.status.ok() ? "Exit" : "Exit failed"); },

@@ -1,6 +1,9 @@
 #include "worker/agent/translate.h"
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -45,6 +48,23 @@ TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
   EXPECT_EQ(report.epoch(), 2);
   EXPECT_EQ(report.rank(), 1);
   EXPECT_TRUE(report.has_ready());
+}
+
+TEST(TranslateTest, Heartbeat_SaysWhatChecksFound_WhereThatIsNew) {
+  EXPECT_FALSE(MessageOf(SendHeartbeat{}, {}).heartbeat().has_check());
+  auto check = std::make_shared<job::NodeCheck>();
+  check->devices.push_back({.device = 2, .verdict = job::CheckVerdict::kFailed, .reason = "wrong"});
+  const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{.check = check}, {});
+  ASSERT_EQ(message.heartbeat().check().devices_size(), 1);
+  EXPECT_EQ(message.heartbeat().check().devices(0).device(), 2);
+  EXPECT_EQ(message.heartbeat().check().devices(0).verdict(), v1::DeviceCheck::VERDICT_FAILED);
+  EXPECT_EQ(message.heartbeat().check().devices(0).reason(), "wrong");
+}
+
+TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
+  const std::vector<int32_t> degrees = {41, 0, 63};
+  const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{}, {}, degrees);
+  EXPECT_THAT(message.heartbeat().device_temperatures(), ::testing::ElementsAre(41, 0, 63));
 }
 
 TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {

@@ -1,0 +1,101 @@
+#include "client/node_view.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/format.h"
+#include "core/job/node_check.h"
+#include "core/plan/memory_fit.h"
+#include "core/wire/check_codec.h"
+
+namespace phalanx::client {
+namespace {
+
+bool HasFailed(const v1::NodeStatus& node, int32_t device) {
+  return std::count(node.failed_devices().begin(), node.failed_devices().end(), device) != 0;
+}
+
+// The verdict, and in words what became of the device.
+std::string CheckText(const v1::NodeStatus& node, const job::DeviceCheck* check, int32_t device) {
+  const bool failed = check != nullptr && check->verdict == job::CheckVerdict::kFailed;
+  const std::string verdict = check == nullptr || check->verdict == job::CheckVerdict::kNone
+                                  ? "-"
+                                  : std::string(job::ToString(check->verdict));
+  if (HasFailed(node, device)) return failed ? verdict : absl::StrCat(verdict, ", failed a rank");
+  return failed ? absl::StrCat(verdict, ", takes jobs again") : verdict;
+}
+
+std::string Details(const job::DeviceCheck* check) {
+  if (check == nullptr) return "";
+  const std::string figures = job::FiguresOf(*check);
+  if (check->reason.empty()) return figures;
+  return figures.empty() ? check->reason : absl::StrCat(check->reason, " (", figures, ")");
+}
+
+template <typename Field>
+std::string Of(const Field& field, int32_t device, const char* unit) {
+  const bool known = device < field.size() && field.Get(device) > 0;
+  return known ? absl::StrCat(field.Get(device), unit) : "-";
+}
+
+}  // namespace
+
+std::string NodeState(const v1::NodeStatus& node) {
+  const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
+  std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
+  if (!node.has_mark()) return how;
+  absl::StrAppend(&how, node.mark().drains() ? ", drained" : ", cordoned",
+                  node.mark().by().empty() ? "" : absl::StrCat(" by ", node.mark().by()), ": ",
+                  node.mark().reason());
+  return how;
+}
+
+int64_t FreeDevices(const v1::NodeStatus& node) {
+  int64_t free = 0;
+  for (int32_t device = 0; device < node.devices(); ++device) {
+    const bool used = device < node.device_jobs_size() && node.device_jobs(device) != 0;
+    free += used || HasFailed(node, device) ? 0 : 1;
+  }
+  return free;
+}
+
+void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out) {
+  PrintField("Name", node.name(), out);
+  PrintField("State", NodeState(node), out);
+  PrintField("Kind", node.device_kind(), out);
+  PrintField("Devices", absl::StrCat(node.devices(), ", ", FreeDevices(node), " free"), out);
+  if (node.host_memory() > 0) PrintField("Host memory", plan::FormatBytes(node.host_memory()), out);
+  if (node.has_last_heartbeat()) {
+    PrintField("Heartbeat", absl::StrCat(FormatAge(now - ToTime(node.last_heartbeat())), " ago"),
+               out);
+  }
+  std::vector<std::string> labels;
+  for (const auto& [key, value] : node.labels()) labels.push_back(absl::StrCat(key, "=", value));
+  std::sort(labels.begin(), labels.end());
+  PrintField("Labels", absl::StrJoin(labels, ", "), out);
+  PrintField("Version", node.version(), out);
+  const job::NodeCheck checks = wire::FromProto(node.check(), node.devices());
+  const std::string loopback = job::FiguresOf(checks.loopback);
+  PrintField("Loopback",
+             absl::StrCat(loopback, loopback.empty() || checks.loopback.reason.empty() ? "" : ", ",
+                          checks.loopback.reason),
+             out);
+  Table table({"DEVICE", "JOB", "MEMORY", "TEMPERATURE", "CHECK", "AGE", "DETAILS"});
+  for (int32_t device = 0; device < node.devices(); ++device) {
+    const auto found =
+        std::find_if(checks.devices.begin(), checks.devices.end(),
+                     [device](const job::DeviceCheck& one) { return one.device == device; });
+    const job::DeviceCheck* check = found == checks.devices.end() ? nullptr : &*found;
+    const bool memory_known = device < node.device_memory_size() && node.device_memory(device) > 0;
+    const int64_t job = device < node.device_jobs_size() ? node.device_jobs(device) : 0;
+    table.Add({absl::StrCat(device), job == 0 ? "-" : absl::StrCat("job-", job),
+               memory_known ? plan::FormatBytes(node.device_memory(device)) : "-",
+               Of(node.device_temperatures(), device, " C"), CheckText(node, check, device),
+               check == nullptr ? "-" : FormatAge(now - check->time), Details(check)});
+  }
+  table.Print(out);
+}
+
+}  // namespace phalanx::client

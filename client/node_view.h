@@ -1,0 +1,21 @@
+// client/node_view.h: one node as people see it.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "absl/time/time.h"
+#include "phalanx/v1/job_service.pb.h"
+
+namespace phalanx::client {
+
+// "Ready, cordoned by ops: new power supply".
+std::string NodeState(const v1::NodeStatus& node);
+// Devices that no job has and that did not fail.
+int64_t FreeDevices(const v1::NodeStatus& node);
+
+// The whole of it: fields, then of each device who has it and what its last check found.
+void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out);
+
+}  // namespace phalanx::client

@@ -1,0 +1,86 @@
+// What a check of CPU slots and of loopback finds, as it is and where something is spoiled.
+#include "worker/rank/node_check.h"
+
+#include <sstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/files.h"
+#include "worker/rank/loopback_check.h"
+
+namespace phalanx::rank {
+namespace {
+
+using job::CheckVerdict;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+NodeCheckOptions Spoiled(const std::string& faults) {
+  const std::string path = support::MakeFolder("check-faults") + "/faults";
+  support::WriteFile(path, faults);
+  return {.device_kind = "cpu", .devices = {0, 1}, .faults = path};
+}
+
+TEST(NodeCheckTest, SoundDevice_Passes_WithItsFigures) {
+  const job::DeviceCheck check = CheckDevice({.device_kind = "cpu", .devices = {0}}, 0, -1);
+  EXPECT_TRUE(check.verdict == CheckVerdict::kPassed || check.verdict == CheckVerdict::kSlow)
+      << check.reason;
+  EXPECT_EQ(check.memory_bytes, int64_t{16} << 20);
+  EXPECT_GT(check.operations_per_second, 0);
+  EXPECT_GT(check.to_bytes_per_second, 0);
+  EXPECT_GT(check.from_bytes_per_second, 0);
+  EXPECT_EQ(check.peer, -1);
+}
+
+TEST(NodeCheckTest, WrongProduct_Fails_AndSaysWhatItIs) {
+  const job::DeviceCheck check = CheckDevice(Spoiled("1 arithmetic\n"), 1, -1);
+  EXPECT_EQ(check.verdict, CheckVerdict::kFailed);
+  EXPECT_THAT(check.reason, StartsWith("arithmetic: 1 of 65536 entries of a product in Double are "
+                                       "wrong, the first in row 0, column 1: "));
+}
+
+TEST(NodeCheckTest, MemoryThatForgets_Fails_AndSaysWhere) {
+  const job::DeviceCheck check = CheckDevice(Spoiled("0 memory\n"), 0, -1);
+  EXPECT_EQ(check.verdict, CheckVerdict::kFailed);
+  EXPECT_THAT(check.reason, StartsWith("memory: 1 of 2097152 words are not what was written, the "
+                                       "first is word 7: 0x"));
+}
+
+TEST(NodeCheckTest, FaultOfAnotherDevice_IsNotThisOnes) {
+  EXPECT_NE(CheckDevice(Spoiled("0 memory\n10 arithmetic\n"), 1, -1).verdict,
+            CheckVerdict::kFailed);
+}
+
+TEST(NodeCheckTest, EachDevice_HasALineOfJson_AndTheNodeOne) {
+  std::ostringstream out;
+  CheckNode(Spoiled("1 memory\n"), out);
+  std::istringstream lines(out.str());
+  std::string first, second, third, more;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  std::getline(lines, third);
+  EXPECT_THAT(first, StartsWith("{\"devices\":[{\"verdict\":\"VERDICT_"));
+  EXPECT_THAT(second,
+              HasSubstr("\"device\":1,\"verdict\":\"VERDICT_FAILED\",\"reason\":\"memory: "));
+  EXPECT_THAT(third, StartsWith("{\"loopback\":{\"bytesPerSecond\":"));
+  std::getline(lines, more);
+  EXPECT_EQ(more, "");
+}
+
+TEST(NodeCheckTest, WrongWords_AreAUsageError) {
+  EXPECT_EQ(CheckNodeMain({}), 2);
+  EXPECT_EQ(CheckNodeMain({"tpu", "0"}), 2);
+  EXPECT_EQ(CheckNodeMain({"cpu", "0,x"}), 2);
+  EXPECT_EQ(CheckNodeMain({"cpu", "-1"}), 2);
+}
+
+TEST(LoopbackCheckTest, Loopback_IsMeasured) {
+  const job::LoopbackCheck check = CheckLoopback();
+  EXPECT_GT(check.bytes_per_second, 0) << check.reason;
+  EXPECT_GT(check.round_trip_seconds, 0);
+}
+
+}  // namespace
+}  // namespace phalanx::rank

@@ -1,0 +1,311 @@
+#include "worker/rank/node_check.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/cut_text.h"
+#include "core/wire/check_codec.h"
+#include "google/protobuf/util/json_util.h"
+#include "phalanx/v1/common.pb.h"
+#include "worker/device/cuda_device.h"
+#include "worker/rank/loopback_check.h"
+
+namespace phalanx::rank {
+namespace {
+
+using job::CheckVerdict;
+using job::DeviceCheck;
+
+// Of a device: as much as this, and an eighth of what is free.
+constexpr int64_t kCpuMemoryBytes = int64_t{16} << 20, kGpuMemoryBytes = int64_t{256} << 20;
+constexpr int64_t kMemoryBytesMin = int64_t{1} << 20;
+// Sums of so many products of -1, 0 and 1, and all partial sums, are exact in bf16.
+constexpr int64_t kInner = 256;
+constexpr int64_t kCpuSide = 256, kGpuSide = 1024;
+constexpr int kGpuProducts = 16;
+constexpr absl::Duration kDevicePatience = absl::Seconds(30);
+// Far below what any sound device does, and far below what a loaded one does.
+constexpr double kSlowCpu = 100e6, kSlowGpu = 1e9, kSlowPeer = 1e9;  // bytes a second
+// A device that is as good as out of reach.
+constexpr double kUseless = 1e6;
+
+// What is found to be wrong: the device has failed.
+struct Fault {
+  std::string what;
+};
+// Nobody can say.
+struct NoVerdict {
+  std::string why;
+};
+
+bool Wants(const NodeCheckOptions& options, int32_t device, absl::string_view fault) {
+  if (options.faults.empty()) return false;
+  std::ifstream file(options.faults);
+  const std::string wanted = absl::StrCat(device, " ", fault);
+  for (std::string line; std::getline(file, line);) {
+    if (line == wanted) return true;
+  }
+  return false;
+}
+
+at::Device Target(const NodeCheckOptions& options, int32_t device) {
+  if (options.device_kind != "gpu") return at::kCPU;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(device)};
+}
+
+void Await(const at::Device& target) {
+  if (!target.is_cuda()) return;
+  const absl::Status status = device::AwaitDevice(kDevicePatience);
+  if (!status.ok()) throw Fault{std::string(status.message())};
+}
+
+// Seconds; never 0.
+template <typename Work>
+double Time(const at::Device& target, Work work) {
+  const absl::Time begin = absl::Now();
+  work();
+  Await(target);
+  return std::max(absl::ToDoubleSeconds(absl::Now() - begin), 1e-9);
+}
+
+// Words without a period, so that one that lands elsewhere is found.
+at::Tensor Pattern(int64_t words, uint64_t seed) {
+  at::Tensor pattern = at::empty({words}, at::kLong);
+  int64_t* out = pattern.data_ptr<int64_t>();
+  uint64_t state = seed;
+  for (int64_t i = 0; i < words; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    out[i] = static_cast<int64_t>(state ^ (state >> 29));
+  }
+  return pattern;
+}
+
+void Compare(const at::Tensor& read, const at::Tensor& written, absl::string_view what) {
+  if (at::equal(read, written)) return;
+  const at::Tensor wrong = at::ne(read, written);
+  const int64_t first = wrong.to(at::kInt).argmax().item<int64_t>();
+  throw Fault{absl::StrFormat(
+      "%s: %d of %d words are not what was written, the first is word %d: 0x%016x instead of "
+      "0x%016x",
+      what, wrong.sum().item<int64_t>(), read.numel(), first,
+      static_cast<uint64_t>(read[first].item<int64_t>()),
+      static_cast<uint64_t>(written[first].item<int64_t>()))};
+}
+
+void CheckMemory(const NodeCheckOptions& options, const at::Device& target, int32_t peer,
+                 DeviceCheck& check) {
+  int64_t bytes = kCpuMemoryBytes;
+  if (target.is_cuda()) {
+    bytes = std::min(kGpuMemoryBytes, device::MemoryFree() / 8);
+    if (bytes < kMemoryBytesMin) throw NoVerdict{"somebody else has all of its memory"};
+  }
+  const at::Tensor pattern = Pattern(bytes / 8, 0x9E3779B97F4A7C15ULL + check.device);
+  for (const bool inverted : {false, true}) {
+    const at::Tensor written = inverted ? at::bitwise_not(pattern) : pattern;
+    at::Tensor there = at::empty({written.numel()}, written.options().device(target));
+    at::Tensor back = at::empty({written.numel()}, written.options());
+    Await(target);
+    const double to = Time(target, [&] { there.copy_(written); });
+    const double from = Time(target, [&] { back.copy_(there); });
+    if (inverted && Wants(options, check.device, "memory")) back[7] += 1;
+    Compare(back, written, "memory");
+    const auto size = static_cast<double>(bytes);
+    check.memory_bytes = bytes;
+    check.to_bytes_per_second = std::max(check.to_bytes_per_second, size / to);
+    check.from_bytes_per_second = std::max(check.from_bytes_per_second, size / from);
+    if (!target.is_cuda() || peer < 0) continue;
+    const at::Tensor at_peer = written.to(Target(options, peer));
+    there.zero_();
+    Await(target);
+    const double across = Time(target, [&] { there.copy_(at_peer); });
+    Compare(there.cpu(), written, absl::StrCat("copied from device ", peer));
+    check.peer = peer;
+    check.peer_bytes_per_second = std::max(check.peer_bytes_per_second, size / across);
+  }
+}
+
+// -1, 0 and 1.
+std::vector<int32_t> Entries(int64_t count, uint64_t seed) {
+  std::vector<int32_t> entries(static_cast<size_t>(count));
+  uint64_t state = seed;
+  for (int32_t& entry : entries) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    entry = static_cast<int32_t>((state >> 33) % 3) - 1;
+  }
+  return entries;
+}
+
+// Of integers, without any library.
+std::vector<int32_t> KnownProduct(const std::vector<int32_t>& left,
+                                  const std::vector<int32_t>& right, int64_t side) {
+  std::vector<int32_t> product(static_cast<size_t>(side * side));
+  for (int64_t row = 0; row < side; ++row) {
+    int32_t* out = product.data() + row * side;
+    for (int64_t inner = 0; inner < kInner; ++inner) {
+      const int32_t factor = left[static_cast<size_t>(row * kInner + inner)];
+      const int32_t* from = right.data() + inner * side;
+      for (int64_t column = 0; column < side; ++column) out[column] += factor * from[column];
+    }
+  }
+  return product;
+}
+
+at::Tensor Matrix(std::vector<int32_t>& entries, int64_t rows, int64_t columns) {
+  return at::from_blob(entries.data(), {rows, columns}, at::kInt);
+}
+
+void CheckArithmetic(const NodeCheckOptions& options, const at::Device& target,
+                     DeviceCheck& check) {
+  const int64_t side = target.is_cuda() ? kGpuSide : kCpuSide;
+  std::vector<int32_t> left = Entries(side * kInner, 1), right = Entries(kInner * side, 2);
+  std::vector<int32_t> known = KnownProduct(left, right, side);
+  const at::Tensor want = Matrix(known, side, side);
+  const std::vector<at::ScalarType> types =
+      target.is_cuda() ? std::vector<at::ScalarType>{at::kDouble, at::kFloat, at::kBFloat16}
+                       : std::vector<at::ScalarType>{at::kDouble, at::kFloat};
+  for (const at::ScalarType type : types) {
+    const at::Tensor a = Matrix(left, side, kInner).to(type).to(target);
+    const at::Tensor b = Matrix(right, kInner, side).to(type).to(target);
+    at::Tensor product = at::mm(a, b);  // the first one loads what the others have
+    Await(target);
+    const int products = target.is_cuda() ? kGpuProducts : 1;
+    const double seconds = Time(target, [&] {
+      for (int i = 0; i < products; ++i) product = at::mm(a, b);
+    });
+    check.operations_per_second =
+        2.0 * static_cast<double>(side * side * kInner) * products / seconds;
+    at::Tensor got = product.cpu().to(at::kInt);
+    if (Wants(options, check.device, "arithmetic")) got[0][1] += 1;
+    if (at::equal(got, want)) continue;
+    const at::Tensor wrong = at::ne(got, want);
+    const int64_t first = wrong.to(at::kInt).argmax().item<int64_t>();
+    throw Fault{absl::StrFormat(
+        "arithmetic: %d of %d entries of a product in %s are wrong, the first in row %d, column "
+        "%d: %d instead of %d",
+        wrong.sum().item<int64_t>(), got.numel(), at::toString(type), first / side, first % side,
+        got.view({-1})[first].item<int32_t>(), known[static_cast<size_t>(first)])};
+  }
+}
+
+void JudgeSpeed(const at::Device& target, DeviceCheck& check) {
+  const double slow = target.is_cuda() ? kSlowGpu : kSlowCpu;
+  const auto judge = [&check](double rate, double slowest, const std::string& what) {
+    if (rate >= slowest) return;
+    if (rate < kUseless)
+      throw Fault{absl::StrFormat("%s at %.3f MB/s: it cannot be used", what, rate / 1e6)};
+    check.verdict = CheckVerdict::kSlow;
+    absl::StrAppend(
+        &check.reason, check.reason.empty() ? "" : "; ",
+        absl::StrFormat("%s at %.0f MB/s, below %.0f MB/s", what, rate / 1e6, slowest / 1e6));
+  };
+  judge(check.to_bytes_per_second, slow, "copies to it");
+  judge(check.from_bytes_per_second, slow, "copies from it");
+  if (check.peer >= 0)
+    judge(check.peer_bytes_per_second, kSlowPeer, absl::StrCat("copies from device ", check.peer));
+}
+
+void Check(const NodeCheckOptions& options, int32_t peer, DeviceCheck& check) {
+  while (Wants(options, check.device, "hang")) absl::SleepFor(absl::Milliseconds(100));
+  const at::Device target = Target(options, check.device);
+  if (target.is_cuda()) {
+    const absl::Status used = device::UseCudaDevice(check.device);
+    if (absl::IsUnimplemented(used)) throw NoVerdict{std::string(used.message())};
+    if (!used.ok()) throw Fault{std::string(used.message())};
+  }
+  CheckMemory(options, target, peer, check);
+  CheckArithmetic(options, target, check);
+  check.verdict = CheckVerdict::kPassed;
+  JudgeSpeed(target, check);
+}
+
+void Print(const v1::NodeCheck& said, std::ostream& out) {
+  std::string line;
+  // Of our own message: it always can be written.
+  if (google::protobuf::util::MessageToJsonString(said, &line).ok())
+    out << line << "\n" << std::flush;
+}
+
+std::string FirstLine(absl::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+}  // namespace
+
+DeviceCheck CheckDevice(const NodeCheckOptions& options, int32_t device, int32_t peer) {
+  DeviceCheck check{.device = device};
+  const auto end = [&check](CheckVerdict verdict, std::string reason) {
+    check.verdict = verdict;
+    check.reason = CutText(std::move(reason), job::kCheckReasonBytesMax - 64);
+  };
+  try {
+    Check(options, peer, check);
+  } catch (const Fault& fault) {
+    end(CheckVerdict::kFailed, fault.what);
+  } catch (const NoVerdict& none) {
+    end(CheckVerdict::kNone, none.why);
+  } catch (const c10::OutOfMemoryError& error) {
+    end(CheckVerdict::kNone, FirstLine(error.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    end(CheckVerdict::kNone, "there is no memory for a check");
+  } catch (const c10::Error& error) {
+    end(CheckVerdict::kFailed, FirstLine(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    end(CheckVerdict::kFailed, FirstLine(error.what()));
+  }
+  return check;
+}
+
+void CheckNode(const NodeCheckOptions& options, std::ostream& out) {
+  int32_t peer = -1;
+  for (const int32_t device : options.devices) {
+    const DeviceCheck check = CheckDevice(options, device, peer);
+    v1::NodeCheck said;
+    wire::ToProto(check, said.add_devices());
+    Print(said, out);
+    if (check.verdict == CheckVerdict::kNone)
+      out << "device " << device << ": no verdict: " << check.reason << "\n";
+    if (check.verdict == CheckVerdict::kPassed || check.verdict == CheckVerdict::kSlow)
+      peer = device;
+  }
+  v1::NodeCheck said;
+  wire::ToProto(CheckLoopback(), said.mutable_loopback());
+  Print(said, out);
+}
+
+int CheckNodeMain(const std::vector<std::string>& arguments) {
+  constexpr int kUsage = 2;
+  NodeCheckOptions options;
+  const bool counted = arguments.size() == 2 || arguments.size() == 3;
+  bool sound = counted && (arguments[0] == "cpu" || arguments[0] == "gpu");
+  if (sound) {
+    options.device_kind = arguments[0];
+    for (const absl::string_view device : absl::StrSplit(arguments[1], ',')) {
+      sound = sound && absl::SimpleAtoi(device, &options.devices.emplace_back()) &&
+              options.devices.back() >= 0;
+    }
+    if (arguments.size() == 3) options.faults = arguments[2];
+  }
+  if (!sound) {
+    std::fprintf(stderr,
+                 "--check-devices takes cpu or gpu, DEVICE,DEVICE... and a file of faults\n");
+    return kUsage;
+  }
+  CheckNode(options, std::cout);
+  return 0;
+}
+
+}  // namespace phalanx::rank
