@@ -54,12 +54,14 @@ class Metrics:
 
     def __init__(self, path):
         self.path, self.lines, self.seen, self.place = path, [], [], 0
+        self.cut = []  # lines that the next writer has cut off
 
     def read(self):
         try:
             with open(self.path, "rb") as file:
                 file.seek(0, 2)
                 if file.tell() < self.place:  # the next writer has cut it
+                    self.cut += self.lines
                     self.place, self.lines, self.seen = 0, [], []
                 file.seek(self.place)
                 text = file.read()
@@ -72,7 +74,7 @@ class Metrics:
         self.place += end
 
     def of_epoch(self, epoch):
-        return [line["step_seconds"] for line in self.lines if line["epoch"] == epoch]
+        return [line["step_seconds"] for line in self.cut + self.lines if line["epoch"] == epoch]
 
     @property
     def last(self):
@@ -173,8 +175,10 @@ def kill_one(job, metrics, options, draw, world):
         back -= 1
     wait(job, metrics, lambda: len(incidents(output)) >= before + 2, "the return's incident")
     loss, comes_back = incidents(output)[before:before + 2]
+    # The next writer of metrics may begin with a line that the one before owed.
+    seconds = max(went_on - killed, (phases(loss)["first_step"][1] or 0) / 1e3)
     return {
-        "seconds": went_on - killed, "step": reduced["step"], "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
+        "seconds": seconds, "step": reduced["step"], "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
         "return_seconds": metrics.seen[back] - metrics.seen[back - 1], "healthy_step_seconds": healthy,
         "steps_redone": loss["steps_redone"], "communicators": loss["communicators"], "memory_mib": memory,
         "phases_ms": phases(loss), "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}

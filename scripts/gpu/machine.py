@@ -157,7 +157,7 @@ def two(plan):
     plan.restart()
     for microbatches in (1, 4):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
-            plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 45,
+            plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 40,
                         part=2, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
     for part, model, batch, micro, goals in ((4, "5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"),
                                              (5, "1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
@@ -171,8 +171,8 @@ def two(plan):
     }
     for name, layout in pipelines.items():
         for schedule in ("1f1b", "zero_bubble_h1"):
-            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 60, part=2, bound=0.95,
-                        model="1p6b", batch=64, micro=4, steps=20, schedule=f"{{name: {schedule}}}", **layout)
+            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 110, part=2, bound=0.95,
+                        model="1p6b", batch=32, micro=2, steps=24, schedule=f"{{name: {schedule}}}", **layout)
 
 
 def four(plan):

@@ -179,7 +179,7 @@ def run_other(shape, setting, context):
              "enc-hidden": encoder["hidden"], "enc-heads": encoder["heads"], "enc-ffn": encoder["ffn"],
              "enc-layers": encoder["layers"] if shape["images"] else 0, "mbs": shape["micro"] // parts, "acc": parts, "skip": 1,
              "warmup": WARM_UP_OTHER, "steps": context.steps}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", "0", context.anchor]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", context.anchor]
     for flag, value in flags.items():
         command += [f"--{flag}", value]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(context.work / "inductor")}

@@ -83,14 +83,14 @@ TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLos
   const DataFolder data = MakeSmallData();
   Cluster cluster;
   // It goes on until the rank is back, however long that takes.
-  JobOptions options{.name = "hit",
-                     .steps = 200000,
-                     .precision = "fp64",
-                     .vision = "",
-                     .language = "ranks: 2, pp: 2",
-                     .batch = 7,
-                     .recovery = "{state_home: host}",
-                     .output = "hit"};
+  const JobOptions options{.name = "hit",
+                           .steps = 200000,
+                           .precision = "fp64",
+                           .vision = "",
+                           .language = "ranks: 2, pp: 2",
+                           .batch = 7,
+                           .recovery = "{state_home: host}",
+                           .output = "hit"};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 8);
   kill(cluster.Ranks(job).at(1).pid(), SIGKILL);
@@ -98,20 +98,7 @@ TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLos
       job, [&](const v1::JobStatus&) { return MessagesOf(cluster, job, "Returned") != ""; });
   EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("language pp 2 -> 1"));
   EXPECT_THAT(MessagesOf(cluster, job, "Returned"), HasSubstr("language pp 1 -> 2"));
-  cluster.AwaitStep(job, back.last_step().step() + 5);
-  cluster.Cancel(job);
-  EXPECT_EQ(cluster.AwaitEnd(job).phase(), v1::JOB_PHASE_CANCELLED);
-  const std::vector<Metric> hit = MetricsOf(data, "hit");
-  ASSERT_GE(static_cast<int64_t>(hit.size()), back.last_step().step());
-  options.name = options.output = "whole";
-  const int64_t whole = cluster.Submit(Document(data, options)).id();
-  cluster.AwaitStep(whole, static_cast<int64_t>(hit.size()) + 1);
-  cluster.Cancel(whole);
-  cluster.AwaitEnd(whole);
-  std::vector<Metric> expected = MetricsOf(data, "whole");
-  ASSERT_GE(expected.size(), hit.size());
-  expected.resize(hit.size());
-  ExpectSameCurves(hit, expected, static_cast<int64_t>(hit.size()));
+  ExpectCurvesOfAnUndisturbedRun(cluster, data, options, job, back.last_step().step() + 5);
 }
 
 }  // namespace

@@ -24,13 +24,16 @@ std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::stri
 support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
                          std::vector<std::string> more);
 
-// "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them, and
-// every step once; else what is wrong.
+// "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them (a
+// hundred times that from the 201st step on), and every step once; else what is wrong.
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                         int64_t steps, double tolerance = 1e-9);
-// Whether both runs have the same losses, norms and tokens at every step, to `tolerance` of them,
-// and every step once.
+// CurvesFault() must find nothing.
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                       int64_t steps, double tolerance = 1e-9);
+// Cancels a job that has no end of its own once it has done `step`, runs the same one, which is of
+// `options`, for as many steps without a failure, and expects the same curves.
+void ExpectCurvesOfAnUndisturbedRun(Cluster& cluster, const DataFolder& data, JobOptions options,
+                                    int64_t job, int64_t step);
 
 }  // namespace phalanx::e2e

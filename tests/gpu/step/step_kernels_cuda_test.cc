@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "worker/train/step_kernels.h"
+#include "worker/train/step_kernels_args.h"
 
 namespace phalanx::train {
 namespace {
@@ -70,7 +71,7 @@ TEST_F(StepKernelsCudaTest, AdamW_EqualsCpu_WhereverRunsStand) {
     std::vector<at::Tensor> results;
     for (const auto& [shift, device] : {std::pair{0, at::kCPU}, {0, at::kCUDA}, {3, at::kCUDA}}) {
       Held held(values, compute, shift, device);
-      ASSERT_GT(held.block.runs.size(), 200u);
+      ASSERT_GT(held.block.runs.size(), static_cast<size_t>(kRunsAtOnce));
       const std::unique_ptr<StepKernels> kernels =
           device == at::kCPU ? MakeCpuStepKernels(1) : MakeCudaStepKernels(1);
       kernels->SetDecision({.step = 5, .verdict = Verdict::kCommitted, .gradient_scale = 0.5});
