@@ -84,6 +84,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     return static_cast<size_t>(device) >= node.device_jobs.size();
   });
   node.labels = hello.labels;
+  node.reads_domains = hello.reads_domains;
   node.version = hello.version;
   node.Heard(now_);
   EndSuspicion(node);

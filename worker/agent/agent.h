@@ -34,7 +34,7 @@ inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator take
 
 // Of what a worker and a coordinator say to each other (phalanx/v1/worker_service.proto); one more
 // wherever a coordinator has to know which of two it talks to.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT[,HOST:PORT...], of which one leads

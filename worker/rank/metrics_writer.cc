@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -73,12 +74,15 @@ std::string Framed(const tensorboard::Event& event) {
   return record;
 }
 
-// Writes a whole file aside and renames it into place, unless `may` refuses it by then. Who
-// replaces it next takes away first what is aside: one that stood still since `may` let it pass
-// finds nothing to rename, or what its successor has written there.
-absl::Status Replace(const std::string& path, absl::string_view text,
-                     const std::function<absl::Status()>& may) {
-  const std::string aside = absl::StrCat(path, ".new");
+// How an epoch of a job replaces files of the folder.
+struct Replacing {
+  std::string aside;                  // behind the name of what is written aside
+  std::function<absl::Status()> may;  // refuses an epoch that is over
+};
+
+// Writes a whole file aside and renames it into place, unless it may no more by then.
+absl::Status Replace(const std::string& path, absl::string_view text, const Replacing& replacing) {
+  const std::string aside = absl::StrCat(path, replacing.aside);
   if (unlink(aside.c_str()) != 0 && errno != ENOENT) return OutputError("replace", aside, errno);
   const UniqueFd file(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file.is_open()) return OutputError("replace", aside, errno);
@@ -88,7 +92,7 @@ absl::Status Replace(const std::string& path, absl::string_view text,
     if (written <= 0) return OutputError("write", aside, written < 0 ? errno : ENOSPC);
     text.remove_prefix(static_cast<size_t>(written));
   }
-  RETURN_IF_ERROR(may());
+  RETURN_IF_ERROR(replacing.may());
   if (std::rename(aside.c_str(), path.c_str()) != 0) return OutputError("replace", path, errno);
   return absl::OkStatus();
 }
@@ -152,8 +156,30 @@ absl::Status CheckNotOver(const std::string& folder, const MetricsOptions& optio
   return absl::OkStatus();
 }
 
+// "metrics.jsonl.new.STORE-JOB.FENCE": every epoch has names of its own, for one may stand still
+// for long between two calls.
+std::string AsidePrefix(const MetricsOptions& options) {
+  return absl::StrCat(".new.", absl::StrReplaceAll(options.owner, {{"/", "-"}}), ".");
+}
+
+// Takes away what earlier epochs of the job have written aside: one that may still replace a file,
+// as far as it knows, then finds nothing to rename.
+void RemoveEarlierAsides(const std::string& folder, const MetricsOptions& options) {
+  const std::string prefix = AsidePrefix(options);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const size_t at = name.find(prefix);
+    int64_t fence = 0;
+    if (at == name.npos || !absl::SimpleAtoi(name.substr(at + prefix.size()), &fence)) continue;
+    if (fence < options.fence) unlink(entry->path().c_str());
+  }
+}
+
 // From here on epochs of the job before this one change nothing in the folder.
-absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options) {
+absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options,
+                       const Replacing& replacing) {
   if (options.fence == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckNotOver(folder, options));  // one that is refused leaves nothing aside
   ASSIGN_OR_RETURN(const std::vector<OpenedBy> epochs, EpochsOf(folder));
@@ -163,7 +189,9 @@ absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options)
     if (other.owner == options.owner || lines++ >= kOwnersMax) continue;
     absl::StrAppend(&text, other.owner, " ", other.fence, " ", other.epoch, "\n");
   }
-  return Replace(EpochPath(folder), text, [&] { return CheckNotOver(folder, options); });
+  RETURN_IF_ERROR(Replace(EpochPath(folder), text, replacing));
+  RemoveEarlierAsides(folder, options);
+  return absl::OkStatus();
 }
 
 // The step of a line; 0: it is of none. A person may have edited the file.
@@ -177,7 +205,7 @@ int64_t StepOf(absl::string_view line) {
 // steps, was cut off, or is nothing. Only that is read as more than bytes. The last step that is
 // kept; 0: none.
 absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step,
-                                        const std::function<absl::Status()>& may) {
+                                        const Replacing& replacing) {
   RETURN_IF_ERROR(CheckRegular(path));
   std::ifstream in(path, std::ios::binary);
   if (!in) return 0;
@@ -200,7 +228,7 @@ absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_s
       left = left.substr(0, begin);
     }
   }
-  RETURN_IF_ERROR(Replace(path, text, may));
+  RETURN_IF_ERROR(Replace(path, text, replacing));
   return last_step;
 }
 
@@ -240,7 +268,7 @@ constexpr absl::Duration kOwnPatience = absl::Seconds(1);
 
 // Whether the job that goes on has its records there.
 bool IsOwn(const std::string& folder, const MetricsOptions& options) {
-  if (options.first_step <= 1) return false;
+  if (options.fence == 0 && options.first_step <= 1) return false;
   const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
   return owners.ok() && !owners->empty() && owners->front() == options.owner;
 }
@@ -285,7 +313,9 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   if (error) return OutputError("make the output folder", folder, error.value());
   ASSIGN_OR_RETURN(UniqueFd held, Hold(folder, options));
   const auto not_over = [&] { return CheckNotOver(folder, options); };
-  RETURN_IF_ERROR(MarkEpoch(folder, options));
+  const Replacing replacing{.aside = absl::StrCat(AsidePrefix(options), options.fence),
+                            .may = not_over};
+  RETURN_IF_ERROR(MarkEpoch(folder, options, replacing));
   const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
   const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   ASSIGN_OR_RETURN(std::vector<std::string> owners, OwnersOf(folder));
@@ -301,19 +331,22 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
     owners.resize(std::min(owners.size(), kOwnersMax));
   }
   int64_t last_step = 0;
+  RETURN_IF_ERROR(not_over());
   if (!known) RETURN_IF_ERROR(PutIncidentsAside(folder));
   if (!continues) {
     struct stat lines {};
     if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode)) {
+      RETURN_IF_ERROR(not_over());
       // An earlier epoch that has not done a step may have the file open.
       RETURN_IF_ERROR(lines.st_size > 0 ? PutAside(folder, lines_path)
-                                        : Replace(lines_path, "", not_over));
+                                        : Replace(lines_path, "", replacing));
     }
   } else {
-    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step, not_over));
+    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step, replacing));
   }
   if (!known || !continues) {
-    RETURN_IF_ERROR(Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n"), not_over));
+    RETURN_IF_ERROR(
+        Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n"), replacing));
   }
   ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(lines_path));
   RETURN_IF_ERROR(not_over());  // else it might be the file of who came meanwhile

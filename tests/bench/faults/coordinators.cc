@@ -115,10 +115,12 @@ bool KillCoordinators(int64_t kills) {
 
 bool KillLeaders(int64_t kills) {
   support::Require(support::EtcdMissing().empty(), support::EtcdMissing());
-  Load load({.devices = 3,
-             .coordinator_flags = {"--jobs-max", "1000000"},
-             .store = support::SharedEtcd().NewPlace(),
-             .coordinators = 2});
+  ClusterOptions options;
+  options.devices = 3;
+  options.coordinator_flags = {"--jobs-max", "1000000"};
+  options.store = support::SharedEtcd().NewPlace();
+  options.coordinators = 2;
+  Load load(std::move(options));
   Cluster& cluster = load.cluster();
   Prng prng(2);
   std::vector<double> back;

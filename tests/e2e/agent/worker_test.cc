@@ -91,7 +91,7 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_EQ(hello.device_kind(), "cpu");
   EXPECT_EQ(hello.devices(), 4);
   EXPECT_EQ(hello.labels().at("zone"), "a");
-  EXPECT_EQ(hello.protocol_version(), 3u);
+  EXPECT_EQ(hello.protocol_version(), 4u);
   EXPECT_NE(hello.incarnation(), 0u);
   EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
   EXPECT_GT(hello.host_memory(), 0) << "what is available here";

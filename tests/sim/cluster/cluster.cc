@@ -208,7 +208,8 @@ Cluster::Counts Cluster::counts() const {
                 .steps_given_up = ledger_.steps_given_up(),
                 .epochs = ledger_.epochs_begun(),
                 .recovered = ledger_.epochs_gone_on(),
-                .standby = ledger_.standby_used()};
+                .standby = ledger_.standby_used(),
+                .refused = ledger_.metrics_refused()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
     if (phase == job::JobPhase::kFailed) counts.failed = count;
@@ -222,6 +223,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
   recovered += other.recovered, standby += other.standby;
+  refused += other.refused;
   return *this;
 }
 
@@ -229,8 +231,8 @@ std::string Cluster::Counts::ToString() const {
   return absl::StrCat(events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded,
                       " succeeded, ", failed, " failed, ", cancelled, " cancelled), ", epochs,
                       " epochs begun, ", recovered, " of them from others' state, ", standby,
-                      " ranks with standby communicators, ", steps, " steps, ", steps_given_up,
-                      " given up");
+                      " ranks with standby communicators, ", refused, " refused metrics, ", steps,
+                      " steps, ", steps_given_up, " given up");
 }
 
 }  // namespace phalanx::sim

@@ -56,6 +56,7 @@ class Cluster {
     int64_t events = 0, jobs = 0, succeeded = 0, failed = 0, cancelled = 0, faults = 0;
     int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
     int64_t standby = 0;  // ranks that took communicators made before a loss
+    int64_t refused = 0;  // ranks of epochs that were over, of metrics
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
   };

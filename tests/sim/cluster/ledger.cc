@@ -230,7 +230,10 @@ void Ledger::UnlockMetrics(JobId job, uint64_t process) {
 bool Ledger::MarkMetrics(JobId job, int64_t fence) {
   if (forgotten_.contains(job)) return true;
   int64_t& mark = jobs_[job].metrics_fence;
-  if (fence < mark) return false;
+  if (fence < mark) {
+    ++metrics_refused_;
+    return false;
+  }
   mark = fence;
   return true;
 }

@@ -79,6 +79,7 @@ class Ledger {
   int64_t epochs_begun() const { return epochs_begun_; }
   int64_t epochs_gone_on() const { return epochs_gone_on_; }
   int64_t standby_used() const { return standby_used_; }
+  int64_t metrics_refused() const { return metrics_refused_; }
   // Nothing of the job is asked any more.
   void Forget(JobId job);
 
@@ -119,7 +120,7 @@ class Ledger {
   std::set<JobId> forgotten_;
   std::vector<std::string> violations_;
   int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
-  int64_t standby_used_ = 0;
+  int64_t standby_used_ = 0, metrics_refused_ = 0;
 };
 
 }  // namespace phalanx::sim

@@ -29,7 +29,9 @@ class FakeServer final : public v1::JobService::Service {
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
-  ~FakeServer() override { server_->Shutdown(); }
+  ~FakeServer() override {
+    if (server_ != nullptr) server_->Shutdown();
+  }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   Connection Connect() const {

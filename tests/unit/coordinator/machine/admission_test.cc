@@ -249,6 +249,18 @@ TEST(AdmissionTest, FailureDomainOfANode_IsInTheLayout) {
               ElementsAre(NodeDevices{"a", {0, 1}, "rack-7"}, On("b", {0})));
 }
 
+TEST(AdmissionTest, FailureDomain_OfNodesOneOfWhichReadsNone_IsInNoLayout) {
+  Harness h;
+  h.Open("a", 1);
+  h.Feed(SessionOpened{SessionId{77}, WorkerHello{.node = "b",
+                                                  .incarnation = Incarnation{5},
+                                                  .devices = 2,
+                                                  .labels = {{"phalanx/failure-domain", "rack-7"}},
+                                                  .reads_domains = false}});
+  const JobId job = h.Submit(AJob("both", 3));
+  EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1}), On("a", {0})));
+}
+
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
   Harness h;
   h.Open("n", 2);

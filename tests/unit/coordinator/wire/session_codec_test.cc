@@ -68,15 +68,22 @@ TEST(HelloTest, ProtocolVersionOfTheReleaseBefore_IsServed) {
             absl::StatusCode::kOk);
 }
 
+TEST(HelloTest, WorkersOfTheReleaseBefore_KnowNoFailureDomains) {
+  v1::WorkerHello hello = GoodHello();
+  EXPECT_TRUE(HelloFromProto(hello)->reads_domains);
+  hello.set_protocol_version(kProtocolVersion - 1);
+  EXPECT_FALSE(HelloFromProto(hello)->reads_domains);
+}
+
 TEST(HelloTest, OtherProtocolVersion_SaysWhatToUpgrade) {
   v1::WorkerHello hello = GoodHello();
   hello.set_protocol_version(kProtocolVersion + 1);
   EXPECT_EQ(HelloFromProto(hello).status(),
-            absl::FailedPreconditionError("hello.protocol_version: 4: must be 2 or 3 for this "
+            absl::FailedPreconditionError("hello.protocol_version: 5: must be 3 or 4 for this "
                                           "coordinator; upgrade it before its workers"));
   hello.set_protocol_version(kOldestProtocolVersion - 1);
   EXPECT_EQ(HelloFromProto(hello).status(),
-            absl::FailedPreconditionError("hello.protocol_version: 1: must be 2 or 3 for this "
+            absl::FailedPreconditionError("hello.protocol_version: 2: must be 3 or 4 for this "
                                           "coordinator; upgrade phalanx-worker on that node"));
 }
 

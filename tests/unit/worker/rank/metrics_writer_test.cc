@@ -221,13 +221,17 @@ TEST_F(MetricsWriterTest, EpochThatIsOver_TakesNothingFromALaterWriter) {
 TEST_F(MetricsWriterTest, WhatAnEarlierEpochHasWrittenAside_IsTakenAway) {
   Enter(1, 10);
   Run("s/job-1", 1, 3);
-  for (const std::string name : {"/metrics.epoch.new", "/metrics.jsonl.new"})
-    support::WriteFile(folder + name, "of epoch 2\n");
+  const std::string earlier[] = {"/metrics.epoch.new.s-job-1.20", "/metrics.jsonl.new.s-job-1.20"};
+  const std::string others[] = {"/metrics.jsonl.new.s-job-1.40", "/metrics.jsonl.new.s-job-2.20"};
+  for (const std::string& name : earlier) support::WriteFile(folder + name, "of epoch 2\n");
+  for (const std::string& name : others) support::WriteFile(folder + name, "of a later one\n");
   Enter(3, 30);
   Run("s/job-1", 4, 4);
   EXPECT_EQ(Lines(Text()), 4);
-  for (const std::string name : {"/metrics.epoch.new", "/metrics.jsonl.new"})
+  for (const std::string& name : earlier)
     EXPECT_FALSE(std::filesystem::exists(folder + name)) << name;
+  for (const std::string& name : others)
+    EXPECT_TRUE(std::filesystem::exists(folder + name)) << name;
 }
 
 TEST_F(MetricsWriterTest, FileThatAnEarlierEpochHasOpen_IsAnotherOneNow) {
