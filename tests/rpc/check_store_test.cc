@@ -1,6 +1,9 @@
 // phalanx-coordinator, --check-store and its start, on stores of every condition.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "coordinator/net/socket.h"
 #include "coordinator/store/archive.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
@@ -331,6 +335,20 @@ TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {
   EXPECT_THAT(support::ReadFile(talk()), HasSubstr("store failed"));
   const std::string http = nlohmann::json::parse(support::ReadFile(ready))["http"];
   EXPECT_THAT(Get(ParseHostPort(http, 1)->port, "/readyz"), HasSubstr("503"));
+}
+
+// Of etcd, which here takes the call and says nothing.
+TEST_F(CheckStoreTest, CheckThatIsUnderWay_EndsWithASignal) {
+  const UniqueFd etcd = *Listen("127.0.0.1", 0);
+  support::Process check(
+      {support::Program("phalanx-coordinator"), "--store",
+       absl::StrCat("etcd://127.0.0.1:", PortOf(etcd.get()), "/phalanx"), "--check-store"},
+      mark_, talk(), talk());
+  pollfd called{etcd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&called, 1, static_cast<int>(absl::ToInt64Milliseconds(support::kPatience))), 1);
+  check.Signal(SIGTERM);
+  const int status = check.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 
 TEST_F(CheckStoreTest, NoStore_SaysSoAndMakesNone) {
