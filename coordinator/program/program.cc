@@ -44,7 +44,7 @@ void TellNewStore(const std::string& path, const std::optional<struct stat>& fou
 }
 
 absl::StatusOr<StoreReport> ReportOf(const Flags& flags, const Settings& settings) {
-  if (!settings.etcd.has_value()) return CheckStore(JournalIn(flags.store));
+  if (!settings.etcd.has_value()) return CheckStoreIn(flags.store);
   EtcdClient client(EtcdOptionsOf(flags, *settings.etcd));
   return CheckEtcdStore(client, settings.etcd->prefix);
 }

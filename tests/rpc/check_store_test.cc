@@ -129,6 +129,15 @@ TEST_F(CheckStoreTest, DamagedRecord_IsNamedAndEndsWithOne) {
   EXPECT_THAT(check.talk, HasSubstr("the store is damaged"));
 }
 
+TEST_F(CheckStoreTest, DamagedJoinTokens_AreNamedAndEndWithOne) {
+  Make(1);
+  support::WriteFile(folder_ + "/join-tokens", "no tokens");
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.out, AllOf(HasSubstr("the join tokens: " + folder_ + "/join-tokens"),
+                               HasSubstr("the store is damaged")));
+}
+
 TEST_F(CheckStoreTest, FileThatIsNoDatabase_EndsWithOne) {
   std::ofstream(path()) << std::string(10'000, 'x');
   const support::Finished check = Check();
