@@ -1,9 +1,11 @@
 #include "coordinator/program/copying.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <stdio.h>  // renameat2
+#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -55,7 +57,7 @@ absl::StatusOr<EtcdSide> LeadAt(const Flags& flags, const EtcdPlace& place) {
 }
 
 absl::StatusOr<CopyReport> CopyToEtcd(const Flags& flags, const EtcdPlace& place) {
-  RETURN_IF_ERROR(RefuseDamaged(CheckStore(JournalIn(flags.store))));
+  RETURN_IF_ERROR(RefuseDamaged(CheckStoreIn(flags.store)));
   ASSIGN_OR_RETURN(const std::unique_ptr<SqliteBackend> from,
                    SqliteBackend::Open(JournalIn(flags.store)));
   TokenFile from_tokens(TokensIn(flags.store));
@@ -69,18 +71,37 @@ absl::StatusOr<CopyReport> CopyToEtcd(const Flags& flags, const EtcdPlace& place
   return report;
 }
 
-absl::Status Rename(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+absl::Status RenameError(const std::string& from, const std::string& to) {
   return absl::UnavailableError(
       absl::StrCat("cannot rename ", from, " to ", to, ": ", std::strerror(errno)));
 }
 
-// A draft of the database stands for those of all files.
+absl::Status Rename(const std::string& from, const std::string& to) {
+  return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : RenameError(from, to);
+}
+
+// Errors: also FailedPrecondition if there is a file at `to`, which stays.
+absl::Status RenameToNew(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    return absl::OkStatus();
+  }
+  // File systems of networks know no flags; a second name is made only where there is none.
+  if ((errno == EINVAL || errno == ENOSYS) && link(from.c_str(), to.c_str()) == 0) {
+    return unlink(from.c_str()) == 0 ? absl::OkStatus() : RenameError(from, to);
+  }
+  if (errno != EEXIST) return RenameError(from, to);
+  return absl::FailedPreconditionError(absl::StrCat(
+      to, " was made meanwhile, by a coordinator that was started there: copy to another folder"));
+}
+
+// A draft of the database stands for those of all files: where it is, the tokens are of a copy that
+// was cut. A log without its database would be taken for one of the copy's.
 absl::Status CheckFolder(const std::string& folder, const std::string& draft) {
   std::error_code error;
-  for (const std::string& file : {JournalIn(folder), TokensIn(folder)}) {
+  const std::string journal = JournalIn(folder), tokens = TokensIn(folder);
+  for (const std::string& file : {journal, absl::StrCat(journal, "-wal"), tokens}) {
     if (!std::filesystem::exists(file, error)) continue;
-    if (file != JournalIn(folder) && std::filesystem::exists(draft, error)) continue;
+    if (file == tokens && std::filesystem::exists(draft, error)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         file, " is there already; a store is copied where there is none: choose another folder"));
   }
@@ -105,7 +126,8 @@ absl::StatusOr<CopyReport> CopyToFolder(const Flags& flags, const EtcdPlace& pla
   to.reset();
   // The database last: without it the folder has no store.
   RETURN_IF_ERROR(Rename(tokens + kDraft, tokens));
-  RETURN_IF_ERROR(Rename(journal + kDraft, journal));
+  RETURN_IF_ERROR(SyncFolderOf(tokens));
+  RETURN_IF_ERROR(RenameToNew(journal + kDraft, journal));
   std::error_code ignored;
   std::filesystem::remove(absl::StrCat(journal, kDraft, ".lock"), ignored);
   RETURN_IF_ERROR(SyncFolderOf(journal));

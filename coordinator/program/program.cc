@@ -44,7 +44,7 @@ void TellNewStore(const std::string& path, const std::optional<struct stat>& fou
 }
 
 absl::StatusOr<StoreReport> ReportOf(const Flags& flags, const Settings& settings) {
-  if (!settings.etcd.has_value()) return CheckStore(JournalIn(flags.store));
+  if (!settings.etcd.has_value()) return CheckStoreIn(flags.store);
   EtcdClient client(EtcdOptionsOf(flags, *settings.etcd));
   return CheckEtcdStore(client, settings.etcd->prefix);
 }
@@ -65,8 +65,10 @@ absl::Status Copy(const Flags& flags, const Settings& settings) {
 }
 
 // A damaged store is refused with everything that is wrong with it.
-absl::Status Explain(const Flags& flags, const Settings& settings, absl::Status status) {
+absl::Status Explain(const Flags& flags, const Settings& settings, const sigset_t& signals,
+                     absl::Status status) {
   if (!absl::IsDataLoss(status)) return status;
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // nothing serves any more
   const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return status;
   for (const std::string& line : Lines(*report)) spdlog::error("{}", LineText(line));
@@ -81,14 +83,14 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
-  if (!backend.ok()) return Explain(flags, settings, backend.status());
+  if (!backend.ok()) return Explain(flags, settings, signals, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
   ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
   ServerOptions options = OptionsOf(flags, settings, std::move(plan));
   options.join.store = std::make_shared<TokenFile>(TokensIn(flags.store));
   absl::StatusOr<std::unique_ptr<Serving>> serving =
       Serving::Start(std::move(options), std::move(pages), *std::move(backend));
-  if (!serving.ok()) return Explain(flags, settings, serving.status());
+  if (!serving.ok()) return Explain(flags, settings, signals, serving.status());
   const std::string ready =
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
                    "\",\"http\":\"", settings.http.host, ":", (*serving)->http_port(), "\"}");
@@ -114,16 +116,19 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
       flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
       flags.signer.on(), flags.allow_inject);
   if (settings.etcd.has_value()) {
-    return Explain(flags, settings, ServeAmongOthers(flags, settings, std::move(plan), signals));
+    return Explain(flags, settings, signals,
+                   ServeAmongOthers(flags, settings, std::move(plan), signals));
   }
   return ServeAlone(flags, settings, std::move(plan), signals);
 }
 
 absl::Status Execute(const Flags& flags, const Settings& settings, PlanFunction plan,
                      const sigset_t& signals) {
-  if (!flags.copy_store_to.empty()) return Copy(flags, settings);
-  if (flags.check_store) return Check(flags, settings);
-  return Serve(flags, settings, std::move(plan), signals);
+  if (flags.copy_store_to.empty() && !flags.check_store) {
+    return Serve(flags, settings, std::move(plan), signals);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a copy that is cut is made anew
+  return flags.copy_store_to.empty() ? Check(flags, settings) : Copy(flags, settings);
 }
 
 }  // namespace

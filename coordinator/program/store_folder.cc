@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/token_file.h"
+#include "core/base/status.h"
 
 namespace phalanx::coordinator {
 
@@ -22,6 +24,12 @@ absl::Status MakeStoreFolder(const std::string& folder) {
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("cannot make the folder ", folder, ": ", std::strerror(errno)));
+}
+
+absl::StatusOr<StoreReport> CheckStoreIn(const std::string& folder) {
+  ASSIGN_OR_RETURN(StoreReport report, CheckStore(JournalIn(folder)));
+  AddProblem(report, "the join tokens:", TokenFile(TokensIn(folder)).Load().status());
+  return report;
 }
 
 }  // namespace phalanx::coordinator

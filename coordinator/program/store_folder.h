@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/store/store_check.h"
 
 namespace phalanx::coordinator {
 
@@ -12,5 +14,8 @@ std::string TokensIn(const std::string& folder);
 
 // With those above it; one that is there stays. Errors: Unavailable.
 absl::Status MakeStoreFolder(const std::string& folder);
+
+// CheckStore of the journal, and whether the join tokens beside it can be read.
+absl::StatusOr<StoreReport> CheckStoreIn(const std::string& folder);
 
 }  // namespace phalanx::coordinator

@@ -110,6 +110,7 @@ std::vector<std::string> JoinTokens::OldLocked(Instant now) const {
     const v1::JoinToken& token = record.about();
     const Instant end = std::max(FromProto(token.expires()), CertificatesEnd(token));
     if (end + kKeptAfterEnd < now) old.push_back(id);
+    if (old.size() == TokenStore::kForgottenMax) break;
   }
   return old;
 }

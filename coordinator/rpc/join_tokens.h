@@ -85,7 +85,7 @@ class JoinTokens {
   // as records may be behind the store.
   absl::Status Put(v1::JoinRecord record, const std::vector<std::string>& forgotten = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_) ABSL_LOCKS_EXCLUDED(mu_);
-  // Those of which nothing is left that anybody could show.
+  // Those of which nothing is left that anybody could show; of many, as many as one Write forgets.
   std::vector<std::string> OldLocked(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<TokenStore> store_;

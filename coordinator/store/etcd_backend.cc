@@ -14,6 +14,8 @@ namespace {
 constexpr int kOpenAttempts = 5;
 // Keys of one page: of records, whose parts may be large, and of request ids.
 constexpr int64_t kRecordsPage = 256, kRequestsPage = 5000;
+// Keys that one transaction removes of a copy that was cut: etcd takes its time for each.
+constexpr int64_t kRemovedPage = 1000;
 // What one call of Prune deletes at most.
 constexpr int64_t kPruneJobs = 18;
 constexpr size_t kPruneRequests = 100;
@@ -110,17 +112,36 @@ absl::StatusOr<std::unique_ptr<EtcdBackend>> EtcdBackend::BeginCopy(
   v1::EtcdState begun;
   begun.set_schema(kEtcdCopying);
   begun.set_identity(identity);
-  RETURN_IF_ERROR(backend->Step({}, begun));
   const EtcdKeys& keys = backend->keys_;
-  EtcdChanges changes;
-  changes.Delete(keys.TokensHead());
+  etcdserverpb::TxnRequest begin;
+  begin.add_success()->mutable_request_delete_range()->set_key(keys.TokensHead());
+  RETURN_IF_ERROR(backend->Step(std::move(begin), begun));
   for (const std::string& all : {keys.AllStaged(), keys.AllRecords(), keys.AllEntries(),
                                  keys.AllSummaries(), keys.AllDetails(), keys.AllNames(),
                                  keys.AllTimes(), keys.AllRequests(), keys.AllTokens()}) {
-    changes.DeleteAll(all);
+    RETURN_IF_ERROR(backend->RemoveAll(all));
   }
-  RETURN_IF_ERROR(backend->Step(std::move(changes.Take().front()), begun));
   return backend;
+}
+
+absl::Status EtcdBackend::RemoveAll(const std::string& prefix) {
+  etcdserverpb::RangeRequest page;
+  page.set_key(prefix);
+  page.set_range_end(EtcdKeys::Behind(prefix));
+  page.set_limit(kRemovedPage);
+  page.set_keys_only(true);
+  for (bool more = true; more;) {
+    ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse found, client_->Range(page));
+    if (found.kvs().empty()) break;
+    more = found.more();
+    etcdserverpb::TxnRequest request;
+    etcdserverpb::DeleteRangeRequest& remove =
+        *request.add_success()->mutable_request_delete_range();
+    remove.set_key(prefix);
+    remove.set_range_end(absl::StrCat(found.kvs().rbegin()->key(), absl::string_view("\0", 1)));
+    RETURN_IF_ERROR(Step(std::move(request), state_));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EtcdBackend::Import(const StoreContents& contents) {
@@ -226,7 +247,7 @@ absl::Status EtcdBackend::Finish() {
 
 absl::Status EtcdBackend::ForEachRequest(absl::FunctionRef<absl::Status(StoredRequest)> visit) {
   return ForEachEtcdKey(
-      *client_, keys_.AllRequests(), kRequestsPage, chain_.revision(),
+      *client_, keys_.AllRequests(), kRequestsPage, 0,
       [&](const etcdserverpb::KeyValue& pair) -> absl::Status {
         v1::EtcdRequestId request;
         if (!request.ParseFromString(pair.value())) {
@@ -252,7 +273,7 @@ absl::Status EtcdBackend::LoadRequests() {
 absl::StatusOr<StoreMarks> EtcdBackend::Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) {
   std::optional<StoredRecord> record;  // of the parts so far
   RETURN_IF_ERROR(ForEachEtcdKey(
-      *client_, keys_.AllRecords(), kRecordsPage, chain_.revision(),
+      *client_, keys_.AllRecords(), kRecordsPage, 0,
       [&](etcdserverpb::KeyValue& pair) -> absl::Status {
         StoredRecord part;
         if (!keys_.ReadRecord(pair.key(), part.job, part.number)) {

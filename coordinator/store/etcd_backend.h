@@ -74,6 +74,8 @@ class EtcdBackend final : public Backend {
   absl::Status ReadState();
   // Errors: FailedPrecondition if there is more than the leader's key.
   absl::Status CheckEmpty();
+  // All keys that begin with `prefix`, not at once. Errors: as Step.
+  absl::Status RemoveAll(const std::string& prefix);
   // A transaction of the chain; then the state is `next`. Errors: Aborted, Unavailable.
   absl::Status Step(etcdserverpb::TxnRequest request, v1::EtcdState next);
   // All of it or nothing.

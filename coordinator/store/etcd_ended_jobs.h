@@ -22,7 +22,8 @@ absl::StatusOr<etcdserverpb::RangeResponse> EtcdPage(EtcdClient& client, std::st
                                                      std::string behind, int64_t count,
                                                      int64_t revision = 0);
 // Visits all keys that begin with `prefix`, in order, `page` of them at a time, as they were at
-// `revision`.
+// `revision`; 0: as they are when the first of them is read. Errors: also OutOfRange if etcd was
+// told meanwhile to forget that revision.
 absl::Status ForEachEtcdKey(EtcdClient& client, const std::string& prefix, int64_t page,
                             int64_t revision,
                             absl::FunctionRef<absl::Status(etcdserverpb::KeyValue& pair)> visit);

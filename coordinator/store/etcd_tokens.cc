@@ -1,6 +1,5 @@
 #include "coordinator/store/etcd_tokens.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -18,6 +17,8 @@ namespace {
 // Keys of one page. A token that was used a thousand times has some 300 KB.
 constexpr int64_t kTokensPage = 100;
 constexpr int kLoadAttempts = 5;
+constexpr char kLeadsNoMore[] = "this coordinator leads no more";
+static_assert(TokenStore::kForgottenMax < kEtcdOperationsMax, "a Write is one transaction");
 
 // An id is 16 hexadecimal digits.
 uint64_t NumberOf(const std::string& id) {
@@ -52,7 +53,7 @@ EtcdTokens::EtcdTokens(std::shared_ptr<EtcdClient> client, const std::string& pr
 
 absl::Status EtcdTokens::Step(etcdserverpb::TxnRequest request) {
   const std::shared_ptr<Leadership> leadership = leadership_.lock();
-  if (leadership == nullptr) return absl::UnavailableError("this coordinator leads no more");
+  if (leadership == nullptr) return absl::UnavailableError(kLeadsNoMore);
   const absl::Status status =
       chain_.Step(*leadership, std::move(request), absl::StrCat(absl::Hex(RandomWord())));
   // Whoever leads now does it.
@@ -62,6 +63,11 @@ absl::Status EtcdTokens::Step(etcdserverpb::TxnRequest request) {
 absl::StatusOr<TokenRecords> EtcdTokens::Load() {
   absl::Status status;
   for (int attempt = 0; attempt < kLoadAttempts; ++attempt) {
+    // Before the read, for which etcd is waited for.
+    if (const std::shared_ptr<Leadership> leadership = leadership_.lock();
+        leadership == nullptr || !leadership->Held().ok()) {
+      return absl::UnavailableError(kLeadsNoMore);
+    }
     RETURN_IF_ERROR(chain_.Read().status());
     // What is on its way fails from here on. If it was faster we read again, what it has left.
     status = Step({});
@@ -84,9 +90,7 @@ absl::Status EtcdTokens::Write(const v1::JoinRecord& record,
                                const std::vector<std::string>& forgotten) {
   EtcdChanges changes;
   changes.Put(keys_.Token(record.about().id()), SealToken(record));
-  // Of more, the rest is forgotten by a later leader, who finds them again.
-  const size_t count = std::min(forgotten.size(), kEtcdOperationsMax - 1);
-  for (size_t i = 0; i < count; ++i) changes.Delete(keys_.Token(forgotten[i]));
+  for (const std::string& id : forgotten) changes.Delete(keys_.Token(id));
   return Step(std::move(changes.Take().front()));
 }
 

@@ -1,6 +1,9 @@
 // phalanx-coordinator, --check-store and its start, on stores of every condition.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "coordinator/net/socket.h"
 #include "coordinator/store/archive.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
@@ -123,6 +127,15 @@ TEST_F(CheckStoreTest, DamagedRecord_IsNamedAndEndsWithOne) {
   EXPECT_THAT(check.out, AllOf(HasSubstr("record 2 of job-2"), HasSubstr("checksum"),
                                HasSubstr("the store is damaged")));
   EXPECT_THAT(check.talk, HasSubstr("the store is damaged"));
+}
+
+TEST_F(CheckStoreTest, DamagedJoinTokens_AreNamedAndEndWithOne) {
+  Make(1);
+  support::WriteFile(folder_ + "/join-tokens", "no tokens");
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.out, AllOf(HasSubstr("the join tokens: " + folder_ + "/join-tokens"),
+                               HasSubstr("the store is damaged")));
 }
 
 TEST_F(CheckStoreTest, FileThatIsNoDatabase_EndsWithOne) {
@@ -331,6 +344,20 @@ TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {
   EXPECT_THAT(support::ReadFile(talk()), HasSubstr("store failed"));
   const std::string http = nlohmann::json::parse(support::ReadFile(ready))["http"];
   EXPECT_THAT(Get(ParseHostPort(http, 1)->port, "/readyz"), HasSubstr("503"));
+}
+
+// Of etcd, which here takes the call and says nothing.
+TEST_F(CheckStoreTest, CheckThatIsUnderWay_EndsWithASignal) {
+  const UniqueFd etcd = *Listen("127.0.0.1", 0);
+  support::Process check(
+      {support::Program("phalanx-coordinator"), "--store",
+       absl::StrCat("etcd://127.0.0.1:", PortOf(etcd.get()), "/phalanx"), "--check-store"},
+      mark_, talk(), talk());
+  pollfd called{etcd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&called, 1, static_cast<int>(absl::ToInt64Milliseconds(support::kPatience))), 1);
+  check.Signal(SIGTERM);
+  const int status = check.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 
 TEST_F(CheckStoreTest, NoStore_SaysSoAndMakesNone) {

@@ -78,6 +78,8 @@ class CopyStoreTest : public ::testing::Test {
                                  "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file",
                                  ready},
         mark_, work_ + "/talk", work_ + "/talk");
+    // Among others it stands by first, while the lease of the one before holds.
+    if (store == etcd_) support::AwaitText(ready, "\"standby\":false", *process);
     support::AwaitFile(ready, *process);
     address = nlohmann::json::parse(support::ReadFile(ready))["grpc"];
     return process;
@@ -139,6 +141,32 @@ TEST_F(CopyStoreTest, PlaceWhereSomethingIs_IsRefused) {
   EXPECT_THAT(back.talk, HasSubstr("journal.db is there already"));
 }
 
+// SQLite would take it for the copy's own.
+TEST_F(CopyStoreTest, FolderWhereALogIsLeft_IsRefused) {
+  const std::string back = work_ + "/back", log = back + "/journal.db-wal";
+  std::filesystem::create_directory(back);
+  support::WriteFile(log, "of another store");
+  for (const bool draft : {false, true}) {
+    if (draft) support::WriteFile(back + "/journal.db.copy", "");
+    const support::Finished copy = Run(etcd_, {"--copy-store-to", back});
+    EXPECT_EQ(copy.exit_code, 1);
+    EXPECT_THAT(copy.talk, HasSubstr("journal.db-wal is there already"));
+  }
+  EXPECT_EQ(support::ReadFile(log), "of another store");
+}
+
+// Between the two files.
+TEST_F(CopyStoreTest, CopyToAFolderThatWasCut_IsMadeAnew) {
+  EXPECT_EQ(Run(folder_, {"--copy-store-to", etcd_}).exit_code, 0);
+  const std::string back = work_ + "/back";
+  std::filesystem::create_directory(back);
+  { const auto draft = *SqliteBackend::Open(back + "/journal.db.copy"); }
+  support::WriteFile(back + "/join-tokens", "of the copy before");
+  const support::Finished copy = Run(etcd_, {"--copy-store-to", back});
+  EXPECT_EQ(copy.exit_code, 0) << copy.talk;
+  EXPECT_EQ(support::ReadFile(back + "/join-tokens"), support::ReadFile(folder_ + "/join-tokens"));
+}
+
 TEST_F(CopyStoreTest, StoreThatACoordinatorHas_IsRefused) {
   std::string address;
   const std::unique_ptr<support::Process> coordinator = Serve(folder_, address);
@@ -158,6 +186,14 @@ TEST_F(CopyStoreTest, DamagedStore_IsRefused) {
   const support::Finished copy = Run(folder_, {"--copy-store-to", etcd_});
   EXPECT_EQ(copy.exit_code, 1);
   EXPECT_THAT(copy.talk, AllOf(HasSubstr("of job-3"), HasSubstr("nothing was copied")));
+}
+
+TEST_F(CopyStoreTest, DamagedJoinTokens_AreRefused_AndNothingIsBegun) {
+  support::WriteFile(folder_ + "/join-tokens", "no tokens");
+  const support::Finished copy = Run(folder_, {"--copy-store-to", etcd_});
+  EXPECT_EQ(copy.exit_code, 1);
+  EXPECT_THAT(copy.talk, AllOf(HasSubstr("the join tokens"), HasSubstr("nothing was copied")));
+  EXPECT_THAT(Run(etcd_, {"--check-store"}).talk, HasSubstr("there is no store"));
 }
 
 TEST_F(CopyStoreTest, FoldersBothTimes_AreUsage) {

@@ -39,9 +39,8 @@ struct FilePlace final : TokenPlace {
 struct EtcdPlaceOfTokens final : TokenPlace {
   std::shared_ptr<TokenStore> Open() override {
     leadership.reset();
-    const auto client = disk.NewClient();
-    leadership = *disk.Lead(client);
-    return std::make_shared<EtcdTokens>(client, disk.place.prefix, leadership);
+    leadership = disk.LeadBlindly();
+    return std::make_shared<EtcdTokens>(disk.NewClient(), disk.place.prefix, leadership);
   }
   EtcdDisk disk;
   std::shared_ptr<Leadership> leadership;
@@ -174,6 +173,19 @@ TEST_P(JoinTokensTest, TokenThatIsOver_IsForgottenAWeekLater) {
   EXPECT_THAT(tokens_->List(now_), SizeIs(2));
 }
 
+// More than a store forgets at once.
+TEST_P(JoinTokensTest, ManyTokensThatAreOver_DoNotComeBackAfterARestart) {
+  constexpr size_t kMany = TokenStore::kForgottenMax + 50;
+  for (size_t i = 0; i < kMany; ++i) Create();
+  now_ += absl::Hours(24 * 8);
+  Create();
+  EXPECT_THAT(tokens_->List(now_), SizeIs(51));
+  Reopen();
+  EXPECT_THAT(tokens_->List(now_), SizeIs(51));
+  Create();
+  EXPECT_THAT(tokens_->List(now_), SizeIs(2));
+}
+
 INSTANTIATE_TEST_SUITE_P(File, JoinTokensTest,
                          ::testing::Values([]() -> std::unique_ptr<TokenPlace> {
                            return std::make_unique<FilePlace>();
@@ -235,6 +247,19 @@ TEST(EtcdTokensTest, DeposedLeader_ExchangesNoToken) {
   EXPECT_TRUE(use(*tokens, "b").ok());
   EXPECT_TRUE(absl::IsUnavailable(use(*deposed, "a")));
   EXPECT_THAT(use(*tokens, "a").message(), HasSubstr("node b has joined with it"));
+}
+
+// It does not even ask etcd, which may be what has failed it.
+TEST(EtcdTokensTest, LeaderThatLeadsNoMore_LoadsNothing) {
+  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  const EtcdDisk disk;
+  const auto silent = std::make_shared<EtcdClient>(EtcdOptions{.members = {"127.0.0.1:1"}});
+  std::shared_ptr<Leadership> leadership = disk.LeadBlindly();
+  EtcdTokens tokens(silent, disk.place.prefix, leadership);
+  leadership->Lose("in a test");
+  EXPECT_THAT(std::string(tokens.Load().status().message()), HasSubstr("leads no more"));
+  leadership.reset();
+  EXPECT_THAT(std::string(tokens.Load().status().message()), HasSubstr("leads no more"));
 }
 
 // The change was made though nobody was told so: it is found before the next one.

@@ -208,6 +208,7 @@ absl::Status IdentityRenewer::Renew() {
   // Connections of its own, with the certificate that is there now.
   absl::Status status;
   for (const auto& stub : StubsOf(coordinator_, files_)) {
+    if (IsStopped()) return absl::CancelledError("stopped before it was");
     grpc::ClientContext context;
     Prepare(context);
     v1::RenewCertificateResponse response;
@@ -216,6 +217,11 @@ absl::Status IdentityRenewer::Renew() {
     if (!MayComeBack(status)) return status;
   }
   return status;
+}
+
+bool IdentityRenewer::IsStopped() {
+  MutexLock lock(&mu_);
+  return stop_;
 }
 
 void IdentityRenewer::Run() {
@@ -232,6 +238,7 @@ void IdentityRenewer::Run() {
     }
     if (Left() > absl::ZeroDuration()) continue;
     const absl::Status status = Renew();
+    if (!status.ok() && IsStopped()) return;
     std::string line = status.ok() ? "certificate renewed"
                                    : absl::StrCat("certificate not renewed: ", status.message());
     if (status.ok() || line != told) log_(line);

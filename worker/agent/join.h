@@ -53,7 +53,8 @@ class IdentityRenewer {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   // How long until it is to be renewed; not above 0: now.
   absl::Duration Left() const;
-  absl::Status Renew();
+  absl::Status Renew() ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsStopped() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string coordinator_;
   const transport::TlsFiles files_;

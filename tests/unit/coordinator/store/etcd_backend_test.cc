@@ -151,6 +151,18 @@ TEST_F(EtcdBackendTest, AnswerThatIsLost_IsFoundOutByTryingAgain) {
   EXPECT_THAT(All(*backend), SizeIs(2));
 }
 
+// etcd may be told by itself to forget what is older than some minutes.
+TEST_F(EtcdBackendTest, StoreOfWhichEtcdForgotThePast_IsReadAsItIsNow) {
+  auto backend = *disk_->Open();
+  ASSERT_TRUE(backend->Commit({.records = {Of(1, "one")}}).ok());
+  const auto client = disk_->NewClient();
+  etcdserverpb::TxnRequest later;
+  later.add_success()->mutable_request_put()->set_key(disk_->place.prefix + "tokens");
+  ASSERT_TRUE(client->Compact(client->Write(later)->header().revision()).ok());
+  EXPECT_THAT(All(*backend), SizeIs(1));
+  EXPECT_TRUE(backend->ForEachRequest([](const StoredRequest&) { return absl::OkStatus(); }).ok());
+}
+
 // A process that was stopped past its lease, by its own clock still the leader.
 TEST_F(EtcdBackendTest, DeposedLeader_WritesNothing) {
   const std::shared_ptr<Leadership> old_leadership = disk_->LeadBlindly();

@@ -8,7 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/store/archive.h"
+#include "coordinator/store/etcd_ended_jobs.h"
 #include "coordinator/store/etcd_tokens.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/token_file.h"
@@ -47,7 +49,7 @@ class StoreCopyTest : public ::testing::Test {
       died = died || left-- == 0;
       return died ? absl::InternalError("the process died here") : absl::OkStatus();
     });
-    std::shared_ptr<Leadership> leadership = *disk_->Lead(disk_->NewClient());
+    const std::shared_ptr<Leadership> leadership = disk_->LeadBlindly();
     auto to = EtcdBackend::BeginCopy(client, disk_->place.prefix, leadership, store_->identity());
     if (!to.ok()) return true;
     EtcdTokens tokens(client, disk_->place.prefix, leadership);
@@ -114,6 +116,31 @@ TEST_F(StoreCopyTest, CopyThatIsCut_IsNoStore_AndIsMadeAgain) {
   }
   CopyToEtcd();
   EXPECT_EQ((*disk_->Open())->ended_jobs()->Count(), store_->ended_jobs()->Count());
+}
+
+// etcd takes its time for each key that goes.
+TEST_F(StoreCopyTest, LargeCopyThatWasCut_IsRemovedPageByPage) {
+  ASSERT_TRUE(CutCopy(1));
+  const std::string requests = disk_->place.prefix + "request/";
+  const auto client = Client();
+  for (int i = 0; i < 25; ++i) {
+    etcdserverpb::TxnRequest request;
+    for (int j = 0; j < 100; ++j) {
+      request.add_success()->mutable_request_put()->set_key(absl::StrCat(requests, i, "-", j));
+    }
+    ASSERT_TRUE(client->Write(request).ok());
+  }
+  int calls = 0;
+  const auto counted = disk_->NewClient([&calls]() -> absl::Status {
+    ++calls;
+    return absl::OkStatus();
+  });
+  const std::shared_ptr<Leadership> leadership = disk_->LeadBlindly();
+  ASSERT_TRUE(
+      EtcdBackend::BeginCopy(counted, disk_->place.prefix, leadership, store_->identity()).ok());
+  // Two for each transaction: one that begins, and three of 1,000 keys at most.
+  EXPECT_EQ(calls, 2 * (1 + 3));
+  EXPECT_TRUE(EtcdPage(*client, requests, EtcdKeys::Behind(requests), 1)->kvs().empty());
 }
 
 TEST_F(StoreCopyTest, PlaceThatIsNotEmpty_IsRefused) {
