@@ -1,5 +1,7 @@
 // What checks of devices that no rank uses have found: a device that failed one gets nothing new.
 #include <algorithm>
+#include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,29 @@ bool IsKnown(const job::NodeCheck* before, const job::DeviceCheck& check) {
                      });
 }
 
+// With what was known before of devices that are kept out, where nothing is said of them now: by a
+// new process of the worker, which has not checked them yet.
+std::shared_ptr<const job::NodeCheck> WithReasons(std::shared_ptr<const job::NodeCheck> check,
+                                                  const job::NodeCheck* before,
+                                                  const std::set<int32_t>& failed) {
+  if (before == nullptr) return check;
+  const auto speaks = [](const job::NodeCheck& all, int32_t device) {
+    return std::any_of(all.devices.begin(), all.devices.end(), [device](const auto& one) {
+      return one.device == device && one.verdict != job::CheckVerdict::kNone;
+    });
+  };
+  auto whole = std::make_shared<job::NodeCheck>(*check);
+  for (const job::DeviceCheck& old : before->devices) {
+    if (!failed.contains(old.device) || speaks(*check, old.device)) continue;
+    std::erase_if(whole->devices,
+                  [&old](const job::DeviceCheck& one) { return one.device == old.device; });
+    whole->devices.push_back(old);
+  }
+  std::stable_sort(whole->devices.begin(), whole->devices.end(),
+                   [](const auto& a, const auto& b) { return a.device < b.device; });
+  return whole;
+}
+
 }  // namespace
 
 // A worker says all that it knows each time, also what somebody has forgiven since.
@@ -28,14 +53,15 @@ void Coordinator::NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> ch
         one.device >= 0 && static_cast<size_t>(one.device) < node.device_jobs.size();
     if (!exists || IsKnown(node.check.get(), one)) continue;
     if (one.verdict == job::CheckVerdict::kFailed) {
-      node.failed_checks.insert(one.device);
+      if (!node.failed_checks.insert(one.device).second) continue;
       failed.push_back(absl::StrCat("device ", one.device,
                                     " failed its check and gets nothing new: ", one.reason));
-    } else if (node.failed_checks.erase(one.device) != 0) {
+    } else if (one.verdict != job::CheckVerdict::kNone &&
+               node.failed_checks.erase(one.device) != 0) {
       passed.push_back(absl::StrCat("device ", one.device, " has passed its check again"));
     }
   }
-  node.check = std::move(check);
+  node.check = WithReasons(std::move(check), node.check.get(), node.failed_checks);
   for (const std::string& text : failed) {
     Log(absl::StrCat("node=", node.name, " ", text));
     TellJobsOn({node.name}, "DeviceCheckFailed", text);

@@ -59,6 +59,13 @@ std::vector<prometheus::MetricFamily> FamiliesOfJobs(const Gauges& gauges) {
                  [](const JobGauges& job) { return static_cast<double>(job.epoch); })};
 }
 
+// Of one value that is not always known: the registry would keep the last.
+prometheus::MetricFamily KnownNow(const char* name, const char* help, double value) {
+  prometheus::ClientMetric metric;
+  metric.gauge.value = value;
+  return {name, help, prometheus::MetricType::Gauge, {metric}};
+}
+
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
 }  // namespace
@@ -77,11 +84,6 @@ struct Metrics::Series {
       BuildGauge()
           .Name("phalanx_device_checks")
           .Help("Devices of connected nodes by the verdict of their last check")
-          .Register(registry);
-  prometheus::Family<prometheus::Gauge>& warmest =
-      BuildGauge()
-          .Name("phalanx_warmest_device_celsius")
-          .Help("Temperature of the warmest device of connected nodes")
           .Register(registry);
   prometheus::Gauge& sessions =
       BuildGauge().Name("phalanx_sessions").Help("Open worker sessions").Register(registry).Add({});
@@ -335,8 +337,6 @@ std::string Metrics::Text(const Gauges& gauges) {
     series_->checks.Add({{"verdict", std::string(job::ToString(verdict))}})
         .Set(found == gauges.checks.end() ? 0 : static_cast<double>(found->second));
   }
-  if (gauges.warmest_celsius > 0)
-    series_->warmest.Add({}).Set(static_cast<double>(gauges.warmest_celsius));
   series_->sessions.Set(static_cast<double>(gauges.sessions));
   series_->watchers.Set(static_cast<double>(gauges.watchers));
   series_->inbox.Set(static_cast<double>(gauges.inbox));
@@ -345,6 +345,11 @@ std::string Metrics::Text(const Gauges& gauges) {
   if (const double running = series_->running_seconds.Value(); running > 0)
     series_->goodput.Add({}).Set(series_->useful_seconds.Value() / running);
   std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
+  if (gauges.warmest_celsius > 0) {
+    families.push_back(KnownNow("phalanx_warmest_device_celsius",
+                                "Temperature of the warmest device of connected nodes",
+                                static_cast<double>(gauges.warmest_celsius)));
+  }
   if (!gauges.running.empty()) {
     for (prometheus::MetricFamily& family : FamiliesOfJobs(gauges))
       families.push_back(std::move(family));

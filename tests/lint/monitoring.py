@@ -10,7 +10,7 @@ import re
 import sys
 
 NAME = re.compile(r"\bphalanx_[a-z_]+\b")
-DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*)"(phalanx_[a-z_]+)"')
+DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|KnownNow\()"(phalanx_[a-z_]+)"')
 
 
 def exported(root):

@@ -241,11 +241,6 @@ void Agent::Carry(const StartProcess& action) {
   events_.push_back(supervisor_.Carry(action));
 }
 
-void Agent::Carry(const StartCheck& action) {
-  if (std::optional<CheckEnded> ended = supervisor_.Carry(action); ended.has_value())
-    events_.push_back(*std::move(ended));
-}
-
 void Agent::Carry(const UploadLogs& action) {
   events_.push_back(UploadStarted{action.command_number,
                                   uploader_.Start(session_.channel(), action.store, action.fetch)});

@@ -101,7 +101,13 @@ class Agent {
   void Carry(const CancelData& action) { preparer_.Carry(action); }
   void Carry(const UseStore& action);
   void Carry(const StartProcess& action);
-  void Carry(const StartCheck& action);
+  void Carry(const StartCheck& action) { CarryCheck(action); }
+  void Carry(const LeaveCheck& action) { CarryCheck(action); }
+  template <typename CheckOrder>
+  void CarryCheck(const CheckOrder& action) {
+    if (std::optional<CheckEnded> ended = supervisor_.Carry(action); ended.has_value())
+      events_.push_back(*std::move(ended));
+  }
   template <typename ProcessOrder>
   void Carry(const ProcessOrder& action) {
     supervisor_.Carry(action);

@@ -73,6 +73,10 @@ Supervisor::~Supervisor() {
     pollfd gone{check_->spawned.pidfd.get(), POLLIN, 0};
     if (poll(&gone, 1, kLastWaitMilliseconds) == 1) ReapCheck();
   }
+  for (size_t left = left_.size(); left-- > 0;) {
+    pollfd gone{left_[left].spawned.pidfd.get(), POLLIN, 0};
+    if (poll(&gone, 1, 0) == 1) ReapLeft(left);
+  }
   while (!processes_.empty()) {
     // A process inside a wedged driver does not die of SIGKILL; the daemon's end must not wait for
     // it.
@@ -305,6 +309,7 @@ void Supervisor::AddTo(std::vector<pollfd>& fds) const {
     fds.push_back({check_->spawned.pidfd.get(), POLLIN, 0});
     if (check_->spawned.output.is_open()) fds.push_back({check_->spawned.output.get(), POLLIN, 0});
   }
+  for (const Check& left : left_) fds.push_back({left.spawned.pidfd.get(), POLLIN, 0});
   for (const auto& [number, process] : processes_) {
     const Spawned& spawned = process.spawned;
     fds.push_back({spawned.pidfd.get(), POLLIN, 0});
@@ -328,6 +333,9 @@ std::vector<Event> Supervisor::HandleReady(const std::vector<pollfd>& fds) {
   if (check_.has_value()) {
     if (ready(check_->spawned.output.get()) != 0) ReadCheck();
     if (ready(check_->spawned.pidfd.get()) != 0) ReapCheck();
+  }
+  for (size_t left = left_.size(); left-- > 0;) {
+    if (ready(left_[left].spawned.pidfd.get()) != 0) ReapLeft(left);
   }
   std::vector<ProcessNumber> ended;
   for (auto& [number, process] : processes_) {

@@ -19,9 +19,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/posix/unique_fd.h"
 #include "google/protobuf/message_lite.h"
 #include "phalanx/v1/rank.pb.h"
+#include "worker/agent/check_output.h"
 #include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/log_budget.h"
@@ -75,6 +77,8 @@ class Supervisor {
   // nullopt: it runs; else it does not.
   std::optional<CheckEnded> Carry(const StartCheck& order);
   void Carry(const KillCheck& order);
+  // nullopt: it has ended by itself.
+  std::optional<CheckEnded> Carry(const LeaveCheck& order);
   void Carry(const FreeHostMemory& order) { host_memory_.Free(order.job); }
 
   // Adds the descriptors to wait for.
@@ -114,7 +118,9 @@ class Supervisor {
   struct Check {
     CheckNumber number;
     Spawned spawned;
-    std::string output;  // the first of it
+    CheckOutput output;
+    absl::Duration delay_then;  // its RunDelay when it said something last
+    absl::Duration starved;     // from then until it was killed
     bool killed = false;
   };
 
@@ -140,6 +146,7 @@ class Supervisor {
   void EndOrphans() const;
   void ReadCheck();
   void ReapCheck();
+  void ReapLeft(size_t index);
   // Drains, reaps, reports and forgets it.
   void Reap(ProcessNumber number);
 
@@ -148,6 +155,7 @@ class Supervisor {
   HostMemory host_memory_;
   std::map<ProcessNumber, Process> processes_;
   std::optional<Check> check_;
+  std::vector<Check> left_;  // killed, and they do not end
   std::vector<Event> events_;
 };
 

@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -42,11 +43,12 @@ absl::Status UseCudaDevice(int32_t index) {
   cudaError_t error = cudaSetDevice(index);
   // Creates the context now, not inside the first collective.
   if (error == cudaSuccess) error = cudaFree(nullptr);
-  if (error != cudaSuccess) {
-    return Failed(
-        absl::UnavailableError(absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error))));
-  }
-  return absl::OkStatus();
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string what = absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error));
+  // Its memory may be with a process that is about to end, and a later attempt finds it: a rank's
+  // failure is of the same kind.
+  return Failed(error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(what)
+                                                   : absl::UnavailableError(what));
 }
 
 absl::Status AwaitDevice(absl::Duration timeout) {

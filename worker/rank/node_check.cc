@@ -7,9 +7,11 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -18,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/cut_text.h"
+#include "core/posix/run_delay.h"
 #include "core/wire/check_codec.h"
 #include "google/protobuf/util/json_util.h"
 #include "phalanx/v1/common.pb.h"
@@ -73,13 +76,15 @@ void Await(const at::Device& target) {
   if (!status.ok()) throw Fault{std::string(status.message())};
 }
 
-// Seconds; never 0.
+// Seconds; never 0. Those in which this thread could run and others did are not the device's.
 template <typename Work>
 double Time(const at::Device& target, Work work) {
+  const absl::Duration delay_before = RunDelay("thread-self");
   const absl::Time begin = absl::Now();
   work();
   Await(target);
-  return std::max(absl::ToDoubleSeconds(absl::Now() - begin), 1e-9);
+  const absl::Duration took = absl::Now() - begin;
+  return std::max(absl::ToDoubleSeconds(took - (RunDelay("thread-self") - delay_before)), 1e-9);
 }
 
 // Words without a period, so that one that lands elsewhere is found.
@@ -220,10 +225,12 @@ void JudgeSpeed(const at::Device& target, DeviceCheck& check) {
 
 void Check(const NodeCheckOptions& options, int32_t peer, DeviceCheck& check) {
   while (Wants(options, check.device, "hang")) absl::SleepFor(absl::Milliseconds(100));
+  if (Wants(options, check.device, "error")) throw Fault{"an error, as --check-faults wants it"};
   const at::Device target = Target(options, check.device);
   if (target.is_cuda()) {
     const absl::Status used = device::UseCudaDevice(check.device);
-    if (absl::IsUnimplemented(used)) throw NoVerdict{std::string(used.message())};
+    if (absl::IsUnimplemented(used) || absl::IsResourceExhausted(used))
+      throw NoVerdict{std::string(used.message())};
     if (!used.ok()) throw Fault{std::string(used.message())};
   }
   CheckMemory(options, target, peer, check);
@@ -243,28 +250,44 @@ std::string FirstLine(absl::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
+// As allocators of the host, CUDA and cuBLAS word it.
+bool TellsOfMemory(absl::string_view text) {
+  return absl::StrContains(text, "can't allocate memory") ||
+         absl::StrContains(text, "out of memory") ||
+         absl::StrContains(text, "CUBLAS_STATUS_ALLOC_FAILED");
+}
+
 }  // namespace
+
+std::pair<CheckVerdict, std::string> VerdictOfCurrentException(bool gpu) {
+  // More derived types first.
+  try {
+    throw;
+  } catch (const Fault& fault) {
+    return {CheckVerdict::kFailed, fault.what};
+  } catch (const NoVerdict& none) {
+    return {CheckVerdict::kNone, none.why};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {CheckVerdict::kNone, FirstLine(error.what_without_backtrace())};
+  } catch (const std::bad_alloc&) {
+    return {CheckVerdict::kNone, "there is no memory for a check"};
+  } catch (const c10::Error& error) {
+    const std::string said = FirstLine(error.what_without_backtrace());
+    const bool of_device = gpu || dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+    return {of_device && !TellsOfMemory(said) ? CheckVerdict::kFailed : CheckVerdict::kNone, said};
+  } catch (const std::exception& error) {
+    return {CheckVerdict::kNone, FirstLine(error.what())};
+  }
+}
 
 DeviceCheck CheckDevice(const NodeCheckOptions& options, int32_t device, int32_t peer) {
   DeviceCheck check{.device = device};
-  const auto end = [&check](CheckVerdict verdict, std::string reason) {
-    check.verdict = verdict;
-    check.reason = CutText(std::move(reason), job::kCheckReasonBytesMax - 64);
-  };
   try {
     Check(options, peer, check);
-  } catch (const Fault& fault) {
-    end(CheckVerdict::kFailed, fault.what);
-  } catch (const NoVerdict& none) {
-    end(CheckVerdict::kNone, none.why);
-  } catch (const c10::OutOfMemoryError& error) {
-    end(CheckVerdict::kNone, FirstLine(error.what_without_backtrace()));
-  } catch (const std::bad_alloc&) {
-    end(CheckVerdict::kNone, "there is no memory for a check");
-  } catch (const c10::Error& error) {
-    end(CheckVerdict::kFailed, FirstLine(error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    end(CheckVerdict::kFailed, FirstLine(error.what()));
+  } catch (...) {
+    auto [verdict, reason] = VerdictOfCurrentException(options.device_kind == "gpu");
+    check.verdict = verdict;
+    check.reason = CutText(std::move(reason), job::kCheckReasonBytesMax - 64);
   }
   return check;
 }
@@ -278,6 +301,8 @@ void CheckNode(const NodeCheckOptions& options, std::ostream& out) {
     Print(said, out);
     if (check.verdict == CheckVerdict::kNone)
       out << "device " << device << ": no verdict: " << check.reason << "\n";
+    const bool failed = check.verdict == CheckVerdict::kFailed;
+    if (failed && options.device_kind == "gpu" && device != options.devices.back()) return;
     if (check.verdict == CheckVerdict::kPassed || check.verdict == CheckVerdict::kSlow)
       peer = device;
   }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/job/node_check.h"
@@ -21,7 +22,7 @@ struct NodeCheckOptions {
   std::string device_kind;  // "cpu" or "gpu"
   std::vector<int32_t> devices;
   // For tests: a file of lines "DEVICE memory" and "DEVICE arithmetic", which spoil what the device
-  // gives back, and "DEVICE hang"; empty, or one that is not there: none.
+  // gives back, "DEVICE error" and "DEVICE hang"; empty, or one that is not there: none.
   std::string faults;
 };
 
@@ -29,8 +30,14 @@ struct NodeCheckOptions {
 // say, such as of a device without free memory, with the reason. Does not throw.
 job::DeviceCheck CheckDevice(const NodeCheckOptions& options, int32_t device, int32_t peer);
 
+// Of the exception that is being handled, with its words; only inside a catch clause. The device is
+// to blame for what its driver or a kernel says alone: a lack of memory or of threads is the
+// node's.
+std::pair<job::CheckVerdict, std::string> VerdictOfCurrentException(bool gpu);
+
 // Prints of each device, as soon as it is known, and then of the loopback interface a NodeCheck as
-// a line of JSON.
+// a line of JSON. Says nothing of what comes behind a GPU that failed: an error of CUDA may stay
+// with the process, and would be found of the others too.
 void CheckNode(const NodeCheckOptions& options, std::ostream& out);
 
 // KIND DEVICE,DEVICE... [FAULTS]. Returns the exit code.

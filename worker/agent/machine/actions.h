@@ -177,6 +177,11 @@ struct StartCheck {
 struct KillCheck {
   CheckNumber check;
 };
+// It was killed and does not end: do not wait for it. Answered with CheckEnded, and once more when
+// it has ended after all.
+struct LeaveCheck {
+  CheckNumber check;
+};
 // Nothing of the job runs here any more: neither do its ranks need their copies of state.
 struct FreeHostMemory {
   JobId job;  // 0: of all
@@ -202,6 +207,6 @@ using Action =
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
                  SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendPrepareStandby,
                  SendFault, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, StartCheck,
-                 KillCheck, FreeHostMemory, UploadLogs, Exit, LogLine>;
+                 KillCheck, LeaveCheck, FreeHostMemory, UploadLogs, Exit, LogLine>;
 
 }  // namespace phalanx::agent

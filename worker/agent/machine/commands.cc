@@ -75,8 +75,10 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   Log(absl::StrCat(ToString(command.job), " epoch=", command.epoch.value,
                    " assigned local_ranks=", assignment.rank_of_device.size()));
   Assignment& stored = assignments_[command.job] = std::move(assignment);
-  for (const auto& [device, lost] : lost_devices_)
-    GoWithout(stored, device, job::FailureKind::kDeviceFailed, LostDevice(device));
+  for (int32_t device = 0; device < options_.devices; ++device) {
+    if (const absl::Status lost = LostDevice(device); !lost.ok())
+      GoWithout(stored, device, job::FailureKind::kDeviceFailed, lost);
+  }
   RememberWork(stored);
   const auto outcome = outcomes_.find(command.job);
   if (outcome != outcomes_.end() && outcome->second.first == command.document) {

@@ -1,4 +1,5 @@
 // What devices report (xid.h).
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -31,18 +32,20 @@ void Machine::Apply(const DeviceFaulted& event) {
     }
   }
   SendQueuedReports();
-  if (!lost) return;
+  if (lost) FailWaiting(event.device);
+}
+
+void Machine::FailWaiting(int32_t device) {
   std::vector<JobId> waiting;
   for (const auto& [job, assignment] : assignments_) {
-    if (assignment.to_start.contains(event.device)) waiting.push_back(job);
+    if (assignment.to_start.contains(device)) waiting.push_back(job);
   }
   for (const JobId job : waiting) {
     Assignment& assignment = assignments_.at(job);
     if (!assignment.takes_over) {
-      FailAssignment(job, LostDevice(event.device));
+      FailAssignment(job, LostDevice(device));
     } else {
-      GoWithout(assignment, event.device, job::FailureKind::kDeviceFailed,
-                LostDevice(event.device));
+      GoWithout(assignment, device, job::FailureKind::kDeviceFailed, LostDevice(device));
       AnswerIfStarted(assignment);
     }
   }
@@ -50,9 +53,16 @@ void Machine::Apply(const DeviceFaulted& event) {
 
 absl::Status Machine::LostDevice(int32_t device) const {
   const auto lost = lost_devices_.find(device);
-  if (lost == lost_devices_.end()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(lost->second, " and is not used again before phalanx-worker restarts"));
+  if (lost != lost_devices_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(lost->second, " and is not used again before phalanx-worker restarts"));
+  }
+  const bool held = std::any_of(left_checks_.begin(), left_checks_.end(),
+                                [device](const auto& entry) { return entry.second == device; });
+  if (!held) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("device ", device, " of node ", options_.node,
+                                                    " has a check that was killed and does not "
+                                                    "end: its driver does not answer"));
 }
 
 }  // namespace phalanx::agent

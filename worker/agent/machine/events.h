@@ -216,16 +216,19 @@ struct DeviceFaulted {
   int32_t xid = 0;
 };
 
-// The process of a check has said something: it is not at the device any more at which it was.
+// The process of a check has said what it found: it is not at the device any more at which it was.
 struct CheckProgressed {
   CheckNumber check;
 };
-// The answer to StartCheck: its process is gone, or never was there.
+// The answer to StartCheck: its process is gone, or never was there; or to LeaveCheck.
 struct CheckEnded {
   CheckNumber check;
   std::vector<job::DeviceCheck> devices;  // those that it had done with, in order; without a time
   std::optional<job::LoopbackCheck> loopback;
   absl::Status status;  // OK: it has done all
+  bool left = false;    // its process is still there
+  // Since it said something last, of the time until it was killed: it could run and others did.
+  absl::Duration starved;
 };
 
 // The checkpoint that a job is to go on from.

@@ -216,7 +216,10 @@ void Machine::Apply(const Stalled& event) {
     process.terminate_at += excuse;
     process.hung_at += excuse;
   }
-  if (check_.has_value()) check_->kill_at += excuse;
+  if (check_.has_value()) {
+    check_->kill_at += excuse;
+    check_->leave_at += excuse;
+  }
   if (event.duration >= absl::Seconds(1)) {
     Log(absl::StrCat("stalled for ", absl::FormatDuration(event.duration),
                      "; deadlines are moved by ", absl::FormatDuration(excuse)));

@@ -38,7 +38,9 @@
 //
 // Checks. A device that no process has and none waits for is checked when the node has joined, and
 // again every options.check_interval while it is idle. A device that is wanted meanwhile ends the
-// check at once, and its process starts when the check is gone.
+// check at once, and its process starts when the check is gone. A check that does not even end when
+// it is killed is left to itself: the device that it was at has failed and runs nothing until the
+// check is gone, the others are free.
 //
 // Draining: the daemon ends on request, and says so first. Ranks whose job writes checkpoints then
 // go on until the coordinator, which lets the job end with one, has them stopped, or until most of
@@ -118,6 +120,8 @@ struct MachineOptions {
   absl::Duration check_delay = absl::Seconds(5);
   // Of each device in a check. What does not answer in so long has failed.
   absl::Duration check_timeout = absl::Minutes(2);
+  // A check that has not ended in so long of its kill is left to itself.
+  absl::Duration check_leave_delay = absl::Seconds(10);
   // Reports on their way to the coordinator at a time.
   int32_t reports_in_flight_max = 64;
 };
@@ -201,8 +205,9 @@ class Machine {
     CheckNumber number;
     std::set<int32_t> devices;
     Instant kill_at;
-    bool late = false;    // it was killed for that
-    bool killed = false;  // for that, or as a device was wanted
+    Instant leave_at = absl::InfiniteFuture();  // once it is killed
+    bool late = false;                          // it was killed for that
+    bool killed = false;                        // for that, or as a device was wanted
   };
   struct Stopping {
     JobId job;
@@ -271,7 +276,9 @@ class Machine {
 
   // devices.cc: errors of devices.
   void Apply(const DeviceFaulted& event);
-  absl::Status LostDevice(int32_t device) const;  // OK: it is not lost
+  absl::Status LostDevice(int32_t device) const;  // OK: it is neither lost nor in a check's hands
+  // Assignments that wait for it fail, or do without it.
+  void FailWaiting(int32_t device);
 
   // checks.cc: checks of idle devices.
   void Apply(const CheckProgressed& event);
@@ -280,6 +287,9 @@ class Machine {
   bool IsIdle(int32_t device) const;
   bool IsChecked(int32_t device) const;  // now
   void CallOffCheck();
+  void NoteChecked(job::DeviceCheck found);
+  // The device that the check was at has failed, unless that cannot be known. Its name; -1: none.
+  int32_t BlameDevice(Check& check, const CheckEnded& event);
   void KeepCheck();
   // When the next one is to begin, or the one under way is to be over.
   Instant CheckDeadline() const;
@@ -383,6 +393,7 @@ class Machine {
   std::map<int32_t, std::string> lost_devices_;  // and what they reported
   std::vector<Instant> check_due_;               // of each device
   std::optional<Check> check_;                   // under way
+  std::map<CheckNumber, int32_t> left_checks_;   // and the device that each was at; -1: none
   CheckNumber last_check_;
   job::NodeCheck checked_;     // number 0: nothing yet
   bool check_untold_ = false;  // of it

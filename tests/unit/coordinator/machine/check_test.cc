@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -79,6 +80,33 @@ TEST_F(CheckTest, NewProcessOfANode_DoesNotMakeItsDevicesBetter) {
   EXPECT_EQ(h_.Free("a"), 1);
   Say(again, {CheckVerdict::kPassed, CheckVerdict::kPassed});
   EXPECT_EQ(h_.Free("a"), 2);
+}
+
+TEST_F(CheckTest, NewProcessThatHasCheckedOthersOnly_LeavesTheReasonOfADeviceThatIsKeptOut) {
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  auto check = std::make_shared<job::NodeCheck>();
+  check->devices.push_back({.device = 1, .verdict = CheckVerdict::kSlow});
+  h_.Feed(HeartbeatReceived{.session = h_.Replace("a", 2, 2), .check = check});
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, ElementsAre(0));
+  const std::vector<job::DeviceCheck>& known = h_.node_views["a"]->check->devices;
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].reason, "wrong");
+  EXPECT_EQ(known[1].verdict, CheckVerdict::kSlow);
+}
+
+TEST_F(CheckTest, CheckWithoutAVerdict_LiftsNothing) {
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  Say(node_, {CheckVerdict::kNone, CheckVerdict::kPassed});
+  EXPECT_EQ(h_.Free("a"), 1);
+  EXPECT_EQ(h_.node_views["a"]->check->devices.at(0).reason, "wrong");
+}
+
+TEST_F(CheckTest, DeviceThatKeepsFailing_IsToldOnce) {
+  const JobId job = h_.Run(node_, AJob("job", 1));
+  for (int i = 0; i < 3; ++i) Say(node_, {CheckVerdict::kPassed, CheckVerdict::kFailed});
+  EXPECT_EQ(std::count_if(h_.events[job].begin(), h_.events[job].end(),
+                          [](const JobEvent& event) { return event.type == "DeviceCheckFailed"; }),
+            1);
 }
 
 TEST_F(CheckTest, CoordinatorThatStartsAgain_HearsOfItBeforeItPlacesAnything) {

@@ -164,7 +164,8 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"slow\"}"), 0);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"failed\"}"), 1);
   EXPECT_EQ(samples.at("phalanx_warmest_device_celsius"), 71);
-  EXPECT_FALSE(Parse(Metrics().Text({})).samples.contains("phalanx_warmest_device_celsius"));
+  EXPECT_FALSE(Parse(metrics.Text({})).samples.contains("phalanx_warmest_device_celsius"))
+      << "the node that told of it has gone";
 }
 
 TEST(MetricsTest, RunningJob_HasItsLastStep_AndLeavesNothingBehind) {

@@ -140,6 +140,99 @@ TEST(AgentCheckTest, CheckThatDoesNotEnd_FailsTheDeviceThatItIsAt) {
   EXPECT_THAT(h.Advance(absl::Seconds(10)), Contains("StartCheck c2 devices 2"));
 }
 
+TEST(AgentCheckTest, CheckThatIsLateAsOthersRan_SaysNothing_AndIsMadeAgainLater) {
+  Harness h(2, Checking());
+  h.Welcome();
+  EXPECT_THAT(h.Advance(absl::Seconds(121)), Contains("KillCheck c1"));
+  CheckEnded ended = Found(1, {}, absl::InternalError("killed"));
+  ended.starved = absl::Seconds(90);
+  h.Feed(ended);
+  EXPECT_EQ(NextSaid(h), nullptr);
+  EXPECT_THAT(h.Advance(kInterval / 2), Not(Contains(HasSubstr("StartCheck"))));
+  EXPECT_THAT(h.Advance(kInterval / 2), Contains("StartCheck c2 devices 0,1"));
+}
+
+TEST(AgentCheckTest, DeviceWithoutAVerdict_IsNotTheOneThatALateCheckWasAt) {
+  Harness h(3, Checking());
+  h.Welcome();
+  EXPECT_THAT(h.Advance(absl::Seconds(121)), Contains("KillCheck c1"));
+  h.Feed(Found(1, {{0, job::CheckVerdict::kNone}}, absl::InternalError("killed")));
+  const auto said = NextSaid(h);
+  ASSERT_NE(said, nullptr);
+  ASSERT_EQ(said->devices.size(), 1u);
+  EXPECT_EQ(said->devices[0].device, 1);
+  EXPECT_THAT(h.Advance(absl::Seconds(10)), Contains("StartCheck c2 devices 2"));
+}
+
+TEST(AgentCheckTest, CheckThatEndsBehindAFailedDevice_IsFollowedByOneOfTheOthers) {
+  Harness h(3, Checking());
+  h.Welcome();
+  h.Feed(Found(1, {{0, job::CheckVerdict::kFailed}}));
+  EXPECT_THAT(h.Advance(absl::Seconds(6)), Contains("StartCheck c2 devices 1,2"));
+}
+
+TEST(AgentCheckTest, CheckThatSurvivesItsKill_KeepsOutTheDeviceThatItIsAt_UntilItIsGone) {
+  Harness h(3, Checking());
+  h.Welcome();
+  EXPECT_THAT(h.Advance(absl::Seconds(121)), Contains("KillCheck c1"));
+  EXPECT_THAT(h.Advance(absl::Seconds(8)), Not(Contains("LeaveCheck c1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(3)), Contains("LeaveCheck c1"));
+  EXPECT_THAT(h.Advance(absl::Minutes(1)), Not(Contains("LeaveCheck c1")));
+  CheckEnded left = Found(1, {{0, job::CheckVerdict::kPassed}});
+  left.left = true;
+  h.Feed(left);
+  EXPECT_THAT(h.Advance(absl::Seconds(6)), Contains("StartCheck c2 devices 2"));
+  h.Feed(Found(2, {{2, job::CheckVerdict::kPassed}}));
+  EXPECT_THAT(h.Advance(kInterval), Contains("StartCheck c3 devices 0"));
+  h.Feed(Found(3, {{0, job::CheckVerdict::kPassed}}));
+  h.Advance(absl::Seconds(1));
+  h.Feed(Found(4, {{2, job::CheckVerdict::kPassed}}));
+  h.Feed(CheckEnded{.check = CheckNumber{1}});
+  EXPECT_THAT(h.Advance(absl::Seconds(6)), Contains("StartCheck c5 devices 1"));
+}
+
+TEST(AgentCheckTest, CheckThatSurvivesItsKill_IsSaidAtOnce) {
+  Harness h(2, Checking());
+  h.Welcome();
+  h.Advance(absl::Seconds(121));
+  h.Advance(absl::Seconds(11));
+  CheckEnded left = Found(1, {});
+  left.left = true;
+  left.starved = absl::Minutes(2);
+  std::shared_ptr<const job::NodeCheck> said;
+  for (const Action& action : h.machine.Step(h.now, left)) {
+    if (const auto* beat = std::get_if<SendHeartbeat>(&action); beat != nullptr) said = beat->check;
+  }
+  ASSERT_NE(said, nullptr);
+  EXPECT_EQ(said->devices.at(0).device, 0);
+  EXPECT_EQ(said->devices.at(0).verdict, job::CheckVerdict::kFailed);
+  EXPECT_THAT(said->devices.at(0).reason, HasSubstr("did not end within 10s of SIGKILL"));
+}
+
+TEST(AgentCheckTest, Assignment_DoesNotWaitForACheckThatSurvivesItsKill) {
+  Harness h(2, Checking());
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {1}));
+  h.DataReady(h.last_request);
+  EXPECT_THAT(h.Advance(absl::Seconds(11)), Contains("LeaveCheck c1"));
+  CheckEnded left = Found(1, {});
+  left.left = true;
+  EXPECT_THAT(h.Feed(left), Contains("StartProcess p1 job-7/1 rank 2 device 1"))
+      << "the check was at device 0";
+}
+
+TEST(AgentCheckTest, AssignmentOfTheDeviceThatAWedgedCheckIsAt_FailsAtOnce_AsDoLaterOnes) {
+  Harness h(2, Checking());
+  h.Welcome();
+  h.Command(1, h.AnAssign(1, {0}));
+  h.DataReady(h.last_request);
+  h.Advance(absl::Seconds(11));
+  CheckEnded left = Found(1, {});
+  left.left = true;
+  EXPECT_THAT(h.Feed(left), Contains("Result 1 FAILED_PRECONDITION"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), Contains("Result 2 FAILED_PRECONDITION"));
+}
+
 TEST(AgentCheckTest, CheckThatEndsEarly_SaysNothing) {
   Harness h(1, Checking());
   h.Welcome();

@@ -119,6 +119,7 @@ std::string ToLine(const Action& action) {
                                 absl::StrJoin(a.devices, ","));
           },
           [](const KillCheck& a) { return absl::StrCat("KillCheck c", a.check.value); },
+          [](const LeaveCheck& a) { return absl::StrCat("LeaveCheck c", a.check.value); },
           [](const FreeHostMemory&) { return std::string(); },
           [](const UploadLogs& a) { return absl::StrCat("UploadLogs ", a.fetch.fetch_id); },
           [](const Exit& a) { return std::string(a.status.ok() ? "Exit" : "Exit failed"); },

@@ -1,8 +1,14 @@
 // What a check of CPU slots and of loopback finds, as it is and where something is spoiled.
 #include "worker/rank/node_check.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,6 +19,7 @@ namespace phalanx::rank {
 namespace {
 
 using job::CheckVerdict;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -67,6 +74,52 @@ TEST(NodeCheckTest, EachDevice_HasALineOfJson_AndTheNodeOne) {
   EXPECT_THAT(third, StartsWith("{\"loopback\":{\"bytesPerSecond\":"));
   std::getline(lines, more);
   EXPECT_EQ(more, "");
+}
+
+TEST(NodeCheckTest, GpuThatFails_HasTheLastWord) {
+  NodeCheckOptions options = Spoiled("0 error\n");
+  options.device_kind = "gpu";
+  std::ostringstream out;
+  CheckNode(options, out);
+  EXPECT_THAT(out.str(), HasSubstr("VERDICT_FAILED"));
+  EXPECT_THAT(out.str(), EndsWith("}\n"));
+  const std::string said = out.str();
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1)
+      << "its error may be found of others in this process";
+}
+
+TEST(NodeCheckTest, CpuSlotThatFails_DoesNotKeepTheOthersFromACheck) {
+  std::ostringstream out;
+  CheckNode(Spoiled("0 error\n"), out);
+  EXPECT_THAT(out.str(), HasSubstr("\"device\":1"));
+}
+
+template <typename Throw>
+CheckVerdict VerdictOf(bool gpu, Throw&& body) {
+  try {
+    body();
+  } catch (...) {
+    return VerdictOfCurrentException(gpu).first;
+  }
+  return CheckVerdict::kPassed;
+}
+
+TEST(NodeCheckTest, LackOfMemoryOrThreads_IsNoFaultOfADevice) {
+  for (const bool gpu : {false, true}) {
+    EXPECT_EQ(VerdictOf(gpu, [] { throw std::bad_alloc(); }), CheckVerdict::kNone);
+    EXPECT_EQ(VerdictOf(gpu, [] { throw std::system_error(EAGAIN, std::generic_category()); }),
+              CheckVerdict::kNone);
+    EXPECT_EQ(VerdictOf(gpu, [] { TORCH_CHECK(false, "you tried to: can't allocate memory"); }),
+              CheckVerdict::kNone);
+    EXPECT_EQ(VerdictOf(gpu, [] { TORCH_CHECK(false, "CUBLAS_STATUS_ALLOC_FAILED"); }),
+              CheckVerdict::kNone);
+  }
+  EXPECT_EQ(VerdictOf(false, [] { TORCH_CHECK(false, "no such kernel"); }), CheckVerdict::kNone);
+}
+
+TEST(NodeCheckTest, ErrorOfAGpu_IsItsFault) {
+  EXPECT_EQ(VerdictOf(true, [] { TORCH_CHECK(false, "CUBLAS_STATUS_EXECUTION_FAILED"); }),
+            CheckVerdict::kFailed);
 }
 
 TEST(NodeCheckTest, WrongWords_AreAUsageError) {
