@@ -20,6 +20,8 @@ check() {
   echo "== $1: ok, ${SECONDS} s"
 }
 runs() { pgrep -u phalanx -x "${1:0:15}" > /dev/null; }
+# The services' own processes: what checks devices comes and goes.
+of_services() { pgrep -u phalanx -x 'phalanx-coordin|phalanx-worker' | sort; }
 
 installed() {
   for program in phalanx phalanx-coordinator phalanx-worker phalanx-rank; do
@@ -69,9 +71,9 @@ upgraded() {
   phalanx list | grep -q Succeeded || fail "the job is forgotten"
   echo '# mine' >> /etc/phalanx/worker.env
   local before
-  before=$(pgrep -u phalanx | sort)
+  before=$(of_services)
   dpkg --install ./phalanx-{coordinator,worker}_*.deb > dpkg.log || fail "$(< dpkg.log)"
-  [ "$(pgrep -u phalanx | sort)" = "$before" ] || fail "a service was restarted"
+  [ "$(of_services)" = "$before" ] || fail "a service was restarted"
   grep -q '^# mine$' /etc/phalanx/worker.env || fail "settings are lost"
   stop_all
 }

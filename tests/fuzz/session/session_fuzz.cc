@@ -26,7 +26,12 @@ std::string CheckHello(const coordinator::WorkerHello& hello) {
   return "";
 }
 
-bool TooLong(const std::string& text) { return text.size() > coordinator::kReportedTextBytesMax; }
+// What is cut says how much is missing.
+constexpr size_t kMissingBytesMax = 48;
+
+bool TooLong(const std::string& text) {
+  return text.size() > coordinator::kReportedTextBytesMax + kMissingBytesMax;
+}
 
 std::string CheckTexts(const coordinator::Event& event) {
   if (const auto* result = std::get_if<CommandFinished>(&event)) {

@@ -128,6 +128,7 @@ TEST(AgentCheckTest, CheckThatDoesNotEnd_FailsTheDeviceThatItIsAt) {
   h.Feed(CheckProgressed{CheckNumber{1}});  // it has done with the first
   EXPECT_THAT(h.Advance(absl::Seconds(100)), Not(Contains("KillCheck c1")));
   EXPECT_THAT(h.Advance(absl::Seconds(100)), Contains("KillCheck c1"));
+  h.ConfirmAll();
   h.Feed(Found(1, {{0, job::CheckVerdict::kPassed}}, absl::InternalError("killed")));
   const auto said = NextSaid(h);
   ASSERT_NE(said, nullptr);
@@ -156,6 +157,7 @@ TEST(AgentCheckTest, DeviceWithoutAVerdict_IsNotTheOneThatALateCheckWasAt) {
   Harness h(3, Checking());
   h.Welcome();
   EXPECT_THAT(h.Advance(absl::Seconds(121)), Contains("KillCheck c1"));
+  h.ConfirmAll();
   h.Feed(Found(1, {{0, job::CheckVerdict::kNone}}, absl::InternalError("killed")));
   const auto said = NextSaid(h);
   ASSERT_NE(said, nullptr);
