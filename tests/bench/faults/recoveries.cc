@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -134,11 +135,49 @@ struct Times {
   Series stopped, next_step;
 };
 
+// Of each tenth of a run: how far losses and norms are at most from those of a run without a
+// failure, in parts of them. What is rounded otherwise grows from step to step.
+nlohmann::ordered_json Differences(const std::vector<Metric>& hit,
+                                   const std::vector<Metric>& whole) {
+  constexpr size_t kParts = 10;
+  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+  const size_t steps = std::min(hit.size(), whole.size());
+  for (size_t part = 0; part < kParts; ++part) {
+    const size_t end = steps * (part + 1) / kParts;
+    double loss = 0, norm = 0;
+    for (size_t i = steps * part / kParts; i < end; ++i) {
+      loss = std::max(loss, std::abs(hit[i].loss / whole[i].loss - 1));
+      norm = std::max(norm, std::abs(hit[i].gradient_norm / whole[i].gradient_norm - 1));
+    }
+    parts.push_back({{"to_step", end}, {"loss", loss}, {"norm", norm}});
+  }
+  return parts;
+}
+
+// As CurvesFault() has it over the first thousand steps; behind them rounding has grown too much
+// for that, and what is lost would still be larger.
+std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& whole) {
+  constexpr size_t kFirst = 1000;
+  constexpr double kLate = 1e-6;
+  const auto first = [](const std::vector<Metric>& all) {
+    return std::vector<Metric>(
+        all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kFirst)));
+  };
+  const auto steps = static_cast<int64_t>(hit.size());
+  if (std::string fault =
+          CurvesFault(first(hit), first(whole), std::min(steps, static_cast<int64_t>(kFirst)));
+      !fault.empty()) {
+    return fault;
+  }
+  return CurvesFault(hit, whole, steps, kLate);
+}
+
 // What one layout came to.
 struct Found {
   Held first, end;
   int64_t steps = 0;
   std::string fault;  // of its steps, or of its losses
+  nlohmann::ordered_json differences;
   bool flat() const {
     return end.processes <= first.processes && end.descriptors <= first.descriptors &&
            static_cast<double>(end.resident_kib) <=
@@ -219,7 +258,9 @@ Found Recoveries::Run(int64_t tries, Prng& prng, Times& times) {
   const int64_t undisturbed = Start("whole", found.steps);
   for (int64_t step = 0; step < found.steps; step += 100) cluster_.AwaitStep(undisturbed, step);
   cluster_.AwaitEnd(undisturbed);
-  found.fault = CurvesFault(hit, MetricsOf(data_, "whole"), found.steps);
+  const std::vector<Metric> whole = MetricsOf(data_, "whole");
+  found.fault = FaultOf(hit, whole);
+  found.differences = Differences(hit, whole);
   return found;
 }
 
@@ -242,6 +283,7 @@ bool KillAndReturn(int64_t tries) {
                        {"kills", part},
                        {"steps", found.steps},
                        {"fault", found.fault},
+                       {"differences", found.differences},
                        {"early", ToJson(found.first)},
                        {"late", ToJson(found.end)}});
   }
