@@ -157,19 +157,14 @@ nlohmann::ordered_json Differences(const std::vector<Metric>& hit,
 // As CurvesFault() has it over the first thousand steps; behind them rounding has grown too much
 // for that, and what is lost would still be larger.
 std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& whole) {
-  constexpr size_t kFirst = 1000;
+  constexpr int64_t kFirst = 1000;
   constexpr double kLate = 1e-6;
-  const auto first = [](const std::vector<Metric>& all) {
-    return std::vector<Metric>(
-        all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kFirst)));
-  };
   const auto steps = static_cast<int64_t>(hit.size());
-  if (std::string fault =
-          CurvesFault(first(hit), first(whole), std::min(steps, static_cast<int64_t>(kFirst)));
-      !fault.empty()) {
-    return fault;
-  }
-  return CurvesFault(hit, whole, steps, kLate);
+  const auto count =
+      static_cast<std::ptrdiff_t>(std::min({kFirst, steps, static_cast<int64_t>(whole.size())}));
+  std::string fault = CurvesFault({hit.begin(), hit.begin() + count},
+                                  {whole.begin(), whole.begin() + count}, count);
+  return fault.empty() ? CurvesFault(hit, whole, steps, kLate) : fault;
 }
 
 // What one layout came to.
