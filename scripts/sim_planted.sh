@@ -16,8 +16,12 @@ cmake --preset release --log-level=WARNING >/dev/null
 missed=0
 for patch in "${patches[@]}"; do
   git apply "$patch"
-  cmake --build build/release --target phalanx-sim -- -k 0 >"$scratch/build.log" 2>&1 ||
-    { tail -20 "$scratch/build.log"; exit 1; }
+  if ! cmake --build build/release --target phalanx-sim -- -k 0 >"$scratch/build.log" 2>&1; then
+    printf '%-24s does not compile: %s\n' "$(basename "$patch" .patch)" "$(grep -m 1 'error:' "$scratch/build.log")"
+    missed=1
+    git apply --reverse "$patch"
+    continue
+  fi
   begin=$SECONDS
   status=0
   timeout "$limit" build/release/tests/phalanx-sim --seed 1 --seeds 1000000 --lines 0 >"$scratch/out.log" || status=$?
