@@ -62,6 +62,7 @@ void Coordinator::NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> ch
     }
   }
   node.check = WithReasons(std::move(check), node.check.get(), node.failed_checks);
+  PublishView(node);  // who reads of it in the log finds it there
   for (const std::string& text : failed) {
     Log(absl::StrCat("node=", node.name, " ", text));
     TellJobsOn({node.name}, "DeviceCheckFailed", text);
@@ -70,7 +71,6 @@ void Coordinator::NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> ch
     Log(absl::StrCat("node=", node.name, " ", text));
     TellJobsOn({node.name}, "DeviceCheckPassed", text);
   }
-  PublishView(node);
   if (failed.empty() && passed.empty()) return;
   capacity_changed_ = true;
   if (passed.empty()) return;

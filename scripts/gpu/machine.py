@@ -171,8 +171,8 @@ def two(plan):
     }
     for name, layout in pipelines.items():
         for schedule in ("1f1b", "zero_bubble_h1"):
-            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 110, part=2, bound=0.95,
-                        model="1p6b", batch=32, micro=2, steps=24, schedule=f"{{name: {schedule}}}", **layout)
+            plan.layout(f"{name}-{schedule.replace('_', '-')}", "16 microbatches: at least 95 % of the bound of its sustained pass times", 115, part=5, bound=0.95,
+                        model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}}}", **layout)
 
 
 def four(plan):

@@ -135,44 +135,26 @@ struct Times {
   Series stopped, next_step;
 };
 
-// Of each tenth of a run: how far losses and norms are at most from those of a run without a
-// failure, in parts of them. What is rounded otherwise grows from step to step.
-nlohmann::ordered_json Differences(const std::vector<Metric>& hit,
-                                   const std::vector<Metric>& whole) {
-  constexpr size_t kParts = 10;
-  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
-  const size_t steps = std::min(hit.size(), whole.size());
-  for (size_t part = 0; part < kParts; ++part) {
-    const size_t end = steps * (part + 1) / kParts;
-    double loss = 0, norm = 0;
-    for (size_t i = steps * part / kParts; i < end; ++i) {
+// How far losses and norms are at most from those of a run without a failure, in parts of them.
+struct Differences {
+  double loss = 0, norm = 0;
+  void Add(const std::vector<Metric>& hit, const std::vector<Metric>& whole) {
+    for (size_t i = 0; i < std::min(hit.size(), whole.size()); ++i) {
       loss = std::max(loss, std::abs(hit[i].loss / whole[i].loss - 1));
       norm = std::max(norm, std::abs(hit[i].gradient_norm / whole[i].gradient_norm - 1));
     }
-    parts.push_back({{"to_step", end}, {"loss", loss}, {"norm", norm}});
   }
-  return parts;
-}
+};
 
-// As CurvesFault() has it over the first thousand steps; behind them rounding has grown too much
-// for that, and what is lost would still be larger.
-std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& whole) {
-  constexpr int64_t kFirst = 1000;
-  constexpr double kLate = 1e-6;
-  const auto steps = static_cast<int64_t>(hit.size());
-  const auto count =
-      static_cast<std::ptrdiff_t>(std::min({kFirst, steps, static_cast<int64_t>(whole.size())}));
-  std::string fault = CurvesFault({hit.begin(), hit.begin() + count},
-                                  {whole.begin(), whole.begin() + count}, count);
-  return fault.empty() ? CurvesFault(hit, whole, steps, kLate) : fault;
-}
+// Of one job: what is rounded otherwise behind a loss grows from step to step.
+constexpr int64_t kKillsOfAJob = 20;
 
 // What one layout came to.
 struct Found {
   Held first, end;
   int64_t steps = 0;
   std::string fault;  // of its steps, or of its losses
-  nlohmann::ordered_json differences;
+  Differences differences;
   bool flat() const {
     return end.processes <= first.processes && end.descriptors <= first.descriptors &&
            static_cast<double>(end.resident_kib) <=
@@ -191,6 +173,8 @@ class Recoveries {
  private:
   int64_t Start(const std::string& name, int64_t steps);
   void KillOne(int64_t job, Prng& prng, Times& times);
+  // So many kills of one job, and the same job without them.
+  void RunJob(int64_t kills, Prng& prng, Times& times, Found& found);
   v1::JobStatus AwaitWhole(int64_t job);
 
   const Case& case_;
@@ -198,6 +182,7 @@ class Recoveries {
   Cluster cluster_{{.devices = 2}};
   std::vector<pid_t> services_;
   std::string whole_;  // digest of the plan of all ranks
+  int64_t kills_done_ = 0;
 };
 
 int64_t Recoveries::Start(const std::string& name, int64_t steps) {
@@ -231,31 +216,38 @@ void Recoveries::KillOne(int64_t job, Prng& prng, Times& times) {
   times.stopped.Add(absl::ToDoubleMilliseconds(StoppedAt(NewestLoss(cluster_, job)) - killed));
 }
 
-Found Recoveries::Run(int64_t tries, Prng& prng, Times& times) {
-  Found found;
-  const int64_t job = Start("hit", kForEver);
+void Recoveries::RunJob(int64_t kills, Prng& prng, Times& times, Found& found) {
+  const int64_t before = kills_done_;
+  const std::string hit_name = absl::StrCat("hit-", before),
+                    whole_name = absl::StrCat("whole-", before);
+  const int64_t job = Start(hit_name, kForEver);
   whole_ = cluster_.AwaitStep(job, 1).plan_digest();
-  for (int64_t i = 0; i < tries; ++i) {
-    if (i == std::min<int64_t>(tries / 10, 20)) {
-      AwaitWhole(job);
-      found.first = HeldBy(cluster_, services_);
-    }
+  while (kills_done_ < before + kills) {
     KillOne(job, prng, times);
-    if ((i + 1) % 10 == 0)
-      std::fprintf(stderr, "%s\n", absl::StrCat(case_.name, ": ", i + 1, " of ", tries).c_str());
+    if (++kills_done_ % 10 == 0)
+      std::fprintf(stderr, "%s\n", absl::StrCat(case_.name, ": ", kills_done_).c_str());
   }
   AwaitWhole(job);
   found.end = HeldBy(cluster_, services_);
+  if (before == 0) found.first = found.end;
   cluster_.Cancel(job);
   cluster_.AwaitEnd(job);
-  const std::vector<Metric> hit = MetricsOf(data_, "hit");
-  found.steps = static_cast<int64_t>(hit.size());
-  const int64_t undisturbed = Start("whole", found.steps);
-  for (int64_t step = 0; step < found.steps; step += 100) cluster_.AwaitStep(undisturbed, step);
+  const std::vector<Metric> hit = MetricsOf(data_, hit_name);
+  const auto steps = static_cast<int64_t>(hit.size());
+  const int64_t undisturbed = Start(whole_name, steps);
+  for (int64_t step = 0; step < steps; step += 100) cluster_.AwaitStep(undisturbed, step);
   cluster_.AwaitEnd(undisturbed);
-  const std::vector<Metric> whole = MetricsOf(data_, "whole");
-  found.fault = FaultOf(hit, whole);
-  found.differences = Differences(hit, whole);
+  const std::vector<Metric> whole = MetricsOf(data_, whole_name);
+  found.steps += steps;
+  found.differences.Add(hit, whole);
+  const std::string fault = CurvesFault(hit, whole, steps);
+  if (!fault.empty()) absl::StrAppend(&found.fault, hit_name, ": ", fault, "; ");
+}
+
+Found Recoveries::Run(int64_t tries, Prng& prng, Times& times) {
+  Found found;
+  while (kills_done_ < tries)
+    RunJob(std::min(kKillsOfAJob, tries - kills_done_), prng, times, found);
   return found;
 }
 
@@ -274,13 +266,14 @@ bool KillAndReturn(int64_t tries) {
     tries -= part;
     const Found found = Recoveries(cases[i]).Run(part, prng, times);
     right = right && found.fault.empty() && found.flat();
-    layouts.push_back({{"layout", cases[i].name},
-                       {"kills", part},
-                       {"steps", found.steps},
-                       {"fault", found.fault},
-                       {"differences", found.differences},
-                       {"early", ToJson(found.first)},
-                       {"late", ToJson(found.end)}});
+    layouts.push_back(
+        {{"layout", cases[i].name},
+         {"kills", part},
+         {"steps", found.steps},
+         {"fault", found.fault},
+         {"differences", {{"loss", found.differences.loss}, {"norm", found.differences.norm}}},
+         {"early", ToJson(found.first)},
+         {"late", ToJson(found.end)}});
   }
   const nlohmann::ordered_json line = {{"benchmark", "rank_kill_and_return"},
                                        {"stopped_ms", times.stopped.ToJson()},

@@ -40,7 +40,7 @@
 namespace {
 
 constexpr size_t kWarmupSteps = 10;
-constexpr size_t kStepsMin = 10;
+constexpr size_t kStepsMin = 30;
 constexpr double kPeakFlops = 989e12;
 
 using Json = nlohmann::ordered_json;

@@ -1,8 +1,8 @@
 // Checks of devices: one that fails gets no job, and a job never waits for one that is under way.
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -26,23 +26,11 @@ class CheckTest : public testing::Test {
     return {.devices = devices,
             .worker_flags = {"--check-interval", interval, "--check-faults", faults}};
   }
-  // The node, once the last check of the device has such a verdict.
-  static v1::NodeStatus AwaitVerdict(Cluster& cluster, int32_t device,
-                                     v1::DeviceCheck::Verdict verdict) {
-    // A check that a loaded machine has overtaken is made again.
-    const absl::Time deadline = absl::Now() + absl::Minutes(5);
-    while (absl::Now() < deadline) {
-      const v1::NodeStatus node = cluster.Nodes().at(0);
-      const auto& checks = node.check().devices();
-      if (std::any_of(checks.begin(), checks.end(), [&](const v1::DeviceCheck& check) {
-            return check.device() == device && check.verdict() == verdict;
-          })) {
-        return node;
-      }
-      absl::SleepFor(absl::Milliseconds(50));
-    }
-    ADD_FAILURE() << "device " << device << " has no such verdict";
-    return {};
+  // The node, once a check of the device has failed.
+  static v1::NodeStatus AwaitFailed(Cluster& cluster, int32_t device) {
+    support::AwaitText(cluster.CoordinatorLogPath(),
+                       absl::StrCat("device ", device, " failed its check"), cluster.coordinator());
+    return cluster.Nodes().at(0);
   }
 
   const std::string faults_ = support::MakeFolder("check-faults") + "/faults";
@@ -52,7 +40,7 @@ TEST_F(CheckTest, DeviceThatFails_GetsNoJob_DescribeSaysWhy_UntilItPasses) {
   const DataFolder data = MakeData();
   support::WriteFile(faults_, "1 arithmetic\n");
   Cluster cluster(Options(2, faults_, "2"));
-  const v1::NodeStatus node = AwaitVerdict(cluster, 1, v1::DeviceCheck::VERDICT_FAILED);
+  const v1::NodeStatus node = AwaitFailed(cluster, 1);
   EXPECT_THAT(node.failed_devices(), ElementsAre(1));
   EXPECT_GT(node.check().loopback().bytes_per_second(), 0);
   const support::Finished described = cluster.Phalanx({"describe", "node", "here"});
@@ -70,7 +58,7 @@ TEST_F(CheckTest, UncordonedNode_GivesItsDevicesAnotherChance) {
   const DataFolder data = MakeData();
   support::WriteFile(faults_, "0 memory\n");
   Cluster cluster(Options(2, faults_, "600"));
-  AwaitVerdict(cluster, 0, v1::DeviceCheck::VERDICT_FAILED);
+  AwaitFailed(cluster, 0);
   const int64_t job = cluster.Submit(Document(data, {.steps = 2})).id();
   EXPECT_EQ(cluster.Get(job).phase(), v1::JOB_PHASE_QUEUED);
   EXPECT_EQ(cluster.Phalanx({"uncordon", "here"}).exit_code, 0);
@@ -82,11 +70,7 @@ TEST_F(CheckTest, Assignment_EndsTheCheckThatIsUnderWay) {
   support::WriteFile(faults_, "0 hang\n");
   Cluster cluster(Options(2, faults_, "600"));
   // As it hangs, nothing but the assignment ends it before two minutes are over.
-  const absl::Time deadline = absl::Now() + absl::Minutes(1);
-  while (cluster.WorkerLog().find("check=1 of 2 devices started") == std::string::npos) {
-    ASSERT_LT(absl::Now(), deadline);
-    absl::SleepFor(absl::Milliseconds(20));
-  }
+  support::AwaitText(cluster.WorkerLogPath(), "check=1 of 2 devices started", cluster.worker());
   const absl::Time begin = absl::Now();
   const int64_t job = cluster.Submit(Document(data, {.steps = 2})).id();
   EXPECT_EQ(cluster.AwaitEnd(job).phase(), v1::JOB_PHASE_SUCCEEDED);

@@ -183,6 +183,10 @@ support::Process& Cluster::AddWorker(const std::string& node, int32_t devices) {
   return *more_workers_.back();
 }
 
+std::string Cluster::WorkerLogPath() const {
+  return absl::StrCat(folder_, "/", names_.front(), ".log");
+}
+
 std::string Cluster::WorkerLog(const std::string& node) const {
   std::string log;
   for (const std::string& name : names_) {

@@ -65,6 +65,7 @@ class Cluster {
   const std::string& http(size_t index = 0) const { return seats_[index].http; }
   std::string CoordinatorLogPath(size_t index = 0) const;
   std::string CoordinatorLog(size_t index = 0) const;
+  std::string WorkerLogPath() const;                          // of the first
   std::string WorkerLog(const std::string& node = "") const;  // of all, one behind the other
   // All processes of this cluster, ranks included.
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }

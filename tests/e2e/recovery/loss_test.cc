@@ -24,13 +24,14 @@ class LossTest : public testing::TestWithParam<Case> {};
 TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure) {
   const DataFolder data = MakeSmallData();
   Cluster cluster;
-  // It goes on until all of them are killed, however long that takes.
+  // It goes on until all of them are killed, however long that takes. Its steps are long, so that
+  // they are not so many that rounding grows to what is looked for.
   const JobOptions options{.name = "hit",
                            .steps = 200000,
                            .precision = "fp64",
                            .vision = GetParam().vision,
                            .language = GetParam().language,
-                           .batch = 7,
+                           .batch = 29,
                            .recovery = "{rejoin: manual}",
                            .standby = true,
                            .output = "hit"};

@@ -82,13 +82,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLosses) {
   const DataFolder data = MakeSmallData();
   Cluster cluster;
-  // It goes on until the rank is back, however long that takes.
+  // It goes on until the rank is back, however long that takes. Its steps are long, so that they
+  // are not so many that rounding grows to what is looked for.
   const JobOptions options{.name = "hit",
                            .steps = 200000,
                            .precision = "fp64",
                            .vision = "",
                            .language = "ranks: 2, pp: 2",
-                           .batch = 7,
+                           .batch = 29,
                            .recovery = "{state_home: host}",
                            .output = "hit"};
   const int64_t job = cluster.Submit(Document(data, options)).id();

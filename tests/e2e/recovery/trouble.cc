@@ -46,15 +46,11 @@ std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric
   if (std::string fault = StepsFault(whole, steps); !fault.empty())
     return absl::StrCat("without a failure: ", fault);
   if (std::string fault = StepsFault(hit, steps); !fault.empty()) return fault;
-  // What is rounded otherwise behind a loss grows from step to step.
-  constexpr int64_t kLong = 200;
-  constexpr double kGrown = 100;
+  const auto near = [&](double a, double b) {
+    return std::abs(a - b) <= tolerance * std::abs(b);  // false of what is no number
+  };
   for (size_t i = 0; i < hit.size(); ++i) {
     const Metric &a = hit[i], &b = whole[i];
-    const double allowed = b.step <= kLong ? tolerance : kGrown * tolerance;
-    const auto near = [allowed](double x, double y) {
-      return std::abs(x - y) <= allowed * std::abs(y);  // false of what is no number
-    };
     if (near(a.loss, b.loss) && near(a.gradient_norm, b.gradient_norm) && a.tokens == b.tokens)
       continue;
     return absl::StrFormat(

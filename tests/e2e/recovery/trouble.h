@@ -24,8 +24,8 @@ std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::stri
 support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
                          std::vector<std::string> more);
 
-// "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them (a
-// hundred times that from the 201st step on), and every step once; else what is wrong.
+// "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them, and
+// every step once; else what is wrong.
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                         int64_t steps, double tolerance = 1e-9);
 // CurvesFault() must find nothing.
