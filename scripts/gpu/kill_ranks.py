@@ -2,7 +2,8 @@
 
     kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned]
 
-OUTPUT is the job's folder; OUTPUT/kills.json gets the figures, and OUTPUT/ranks.log what the ranks told. A line of metrics.jsonl is written when its step is decided, so the
+OUTPUT is the job's folder; OUTPUT/kills.json gets the figures, OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
+no step was decided for long, what the threads of each rank wait for. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
 of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
 there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
@@ -21,6 +22,7 @@ import sys
 import time
 
 PATIENCE = 120  # seconds, for whatever is waited for
+STALL = 3  # seconds without a step
 
 
 def children(pid):
@@ -81,6 +83,44 @@ class Metrics:
         return self.lines[-1] if self.lines else {"step": 0, "epoch": 0}
 
 
+def text_of(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def tasks_of(process):
+    try:
+        return sorted(os.listdir(f"/proc/{process}/task"))
+    except OSError:  # it has ended
+        return []
+
+
+class Stalls:
+    """What ranks do while no step is decided."""
+
+    def __init__(self, path):
+        self.path, self.at = path, 0
+
+    def look(self, job, metrics):
+        now = time.monotonic()
+        if not metrics.seen or now < metrics.seen[-1] + STALL or now < self.at + 1:
+            return
+        self.at = now
+        with open(self.path, "a") as file:
+            memory = " ".join(line for line in text_of("/proc/meminfo").splitlines()[:5])
+            print(f"{time.time():.3f}: {now - metrics.seen[-1]:.1f} s behind step {metrics.last['step']}; {memory}", file=file)
+            for process, name in ranks_below(job.pid).items():
+                for task in tasks_of(process):
+                    folder = f"/proc/{process}/task/{task}"
+                    fields = text_of(f"{folder}/stat").rpartition(")")[2].split()
+                    if fields:
+                        print(name, process, task, text_of(f"{folder}/comm").strip(), fields[0], "ticks", fields[11], fields[12], text_of(f"{folder}/wchan"),
+                              text_of(f"{folder}/syscall").split(" ")[0].strip(), text_of(f"{folder}/stack").replace("\n", " "), file=file)
+
+
 def wait(job, metrics, enough, what):
     end = time.monotonic() + PATIENCE
     while not enough():
@@ -90,6 +130,7 @@ def wait(job, metrics, enough, what):
             raise RuntimeError(f"{what} did not come within {PATIENCE} s")
         time.sleep(0.001)
         metrics.read()
+        job.stalls.look(job, metrics)
 
 
 def incidents(output):
@@ -217,6 +258,7 @@ def main():
     os.makedirs(options.output, exist_ok=True)
     with open(os.path.join(options.output, "run.log"), "w") as log:
         job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
+    job.stalls = Stalls(os.path.join(options.output, "stalls.log"))
     metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
     figures, draw = [], Draw(options.seed)
     try:
