@@ -176,8 +176,7 @@ void PinningThread::Drop(Mappings& mappings) {
 }
 
 bool PinningThread::GoesFirst() const {
-  const auto wants = [](const Slot& slot) { return slot.wanted.has_value(); };
-  return room_wanted_ || std::none_of(slots_.begin(), slots_.end(), wants);
+  return room_wanted_ || !slots_[static_cast<size_t>(Use::kSecondHome)].wanted.has_value();
 }
 
 std::optional<PinningThread::Task> PinningThread::NextTask() {

@@ -8,7 +8,9 @@
 // Memory that is given back, or not wanted any more before it was ready, is kept as it is: who
 // wants the same again has it without pinning. It goes when other memory is wanted for that use;
 // second homes stay, since copies in them may still be needed, until they are dropped. What goes,
-// goes behind what is to be made, but where somebody asks for its room.
+// goes behind a second home that is to be made, but where somebody asks for its room, and before
+// anything else: what a process has pinned is bounded by two epochs, and its end takes the driver
+// no longer than that. While it takes memory apart, others on the node wait for it.
 //
 // Thread-safe.
 #pragma once

@@ -112,6 +112,10 @@ struct MachineOptions {
   absl::Duration standstill_timeout_start = absl::Minutes(10);
   // Of one that did steps in an earlier epoch, and none in this one.
   absl::Duration standstill_timeout_recovery = absl::Seconds(30);
+  // A process whose training stands still while another is dead and still to be reaped has at least
+  // so long: the driver takes the dead one's memory apart and makes others wait, for seconds where
+  // much of the host's is pinned.
+  absl::Duration teardown_timeout = absl::Seconds(60);
   // A process that has closed its channel has so long to end.
   absl::Duration channel_grace = absl::Seconds(5);
   // Between checks of an idle device; infinite: there are none.
@@ -325,6 +329,10 @@ class Machine {
   void Apply(const ProcessRan& event);
   // For how long it may not run, or stand still.
   absl::Duration PatienceWith(const Process& process) const;
+  // Whether one is dead, or was killed, that is still to be reaped.
+  bool HasDead() const;
+  // One more is dead, or reaped: those that stand still get the time that this gives them.
+  void ExcuseStandstills();
   void Apply(const ProcessDied& event);
   void Apply(const ProcessExited& event);
   absl::Status CheckPlacement(const AssignCommand& command, bool takes_over,

@@ -124,12 +124,31 @@ void Machine::Apply(const ProcessRan& event) {
                                       ? options_.standstill_timeout_recovery
                                       : options_.standstill_timeout_start;
   process.hung_at = now_ + patience;
+  if (event.stands_still && HasDead()) ExcuseStandstills();
 }
 
 absl::Duration Machine::PatienceWith(const Process& process) const {
   const std::optional<absl::Duration> step = process.step_times.Slow();
   return step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
                           : options_.hang_timeout_start;
+}
+
+bool Machine::HasDead() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const auto& entry) {
+    return entry.second.killed || entry.second.state == ProcessState::kDead;
+  });
+}
+
+void Machine::ExcuseStandstills() {
+  const bool dead = HasDead();
+  for (auto& [number, process] : processes_) {
+    if (!process.stands_still || process.hung_at <= judged_ ||
+        process.hung_at == absl::InfiniteFuture()) {
+      continue;
+    }
+    process.hung_at = dead ? std::max(process.hung_at, now_ + options_.teardown_timeout)
+                           : std::min(process.hung_at, now_ + PatienceWith(process));
+  }
 }
 
 void Machine::Apply(const ProcessDied& event) {
@@ -148,6 +167,7 @@ void Machine::Apply(const ProcessDied& event) {
   process.fault.clear();
   process.kill_at = now_ + options_.reap_timeout;
   process.hung_at = absl::InfiniteFuture();
+  ExcuseStandstills();
   if (process.succeeded || process.warms || process.job == JobId{}) return;
   reports_.Add({process.job, process.epoch, process.rank, RankDeath{}}, ReportKind::kOther);
   SendQueuedReports();
@@ -159,6 +179,7 @@ void Machine::Apply(const ProcessExited& event) {
   if (found == processes_.end()) return;
   const Process process = found->second;
   processes_.erase(found);
+  ExcuseStandstills();
   Instant& check_due = check_due_[static_cast<size_t>(process.device)];
   check_due = std::max(check_due, now_ + options_.check_delay);
   const bool expected = process.state == ProcessState::kEnding;
@@ -394,6 +415,7 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 // Who sees no more than the signal would take it for one from outside.
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
+  ExcuseStandstills();
   if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
     reports_.Add(
         {process.job, process.epoch, process.rank,

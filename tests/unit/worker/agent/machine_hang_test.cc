@@ -126,6 +126,45 @@ TEST(AgentMachineTest, ProcessThatIsNotSeenToRunWhileItStarts_IsHungLater) {
   EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
 }
 
+// The driver may make it wait until it has taken the dead one's memory apart.
+TEST(AgentMachineTest, TrainingThatStandsStillBesideOneThatIsStillToBeReaped_IsNotHungYet) {
+  Harness h;
+  Train(h);
+  h.RunJob(1, {2}, 2, 8);
+  h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+  h.ConfirmAll();
+  h.Advance(absl::Seconds(4));
+  h.Feed(ProcessDied{ProcessNumber{3}});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(29)), Not(Contains("Kill p1")));
+  h.Exited(3, 0, 9);
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(4.9)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(0.2)), Contains("Kill p1"));
+}
+
+TEST(AgentMachineTest, TrainingThatStandsStillBesideOneThatIsNeverReaped_IsHungInTheEnd) {
+  Harness h;
+  Train(h);
+  h.RunJob(1, {2}, 2, 8);
+  h.Feed(ProcessDied{ProcessNumber{3}});
+  h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(59)), Not(Contains("Kill p1")));
+  EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
+}
+
+// Who does not run at all waits for no driver.
+TEST(AgentMachineTest, ProcessThatDoesNotRunBesideOneThatIsStillToBeReaped_IsHung) {
+  Harness h;
+  Train(h);
+  h.RunJob(1, {2}, 2, 8);
+  h.Feed(ProcessDied{ProcessNumber{3}});
+  h.Feed(ProcessRan{kP1});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(5.1)), Contains("Kill p1"));
+}
+
 TEST(AgentMachineTest, ProcessIsNotHung_WhileTheDaemonDoesNotRun) {
   Harness h;
   Train(h);

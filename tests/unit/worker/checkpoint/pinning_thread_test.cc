@@ -251,7 +251,7 @@ TEST(PinningThreadTest, Room_IsThereOnceMemoryOfAnotherSizeHasGone) {
   EXPECT_TRUE(thread.MakeRoom(Use::kSecondHome, 2 * files.bytes));
 }
 
-TEST(PinningThreadTest, WhatGoes_WaitsForWhatIsToBeMade) {
+TEST(PinningThreadTest, WhatGoes_WaitsForASecondHomeThatIsToBeMade) {
   Gate gate;
   gate.Let(2);
   PinningThread thread(gate.Functions());
@@ -269,6 +269,26 @@ TEST(PinningThreadTest, WhatGoes_WaitsForWhatIsToBeMade) {
   gate.Open();
   EXPECT_TRUE(thread.Await(Use::kSecondHome).ok());
   gate.AwaitUnpinned(2);
+}
+
+// Else a process would hold more with each epoch that is over before its thread has nothing to do.
+TEST(PinningThreadTest, WhatGoes_DoesSoBeforeCopiesOfOthersAreMade) {
+  Gate gate;
+  gate.Let(2);
+  PinningThread thread(gate.Functions());
+  const Files before(1), others(1);
+  thread.Make(Use::kSecondHome, before.Wanted());
+  auto made = thread.Await(Use::kSecondHome);
+  ASSERT_TRUE(made.ok());
+  thread.GiveBack(Use::kSecondHome, *std::move(made));
+  thread.Hold();
+  thread.Make(Use::kOthers, others.Wanted());
+  thread.DropSpare(Use::kSecondHome);
+  thread.Release();
+  gate.AwaitBegun(3);
+  EXPECT_EQ(gate.unpinned(), 2);
+  gate.Open();
+  EXPECT_TRUE(thread.Await(Use::kOthers).ok());
 }
 
 TEST(PinningThreadTest, End_LetsEverythingGo) {
