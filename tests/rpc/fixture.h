@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -140,8 +141,10 @@ class FakeWorker {
 
 class RpcTest : public ::testing::Test {
  protected:
-  void Start(ServerOptions options = {}) {
-    auto server = Server::Start(std::move(options), std::make_unique<MemoryBackend>(disk));
+  // `backend`: none: what is on `disk`.
+  void Start(ServerOptions options = {}, std::unique_ptr<Backend> backend = nullptr) {
+    if (backend == nullptr) backend = std::make_unique<MemoryBackend>(disk);
+    auto server = Server::Start(std::move(options), std::move(backend));
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
@@ -180,20 +183,26 @@ class RpcTest : public ::testing::Test {
     EXPECT_TRUE(jobs->GetJob(&context, request, &response).ok());
     return response.job();
   }
-  // Watches until the job is in `phase`, or has ended.
-  v1::JobStatus WaitFor(const std::string& job, v1::JobPhase phase) {
+  // Watches the job until it is `enough`.
+  v1::JobStatus Await(const std::string& job,
+                      const std::function<bool(const v1::JobStatus&)>& enough) {
     v1::WatchJobRequest request;
     request.set_job(job);
     grpc::ClientContext context;
     SetDeadline(context);
-    auto stream = jobs->WatchJob(&context, request);
+    const auto stream = jobs->WatchJob(&context, request);
     v1::WatchJobResponse response;
     while (stream->Read(&response)) {
-      if (response.job().phase() == phase) break;
+      if (!enough(response.job())) continue;
+      context.TryCancel();
+      return response.job();
     }
-    context.TryCancel();
-    EXPECT_EQ(response.job().phase(), phase);
+    ADD_FAILURE() << "the last of it: " << response.job().ShortDebugString();
     return response.job();
+  }
+  // Until the job is in `phase`.
+  v1::JobStatus WaitFor(const std::string& job, v1::JobPhase phase) {
+    return Await(job, [&](const v1::JobStatus& status) { return status.phase() == phase; });
   }
 
   std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
