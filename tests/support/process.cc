@@ -116,7 +116,9 @@ int Process::WaitExitCode() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-std::string Program(const std::string& name) { return absl::StrCat(tests::BinDir(), "/", name); }
+std::string Program(const std::string& name) {
+  return name.find('/') == name.npos ? absl::StrCat(tests::BinDir(), "/", name) : name;
+}
 
 Finished RunToEnd(const std::vector<std::string>& argv) {
   const std::string folder = MakeFolder("run");

@@ -64,7 +64,7 @@ class Process {
   int status_ = 0;
 };
 
-// A program of this build: BinDir()/`name`.
+// A program of this build: BinDir()/`name`. A path stays as it is: a program of another one.
 std::string Program(const std::string& name);
 
 // What a process said: on stdout and on stderr.

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -82,7 +83,7 @@ Cluster::Cluster(ClusterOptions options)
       folder_(support::MakeFolder("e2e-cluster")),
       worker_program_(options_.worker_program) {
   seats_.resize(options_.coordinators);
-  for (size_t i = 0; i < seats_.size(); ++i) StartCoordinator("phalanx-coordinator", i);
+  for (size_t i = 0; i < seats_.size(); ++i) StartCoordinator(options_.coordinator_program, i);
   StartWorker();
 }
 
@@ -165,9 +166,9 @@ std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, in
                                    "--threads",
                                    "1",
                                    "--ready-file",
-                                   ready,
-                                   "--check-interval",
-                                   "0"};
+                                   ready};
+  // A release that is older has no such flag, and no checks.
+  if (!absl::StrContains(worker_program_, '/')) argv.insert(argv.end(), {"--check-interval", "0"});
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   const std::string log = absl::StrCat(folder_, "/", name, ".log");
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);

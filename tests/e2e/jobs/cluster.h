@@ -26,7 +26,8 @@ namespace phalanx::e2e {
 struct ClusterOptions {
   int32_t devices = 6;
   std::vector<std::string> coordinator_flags, worker_flags;
-  std::string worker_program = "phalanx-worker";
+  // Names, or paths: then of an older release.
+  std::string coordinator_program = "phalanx-coordinator", worker_program = "phalanx-worker";
   transport::TlsFiles tls = {};  // of the calls of this class
   std::string store;             // empty: a folder of its own
   size_t coordinators = 1;

@@ -1,6 +1,11 @@
 // A cluster is upgraded while a job trains: the coordinator first, then one worker after another.
+//
+// With PHALANX_OLDER_PROGRAMS, the folder of programs of the release before, from those, ranks
+// included (scripts/record_older builds them). Without, from a worker of this release that says
+// that it is of the one before, to a coordinator that plans otherwise.
 #include <signal.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -29,17 +34,33 @@ JobOptions Job(const std::string& name, int64_t steps) {
           .output = name};
 }
 
+struct Programs {
+  std::string older_coordinator, older_worker, coordinator;
+  std::string older_version;  // empty: workers of both say the same
+};
+Programs ProgramsOfBoth() {
+  const char* folder = std::getenv("PHALANX_OLDER_PROGRAMS");
+  if (folder == nullptr)
+    return {"phalanx-coordinator", "phalanx-worker-other", "phalanx-coordinator-other",
+            "\"0.0.9\""};
+  return {absl::StrCat(folder, "/phalanx-coordinator"), absl::StrCat(folder, "/phalanx-worker"),
+          "phalanx-coordinator", ""};
+}
+
 TEST(RollingTest, CoordinatorAndThenEachWorker_AreOfTheNextRelease_AndTheJobTrainsOn) {
   const DataFolder data = MakeSmallData();
-  Cluster cluster({.devices = 2, .worker_program = "phalanx-worker-other"});
+  const Programs programs = ProgramsOfBoth();
+  Cluster cluster({.devices = 2,
+                   .coordinator_program = programs.older_coordinator,
+                   .worker_program = programs.older_worker});
   std::map<std::string, support::Process*> workers = {{"here", &cluster.worker()}};
   for (const char* node : {"middle", "there"}) workers[node] = &cluster.AddWorker(node, 2);
-  EXPECT_THAT(cluster.Phalanx({"nodes", "-o", "json"}).out, HasSubstr("\"0.0.9\""));
+  EXPECT_THAT(cluster.Phalanx({"nodes", "-o", "json"}).out, HasSubstr(programs.older_version));
   const int64_t job = cluster.Submit(Document(data, Job("hit", kForEver))).id();
   const std::string whole = cluster.AwaitStep(job, 5).plan_digest();
 
   cluster.KillCoordinator();
-  cluster.StartCoordinator("phalanx-coordinator-other");
+  cluster.StartCoordinator(programs.coordinator);
   cluster.UseWorkers("phalanx-worker");
   for (auto& [node, worker] : workers) {
     worker->Signal(SIGTERM);
@@ -56,7 +77,10 @@ TEST(RollingTest, CoordinatorAndThenEachWorker_AreOfTheNextRelease_AndTheJobTrai
       return status.plan_digest() == whole && status.last_step().epoch() == status.epoch();
     });
   }
-  EXPECT_THAT(cluster.Phalanx({"nodes", "-o", "json"}).out, testing::Not(HasSubstr("\"0.0.9\"")));
+  if (!programs.older_version.empty()) {
+    EXPECT_THAT(cluster.Phalanx({"nodes", "-o", "json"}).out,
+                testing::Not(HasSubstr(programs.older_version)));
+  }
   cluster.Cancel(job);
   cluster.AwaitEnd(job);
 
