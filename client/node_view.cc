@@ -1,6 +1,7 @@
 #include "client/node_view.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,14 @@ std::string Details(const job::DeviceCheck* check) {
   const std::string figures = job::FiguresOf(*check);
   if (check->reason.empty()) return figures;
   return figures.empty() ? check->reason : absl::StrCat(check->reason, " (", figures, ")");
+}
+
+// A node that has not spoken to its coordinator has none, but for those that are known to have
+// failed.
+std::set<int32_t> DevicesOf(const v1::NodeStatus& node) {
+  std::set<int32_t> devices(node.failed_devices().begin(), node.failed_devices().end());
+  for (int32_t device = 0; device < node.devices(); ++device) devices.insert(device);
+  return devices;
 }
 
 template <typename Field>
@@ -76,14 +85,15 @@ void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out)
   std::sort(labels.begin(), labels.end());
   PrintField("Labels", absl::StrJoin(labels, ", "), out);
   PrintField("Version", node.version(), out);
-  const job::NodeCheck checks = wire::FromProto(node.check(), node.devices());
+  const job::NodeCheck checks =
+      wire::FromProto(node.check(), std::max(node.devices(), node.check().devices_size()));
   const std::string loopback = job::FiguresOf(checks.loopback);
   PrintField("Loopback",
              absl::StrCat(loopback, loopback.empty() || checks.loopback.reason.empty() ? "" : ", ",
                           checks.loopback.reason),
              out);
   Table table({"DEVICE", "JOB", "MEMORY", "TEMPERATURE", "CHECK", "AGE", "DETAILS"});
-  for (int32_t device = 0; device < node.devices(); ++device) {
+  for (const int32_t device : DevicesOf(node)) {
     const auto found =
         std::find_if(checks.devices.begin(), checks.devices.end(),
                      [device](const job::DeviceCheck& one) { return one.device == device; });

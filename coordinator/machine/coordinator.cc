@@ -28,7 +28,7 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
   now_ = now;
   actions_.clear();
   last_job_ = marks.last_job;
-  RestoreMarks(records);
+  RestoreNodes(records);
   for (const JournalRecord& record : records) {
     if (std::holds_alternative<NodeMarked>(record.body)) continue;
     if (const auto* used = std::get_if<DeviceTimeUsed>(&record.body)) {

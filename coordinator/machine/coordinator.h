@@ -217,8 +217,10 @@ class Coordinator {
   void On(const HeartbeatReceived& event);
   void On(const CommandFinished& event);
   // coordinator_checks.cc: what checks of idle devices found.
-  void NoteCheck(Node& node, std::shared_ptr<const job::NodeCheck> check);
+  void NoteCheck(Node& node, const std::shared_ptr<const job::NodeCheck>& check);
   void ForgiveChecks(Node& node, const std::string& by);  // until the next one
+  void StoreNode(Node& node);                             // its mark and what checks found
+  void RestoreNodes(const std::vector<JournalRecord>& records);
   void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
@@ -396,7 +398,6 @@ class Coordinator {
   void On(const NodeMarkRequested& event);
   void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
   void NoteDrain(const Node& node);
-  void RestoreMarks(const std::vector<JournalRecord>& records);
   // Jobs that have devices of it are asked to leave.
   std::vector<JobOnNode> Drain(const Node& node, bool force);
   // Says what becomes of the job; `stays`: it does not leave.

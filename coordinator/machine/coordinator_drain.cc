@@ -1,7 +1,6 @@
 // Nodes that are taken out of service, by people or because their worker was asked to end: nothing
 // new is placed on one that is cordoned, and jobs leave one that drains (coordinator_leave.cc) as
 // soon as they can without losing a step.
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -56,9 +55,8 @@ void Coordinator::NoteDrain(const Node& node) {
 void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
   node.mark = std::move(mark);
   NoteDrain(node);
-  const NodeMarked record{node.name, node.mark};
-  actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
-  TellAfter(last_record_, record);
+  StoreNode(node);
+  TellAfter(last_record_, node.stored);
   const std::string text = node.mark.has_value()
                                ? ToString(*node.mark)
                                : absl::StrCat("takes jobs again", by.empty() ? "" : ", by ", by);
@@ -72,25 +70,6 @@ void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::stri
   capacity_changed_ = true;
   if (node.mark.has_value()) return;
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
-}
-
-void Coordinator::RestoreMarks(const std::vector<JournalRecord>& records) {
-  std::map<NodeName, NodeMark> marks;
-  for (const JournalRecord& record : records) {
-    const auto* marked = std::get_if<NodeMarked>(&record.body);
-    if (marked == nullptr) continue;
-    marks.erase(marked->node);
-    if (marked->mark.has_value()) marks.emplace(marked->node, *marked->mark);
-  }
-  for (auto& [name, mark] : marks) {
-    Node& node = nodes_[name];
-    node.name = name;
-    node.disconnected_at = now_;
-    node.mark = node.shown_mark = std::move(mark);
-    if (node.Drains()) drained_.insert(name);
-    NoteDeadline(node);
-    PublishView(node);
-  }
 }
 
 std::vector<JobOnNode> Coordinator::Drain(const Node& node, bool force) {

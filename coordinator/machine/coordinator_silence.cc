@@ -157,7 +157,10 @@ void Coordinator::Forget(const NodeName& name) {
     ReleaseTeam(job, *team);
   }
   node_agenda_.Forget(name);
-  if (nodes_.at(name).mark.has_value()) return;  // it stays listed for that
+  Node& node = nodes_.at(name);
+  if (node.mark.has_value()) return;  // it stays listed for that
+  node.check = nullptr;
+  if (!node.stored.checks.empty()) StoreNode(node);
   drained_.erase(name);
   nodes_.erase(name);
   actions_.push_back(RetractNode{name});

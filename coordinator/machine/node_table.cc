@@ -1,6 +1,7 @@
 #include "coordinator/machine/node_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,10 +46,10 @@ bool Node::Idle() const {
 }
 
 NodeView Node::View() const {
+  // Of a node that has not spoken to this coordinator how many devices it has is not known.
   std::vector<int32_t> failed;
-  for (size_t i = 0; i < device_jobs.size(); ++i) {
-    if (HasFailed(static_cast<int32_t>(i))) failed.push_back(static_cast<int32_t>(i));
-  }
+  std::set_union(failed_devices.begin(), failed_devices.end(), failed_checks.begin(),
+                 failed_checks.end(), std::back_inserter(failed));
   return {.name = name,
           .connected = connected(),
           .suspect = connected() && suspect,

@@ -54,6 +54,7 @@ struct Node {
   // Devices that failed their last check and that nobody has given another chance since. They
   // outlast the process: another one does not make them better.
   std::set<int32_t> failed_checks;
+  NodeMarked stored;  // the last record of it
   uint64_t last_command_number = 0;
   std::vector<Outstanding> outstanding;  // in order of number
   std::vector<Incarnation> superseded;   // newest last, at most kSupersededMax

@@ -21,6 +21,7 @@
 #include "core/job/failure.h"
 #include "core/job/job_phase.h"
 #include "core/job/job_spec.h"
+#include "core/job/node_check.h"
 #include "core/plan/layout.h"
 
 namespace phalanx::job {
@@ -269,10 +270,15 @@ struct NodeMark {
   Instant since;
   friend bool operator==(const NodeMark&, const NodeMark&) = default;
 };
-// Takes the place of what was stored of the node before.
+// What is known of a node that its worker may not say again. Takes the place of what was stored of
+// the node before.
 struct NodeMarked {
   NodeName node;
-  std::optional<NodeMark> mark;  // nullopt: it takes jobs again
+  std::optional<NodeMark> mark;  // nullopt: it takes jobs
+  // Of devices that have failed, or are slow; stored when a verdict changes, not for other figures.
+  std::vector<job::DeviceCheck> checks = {};
+  // Of them, devices that have failed and get jobs all the same, until they are checked again.
+  std::vector<int32_t> let_back = {};
 };
 
 // Takes the place of what was stored of the owner before.

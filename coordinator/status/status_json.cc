@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/status/status_page.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
@@ -34,6 +35,16 @@ Tree List(const Values& values, Make make) {
   return ListTree(std::move(items));
 }
 
+// In words what is wrong with a device that gets no job.
+std::string FaultOf(const NodeView& node, int32_t device) {
+  const std::vector<job::DeviceCheck> none;
+  for (const job::DeviceCheck& check : node.check == nullptr ? none : node.check->devices) {
+    if (check.device == device && check.verdict == job::CheckVerdict::kFailed)
+      return absl::StrCat("failed its check: ", check.reason);
+  }
+  return "failed a rank";
+}
+
 Tree NodeTree(const NodeView& node) {
   const char* state = !node.connected ? "disconnected" : node.suspect ? "suspect" : "ready";
   return MappingTree(
@@ -47,7 +58,12 @@ Tree NodeTree(const NodeView& node) {
        {"mark_by", Text(node.mark.has_value() ? node.mark->by : "")},
        {"device_kind", Text(DeviceKindName(node.device_kind))},
        {"device_jobs", List(node.device_jobs, [](JobId job) { return Number(job.value); })},
-       {"last_heartbeat", Time(node.last_heartbeat)},
+       {"failed_devices", List(node.failed_devices,
+                               [&node](int32_t device) {
+                                 return MappingTree({{"device", Number(int64_t{device})},
+                                                     {"reason", Text(FaultOf(node, device))}});
+                               })},
+       {"last_heartbeat", node.last_heartbeat == Instant() ? Tree() : Time(node.last_heartbeat)},
        {"version", Text(node.version)}});
 }
 
@@ -123,6 +139,7 @@ std::string OverviewJson(const Overview& overview) {
                                     {"nodes_disconnected", Number(counts.nodes_disconnected)},
                                     {"devices_free", Number(counts.devices_free)},
                                     {"devices_used", Number(counts.devices_used)},
+                                    {"devices_failed", Number(counts.devices_failed)},
                                     {"phases", MappingTree(std::move(phases))},
                                     {"nodes", List(overview.nodes, NodeTree)},
                                     {"jobs", List(overview.jobs, [](const JobViewPtr& job) {

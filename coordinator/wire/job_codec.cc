@@ -76,7 +76,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
                                              node.device_temperatures.end());
   out->mutable_failed_devices()->Assign(node.failed_devices.begin(), node.failed_devices.end());
   if (node.check != nullptr) wire::ToProto(*node.check, out->mutable_check());
-  ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
+  if (node.last_heartbeat != Instant()) ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);
   if (node.mark.has_value()) ToProto(*node.mark, out->mutable_mark());

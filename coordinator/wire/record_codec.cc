@@ -7,6 +7,7 @@
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/seal.h"
 #include "core/base/status.h"
+#include "core/wire/check_codec.h"
 #include "core/wire/layout_codec.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -127,8 +128,11 @@ class Encoder {
     out_.mutable_suspension_changed()->set_by(body.by);
   }
   void operator()(const NodeMarked& body) {
-    out_.mutable_node_marked()->set_node(body.node);
-    if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
+    v1::NodeMarked* to = out_.mutable_node_marked();
+    to->set_node(body.node);
+    if (body.mark.has_value()) ToProto(*body.mark, to->mutable_mark());
+    for (const job::DeviceCheck& check : body.checks) wire::ToProto(check, to->add_checks());
+    to->mutable_let_back()->Assign(body.let_back.begin(), body.let_back.end());
   }
   void operator()(const DeviceTimeUsed& body) {
     out_.mutable_device_time_used()->set_owner(body.owner);
@@ -311,8 +315,12 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
           SuspensionChanged{from.suspension_changed().suspended(), from.suspension_changed().by()};
       return record;
     case v1::JournalRecord::kNodeMarked: {
-      NodeMarked body{.node = from.node_marked().node()};
-      if (from.node_marked().has_mark()) body.mark = FromProto(from.node_marked().mark());
+      const v1::NodeMarked& marked = from.node_marked();
+      NodeMarked body{.node = marked.node(),
+                      .let_back = {marked.let_back().begin(), marked.let_back().end()}};
+      if (marked.has_mark()) body.mark = FromProto(marked.mark());
+      for (const v1::DeviceCheck& check : marked.checks())
+        body.checks.push_back(wire::FromProto(check));
       record.body = std::move(body);
       return record;
     }

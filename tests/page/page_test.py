@@ -129,6 +129,29 @@ class PageTest(unittest.TestCase):
         self.assertIn("done", table["Ended"])
         self.assertEqual(page.ask("document.querySelectorAll('.devices a').length"), 6)
 
+    def test_device_that_failed_its_check_is_told_in_words_also_by_a_coordinator_that_has_not_heard_its_worker(self):
+        with clusters.Cluster(PROGRAMS) as other:
+            faults = other.folder / "faults"
+            faults.write_text("1 arithmetic\n", encoding="utf-8")
+            worker = other.start_worker("gamma", 2, "--check-interval=600", f"--check-faults={faults}")
+            page = self.browser.open(f"http://{other.http}/")
+            page.wait("document.querySelector('.devices .failed')", seconds=60)
+            self.assertIn("1 free, 1 failed.", page.text())
+            self.assertIn("device 1 failed its check: arithmetic", page.text())
+            chip = page.ask("(({textContent, ariaLabel}) => [textContent, ariaLabel])(document.querySelector('.devices .failed'))")
+            self.assertEqual(chip[0], "1 ✗", "not by its colour alone")
+            self.assertRegex(chip[1], "^device 1, failed its check: arithmetic")
+            for dark in (False, True):
+                page.view(dark=dark)
+                self.assertEqual([one for one in page.ask(CONTRASTS) if one[0] < 4.5], [], f"dark={dark}")
+            for process in (worker, other.coordinator):
+                process.kill()
+                process.wait()
+            other.start_coordinator()
+            page.wait("document.body.innerText.includes('1 disconnected')", seconds=60)
+            self.assertIn("device 1 failed its check: arithmetic", page.text())
+            self.assertIn("heard of –", page.text())
+
     def test_changes_come_without_a_reload(self):
         page = self.open()
         page.ask("window.kept = true")

@@ -151,6 +151,26 @@ TEST_F(StatusTest, Overview_HasNodesJobsAndTheQueue) {
   EXPECT_EQ(page["jobs"][1]["phase"], "Starting");
 }
 
+TEST_F(StatusTest, Overview_SaysWhyDevicesGetNoJob) {
+  v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);
+  v1::DeviceCheck& check = *hello.mutable_check()->add_devices();
+  check.set_device(1);
+  check.set_verdict(v1::DeviceCheck::VERDICT_FAILED);
+  check.set_reason("memory: 1 word is wrong");
+  FakeWorker worker(channel);
+  worker.SayHello(hello);
+  EventReader overview(port(), "/api/overview");
+  nlohmann::json page;
+  do {
+    page = nlohmann::json::parse(overview.Next("page"));
+  } while (page["nodes"].empty() || page["nodes"][0]["failed_devices"].empty());
+  EXPECT_EQ(page["nodes"][0]["failed_devices"],
+            nlohmann::json::parse(
+                R"([{"device": 1, "reason": "failed its check: memory: 1 word is wrong"}])"));
+  EXPECT_EQ(page["devices_failed"], 1);
+  EXPECT_EQ(page["devices_free"], 1);
+}
+
 TEST_F(StatusTest, Job_HasItsCurveEventsAndPicture_AndEndedOnesToo) {
   FakeWorker worker(channel);
   worker.Join("n", 1);

@@ -31,13 +31,18 @@ function table(heads, rows, stacks) {
 
 function nodeItem(node) {
   const state = node.draining ? 'draining' : node.state;
-  const devices = node.device_jobs.map((job, i) => job === 0
-    ? make('span', {title: node.device_kind + ' ' + i + ': free', 'aria-label': 'device ' + i + ' free'}, String(i))
-    : make('a', {href: '#job-' + job, title: node.device_kind + ' ' + i + ': job ' + job, 'aria-label': 'device ' + i + ', job ' + job}, String(i)));
+  const failed = new Map(node.failed_devices.map((one) => [one.device, one.reason]));
+  const devices = node.device_jobs.map((job, i) => {
+    const what = [job === 0 ? null : 'job ' + job, failed.get(i)].filter((one) => one).join(', ') || 'free';
+    return make(job === 0 ? 'span' : 'a', {href: job === 0 ? null : '#job-' + job, class: failed.has(i) ? 'failed' : null,
+      title: node.device_kind + ' ' + i + ': ' + what, 'aria-label': 'device ' + i + ', ' + what}, i + (failed.has(i) ? ' ✗' : ''));
+  });
+  // A node that has not spoken to this coordinator has no devices to show, and what is known of them all the same.
+  const faults = node.failed_devices.map((one) => make('div', {class: 'fault'}, 'device ' + one.device + ' ' + one.reason));
   const mark = node.mark === '' ? null
     : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
   return make('li', {class: state + ' ' + node.mark}, make('strong', {}, node.name), ' ' + state, mark,
-    make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices));
+    make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 
 function jobRow(job) {
@@ -61,7 +66,8 @@ function showOverview(page) {
   return [
     make('h2', {}, 'Cluster'),
     make('p', {class: 'soft'}, nodes + ' nodes' + hidden + ': ' + page.nodes_ready + ' ready, ' + page.nodes_suspect + ' suspect, ' +
-      page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free.'),
+      page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free' +
+      (page.devices_failed > 0 ? ', ' + page.devices_failed + ' failed.' : '.')),
     make('ul', {class: 'nodes'}, page.nodes.map(nodeItem)),
     jobsPart('Running', page.jobs.filter((job) => ['Running', 'Starting'].includes(job.phase)), 'No job runs.'),
     jobsPart('Queue', queue, 'No job waits.'),

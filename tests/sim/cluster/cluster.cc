@@ -40,13 +40,18 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   for (size_t i = 0; i < nodes; ++i) {
     nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i,
                                                 1 + static_cast<int32_t>(timeline_.Below(4))));
-    nodes_.back()->start_failure = 0.01;
+    nodes_.back()->start_failure = options.only_crashes ? 0 : 0.01;
   }
-  shared_.bad_context = 0.01;
+  shared_.bad_context = options.only_crashes ? 0 : 0.01;
   shared_.step_time = options.step_time > absl::ZeroDuration()
                           ? options.step_time
                           : timeline_.Between(absl::Milliseconds(20), absl::Seconds(2));
   jobs_max_ = 1 + static_cast<int64_t>(options.nodes > 0 ? nodes / 2 : timeline_.Below(3));
+  if (options.only_crashes) {
+    coordinator_.set_breaks_alone();
+    jobs_max_ += 5;
+    submit_interval_ = absl::Seconds(3);
+  }
   coordinator_.deliver = [this](const StreamPtr& stream, const v1::OpenSessionResponse& message) {
     nodes_[stream->node]->Receive(stream, message);
   };
@@ -71,7 +76,7 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
 
 void Cluster::MaybeSubmit() {
   if (settling_) return;
-  timeline_.After(timeline_.Exponential(absl::Seconds(20)), [this] { MaybeSubmit(); });
+  timeline_.After(timeline_.Exponential(submit_interval_), [this] { MaybeSubmit(); });
   if (!coordinator_.up()) return;
   if (timeline_.Chance(0.03) && !coordinator_.views().empty()) {
     const auto chosen =
@@ -147,7 +152,7 @@ void Cluster::Run(absl::Duration duration) {
   const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
                                       ? options_.fault_interval
                                       : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
-  faults_.Start(interval);
+  faults_.Start(interval, options_.only_crashes);
   RunUntil(end);
 }
 
@@ -209,7 +214,8 @@ Cluster::Counts Cluster::counts() const {
                 .epochs = ledger_.epochs_begun(),
                 .recovered = ledger_.epochs_gone_on(),
                 .standby = ledger_.standby_used(),
-                .refused = ledger_.metrics_refused()};
+                .refused = ledger_.metrics_refused(),
+                .crashes = coordinator_.crashes()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
     if (phase == job::JobPhase::kFailed) counts.failed = count;
@@ -224,15 +230,19 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
   recovered += other.recovered, standby += other.standby;
   refused += other.refused;
+  crashes.all += other.crashes.all, crashes.writing += other.crashes.writing;
+  crashes.acknowledged += other.crashes.acknowledged;
   return *this;
 }
 
 std::string Cluster::Counts::ToString() const {
-  return absl::StrCat(events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded,
-                      " succeeded, ", failed, " failed, ", cancelled, " cancelled), ", epochs,
-                      " epochs begun, ", recovered, " of them from others' state, ", standby,
-                      " ranks with standby communicators, ", refused, " refused metrics, ", steps,
-                      " steps, ", steps_given_up, " given up");
+  return absl::StrCat(
+      events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded, " succeeded, ", failed,
+      " failed, ", cancelled, " cancelled), ", epochs, " epochs begun, ", recovered,
+      " of them from others' state, ", standby, " ranks with standby communicators, ", refused,
+      " refused metrics, ", steps, " steps, ", steps_given_up,
+      " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,
+      " of them in a write, and had acknowledged ", crashes.acknowledged, " submits and cancels");
 }
 
 }  // namespace phalanx::sim

@@ -29,6 +29,8 @@ struct ClusterOptions {
   absl::Duration fault_interval;
   absl::Duration step_time;  // zero: drawn
   int64_t steps = 0;         // of a job, on average; 0: drawn
+  // The one fault is that the coordinator dies, mostly while it writes: no rank may be lost.
+  bool only_crashes = false;
 };
 
 class Cluster {
@@ -57,6 +59,7 @@ class Cluster {
     int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
     int64_t standby = 0;  // ranks that took communicators made before a loss
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
+    CoordinatorHost::Crashes crashes;
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
   };
@@ -92,6 +95,7 @@ class Cluster {
   Faults faults_;
   int64_t jobs_ = 0;
   int64_t jobs_max_ = 3;  // at a time
+  absl::Duration submit_interval_ = absl::Seconds(20);
   bool settling_ = false;
   Instant checked_at_ = absl::InfinitePast();
 };

@@ -46,6 +46,8 @@ void CoordinatorHost::Start() {
 
 void CoordinatorHost::Crash() {
   if (!up()) return;
+  ++crashes_.all;
+  crashes_.writing += stored_number_ < last_number_;
   while (stored_number_ < written_number_) OnCommitted(stored_number_ + 1);
   // What the disk was writing may have become durable up to some record, and the next one in part.
   const uint64_t waiting = last_number_ - stored_number_;
@@ -301,6 +303,10 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
     if (job.epoch < known.epoch)
       ledger_.Violate(absl::StrCat(ToString(job.id), ": its epoch fell"));
   }
+  const bool begins_anew = !is_new && job.epoch > known.epoch && ledger_.last_decided(job.id) > 0;
+  if (breaks_alone_ && (begins_anew || job.failure.has_value()))
+    ledger_.Violate(
+        absl::StrCat(ToString(job.id), " lost ranks, and only coordinators died: ", job.reason));
   const bool ended = job::IsTerminal(job.phase) && (is_new || !job::IsTerminal(known.phase));
   known = job;
   if (job.last_step.has_value()) ledger_.OnTold(job.id, *job.last_step);
@@ -327,6 +333,7 @@ void CoordinatorHost::Carry(const coordinator::AnswerJob& order) {
   if (order.job.ok()) {
     const JobId job = (*order.job)->id;
     (waiting.cancels != JobId{} ? cancels_acknowledged_ : acknowledged_).insert(job);
+    ++crashes_.acknowledged;
     if (stored != requests_.end() && stored->second != job)
       ledger_.Violate(absl::StrCat("request ", waiting.request_id, " is answered with two jobs"));
   }

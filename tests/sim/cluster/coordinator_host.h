@@ -37,6 +37,9 @@ class CoordinatorHost {
   void Start();
   // Records that are not on the disk are lost; streams break.
   void Crash();
+  // Nothing but crashes of it happens: they end no job and no epoch that has trained, which is
+  // checked. One whose ranks had not all been told to start may start anew.
+  void set_breaks_alone() { breaks_alone_ = true; }
   // It does not run for so long.
   void Pause(absl::Duration duration);
   // Commits take about so long from now on.
@@ -72,6 +75,12 @@ class CoordinatorHost {
   // Jobs by how they have ended, and by kind of failure.
   const std::map<job::JobPhase, int64_t>& ended() const { return ended_; }
   const std::map<std::string, int64_t>& failures() const { return failures_; }
+  struct Crashes {
+    int64_t all = 0;
+    int64_t writing = 0;       // of them, while records were on their way to the disk
+    int64_t acknowledged = 0;  // submits and cancels, all of which are looked for after each
+  };
+  const Crashes& crashes() const { return crashes_; }
 
  private:
   struct StoredLine {
@@ -146,6 +155,8 @@ class CoordinatorHost {
   std::map<JobId, coordinator::JobView> views_;
   std::map<job::JobPhase, int64_t> ended_;
   std::map<std::string, int64_t> failures_;
+  Crashes crashes_;
+  bool breaks_alone_ = false;
   uint64_t token_ = 0;
   std::set<JobId> acknowledged_;  // submits
   std::set<JobId> cancels_acknowledged_;

@@ -7,14 +7,16 @@
 
 namespace phalanx::sim {
 
-void Faults::Start(absl::Duration interval) {
+void Faults::Start(absl::Duration interval, bool only_crashes) {
   interval_ = interval;
   on_ = true;
+  only_crashes_ = only_crashes;
+  coordinator_.on_write = [this](const coordinator::JournalRecord& record) { OnWrite(record); };
+  Next();
+  if (only_crashes) return;
   shared_.dies_moving = 0.005;
   shared_.dies_applying = 1e-5;
   shared_.slow_stream = 0.03;
-  coordinator_.on_write = [this](const coordinator::JournalRecord& record) { OnWrite(record); };
-  Next();
 }
 
 void Faults::Stop() {
@@ -58,6 +60,7 @@ RankProcess* Faults::SomeProcess() {
 void Faults::Break() {
   ++count_;
   if (under_way_ == 0) quiet_since_ = timeline_.now();
+  if (only_crashes_) return CrashCoordinator();
   const uint64_t kind = timeline_.Below(100);
   if (kind < 45) return BreakRank();
   if (kind < 60) return BreakNode();
@@ -192,22 +195,24 @@ void Faults::CrashCoordinator() {
 }
 
 // One of thirty: the coordinator before or just after it is durable, or somebody whom it is about.
+// Where it alone dies, one of eight of all records, mostly before it is durable.
 void Faults::OnWrite(const coordinator::JournalRecord& record) {
   const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body);
   const bool recovers = planned != nullptr
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
-  if (!recovers || !timeline_.Chance(1.0 / 30)) return;
-  const bool coordinator = timeline_.Chance(0.5);
-  timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(5)),
-                  [this, coordinator, generation = generation_] {
-                    if (generation != generation_) return;
-                    ++count_;
-                    if (under_way_ == 0) quiet_since_ = timeline_.now();
-                    timeline_.Note("fault: in the middle of a recovery's write");
-                    if (coordinator) return CrashCoordinator();
-                    if (RankProcess* process = SomeProcess()) process->Die(0, 9);
-                  });
+  if (!(recovers || only_crashes_) || !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30)) return;
+  const bool coordinator = only_crashes_ || timeline_.Chance(0.5);
+  timeline_.After(
+      timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(only_crashes_ ? 1 : 5)),
+      [this, coordinator, generation = generation_] {
+        if (generation != generation_) return;
+        ++count_;
+        if (under_way_ == 0) quiet_since_ = timeline_.now();
+        timeline_.Note("fault: in the middle of a write");
+        if (coordinator) return CrashCoordinator();
+        if (RankProcess* process = SomeProcess()) process->Die(0, 9);
+      });
 }
 
 }  // namespace phalanx::sim

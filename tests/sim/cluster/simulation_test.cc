@@ -88,6 +88,25 @@ TEST(ClusterSimulation, CoordinatorThatIsAwayForTenMinutes_DisturbsNoTraining_An
   EXPECT_GT(followed, 4) << "too few jobs train meanwhile to mean anything";
 }
 
+TEST(ClusterSimulation, CoordinatorThatIsKilledOverAndOver_LosesNoAcknowledgedWriteAndNoRank) {
+  constexpr int64_t kCount = 20;
+  Planner planner;
+  Cluster::Counts total;
+  for (uint64_t seed = 1; seed <= kCount; ++seed) {
+    Cluster cluster(planner, {.seed = seed, .only_crashes = true});
+    cluster.Run(kFaultyTime);
+    cluster.Settle();
+    ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+    total += cluster.counts();
+  }
+  EXPECT_GT(total.crashes.all, 30 * kCount) << "the kills are too rare to mean anything";
+  EXPECT_GT(total.crashes.writing, total.crashes.all / 2) << "too few of them meet a write";
+  EXPECT_GT(total.crashes.acknowledged, 10 * kCount);
+  EXPECT_GT(total.succeeded, 10 * kCount);
+  EXPECT_EQ(total.failed, 0);
+  EXPECT_EQ(total.steps_given_up, 0);
+}
+
 TEST(ClusterSimulation, OneSeed_GivesOneRun) {
   const auto run = [](uint64_t seed) {
     Planner planner;

@@ -318,13 +318,17 @@ void World::CheckReplay() {
       Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }
-  std::map<NodeName, std::optional<NodeMark>> marks;
+  std::map<NodeName, NodeMarked> last;
   for (const JournalRecord& record : records_) {
-    if (const auto* marked = std::get_if<NodeMarked>(&record.body))
-      marks[marked->node] = marked->mark;
+    if (const auto* marked = std::get_if<NodeMarked>(&record.body)) last[marked->node] = *marked;
   }
   for (const auto& [name, node] : machine_->nodes()) {
-    if (node.mark != marks[name]) Violate(absl::StrCat(name, ": the replay of its mark differs"));
+    const NodeMarked& stored = last[name];
+    std::set<int32_t> failed;
+    for (const job::DeviceCheck& check : stored.checks) failed.insert(check.device);
+    for (const int32_t device : stored.let_back) failed.erase(device);
+    if (node.mark != stored.mark || node.failed_checks != failed)
+      Violate(absl::StrCat(name, ": the replay of its mark, or of its checks, differs"));
   }
 }
 

@@ -107,6 +107,7 @@ class World {
   void Submit();
   void OpenImpostor();
   void CloseOneSession();
+  void CheckDevicesOf(const NodeName& name);
   void Operate();
   void PutAllInOrder();
 

@@ -45,11 +45,29 @@ void World::CloseOneSession() {
   }
 }
 
+// Its worker says what checks have found, if it is there.
+void World::CheckDevicesOf(const NodeName& name) {
+  const auto node = machine_->nodes().find(name);
+  if (node == machine_->nodes().end() || !node->second.connected()) return;
+  const Instant ended = now_ + absl::Nanoseconds(++token_);  // of no other check
+  auto check = std::make_shared<job::NodeCheck>();
+  for (size_t i = 0; i < node->second.device_jobs.size(); ++i) {
+    check->devices.push_back(
+        {.device = static_cast<int32_t>(i),
+         .verdict = Chance(3) ? job::CheckVerdict::kFailed : job::CheckVerdict::kPassed,
+         .reason = "wrong",
+         .time = ended});
+  }
+  Feed(HeartbeatReceived{.session = node->second.session,
+                         .draining = node->second.draining,
+                         .check = std::move(check)});
+}
+
 // Jobs are suspended and resumed, nodes cordoned, drained and put into service again.
 void World::Operate() {
   const JobId job{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))};
   const NodeName node = nodes_[prng_.Below(nodes_.size())].name;
-  switch (prng_.Below(6)) {
+  switch (prng_.Below(7)) {
     case 0:
       return Feed(SuspensionRequested{Token{++token_}, job, true});
     case 1:
@@ -57,6 +75,8 @@ void World::Operate() {
       return Feed(SuspensionRequested{Token{++token_}, job, false});
     case 3:
       return Feed(NodeMarkRequested{Token{++token_}, node, std::nullopt});
+    case 4:
+      return CheckDevicesOf(node);
     default:
       return Feed(NodeMarkRequested{Token{++token_}, node,
                                     NodeMark{.drains = Chance(2), .reason = "new fan"}, "ops",
@@ -73,7 +93,7 @@ void World::PutAllInOrder() {
   for (const JobId id : suspended) Feed(SuspensionRequested{Token{++token_}, id, false});
   std::vector<NodeName> marked;
   for (const auto& [name, node] : machine_->nodes()) {
-    if (node.mark.has_value()) marked.push_back(name);
+    if (node.mark.has_value() || !node.failed_checks.empty()) marked.push_back(name);
   }
   for (const NodeName& name : marked) Feed(NodeMarkRequested{Token{++token_}, name, std::nullopt});
 }

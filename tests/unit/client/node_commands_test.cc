@@ -105,6 +105,23 @@ TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
   EXPECT_THAT(out, HasSubstr("2       job-7  -       63 C         -       -"));
 }
 
+TEST_F(DescribeNodeTest, NodeThatHasNotSpokenYet_ShowsWhatIsKnownToHaveFailed) {
+  server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    v1::NodeStatus& node = *response->add_nodes();
+    node.set_name("a");
+    node.set_state(v1::NodeStatus::STATE_DISCONNECTED);
+    node.add_failed_devices(5);
+    v1::DeviceCheck& failed = *node.mutable_check()->add_devices();
+    failed.set_device(5);
+    failed.set_verdict(v1::DeviceCheck::VERDICT_FAILED);
+    failed.set_reason("memory: 1 word is wrong");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
+  EXPECT_THAT(captured_.out.str(), HasSubstr("5       -    -       -            failed  "));
+  EXPECT_THAT(captured_.out.str(), HasSubstr("memory: 1 word is wrong"));
+}
+
 TEST_F(DescribeNodeTest, Json_IsTheNode) {
   EXPECT_EQ(DescribeNode(connection_, "a", Format::kJson, captured_.io), kSuccess);
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"verdict\": \"Failed\""));

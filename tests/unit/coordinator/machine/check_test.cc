@@ -38,6 +38,10 @@ class CheckTest : public testing::Test {
   }
   // What was said last.
   void Repeat(SessionId session) { h_.Feed(HeartbeatReceived{.session = session, .check = said_}); }
+  void Restart() {
+    h_.node_views.clear();
+    h_.Restart();
+  }
   void Uncordon(const NodeName& node) {
     h_.Feed(NodeMarkRequested{Token{1000}, node, std::nullopt, "ops", false});
   }
@@ -118,6 +122,82 @@ TEST_F(CheckTest, CoordinatorThatStartsAgain_HearsOfItBeforeItPlacesAnything) {
   h_.Feed(SessionOpened{SessionId{900}, hello});
   EXPECT_EQ(h_.Free("a"), 1);
   EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+}
+
+TEST_F(CheckTest, CoordinatorThatStartsAgain_KnowsTheVerdictBeforeTheWorkerSpeaks) {
+  Say(node_, {CheckVerdict::kPassed, CheckVerdict::kFailed, CheckVerdict::kPassed});
+  Restart();
+  ASSERT_TRUE(h_.node_views.contains("a"));
+  EXPECT_FALSE(h_.node_views["a"]->connected);
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, ElementsAre(1));
+  ASSERT_EQ(h_.node_views["a"]->check->devices.size(), 1u) << "of others nothing is wrong";
+  EXPECT_EQ(h_.node_views["a"]->check->devices[0].reason, "wrong");
+}
+
+TEST_F(CheckTest, WorkerAndCoordinatorThatStartAgain_KeepADeviceOut_UntilItPasses) {
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  Restart();
+  const SessionId again = h_.Open("a", 2, 2);
+  EXPECT_EQ(h_.Free("a"), 1);
+  EXPECT_EQ(h_.node_views["a"]->check->devices[0].reason, "wrong");
+  Say(again, {CheckVerdict::kPassed, CheckVerdict::kPassed});
+  EXPECT_EQ(h_.Free("a"), 2);
+  Restart();
+  EXPECT_FALSE(h_.node_views.contains("a")) << "nothing is wrong with it";
+}
+
+TEST_F(CheckTest, DeviceThatIsLetBack_IsSoAfterARestart_UntilTheNextCheck) {
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kFailed});
+  Uncordon("a");
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kFailed});
+  Uncordon("a");
+  Restart();
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, IsEmpty());
+  EXPECT_EQ(h_.node_views["a"]->check->devices[0].reason, "wrong");
+  WorkerHello hello{.node = "a", .incarnation = Incarnation{1}, .devices = 2, .check = said_};
+  h_.Feed(SessionOpened{SessionId{900}, hello});
+  EXPECT_EQ(h_.Free("a"), 2) << "it is no other check";
+  Say(SessionId{900}, {CheckVerdict::kPassed, CheckVerdict::kFailed});
+  EXPECT_EQ(h_.Free("a"), 1);
+}
+
+TEST_F(CheckTest, VerdictsAreStored_WhenTheyChange_AndNotWithEachCheck) {
+  for (int i = 0; i < 3; ++i) Say(node_, {CheckVerdict::kPassed, CheckVerdict::kPassed});
+  EXPECT_EQ(h_.records.size(), 0u);
+  for (int i = 0; i < 3; ++i) Say(node_, {CheckVerdict::kSlow, CheckVerdict::kFailed});
+  EXPECT_EQ(h_.records.size(), 1u);
+  for (int i = 0; i < 3; ++i) Say(node_, {CheckVerdict::kPassed, CheckVerdict::kFailed});
+  EXPECT_EQ(h_.records.size(), 2u);
+  Uncordon("a");
+  EXPECT_EQ(h_.records.size(), 3u);
+}
+
+TEST_F(CheckTest, MarkAndVerdict_AreStoredTogether) {
+  h_.Feed(NodeMarkRequested{Token{1001}, "a", NodeMark{.reason = "new fan"}, "ops", false});
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  Restart();
+  EXPECT_EQ(h_.node_views["a"]->mark->reason, "new fan");
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, ElementsAre(0));
+  const SessionId again = h_.Open("a", 2, 2);
+  Say(again, {CheckVerdict::kPassed, CheckVerdict::kPassed});
+  Restart();
+  EXPECT_EQ(h_.node_views["a"]->mark->reason, "new fan");
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, IsEmpty());
+}
+
+TEST_F(CheckTest, NodeThatIsForgotten_IsSoByTheStore) {
+  Harness h;
+  h.Feed(HeartbeatReceived{.session = h.Open("a", 1),
+                           .check = std::make_shared<job::NodeCheck>(job::NodeCheck{
+                               .devices = {{.device = 0, .verdict = CheckVerdict::kFailed}}})});
+  h.Restart();
+  EXPECT_TRUE(h.node_views.contains("a"));
+  h.Advance(absl::Minutes(62));
+  EXPECT_FALSE(h.machine().nodes().contains("a"));
+  h.Restart();
+  EXPECT_FALSE(h.machine().nodes().contains("a"));
+  h.Open("a", 1);
+  EXPECT_EQ(h.Free("a"), 1);
 }
 
 TEST_F(CheckTest, WorkerThatSaysNothingOfChecks_IsServedAsEver) {

@@ -20,7 +20,9 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const Instant kTime = absl::FromUnixMicros(1'700'000'000'123'456);
 
@@ -308,6 +310,36 @@ TEST(RecordCodecTest, MarkOfANode_ComesBackAsItWas) {
     EXPECT_EQ(std::get<NodeMarked>(again.body).node, "a");
     EXPECT_EQ(std::get<NodeMarked>(again.body).mark, each);
   }
+}
+
+TEST(RecordCodecTest, ChecksOfANode_ComeBackAsTheyWere) {
+  const std::vector<job::DeviceCheck> checks = {{.device = 0,
+                                                 .verdict = job::CheckVerdict::kSlow,
+                                                 .reason = "copies: 20 MB/s",
+                                                 .time = kTime},
+                                                {.device = 3,
+                                                 .verdict = job::CheckVerdict::kFailed,
+                                                 .reason = "memory: wrong",
+                                                 .time = kTime + absl::Nanoseconds(7),
+                                                 .memory_bytes = 1 << 24,
+                                                 .peer = 2}};
+  const JournalRecord record{.time = kTime,
+                             .body = NodeMarked{.node = "a", .checks = checks, .let_back = {3}}};
+  const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+  EXPECT_EQ(std::get<NodeMarked>(again.body).mark, std::nullopt);
+  EXPECT_EQ(std::get<NodeMarked>(again.body).checks, checks);
+  EXPECT_THAT(std::get<NodeMarked>(again.body).let_back, ElementsAre(3));
+}
+
+TEST(RecordCodecTest, RecordOfANodeBeforeThereWereChecks_HasNone) {
+  v1::JournalRecord before;
+  before.mutable_node_marked()->set_node("a");
+  before.mutable_node_marked()->mutable_mark()->set_reason("new fan");
+  const absl::StatusOr<JournalRecord> read = DecodeRecord(Seal(before.SerializeAsString(), 7), 7);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(std::get<NodeMarked>(read->body).mark->reason, "new fan");
+  EXPECT_THAT(std::get<NodeMarked>(read->body).checks, IsEmpty());
+  EXPECT_THAT(std::get<NodeMarked>(read->body).let_back, IsEmpty());
 }
 
 TEST(RecordCodecTest, DeviceTimeOfAnOwner_ComesBackAsItWas) {
