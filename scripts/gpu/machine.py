@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every figure of a machine with two, four or eight GPUs, in parts of under 25 minutes each.
 
-    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5] ...
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2|3|4] [--only NAME,...] [--seconds 1500] [--dry-run]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT ...
 
@@ -66,7 +66,7 @@ class Plan:
 
     def make_data(self):
         self.add("data", "samples of noise and of the whole vocabulary",
-                 [sys.executable, MAKER, self.data, "--samples", 64, "--noise", "--words", 128227], 40)
+                 [sys.executable, MAKER, self.data, "--samples", 64, "--noise", "--words", 128227], 60)
 
     def everywhere(self, name, model, micro, **rest):
         """A job of data parallelism over all modules on all ranks, a microbatch a step."""
@@ -150,15 +150,15 @@ def two(plan):
         "tp2-host": {"language": "{ranks: 2, tp: 2}", "recovery": "{state_home: host}"},
         "pp2-host": {"language": "{ranks: 2, pp: 2}", "recovery": "{state_home: host}"},
     }
-    for name, layout in layouts.items():
-        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 560, part=1, none=3)
+    for (name, layout), part, none in zip(layouts.items(), (1, 1, 2), (3, 3, 6)):
+        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 560, part=part, none=none)
         if name != "dp2":  # mirrors of this model and their move take more than a device has
             plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2, none=3)
     plan.restart()
     for microbatches in (1, 4):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
             plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 40,
-                        part=2, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
+                        part=1, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
     for part, model, batch, micro, goals in ((4, "5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"),
                                              (5, "1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
         plan.speed(model, micro, f"data parallel on 2: {goals}, or 96 and 92 % of the limit", 800, copies=1, part=part)
@@ -311,7 +311,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--only", type=lambda text: text.split(","))
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5), default=1)
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5, 6), default=1)
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)
 
@@ -361,6 +361,8 @@ def main():
             print(f"{measurement.name}: exit code {result['exit_code']} after {result['seconds']} s", *result["last_lines"][-4:], sep="\n  ", flush=True)
             path.write_text(json.dumps({"machine": heads, "results": results}, indent=1) + "\n")
             (plan.output / "page.md").write_text(page(options.devices, heads, results))
+            if measurement.name == "data" and result["exit_code"] != 0:
+                sys.exit("without samples nothing else can be measured")
     missed = [m.name for m in plan.list if results.get(m.name, {}).get("exit_code") != 0]
     print(f"{len(plan.list) - len(missed)} of {len(plan.list)} measurements; not there: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
