@@ -198,7 +198,9 @@ TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
     for (int32_t layer = 0; layer < 4; ++layer) {
       EXPECT_EQ(part.AwaitsFor(layer), layer == 0 || layer == lowest) << layer;
       ASSERT_TRUE(part.AwaitFor(layer).ok());
-      if (layer < lowest) EXPECT_THAT(data.waited, ElementsAre(before + 1)) << layer;
+      if (layer < lowest) {
+        EXPECT_THAT(data.waited, ElementsAre(before + 1)) << layer;
+      }
     }
     EXPECT_THAT(data.waited, ElementsAre(before + 1, before + 2));
     EXPECT_FALSE(part.pending());
