@@ -113,6 +113,7 @@ absl::Status Snapshot::Begin() {
     const train::Moment now = train::Moment::Now(state_->options().device);
     const c10::OptionalStreamGuard guard(stream_);
     now.Await();
+    state_->AwaitUpdates();
     RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {
       CopySections();
       return absl::OkStatus();

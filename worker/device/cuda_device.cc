@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,6 +37,17 @@ void KeepMemoryTogether() {
   });
 }
 
+// Of this process, on a device.
+c10::Stream PassesStream(int32_t index) {
+  static std::mutex mutex;
+  static std::map<int32_t, c10::Stream> streams;
+  const std::lock_guard lock(mutex);
+  auto found = streams.find(index);
+  if (found == streams.end())
+    found = streams.emplace(index, *NewStream(StreamPriority::kPasses)).first;
+  return found->second;
+}
+
 }  // namespace
 
 absl::Status UseCudaDevice(int32_t index) {
@@ -43,7 +55,10 @@ absl::Status UseCudaDevice(int32_t index) {
   cudaError_t error = cudaSetDevice(index);
   // Creates the context now, not inside the first collective.
   if (error == cudaSuccess) error = cudaFree(nullptr);
-  if (error == cudaSuccess) return absl::OkStatus();
+  if (error == cudaSuccess) {
+    c10::cuda::setCurrentCUDAStream(c10::cuda::CUDAStream(PassesStream(index)));
+    return absl::OkStatus();
+  }
   const std::string what = absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error));
   // Its memory may be with a process that is about to end, and a later attempt finds it: a rank's
   // failure is of the same kind.
@@ -75,12 +90,15 @@ absl::Status AwaitDevice(absl::Duration timeout) {
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-std::optional<c10::Stream> NewStream() {
+std::optional<c10::Stream> NewStream(StreamPriority priority) {
   int device = 0, least = 0, greatest = 0;
   cudaStream_t stream = nullptr;
   C10_CUDA_CHECK(cudaGetDevice(&device));
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  const int chosen = priority == StreamPriority::kFirst  ? greatest
+                     : priority == StreamPriority::kLast ? least
+                                                         : (least + greatest) / 2;
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, chosen));
   return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
 }
 

@@ -11,7 +11,9 @@
 
 namespace phalanx::device {
 
-// Makes device `index` current for this thread and loads its kernels. LibTorch's allocator takes
+// Makes device `index` current for this thread and loads its kernels. What the thread enqueues from
+// then on runs on one stream of the process, behind those of StreamPriority::kFirst and before those
+// of kLast. LibTorch's allocator takes
 // its memory in segments that grow (expandable_segments), unless the environment says otherwise
 // (PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF). Errors: Unimplemented in a build without CUDA;
 // ResourceExhausted if memory of the device or of the host does not suffice for a context;
@@ -25,10 +27,16 @@ absl::Status AwaitDevice(absl::Duration timeout);
 // The stream on which this thread enqueues now; nullptr without CUDA.
 void* CurrentStream();
 
-// A new stream of the current device, of the highest priority, for the rest of the process. Not of
-// LibTorch's pool, which makes all of its streams at once: there are then more than hardware
-// queues, and a stream that waits holds up another. Nothing without CUDA. Throws c10::Error.
-std::optional<c10::Stream> NewStream();
+// Whose blocks the device takes first where several streams have some.
+enum class StreamPriority : uint8_t {
+  kFirst,   // somebody waits for them
+  kPasses,  // those of UseCudaDevice
+  kLast,    // beside passes, where these leave room
+};
+// A new stream of the current device, for the rest of the process. Not of LibTorch's pool, which
+// makes all of its streams at once: there are then more than hardware queues, and a stream that
+// waits holds up another. Nothing without CUDA. Throws c10::Error.
+std::optional<c10::Stream> NewStream(StreamPriority priority = StreamPriority::kFirst);
 
 // Its cudaStream_t; nullptr without CUDA.
 void* Handle(const c10::Stream& stream);

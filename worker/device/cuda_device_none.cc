@@ -10,7 +10,7 @@ absl::Status AwaitDevice(absl::Duration) { return absl::OkStatus(); }
 
 void* CurrentStream() { return nullptr; }
 
-std::optional<c10::Stream> NewStream() { return std::nullopt; }
+std::optional<c10::Stream> NewStream(StreamPriority) { return std::nullopt; }
 
 void* Handle(const c10::Stream&) { return nullptr; }
 

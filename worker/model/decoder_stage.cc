@@ -98,7 +98,7 @@ DecoderStage::DecoderStage(const StageParts& parts)
       layers_back_(parts.LayersBack()),
       compute_(parts.options.compute),
       context_(ContextOf(parts)),
-      layers_(parts.options.pace) {
+      layers_(parts.options.pace, parts.options.layer_begins) {
   const job::Architecture& architecture = context_.architecture;
   const at::Tensor angles = Angles(architecture, context_.heads.head_size);
   const at::TensorOptions sums =

@@ -68,7 +68,7 @@ EncoderStage::EncoderStage(const StageParts& parts)
       last_(parts.last),
       layers_back_(parts.LayersBack()),
       context_(ContextOf(parts)),
-      layers_(parts.options.pace) {
+      layers_(parts.options.pace, parts.options.layer_begins) {
   if (first_ && ReadsImages()) patches_.emplace(context_, parts.table);
   if (first_ && !ReadsImages()) sounds_.emplace(context_, parts.table);
   for (int32_t layer = parts.layers.first; layer < parts.layers.first + parts.layers.count;

@@ -75,6 +75,7 @@ absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerSt
   if (states != nullptr) states->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (i > 0 && pace_ != nullptr) pace_();
+    if (i > 0 && begins_ != nullptr) begins_();
     at::Tensor output;
     RETURN_IF_ERROR(layers_[i]->Forward(*hidden, ShapeOf(i, shape),
                                         states == nullptr ? nullptr : &(*states)[i], &output));

@@ -129,7 +129,9 @@ std::unique_ptr<Layer> MakeEncoderLayer(const LayerContext& context, const Param
 // The layers of a stage one after the other. Not thread-safe.
 class LayerStack {
  public:
-  explicit LayerStack(Pace pace = nullptr) : pace_(std::move(pace)) {}
+  // `pace`: called between layers. `begins`: before each layer of Forward but the first.
+  explicit LayerStack(Pace pace = nullptr, Pace begins = nullptr)
+      : pace_(std::move(pace)), begins_(std::move(begins)) {}
 
   void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
   bool empty() const { return layers_.empty(); }
@@ -146,7 +148,7 @@ class LayerStack {
     return i + 1 == layers_.size() ? shape : SequenceShape{shape.batch, shape.length};
   }
 
-  const Pace pace_;
+  const Pace pace_, begins_;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 

@@ -71,6 +71,9 @@ struct StageOptions {
   at::ScalarType compute = at::kFloat;   // kBFloat16 | kFloat | kDouble
   at::ScalarType gradient = at::kFloat;  // max(fp32, compute)
   Pace pace;
+  // Called by Stage::Forward() and Evaluate() before each layer but the first, counted from the
+  // input: until then nothing reads its weights, nor, before the last one, what is behind it.
+  Pace layer_begins;
   // Called by Stage::Backward() behind each layer but its last one, counted from the output: the
   // gradients of the layer's weights are enqueued, and those of everything behind it.
   Pace layer_done;

@@ -179,6 +179,7 @@ absl::Status Executor::AddPart(PartState& state, const PartGroups& groups) {
                                     .compute = options_.compute,
                                     .gradient = GradientType(options_.compute),
                                     .pace = [this] { Pace(); },
+                                    .layer_begins = [this, at = parts_.size()] { LayerBegins(at); },
                                     .layer_done = [this, at = parts_.size()] { LayerDone(at); }};
   ASSIGN_OR_RETURN(part.stage, model::MakeStage(plan_, place, chunk, part.state->parameters(),
                                                 part.state->weights(), part.state->gradients(),
@@ -236,7 +237,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       }
       // Until here they may be what a decision still needs.
       state_.set_reduced_step(0);
-      state_.AwaitMirrors();
+      state_.AwaitUpdates();
       for (const auto& state : state_.parts()) BeginGradients(*state);
       before = timer_->Mark();
     }

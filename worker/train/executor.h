@@ -119,6 +119,8 @@ class Executor {
     // While its last backward pass runs: the layers that are done; -1: another pass.
     int32_t layers_done = -1;
     absl::Status reduced;  // of the sums that began in it
+    int32_t layers_begun = 0;  // of its last forward pass
+    absl::Status awaited;      // of the parameters of their layers
     PartState* state = nullptr;
     PartGroups groups;
     std::unique_ptr<PartReduction> reduction;
@@ -221,8 +223,8 @@ class Executor {
   absl::Status RunPaced(const BoundInstruction& instruction, int32_t at,
                         const StepContext& context);
   void Pace();
-  // Of a part's first pass of a program, which its gather and its copies may hold up.
-  absl::Status AwaitParameters(Part& part);
+  // Of those of a layer, and of what is before it, which their gather and their copies may hold up.
+  absl::Status AwaitParameters(Part& part, int32_t layer);
   // Of a step, or of an evaluation (0): its times begin, and stages see weights anew that have
   // changed since the last ones.
   void BeginPasses(int64_t step);
@@ -235,6 +237,8 @@ class Executor {
                                const StepContext& context, model::StageInput& input);
   void AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input);
   absl::Status BackwardInput(const BoundInstruction& instruction, const StepContext& context);
+  // Before a layer of a part's forward pass, but for the first.
+  void LayerBegins(size_t part);
   // Behind a layer of a part's backward pass.
   void LayerDone(size_t part);
   absl::Status BackwardWeight(const BoundInstruction& instruction);

@@ -78,17 +78,18 @@ void Executor::BeginPasses(int64_t step) {
   timer_->BeginStep(step);
 }
 
-absl::Status Executor::AwaitParameters(Part& part) {
-  if (!part.reduction->pending()) return absl::OkStatus();
+absl::Status Executor::AwaitParameters(Part& part, int32_t layer) {
+  if (!part.reduction->AwaitsFor(layer)) return absl::OkStatus();
   const int32_t before = timer_->Mark();
-  RETURN_IF_ERROR(part.reduction->Await());
+  RETURN_IF_ERROR(part.reduction->AwaitFor(layer));
   timer_->Add(StepTimer::Kind::kParameters, before, timer_->Mark());
   return absl::OkStatus();
 }
 
 absl::Status Executor::Forward(const BoundInstruction& instruction, const StepContext& context) {
   Part& part = PartOf(instruction);
-  RETURN_IF_ERROR(AwaitParameters(part));
+  RETURN_IF_ERROR(AwaitParameters(part, 0));
+  part.layers_begun = 0;
   if (instruction.lane.count == 0) return absl::OkStatus();
   const Microbatch& microbatch = MicrobatchOf(instruction, context);
   Flight& flight = FlightOf(instruction);
@@ -103,6 +104,7 @@ absl::Status Executor::Forward(const BoundInstruction& instruction, const StepCo
     } else {
       ASSIGN_OR_RETURN(flight.output, part.stage->Evaluate(input));
     }
+    RETURN_IF_ERROR(std::exchange(part.awaited, absl::OkStatus()));
     if (part.loss) AccountLoss(part, flight, input);
     if (part.loss && instruction.module == plan_.spec.language)
       predicted_ = flight.output.predicted;
@@ -131,6 +133,11 @@ void Executor::AccountLoss(const Part& part, const Flight& flight, const model::
   if (part.place.module != plan_.spec.language) return;
   sums_[2] += input.label_weights.sum(at::kDouble);
   if (flight.valid.defined()) sums_[3] += (1 - flight.valid).sum(at::kDouble);
+}
+
+void Executor::LayerBegins(size_t part_index) {
+  Part& part = parts_[part_index];
+  if (part.awaited.ok()) part.awaited = AwaitParameters(part, ++part.layers_begun);
 }
 
 void Executor::LayerDone(size_t part_index) {

@@ -7,7 +7,6 @@
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "core/base/status.h"
-#include "worker/device/cuda_device.h"
 
 namespace phalanx::train {
 namespace {
@@ -44,9 +43,9 @@ void HeldMemory::LetGo() {
   while (!entries_.empty() && entries_.front().until.Passed()) entries_.pop_front();
 }
 
-std::optional<c10::Stream> NewStream(at::Device device) {
+std::optional<c10::Stream> NewStream(at::Device device, device::StreamPriority priority) {
   if (device.is_cpu()) return std::nullopt;
-  return device::NewStream();
+  return device::NewStream(priority);
 }
 
 MessageStream::MessageStream(comm::Communicator* communicator, at::Device device,

@@ -21,7 +21,7 @@ MirrorFill::MirrorFill(const plan::Plan& plan, Rank rank, TrainingState& state,
       exchange_(group_, state.options().device, std::move(stopped)) {}
 
 absl::Status MirrorFill::Run(size_t buckets) {
-  state_.AwaitMirrors();
+  state_.AwaitUpdates();
   for (; buckets > 0 && !done(); --buckets, ++next_) RETURN_IF_ERROR(Fill(transfers_[next_]));
   return absl::OkStatus();
 }

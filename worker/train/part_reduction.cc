@@ -1,6 +1,7 @@
 #include "worker/train/part_reduction.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,11 +34,20 @@ bool IsBehindLayers(plan::MatrixRole role) {
   }
 }
 
+// The part's layers: [first, end).
+std::pair<int32_t, int32_t> LayersOf(const plan::StageParameters& parameters) {
+  int32_t first = std::numeric_limits<int32_t>::max(), end = 0;
+  for (const plan::LocalMatrix& matrix : parameters.matrices) {
+    if (matrix.layer >= 0) first = std::min(first, matrix.layer);
+    end = std::max(end, matrix.layer + 1);
+  }
+  return {std::min(first, end), end};
+}
+
 // After how many layers, from the last one back, each bucket that trains is complete; `never`: only
 // behind the whole pass.
 std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int32_t never) {
-  int32_t end = 0;
-  for (const plan::LocalMatrix& matrix : parameters.matrices) end = std::max(end, matrix.layer + 1);
+  const int32_t end = LayersOf(parameters).second;
   std::vector<int32_t> behind;
   for (const plan::Bucket& bucket : parameters.buckets) {
     if (bucket.offset >= parameters.trained_extent) break;
@@ -73,7 +83,17 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
   }
   if (reduction_.buckets.empty() || groups.data == nullptr) return;
-  if (reduction_.copies.empty()) complete_behind_ = CompleteBehind(state_.parameters(), kAll);
+  needed_before_.assign(reduction_.buckets.size(), 0);
+  if (reduction_.copies.empty()) {
+    const auto [first, end] = LayersOf(state_.parameters());
+    complete_behind_ = CompleteBehind(state_.parameters(), kAll);
+    int32_t needed = std::max(0, end - first - 1);
+    for (size_t b = 0; b < needed_before_.size(); ++b) {
+      const int32_t behind = b < complete_behind_.size() ? complete_behind_[b] : kAll;
+      needed = std::clamp(end - first - behind, 0, needed);
+      needed_before_[b] = needed;
+    }
+  }
   if (!reduction_.buckets.front().even) {
     messages_.emplace(reduction_, state_, *groups.data, means.scratch);
     return;
@@ -126,21 +146,48 @@ absl::Status PartReduction::ReduceNext() {
 
 absl::Status PartReduction::Gather() {
   spreads_ = true;
-  if (groups_.data == nullptr) return absl::OkStatus();
-  if (messages_.has_value()) return Begin(&ShareExchange::Gather);
+  gathered_.clear();
+  if (!SumsByCollectives()) {
+    for (size_t b = 0; b < reduction_.buckets.size(); ++b) state_.updated(b).Await();
+    return messages_.has_value() ? Begin(&ShareExchange::Gather) : absl::OkStatus();
+  }
+  const Moment now = Moment::Now(state_.weights().device());
+  const c10::OptionalStreamGuard guard(means_.stream);
+  now.Await();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
-  for (const plan::ReducedBucket& bucket : reduction_.buckets) {
+  for (size_t b = reduction_.buckets.size(); b-- > 0;) {
+    const plan::ReducedBucket& bucket = reduction_.buckets[b];
     const plan::UnitRange mine = bucket.own.front();
+    state_.updated(b).Await();
     RETURN_IF_ERROR(groups_.data->AllGather(base + mine.first * size,
                                             base + bucket.elements.first * size, mine.count,
                                             CommDType(state_.weights().scalar_type())));
+    if (b > 0 && needed_before_[b - 1] == needed_before_[b]) continue;
+    ASSIGN_OR_RETURN(comm::Communicator::Point there, groups_.data->Mark());
+    gathered_.push_back({.before = needed_before_[b], .there = std::move(there)});
   }
-  ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
 }
 
+bool PartReduction::AwaitsFor(int32_t layer) const {
+  return gathered_.empty() ? pending() : gathered_.front().before <= layer;
+}
+
+absl::Status PartReduction::AwaitFor(int32_t layer) {
+  if (gathered_.empty() || gathered_.back().before <= layer) return Await();
+  comm::Communicator::Point there;  // the last of them: it is behind the others
+  for (; gathered_.front().before <= layer; gathered_.pop_front())
+    there = std::move(gathered_.front().there);
+  return there == nullptr ? absl::OkStatus() : there();
+}
+
 absl::Status PartReduction::Await() {
+  if (!gathered_.empty()) {
+    const comm::Communicator::Point there = std::move(gathered_.back().there);
+    gathered_.clear();
+    RETURN_IF_ERROR(there());
+  }
   if (begun_ != nullptr) RETURN_IF_ERROR(std::exchange(begun_, nullptr)());
   return std::exchange(spreads_, false) ? copies_.Spread() : absl::OkStatus();
 }

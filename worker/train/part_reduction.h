@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -50,12 +51,18 @@ class PartReduction {
   // the part's last `layers` layers and of what is behind them alone, which are complete. Nothing
   // where copies of the tensor group are folded first, or replicas differ in width.
   absl::Status ReduceBehind(int32_t layers);
-  // Every rank's weights from the shares, then the copies of the tensor group from their leaders:
-  // complete once Await() has returned.
+  // Every rank's weights from the shares, each bucket as soon as it is updated
+  // (PartState::updated), in the order in which a forward pass uses them; then the copies of the
+  // tensor group from their leaders: complete once Await() has returned.
   absl::Status Gather();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();
   bool pending() const { return begun_ != nullptr || spreads_; }
+  // The same of what a layer of the part, counted from the input, and what is before it need of
+  // Gather(); behind the last layer nothing else is needed.
+  absl::Status AwaitFor(int32_t layer);
+  // Whether AwaitFor would make anybody wait.
+  bool AwaitsFor(int32_t layer) const;
   // Whether replicas have the same weights, all of them, and mirrors the masters of these. On CUDA
   // waits for the device. Errors: Internal if they differ; those of AwaitDevice().
   absl::Status VerifyCopies();
@@ -77,11 +84,20 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  // Of each bucket, behind how many layers it is complete; kAll: behind the whole pass.
+  // Of each bucket, behind how many of the part's layers it is complete; kAll: behind the whole
+  // pass. Empty where copies of the tensor group are folded first.
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> complete_behind_;
+  // Of each bucket, before which of the layers of a forward pass its weights are needed, or those of
+  // a bucket in front of it, which comes later.
+  std::vector<int32_t> needed_before_;
   size_t reduced_ = 0;               // buckets whose sums have begun
   comm::Communicator::Point begun_;  // behind what is to be waited for; else empty
+  struct Gathered {
+    int32_t before = 0;  // a layer
+    comm::Communicator::Point there;
+  };
+  std::deque<Gathered> gathered_;  // by layer, ascending
   bool spreads_ = false;
 };
 

@@ -13,14 +13,17 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
+#include "worker/train/message_stream.h"
 #include "worker/train/run_ahead.h"
 #include "worker/train/state_block.h"
 
@@ -67,6 +70,15 @@ class PartState {
   void AllocateFlat();
   void Allocate(StateBlock& block) const;
 
+  // The moment at which the rank's own shares of a bucket were updated last.
+  void set_updated(int32_t bucket, Moment moment) {
+    updated_.resize(std::max(updated_.size(), static_cast<size_t>(bucket) + 1));
+    updated_[static_cast<size_t>(bucket)] = std::move(moment);
+  }
+  Moment updated(size_t bucket) const {
+    return bucket < updated_.size() ? updated_[bucket] : Moment();
+  }
+
   void ZeroGradients() {
     if (gradients_.defined()) gradients_.zero_();
   }
@@ -88,6 +100,7 @@ class PartState {
   at::Tensor weights_;
   at::Tensor gradients_;
   std::vector<StateBlock> blocks_;
+  std::vector<Moment> updated_;  // by bucket
 };
 
 }  // namespace phalanx::train

@@ -44,7 +44,7 @@ class CudaStepKernels final : public StepKernels {
     std::memset(static_cast<void*>(words_), 0, sizeof(CommitWords));
     SetHomes(homes, 0);
     C10_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&decisions_), 2 * sizeof(Decision)));
-    C10_CUDA_CHECK(cudaMemset(decisions_, 0, 2 * sizeof(Decision)));
+    C10_CUDA_CHECK(cudaMemsetAsync(decisions_, 0, 2 * sizeof(Decision), Stream()));
   }
   ~CudaStepKernels() override {
     cudaFreeHost(words_);
@@ -98,7 +98,8 @@ class CudaStepKernels final : public StepKernels {
       words_->decisions[last.step % 2] = {last, last.step};
       on_device[last.step % 2] = last;
     }
-    C10_CUDA_CHECK(cudaMemcpy(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice));
+    C10_CUDA_CHECK(cudaMemcpyAsync(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice,
+                                   Stream()));
   }
 
   void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,

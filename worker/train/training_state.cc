@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -66,7 +67,8 @@ TrainingState::TrainingState(Rank rank, const BufferOptions& options)
       kernels_(MakeKernels(options.device)),
       forward_stream_(NewStream(options.device)),
       backward_stream_(NewStream(options.device)),
-      mirror_stream_(NewStream(options.device)),
+      update_stream_(NewStream(options.device)),
+      mirror_stream_(NewStream(options.device, device::StreamPriority::kLast)),
       reductions_(options.device) {}
 
 void TrainingState::NumberHomes() {
@@ -89,15 +91,22 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
   }
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
-  for (StateBlock& block : part.blocks()) {
-    mirrors |= block.mirrors;
-    if (!block.mirrors) Update(plan, part, block, step);
+  {
+    const c10::OptionalStreamGuard guard(update_stream_);
+    now.Await();
+    for (StateBlock& block : std::views::reverse(part.blocks())) {
+      mirrors |= block.mirrors;
+      if (block.mirrors) continue;
+      Update(plan, part, block, step);
+      part.set_updated(block.bucket, Moment::Now(options_.device));
+    }
+    MarkApplied(part, /*mirrors=*/false, step);
+    updated_ = Moment::Now(options_.device);
   }
-  MarkApplied(part, /*mirrors=*/false, step);
   if (!mirrors) return absl::OkStatus();
   RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
   const c10::OptionalStreamGuard guard(mirror_stream_);
-  now.Await();
+  updated_.Await();
   for (StateBlock& block : part.blocks()) {
     if (block.mirrors) Update(plan, part, block, step);
   }
@@ -123,7 +132,10 @@ void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
   }
 }
 
-void TrainingState::AwaitMirrors() { mirrored_.Await(); }
+void TrainingState::AwaitUpdates() {
+  updated_.Await();
+  mirrored_.Await();
+}
 
 bool TrainingState::Lacks() const {
   for (const auto& part : parts_) {

@@ -186,11 +186,12 @@ class TrainingState {
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
-  // after decided() or decided() itself. That of mirrors runs beside what the caller enqueues next.
+  // after decided() or decided() itself. It runs beside what the caller enqueues next, by buckets
+  // in the order in which a forward pass uses them (PartState::updated), mirrors last.
   // Errors: those of faults().
   absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step);
-  // The caller's stream waits for mirrors that are being optimized.
-  void AwaitMirrors();
+  // The caller's stream waits for all that Optimize has enqueued.
+  void AwaitUpdates();
   // Whether some mirror has not been given all of its state yet (StateBlock::lacking).
   bool Lacks() const;
 
@@ -215,8 +216,9 @@ class TrainingState {
   std::vector<std::unique_ptr<PartState>> parts_;
   int32_t homes_ = 0;
   std::unique_ptr<StepKernels> kernels_;
-  const std::optional<c10::Stream> forward_stream_, backward_stream_, mirror_stream_;
-  Moment mirrored_;  // all that is enqueued on mirror_stream_
+  const std::optional<c10::Stream> forward_stream_, backward_stream_, update_stream_,
+      mirror_stream_;
+  Moment updated_, mirrored_;  // all that is enqueued on these two
   ReductionMeans reductions_;
   FaultPoints* faults_ = &FaultPoints::None();
   Decision decided_;

@@ -174,6 +174,57 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
 }
 
+// The second of its two buckets has the embedding and the first layers.
+TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
+  ASSERT_EQ(reduction.buckets.size(), 2u);
+  const plan::UnitRange first = reduction.buckets[0].elements;
+  int32_t lowest = 4;
+  for (const plan::LocalMatrix& matrix : state.parameters().matrices) {
+    if (matrix.layer >= 0 && matrix.offset < first.first + first.count)
+      lowest = std::min(lowest, matrix.layer);
+  }
+  ASSERT_GT(lowest, 0);
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(std::move(reduction), state, {.data = &data}, means);
+  for (int step = 0; step < 2; ++step) {
+    const int before = data.operations();
+    data.waited.clear();
+    ASSERT_TRUE(part.Gather().ok());
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      EXPECT_EQ(part.AwaitsFor(layer), layer == 0 || layer == lowest) << layer;
+      ASSERT_TRUE(part.AwaitFor(layer).ok());
+      if (layer < lowest) {
+        EXPECT_THAT(data.waited, ElementsAre(before + 1)) << layer;
+      }
+    }
+    EXPECT_THAT(data.waited, ElementsAre(before + 1, before + 2));
+    EXPECT_FALSE(part.pending());
+  }
+}
+
+// Copies are spread over all of the part.
+TEST(PartReductionTest, AwaitFor_WhereCopiesAreSpread_WaitsForAllBeforeTheFirstLayer) {
+  const plan::Plan plan = WideLayers({.tp = 2, .dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  NotedCommunicator tensor, data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state,
+                     {.tensor = &tensor, .data = &data}, means);
+  ASSERT_TRUE(part.Gather().ok());
+  const int gathered = data.operations();
+  EXPECT_EQ(tensor.operations(), 0);
+  ASSERT_TRUE(part.AwaitFor(0).ok());
+  EXPECT_THAT(data.waited, ElementsAre(gathered));
+  EXPECT_GT(tensor.operations(), 0);
+  EXPECT_FALSE(part.AwaitsFor(3));
+}
+
 TEST(PartReductionTest, ReduceBehind_WhereCopiesAreFoldedFirst_BeginsNothing) {
   const plan::Plan plan = WideLayers({.tp = 2, .dp = 2});
   const plan::Place place = plan.PlacesOf(Rank{0})[0];
