@@ -1,6 +1,7 @@
 // Nodes that are taken out of service, by people or because their worker was asked to end: nothing
 // new is placed on one that is cordoned, and jobs leave one that drains (coordinator_leave.cc) as
-// soon as they can without losing a step.
+// soon as they can without losing a step. And nodes that are kept in reserve
+// (coordinator_loans.cc).
 #include <map>
 #include <optional>
 #include <set>
@@ -15,21 +16,35 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
+Node* Coordinator::NodeToMark(Token token, const NodeName& name) {
+  const auto found = nodes_.find(name);
+  if (found != nodes_.end()) return &found->second;
+  actions_.push_back(AnswerNode{
+      token, absl::NotFoundError(absl::StrCat("there is no node \"", name,
+                                              "\"; phalanx nodes lists those there are"))});
+  return nullptr;
+}
+
+void Coordinator::AnswerMarked(Token token, const Node& node, std::vector<JobOnNode> jobs) {
+  NodeView view = node.View();
+  view.mark = node.mark;
+  view.reservation = node.reservation;
+  MarkedNode answer{.node = std::make_shared<const NodeView>(std::move(view)),
+                    .jobs = std::move(jobs)};
+  TellAfter(last_record_, Action(AnswerNode{token, std::move(answer)}));
+}
+
 void Coordinator::On(const NodeMarkRequested& event) {
-  const auto refuse = [&](absl::Status status) {
-    actions_.push_back(AnswerNode{event.token, std::move(status)});
-  };
-  const auto found = nodes_.find(event.node);
-  if (found == nodes_.end()) {
-    return refuse(absl::NotFoundError(absl::StrCat("there is no node \"", event.node,
-                                                   "\"; phalanx nodes lists those there are")));
-  }
-  Node& node = found->second;
+  Node* found = NodeToMark(event.token, event.node);
+  if (found == nullptr) return;
+  Node& node = *found;
   std::optional<NodeMark> mark = event.mark;
   if (mark.has_value() && !mark->drains && node.Drains()) {
-    return refuse(absl::FailedPreconditionError(
-        absl::StrCat("node ", node.name, " is ", ToString(*node.mark), "; phalanx uncordon ",
-                     node.name, " lets it take jobs again")));
+    actions_.push_back(AnswerNode{
+        event.token, absl::FailedPreconditionError(absl::StrCat(
+                         "node ", node.name, " is ", ToString(*node.mark), "; phalanx uncordon ",
+                         node.name, " lets it take jobs again"))});
+    return;
   }
   if (mark.has_value()) {
     mark->since = now_;
@@ -37,12 +52,28 @@ void Coordinator::On(const NodeMarkRequested& event) {
   }
   if (!mark.has_value()) ForgiveChecks(node, event.by);
   if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark), event.by);
-  MarkedNode answer;
-  if (node.Drains()) answer.jobs = Drain(node, event.force);
-  NodeView view = node.View();
-  view.mark = node.mark;
-  answer.node = std::make_shared<const NodeView>(std::move(view));
-  TellAfter(last_record_, Action(AnswerNode{event.token, std::move(answer)}));
+  AnswerMarked(event.token, node,
+               node.Drains() ? Drain(node, event.force) : std::vector<JobOnNode>());
+}
+
+// Beside the other mark: a node of the reserve that is drained for a while is in it again after.
+void Coordinator::On(const ReservationRequested& event) {
+  Node* node = NodeToMark(event.token, event.node);
+  if (node == nullptr) return;
+  const bool changes = event.reservation.has_value() || node->reservation.has_value();
+  node->reservation = event.reservation;
+  if (node->reservation.has_value()) {
+    reserved_.insert(node->name);
+    node->reservation->since = now_;
+    node->reservation->by = event.by;
+    StoreDecided(*node, "NodeReserved", ToString(*node->reservation));
+  } else if (changes) {
+    reserved_.erase(node->name);
+    StoreDecided(
+        *node, "NodeUnreserved",
+        absl::StrCat("is not in reserve any more", event.by.empty() ? "" : ", by ", event.by));
+  }
+  AnswerMarked(event.token, *node);
 }
 
 void Coordinator::NoteDrain(const Node& node) {
@@ -56,38 +87,43 @@ void Coordinator::NoteDrain(const Node& node) {
 void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
   node.mark = std::move(mark);
   NoteDrain(node);
-  const NodeMarked record{node.name, node.mark};
-  actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
-  TellAfter(last_record_, record);
   const std::string text = node.mark.has_value()
                                ? ToString(*node.mark)
                                : absl::StrCat("takes jobs again", by.empty() ? "" : ", by ", by);
-  Log(absl::StrCat("node=", node.name, " ", text));
-  TellJobsOn({node.name},
-             !node.mark.has_value() ? "NodeUncordoned"
-             : node.Drains()        ? "NodeDrained"
-                                    : "NodeCordoned",
-             text);
-  NoteDeadline(node);  // one that was kept for its mark alone may be forgotten now
-  capacity_changed_ = true;
+  StoreDecided(node,
+               !node.mark.has_value() ? "NodeUncordoned"
+               : node.Drains()        ? "NodeDrained"
+                                      : "NodeCordoned",
+               text);
   if (node.mark.has_value()) return;
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
 }
 
+void Coordinator::StoreDecided(const Node& node, const std::string& type, const std::string& what) {
+  const NodeMarked record{node.name, node.mark, node.reservation};
+  actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
+  TellAfter(last_record_, record);
+  Log(absl::StrCat("node=", node.name, " ", what));
+  TellJobsOn({node.name}, type, what);
+  NoteDeadline(node);  // one that was kept for a mark alone may be forgotten now
+  capacity_changed_ = true;
+}
+
 void Coordinator::RestoreMarks(const std::vector<JournalRecord>& records) {
-  std::map<NodeName, NodeMark> marks;
+  std::map<NodeName, const NodeMarked*> marks;
   for (const JournalRecord& record : records) {
     const auto* marked = std::get_if<NodeMarked>(&record.body);
-    if (marked == nullptr) continue;
-    marks.erase(marked->node);
-    if (marked->mark.has_value()) marks.emplace(marked->node, *marked->mark);
+    if (marked != nullptr) marks[marked->node] = marked;
   }
-  for (auto& [name, mark] : marks) {
+  for (const auto& [name, marked] : marks) {
+    if (!marked->mark.has_value() && !marked->reservation.has_value()) continue;
     Node& node = nodes_[name];
     node.name = name;
     node.disconnected_at = now_;
-    node.mark = node.shown_mark = std::move(mark);
+    node.mark = node.shown_mark = marked->mark;
+    node.reservation = node.shown_reservation = marked->reservation;
     if (node.Drains()) drained_.insert(name);
+    if (node.reservation.has_value()) reserved_.insert(name);
     NoteDeadline(node);
     PublishView(node);
   }

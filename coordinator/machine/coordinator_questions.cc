@@ -162,18 +162,20 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   std::vector<std::string> unavailable;
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
-    if (!node.Schedulable()) {
+    if (!node.TakesJobs()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
                                          node.mark.has_value() ? ToString(*node.mark)
                                          : !node.connected()   ? "disconnected"
                                          : node.suspect        ? "silent"
                                          : node.draining       ? "stopping"
-                                                               : "still ending ranks of before"));
+                                         : node.reservation.has_value()
+                                             ? ToString(*node.reservation)
+                                             : "still ending ranks of before"));
       if (!node.connected()) continue;
     }
     ++count;
     total += static_cast<int64_t>(node.device_jobs.size());
-    if (node.Schedulable()) free += node.FreeDevices();
+    if (node.TakesJobs()) free += node.FreeDevices();
     for (const int32_t device : node.failed_checks) {
       unavailable.push_back(absl::StrCat("device ", device, " of node ", name,
                                          " failed its check (phalanx describe node ", name,

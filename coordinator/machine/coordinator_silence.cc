@@ -157,7 +157,8 @@ void Coordinator::Forget(const NodeName& name) {
     ReleaseTeam(job, *team);
   }
   node_agenda_.Forget(name);
-  if (nodes_.at(name).mark.has_value()) return;  // it stays listed for that
+  const Node& node = nodes_.at(name);
+  if (node.mark.has_value() || node.reservation.has_value()) return;  // it stays listed for that
   drained_.erase(name);
   nodes_.erase(name);
   actions_.push_back(RetractNode{name});

@@ -57,6 +57,7 @@ struct JobRequest {
   bool waits = false;     // for what is lost, where the rest cannot go on
   bool restarts = false;  // from a checkpoint, where state is lost
   bool rejoins = false;   // ranks that are back are taken again
+  bool borrows = false;   // its ladder has `spare`: it may be lent a device that is in reserve
   bool standby = false;   // its ranks make communicators for a loss before there is one
   absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
   job::Budget budget;                       // of its recoveries
@@ -269,10 +270,18 @@ struct NodeMark {
   Instant since;
   friend bool operator==(const NodeMark&, const NodeMark&) = default;
 };
+// Its devices are kept for jobs that lose one: the queue gives them to no job.
+struct Reservation {
+  std::string reason;
+  std::string by;  // who decided; empty: not known
+  Instant since;
+  friend bool operator==(const Reservation&, const Reservation&) = default;
+};
 // Takes the place of what was stored of the node before.
 struct NodeMarked {
   NodeName node;
-  std::optional<NodeMark> mark;  // nullopt: it takes jobs again
+  std::optional<NodeMark> mark;  // nullopt: it is neither cordoned nor drained
+  std::optional<Reservation> reservation = std::nullopt;  // nullopt: it is not in reserve
 };
 
 // Takes the place of what was stored of the owner before.

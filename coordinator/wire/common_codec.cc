@@ -143,6 +143,18 @@ NodeMark FromProto(const v1::NodeMark& mark) {
           .since = FromProto(mark.since())};
 }
 
+void ToProto(const Reservation& reservation, v1::Reservation* out) {
+  out->set_reason(reservation.reason);
+  out->set_by(reservation.by);
+  ToProto(reservation.since, out->mutable_since());
+}
+
+Reservation FromProto(const v1::Reservation& reservation) {
+  return {.reason = reservation.reason(),
+          .by = reservation.by(),
+          .since = FromProto(reservation.since())};
+}
+
 void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out) {
   out->set_step(checkpoint.step);
   out->set_path(checkpoint.path);

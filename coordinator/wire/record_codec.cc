@@ -38,6 +38,7 @@ class Encoder {
     summary->set_checkpoints(request.checkpoints);
     summary->set_recovers(request.recovers);
     summary->set_rejoins(request.rejoins);
+    summary->set_borrows(request.borrows);
     summary->set_standby(request.standby);
     summary->set_waits(request.waits);
     summary->set_restarts(request.restarts);
@@ -129,6 +130,8 @@ class Encoder {
   void operator()(const NodeMarked& body) {
     out_.mutable_node_marked()->set_node(body.node);
     if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
+    if (body.reservation.has_value())
+      ToProto(*body.reservation, out_.mutable_node_marked()->mutable_reservation());
   }
   void operator()(const DeviceTimeUsed& body) {
     out_.mutable_device_time_used()->set_owner(body.owner);
@@ -163,6 +166,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.checkpoints = summary.checkpoints();
   request.recovers = summary.recovers();
   request.rejoins = summary.rejoins();
+  request.borrows = summary.borrows();
   request.standby = summary.standby();
   request.waits = summary.waits();
   if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
@@ -313,6 +317,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kNodeMarked: {
       NodeMarked body{.node = from.node_marked().node()};
       if (from.node_marked().has_mark()) body.mark = FromProto(from.node_marked().mark());
+      if (from.node_marked().has_reservation())
+        body.reservation = FromProto(from.node_marked().reservation());
       record.body = std::move(body);
       return record;
     }

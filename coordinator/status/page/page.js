@@ -36,7 +36,10 @@ function nodeItem(node) {
     : make('a', {href: '#job-' + job, title: node.device_kind + ' ' + i + ': job ' + job, 'aria-label': 'device ' + i + ', job ' + job}, String(i)));
   const mark = node.mark === '' ? null
     : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
-  return make('li', {class: state + ' ' + node.mark}, make('strong', {}, node.name), ' ' + state, mark,
+  const reserved = !node.reserved ? null
+    : make('div', {}, 'reserved' + (node.reserved_by === '' ? '' : ' by ' + node.reserved_by) + ': ' + node.reserved_reason);
+  return make('li', {class: state + ' ' + node.mark + (node.reserved ? ' reserved' : '')},
+    make('strong', {}, node.name), ' ' + state, mark, reserved,
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices));
 }
 

@@ -310,6 +310,18 @@ TEST(RecordCodecTest, MarkOfANode_ComesBackAsItWas) {
   }
 }
 
+TEST(RecordCodecTest, ReservationOfANode_ComesBackAsItWas) {
+  const Reservation reservation{.reason = "spares", .by = "ops", .since = kTime};
+  const NodeMark mark{.reason = "new fan", .since = kTime};
+  for (const NodeMarked& body :
+       {NodeMarked{"a", std::nullopt, reservation}, NodeMarked{"a", mark, reservation}}) {
+    const JournalRecord record{.time = kTime, .body = body};
+    const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+    EXPECT_EQ(std::get<NodeMarked>(again.body).mark, body.mark);
+    EXPECT_EQ(std::get<NodeMarked>(again.body).reservation, reservation);
+  }
+}
+
 TEST(RecordCodecTest, DeviceTimeOfAnOwner_ComesBackAsItWas) {
   const JournalRecord record{.time = kTime, .body = DeviceTimeUsed{"alice", 1234.5}};
   const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
