@@ -265,8 +265,8 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .host_memory = view.host_memory,
               .labels = view.labels,
               .draining = view.draining,
-              .suspect = view.suspect,
-              .reservation = view.reservation};
+              .reservation = view.reservation,
+              .suspect = view.suspect};
     if (node.TakesJobs() && Matches(node, request)) devices += node.FreeDevices();
     empty.emplace(view.name, std::move(node));
   }

@@ -67,11 +67,17 @@ class CoordinatorHost {
   using Answer = std::function<void(const absl::StatusOr<JobId>&)>;
   void Submit(coordinator::JobRequestPtr request, const std::string& request_id, Answer answer);
   void Cancel(JobId job);
+  // Operators take a node into the reserve, or out of it.
+  void Reserve(const NodeName& node, bool reserves);
   int64_t live_jobs() const;
 
   // Jobs by how they have ended, and by kind of failure.
   const std::map<job::JobPhase, int64_t>& ended() const { return ended_; }
   const std::map<std::string, int64_t>& failures() const { return failures_; }
+  // Devices in reserve on which a lost rank went on.
+  int64_t lent() const { return lent_; }
+  // Whether some job has a device, or one is held for it.
+  bool HoldsDevices() const;
 
  private:
   struct StoredLine {
@@ -108,6 +114,7 @@ class CoordinatorHost {
   void CheckCommand(const coordinator::Command& command);
   void Check();
   void CheckDevices();
+  void CheckLoans();
   void CheckReplay();
   void CheckAcknowledged();
 
@@ -146,6 +153,8 @@ class CoordinatorHost {
   std::map<JobId, coordinator::JobView> views_;
   std::map<job::JobPhase, int64_t> ended_;
   std::map<std::string, int64_t> failures_;
+  int64_t lent_ = 0;
+  std::map<std::pair<JobId, int32_t>, plan::Device> loans_;  // at the last check, by place
   uint64_t token_ = 0;
   std::set<JobId> acknowledged_;  // submits
   std::set<JobId> cancels_acknowledged_;

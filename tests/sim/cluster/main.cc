@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   double hours = 1.0 / 6;
   int32_t nodes = 0;
   int64_t steps = 0, lines = 100;
-  bool keep_going = false;
+  bool keep_going = false, no_reserve = false;
   std::string interval, step;
   CLI::App app("A simulated cluster under random faults: real coordinator, daemons and planner.");
   app.add_option("--seed", seed, "Of all chance");
@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   app.add_option("--step", step, "Of training, on average");
   app.add_option("--steps", steps, "Of each job; 0: drawn");
   app.add_flag("--keep-going", keep_going, "Past seeds that fail, of which one line is said");
+  app.add_flag("--no-reserve", no_reserve, "Operators keep no nodes in reserve");
   app.add_option("--lines", lines, "Of the trace of a seed that fails");
   CLI11_PARSE(app, argc, argv);
 
@@ -55,7 +56,8 @@ int main(int argc, char** argv) {
                               .nodes = nodes,
                               .fault_interval = DurationOf(interval),
                               .step_time = DurationOf(step),
-                              .steps = steps});
+                              .steps = steps,
+                              .reserves = !no_reserve});
     cluster.Run(absl::Hours(1) * hours);
     cluster.Settle();
     total += cluster.counts();

@@ -25,8 +25,7 @@ using ::testing::SizeIs;
 class LoanTest : public RecoveringTest {
  protected:
   LoanTest() : LoanTest(PatientOptions()) {}
-  explicit LoanTest(CoordinatorOptions options) {
-    h_ = Harness(std::move(options));
+  explicit LoanTest(CoordinatorOptions options) : RecoveringTest(std::move(options)) {
     spares_ = h_.Open("s", 2);
     Reserve("s", true);
   }
