@@ -68,7 +68,7 @@ int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
       connection.Call(&v1::JobService::Stub::UncordonNode, request, &response);
   if (!status.ok()) return FailCall(status, io);
   return Tell(response, options.format,
-              response.node().has_reservation() ? "is in reserve again" : "takes jobs again", io);
+              response.node().has_reserve() ? "is in reserve again" : "takes jobs again", io);
 }
 
 int Reserve(Connection& connection, const NodeMarkOptions& options, Io& io) {

@@ -50,7 +50,7 @@ std::string NodeState(const v1::NodeStatus& node) {
                     decided.reason());
   };
   if (node.has_mark()) append(node.mark().drains() ? "drained" : "cordoned", node.mark());
-  if (node.has_reservation()) append("reserved", node.reservation());
+  if (node.has_reserve()) append("reserved", node.reserve());
   return how;
 }
 

@@ -54,7 +54,7 @@ struct NodeView {
   std::map<std::string, std::string> labels;
   std::string version;
   std::optional<NodeMark> mark;
-  std::optional<Reservation> reservation;
+  std::optional<ReserveMark> reserve;
 };
 
 struct PrepareData {
@@ -281,7 +281,7 @@ struct MarkedNode {
   std::shared_ptr<const NodeView> node;
   std::vector<JobOnNode> jobs;  // of one that drains: those that have devices of it
 };
-struct AnswerNode {  // of a NodeMarkRequested or a ReservationRequested
+struct AnswerNode {  // of a NodeMarkRequested or a ReserveRequested
   Token token;
   absl::StatusOr<MarkedNode> node;
 };

@@ -416,7 +416,7 @@ class Coordinator {
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_drain.cc: nodes that are taken out of service.
   void On(const NodeMarkRequested& event);
-  void On(const ReservationRequested& event);
+  void On(const ReserveRequested& event);
   void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
   // Stores and shows what has been decided of it, and tells its jobs: `what` behind its name.
   void StoreDecided(const Node& node, const std::string& type, const std::string& what);

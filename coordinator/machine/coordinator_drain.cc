@@ -28,7 +28,7 @@ Node* Coordinator::NodeToMark(Token token, const NodeName& name) {
 void Coordinator::AnswerMarked(Token token, const Node& node, std::vector<JobOnNode> jobs) {
   NodeView view = node.View();
   view.mark = node.mark;
-  view.reservation = node.reservation;
+  view.reserve = node.reserve;
   MarkedNode answer{.node = std::make_shared<const NodeView>(std::move(view)),
                     .jobs = std::move(jobs)};
   TellAfter(last_record_, Action(AnswerNode{token, std::move(answer)}));
@@ -57,16 +57,16 @@ void Coordinator::On(const NodeMarkRequested& event) {
 }
 
 // Beside the other mark: a node of the reserve that is drained for a while is in it again after.
-void Coordinator::On(const ReservationRequested& event) {
+void Coordinator::On(const ReserveRequested& event) {
   Node* node = NodeToMark(event.token, event.node);
   if (node == nullptr) return;
-  const bool changes = event.reservation.has_value() || node->reservation.has_value();
-  node->reservation = event.reservation;
-  if (node->reservation.has_value()) {
+  const bool changes = event.reserve.has_value() || node->reserve.has_value();
+  node->reserve = event.reserve;
+  if (node->reserve.has_value()) {
     reserved_.insert(node->name);
-    node->reservation->since = now_;
-    node->reservation->by = event.by;
-    StoreDecided(*node, "NodeReserved", ToString(*node->reservation));
+    node->reserve->since = now_;
+    node->reserve->by = event.by;
+    StoreDecided(*node, "NodeReserved", ToString(*node->reserve));
   } else if (changes) {
     reserved_.erase(node->name);
     StoreDecided(
@@ -100,7 +100,7 @@ void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::stri
 }
 
 void Coordinator::StoreDecided(const Node& node, const std::string& type, const std::string& what) {
-  const NodeMarked record{node.name, node.mark, node.reservation};
+  const NodeMarked record{node.name, node.mark, node.reserve};
   actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = record}});
   TellAfter(last_record_, record);
   Log(absl::StrCat("node=", node.name, " ", what));
@@ -116,14 +116,14 @@ void Coordinator::RestoreMarks(const std::vector<JournalRecord>& records) {
     if (marked != nullptr) marks[marked->node] = marked;
   }
   for (const auto& [name, marked] : marks) {
-    if (!marked->mark.has_value() && !marked->reservation.has_value()) continue;
+    if (!marked->mark.has_value() && !marked->reserve.has_value()) continue;
     Node& node = nodes_[name];
     node.name = name;
     node.disconnected_at = now_;
     node.mark = node.shown_mark = marked->mark;
-    node.reservation = node.shown_reservation = marked->reservation;
+    node.reserve = node.shown_reserve = marked->reserve;
     if (node.Drains()) drained_.insert(name);
-    if (node.reservation.has_value()) reserved_.insert(name);
+    if (node.reserve.has_value()) reserved_.insert(name);
     NoteDeadline(node);
     PublishView(node);
   }

@@ -116,6 +116,9 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       if (job.recovery.has_value()) reasons.push_back(StageText(*job.recovery));
+      for (const auto& [place, device] : job.loans)
+        reasons.push_back(absl::StrCat("rank ", place, " is to go on on device ", device.index,
+                                       " of node ", device.node, ", which is in reserve"));
       if (state.ending.has_value()) reasons.push_back(state.reason);
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();
@@ -168,8 +171,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
                                          : !node.connected()   ? "disconnected"
                                          : node.suspect        ? "silent"
                                          : node.draining       ? "stopping"
-                                         : node.reservation.has_value()
-                                             ? ToString(*node.reservation)
+                                         : node.reserve.has_value()
+                                             ? ToString(*node.reserve)
                                              : "still ending ranks of before"));
       if (!node.connected()) continue;
     }

@@ -177,6 +177,10 @@ void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32
 void Coordinator::OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result) {
   const auto preparation = job.prepared.find(node.name);
   if (preparation == job.prepared.end() || preparation->second.of != node.incarnation) return;
+  if (result.code == static_cast<int32_t>(absl::StatusCode::kAborted)) {
+    job.prepared.erase(preparation);  // called off, and asked for anew since
+    return;
+  }
   const bool sound = result.code == 0 && result.data_violations.empty() &&
                      result.data_digest == job.run->data_digest;
   if (sound) {

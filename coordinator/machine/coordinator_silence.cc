@@ -158,7 +158,7 @@ void Coordinator::Forget(const NodeName& name) {
   }
   node_agenda_.Forget(name);
   const Node& node = nodes_.at(name);
-  if (node.mark.has_value() || node.reservation.has_value()) return;  // it stays listed for that
+  if (node.mark.has_value() || node.reserve.has_value()) return;  // it stays listed for that
   drained_.erase(name);
   nodes_.erase(name);
   actions_.push_back(RetractNode{name});

@@ -88,11 +88,11 @@ struct NodeMarkRequested {
 };
 
 // Somebody takes a node into the reserve, or out of it.
-struct ReservationRequested {
+struct ReserveRequested {
   Token token;
   NodeName node;
-  std::optional<Reservation> reservation = std::nullopt;  // but for who and when; nullopt: out
-  std::string by = "";                                    // who decides; empty: not known
+  std::optional<ReserveMark> reserve = std::nullopt;  // but for who and when; nullopt: out
+  std::string by = "";                                // who decides; empty: not known
 };
 
 // What owners may have from now on. Jobs that have devices keep them.
@@ -304,8 +304,8 @@ struct Stalled {
 using Event =
     std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
                  ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
-                 NodeMarkRequested, ReservationRequested, QuotasChanged, SessionOpened,
-                 SessionClosed, HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
-                 RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+                 NodeMarkRequested, ReserveRequested, QuotasChanged, SessionOpened, SessionClosed,
+                 HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
+                 JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -25,10 +25,9 @@ std::string ToString(const NodeMark& mark) {
                       mark.by.empty() ? "" : absl::StrCat(" by ", mark.by), ": ", mark.reason);
 }
 
-std::string ToString(const Reservation& reservation) {
-  return absl::StrCat("reserved",
-                      reservation.by.empty() ? "" : absl::StrCat(" by ", reservation.by), ": ",
-                      reservation.reason);
+std::string ToString(const ReserveMark& reserve) {
+  return absl::StrCat("reserved", reserve.by.empty() ? "" : absl::StrCat(" by ", reserve.by), ": ",
+                      reserve.reason);
 }
 
 bool Node::HasFailed(int32_t device) const {
@@ -69,7 +68,7 @@ NodeView Node::View() const {
           .labels = labels,
           .version = version,
           .mark = shown_mark,
-          .reservation = shown_reservation};
+          .reserve = shown_reserve};
 }
 
 plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job) {

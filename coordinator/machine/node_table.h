@@ -47,7 +47,7 @@ struct Node {
   bool draining = false;               // its worker is stopping
   std::optional<NodeMark> mark;        // what people have decided
   std::optional<NodeMark> shown_mark;  // once that is stored
-  std::optional<Reservation> reservation, shown_reservation;  // likewise
+  std::optional<ReserveMark> reserve, shown_reserve;  // likewise
   bool suspect = false;              // silent for long, and not heard nor lost since
   bool lost = false;                 // silent or away for longer than the heartbeat timeout
   std::set<int32_t> failed_devices;  // of this process, that are not to be used again
@@ -76,8 +76,8 @@ struct Node {
   bool Schedulable() const { return connected() && !suspect && !TakesNothing() && foreign.empty(); }
   // The same of jobs of the queue: of a node that is in reserve ranks come back to devices that
   // their jobs have, and jobs that lost a device get one, no job else.
-  bool MayTakeJobs() const { return !TakesNothing() && !reservation.has_value(); }
-  bool TakesJobs() const { return Schedulable() && !reservation.has_value(); }
+  bool MayTakeJobs() const { return !TakesNothing() && !reserve.has_value(); }
+  bool TakesJobs() const { return Schedulable() && !reserve.has_value(); }
   // A rank or a check.
   bool HasFailed(int32_t device) const;
   // No job has it, and it has not failed.
@@ -90,7 +90,7 @@ struct Node {
 // "drained by ops: new power supply"; who decided may not be known.
 std::string ToString(const NodeMark& mark);
 // "reserved by ops: spares of everybody".
-std::string ToString(const Reservation& reservation);
+std::string ToString(const ReserveMark& reserve);
 
 inline constexpr size_t kSupersededMax = 64;
 

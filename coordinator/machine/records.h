@@ -271,17 +271,17 @@ struct NodeMark {
   friend bool operator==(const NodeMark&, const NodeMark&) = default;
 };
 // Its devices are kept for jobs that lose one: the queue gives them to no job.
-struct Reservation {
+struct ReserveMark {
   std::string reason;
   std::string by;  // who decided; empty: not known
   Instant since;
-  friend bool operator==(const Reservation&, const Reservation&) = default;
+  friend bool operator==(const ReserveMark&, const ReserveMark&) = default;
 };
 // Takes the place of what was stored of the node before.
 struct NodeMarked {
   NodeName node;
-  std::optional<NodeMark> mark;  // nullopt: it is neither cordoned nor drained
-  std::optional<Reservation> reservation = std::nullopt;  // nullopt: it is not in reserve
+  std::optional<NodeMark> mark;                       // nullopt: it is neither cordoned nor drained
+  std::optional<ReserveMark> reserve = std::nullopt;  // nullopt: it is not in reserve
 };
 
 // Takes the place of what was stored of the owner before.

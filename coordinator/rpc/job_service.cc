@@ -391,7 +391,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ReserveNode(Context* context,
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.ReserveNode({.node = request->node(),
-                       .reservation = Reservation{.reason = request->reason()},
+                       .reserve = ReserveMark{.reason = request->reason()},
                        .by = NameOf(end.caller())},
                       [end, response](const absl::StatusOr<MarkedNode>& marked) {
                         if (marked.ok()) ToProto(*marked->node, response->mutable_node());

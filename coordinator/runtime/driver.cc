@@ -203,7 +203,7 @@ void Driver::MarkNode(NodeMarkRequested request, NodeCallback callback) {
     return Event(std::move(request));
   });
 }
-void Driver::ReserveNode(ReservationRequested request, NodeCallback callback) {
+void Driver::ReserveNode(ReserveRequested request, NodeCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     request.token = token;
     return Event(std::move(request));

@@ -99,7 +99,7 @@ class Driver {
   // Errors: those of JobService.CordonNode and DrainNode.
   void MarkNode(NodeMarkRequested request, NodeCallback callback);
   // Errors: those of JobService.ReserveNode.
-  void ReserveNode(ReservationRequested request, NodeCallback callback);
+  void ReserveNode(ReserveRequested request, NodeCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
 

@@ -265,7 +265,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .host_memory = view.host_memory,
               .labels = view.labels,
               .draining = view.draining,
-              .reservation = view.reservation,
+              .reserve = view.reserve,
               .suspect = view.suspect};
     if (node.TakesJobs() && Matches(node, request)) devices += node.FreeDevices();
     empty.emplace(view.name, std::move(node));

@@ -143,16 +143,14 @@ NodeMark FromProto(const v1::NodeMark& mark) {
           .since = FromProto(mark.since())};
 }
 
-void ToProto(const Reservation& reservation, v1::Reservation* out) {
-  out->set_reason(reservation.reason);
-  out->set_by(reservation.by);
-  ToProto(reservation.since, out->mutable_since());
+void ToProto(const ReserveMark& reserve, v1::ReserveMark* out) {
+  out->set_reason(reserve.reason);
+  out->set_by(reserve.by);
+  ToProto(reserve.since, out->mutable_since());
 }
 
-Reservation FromProto(const v1::Reservation& reservation) {
-  return {.reason = reservation.reason(),
-          .by = reservation.by(),
-          .since = FromProto(reservation.since())};
+ReserveMark FromProto(const v1::ReserveMark& reserve) {
+  return {.reason = reserve.reason(), .by = reserve.by(), .since = FromProto(reserve.since())};
 }
 
 void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out) {

@@ -130,8 +130,8 @@ class Encoder {
   void operator()(const NodeMarked& body) {
     out_.mutable_node_marked()->set_node(body.node);
     if (body.mark.has_value()) ToProto(*body.mark, out_.mutable_node_marked()->mutable_mark());
-    if (body.reservation.has_value())
-      ToProto(*body.reservation, out_.mutable_node_marked()->mutable_reservation());
+    if (body.reserve.has_value())
+      ToProto(*body.reserve, out_.mutable_node_marked()->mutable_reserve());
   }
   void operator()(const DeviceTimeUsed& body) {
     out_.mutable_device_time_used()->set_owner(body.owner);
@@ -317,8 +317,7 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
     case v1::JournalRecord::kNodeMarked: {
       NodeMarked body{.node = from.node_marked().node()};
       if (from.node_marked().has_mark()) body.mark = FromProto(from.node_marked().mark());
-      if (from.node_marked().has_reservation())
-        body.reservation = FromProto(from.node_marked().reservation());
+      if (from.node_marked().has_reserve()) body.reserve = FromProto(from.node_marked().reserve());
       record.body = std::move(body);
       return record;
     }

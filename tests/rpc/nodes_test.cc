@@ -98,19 +98,19 @@ TEST_F(NodesRpcTest, Mark_IsShownAndHoldsOverARestart) {
   EXPECT_FALSE(Nodes().nodes(0).has_mark());
 }
 
-TEST_F(NodesRpcTest, Reservation_IsShownAndHoldsOverARestart) {
+TEST_F(NodesRpcTest, Reserve_IsShownAndHoldsOverARestart) {
   {
     FakeWorker worker(channel);
     worker.Join("n", 1);
     ASSERT_TRUE(Reserve("n", "spares").ok());
     ASSERT_TRUE(Cordon("n").ok());
-    EXPECT_EQ(Nodes().nodes(0).reservation().reason(), "spares");
+    EXPECT_EQ(Nodes().nodes(0).reserve().reason(), "spares");
     ASSERT_TRUE(Uncordon("n").ok());
   }
   EXPECT_EQ(disk->records().size(), 1u) << "one record for each node, whatever was decided";
   Restart();
   ASSERT_EQ(Nodes().nodes_size(), 1);
-  EXPECT_EQ(Nodes().nodes(0).reservation().reason(), "spares");
+  EXPECT_EQ(Nodes().nodes(0).reserve().reason(), "spares");
   EXPECT_FALSE(Nodes().nodes(0).has_mark());
   FakeWorker worker(channel);
   worker.Join("n", 1, /*incarnation=*/2);
@@ -118,10 +118,10 @@ TEST_F(NodesRpcTest, Reservation_IsShownAndHoldsOverARestart) {
   EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_QUEUED);
   ASSERT_TRUE(Unreserve("n").ok());
   EXPECT_TRUE(worker.Command().has_prepare_data());
-  EXPECT_FALSE(Nodes().nodes(0).has_reservation());
+  EXPECT_FALSE(Nodes().nodes(0).has_reserve());
 }
 
-TEST_F(NodesRpcTest, BadReservations_SayWhatIsWrong) {
+TEST_F(NodesRpcTest, BadReserves_SayWhatIsWrong) {
   FakeWorker worker(channel);
   worker.Join("n", 1);
   EXPECT_EQ(Reserve("nobody", "spares").error_code(), grpc::StatusCode::NOT_FOUND);
@@ -129,7 +129,7 @@ TEST_F(NodesRpcTest, BadReservations_SayWhatIsWrong) {
   const grpc::Status unsaid = Reserve("n", " ");
   EXPECT_EQ(unsaid.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(unsaid.error_message(), HasSubstr("reason is empty"));
-  EXPECT_FALSE(Nodes().nodes(0).has_reservation());
+  EXPECT_FALSE(Nodes().nodes(0).has_reserve());
 }
 
 TEST_F(NodesRpcTest, BadRequests_SayWhatIsWrong) {

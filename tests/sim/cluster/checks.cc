@@ -95,7 +95,7 @@ void CoordinatorHost::CheckLoans() {
       const auto known = loans_.find({id, place});
       loans.emplace(std::pair(id, place), device);
       if (known != loans_.end() && known->second == device) continue;
-      if (!machine_->nodes().at(device.node).reservation.has_value())
+      if (!machine_->nodes().at(device.node).reserve.has_value())
         ledger_.Violate(absl::StrCat(device.node, " lends a device and is not in reserve"));
       const plan::RankList& lost = job.state.layout->lost;
       const bool is_lost = std::find(lost.begin(), lost.end(), Rank{place}) != lost.end() ||

@@ -78,7 +78,7 @@ void Cluster::KeepReserve() {
   if (!coordinator_.up()) return;
   std::vector<NodeName> in_reserve, others;
   for (const auto& [name, node] : coordinator_.machine().nodes())
-    (node.reservation.has_value() ? in_reserve : others).push_back(name);
+    (node.reserve.has_value() ? in_reserve : others).push_back(name);
   const auto some = [this](const std::vector<NodeName>& names) {
     return names[operators_.Below(names.size())];
   };

@@ -404,10 +404,9 @@ void CoordinatorHost::Reserve(const NodeName& node, bool reserves) {
   if (!Accepting().ok()) return;
   timeline_.Note(reserves ? "operators keep $4 in reserve" : "operators put $4 into service", 0, 0,
                  0, 0, node);
-  std::optional<coordinator::Reservation> reservation;
-  if (reserves) reservation = coordinator::Reservation{.reason = "spares"};
-  Feed(coordinator::ReservationRequested{coordinator::Token{++token_}, node,
-                                         std::move(reservation)});
+  std::optional<coordinator::ReserveMark> reserve;
+  if (reserves) reserve = coordinator::ReserveMark{.reason = "spares"};
+  Feed(coordinator::ReserveRequested{coordinator::Token{++token_}, node, std::move(reserve)});
 }
 
 bool CoordinatorHost::HoldsDevices() const {

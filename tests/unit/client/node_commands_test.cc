@@ -120,7 +120,7 @@ TEST(NodeCommandsTest, ReserveAndUnreserve_SayHowTheNodeIs) {
   FakeServer server;
   server.reserve = [](const v1::ReserveNodeRequest& request, v1::ReserveNodeResponse* response) {
     response->mutable_node()->set_name(request.node());
-    response->mutable_node()->mutable_reservation()->set_reason(request.reason());
+    response->mutable_node()->mutable_reserve()->set_reason(request.reason());
     return grpc::Status::OK;
   };
   server.unreserve = [](const v1::UnreserveNodeRequest& request,
@@ -145,7 +145,7 @@ TEST(NodeCommandsTest, UncordonOfANodeOfTheReserve_SaysThatItIsThereAgain) {
   FakeServer server;
   server.uncordon = [](const v1::UncordonNodeRequest& request, v1::UncordonNodeResponse* response) {
     response->mutable_node()->set_name(request.node());
-    response->mutable_node()->mutable_reservation()->set_reason("spares");
+    response->mutable_node()->mutable_reserve()->set_reason("spares");
     return grpc::Status::OK;
   };
   Connection connection = server.Connect();
@@ -168,8 +168,8 @@ TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
     v1::NodeStatus* spare = response->add_nodes();
     spare->set_name("c");
     spare->set_state(v1::NodeStatus::STATE_READY);
-    spare->mutable_reservation()->set_reason("spares");
-    spare->mutable_reservation()->set_by("ops");
+    spare->mutable_reserve()->set_reason("spares");
+    spare->mutable_reserve()->set_by("ops");
     return grpc::Status::OK;
   };
   Connection connection = server.Connect();

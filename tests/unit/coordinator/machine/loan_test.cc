@@ -16,6 +16,7 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -31,9 +32,9 @@ class LoanTest : public RecoveringTest {
   }
 
   void Reserve(const NodeName& node, bool reserves) {
-    std::optional<Reservation> reservation;
-    if (reserves) reservation = Reservation{.reason = "spares"};
-    h_.Feed(ReservationRequested{Token{++token_}, node, std::move(reservation), "ops"});
+    std::optional<ReserveMark> reserve;
+    if (reserves) reserve = ReserveMark{.reason = "spares"};
+    h_.Feed(ReserveRequested{Token{++token_}, node, std::move(reserve), "ops"});
   }
   void Mark(const NodeName& node, std::optional<NodeMark> mark) {
     h_.Feed(NodeMarkRequested{Token{++token_}, node, std::move(mark), "ops"});
@@ -346,7 +347,6 @@ TEST_F(LoanTest, NodeInReserveThatGoesWhileThePlanIsMade_LendsNothing) {
   h_.Prepare(spares_);
   ASSERT_THAT(h_.plans, SizeIs(1));
   h_.Feed(SessionClosed{spares_});
-  EXPECT_EQ(Holder("s"), JobId{});
   // Somebody else has the device when the node is there again.
   Reserve("s", false);
   const JobId other = h_.Submit(AJob("b", 2));
@@ -365,6 +365,8 @@ TEST_F(LoanTest, JobThatEndsMeanwhile_GivesBackWhatIsHeldForIt) {
   Lose(job, "n", 1, 2, 3, 1);
   Step(job, 4, 2);
   ASSERT_EQ(Holder("s"), job);
+  EXPECT_THAT(h_.Explain(job),
+              Contains("rank 1 is to go on on device 0 of node s, which is in reserve"));
   ASSERT_TRUE(h_.Cancel(job).ok());
   EXPECT_EQ(Holder("s"), JobId{});
   EXPECT_THAT(h_.Commands<StopRanks>(spares_), SizeIs(1)) << "its preparation ends";

@@ -19,12 +19,12 @@ using ::testing::HasSubstr;
 
 class ReserveTest : public RecoveringTest {
  protected:
-  absl::StatusOr<MarkedNode> Set(const NodeName& node, std::optional<Reservation> reservation) {
-    h_.Feed(ReservationRequested{Token{++token_}, node, std::move(reservation), "ops"});
+  absl::StatusOr<MarkedNode> Set(const NodeName& node, std::optional<ReserveMark> reserve) {
+    h_.Feed(ReserveRequested{Token{++token_}, node, std::move(reserve), "ops"});
     return h_.marked.back();
   }
   absl::StatusOr<MarkedNode> Reserve(const NodeName& node) {
-    return Set(node, Reservation{.reason = "spares"});
+    return Set(node, ReserveMark{.reason = "spares"});
   }
   absl::StatusOr<MarkedNode> Unreserve(const NodeName& node) { return Set(node, std::nullopt); }
   void Mark(const NodeName& node, std::optional<NodeMark> mark) {
@@ -40,11 +40,11 @@ TEST_F(ReserveTest, ReservedNode_GetsNoJobUntilItIsUnreserved) {
   const JobId job = h_.Submit(AJob("j", 2));
   EXPECT_EQ(h_.Free("a"), 2);
   EXPECT_THAT(h_.Explain(job), Contains("node a matches but is reserved by ops: spares"));
-  EXPECT_EQ(h_.node_views["a"]->reservation->reason, "spares");
-  EXPECT_EQ(h_.node_views["a"]->reservation->since, h_.now());
+  EXPECT_EQ(h_.node_views["a"]->reserve->reason, "spares");
+  EXPECT_EQ(h_.node_views["a"]->reserve->since, h_.now());
   ASSERT_TRUE(Unreserve("a").ok());
   EXPECT_EQ(h_.Free("a"), 0);
-  EXPECT_FALSE(h_.node_views["a"]->reservation.has_value());
+  EXPECT_FALSE(h_.node_views["a"]->reserve.has_value());
 }
 
 TEST_F(ReserveTest, DevicesInReserve_AreNoCapacity) {
@@ -99,24 +99,24 @@ TEST_F(ReserveTest, DrainedNode_IsInReserveAgainOnceItIsUncordoned) {
   ASSERT_TRUE(Reserve("a").ok());
   Mark("a", NodeMark{.drains = true, .reason = "new fan"});
   EXPECT_TRUE(h_.node_views["a"]->mark->drains);
-  EXPECT_TRUE(h_.node_views["a"]->reservation.has_value());
+  EXPECT_TRUE(h_.node_views["a"]->reserve.has_value());
   Mark("a", std::nullopt);
   EXPECT_FALSE(h_.node_views["a"]->mark.has_value());
   h_.Submit(AJob("j", 2));
   EXPECT_EQ(h_.Free("a"), 2);
 }
 
-TEST_F(ReserveTest, Reservation_HoldsOverARestartAndIsShownOnlyOnceItIsStored) {
+TEST_F(ReserveTest, Mark_HoldsOverARestartAndIsShownOnlyOnceItIsStored) {
   h_.Open("a", 2);
   h_.store_held = true;
-  h_.Feed(ReservationRequested{Token{++token_}, "a", Reservation{.reason = "spares"}, "ops"});
+  h_.Feed(ReserveRequested{Token{++token_}, "a", ReserveMark{.reason = "spares"}, "ops"});
   EXPECT_TRUE(h_.marked.empty());
-  EXPECT_FALSE(h_.node_views["a"]->reservation.has_value());
+  EXPECT_FALSE(h_.node_views["a"]->reserve.has_value());
   h_.store_held = false;
   h_.Commit();
   ASSERT_TRUE(h_.marked.back().ok());
   h_.Restart();
-  EXPECT_EQ(h_.node_views["a"]->reservation->by, "ops");
+  EXPECT_EQ(h_.node_views["a"]->reserve->by, "ops");
   h_.Open("a", 2, /*incarnation=*/2);
   h_.Submit(AJob("j", 2));
   EXPECT_EQ(h_.Free("a"), 2);

@@ -59,7 +59,7 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   NodeView spares{.name = "b",
                   .connected = true,
                   .device_jobs = {JobId{7}, JobId{}, JobId{}},
-                  .reservation = Reservation{.reason = "spares"}};
+                  .reserve = ReserveMark{.reason = "spares"}};
   board.Publish(PublishNode{std::make_shared<const NodeView>(spares)});
   board.Publish(PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}});
   Gauges gauges;

@@ -310,15 +310,15 @@ TEST(RecordCodecTest, MarkOfANode_ComesBackAsItWas) {
   }
 }
 
-TEST(RecordCodecTest, ReservationOfANode_ComesBackAsItWas) {
-  const Reservation reservation{.reason = "spares", .by = "ops", .since = kTime};
+TEST(RecordCodecTest, ReserveMarkOfANode_ComesBackAsItWas) {
+  const ReserveMark reserve{.reason = "spares", .by = "ops", .since = kTime};
   const NodeMark mark{.reason = "new fan", .since = kTime};
   for (const NodeMarked& body :
-       {NodeMarked{"a", std::nullopt, reservation}, NodeMarked{"a", mark, reservation}}) {
+       {NodeMarked{"a", std::nullopt, reserve}, NodeMarked{"a", mark, reserve}}) {
     const JournalRecord record{.time = kTime, .body = body};
     const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
     EXPECT_EQ(std::get<NodeMarked>(again.body).mark, body.mark);
-    EXPECT_EQ(std::get<NodeMarked>(again.body).reservation, reservation);
+    EXPECT_EQ(std::get<NodeMarked>(again.body).reserve, reserve);
   }
 }
 
