@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -69,9 +70,12 @@ bool Coordinator::IsGone(const Job& job, int32_t place) const {
 }
 
 std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t place) const {
-  const bool has_domains =
-      std::any_of(job.state.layout->nodes.begin(), job.state.layout->nodes.end(),
-                  [](const NodeDevices& entry) { return !entry.domain.empty(); });
+  std::map<NodeName, std::string> domains;  // as they were when the job was placed
+  bool has_domains = false;
+  for (const NodeDevices& entry : job.state.layout->nodes) {
+    domains.emplace(entry.node, entry.domain);
+    has_domains = has_domains || !entry.domain.empty();
+  }
   std::optional<plan::Device> found;
   for (const NodeName& name : reserved_) {
     const Node& node = nodes_.at(name);
@@ -88,7 +92,11 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
     if (found.has_value() && !is_near) continue;
     for (int32_t device = 0; device < static_cast<int32_t>(node.device_jobs.size()); ++device) {
       if (!node.IsFree(device)) continue;
-      found = {name, device, has_domains ? FailureDomainOf(node) : ""};
+      const auto known = domains.find(name);
+      const std::string domain = known != domains.end() ? known->second
+                                 : has_domains          ? FailureDomainOf(node)
+                                                        : "";
+      found = {name, device, domain};
       if (is_near) return found;
       break;
     }
