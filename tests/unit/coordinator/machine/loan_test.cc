@@ -320,6 +320,68 @@ TEST_F(LoanTest, NodeInReserveWithoutTheData_IsNotAskedAgainAndAnotherLends) {
   EXPECT_EQ(Placed(job), "1 on n0, 1 on t");
 }
 
+// By a stop that was on its way when the node was asked anew.
+TEST_F(LoanTest, PreparationThatWasCalledOff_IsAskedForAgain) {
+  const JobId job = TrainOn("n", Borrowing("a", 2));
+  Lose(job, "n", 1, 2, 3, 1);
+  Step(job, 4, 2);
+  h_.Answer<PrepareData>(spares_, {.code = 10, .message = "stopped"});
+  EXPECT_THAT(Events(job, "ReturnRefused"), IsEmpty());
+  EXPECT_EQ(Holder("s"), job);
+  Step(job, 5, 2);
+  EXPECT_THAT(h_.Commands<PrepareData>(spares_), SizeIs(2));
+}
+
+// The same wherever it comes in a layout, whatever its label says by then.
+TEST_F(LoanTest, NodeInTheLayoutAlready_KeepsTheFailureDomainThatItHasThere) {
+  uint64_t session = 9000;
+  const auto open = [&](const NodeName& name, int32_t devices, const std::string& rack,
+                        std::vector<RunningAssignment> running = {}) {
+    h_.Feed(SessionOpened{SessionId{++session},
+                          WorkerHello{.node = name,
+                                      .incarnation = Incarnation{1},
+                                      .last_command_number = running.empty() ? 0u : 9u,
+                                      .devices = devices,
+                                      .labels = {{"phalanx/failure-domain", rack}},
+                                      .running = std::move(running)}});
+    return SessionId{session};
+  };
+  for (int32_t rank = 0; rank < 4; ++rank)
+    sessions_[absl::StrCat("n", rank)] = open(absl::StrCat("n", rank), 1, "rack-1");
+  h_.Feed(SessionClosed{spares_});
+  spares_ = open("s", 2, "rack-7");
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(Borrowing("a", 4)));
+  for (int32_t rank = 0; rank < 4; ++rank) h_.Prepare(Of("n", rank));
+  for (int32_t rank = 0; rank < 4; ++rank) h_.Report(Of("n", rank), job, rank, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  node_ = Of("n", 0);
+  Lose(job, "n", 1, 4, 3, 1);
+  Step(job, 4, 2);
+  h_.Prepare(spares_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  for (const int32_t rank : {0, 2, 3}) h_.Report(Of("n", rank), job, rank, Quiet(4, rank), 2);
+  for (const int32_t rank : {0, 2, 3}) h_.Report(Of("n", rank), job, rank, RankReady{}, 3);
+  h_.Report(spares_, job, 1, RankReady{}, 3);
+  Step(job, 5, 3);
+  h_.Feed(SessionClosed{spares_});
+  spares_ = open("s", 2, "rack-8", {{job, Epoch{3}}});
+  h_.Report(Of("n", 3), job, 3, RankError{.kind = FailureKind::kDeviceFailed, .message = "XID 79"},
+            3);
+  h_.Report(spares_, job, 1, Quiet(5, 1), 3);
+  for (const int32_t rank : {0, 2}) h_.Report(Of("n", rank), job, rank, Quiet(5, rank), 3);
+  for (const int32_t rank : {0, 2}) h_.Report(Of("n", rank), job, rank, RankReady{}, 4);
+  h_.Report(spares_, job, 1, RankReady{}, 4);
+  Step(job, 6, 4);
+  h_.Prepare(spares_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{5});
+  const Placement& placement = *h_.State(job).placement;
+  ASSERT_THAT(placement, SizeIs(4));
+  for (const size_t lent : {1u, 3u}) {
+    EXPECT_EQ(placement[lent].node, "s");
+    EXPECT_EQ(placement[lent].domain, "rack-7");
+  }
+}
+
 TEST_F(LoanTest, DeviceInReserveThatIsTooSmall_IsGivenBackAndAnotherLends) {
   h_.Replace("s", 1, 2);
   h_.Feed(SessionClosed{h_.NodeNamed("s").session});
