@@ -126,6 +126,7 @@ std::string OverviewJson(const Overview& overview) {
                                     {"nodes_disconnected", Number(counts.nodes_disconnected)},
                                     {"devices_free", Number(counts.devices_free)},
                                     {"devices_used", Number(counts.devices_used)},
+                                    {"devices_reserved", Number(counts.devices_reserved)},
                                     {"phases", MappingTree(std::move(phases))},
                                     {"nodes", List(overview.nodes, NodeTree)},
                                     {"jobs", List(overview.jobs, [](const JobViewPtr& job) {

@@ -64,7 +64,8 @@ function showOverview(page) {
   return [
     make('h2', {}, 'Cluster'),
     make('p', {class: 'soft'}, nodes + ' nodes' + hidden + ': ' + page.nodes_ready + ' ready, ' + page.nodes_suspect + ' suspect, ' +
-      page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free.'),
+      page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free' +
+      (page.devices_reserved > 0 ? ', ' + page.devices_reserved + ' in reserve.' : '.')),
     make('ul', {class: 'nodes'}, page.nodes.map(nodeItem)),
     jobsPart('Running', page.jobs.filter((job) => ['Running', 'Starting'].includes(job.phase)), 'No job runs.'),
     jobsPart('Queue', queue, 'No job waits.'),
