@@ -19,16 +19,17 @@ constexpr size_t kPlanNotesMax = 16;
 // Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
 // place costs a walk over the nodes, and the queue is looked at whenever devices change.
 constexpr int32_t kBackfillsMax = 256;
+// What a job may take before its time_limit counts, to be planned, and behind its end, for its
+// processes to be gone.
+constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
+
+// Some places have others.
 Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
   plan::Cluster cluster = plan::ClusterOf(placement);
   for (const auto& [place, device] : devices)
     cluster.devices[static_cast<size_t>(place.value)] = device;
   return plan::PlacementOf(cluster);
 }
-
-// What a job may take before its time_limit counts, to be planned, and behind its end, for its
-// processes to be gone.
-constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
 
 }  // namespace
 
