@@ -67,7 +67,30 @@ int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::UncordonNode, request, &response);
   if (!status.ok()) return FailCall(status, io);
-  return Tell(response, options.format, "takes jobs again", io);
+  return Tell(response, options.format,
+              response.node().has_reserve() ? "is in reserve again" : "takes jobs again", io);
+}
+
+int Reserve(Connection& connection, const NodeMarkOptions& options, Io& io) {
+  v1::ReserveNodeRequest request;
+  request.set_node(options.node);
+  request.set_reason(options.reason);
+  v1::ReserveNodeResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ReserveNode, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  return Tell(response, options.format,
+              "is in reserve: its jobs go on, and its devices are for jobs that lose one", io);
+}
+
+int Unreserve(Connection& connection, const NodeMarkOptions& options, Io& io) {
+  v1::UnreserveNodeRequest request;
+  request.set_node(options.node);
+  v1::UnreserveNodeResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::UnreserveNode, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  return Tell(response, options.format, "is not in reserve any more", io);
 }
 
 int Drain(Connection& connection, const NodeMarkOptions& options, Io& io) {

@@ -1,5 +1,5 @@
-// client/node_commands.h: `phalanx describe node`, `cordon`, `uncordon` and `drain`: nodes are
-// looked at, taken out of service, and put into it again.
+// client/node_commands.h: `phalanx describe node`, `cordon`, `uncordon`, `drain`, `reserve` and
+// `unreserve`: nodes are looked at, taken out of service, and put into it again.
 //
 // Each returns the process's exit code (client/exit_code.h).
 #pragma once
@@ -26,5 +26,10 @@ int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io);
 int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io);
 // As Cordon, and jobs leave it. Says of each job there what becomes of it.
 int Drain(Connection& connection, const NodeMarkOptions& options, Io& io);
+
+// The queue gives its devices to no job: they are lent to jobs that lose one.
+int Reserve(Connection& connection, const NodeMarkOptions& options, Io& io);
+// The queue may give its devices to jobs again.
+int Unreserve(Connection& connection, const NodeMarkOptions& options, Io& io);
 
 }  // namespace phalanx::client

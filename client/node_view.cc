@@ -54,10 +54,12 @@ std::string Of(const Field& field, int32_t device, const char* unit) {
 std::string NodeState(const v1::NodeStatus& node) {
   const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
   std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
-  if (!node.has_mark()) return how;
-  absl::StrAppend(&how, node.mark().drains() ? ", drained" : ", cordoned",
-                  node.mark().by().empty() ? "" : absl::StrCat(" by ", node.mark().by()), ": ",
-                  node.mark().reason());
+  const auto append = [&how](const char* what, const auto& decided) {
+    absl::StrAppend(&how, ", ", what, decided.by().empty() ? "" : " by ", decided.by(), ": ",
+                    decided.reason());
+  };
+  if (node.has_mark()) append(node.mark().drains() ? "drained" : "cordoned", node.mark());
+  if (node.has_reserve()) append("reserved", node.reserve());
   return how;
 }
 

@@ -10,7 +10,7 @@
 
 namespace phalanx::client {
 
-// "Ready, cordoned by ops: new power supply".
+// "Ready, cordoned by ops: new power supply", "Ready, reserved: spares of everybody".
 std::string NodeState(const v1::NodeStatus& node);
 // Devices that no job has and that did not fail.
 int64_t FreeDevices(const v1::NodeStatus& node);

@@ -27,7 +27,9 @@ void Program::AddNodes() {
   CLI::App* cordon = add("cordon", "Place nothing new on a node", Cordon);
   add("uncordon", "Let a node take jobs again", Uncordon);
   CLI::App* drain = add("drain", "Place nothing new on a node, and let jobs leave it", Drain);
-  for (CLI::App* app : {cordon, drain}) {
+  CLI::App* reserve = add("reserve", "Keep the devices of a node for jobs that lose one", Reserve);
+  add("unreserve", "Let a node of the reserve take jobs of the queue again", Unreserve);
+  for (CLI::App* app : {cordon, drain, reserve}) {
     app->add_option("--reason", flags_.reason, "why, for everybody who looks at the node")
         ->required()
         ->type_name("TEXT");

@@ -54,6 +54,7 @@ struct NodeView {
   std::map<std::string, std::string> labels;
   std::string version;
   std::optional<NodeMark> mark;
+  std::optional<ReserveMark> reserve;
 };
 
 struct PrepareData {
@@ -157,15 +158,18 @@ struct ComputePlan {
   uint64_t number = 0;
   JobRequestPtr request;
   Placement placement;
-  plan::MemoryLimits limits;  // of the placement, without what other jobs are charged for
+  // Of the placement, with what is lent in its place; without what other jobs are charged for.
+  plan::MemoryLimits limits;
   Epoch epoch;
   // Decided before: it stays, but for the ranks `lost`, and only whether the devices hold it is
   // asked.
   std::optional<Shared<plan::Layout>> layout;
   plan::RankList lost;
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
-  plan::RankList unfit;     // places whose devices idle and may not take over
-  bool any_rung = false;    // whatever the job's ladder says
+  // Of these, those that return on another device than they had; they may be among `lost`, too.
+  std::map<Rank, plan::Device> lent;
+  plan::RankList unfit;   // places whose devices idle and may not take over
+  bool any_rung = false;  // whatever the job's ladder says
   // Nobody of `lost` is lost: FailedPrecondition where the loss would cost state, so that nothing
   // can be made ready for it.
   bool standby = false;
@@ -277,7 +281,7 @@ struct MarkedNode {
   std::shared_ptr<const NodeView> node;
   std::vector<JobOnNode> jobs;  // of one that drains: those that have devices of it
 };
-struct AnswerNode {  // of a NodeMarkRequested
+struct AnswerNode {  // of a NodeMarkRequested or a ReserveRequested
   Token token;
   absl::StatusOr<MarkedNode> node;
 };

@@ -192,6 +192,7 @@ void Coordinator::Release(Held held) {
     const auto node = nodes_.find(marked->node);
     if (node == nodes_.end()) return;
     node->second.shown_mark = marked->mark;
+    node->second.shown_reserve = marked->reserve;
     return PublishView(node->second);
   }
   NodeCommand& order = std::get<NodeCommand>(held);

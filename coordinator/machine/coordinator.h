@@ -300,7 +300,8 @@ class Coordinator {
   bool MayReturn(const Job& job) const;
   // Whether the device of the rank is there, and has not failed.
   bool MayServe(const Job& job, int32_t rank) const;
-  plan::RankList RanksThatMayReturn(const Job& job) const;
+  // Each with the node of its device: its own, or the one that is lent to it.
+  std::map<Rank, NodeName> RanksThatMayReturn(const Job& job) const;
   // Devices that idle and may not take over now: their nodes are away, or they have failed.
   plan::RankList UnfitSpares(const Job& job) const;
   // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
@@ -318,7 +319,28 @@ class Coordinator {
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
-  void NoteLostAgain(Job& job, int32_t rank);
+  void NoteLostAgain(Job& job, int32_t rank, const NodeName& node);
+  // coordinator_loans.cc: devices in reserve that are lent to jobs.
+  // To all that lack some. O(1) where no node is in reserve and nothing is being lent.
+  void LendDevices();
+  void Lend(Job& job);
+  // Of one that has lost places, and trains on or waits for them.
+  bool MayBorrow(const Job& job) const;
+  // It has a device beyond its ranks that may serve, so it needs no other.
+  bool HasSpare(const Job& job) const;
+  // The device of the place does not serve, and it is not to be expected that it does in a moment.
+  bool IsGone(const Job& job, int32_t place) const;
+  std::optional<plan::Device> DeviceInReserve(const Job& job, int32_t place) const;
+  // Gives up those whose place is not lost any more, or has its own device again, and those that do
+  // not serve any more.
+  void KeepLoans(Job& job);
+  // No layout can have these ranks, as far as they are on devices that are lent: others may do.
+  void RefuseLoans(Job& job, const plan::RankList& back);
+  void GiveUpLoan(Job& job, int32_t place);
+  void GiveUpLoans(Job& job);
+  // Behind the record of a layout that has other devices than the one before, whose run is
+  // `before`: what the job is not on any more is free, once nothing of `epoch` runs there.
+  void GiveBackDevices(Job& job, const Run& before, Epoch epoch);
   // coordinator_standby.cc: communicators that are made before anybody is lost (standby.h).
   bool MayStandBy(const Job& job) const;
   // Goes on with what is to be made of them, if the job has any. O(1) where there is nothing to do.
@@ -396,7 +418,13 @@ class Coordinator {
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
   // coordinator_drain.cc: nodes that are taken out of service.
   void On(const NodeMarkRequested& event);
+  void On(const ReserveRequested& event);
   void Mark(Node& node, std::optional<NodeMark> mark, const std::string& by);
+  // Stores and shows what has been decided of it, and tells its jobs: `what` behind its name.
+  void StoreDecided(Node& node, const std::string& type, const std::string& what);
+  void AnswerMarked(Token token, const Node& node, std::vector<JobOnNode> jobs = {});
+  // nullptr: there is none, and the caller has been told.
+  Node* NodeToMark(Token token, const NodeName& name);
   void NoteDrain(const Node& node);
   // Jobs that have devices of it are asked to leave.
   std::vector<JobOnNode> Drain(const Node& node, bool force);
@@ -501,6 +529,8 @@ class Coordinator {
   NodeTable nodes_;
   std::set<NodeName> heard_again_;  // were suspect, and their jobs are to be told
   std::set<NodeName> drained_;      // those that drain
+  std::set<NodeName> reserved_;     // those in reserve
+  std::set<JobId> borrowing_;       // jobs for which devices in reserve are held
   Agenda<NodeName> node_agenda_;
   Agenda<JobId> run_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;

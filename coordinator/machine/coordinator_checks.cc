@@ -50,7 +50,7 @@ std::shared_ptr<const job::NodeCheck> Merged(const Node& node, const job::NodeCh
 }
 
 NodeMarked RecordOf(const Node& node) {
-  NodeMarked record{.node = node.name, .mark = node.mark};
+  NodeMarked record{.node = node.name, .mark = node.mark, .reserve = node.reserve};
   if (node.check == nullptr) return record;
   for (const job::DeviceCheck& one : node.check->devices) {
     const bool failed = one.verdict == job::CheckVerdict::kFailed;
@@ -124,13 +124,16 @@ void Coordinator::RestoreNodes(const std::vector<JournalRecord>& records) {
     if (const auto* marked = std::get_if<NodeMarked>(&record.body)) last[marked->node] = marked;
   }
   for (const auto& [name, marked] : last) {
-    if (!marked->mark.has_value() && marked->checks.empty()) continue;
+    if (!marked->mark.has_value() && !marked->reserve.has_value() && marked->checks.empty())
+      continue;
     Node& node = nodes_[name];
     node.name = name;
     node.disconnected_at = now_;
     node.stored = *marked;
     node.mark = node.shown_mark = marked->mark;
+    node.reserve = node.shown_reserve = marked->reserve;
     if (node.Drains()) drained_.insert(name);
+    if (node.reserve.has_value()) reserved_.insert(name);
     if (!marked->checks.empty())
       node.check = std::make_shared<job::NodeCheck>(job::NodeCheck{.devices = marked->checks});
     for (const job::DeviceCheck& one : marked->checks) {

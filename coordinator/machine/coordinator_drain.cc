@@ -1,6 +1,7 @@
 // Nodes that are taken out of service, by people or because their worker was asked to end: nothing
 // new is placed on one that is cordoned, and jobs leave one that drains (coordinator_leave.cc) as
-// soon as they can without losing a step.
+// soon as they can without losing a step. And nodes that are kept in reserve
+// (coordinator_loans.cc).
 #include <optional>
 #include <set>
 #include <string>
@@ -14,21 +15,35 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
+Node* Coordinator::NodeToMark(Token token, const NodeName& name) {
+  const auto found = nodes_.find(name);
+  if (found != nodes_.end()) return &found->second;
+  actions_.push_back(AnswerNode{
+      token, absl::NotFoundError(absl::StrCat("there is no node \"", name,
+                                              "\"; phalanx nodes lists those there are"))});
+  return nullptr;
+}
+
+void Coordinator::AnswerMarked(Token token, const Node& node, std::vector<JobOnNode> jobs) {
+  NodeView view = node.View();
+  view.mark = node.mark;
+  view.reserve = node.reserve;
+  MarkedNode answer{.node = std::make_shared<const NodeView>(std::move(view)),
+                    .jobs = std::move(jobs)};
+  TellAfter(last_record_, Action(AnswerNode{token, std::move(answer)}));
+}
+
 void Coordinator::On(const NodeMarkRequested& event) {
-  const auto refuse = [&](absl::Status status) {
-    actions_.push_back(AnswerNode{event.token, std::move(status)});
-  };
-  const auto found = nodes_.find(event.node);
-  if (found == nodes_.end()) {
-    return refuse(absl::NotFoundError(absl::StrCat("there is no node \"", event.node,
-                                                   "\"; phalanx nodes lists those there are")));
-  }
-  Node& node = found->second;
+  Node* found = NodeToMark(event.token, event.node);
+  if (found == nullptr) return;
+  Node& node = *found;
   std::optional<NodeMark> mark = event.mark;
   if (mark.has_value() && !mark->drains && node.Drains()) {
-    return refuse(absl::FailedPreconditionError(
-        absl::StrCat("node ", node.name, " is ", ToString(*node.mark), "; phalanx uncordon ",
-                     node.name, " lets it take jobs again")));
+    actions_.push_back(AnswerNode{
+        event.token, absl::FailedPreconditionError(absl::StrCat(
+                         "node ", node.name, " is ", ToString(*node.mark), "; phalanx uncordon ",
+                         node.name, " lets it take jobs again"))});
+    return;
   }
   if (mark.has_value()) {
     mark->since = now_;
@@ -36,12 +51,28 @@ void Coordinator::On(const NodeMarkRequested& event) {
   }
   if (!mark.has_value()) ForgiveChecks(node, event.by);
   if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark), event.by);
-  MarkedNode answer;
-  if (node.Drains()) answer.jobs = Drain(node, event.force);
-  NodeView view = node.View();
-  view.mark = node.mark;
-  answer.node = std::make_shared<const NodeView>(std::move(view));
-  TellAfter(last_record_, Action(AnswerNode{event.token, std::move(answer)}));
+  AnswerMarked(event.token, node,
+               node.Drains() ? Drain(node, event.force) : std::vector<JobOnNode>());
+}
+
+// Beside the other mark: a node of the reserve that is drained for a while is in it again after.
+void Coordinator::On(const ReserveRequested& event) {
+  Node* node = NodeToMark(event.token, event.node);
+  if (node == nullptr) return;
+  const bool changes = event.reserve.has_value() || node->reserve.has_value();
+  node->reserve = event.reserve;
+  if (node->reserve.has_value()) {
+    reserved_.insert(node->name);
+    node->reserve->since = now_;
+    node->reserve->by = event.by;
+    StoreDecided(*node, "NodeReserved", ToString(*node->reserve));
+  } else if (changes) {
+    reserved_.erase(node->name);
+    StoreDecided(
+        *node, "NodeUnreserved",
+        absl::StrCat("is not in reserve any more", event.by.empty() ? "" : ", by ", event.by));
+  }
+  AnswerMarked(event.token, *node);
 }
 
 void Coordinator::NoteDrain(const Node& node) {
@@ -55,21 +86,25 @@ void Coordinator::NoteDrain(const Node& node) {
 void Coordinator::Mark(Node& node, std::optional<NodeMark> mark, const std::string& by) {
   node.mark = std::move(mark);
   NoteDrain(node);
-  StoreNode(node);
-  TellAfter(last_record_, node.stored);
   const std::string text = node.mark.has_value()
                                ? ToString(*node.mark)
                                : absl::StrCat("takes jobs again", by.empty() ? "" : ", by ", by);
-  Log(absl::StrCat("node=", node.name, " ", text));
-  TellJobsOn({node.name},
-             !node.mark.has_value() ? "NodeUncordoned"
-             : node.Drains()        ? "NodeDrained"
-                                    : "NodeCordoned",
-             text);
-  NoteDeadline(node);  // one that was kept for its mark alone may be forgotten now
-  capacity_changed_ = true;
+  StoreDecided(node,
+               !node.mark.has_value() ? "NodeUncordoned"
+               : node.Drains()        ? "NodeDrained"
+                                      : "NodeCordoned",
+               text);
   if (node.mark.has_value()) return;
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConsiderReturn(jobs_.at(id));
+}
+
+void Coordinator::StoreDecided(Node& node, const std::string& type, const std::string& what) {
+  StoreNode(node);
+  TellAfter(last_record_, node.stored);
+  Log(absl::StrCat("node=", node.name, " ", what));
+  TellJobsOn({node.name}, type, what);
+  NoteDeadline(node);  // one that was kept for a mark alone may be forgotten now
+  capacity_changed_ = true;
 }
 
 std::vector<JobOnNode> Coordinator::Drain(const Node& node, bool force) {

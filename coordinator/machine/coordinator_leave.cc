@@ -77,7 +77,7 @@ void Coordinator::MakeRoomFor(const Job& job) {
   int64_t missing = request.devices;
   std::map<JobId, int64_t> held;
   for (const auto& [name, node] : nodes_) {
-    if (!node.connected() || node.TakesNothing() || !Matches(node, request)) continue;
+    if (!node.connected() || !node.MayTakeJobs() || !Matches(node, request)) continue;
     if (closed_.contains(name)) continue;  // what is free there is for those before it
     if (node.Schedulable()) missing -= node.FreeDevices();
     for (const JobId holder : node.device_jobs) {

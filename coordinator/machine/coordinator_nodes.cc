@@ -409,7 +409,7 @@ void Coordinator::On(const CommandFinished& event) {
     Team* team = job->run->TeamOf(node->name);
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing)
       OnPrepared(*job, *team, event);
-    else if (team != nullptr)
+    else if (team != nullptr || job->prepared.contains(node->name))
       OnReturnPrepared(*job, *node, event);
   } else if (const auto* inject = std::get_if<InjectFault>(&command)) {
     OnInjected(*node, *inject, event);

@@ -116,6 +116,9 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
           ToString(*state.placement), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       if (job.recovery.has_value()) reasons.push_back(StageText(*job.recovery));
+      for (const auto& [place, device] : job.loans)
+        reasons.push_back(absl::StrCat("rank ", place, " is to go on on device ", device.index,
+                                       " of node ", device.node, ", which is in reserve"));
       if (state.ending.has_value()) reasons.push_back(state.reason);
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();
@@ -162,18 +165,20 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   std::vector<std::string> unavailable;
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
-    if (!node.Schedulable()) {
+    if (!node.TakesJobs()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
                                          node.mark.has_value() ? ToString(*node.mark)
                                          : !node.connected()   ? "disconnected"
                                          : node.suspect        ? "silent"
                                          : node.draining       ? "stopping"
-                                                               : "still ending ranks of before"));
+                                         : node.reserve.has_value()
+                                             ? ToString(*node.reserve)
+                                             : "still ending ranks of before"));
       if (!node.connected()) continue;
     }
     ++count;
     total += static_cast<int64_t>(node.device_jobs.size());
-    if (node.Schedulable()) free += node.FreeDevices();
+    if (node.TakesJobs()) free += node.FreeDevices();
     for (const int32_t device : node.failed_checks) {
       unavailable.push_back(absl::StrCat("device ", device, " of node ", name,
                                          " failed its check (phalanx describe node ", name,

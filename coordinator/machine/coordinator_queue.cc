@@ -23,6 +23,14 @@ constexpr int32_t kBackfillsMax = 256;
 // processes to be gone.
 constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
 
+// Some places have others.
+Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
+  plan::Cluster cluster = plan::ClusterOf(placement);
+  for (const auto& [place, device] : devices)
+    cluster.devices[static_cast<size_t>(place.value)] = device;
+  return plan::PlacementOf(cluster);
+}
+
 }  // namespace
 
 void Coordinator::On(const SubmitRequested& event) {
@@ -167,6 +175,7 @@ void Coordinator::On(const ArchiveFailed& event) {
 void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.state.id})); }
 
 void Coordinator::Schedule() {
+  LendDevices();
   capacity_changed_ = false;
   lines_.clear();
   closed_.clear();
@@ -278,8 +287,8 @@ std::pair<int64_t, std::vector<HeldDevices>> Coordinator::DevicesFor(
   std::map<JobId, int64_t> held;
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
-    if (node.Schedulable()) free += node.FreeDevices();
-    if (!node.connected() || node.TakesNothing()) continue;
+    if (node.TakesJobs()) free += node.FreeDevices();
+    if (!node.connected() || !node.MayTakeJobs()) continue;
     for (const JobId holder : node.device_jobs) {
       if (holder != JobId{}) ++held[holder];
     }
@@ -349,12 +358,19 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
                             plan::RankList returned) {
   const uint64_t number = ++plan_count_;
-  plan::MemoryLimits limits = LimitsOf(nodes_, placement, job.state.id);
+  std::map<Rank, plan::Device> lent;
+  for (const Rank rank : returned) {
+    const auto loan = job.loans.find(rank.value);
+    if (loan != job.loans.end()) lent.emplace(rank, loan->second);
+  }
+  plan::MemoryLimits limits =
+      LimitsOf(nodes_, lent.empty() ? placement : WithDevices(placement, lent), job.state.id);
   job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
   planning_.emplace(number, job.state.id);
   unanswered_plans_.insert(number);
   plan::RankList unfit;
   if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(job);
+  std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = std::move(placement),
@@ -363,6 +379,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
                                  .returned = std::move(returned),
+                                 .lent = std::move(lent),
                                  .unfit = std::move(unfit),
                                  .any_rung = IsSaving(job)});
 }
@@ -400,7 +417,7 @@ void Coordinator::ChargeNodes(const Job& job) {
 const NodeDevices* Coordinator::FirstGone(const Job& job, const Placement& placement) const {
   const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
     const auto node = nodes_.find(entry.node);
-    if (node == nodes_.end() || !node->second.Schedulable()) return true;
+    if (node == nodes_.end() || !node->second.TakesJobs()) return true;
     const std::vector<JobId>& holders = node->second.device_jobs;
     return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
       return static_cast<size_t>(device) < holders.size() &&

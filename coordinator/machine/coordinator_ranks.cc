@@ -360,6 +360,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   Commit(job, PhaseChanged{phase, std::move(reason), std::move(failure)});
   LeaveQueue(job);
   DropPlanning(job);
+  GiveUpLoans(job);
   DropStandbyPlan(job);
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);

@@ -141,11 +141,17 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
+  if (!plan.ok()) RefuseLoans(job, back);
   if (!plan.ok() && IsSaving(job)) return EndSaving(job, std::string(plan.status().message()));
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {
-    if (recovery.lost.erase(rank.value) != 0) recovery.back.insert(rank.value);
-    if (recovery.silent.erase(rank.value) != 0) recovery.awaited.insert(rank.value);
+    // Whatever may live of it is on another device.
+    const bool is_lent = job.loans.contains(rank.value);
+    if (recovery.lost.erase(rank.value) != 0) {
+      recovery.back.insert(rank.value);
+      if (is_lent) recovery.spared.insert(rank.value);
+    }
+    if (recovery.silent.erase(rank.value) != 0 && !is_lent) recovery.awaited.insert(rank.value);
   }
   if (!plan.ok()) {
     FailureCause cause = recovery.cause;
@@ -155,7 +161,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   NoteSpared(job, plan->layout);
   std::string standby = StandbyFor(job, *plan);
   job.standby = {};
-  job.run = MakeRun(plan->layout);
+  const Epoch left = job.state.epoch;
+  const Run before = *std::exchange(job.run, MakeRun(plan->layout));
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
   Commit(job, EpochPlanned{.layout = plan->layout,
@@ -167,6 +174,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                            .beside = recovery.beside,
                            .ends = IsSaving(job)});
   TellNotes(job, *plan);
+  GiveBackDevices(job, before, left);
   ChargeNodes(job);
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
@@ -359,7 +367,10 @@ void Coordinator::CheckRecovered(Job& job) {
   if (!run.AllReady()) return;
   run.start_deadline = absl::InfiniteFuture();
   NoteResumed(job);
-  for (const int32_t rank : recovery.back) job.lost_again.erase(rank);
+  std::erase_if(job.lost_again, [&recovery](const auto& again) {
+    return recovery.back.contains(again.first.first);
+  });
+  if (!reserved_.empty()) capacity_changed_ = true;  // what is lost still may be lent for
   NoteDaemons(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;

@@ -5,7 +5,8 @@
 // process on the device (worker/agent/machine/warming.cc). Then a layout with it is planned, and
 // its ranks are connected, while the others train; once all are they stop for that layout as they
 // do after a loss (recovery.h), and who is back is given state by them. Where all wait for the
-// device nothing is made ready before.
+// device nothing is made ready before. A device that is lent (coordinator_loans.cc) comes in the
+// same way.
 #include <algorithm>
 #include <utility>
 
@@ -79,8 +80,11 @@ NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const 
     const Team* team = run.TeamOfRank(rank.value);
     if (team == nullptr) continue;
     const auto node = nodes_.find(team->node);
+    const auto device = static_cast<size_t>(team->DeviceOf(rank.value));
     if (node == nodes_.end() || !node->second.Schedulable() ||
-        node->second.HasFailed(team->DeviceOf(rank.value))) {
+        node->second.HasFailed(team->DeviceOf(rank.value)) ||
+        device >= node->second.device_jobs.size() ||
+        node->second.device_jobs[device] != job.state.id) {
       return team->node;
     }
   }
@@ -112,17 +116,22 @@ void Coordinator::NoteSpared(Job& job, const plan::Layout& next) {
   }
 }
 
-plan::RankList Coordinator::RanksThatMayReturn(const Job& job) const {
+std::map<Rank, NodeName> Coordinator::RanksThatMayReturn(const Job& job) const {
   const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting;
   std::set<int32_t> away;
   for (const Rank rank : job.state.layout->lost) away.insert(rank.value);
   if (job.recovery.has_value()) away.insert(job.recovery->lost.begin(), job.recovery->lost.end());
-  plan::RankList ranks;
+  std::map<Rank, NodeName> ranks;
   for (const int32_t rank : away) {
-    if (Contains(job.state.request->lost, Rank{rank}) || !MayServe(job, rank)) continue;
+    if (Contains(job.state.request->lost, Rank{rank})) continue;
     // Nobody stops for a spare that is back.
     if (rank >= job.state.request->world && !waits) continue;
-    ranks.push_back(Rank{rank});
+    const auto loan = job.loans.find(rank);
+    if (loan != job.loans.end()) {
+      ranks.emplace(rank, loan->second.node);
+    } else if (MayServe(job, rank)) {
+      ranks.emplace(rank, job.run->TeamOfRank(rank)->node);
+    }
   }
   return ranks;
 }
@@ -131,19 +140,22 @@ void Coordinator::ConsiderReturn(Job& job) {
   const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting &&
                      !job.planning.has_value();
   if (!waits && !MayReturn(job)) return;
-  plan::RankList back = RanksThatMayReturn(job);
+  KeepLoans(job);
+  plan::RankList back;
   std::map<NodeName, std::set<int32_t>> unprepared;
-  std::erase_if(back, [&](Rank rank) {
-    const Team& team = *job.run->TeamOfRank(rank.value);
-    const auto prepared = job.prepared.find(team.node);
-    const Incarnation incarnation = nodes_.at(team.node).incarnation;
+  for (const auto& [rank, name] : RanksThatMayReturn(job)) {
+    const Team* team = job.run->TeamOf(name);
+    const auto prepared = job.prepared.find(name);
     const bool is_ready =
-        (waits && HasRanks(job, team)) ||
-        (prepared != job.prepared.end() && prepared->second.of == incarnation &&
+        (waits && team != nullptr && HasRanks(job, *team)) ||
+        (prepared != job.prepared.end() && prepared->second.of == nodes_.at(name).incarnation &&
          prepared->second.done && (waits || prepared->second.ranks.contains(rank.value)));
-    if (!is_ready) unprepared[team.node].insert(rank.value);
-    return !is_ready;
-  });
+    if (is_ready) {
+      back.push_back(rank);
+    } else {
+      unprepared[name].insert(rank.value);
+    }
+  }
   for (const auto& [name, ranks] : unprepared) PrepareReturn(job, nodes_.at(name), ranks);
   if (back.empty()) return;
   if (waits) return GoOnWith(job, back);
@@ -156,7 +168,7 @@ void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32
   if (preparation.of == node.incarnation && !preparation.done) return;  // under way, or refused
   if (preparation.of != node.incarnation) preparation.ranks.clear();
   preparation.of = node.incarnation;
-  preparation.done = false;
+  preparation.done = preparation.refused = false;
   preparation.ranks.insert(ranks.begin(), ranks.end());
   Tell(job, NodeCommand{node.name, node.incarnation,
                         PrepareData{job.state.id, job.state.request, /*choose_checkpoint=*/false}});
@@ -165,15 +177,24 @@ void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32
 void Coordinator::OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result) {
   const auto preparation = job.prepared.find(node.name);
   if (preparation == job.prepared.end() || preparation->second.of != node.incarnation) return;
+  if (result.code == static_cast<int32_t>(absl::StatusCode::kAborted)) {
+    job.prepared.erase(preparation);  // called off, and asked for anew since
+    return;
+  }
   const bool sound = result.code == 0 && result.data_violations.empty() &&
                      result.data_digest == job.run->data_digest;
   if (sound) {
     preparation->second.done = true;
     return ConsiderReturn(job);
   }
+  preparation->second.refused = true;
+  const bool lends = std::any_of(job.loans.begin(), job.loans.end(), [&node](const auto& loan) {
+    return loan.second.node == node.name;
+  });
+  if (lends) capacity_changed_ = true;  // another node may
   Commit(job, EventRecorded{"ReturnRefused",
-                            absl::StrCat("node ", node.name,
-                                         " is back and has not the job's data: ", result.message),
+                            absl::StrCat("node ", node.name, lends ? " is in reserve" : " is back",
+                                         " and has not the job's data: ", result.message),
                             job.state.epoch});
 }
 
@@ -181,7 +202,11 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   const plan::RankList back = std::exchange(job.returning, {});
   if (plan.ok() && !MayReturn(job)) return;
   if (!plan.ok()) {
-    for (const Rank rank : back) NoteLostAgain(job, rank.value);
+    RefuseLoans(job, back);
+    for (const Rank rank : back) {
+      if (!job.loans.contains(rank.value))
+        NoteLostAgain(job, rank.value, job.run->TeamOfRank(rank.value)->node);
+    }
     Commit(job, EventRecorded{"ReturnRefused",
                               absl::StrCat("ranks ", RanksText(back),
                                            " cannot be taken back: ", plan.status().message()),
@@ -196,17 +221,15 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
 }
 
 bool Coordinator::IsKeptOut(const Job& job, int32_t rank, const Node& node) const {
-  constexpr int32_t kTimesMax = 3;  // then it stays out while that process of its node lives
-  const auto lost = job.lost_again.find(rank);
+  const auto lost = job.lost_again.find({rank, node.name});
   return lost != job.lost_again.end() && lost->second.of == node.incarnation &&
-         lost->second.times >= kTimesMax;
+         lost->second.times >= Job::LostAgain::kTimesMax;
 }
 
-void Coordinator::NoteLostAgain(Job& job, int32_t rank) {
-  const Team* team = job.run->TeamOfRank(rank);
-  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+void Coordinator::NoteLostAgain(Job& job, int32_t rank, const NodeName& name) {
+  const auto node = nodes_.find(name);
   if (node == nodes_.end()) return;
-  Job::LostAgain& again = job.lost_again[rank];
+  Job::LostAgain& again = job.lost_again[{rank, name}];
   if (again.of != node->second.incarnation) again = {.of = node->second.incarnation};
   ++again.times;
 }
@@ -223,7 +246,8 @@ void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<i
     if (cause.kind == job::FailureKind::kDeviceFailed && cause.rank == rank) {
       node->second.failed_devices.insert(team->DeviceOf(rank));
     }
-    if (job.recovery.has_value() && job.recovery->back.contains(rank)) NoteLostAgain(job, rank);
+    if (job.recovery.has_value() && job.recovery->back.contains(rank))
+      NoteLostAgain(job, rank, team->node);
   }
 }
 

@@ -158,7 +158,7 @@ void Coordinator::Forget(const NodeName& name) {
   }
   node_agenda_.Forget(name);
   Node& node = nodes_.at(name);
-  if (node.mark.has_value()) return;  // it stays listed for that
+  if (node.mark.has_value() || node.reserve.has_value()) return;  // it stays listed for that
   node.check = nullptr;
   if (!node.stored.checks.empty()) StoreNode(node);
   drained_.erase(name);

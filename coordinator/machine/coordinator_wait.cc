@@ -21,6 +21,7 @@ void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
                                            LostText(recovery)),
                               job.state.epoch});
   }
+  if (!reserved_.empty()) capacity_changed_ = true;  // it may be lent what it waits for
   ConsiderReturn(job);
 }
 
@@ -36,10 +37,14 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
     return std::find(without.begin(), without.end(), rank) != without.end();
   };
   plan::RankList gone, returned;
+  // One that returns on another device is both.
+  const auto is_lent = [&job](Rank rank) { return job.loans.contains(rank.value); };
   for (const int32_t rank : recovery.lost) {
-    if (!there.contains(rank) && !is_without(Rank{rank})) gone.push_back(Rank{rank});
+    if (is_without(Rank{rank})) continue;
+    if (!there.contains(rank) || is_lent(Rank{rank})) gone.push_back(Rank{rank});
   }
-  std::copy_if(back.begin(), back.end(), std::back_inserter(returned), is_without);
+  std::copy_if(back.begin(), back.end(), std::back_inserter(returned),
+               [&](Rank rank) { return is_without(rank) || is_lent(rank); });
   job.returning = back;
   OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone), std::move(returned));
 }
@@ -184,6 +189,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
   TellIncidents(job);
   Commit(job, PhaseChanged{job::JobPhase::kQueued, reason, std::nullopt, in_order});
   DropPlanning(job);
+  GiveUpLoans(job);
   job.decided.reset();
   job.returning.clear();
   job.prepared.clear();
@@ -278,6 +284,7 @@ void Coordinator::OrderGoBack(Job& job) {
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   const plan::RankList back = std::exchange(job.returning, {});
+  if (!plan.ok()) RefuseLoans(job, back);
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   if (!plan.ok()) {
     FailureCause cause = job.recovery->cause;
@@ -285,11 +292,14 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
     return Fail(job, std::move(cause));
   }
   for (const Rank rank : back) {
-    if (job.recovery->lost.erase(rank.value) != 0) job.recovery->back.insert(rank.value);
+    if (job.recovery->lost.erase(rank.value) == 0) continue;
+    job.recovery->back.insert(rank.value);
+    if (job.loans.contains(rank.value)) job.recovery->spared.insert(rank.value);
   }
   NoteSpared(job, plan->layout);
   if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
-  job.run = MakeRun(plan->layout);
+  const Epoch left = job.state.epoch;
+  const Run before = *std::exchange(job.run, MakeRun(plan->layout));
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
   job.decided.reset();
@@ -297,6 +307,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
                            .plan_digest = plan->digest,
                            .checkpoint = LastCheckpoint(job),
                            .host_memory = plan->host_memory});
+  GiveBackDevices(job, before, left);
   ChargeNodes(job);
   job.recovery->stage = Recovery::Stage::kEntering;
   AssignAll(job);

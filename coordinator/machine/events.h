@@ -87,6 +87,14 @@ struct NodeMarkRequested {
   bool force = false;   // of one that drains: jobs that cannot save their state are ended
 };
 
+// Somebody takes a node into the reserve, or out of it.
+struct ReserveRequested {
+  Token token;
+  NodeName node;
+  std::optional<ReserveMark> reserve = std::nullopt;  // but for who and when; nullopt: out
+  std::string by = "";                                // who decides; empty: not known
+};
+
 // What owners may have from now on. Jobs that have devices keep them.
 struct QuotasChanged {
   Quotas quotas;
@@ -293,10 +301,11 @@ struct Stalled {
   absl::Duration duration;
 };
 
-using Event = std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
-                           ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
-                           NodeMarkRequested, QuotasChanged, SessionOpened, SessionClosed,
-                           HeartbeatReceived, CommandFinished, RankReported, PlanComputed,
-                           RecordStored, JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
+using Event =
+    std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
+                 ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
+                 NodeMarkRequested, ReserveRequested, QuotasChanged, SessionOpened, SessionClosed,
+                 HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
+                 JobArchived, ArchiveFailed, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::coordinator

@@ -56,15 +56,20 @@ struct LiveJob {
   struct Preparation {
     Incarnation of;
     bool done = false;
+    bool refused = false;     // it has not the job's data
     std::set<int32_t> ranks;  // not lost since
   };
   std::map<NodeName, Preparation> prepared;
-  // Ranks that were lost again on their way back, under which process, and how often in a row.
+  // Ranks that were lost again on their way back to a node, under which process of it, and how
+  // often in a row.
   struct LostAgain {
+    static constexpr int32_t kTimesMax = 3;  // then it stays out while that process lives
     Incarnation of;
     int32_t times = 0;
   };
-  std::map<int32_t, LostAgain> lost_again;
+  std::map<std::pair<int32_t, NodeName>, LostAgain> lost_again;
+  // Devices in reserve that are held for lost places, until these are on them.
+  std::map<int32_t, plan::Device> loans;
   Standby standby;  // of its epoch
   uint64_t last_record = 0;
   // Of its views that wait for the store: the record of the first, and where the newest lies.

@@ -26,6 +26,11 @@ std::string ToString(const NodeMark& mark) {
                       mark.by.empty() ? "" : absl::StrCat(" by ", mark.by), ": ", mark.reason);
 }
 
+std::string ToString(const ReserveMark& reserve) {
+  return absl::StrCat("reserved", reserve.by.empty() ? "" : absl::StrCat(" by ", reserve.by), ": ",
+                      reserve.reason);
+}
+
 bool Node::HasFailed(int32_t device) const {
   return failed_devices.contains(device) || failed_checks.contains(device);
 }
@@ -63,7 +68,8 @@ NodeView Node::View() const {
           .last_heartbeat = last_heard,
           .labels = labels,
           .version = version,
-          .mark = shown_mark};
+          .mark = shown_mark,
+          .reserve = shown_reserve};
 }
 
 plan::MemoryLimits LimitsOf(const NodeTable& nodes, const Placement& placement, JobId job) {
@@ -97,7 +103,7 @@ bool Matches(const Node& node, const JobRequest& request) {
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
-    if (!node.TakesNothing() && !node.lost && Matches(node, request)) {
+    if (node.MayTakeJobs() && !node.lost && Matches(node, request)) {
       for (size_t i = 0; i < node.device_jobs.size(); ++i)
         devices += node.HasFailed(static_cast<int32_t>(i)) ? 0 : 1;
     }
@@ -114,7 +120,7 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
   std::vector<Candidate> candidates;
   int64_t available = 0;
   for (const auto& [name, node] : nodes) {
-    if (!node.Schedulable() || closed.contains(name) || !Matches(node, request)) continue;
+    if (!node.TakesJobs() || closed.contains(name) || !Matches(node, request)) continue;
     const int32_t free = node.FreeDevices();
     if (free == 0) continue;
     candidates.push_back({&node, free});

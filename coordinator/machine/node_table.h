@@ -47,9 +47,10 @@ struct Node {
   bool draining = false;               // its worker is stopping
   std::optional<NodeMark> mark;        // what people have decided
   std::optional<NodeMark> shown_mark;  // once that is stored
-  bool suspect = false;                // silent for long, and not heard nor lost since
-  bool lost = false;                   // silent or away for longer than the heartbeat timeout
-  std::set<int32_t> failed_devices;    // of this process, that are not to be used again
+  std::optional<ReserveMark> reserve, shown_reserve;  // likewise
+  bool suspect = false;              // silent for long, and not heard nor lost since
+  bool lost = false;                 // silent or away for longer than the heartbeat timeout
+  std::set<int32_t> failed_devices;  // of this process, that are not to be used again
   std::shared_ptr<const job::NodeCheck> check;  // of this process or one before; nullptr: none came
   // Devices that failed their last check and that nobody has given another chance since. They
   // outlast the process: another one does not make them better.
@@ -74,6 +75,10 @@ struct Node {
   bool TakesNothing() const { return draining || mark.has_value(); }
   // Whether anything new may be placed on it now.
   bool Schedulable() const { return connected() && !suspect && !TakesNothing() && foreign.empty(); }
+  // The same of jobs of the queue: of a node that is in reserve ranks come back to devices that
+  // their jobs have, and jobs that lost a device get one, no job else.
+  bool MayTakeJobs() const { return !TakesNothing() && !reserve.has_value(); }
+  bool TakesJobs() const { return Schedulable() && !reserve.has_value(); }
   // A rank or a check.
   bool HasFailed(int32_t device) const;
   // No job has it, and it has not failed.
@@ -85,6 +90,8 @@ struct Node {
 
 // "drained by ops: new power supply"; who decided may not be known.
 std::string ToString(const NodeMark& mark);
+// "reserved by ops: spares of everybody".
+std::string ToString(const ReserveMark& reserve);
 
 inline constexpr size_t kSupersededMax = 64;
 
@@ -102,7 +109,7 @@ std::string FailureDomainOf(const Node& node);
 bool Matches(const Node& node, const JobRequest& request);
 
 // All devices that `request` may hope for: of matching nodes that are here to stay, or have been
-// away for a moment only.
+// away for a moment only, and are not in reserve.
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);
 
 // Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.

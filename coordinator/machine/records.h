@@ -58,6 +58,7 @@ struct JobRequest {
   bool waits = false;     // for what is lost, where the rest cannot go on
   bool restarts = false;  // from a checkpoint, where state is lost
   bool rejoins = false;   // ranks that are back are taken again
+  bool borrows = false;   // its ladder has `spare`: it may be lent a device that is in reserve
   bool standby = false;   // its ranks make communicators for a loss before there is one
   absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
   job::Budget budget;                       // of its recoveries
@@ -270,11 +271,19 @@ struct NodeMark {
   Instant since;
   friend bool operator==(const NodeMark&, const NodeMark&) = default;
 };
+// Its devices are kept for jobs that lose one: the queue gives them to no job.
+struct ReserveMark {
+  std::string reason;
+  std::string by;  // who decided; empty: not known
+  Instant since;
+  friend bool operator==(const ReserveMark&, const ReserveMark&) = default;
+};
 // What is known of a node that its worker may not say again. Takes the place of what was stored of
 // the node before.
 struct NodeMarked {
   NodeName node;
-  std::optional<NodeMark> mark;  // nullopt: it takes jobs
+  std::optional<NodeMark> mark;                       // nullopt: it is neither cordoned nor drained
+  std::optional<ReserveMark> reserve = std::nullopt;  // nullopt: it is not in reserve
   // Of devices that have failed, or are slow; stored when a verdict changes, not for other figures.
   std::vector<job::DeviceCheck> checks = {};
   // Of them, devices that have failed and get jobs all the same, until they are checked again.

@@ -331,6 +331,7 @@ std::string Metrics::Text(const Gauges& gauges) {
   series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));
   series_->devices.Add({{"state", "used"}}).Set(static_cast<double>(gauges.devices_used));
   series_->devices.Add({{"state", "failed"}}).Set(static_cast<double>(gauges.devices_failed));
+  series_->devices.Add({{"state", "reserved"}}).Set(static_cast<double>(gauges.devices_reserved));
   for (const job::CheckVerdict verdict :
        {job::CheckVerdict::kPassed, job::CheckVerdict::kSlow, job::CheckVerdict::kFailed}) {
     const auto found = gauges.checks.find(verdict);

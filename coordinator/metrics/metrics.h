@@ -36,7 +36,7 @@ struct JobGauges {
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
   int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
-  int64_t devices_free = 0, devices_used = 0, devices_failed = 0;
+  int64_t devices_free = 0, devices_used = 0, devices_failed = 0, devices_reserved = 0;
   std::map<job::CheckVerdict, int64_t> checks;  // devices of connected nodes, by their last check
   int32_t warmest_celsius = 0;                  // of devices of connected nodes; 0: not known
   int64_t sessions = 0, watchers = 0;

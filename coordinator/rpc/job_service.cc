@@ -382,6 +382,39 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
   return end.reactor();
 }
 
+JobServiceImpl::Reactor* JobServiceImpl::ReserveNode(Context* context,
+                                                     const v1::ReserveNodeRequest* request,
+                                                     v1::ReserveNodeResponse* response) {
+  const Ending end(context, "ReserveNode", metrics_, audit_);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
+  end.Changes(request->node());
+  if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
+  driver_.ReserveNode({.node = request->node(),
+                       .reserve = ReserveMark{.reason = request->reason()},
+                       .by = NameOf(end.caller())},
+                      [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                        if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                        end(marked.status());
+                      });
+  return end.reactor();
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::UnreserveNode(Context* context,
+                                                       const v1::UnreserveNodeRequest* request,
+                                                       v1::UnreserveNodeResponse* response) {
+  const Ending end(context, "UnreserveNode", metrics_, audit_);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
+  end.Changes(request->node());
+  driver_.ReserveNode({.node = request->node(), .by = NameOf(end.caller())},
+                      [end, response](const absl::StatusOr<MarkedNode>& marked) {
+                        if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+                        end(marked.status());
+                      });
+  return end.reactor();
+}
+
 Peer JobServiceImpl::PeerOf(const Context& context) {
   const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
   return {.who = who, .admitted = admission_.Take(CallerOf(*who), context.peer())};

@@ -59,6 +59,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* UncordonNode(Context*, const v1::UncordonNodeRequest*,
                         v1::UncordonNodeResponse*) override;
   Reactor* DrainNode(Context*, const v1::DrainNodeRequest*, v1::DrainNodeResponse*) override;
+  Reactor* ReserveNode(Context*, const v1::ReserveNodeRequest*, v1::ReserveNodeResponse*) override;
+  Reactor* UnreserveNode(Context*, const v1::UnreserveNodeRequest*,
+                         v1::UnreserveNodeResponse*) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context*,
                                                            const v1::WatchJobRequest*) override;
   grpc::ServerWriteReactor<v1::GetLogsResponse>* GetLogs(Context*,

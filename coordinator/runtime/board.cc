@@ -382,6 +382,7 @@ void Board::Count(Gauges& gauges) const {
           std::binary_search(failed.begin(), failed.end(), static_cast<int32_t>(i));
       ++(entry.view->device_jobs[i] != JobId{} ? gauges.devices_used
          : is_failed                           ? gauges.devices_failed
+         : entry.view->reserve.has_value()     ? gauges.devices_reserved
                                                : gauges.devices_free);
     }
     if (entry.view->check != nullptr) {

@@ -203,6 +203,12 @@ void Driver::MarkNode(NodeMarkRequested request, NodeCallback callback) {
     return Event(std::move(request));
   });
 }
+void Driver::ReserveNode(ReserveRequested request, NodeCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    request.token = token;
+    return Event(std::move(request));
+  });
+}
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     request.token = token;

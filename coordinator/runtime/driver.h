@@ -98,6 +98,8 @@ class Driver {
   void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
   // Errors: those of JobService.CordonNode and DrainNode.
   void MarkNode(NodeMarkRequested request, NodeCallback callback);
+  // Errors: those of JobService.ReserveNode.
+  void ReserveNode(ReserveRequested request, NodeCallback callback);
   // The sources are known before any worker is asked.
   void FetchLogs(LogsRequested request, LogsCallback callback);
 

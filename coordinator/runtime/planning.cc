@@ -150,6 +150,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .waits = Has(spec.recovery.ladder, job::Rung::kWait),
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
+                     .borrows = Has(spec.recovery.ladder, job::Rung::kSpare),
                      .standby = recovers && spec.recovery.standby == job::Standby::kAuto &&
                                 devices <= kStandbyDevicesMax,
                      .hold = spec.recovery.hold,
@@ -169,7 +170,8 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
                                         const std::optional<Shared<plan::Layout>>& layout,
                                         absl::Span<const Rank> lost,
                                         absl::Span<const Rank> returned,
-                                        absl::Span<const Rank> unfit, bool any_rung) {
+                                        absl::Span<const Rank> unfit, bool any_rung,
+                                        const std::map<Rank, plan::Device>& lent) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
@@ -181,7 +183,10 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
     } else {
       plan::Change change{.lost = {lost.begin(), lost.end()},
                           .unfit = {unfit.begin(), unfit.end()}};
-      for (const Rank rank : returned) change.returned.emplace(rank, plan.DeviceOf(rank));
+      for (const Rank rank : returned) {
+        const auto loan = lent.find(rank);
+        change.returned.emplace(rank, loan == lent.end() ? plan.DeviceOf(rank) : loan->second);
+      }
       if (any_rung) plan.spec.recovery.ladder = job::AllRungs();
       ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, limits));
       if (any_rung) {  // ranks make it of the document as it is
@@ -216,7 +221,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
     for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
   }
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost, order.returned, order.unfit, order.any_rung);
+                     order.lost, order.returned, order.unfit, order.any_rung, order.lent);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -260,8 +265,9 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .host_memory = view.host_memory,
               .labels = view.labels,
               .draining = view.draining,
+              .reserve = view.reserve,
               .suspect = view.suspect};
-    if (node.Schedulable() && Matches(node, request)) devices += node.FreeDevices();
+    if (node.TakesJobs() && Matches(node, request)) devices += node.FreeDevices();
     empty.emplace(view.name, std::move(node));
   }
   const std::optional<Placement> placement = ChoosePlacement(empty, {}, request);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,16 +31,17 @@ bool MayNeedSearch(absl::string_view text);
 
 // Plans the requested job on exactly these devices: under the layout where there is one, as it is
 // or without the ranks `lost` that it counts on and with those of `returned`, back on the devices
-// that they had, where devices that idle take over unless they are of `unfit`; else without the
-// ranks that the job begins without. `any_rung`: as if its ladder had all rungs. Pure: the same
-// arguments give the same answer. Errors: InvalidArgument with every violation; a device that has
-// less than its rank needs is one of spec.modules, and others are those of plan::CheckHostMemory.
-// Those of plan::LayoutAfter.
+// that they had or those of `lent`, where devices that idle take over unless they are of `unfit`;
+// else without the ranks that the job begins without. `any_rung`: as if its ladder had all rungs.
+// Pure: the same arguments give the same answer. Errors: InvalidArgument with every violation; a
+// device that has less than its rank needs is one of spec.modules, and others are those of
+// plan::CheckHostMemory. Those of plan::LayoutAfter.
 absl::StatusOr<PlanSummary> PlanRequest(
     const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
     Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt,
     absl::Span<const Rank> lost = {}, absl::Span<const Rank> returned = {},
-    absl::Span<const Rank> unfit = {}, bool any_rung = false);
+    absl::Span<const Rank> unfit = {}, bool any_rung = false,
+    const std::map<Rank, plan::Device>& lent = {});
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 

@@ -56,6 +56,9 @@ Tree NodeTree(const NodeView& node) {
                                             : "cordoned")},
        {"mark_reason", Text(node.mark.has_value() ? node.mark->reason : "")},
        {"mark_by", Text(node.mark.has_value() ? node.mark->by : "")},
+       {"reserved", FlagTree(node.reserve.has_value())},
+       {"reserved_reason", Text(node.reserve.has_value() ? node.reserve->reason : "")},
+       {"reserved_by", Text(node.reserve.has_value() ? node.reserve->by : "")},
        {"device_kind", Text(DeviceKindName(node.device_kind))},
        {"device_jobs", List(node.device_jobs, [](JobId job) { return Number(job.value); })},
        {"failed_devices", List(node.failed_devices,
@@ -140,6 +143,7 @@ std::string OverviewJson(const Overview& overview) {
                                     {"devices_free", Number(counts.devices_free)},
                                     {"devices_used", Number(counts.devices_used)},
                                     {"devices_failed", Number(counts.devices_failed)},
+                                    {"devices_reserved", Number(counts.devices_reserved)},
                                     {"phases", MappingTree(std::move(phases))},
                                     {"nodes", List(overview.nodes, NodeTree)},
                                     {"jobs", List(overview.jobs, [](const JobViewPtr& job) {

@@ -143,6 +143,16 @@ NodeMark FromProto(const v1::NodeMark& mark) {
           .since = FromProto(mark.since())};
 }
 
+void ToProto(const ReserveMark& reserve, v1::ReserveMark* out) {
+  out->set_reason(reserve.reason);
+  out->set_by(reserve.by);
+  ToProto(reserve.since, out->mutable_since());
+}
+
+ReserveMark FromProto(const v1::ReserveMark& reserve) {
+  return {.reason = reserve.reason(), .by = reserve.by(), .since = FromProto(reserve.since())};
+}
+
 void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out) {
   out->set_step(checkpoint.step);
   out->set_path(checkpoint.path);

@@ -38,6 +38,8 @@ void ToProto(const CheckpointSource& source, v1::CheckpointSource* out);
 CheckpointSource FromProto(const v1::CheckpointSource& source);
 void ToProto(const NodeMark& mark, v1::NodeMark* out);
 NodeMark FromProto(const v1::NodeMark& mark);
+void ToProto(const ReserveMark& reserve, v1::ReserveMark* out);
+ReserveMark FromProto(const v1::ReserveMark& reserve);
 void ToProto(const PublishedCheckpoint& checkpoint, v1::PublishedCheckpoint* out);
 PublishedCheckpoint FromProto(const v1::PublishedCheckpoint& checkpoint);
 void ToProto(const FailureCause& cause, v1::FailureCause* out);

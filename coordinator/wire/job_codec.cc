@@ -80,6 +80,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);
   if (node.mark.has_value()) ToProto(*node.mark, out->mutable_mark());
+  if (node.reserve.has_value()) ToProto(*node.reserve, out->mutable_reserve());
 }
 
 void ToProto(const MarkedNode& node, v1::DrainNodeResponse* out) {

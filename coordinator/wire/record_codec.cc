@@ -39,6 +39,7 @@ class Encoder {
     summary->set_checkpoints(request.checkpoints);
     summary->set_recovers(request.recovers);
     summary->set_rejoins(request.rejoins);
+    summary->set_borrows(request.borrows);
     summary->set_standby(request.standby);
     summary->set_waits(request.waits);
     summary->set_restarts(request.restarts);
@@ -131,6 +132,7 @@ class Encoder {
     v1::NodeMarked* to = out_.mutable_node_marked();
     to->set_node(body.node);
     if (body.mark.has_value()) ToProto(*body.mark, to->mutable_mark());
+    if (body.reserve.has_value()) ToProto(*body.reserve, to->mutable_reserve());
     for (const job::DeviceCheck& check : body.checks) wire::ToProto(check, to->add_checks());
     to->mutable_let_back()->Assign(body.let_back.begin(), body.let_back.end());
   }
@@ -167,6 +169,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.checkpoints = summary.checkpoints();
   request.recovers = summary.recovers();
   request.rejoins = summary.rejoins();
+  request.borrows = summary.borrows();
   request.standby = summary.standby();
   request.waits = summary.waits();
   if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
@@ -319,6 +322,7 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       NodeMarked body{.node = marked.node(),
                       .let_back = {marked.let_back().begin(), marked.let_back().end()}};
       if (marked.has_mark()) body.mark = FromProto(marked.mark());
+      if (marked.has_reserve()) body.reserve = FromProto(marked.reserve());
       for (const v1::DeviceCheck& check : marked.checks())
         body.checks.push_back(wire::FromProto(check));
       record.body = std::move(body);

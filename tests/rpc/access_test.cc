@@ -40,8 +40,9 @@ std::vector<std::string> Methods() {
 bool Expected(Role role, const std::string& path) {
   static const std::set<std::string> submitters = {"SubmitJob", "CancelJob", "SuspendJob",
                                                    "ResumeJob", "DeleteJob", "InjectFault"};
-  static const std::set<std::string> operators = {"CordonNode",  "UncordonNode", "DrainNode",
-                                                  "CreateToken", "ListTokens",   "RevokeToken"};
+  static const std::set<std::string> operators = {"CordonNode",  "UncordonNode",  "DrainNode",
+                                                  "ReserveNode", "UnreserveNode", "CreateToken",
+                                                  "ListTokens",  "RevokeToken"};
   const std::string method = path.substr(path.rfind('/') + 1);
   if (method == "Join") return true;
   if (path.find("WorkerService") != std::string::npos || method == "RenewCertificate")

@@ -35,6 +35,23 @@ class NodesRpcTest : public RpcTest {
     SetDeadline(context);
     return jobs->UncordonNode(&context, request, &response);
   }
+  grpc::Status Reserve(const std::string& node, const std::string& reason) {
+    v1::ReserveNodeRequest request;
+    request.set_node(node);
+    request.set_reason(reason);
+    v1::ReserveNodeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->ReserveNode(&context, request, &response);
+  }
+  grpc::Status Unreserve(const std::string& node) {
+    v1::UnreserveNodeRequest request;
+    request.set_node(node);
+    v1::UnreserveNodeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->UnreserveNode(&context, request, &response);
+  }
   v1::ListNodesResponse Nodes() {
     v1::ListNodesResponse response;
     grpc::ClientContext context;
@@ -79,6 +96,40 @@ TEST_F(NodesRpcTest, Mark_IsShownAndHoldsOverARestart) {
   ASSERT_TRUE(Uncordon("n").ok());
   EXPECT_TRUE(worker.Command().has_prepare_data());
   EXPECT_FALSE(Nodes().nodes(0).has_mark());
+}
+
+TEST_F(NodesRpcTest, Reserve_IsShownAndHoldsOverARestart) {
+  {
+    FakeWorker worker(channel);
+    worker.Join("n", 1);
+    ASSERT_TRUE(Reserve("n", "spares").ok());
+    ASSERT_TRUE(Cordon("n").ok());
+    EXPECT_EQ(Nodes().nodes(0).reserve().reason(), "spares");
+    ASSERT_TRUE(Uncordon("n").ok());
+  }
+  EXPECT_EQ(disk->records().size(), 1u) << "one record for each node, whatever was decided";
+  Restart();
+  ASSERT_EQ(Nodes().nodes_size(), 1);
+  EXPECT_EQ(Nodes().nodes(0).reserve().reason(), "spares");
+  EXPECT_FALSE(Nodes().nodes(0).has_mark());
+  FakeWorker worker(channel);
+  worker.Join("n", 1, /*incarnation=*/2);
+  MustSubmit(JobText("a"));
+  EXPECT_EQ(Get("a").phase(), v1::JOB_PHASE_QUEUED);
+  ASSERT_TRUE(Unreserve("n").ok());
+  EXPECT_TRUE(worker.Command().has_prepare_data());
+  EXPECT_FALSE(Nodes().nodes(0).has_reserve());
+}
+
+TEST_F(NodesRpcTest, BadReserves_SayWhatIsWrong) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  EXPECT_EQ(Reserve("nobody", "spares").error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Unreserve("nobody").error_code(), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status unsaid = Reserve("n", " ");
+  EXPECT_EQ(unsaid.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(unsaid.error_message(), HasSubstr("reason is empty"));
+  EXPECT_FALSE(Nodes().nodes(0).has_reserve());
 }
 
 TEST_F(NodesRpcTest, BadRequests_SayWhatIsWrong) {

@@ -171,6 +171,24 @@ TEST_F(StatusTest, Overview_SaysWhyDevicesGetNoJob) {
   EXPECT_EQ(page["devices_free"], 1);
 }
 
+TEST_F(StatusTest, Overview_SaysWhichNodesAreInReserveAndWhy) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  v1::ReserveNodeRequest request;
+  request.set_node("n");
+  request.set_reason("spares");
+  v1::ReserveNodeResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->ReserveNode(&context, request, &response).ok());
+  const nlohmann::json page = Json("/api/overview");
+  EXPECT_EQ(page["nodes"][0]["reserved"], true);
+  EXPECT_EQ(page["nodes"][0]["reserved_reason"], "spares");
+  EXPECT_EQ(page["nodes"][0]["mark"], "");
+  EXPECT_EQ(page["devices_reserved"], 1);
+  EXPECT_EQ(page["devices_free"], 0);
+}
+
 TEST_F(StatusTest, Job_HasItsCurveEventsAndPicture_AndEndedOnesToo) {
   FakeWorker worker(channel);
   worker.Join("n", 1);

@@ -41,7 +41,10 @@ function nodeItem(node) {
   const faults = node.failed_devices.map((one) => make('div', {class: 'fault'}, 'device ' + one.device + ' ' + one.reason));
   const mark = node.mark === '' ? null
     : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
-  return make('li', {class: state + ' ' + node.mark}, make('strong', {}, node.name), ' ' + state, mark,
+  const reserved = !node.reserved ? null
+    : make('div', {}, 'reserved' + (node.reserved_by === '' ? '' : ' by ' + node.reserved_by) + ': ' + node.reserved_reason);
+  return make('li', {class: state + ' ' + node.mark + (node.reserved ? ' reserved' : '')},
+    make('strong', {}, node.name), ' ' + state, mark, reserved,
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 
@@ -67,7 +70,8 @@ function showOverview(page) {
     make('h2', {}, 'Cluster'),
     make('p', {class: 'soft'}, nodes + ' nodes' + hidden + ': ' + page.nodes_ready + ' ready, ' + page.nodes_suspect + ' suspect, ' +
       page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free' +
-      (page.devices_failed > 0 ? ', ' + page.devices_failed + ' failed.' : '.')),
+      (page.devices_failed > 0 ? ', ' + page.devices_failed + ' failed' : '') +
+      (page.devices_reserved > 0 ? ', ' + page.devices_reserved + ' in reserve.' : '.')),
     make('ul', {class: 'nodes'}, page.nodes.map(nodeItem)),
     jobsPart('Running', page.jobs.filter((job) => ['Running', 'Starting'].includes(job.phase)), 'No job runs.'),
     jobsPart('Queue', queue, 'No job waits.'),

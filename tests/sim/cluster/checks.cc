@@ -45,6 +45,7 @@ void CoordinatorHost::CheckCommand(const Command& command) {
 
 void CoordinatorHost::Check() {
   CheckDevices();
+  CheckLoans();
   CheckAcknowledged();
 }
 
@@ -54,17 +55,57 @@ void CoordinatorHost::CheckDevices() {
     const bool live = !job.state.IsTerminal() && job.state.phase != job::JobPhase::kQueued;
     if (live && !job.run.has_value())
       ledger_.Violate(absl::StrCat(ToString(id), " is live and has no run"));
+    const auto hold = [&](const NodeName& node, int32_t device) {
+      const auto [holder, added] = holders.emplace(std::pair(node, device), id);
+      if (added) return;
+      ledger_.Violate(absl::StrCat(node, " device ", device, " has ", ToString(holder->second),
+                                   " and ", ToString(id)));
+    };
+    for (const auto& [place, device] : job.loans) hold(device.node, device.index);
+    if (job.planning.has_value() && !job.run.has_value()) {
+      for (const plan::NodeDevices& entry : job.planning->placement) {
+        for (const int32_t device : entry.devices) hold(entry.node, device);
+      }
+    }
     if (!job.run.has_value()) continue;
     for (const coordinator::Team& team : job.run->teams) {
       if (team.released) continue;
-      for (const int32_t device : team.devices) {
-        const auto [holder, added] = holders.emplace(std::pair(team.node, device), id);
-        if (added) continue;
-        ledger_.Violate(absl::StrCat(team.node, " device ", device, " has ",
-                                     ToString(holder->second), " and ", ToString(id)));
-      }
+      for (const int32_t device : team.devices) hold(team.node, device);
     }
   }
+  // Nobody else has a device, nor is one held for nobody.
+  for (const auto& [name, node] : machine_->nodes()) {
+    for (size_t device = 0; device < node.device_jobs.size(); ++device) {
+      const auto holder = holders.find({name, static_cast<int32_t>(device)});
+      const JobId wanted = holder == holders.end() ? JobId{} : holder->second;
+      if (node.device_jobs[device] == wanted) continue;
+      ledger_.Violate(absl::StrCat(name, " device ", device, " is taken for ",
+                                   ToString(node.device_jobs[device]), "'s, and is ",
+                                   ToString(wanted), "'s"));
+    }
+  }
+}
+
+// What is lent is of a node in reserve, to a job that trains on or waits without what it has lost,
+// whose ladder has `spare`.
+void CoordinatorHost::CheckLoans() {
+  std::map<std::pair<JobId, int32_t>, plan::Device> loans;
+  for (const auto& [id, job] : machine_->jobs()) {
+    for (const auto& [place, device] : job.loans) {
+      const auto known = loans_.find({id, place});
+      loans.emplace(std::pair(id, place), device);
+      if (known != loans_.end() && known->second == device) continue;
+      if (!machine_->nodes().at(device.node).reserve.has_value())
+        ledger_.Violate(absl::StrCat(device.node, " lends a device and is not in reserve"));
+      const plan::RankList& lost = job.state.layout->lost;
+      const bool is_lost = std::find(lost.begin(), lost.end(), Rank{place}) != lost.end() ||
+                           (job.recovery.has_value() && job.recovery->lost.contains(place));
+      if (!is_lost || !job.state.request->borrows)
+        ledger_.Violate(
+            absl::StrCat(ToString(id), " is lent a device for rank ", place, ", which needs none"));
+    }
+  }
+  loans_ = std::move(loans);
 }
 
 void CoordinatorHost::CheckAcknowledged() {

@@ -34,7 +34,8 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
       fabric_(timeline_, network_, ledger_),
       shared_{timeline_, network_, ledger_, planner_, fabric_},
       coordinator_(timeline_, network_, ledger_, planner_, OptionsOf(timeline_)),
-      faults_(shared_, coordinator_, nodes_) {
+      faults_(shared_, coordinator_, nodes_),
+      operators_(Hash64(options.seed, StreamOf("operators"), 0)) {
   const auto nodes =
       options.nodes > 0 ? static_cast<size_t>(options.nodes) : 1 + timeline_.Below(5);
   for (size_t i = 0; i < nodes; ++i) {
@@ -72,6 +73,28 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   }
   timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
   timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
+  if (options_.reserves) timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
+}
+
+// At most every third node, and one at least of clusters that have two.
+void Cluster::KeepReserve() {
+  timeline_.After(absl::Seconds(10 + static_cast<int64_t>(operators_.Below(60))),
+                  [this] { KeepReserve(); });
+  if (!coordinator_.up()) return;
+  std::vector<NodeName> in_reserve, others;
+  for (const auto& [name, node] : coordinator_.machine().nodes())
+    (node.reserve.has_value() ? in_reserve : others).push_back(name);
+  const auto some = [this](const std::vector<NodeName>& names) {
+    return names[operators_.Below(names.size())];
+  };
+  const size_t most = (nodes_.size() + 1) / 3;
+  if (settling_) {
+    for (const NodeName& name : in_reserve) coordinator_.Reserve(name, false);
+  } else if (in_reserve.size() < most && !others.empty()) {
+    coordinator_.Reserve(some(others), true);
+  } else if (!in_reserve.empty() && operators_.Below(4) == 0) {
+    coordinator_.Reserve(some(in_reserve), false);
+  }
 }
 
 void Cluster::MaybeSubmit() {
@@ -170,6 +193,7 @@ std::map<JobId, Cluster::Training> Cluster::training() const {
 
 bool Cluster::Settled() const {
   if (!coordinator_.up() || coordinator_.live_jobs() > 0) return false;
+  if (coordinator_.HoldsDevices()) return false;
   return std::all_of(nodes_.begin(), nodes_.end(), [](const std::unique_ptr<NodeHost>& node) {
     return node->up() && node->processes().empty();
   });
@@ -214,6 +238,7 @@ Cluster::Counts Cluster::counts() const {
                 .epochs = ledger_.epochs_begun(),
                 .recovered = ledger_.epochs_gone_on(),
                 .standby = ledger_.standby_used(),
+                .lent = coordinator_.lent(),
                 .refused = ledger_.metrics_refused(),
                 .crashes = coordinator_.crashes()};
   for (const auto& [phase, count] : coordinator_.ended()) {
@@ -228,7 +253,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   events += other.events, jobs += other.jobs, succeeded += other.succeeded;
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
-  recovered += other.recovered, standby += other.standby;
+  recovered += other.recovered, standby += other.standby, lent += other.lent;
   refused += other.refused;
   crashes.all += other.crashes.all, crashes.writing += other.crashes.writing;
   crashes.acknowledged += other.crashes.acknowledged;
@@ -239,8 +264,8 @@ std::string Cluster::Counts::ToString() const {
   return absl::StrCat(
       events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded, " succeeded, ", failed,
       " failed, ", cancelled, " cancelled), ", epochs, " epochs begun, ", recovered,
-      " of them from others' state, ", standby, " ranks with standby communicators, ", refused,
-      " refused metrics, ", steps, " steps, ", steps_given_up,
+      " of them from others' state, ", standby, " ranks with standby communicators, ", lent,
+      " lent devices, ", refused, " refused metrics, ", steps, " steps, ", steps_given_up,
       " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,
       " of them in a write, and had acknowledged ", crashes.acknowledged, " submits and cancels");
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/prng.h"
 #include "tests/sim/cluster/coordinator_host.h"
 #include "tests/sim/cluster/fabric.h"
 #include "tests/sim/cluster/faults.h"
@@ -31,6 +32,7 @@ struct ClusterOptions {
   int64_t steps = 0;         // of a job, on average; 0: drawn
   // The one fault is that the coordinator dies, mostly while it writes: no rank may be lost.
   bool only_crashes = false;
+  bool reserves = true;      // operators keep nodes in reserve now and then
 };
 
 class Cluster {
@@ -58,6 +60,7 @@ class Cluster {
     int64_t events = 0, jobs = 0, succeeded = 0, failed = 0, cancelled = 0, faults = 0;
     int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
     int64_t standby = 0;  // ranks that took communicators made before a loss
+    int64_t lent = 0;     // devices in reserve on which a lost rank went on
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
     CoordinatorHost::Crashes crashes;
     Counts& operator+=(const Counts& other);
@@ -79,6 +82,8 @@ class Cluster {
   // Asks until there is an answer, or nobody has patience any more; sometimes twice at once.
   void AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id, int times);
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
+  // What operators do with the reserve, time and again.
+  void KeepReserve();
   void CheckProgress();
   void RunUntil(Instant end);
   bool Settled() const;
@@ -93,6 +98,7 @@ class Cluster {
   CoordinatorHost coordinator_;
   std::vector<std::unique_ptr<NodeHost>> nodes_;
   Faults faults_;
+  Prng operators_;  // their chance is of their own: without them a seed is as it was
   int64_t jobs_ = 0;
   int64_t jobs_max_ = 3;  // at a time
   absl::Duration submit_interval_ = absl::Seconds(20);

@@ -196,6 +196,8 @@ void CoordinatorHost::Carry(const coordinator::StoreRecord& order) {
   last_number_ = order.record_number;
   log_.push_back({order.record_number, order.record});
   last_job_ = std::max(last_job_, order.record.job);
+  const auto* event = std::get_if<coordinator::EventRecorded>(&order.record.body);
+  if (event != nullptr && event->type == "DeviceLent") ++lent_;
   if (on_write) on_write(order.record);
   StartCommit();
 }
@@ -274,6 +276,11 @@ void CoordinatorHost::OnCommitted(uint64_t number) {
 }
 
 void CoordinatorHost::Carry(const coordinator::ComputePlan& order) {
+  for (const plan::NodeDevices& entry : order.placement) {
+    if (order.layout.has_value() || machine_->nodes().at(entry.node).TakesJobs()) continue;
+    ledger_.Violate(
+        absl::StrCat("a job of the queue gets devices of ", entry.node, ", which takes none"));
+  }
   // The real planner, at once; its answer takes as long as it may take.
   const absl::Duration time =
       timeline_.Chance(0.1) ? timeline_.Between(absl::Milliseconds(10), absl::Seconds(3))
@@ -398,6 +405,20 @@ void CoordinatorHost::Cancel(JobId job) {
   waiting_[token] = {.cancels = job};
   timeline_.Note("a user cancels job $0", job.value);
   Feed(coordinator::CancelRequested{token, job, false});
+}
+
+void CoordinatorHost::Reserve(const NodeName& node, bool reserves) {
+  if (!Accepting().ok()) return;
+  timeline_.Note(reserves ? "operators keep $4 in reserve" : "operators put $4 into service", 0, 0,
+                 0, 0, node);
+  std::optional<coordinator::ReserveMark> reserve;
+  if (reserves) reserve = coordinator::ReserveMark{.reason = "spares"};
+  Feed(coordinator::ReserveRequested{coordinator::Token{++token_}, node, std::move(reserve)});
+}
+
+bool CoordinatorHost::HoldsDevices() const {
+  return std::any_of(machine_->nodes().begin(), machine_->nodes().end(),
+                     [](const auto& entry) { return !entry.second.Idle(); });
 }
 
 int64_t CoordinatorHost::live_jobs() const {

@@ -70,6 +70,8 @@ class CoordinatorHost {
   using Answer = std::function<void(const absl::StatusOr<JobId>&)>;
   void Submit(coordinator::JobRequestPtr request, const std::string& request_id, Answer answer);
   void Cancel(JobId job);
+  // Operators take a node into the reserve, or out of it.
+  void Reserve(const NodeName& node, bool reserves);
   int64_t live_jobs() const;
 
   // Jobs by how they have ended, and by kind of failure.
@@ -81,6 +83,10 @@ class CoordinatorHost {
     int64_t acknowledged = 0;  // submits and cancels, all of which are looked for after each
   };
   const Crashes& crashes() const { return crashes_; }
+  // Devices in reserve on which a lost rank went on.
+  int64_t lent() const { return lent_; }
+  // Whether some job has a device, or one is held for it.
+  bool HoldsDevices() const;
 
  private:
   struct StoredLine {
@@ -117,6 +123,7 @@ class CoordinatorHost {
   void CheckCommand(const coordinator::Command& command);
   void Check();
   void CheckDevices();
+  void CheckLoans();
   void CheckReplay();
   void CheckAcknowledged();
 
@@ -157,6 +164,8 @@ class CoordinatorHost {
   std::map<std::string, int64_t> failures_;
   Crashes crashes_;
   bool breaks_alone_ = false;
+  int64_t lent_ = 0;
+  std::map<std::pair<JobId, int32_t>, plan::Device> loans_;  // at the last check, by place
   uint64_t token_ = 0;
   std::set<JobId> acknowledged_;  // submits
   std::set<JobId> cancels_acknowledged_;

@@ -142,6 +142,8 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
     absl::StrAppend(&key, "\n", node.node, ":", absl::StrJoin(node.devices, ","));
   for (const Rank rank : order.lost) absl::StrAppend(&key, "\n-", rank.value);
   for (const Rank rank : order.returned) absl::StrAppend(&key, "\n+", rank.value);
+  for (const auto& [rank, device] : order.lent)
+    absl::StrAppend(&key, "\n@", rank.value, " ", device.node, ":", device.index);
   if (order.standby) absl::StrAppend(&key, "\nstandby");
   for (const Rank place : order.unfit) absl::StrAppend(&key, "\n!", place.value);
   if (order.any_rung) absl::StrAppend(&key, "\nany rung");

@@ -44,6 +44,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.faults, 5 * count) << "the faults are too rare to mean anything";
   EXPECT_GT(total.succeeded, count) << "too few jobs train to their end";
   EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
+  EXPECT_GT(total.lent, count / 10) << "too few devices are lent";
   EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
 }
 
@@ -51,7 +52,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
 // dead already (docs/decisions/0051-epochs-of-the-output-folder.md).
 TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   Planner planner;
-  Cluster cluster(planner, {.seed = 1168});
+  Cluster cluster(planner, {.seed = 1168, .reserves = false});
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);

@@ -53,6 +53,9 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::CordonNodeRequest&, v1::CordonNodeResponse*)> cordon;
   std::function<grpc::Status(const v1::UncordonNodeRequest&, v1::UncordonNodeResponse*)> uncordon;
   std::function<grpc::Status(const v1::DrainNodeRequest&, v1::DrainNodeResponse*)> drain;
+  std::function<grpc::Status(const v1::ReserveNodeRequest&, v1::ReserveNodeResponse*)> reserve;
+  std::function<grpc::Status(const v1::UnreserveNodeRequest&, v1::UnreserveNodeResponse*)>
+      unreserve;
   std::function<grpc::Status(const v1::InjectFaultRequest&, v1::InjectFaultResponse*)> inject;
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
       watch;
@@ -114,6 +117,14 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status DrainNode(grpc::ServerContext*, const v1::DrainNodeRequest* request,
                          v1::DrainNodeResponse* response) override {
     return Answer(drain, request, response);
+  }
+  grpc::Status ReserveNode(grpc::ServerContext*, const v1::ReserveNodeRequest* request,
+                           v1::ReserveNodeResponse* response) override {
+    return Answer(reserve, request, response);
+  }
+  grpc::Status UnreserveNode(grpc::ServerContext*, const v1::UnreserveNodeRequest* request,
+                             v1::UnreserveNodeResponse* response) override {
+    return Answer(unreserve, request, response);
   }
   grpc::Status InjectFault(grpc::ServerContext*, const v1::InjectFaultRequest* request,
                            v1::InjectFaultResponse* response) override {

@@ -133,6 +133,44 @@ TEST_F(DescribeNodeTest, NodeThatIsNotThere_IsNotFound) {
   EXPECT_THAT(captured_.talk.str(), HasSubstr("there is no node \"b\""));
 }
 
+TEST(NodeCommandsTest, ReserveAndUnreserve_SayHowTheNodeIs) {
+  FakeServer server;
+  server.reserve = [](const v1::ReserveNodeRequest& request, v1::ReserveNodeResponse* response) {
+    response->mutable_node()->set_name(request.node());
+    response->mutable_node()->mutable_reserve()->set_reason(request.reason());
+    return grpc::Status::OK;
+  };
+  server.unreserve = [](const v1::UnreserveNodeRequest& request,
+                        v1::UnreserveNodeResponse* response) {
+    response->mutable_node()->set_name(request.node());
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured reserved, data, unreserved;
+  EXPECT_EQ(Reserve(connection, {.node = "a", .reason = "spares"}, reserved.io), kSuccess);
+  EXPECT_EQ(reserved.talk.str(),
+            "node a is in reserve: its jobs go on, and its devices are for jobs that lose one\n");
+  EXPECT_EQ(
+      Reserve(connection, {.node = "a", .reason = "spares", .format = Format::kJson}, data.io),
+      kSuccess);
+  EXPECT_THAT(data.out.str(), HasSubstr("\"reason\": \"spares\""));
+  EXPECT_EQ(Unreserve(connection, {.node = "a"}, unreserved.io), kSuccess);
+  EXPECT_EQ(unreserved.talk.str(), "node a is not in reserve any more\n");
+}
+
+TEST(NodeCommandsTest, UncordonOfANodeOfTheReserve_SaysThatItIsThereAgain) {
+  FakeServer server;
+  server.uncordon = [](const v1::UncordonNodeRequest& request, v1::UncordonNodeResponse* response) {
+    response->mutable_node()->set_name(request.node());
+    response->mutable_node()->mutable_reserve()->set_reason("spares");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Uncordon(connection, {.node = "a"}, captured.io), kSuccess);
+  EXPECT_EQ(captured.talk.str(), "node a is in reserve again\n");
+}
+
 TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
   FakeServer server;
   server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
@@ -144,6 +182,11 @@ TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
       node->mutable_mark()->set_reason("new fan");
       node->mutable_mark()->set_by("ops");
     }
+    v1::NodeStatus* spare = response->add_nodes();
+    spare->set_name("c");
+    spare->set_state(v1::NodeStatus::STATE_READY);
+    spare->mutable_reserve()->set_reason("spares");
+    spare->mutable_reserve()->set_by("ops");
     return grpc::Status::OK;
   };
   Connection connection = server.Connect();
@@ -151,6 +194,7 @@ TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
   EXPECT_EQ(Nodes(connection, Format::kTable, captured.io), kSuccess);
   EXPECT_THAT(captured.out.str(), HasSubstr("Ready, cordoned by ops: new fan"));
   EXPECT_THAT(captured.out.str(), HasSubstr("Ready, drained by ops: new fan"));
+  EXPECT_THAT(captured.out.str(), HasSubstr("Ready, reserved by ops: spares"));
 }
 
 }  // namespace

@@ -109,10 +109,14 @@ class Harness {
     const int32_t before = here();
     plan.layout.epoch = std::max(order.epoch, plan.layout.epoch);
     plan::RankList& lost = plan.layout.lost;
+    lost.insert(lost.end(), order.lost.begin(), order.lost.end());
     std::erase_if(lost, [&](Rank rank) {
       return std::find(order.returned.begin(), order.returned.end(), rank) != order.returned.end();
     });
-    lost.insert(lost.end(), order.lost.begin(), order.lost.end());
+    plan::Cluster cluster = plan::ClusterOf(plan.layout.nodes);
+    for (const auto& [rank, device] : order.lent)
+      cluster.devices[static_cast<size_t>(rank.value)] = device;
+    plan.layout.nodes = plan::PlacementOf(cluster);
     if (order.request->document.text == "a spare") TakeSpare(order, plan.layout);
     std::sort(lost.begin(), lost.end());
     for (const Rank rank : lost) absl::StrAppend(&plan.digest, " without ", rank.value);

@@ -32,6 +32,9 @@ inline const RankExited kKilled{.signal = 9};
 
 class RecoveringTest : public testing::Test {
  protected:
+  explicit RecoveringTest(CoordinatorOptions options = Harness::Options())
+      : h_(std::move(options)) {}
+
   // Trains on three devices of one node.
   JobId Train() {
     node_ = h_.Open("n", 3);

@@ -154,12 +154,14 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   const auto samples = Parse(metrics.Text({.devices_free = 3,
                                            .devices_used = 2,
                                            .devices_failed = 1,
+                                           .devices_reserved = 4,
                                            .checks = {{job::CheckVerdict::kPassed, 4},
                                                       {job::CheckVerdict::kFailed, 1}},
                                            .warmest_celsius = 71}))
                            .samples;
   EXPECT_EQ(samples.at("phalanx_devices{state=\"free\"}"), 3);
   EXPECT_EQ(samples.at("phalanx_devices{state=\"failed\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_devices{state=\"reserved\"}"), 4);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"passed\"}"), 4);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"slow\"}"), 0);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"failed\"}"), 1);

@@ -56,10 +56,16 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
                 .failed_devices = {1, 2},
                 .check = check};
   board.Publish(PublishNode{std::make_shared<const NodeView>(node)});
+  NodeView spares{.name = "b",
+                  .connected = true,
+                  .device_jobs = {JobId{7}, JobId{}, JobId{}},
+                  .reserve = ReserveMark{.reason = "spares"}};
+  board.Publish(PublishNode{std::make_shared<const NodeView>(spares)});
   board.Publish(PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}});
   Gauges gauges;
   board.Count(gauges);
-  EXPECT_EQ(gauges.devices_used, 2) << "a job that goes on with a failed one has it";
+  EXPECT_EQ(gauges.devices_reserved, 2) << "one is lent";
+  EXPECT_EQ(gauges.devices_used, 3) << "a job that goes on with a failed one has it";
   EXPECT_EQ(gauges.devices_failed, 1);
   EXPECT_EQ(gauges.devices_free, 1);
   EXPECT_EQ(gauges.checks[job::CheckVerdict::kPassed], 1);

@@ -397,6 +397,40 @@ TEST(PlanRequestTest, AnyRung_IsNotOfTheLadderAndTheDigestStillOfTheDocument) {
   EXPECT_EQ(plan::Expand(read->spec, saved->layout)->digest, saved->digest);
 }
 
+TEST(ReadRequestTest, JobThatBorrows_HasSpareInItsLadder) {
+  EXPECT_TRUE((*ReadRequest({kText, "/jobs"}))->borrows);
+  const Document document =
+      With("  data:", "  recovery: {ladder: [shrink, drop-replica]}\n  data:");
+  EXPECT_FALSE((*ReadRequest(document))->borrows);
+}
+
+TEST(PlanRequestTest, RankThatReturnsOnALentDevice_IsThereAndNothingElseChanges) {
+  const absl::StatusOr<PlanSummary> whole = PlanRequest(kRequest, kPlacement, {}, Epoch{1});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const plan::RankList hit = {Rank{3}};
+  const auto without = PlanRequest(kRequest, kPlacement, {}, Epoch{2}, whole->layout, hit);
+  ASSERT_TRUE(without.ok()) << without.status();
+  const std::map<Rank, plan::Device> lent = {{Rank{3}, {"spares", 5}}};
+  // It is the device of which the limit is.
+  std::vector<int64_t> memory = Needs();
+  const auto again = PlanRequest(kRequest, kPlacement, {.devices = memory}, Epoch{3},
+                                 without->layout, {}, hit, {}, false, lent);
+  ASSERT_TRUE(again.ok()) << again.status();
+  plan::Layout expected = whole->layout;
+  expected.epoch = Epoch{3};
+  plan::Cluster cluster = plan::ClusterOf(kPlacement);
+  cluster.devices[3] = {"spares", 5};
+  expected.nodes = plan::PlacementOf(cluster);
+  EXPECT_EQ(again->layout, expected);
+  const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  EXPECT_EQ(plan::Expand(read->spec, again->layout)->digest, again->digest);
+  // All wait for it: it is lost and there at once.
+  const auto at_once =
+      PlanRequest(kRequest, kPlacement, {}, Epoch{3}, whole->layout, hit, hit, {}, false, lent);
+  ASSERT_TRUE(at_once.ok()) << at_once.status();
+  EXPECT_EQ(at_once->layout, expected);
+}
+
 // The same in each place but for the names of nodes, which digests have in them.
 TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
   const std::string replicas = absl::StrReplaceAll(

@@ -342,6 +342,18 @@ TEST(RecordCodecTest, RecordOfANodeBeforeThereWereChecks_HasNone) {
   EXPECT_THAT(std::get<NodeMarked>(read->body).let_back, IsEmpty());
 }
 
+TEST(RecordCodecTest, ReserveMarkOfANode_ComesBackAsItWas) {
+  const ReserveMark reserve{.reason = "spares", .by = "ops", .since = kTime};
+  const NodeMark mark{.reason = "new fan", .since = kTime};
+  for (const NodeMarked& body :
+       {NodeMarked{"a", std::nullopt, reserve}, NodeMarked{"a", mark, reserve}}) {
+    const JournalRecord record{.time = kTime, .body = body};
+    const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+    EXPECT_EQ(std::get<NodeMarked>(again.body).mark, body.mark);
+    EXPECT_EQ(std::get<NodeMarked>(again.body).reserve, reserve);
+  }
+}
+
 TEST(RecordCodecTest, DeviceTimeOfAnOwner_ComesBackAsItWas) {
   const JournalRecord record{.time = kTime, .body = DeviceTimeUsed{"alice", 1234.5}};
   const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);

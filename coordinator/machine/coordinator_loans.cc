@@ -1,0 +1,243 @@
+// Devices of nodes in reserve, lent to jobs that lose one.
+//
+// A place of a job whose device is gone for good gets one of a node that is in reserve: it is held
+// for the place from then on, made ready beside training as a device is that comes back
+// (coordinator_return.cc), and the place returns on it. From that epoch on the device is the job's
+// as all of its layout are, and goes back with them; the one that the place had before is the job's
+// no more.
+//
+// What is held is stored nowhere: a coordinator that starts looks for devices anew.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/machine/coordinator.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+bool Contains(const plan::RankList& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// All optimizer state has a home in another process, so that a place which all wait for needs
+// nothing that only its node has.
+bool AllMirrored(const plan::Layout& layout) {
+  return std::all_of(layout.modules.begin(), layout.modules.end(), [](const auto& module) {
+    return module.state_home == job::StateHome::kMirror && module.state_copies > 1;
+  });
+}
+
+// Since when the job does without what it has lost.
+Instant LostSince(const LiveJob& job) {
+  if (job.recovery.has_value()) return job.recovery->since;
+  return job.state.recoveries.empty() ? job.state.submitted : job.state.recoveries.back();
+}
+
+}  // namespace
+
+bool Coordinator::MayBorrow(const Job& job) const {
+  const JobRequest& request = *job.state.request;
+  if (!request.borrows || !request.recovers || !job.run.has_value()) return false;
+  if (job.state.phase != job::JobPhase::kRunning || job.state.ending.has_value()) return false;
+  if (job.recovery.has_value()) {
+    if (job.recovery->stage != Recovery::Stage::kWaiting) return false;
+    return job.recovery->goes_back ? !job.recovery->from_copies : AllMirrored(*job.state.layout);
+  }
+  return request.rejoins && job.state.layout->lost.size() > request.lost.size();
+}
+
+bool Coordinator::HasSpare(const Job& job) const {
+  const auto places = static_cast<int32_t>(job.run->ranks.size());
+  for (int32_t place = job.state.request->world; place < places; ++place) {
+    if (!Contains(job.state.request->lost, Rank{place}) && MayServe(job, place)) return true;
+  }
+  return false;
+}
+
+bool Coordinator::IsGone(const Job& job, int32_t place) const {
+  const Team* team = job.run->TeamOfRank(place);
+  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+  if (node == nodes_.end()) return true;
+  return node->second.lost || node->second.mark.has_value() ||
+         node->second.HasFailed(team->DeviceOf(place)) || IsKeptOut(job, place, node->second);
+}
+
+std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t place) const {
+  std::map<NodeName, std::string> domains;  // as they were when the job was placed
+  bool has_domains = false;
+  for (const NodeDevices& entry : job.state.layout->nodes) {
+    domains.emplace(entry.node, entry.domain);
+    has_domains = has_domains || !entry.domain.empty();
+  }
+  std::optional<plan::Device> found;
+  for (const NodeName& name : reserved_) {
+    const Node& node = nodes_.at(name);
+    const auto prepared = job.prepared.find(name);
+    const bool refused = prepared != job.prepared.end() && prepared->second.refused &&
+                         prepared->second.of == node.incarnation;
+    if (!node.Schedulable() || !Matches(node, *job.state.request) || refused ||
+        IsKeptOut(job, place, node) || (has_domains && !node.reads_domains)) {
+      continue;
+    }
+    // One that has ranks of the job has its data.
+    const Team* team = job.run->TeamOf(name);
+    const bool is_near = team != nullptr && HasRanks(job, *team);
+    if (found.has_value() && !is_near) continue;
+    for (int32_t device = 0; device < static_cast<int32_t>(node.device_jobs.size()); ++device) {
+      if (!node.IsFree(device)) continue;
+      const auto known = domains.find(name);
+      const std::string domain = known != domains.end() ? known->second
+                                 : has_domains          ? FailureDomainOf(node)
+                                                        : "";
+      found = {name, device, domain};
+      if (is_near) return found;
+      break;
+    }
+  }
+  return found;
+}
+
+// In the order of losses, then of the queue.
+void Coordinator::LendDevices() {
+  for (const JobId id : std::set<JobId>(borrowing_)) KeepLoans(jobs_.at(id));
+  if (reserved_.empty()) return;
+  std::vector<std::tuple<Instant, QueuePlace>> lacking;
+  for (const JobId id : active_) {
+    const Job& job = jobs_.at(id);
+    if (MayBorrow(job) && !HasSpare(job))
+      lacking.emplace_back(LostSince(job), QueuePlace{job.state.request->priority, id});
+  }
+  std::sort(lacking.begin(), lacking.end());
+  for (const auto& [since, place] : lacking) Lend(jobs_.at(place.job));
+}
+
+void Coordinator::Lend(Job& job) {
+  std::set<int32_t> places;
+  for (const Rank place : job.state.layout->lost) places.insert(place.value);
+  if (job.recovery.has_value()) places.insert(job.recovery->lost.begin(), job.recovery->lost.end());
+  bool any = false;
+  for (const int32_t place : places) {
+    const bool is_rank = place < job.state.request->world;
+    if (!is_rank || Contains(job.state.request->lost, Rank{place})) continue;
+    if (job.loans.contains(place) || MayServe(job, place) || !IsGone(job, place)) continue;
+    std::optional<plan::Device> device = DeviceInReserve(job, place);
+    if (!device.has_value()) continue;
+    Node& node = nodes_.at(device->node);
+    node.device_jobs[static_cast<size_t>(device->index)] = job.state.id;
+    PublishView(node);
+    Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value, " rank=", place,
+                     " is lent device ", device->index, " of node=", device->node));
+    job.loans.emplace(place, *std::move(device));
+    borrowing_.insert(job.state.id);
+    any = true;
+  }
+  if (any && job.recovery.has_value()) job.recovery->tried.clear();
+  if (any) ConsiderReturn(job);
+}
+
+void Coordinator::KeepLoans(Job& job) {
+  if (!job.run.has_value()) return GiveUpLoans(job);
+  for (auto loan = job.loans.begin(); loan != job.loans.end();) {
+    const auto& [place, device] = *loan++;
+    const bool is_lost = Contains(job.state.layout->lost, Rank{place}) ||
+                         (job.recovery.has_value() && job.recovery->lost.contains(place));
+    const auto node = nodes_.find(device.node);
+    const auto prepared = job.prepared.find(device.node);
+    const bool serves = node != nodes_.end() && node->second.Schedulable() &&
+                        !node->second.HasFailed(device.index) &&
+                        !IsKeptOut(job, place, node->second) &&
+                        (prepared == job.prepared.end() || !prepared->second.refused ||
+                         prepared->second.of != node->second.incarnation);
+    if (!is_lost || !serves || MayServe(job, place)) GiveUpLoan(job, place);
+  }
+}
+
+void Coordinator::RefuseLoans(Job& job, const plan::RankList& back) {
+  for (const Rank rank : back) {
+    const auto loan = job.loans.find(rank.value);
+    const auto node = loan == job.loans.end() ? nodes_.end() : nodes_.find(loan->second.node);
+    if (node == nodes_.end()) continue;
+    job.lost_again[{rank.value, node->first}] = {.of = node->second.incarnation,
+                                                 .times = Job::LostAgain::kTimesMax};
+    capacity_changed_ = true;
+  }
+}
+
+void Coordinator::GiveUpLoan(Job& job, int32_t place) {
+  const plan::Device device = std::move(job.loans.extract(place).mapped());
+  if (job.recovery.has_value()) job.recovery->tried.clear();
+  if (job.loans.empty()) borrowing_.erase(job.state.id);
+  FreeDevices(job, device.node, {device.index});
+  Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value, " rank=", place,
+                   " gives device ", device.index, " of node=", device.node, " back"));
+  const bool has_more =
+      (job.run.has_value() && job.run->TeamOf(device.node) != nullptr) ||
+      std::any_of(job.loans.begin(), job.loans.end(),
+                  [&device](const auto& loan) { return loan.second.node == device.node; });
+  if (has_more && job.run.has_value()) ChargeNodes(job);
+  const auto node = nodes_.find(device.node);
+  if (has_more || node == nodes_.end()) return;
+  // One that has not the job's data is not asked again.
+  const auto prepared = job.prepared.find(device.node);
+  if (prepared == job.prepared.end() || prepared->second.refused) return;
+  job.prepared.erase(prepared);
+  if (!node->second.connected()) return;
+  Tell(job, NodeCommand{device.node, node->second.incarnation,
+                        StopRanks{.job = job.state.id,
+                                  .epoch = job.state.epoch,
+                                  .grace = options_.failure_grace,
+                                  .reason = "another device serves"}});
+}
+
+void Coordinator::GiveUpLoans(Job& job) {
+  while (!job.loans.empty()) GiveUpLoan(job, job.loans.begin()->first);
+}
+
+void Coordinator::GiveBackDevices(Job& job, const Run& before, Epoch epoch) {
+  for (auto loan = job.loans.begin(); loan != job.loans.end();) {
+    const auto at = loan++;
+    const auto& [place, device] = *at;
+    const Team& team = *job.run->TeamOfRank(place);
+    if (team.node != device.node || team.DeviceOf(place) != device.index) continue;
+    const Team& had = *before.TeamOfRank(place);
+    Commit(job, EventRecorded{
+                    "DeviceLent",
+                    absl::StrCat("rank ", place, " goes on on device ", device.index, " of node ",
+                                 device.node, ", which is in reserve, instead of device ",
+                                 had.DeviceOf(place), " of node ", had.node),
+                    job.state.epoch});
+    job.loans.erase(at);
+  }
+  if (job.loans.empty()) borrowing_.erase(job.state.id);
+  for (const Team& team : before.teams) {
+    const Team* now = job.run->TeamOf(team.node);
+    std::vector<int32_t> left;
+    for (const int32_t device : team.devices) {
+      const bool stays = now != nullptr && std::find(now->devices.begin(), now->devices.end(),
+                                                     device) != now->devices.end();
+      if (!stays) left.push_back(device);
+    }
+    if (left.empty() || team.released) continue;
+    FreeDevices(job, team.node, left);
+    const auto node = nodes_.find(team.node);
+    if (now != nullptr || node == nodes_.end()) continue;
+    job.prepared.erase(team.node);
+    if (!team.assigned || !node->second.connected()) continue;
+    // Nothing else runs there before what may still be there is gone.
+    node->second.foreign.insert({job.state.id, epoch});
+    Tell(job, NodeCommand{team.node, node->second.incarnation,
+                          StopRanks{.job = job.state.id,
+                                    .epoch = epoch,
+                                    .grace = options_.failure_grace,
+                                    .reason = "the job goes on on other devices"}});
+  }
+}
+
+}  // namespace phalanx::coordinator
