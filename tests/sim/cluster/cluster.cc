@@ -67,6 +67,7 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   }
   timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
   timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
+  CheckTold();
 }
 
 void Cluster::MaybeSubmit() {
@@ -130,6 +131,11 @@ void Cluster::CheckProgress() {
       ledger_.Violate(absl::StrCat(ToString(id), " is stuck: nothing has gone forward for ",
                                    absl::FormatDuration(kStuck)));
   }
+}
+
+void Cluster::CheckTold() {
+  timeline_.After(absl::Seconds(1), [this] { CheckTold(); });
+  for (const std::unique_ptr<NodeHost>& node : nodes_) node->CheckTold();
 }
 
 void Cluster::RunUntil(Instant end) {
@@ -209,7 +215,8 @@ Cluster::Counts Cluster::counts() const {
                 .epochs = ledger_.epochs_begun(),
                 .recovered = ledger_.epochs_gone_on(),
                 .standby = ledger_.standby_used(),
-                .refused = ledger_.metrics_refused()};
+                .refused = ledger_.metrics_refused(),
+                .older = shared_.older_assignments};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
     if (phase == job::JobPhase::kFailed) counts.failed = count;
@@ -223,7 +230,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
   recovered += other.recovered, standby += other.standby;
-  refused += other.refused;
+  refused += other.refused, older += other.older;
   return *this;
 }
 
@@ -231,8 +238,9 @@ std::string Cluster::Counts::ToString() const {
   return absl::StrCat(events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded,
                       " succeeded, ", failed, " failed, ", cancelled, " cancelled), ", epochs,
                       " epochs begun, ", recovered, " of them from others' state, ", standby,
-                      " ranks with standby communicators, ", refused, " refused metrics, ", steps,
-                      " steps, ", steps_given_up, " given up");
+                      " ranks with standby communicators, ", refused, " refused metrics, ", older,
+                      " assignments of older epochs, ", steps, " steps, ", steps_given_up,
+                      " given up");
 }
 
 }  // namespace phalanx::sim

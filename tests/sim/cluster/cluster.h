@@ -57,6 +57,7 @@ class Cluster {
     int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
     int64_t standby = 0;  // ranks that took communicators made before a loss
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
+    int64_t older = 0;    // assignments of epochs that were over, by coordinators that are behind
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
   };
@@ -77,6 +78,7 @@ class Cluster {
   void AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id, int times);
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
   void CheckProgress();
+  void CheckTold();
   void RunUntil(Instant end);
   bool Settled() const;
 
