@@ -43,6 +43,18 @@ void CoordinatorHost::CheckCommand(const Command& command) {
   }
 }
 
+bool CoordinatorHost::Serves() const {
+  return up() && !paused_since_.has_value() && store_failure_.ok() &&
+         stored_number_ == last_number_;
+}
+
+bool CoordinatorHost::HasBegun(JobId id, Epoch epoch) const {
+  const auto found = machine_->jobs().find(id);
+  if (found == machine_->jobs().end()) return false;
+  const coordinator::JobState& state = found->second.state;
+  return !state.IsTerminal() && state.epoch == epoch && state.start.has_value();
+}
+
 void CoordinatorHost::Check() {
   CheckDevices();
   CheckLoans();

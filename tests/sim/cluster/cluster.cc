@@ -73,6 +73,7 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   }
   timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
   timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
+  CheckTold();
   if (options_.reserves) timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
 }
 
@@ -160,6 +161,11 @@ void Cluster::CheckProgress() {
   }
 }
 
+void Cluster::CheckTold() {
+  timeline_.After(absl::Seconds(1), [this] { CheckTold(); });
+  for (const std::unique_ptr<NodeHost>& node : nodes_) node->CheckTold();
+}
+
 void Cluster::RunUntil(Instant end) {
   while (violations().empty() && timeline_.now() < end && timeline_.RunNext()) {
   }
@@ -240,6 +246,7 @@ Cluster::Counts Cluster::counts() const {
                 .standby = ledger_.standby_used(),
                 .lent = coordinator_.lent(),
                 .refused = ledger_.metrics_refused(),
+                .older = shared_.older_assignments,
                 .crashes = coordinator_.crashes()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
@@ -254,7 +261,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
   recovered += other.recovered, standby += other.standby, lent += other.lent;
-  refused += other.refused;
+  refused += other.refused, older += other.older;
   crashes.all += other.crashes.all, crashes.writing += other.crashes.writing;
   crashes.acknowledged += other.crashes.acknowledged;
   return *this;
@@ -265,9 +272,10 @@ std::string Cluster::Counts::ToString() const {
       events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded, " succeeded, ", failed,
       " failed, ", cancelled, " cancelled), ", epochs, " epochs begun, ", recovered,
       " of them from others' state, ", standby, " ranks with standby communicators, ", lent,
-      " lent devices, ", refused, " refused metrics, ", steps, " steps, ", steps_given_up,
-      " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,
-      " of them in a write, and had acknowledged ", crashes.acknowledged, " submits and cancels");
+      " lent devices, ", refused, " refused metrics, ", older, " assignments of older epochs, ",
+      steps, " steps, ", steps_given_up, " given up; the coordinator was killed ", crashes.all,
+      " times, ", crashes.writing, " of them in a write, and had acknowledged ",
+      crashes.acknowledged, " submits and cancels");
 }
 
 }  // namespace phalanx::sim

@@ -62,6 +62,7 @@ class Cluster {
     int64_t standby = 0;  // ranks that took communicators made before a loss
     int64_t lent = 0;     // devices in reserve on which a lost rank went on
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
+    int64_t older = 0;    // assignments of epochs that were over, by coordinators that are behind
     CoordinatorHost::Crashes crashes;
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
@@ -85,6 +86,7 @@ class Cluster {
   // What operators do with the reserve, time and again.
   void KeepReserve();
   void CheckProgress();
+  void CheckTold();
   void RunUntil(Instant end);
   bool Settled() const;
 

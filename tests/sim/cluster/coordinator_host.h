@@ -49,6 +49,10 @@ class CoordinatorHost {
   void set_disk_fails(bool fails) { disk_fails_ = fails; }
 
   bool up() const { return machine_.has_value(); }
+  // It runs, and its disk takes what it writes.
+  bool Serves() const;
+  // The stored decision on from where the job's epoch, the newest one, goes on has been made.
+  bool HasBegun(JobId job, Epoch epoch) const;
   uint64_t life() const { return life_; }
   const coordinator::Coordinator& machine() const { return *machine_; }
   const std::map<JobId, coordinator::JobView>& views() const { return views_; }

@@ -52,6 +52,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   // It has not, and what needs nothing of the process is made.
   void ConnectBeside();
   bool connects() const { return connects_; }
+  // It is connected, and has not heard from where the epoch goes on.
+  bool awaits_begin() const { return awaits_begin_ && !failed_ && !ended_; }
   // Its turn will not come.
   void GiveUp();
   // The rank is to leave it.

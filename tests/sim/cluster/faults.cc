@@ -143,13 +143,14 @@ void Faults::BreakNode() {
 
 void Faults::BreakNetwork() {
   NodeHost& node = SomeNode();
-  const uint64_t kind = timeline_.Below(11);
+  const uint64_t kind = timeline_.Below(12);
   timeline_.Note("fault: the network of node $0, kind $1", static_cast<int64_t>(node.index()),
                  static_cast<int64_t>(kind));
   if (kind < 3) {
     const uint64_t told = timeline_.Below(4);
     return node.BreakStream((told & 1) != 0, (told & 2) != 0);
   }
+  if (kind == 11) return node.MeetOlderCoordinator();
   if (kind >= 8) {
     const absl::Duration late = timeline_.Chance(0.5)
                                     ? timeline_.Between(absl::ZeroDuration(), absl::Seconds(1))
@@ -194,23 +195,25 @@ void Faults::CrashCoordinator() {
   Lasts(time, [this] { coordinator_.Start(); });
 }
 
-// One of thirty: the coordinator before or just after it is durable, or somebody whom it is about.
-// Where it alone dies, one of eight of all records, mostly before it is durable.
+// One of thirty: the coordinator before or just after it is durable, somebody whom it is about, or
+// the way to a node that is to hear of it. Where the coordinator alone dies, one of eight of all
+// records, mostly before it is durable.
 void Faults::OnWrite(const coordinator::JournalRecord& record) {
   const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body);
   const bool recovers = planned != nullptr
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
   if (!(recovers || only_crashes_) || !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30)) return;
-  const bool coordinator = only_crashes_ || timeline_.Chance(0.5);
+  const uint64_t kind = only_crashes_ ? 0 : timeline_.Below(4);
   timeline_.After(
       timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(only_crashes_ ? 1 : 5)),
-      [this, coordinator, generation = generation_] {
+      [this, kind, generation = generation_] {
         if (generation != generation_) return;
         ++count_;
         if (under_way_ == 0) quiet_since_ = timeline_.now();
         timeline_.Note("fault: in the middle of a write");
-        if (coordinator) return CrashCoordinator();
+        if (kind < 2) return CrashCoordinator();
+        if (kind == 2) return BreakNetwork();
         if (RankProcess* process = SomeProcess()) process->Die(0, 9);
       });
 }

@@ -31,7 +31,9 @@ void NodeHost::Start() {
       agent::MachineOptions{
           .node = name_, .devices = devices_, .seed = IncarnationOf(index_, life_)},
       shared_.timeline.now());
-  highest_.clear();
+  lowest_.clear();
+  assigned_.clear();
+  meets_older_ = false;
   lost_devices_.clear();
   armed_ = absl::InfiniteFuture();
   Arm();
@@ -112,18 +114,6 @@ void NodeHost::StepMachine(const agent::Event& event) {
   for (const agent::Action& action : machine_->Step(shared_.timeline.now(), event)) {
     Carry(action);
     if (life != life_) return;
-  }
-}
-
-void NodeHost::NoteEpoch(const agent::Event& event) {
-  const auto* received = std::get_if<agent::CommandReceived>(&event);
-  if (received == nullptr) return;
-  if (const auto* assign = std::get_if<agent::AssignCommand>(&received->command)) {
-    Epoch& highest = highest_[assign->job];
-    highest = std::max(highest, assign->epoch);
-  } else if (const auto* stop = std::get_if<agent::StopCommand>(&received->command)) {
-    Epoch& highest = highest_[stop->job];
-    highest = std::max(highest, stop->epoch);
   }
 }
 
@@ -228,6 +218,7 @@ void NodeHost::Carry(const agent::OpenSession& order) {
         if (const StreamPtr self = weak.lock()) coordinator_.OnStreamClosed(self);
       });
   stream_ = stream;
+  if (std::exchange(meets_older_, false)) return GreetFromOlder(stream);
   if (shared_.timeline.Chance(shared_.slow_stream)) {
     stream->up->Hold(shared_.timeline.now() +
                      shared_.timeline.Between(absl::ZeroDuration(), absl::Seconds(30)));
@@ -288,6 +279,7 @@ void NodeHost::Receive(const StreamPtr& stream, const v1::OpenSessionResponse& m
       return shared_.network.Once([this] { return shared_.network.UpReaches(index_); },
                                   [this, stream] { coordinator_.OnStreamClosed(stream); });
     }
+    RememberAssignment(message);
     std::optional<agent::Event> event = agent::EventOf(stream->number, message);
     if (event.has_value()) Feed(*std::move(event));
   });
@@ -401,7 +393,7 @@ void NodeHost::Carry(const agent::SendRunEpoch& order) {
   const auto found = processes_.find(order.process);
   if (found == processes_.end()) return;
   const Epoch epoch = order.assign->epoch;
-  if (epoch < found->second.epoch || epoch < highest_[order.assign->job]) {
+  if (epoch < found->second.epoch || epoch < lowest_[order.assign->job]) {
     shared_.ledger.Violate(absl::StrCat(name_, " goes back to epoch ", epoch.value, " of ",
                                         ToString(order.assign->job)));
   }

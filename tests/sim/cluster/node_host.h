@@ -2,8 +2,8 @@
 // processes that it starts.
 //
 // Messages of the session pass through the real codec. Checked as it comes: of a job only the
-// highest epoch that was seen is obeyed, and a device has one process at a time, and none once it
-// is lost.
+// highest epoch that was seen is obeyed, and none that was stopped; a device has one process at a
+// time, and none once it is lost; a rank that waits is told from where its epoch goes on.
 //
 // Not thread-safe.
 #pragma once
@@ -39,6 +39,9 @@ class NodeHost {
   // The daemon, or else the coordinator, gives the stream up. What that end had sent arrives so
   // much later, and then the other one hears of it.
   void DelayStream(bool by_daemon, absl::Duration late);
+  // The stream breaks, and the next one leads for a moment to a coordinator that is behind
+  // (older_coordinator.cc).
+  void MeetOlderCoordinator();
   // The driver of a device reports an error.
   void FaultDevice(int32_t device, int32_t xid);
 
@@ -47,6 +50,9 @@ class NodeHost {
   int32_t devices() const { return devices_; }
   bool up() const { return machine_.has_value(); }
   std::vector<RankProcess*> processes() const;
+
+  // Each second: ranks are told from where their epoch goes on, soon after nothing hinders it.
+  void CheckTold();
 
   // What the coordinator sends.
   void Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message);
@@ -70,6 +76,12 @@ class NodeHost {
   void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration delay);
   void ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order);
   void NoteEpoch(const agent::Event& event);
+  void RememberAssignment(const v1::OpenSessionResponse& message);
+  // Of epochs that this daemon may not obey any more.
+  std::vector<v1::Command> OlderAssignments() const;
+  void GreetFromOlder(const StreamPtr& stream);
+  // The coordinator and the daemon run, and each has the stream to the other.
+  bool IsServed() const;
 
   Shared& shared_;
   CoordinatorHost& coordinator_;
@@ -92,9 +104,13 @@ class NodeHost {
     std::unique_ptr<RankProcess> process;
     Instant to_daemon, to_process;  // when the last message arrives
     Epoch epoch;                    // that it was told to run
+    // Since when it waits for what it could be told, and by which session.
+    std::pair<Instant, coordinator::SessionId> untold{absl::InfiniteFuture(), {}};
   };
   std::map<agent::ProcessNumber, Slot> processes_;
-  std::map<JobId, Epoch> highest_;  // that this daemon has seen
+  std::map<JobId, Epoch> lowest_;                           // that this daemon may obey
+  std::map<JobId, std::map<Epoch, v1::Command>> assigned_;  // to it, the last ones
+  bool meets_older_ = false;
   std::set<int32_t> lost_devices_;  // as it has been told
 };
 

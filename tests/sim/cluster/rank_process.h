@@ -40,6 +40,7 @@ struct Shared {
   double dies_moving = 0, dies_applying = 0;
   double slow_stream = 0;  // how often the hello of a stream is late, maybe behind that of the next
   uint64_t last_process = 0, last_session = 0;
+  int64_t older_assignments = 0;  // of epochs that were over where they came
 };
 
 class RankProcess {

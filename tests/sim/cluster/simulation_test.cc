@@ -46,6 +46,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
   EXPECT_GT(total.lent, count / 10) << "too few devices are lent";
   EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
+  EXPECT_GT(total.older, count / 10) << "too few daemons come upon a coordinator that is behind";
 }
 
 // A rank whose daemon did not run came to the output folder when the writer of the next epoch was

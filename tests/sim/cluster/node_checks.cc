@@ -1,0 +1,56 @@
+// What must hold of a node.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/cluster/epoch_run.h"
+#include "tests/sim/cluster/node_host.h"
+
+namespace phalanx::sim {
+namespace {
+
+// Longer than the coordinator waits for the process that had the node's name before.
+constexpr absl::Duration kTold = absl::Seconds(60);
+
+}  // namespace
+
+void NodeHost::NoteEpoch(const agent::Event& event) {
+  const auto* received = std::get_if<agent::CommandReceived>(&event);
+  if (received == nullptr) return;
+  if (const auto* assign = std::get_if<agent::AssignCommand>(&received->command)) {
+    Epoch& lowest = lowest_[assign->job];
+    lowest = std::max(lowest, assign->epoch);
+  } else if (const auto* stop = std::get_if<agent::StopCommand>(&received->command)) {
+    Epoch& lowest = lowest_[stop->job];
+    lowest = std::max(lowest, Epoch{stop->epoch.value + 1});
+  }
+}
+
+bool NodeHost::IsServed() const {
+  if (!up() || paused_since_.has_value() || stream_ == nullptr || !coordinator_.Serves())
+    return false;
+  const bool open = stream_->accepted && !stream_->coordinator_closed && !stream_->up->broken() &&
+                    !stream_->down->broken();
+  return open && shared_.network.UpReaches(index_) && shared_.network.DownReaches(index_);
+}
+
+void NodeHost::CheckTold() {
+  const bool served = IsServed();
+  const Instant now = shared_.timeline.now();
+  for (auto& [number, slot] : processes_) {
+    const RankProcess& process = *slot.process;
+    const EpochRun* run = process.current();
+    const bool waits = served && !process.dead() && !process.suspended() && run != nullptr &&
+                       run->awaits_begin() && coordinator_.HasBegun(process.job(), run->epoch());
+    auto& [since, session] = slot.untold;
+    if (!waits || session != stream_->session) since = absl::InfiniteFuture();
+    if (!waits) continue;
+    session = stream_->session;
+    since = std::min(since, now);
+    if (now - since < kTold) continue;
+    shared_.ledger.Violate(absl::StrCat(name_, ": nobody tells a rank of ", ToString(process.job()),
+                                        " from where epoch ", run->epoch().value, " goes on, for ",
+                                        absl::FormatDuration(kTold)));
+  }
+}
+
+}  // namespace phalanx::sim
