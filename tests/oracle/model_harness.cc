@@ -80,9 +80,14 @@ void StageWorld::AddStage(const plan::Place& place, int32_t chunk,
     stage->gradients = at::zeros({stage->parameters.trained_extent}, options.dtype(gradient));
   }
   model::InitialiseWeights(plan_, place, stage->parameters, stage->weights, 1);
-  auto made =
-      model::MakeStage(plan_, place, chunk, stage->parameters, stage->weights, stage->gradients,
-                       tensor_group, {.device = device_, .compute = type_, .gradient = gradient});
+  stage->by_layer = std::make_unique<LayeredWeights>(stage->parameters, stage->weights);
+  const model::StageOptions how{
+      .device = device_,
+      .compute = type_,
+      .gradient = gradient,
+      .layer_begins = [by_layer = stage->by_layer.get()] { by_layer->LayerBegins(); }};
+  auto made = model::MakeStage(plan_, place, chunk, stage->parameters, stage->weights,
+                               stage->gradients, tensor_group, how);
   EXPECT_TRUE(made.ok()) << made.status();
   stage->stage = *std::move(made);
   stages_.push_back(std::move(stage));
@@ -189,8 +194,10 @@ model::StageOutput StageWorld::RunModule(int32_t module, Pass pass, int32_t slot
   for (const Part& part : PartsOf(module)) {
     std::vector<model::StageOutput> outputs(part.size());
     OnEachRank(part, [&](RankStage& rank, size_t i) -> absl::Status {
+      rank.by_layer->Hide();
       auto output =
           pass == Pass::kForward ? rank.stage->Forward(slot, input) : rank.stage->Evaluate(input);
+      rank.by_layer->Show();
       if (output.ok()) outputs[i] = *std::move(output);
       return output.status();
     });

@@ -4,7 +4,8 @@
 // Modules have one replica each, their ranks what the plan says, chunks of stages included. A
 // microbatch goes forward through all modules in the order of data flow, then backward, all tensor
 // ranks of a part at a time; what parts and modules send each other is handed over. Parts that have
-// no backward pass get none, and no gradient buffer where nothing trains.
+// no backward pass get none, and no gradient buffer where nothing trains. A forward pass has no more
+// of the weights than it may read (layered_weights.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,6 +15,7 @@
 
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
+#include "tests/oracle/layered_weights.h"
 #include "tests/oracle/plain_model.h"
 #include "worker/comm/communicator.h"
 #include "worker/model/stage_io.h"
@@ -67,6 +69,7 @@ class StageWorld {
     int32_t chunk = 0;
     plan::StageParameters parameters;
     at::Tensor weights, gradients;  // gradients undefined where nothing trains
+    std::unique_ptr<LayeredWeights> by_layer;
     std::unique_ptr<model::Stage> stage;
   };
   using Part = std::vector<RankStage*>;  // the tensor ranks of one part

@@ -37,15 +37,32 @@ void KeepMemoryTogether() {
   });
 }
 
-// Of this process, on a device.
-c10::Stream PassesStream(int32_t index) {
+// Of the current device.
+cudaError_t MakeStream(StreamPriority priority, cudaStream_t* stream) {
+  int least = 0, greatest = 0;
+  const cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  if (error != cudaSuccess) return error;
+  const int chosen = priority == StreamPriority::kFirst  ? greatest
+                     : priority == StreamPriority::kLast ? least
+                                                         : (least + greatest) / 2;
+  return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, chosen);
+}
+
+// The one of this process for passes on the current device, `index`, becomes this thread's.
+cudaError_t TakePassesStream(int32_t index) {
   static std::mutex mutex;
-  static std::map<int32_t, c10::Stream> streams;
+  static std::map<int32_t, cudaStream_t> streams;
   const std::lock_guard lock(mutex);
   auto found = streams.find(index);
-  if (found == streams.end())
-    found = streams.emplace(index, *NewStream(StreamPriority::kPasses)).first;
-  return found->second;
+  if (found == streams.end()) {
+    cudaStream_t made = nullptr;
+    if (const cudaError_t error = MakeStream(StreamPriority::kPasses, &made); error != cudaSuccess)
+      return error;
+    found = streams.emplace(index, made).first;
+  }
+  c10::cuda::setCurrentCUDAStream(
+      c10::cuda::getStreamFromExternal(found->second, static_cast<c10::DeviceIndex>(index)));
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -55,10 +72,8 @@ absl::Status UseCudaDevice(int32_t index) {
   cudaError_t error = cudaSetDevice(index);
   // Creates the context now, not inside the first collective.
   if (error == cudaSuccess) error = cudaFree(nullptr);
-  if (error == cudaSuccess) {
-    c10::cuda::setCurrentCUDAStream(c10::cuda::CUDAStream(PassesStream(index)));
-    return absl::OkStatus();
-  }
+  if (error == cudaSuccess) error = TakePassesStream(index);
+  if (error == cudaSuccess) return absl::OkStatus();
   const std::string what = absl::StrCat("GPU ", index, ": ", cudaGetErrorString(error));
   // Its memory may be with a process that is about to end, and a later attempt finds it: a rank's
   // failure is of the same kind.
@@ -91,14 +106,10 @@ absl::Status AwaitDevice(absl::Duration timeout) {
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 std::optional<c10::Stream> NewStream(StreamPriority priority) {
-  int device = 0, least = 0, greatest = 0;
+  int device = 0;
   cudaStream_t stream = nullptr;
   C10_CUDA_CHECK(cudaGetDevice(&device));
-  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  const int chosen = priority == StreamPriority::kFirst  ? greatest
-                     : priority == StreamPriority::kLast ? least
-                                                         : (least + greatest) / 2;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, chosen));
+  C10_CUDA_CHECK(MakeStream(priority, &stream));
   return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
 }
 

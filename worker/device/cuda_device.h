@@ -12,12 +12,12 @@
 namespace phalanx::device {
 
 // Makes device `index` current for this thread and loads its kernels. What the thread enqueues from
-// then on runs on one stream of the process, behind those of StreamPriority::kFirst and before those
-// of kLast. LibTorch's allocator takes
-// its memory in segments that grow (expandable_segments), unless the environment says otherwise
-// (PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF). Errors: Unimplemented in a build without CUDA;
-// ResourceExhausted if memory of the device or of the host does not suffice for a context;
-// Unavailable with CUDA's message.
+// then on runs on one stream of the process, of StreamPriority::kPasses, which waits for no other
+// one: not for CUDA's legacy default stream either, on which threads enqueue that have not called
+// it. LibTorch's allocator takes its memory in segments that grow (expandable_segments), unless the
+// environment says otherwise (PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF). Errors: Unimplemented
+// in a build without CUDA; ResourceExhausted if memory of the device or of the host does not
+// suffice for a context; Unavailable with CUDA's message.
 absl::Status UseCudaDevice(int32_t index);
 
 // Waits until the current device has done everything it was given. Errors: DeadlineExceeded if it

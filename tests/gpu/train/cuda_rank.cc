@@ -142,9 +142,10 @@ class CudaRank {
 
   // What this rank holds after the last step that it was told of. All ranks look at the same steps,
   // so all wait here for the same parameters; copying them waits for no more than the current
-  // stream has.
+  // stream has, and mirrors are updated on another one.
   void LookBy(train::Executor& executor) {
     Require(executor.AwaitParts(), "the parameters of a step");
+    state_->AwaitUpdates();
     Look();
   }
   void Look() {

@@ -207,6 +207,85 @@ TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
   }
 }
 
+// Gathers of a part whose data communicator notes them: the last bucket is the first one.
+void ExpectEachLayerHasItsWeights(const plan::Plan& plan, Rank rank) {
+  const plan::Place place = plan.PlacesOf(rank)[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  const plan::StageParameters& parameters = state.parameters();
+  plan::Reduction reduction = plan::ReductionOf(plan, place, 0, parameters);
+  ASSERT_TRUE(reduction.copies.empty());
+  const auto buckets = static_cast<int>(reduction.buckets.size());
+  ASSERT_GT(buckets, 0);
+  const plan::LayerRange layers =
+      plan.modules[static_cast<size_t>(place.module)].layers(place.pp, 0);
+  ASSERT_GT(layers.count, 1);
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(std::move(reduction), state, {.data = &data}, means);
+  ASSERT_TRUE(part.Gather().ok());
+  ASSERT_EQ(data.operations(), buckets);
+  for (int32_t layer = 0; layer < layers.count; ++layer) {
+    if (part.AwaitsFor(layer)) {
+      ASSERT_TRUE(part.AwaitFor(layer).ok());
+    }
+    EXPECT_FALSE(part.AwaitsFor(layer));
+    const int there = data.waited.empty() ? 0 : data.waited.back();
+    for (int b = 0; b < buckets; ++b) {
+      const plan::Bucket& bucket = parameters.buckets[static_cast<size_t>(b)];
+      for (int32_t m = bucket.first_matrix; m < bucket.first_matrix + bucket.matrices; ++m) {
+        const plan::LocalMatrix& matrix = parameters.matrices[static_cast<size_t>(m)];
+        const bool is_first = matrix.role == plan::MatrixRole::kEmbedding;
+        const int32_t needed = matrix.layer >= 0 ? matrix.layer - layers.first
+                               : is_first        ? 0
+                                                 : layers.count - 1;
+        if (needed <= layer) {
+          EXPECT_GE(there, buckets - b)
+              << plan::RoleName(matrix.role) << " " << matrix.layer << " before layer " << layer;
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(part.pending());
+}
+
+TEST(PartReductionTest, AwaitFor_OfAnyPartOfAModule_WaitsForWhatTheLayerReads) {
+  ExpectEachLayerHasItsWeights(WideLayers({.dp = 2}), Rank{0});
+  const plan::Plan stages = WideLayers({.dp = 2, .pp = 2});
+  ExpectEachLayerHasItsWeights(stages, stages.RankOf({.dp = 1, .pp = 0}));
+  ExpectEachLayerHasItsWeights(stages, stages.RankOf({.dp = 1, .pp = 1}));
+  // Of a frozen encoder the projector is gathered, which is behind the layers.
+  const job::JobSpec spec =
+      support::AJob()
+          .Module("vision", support::ClipVision({.layers = 3}), {.dp = 2, .frozen = true})
+          .Module("language", support::Llama(), {.dp = 2})
+          .Edge("vision", "language", {.projector = 64})
+          .Batch(4, 1);
+  const auto frozen = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  ASSERT_TRUE(frozen.ok()) << frozen.status();
+  ExpectEachLayerHasItsWeights(*frozen, Rank{0});
+}
+
+// A rank without samples begins no layer but the first; its record waits for all.
+TEST(PartReductionTest, Await_BehindTheFirstLayerAlone_WaitsForTheRest) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state, {.data = &data},
+                     means);
+  ASSERT_TRUE(part.Gather().ok());
+  const int gathered = data.operations();
+  ASSERT_TRUE(part.AwaitFor(0).ok());
+  EXPECT_TRUE(part.pending());
+  ASSERT_TRUE(part.Reduce().ok());
+  const int reduced = data.operations();
+  data.waited.clear();
+  ASSERT_TRUE(part.Await().ok());
+  EXPECT_THAT(data.waited, ElementsAre(gathered, reduced));
+  EXPECT_FALSE(part.pending());
+}
+
 // Copies are spread over all of the part.
 TEST(PartReductionTest, AwaitFor_WhereCopiesAreSpread_WaitsForAllBeforeTheFirstLayer) {
   const plan::Plan plan = WideLayers({.tp = 2, .dp = 2});
