@@ -14,6 +14,7 @@
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
 #include "core/job/node_check.h"
+#include "core/plan/derivation.h"
 #include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
@@ -161,6 +162,7 @@ struct ComputePlan {
   // Of the placement, with what is lent in its place; without what other jobs are charged for.
   plan::MemoryLimits limits;
   Epoch epoch;
+  int32_t derivation = plan::kDerivation;  // of a new layout (core/plan/derivation.h)
   // Decided before: it stays, but for the ranks `lost`, and only whether the devices hold it is
   // asked.
   std::optional<Shared<plan::Layout>> layout;

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -76,6 +77,7 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
     domains.emplace(entry.node, entry.domain);
     has_domains = has_domains || !entry.domain.empty();
   }
+  const bool is_new = has_domains || job.state.layout->derivation > plan::kOldestDerivation;
   std::optional<plan::Device> found;
   for (const NodeName& name : reserved_) {
     const Node& node = nodes_.at(name);
@@ -83,7 +85,7 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
     const bool refused = prepared != job.prepared.end() && prepared->second.refused &&
                          prepared->second.of == node.incarnation;
     if (!node.Schedulable() || !Matches(node, *job.state.request) || refused ||
-        IsKeptOut(job, place, node) || (has_domains && !node.reads_domains)) {
+        IsKeptOut(job, place, node) || (is_new && !node.reads_domains)) {
       continue;
     }
     // One that has ranks of the job has its data.

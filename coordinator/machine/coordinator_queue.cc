@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
+#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -371,11 +372,17 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   plan::RankList unfit;
   if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
+  const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
+    const auto node = nodes_.find(entry.node);
+    return node != nodes_.end() && !node->second.reads_domains;
+  });
+  const int32_t derivation = old ? plan::kOldestDerivation : plan::kDerivation;
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = std::move(placement),
                                  .limits = std::move(limits),
                                  .epoch = Epoch{job.state.epoch.value + 1},
+                                 .derivation = derivation,
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
                                  .returned = std::move(returned),

@@ -39,7 +39,7 @@ struct Node {
   int64_t host_memory = 0;             // bytes for jobs, as the worker says; 0: unknown
   std::map<JobId, int64_t> charged;    // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
-  bool reads_domains = false;  // its ranks know layouts with failure domains
+  bool reads_domains = false;  // its ranks know layouts with failure domains, and derivation 6
   std::string version;
   Instant last_heard;                  // while connected
   Instant disconnected_at;             // while not

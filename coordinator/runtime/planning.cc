@@ -171,7 +171,8 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
                                         absl::Span<const Rank> lost,
                                         absl::Span<const Rank> returned,
                                         absl::Span<const Rank> unfit, bool any_rung,
-                                        const std::map<Rank, plan::Device>& lent) {
+                                        const std::map<Rank, plan::Device>& lent,
+                                        int32_t derivation) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;
@@ -199,6 +200,12 @@ absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placeme
   } else {
     ASSIGN_OR_RETURN(plan,
                      schedule::AdmitJob(read.spec, plan::ClusterOf(placement), limits, epoch));
+    if (std::exchange(plan.layout.derivation, derivation) != derivation) {
+      ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(read.spec, std::move(plan.layout)));
+      again.notes = std::move(plan.notes);
+      again.lowering_notes = plan.lowering_notes;
+      plan = std::move(again);
+    }
     if (!request.lost.empty()) {
       ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, request.lost, limits));
     }
@@ -221,7 +228,8 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
     for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
   }
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost, order.returned, order.unfit, order.any_rung, order.lent);
+                     order.lost, order.returned, order.unfit, order.any_rung, order.lent,
+                     order.derivation);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {

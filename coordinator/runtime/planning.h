@@ -14,6 +14,7 @@
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
 #include "phalanx/v1/plan.pb.h"
+#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 
@@ -41,7 +42,7 @@ absl::StatusOr<PlanSummary> PlanRequest(
     Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt,
     absl::Span<const Rank> lost = {}, absl::Span<const Rank> returned = {},
     absl::Span<const Rank> unfit = {}, bool any_rung = false,
-    const std::map<Rank, plan::Device>& lent = {});
+    const std::map<Rank, plan::Device>& lent = {}, int32_t derivation = plan::kDerivation);
 // The same, of an order.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 

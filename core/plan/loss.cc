@@ -324,7 +324,7 @@ void Successor::AppendTaken(size_t m, const Layout& layout, std::vector<Taken>* 
 absl::StatusOr<Layout> Successor::LayoutWith(const Restarts& restarts) const {
   Layout layout = plan_.layout;
   layout.epoch = Epoch{layout.epoch.value + 1};
-  layout.derivation = kDerivation;
+  layout.derivation = std::max(layout.derivation, kOldestDerivation);
   layout.lost.assign(lost_.begin(), lost_.end());
   if (devices_.changed()) layout.nodes = devices_.ToPlacement();
   std::set<Rank> idle = Idle();

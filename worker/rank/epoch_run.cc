@@ -80,7 +80,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
   ASSIGN_OR_RETURN(job::ReadJob read, OfOurVersion(wire::ReadJobFile(assign.document().text(),
                                                                      job::Purpose::kSubmit)));
   ASSIGN_OR_RETURN(plan::Layout layout, OfOurVersion(wire::FromProto(assign.layout())));
-  if (layout.derivation != plan::kDerivation) {
+  if (layout.derivation < plan::kOldestDerivation || layout.derivation > plan::kDerivation) {
     return job::WithKind(
         job::FailureKind::kVersionMismatch,
         absl::FailedPreconditionError(absl::StrCat(

@@ -12,6 +12,7 @@
 #include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/plan/activations.h"
+#include "core/plan/derivation.h"
 #include "worker/model/unwritten.h"
 #include "worker/train/begin_gradients.h"
 #include "worker/train/muted.h"
@@ -195,7 +196,10 @@ void Executor::BindReductions() {
     Part& part = parts_[p];
     part.reduction = std::make_unique<PartReduction>(
         bound_program_.reductions.empty() ? plan::Reduction() : bound_program_.reductions[p],
-        *part.state, part.groups, state_.reductions());
+        *part.state, part.groups, state_.reductions(),
+        plan_.layout.derivation >= plan::kDerivationOfForwardGathers
+            ? PartReduction::Order::kForward
+            : PartReduction::Order::kStored);
   }
   // The two ends of a tied embedding may be parts of one rank, or of two.
   for (const auto& [module, copies] : bound_program_.ties) {

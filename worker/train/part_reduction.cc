@@ -70,11 +70,12 @@ std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int
 ReductionMeans::ReductionMeans(at::Device device) : stream(NewStream(device)), scratch(device) {}
 
 PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
-                             ReductionMeans& means)
+                             ReductionMeans& means, Order order)
     : reduction_(std::move(reduction)),
       state_(state),
       groups_(groups),
       means_(means),
+      order_(order),
       copies_(groups.tensor) {
   const int32_t self = state_.place().tp;
   for (const plan::Copy& copy : reduction_.copies) {
@@ -84,9 +85,9 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
   }
   if (reduction_.buckets.empty() || groups.data == nullptr) return;
   needed_before_.assign(reduction_.buckets.size(), 0);
-  if (reduction_.copies.empty()) {
+  if (reduction_.copies.empty()) complete_behind_ = CompleteBehind(state_.parameters(), kAll);
+  if (reduction_.copies.empty() && order_ == Order::kForward) {
     const auto [first, end] = LayersOf(state_.parameters());
-    complete_behind_ = CompleteBehind(state_.parameters(), kAll);
     int32_t needed = std::max(0, end - first - 1);
     for (size_t b = 0; b < needed_before_.size(); ++b) {
       const int32_t behind = b < complete_behind_.size() ? complete_behind_[b] : kAll;
@@ -156,14 +157,17 @@ absl::Status PartReduction::Gather() {
   now.Await();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
-  for (size_t b = reduction_.buckets.size(); b-- > 0;) {
+  const size_t count = reduction_.buckets.size();
+  const auto at = [&](size_t i) { return order_ == Order::kForward ? count - 1 - i : i; };
+  for (size_t i = 0; i < count; ++i) {
+    const size_t b = at(i);
     const plan::ReducedBucket& bucket = reduction_.buckets[b];
     const plan::UnitRange mine = bucket.own.front();
     state_.updated(b).Await();
     RETURN_IF_ERROR(groups_.data->AllGather(base + mine.first * size,
                                             base + bucket.elements.first * size, mine.count,
                                             CommDType(state_.weights().scalar_type())));
-    if (b > 0 && needed_before_[b - 1] == needed_before_[b]) continue;
+    if (i + 1 < count && needed_before_[at(i + 1)] == needed_before_[b]) continue;
     ASSIGN_OR_RETURN(comm::Communicator::Point there, groups_.data->Mark());
     gathered_.push_back({.before = needed_before_[b], .there = std::move(there)});
   }

@@ -40,9 +40,12 @@ struct ReductionMeans {
 
 class PartReduction {
  public:
+  // In which Gather() takes the buckets: all ranks alike (core/plan/derivation.h).
+  enum class Order : uint8_t { kForward, kStored };
+
   // `state`, the communicators and `means` outlive it.
   PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
-                ReductionMeans& means);
+                ReductionMeans& means, Order order = Order::kForward);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
   // this rank's shares hold the complete sum, and so do those that it mirrors.
@@ -52,7 +55,8 @@ class PartReduction {
   // where copies of the tensor group are folded first, or replicas differ in width.
   absl::Status ReduceBehind(int32_t layers);
   // Every rank's weights from the shares, each bucket as soon as it is updated
-  // (PartState::updated), in the order in which a forward pass uses them; then the copies of the
+  // (PartState::updated); in the order in which a forward pass uses them, or, as stored, for it to
+  // wait for all of them; then the copies of the
   // tensor group from their leaders: complete once Await() has returned.
   absl::Status Gather();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
@@ -81,6 +85,7 @@ class PartReduction {
   PartState& state_;
   const PartGroups groups_;
   ReductionMeans& means_;
+  const Order order_;
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
