@@ -170,7 +170,10 @@ struct ComputePlan {
   plan::RankList returned;  // ranks that `layout` is without, to be counted on again
   // Of these, those that return on another device than they had; they may be among `lost`, too.
   std::map<Rank, plan::Device> lent;
-  plan::RankList unfit;   // places whose devices idle and may not take over
+  plan::RankList unfit;  // places whose devices idle and may not take over
+  // Places whose state is gone, where the plan is of use only if there is other state: DataLoss
+  // where some of `layout` has no home elsewhere.
+  plan::RankList stateless;
   bool any_rung = false;  // whatever the job's ladder says
   // Nobody of `lost` is lost: FailedPrecondition where the loss would cost state, so that nothing
   // can be made ready for it.

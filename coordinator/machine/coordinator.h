@@ -181,7 +181,8 @@ class Coordinator {
   // Of a layout that was decided before: as the next epoch has it, without what is lost and with
   // what is back.
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
-                 plan::RankList lost = {}, plan::RankList returned = {});
+                 plan::RankList lost = {}, plan::RankList returned = {},
+                 plan::RankList stateless = {});
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   void SayStarts(Job& job);  // records that the job with its first layout is starting
@@ -334,8 +335,9 @@ class Coordinator {
   // Gives up those whose place is not lost any more, or has its own device again, and those that do
   // not serve any more.
   void KeepLoans(Job& job);
-  // No layout can have these ranks, as far as they are on devices that are lent: others may do.
-  void RefuseLoans(Job& job, const plan::RankList& back);
+  // There is no layout with these ranks, for `why`, as far as they are on devices that are lent:
+  // others may do, where any does.
+  void RefuseLoans(Job& job, const plan::RankList& back, const absl::Status& why);
   void GiveUpLoan(Job& job, int32_t place);
   void GiveUpLoans(Job& job);
   // Behind the record of a layout that has other devices than the one before, whose run is

@@ -44,7 +44,7 @@ void Coordinator::NoteDaemons(Job& job) const {
 
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   const Epoch left = job.state.epoch;
-  job.run = MakeRun(plan.layout);
+  const Run before = *std::exchange(job.run, MakeRun(plan.layout));
   WatchEnd(job);
   job.run->data_digest = plan.layout.data_digest;
   job.decided.reset();
@@ -55,6 +55,7 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
                            .state_epoch = left,
                            .from_copies = true});
   TellNotes(job, plan);
+  GiveBackDevices(job, before, left);
   ChargeNodes(job);
   AwaitCopies(job);
   AssignAll(job);

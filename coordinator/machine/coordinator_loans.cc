@@ -27,14 +27,6 @@ bool Contains(const plan::RankList& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// All optimizer state has a home in another process, so that a place which all wait for needs
-// nothing that only its node has.
-bool AllMirrored(const plan::Layout& layout) {
-  return std::all_of(layout.modules.begin(), layout.modules.end(), [](const auto& module) {
-    return module.state_home == job::StateHome::kMirror && module.state_copies > 1;
-  });
-}
-
 // Since when the job does without what it has lost.
 Instant LostSince(const LiveJob& job) {
   if (job.recovery.has_value()) return job.recovery->since;
@@ -49,7 +41,8 @@ bool Coordinator::MayBorrow(const Job& job) const {
   if (job.state.phase != job::JobPhase::kRunning || job.state.ending.has_value()) return false;
   if (job.recovery.has_value()) {
     if (job.recovery->stage != Recovery::Stage::kWaiting) return false;
-    return job.recovery->goes_back ? !job.recovery->from_copies : AllMirrored(*job.state.layout);
+    if (job.recovery->goes_back) return !job.recovery->from_copies;
+    return !job.recovery->needs_lost && job.recovery->from == job.state.epoch;
   }
   return request.rejoins && job.state.layout->lost.size() > request.lost.size();
 }
@@ -145,7 +138,9 @@ void Coordinator::Lend(Job& job) {
 }
 
 void Coordinator::KeepLoans(Job& job) {
-  if (!job.run.has_value()) return GiveUpLoans(job);
+  const bool of_no_use =
+      job.recovery.has_value() && (job.recovery->from_copies || job.recovery->needs_lost);
+  if (!job.run.has_value() || of_no_use) return GiveUpLoans(job);
   for (auto loan = job.loans.begin(); loan != job.loans.end();) {
     const auto& [place, device] = *loan++;
     const bool is_lost = Contains(job.state.layout->lost, Rank{place}) ||
@@ -161,7 +156,11 @@ void Coordinator::KeepLoans(Job& job) {
   }
 }
 
-void Coordinator::RefuseLoans(Job& job, const plan::RankList& back) {
+void Coordinator::RefuseLoans(Job& job, const plan::RankList& back, const absl::Status& why) {
+  if (absl::IsDataLoss(why) && job.recovery.has_value()) {
+    job.recovery->needs_lost = true;
+    return;
+  }
   for (const Rank rank : back) {
     const auto loan = job.loans.find(rank.value);
     const auto node = loan == job.loans.end() ? nodes_.end() : nodes_.find(loan->second.node);

@@ -357,7 +357,7 @@ void Coordinator::Plan(Job& job, Placement placement) {
 
 void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
-                            plan::RankList returned) {
+                            plan::RankList returned, plan::RankList stateless) {
   const uint64_t number = ++plan_count_;
   std::map<Rank, plan::Device> lent;
   for (const Rank rank : returned) {
@@ -388,6 +388,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .returned = std::move(returned),
                                  .lent = std::move(lent),
                                  .unfit = std::move(unfit),
+                                 .stateless = std::move(stateless),
                                  .any_rung = IsSaving(job)});
 }
 

@@ -141,7 +141,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
-  if (!plan.ok()) RefuseLoans(job, back);
+  if (!plan.ok()) RefuseLoans(job, back, plan.status());
   if (!plan.ok() && IsSaving(job)) return EndSaving(job, std::string(plan.status().message()));
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   for (const Rank rank : back) {

@@ -26,6 +26,17 @@ std::string RanksText(const plan::RankList& ranks) {
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
 }
 
+// Whether it is a device of the job's, or one that is still held for the place.
+bool MayBeOn(const LiveJob& job, int32_t place, const plan::Device& device) {
+  const Team* had = job.run->TeamOf(device.node);
+  if (had != nullptr &&
+      std::find(had->devices.begin(), had->devices.end(), device.index) != had->devices.end()) {
+    return true;
+  }
+  const auto loan = job.loans.find(place);
+  return loan != job.loans.end() && loan->second == device;
+}
+
 }  // namespace
 
 // Of training that has gone on since the epoch began, and is not about to end.
@@ -80,11 +91,9 @@ NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const 
     const Team* team = run.TeamOfRank(rank.value);
     if (team == nullptr) continue;
     const auto node = nodes_.find(team->node);
-    const auto device = static_cast<size_t>(team->DeviceOf(rank.value));
-    if (node == nodes_.end() || !node->second.Schedulable() ||
-        node->second.HasFailed(team->DeviceOf(rank.value)) ||
-        device >= node->second.device_jobs.size() ||
-        node->second.device_jobs[device] != job.state.id) {
+    const int32_t device = team->DeviceOf(rank.value);
+    if (node == nodes_.end() || !node->second.Schedulable() || node->second.HasFailed(device) ||
+        !MayBeOn(job, rank.value, {team->node, device})) {
       return team->node;
     }
   }
@@ -202,7 +211,7 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   const plan::RankList back = std::exchange(job.returning, {});
   if (plan.ok() && !MayReturn(job)) return;
   if (!plan.ok()) {
-    RefuseLoans(job, back);
+    RefuseLoans(job, back, plan.status());
     for (const Rank rank : back) {
       if (!job.loans.contains(rank.value))
         NoteLostAgain(job, rank.value, job.run->TeamOfRank(rank.value)->node);

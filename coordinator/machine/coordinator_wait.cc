@@ -45,8 +45,14 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
   }
   std::copy_if(back.begin(), back.end(), std::back_inserter(returned),
                [&](Rank rank) { return is_without(rank) || is_lent(rank); });
+  // On another device a place has nothing of what may still be where it was.
+  plan::RankList stateless;
+  if (!recovery.goes_back && std::any_of(back.begin(), back.end(), is_lent)) {
+    for (const int32_t rank : recovery.lost) stateless.push_back(Rank{rank});
+  }
   job.returning = back;
-  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone), std::move(returned));
+  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone), std::move(returned),
+            std::move(stateless));
 }
 
 void Coordinator::OnHoldDeadline(Job& job) {
@@ -284,7 +290,7 @@ void Coordinator::OrderGoBack(Job& job) {
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   const plan::RankList back = std::exchange(job.returning, {});
-  if (!plan.ok()) RefuseLoans(job, back);
+  if (!plan.ok()) RefuseLoans(job, back, plan.status());
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   if (!plan.ok()) {
     FailureCause cause = job.recovery->cause;

@@ -45,6 +45,8 @@ struct Recovery {
   std::set<int32_t> silent;
   std::map<int32_t, RankQuiet> quiets;
   std::map<int32_t, RankCopies> copies;
+  bool needs_lost =
+      false;  // waiting: those have state that nobody else has, on their devices alone
   std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on
   int32_t tries = 0;        // at most kTriesMax
 };

@@ -15,6 +15,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/plan/state_table.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
@@ -61,6 +62,37 @@ absl::Status MayBeLost(const plan::Plan& plan, Rank rank) {
           absl::StrCat("losing rank ", rank.value, " costs state of module ",
                        plan.spec.modules[static_cast<size_t>(place.module)].name));
     }
+  }
+  return absl::OkStatus();
+}
+
+// DataLoss where some state of the plan has no home beside `gone`, weights that do not train
+// included: of these, replicas have the same.
+absl::Status CheckStateBeside(const plan::Plan& plan, const plan::RankList& gone) {
+  const auto is_gone = [&](Rank rank) {
+    return std::find(gone.begin(), gone.end(), rank) != gone.end() || plan.PlacesOf(rank).empty();
+  };
+  for (const plan::ModulePlan& module : plan.modules) {
+    bool left = module.TrainsWeights();  // or some replica has all that it had
+    std::map<int32_t, bool> whole;       // by replica
+    for (Rank rank{module.grid.offset()}; module.grid.Contains(rank); ++rank.value) {
+      bool& replica =
+          whole.emplace(module.grid.Coordinate(rank, plan::Axis::kData), true).first->second;
+      replica = replica && !is_gone(rank);
+    }
+    for (const auto& [dp, is_whole] : whole) left = left || is_whole;
+    for (int32_t flow = 0; left && flow < module.order.count(); ++flow) {
+      const plan::PartId part = module.PartAt(flow);
+      if (!module.TrainsOf(part.stage, part.chunk).weights) continue;
+      const plan::StateTable table = plan::StateTableOf(plan, part);
+      left = std::none_of(table.homes.begin(), table.homes.end(), [&](const auto& homes) {
+        return std::all_of(homes.begin(), homes.end(), is_gone);
+      });
+    }
+    if (left) continue;
+    return absl::DataLossError(absl::StrCat(
+        "what is lost has state of module ",
+        plan.spec.modules[static_cast<size_t>(module.index)].name, " that nobody else has"));
   }
   return absl::OkStatus();
 }
@@ -226,6 +258,12 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
                      wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
     ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
     for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
+  }
+  if (!order.stateless.empty()) {
+    ASSIGN_OR_RETURN(const job::ReadJob read,
+                     wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
+    ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
+    RETURN_IF_ERROR(CheckStateBeside(plan, order.stateless));
   }
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
                      order.lost, order.returned, order.unfit, order.any_rung, order.lent,

@@ -146,6 +146,7 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
     absl::StrAppend(&key, "\n@", rank.value, " ", device.node, ":", device.index);
   if (order.standby) absl::StrAppend(&key, "\nstandby");
   for (const Rank place : order.unfit) absl::StrAppend(&key, "\n!", place.value);
+  for (const Rank place : order.stateless) absl::StrAppend(&key, "\n?", place.value);
   if (order.any_rung) absl::StrAppend(&key, "\nany rung");
   const auto known = plans_.find(key);
   absl::StatusOr<coordinator::PlanSummary> plan =

@@ -93,6 +93,9 @@ class Harness {
       if (absl::StartsWith(order.request->document.text, "needs every rank") &&
           !order.lost.empty() && !order.any_rung)
         plan = absl::FailedPreconditionError("no replica of module language is left");
+      if (absl::StrContains(order.request->document.text, "copies to hosts") &&
+          !order.stateless.empty())
+        plan = absl::DataLossError("what is lost has state that nobody else has");
       if (order.request->document.text == "fits whole" && !order.lost.empty())
         plan = absl::InvalidArgumentError("rank 0 needs 2 GiB");
       Step(PlanComputed{order.number, std::move(plan)});

@@ -484,13 +484,21 @@ TEST_F(LoanTest, JobThatWaits_GoesOnOnTheLentDeviceAtOnce) {
   EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("a spare takes over rank 1")));
 }
 
-// Copies of its state are where the place was.
-TEST_F(LoanTest, JobThatWaitsForCopiesOnHosts_IsLentNothing) {
+// It is where the place was, as copies in memory or in a process out of reach.
+TEST_F(LoanTest, JobThatWaitsForStateThatNobodyElseHas_GoesOnOnNoOtherDevice) {
   JobRequest request = Borrowing("a", 2, "needs every rank, copies to hosts");
   request.waits = true;
   const JobId job = TrainOn("n", std::move(request));
   Step(job, 3, 1);
   h_.Report(Of("n", 1), job, 1, RankError{.kind = FailureKind::kDeviceFailed, .message = "XID 79"});
+  ASSERT_EQ(Holder("s"), job);
+  h_.Prepare(spares_);
+  EXPECT_EQ(Holder("s"), JobId{});
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  // Its own device is repaired.
+  sessions_["n1"] = h_.Replace("n1", 1, /*incarnation=*/2);
+  EXPECT_THAT(h_.Commands<PrepareData>(Of("n", 1)), SizeIs(1));
   EXPECT_EQ(Holder("s"), JobId{});
 }
 

@@ -431,6 +431,35 @@ TEST(PlanRequestTest, RankThatReturnsOnALentDevice_IsThereAndNothingElseChanges)
   EXPECT_EQ(at_once->layout, expected);
 }
 
+// What may still be where it was does not come along.
+TEST(PlanRequestTest, PlaceThatMoves_MustNotBeTheOnlyOneWithState) {
+  const auto planned = [](const std::string& parallel, const plan::RankList& lost) {
+    const std::string text = absl::StrCat(
+        "metadata: {name: demo}\nspec:\n  steps: 10\n  modules:\n    - name: language\n",
+        "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, "
+        "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n      parallel: ",
+        parallel, "\n  batch: {global: 4, micro: 1}\n",
+        "  data: {shards: \"a-{0..1}.tar\", tokenizer: t.model}\n");
+    auto request = std::make_shared<JobRequest>();
+    request->document = {text, "/jobs"};
+    const auto whole = PlanRequest(*request, kPlacement, {}, Epoch{1});
+    EXPECT_TRUE(whole.ok()) << whole.status();
+    ComputePlan order{.request = request,
+                      .placement = kPlacement,
+                      .epoch = Epoch{2},
+                      .layout = whole->layout,
+                      .lost = lost,
+                      .returned = lost,
+                      .stateless = lost};
+    for (const Rank rank : lost) order.lent[rank] = {"spares", rank.value};
+    return PlanJobOf(order).status();
+  };
+  EXPECT_TRUE(planned("{ranks: 4, tp: 2}", {Rank{2}}).ok());
+  EXPECT_TRUE(planned("{ranks: 4, tp: 2}", {Rank{2}, Rank{3}}).ok()) << "the other has it all";
+  EXPECT_TRUE(absl::IsDataLoss(planned("{ranks: 4, tp: 2}", {Rank{0}, Rank{2}})));
+  EXPECT_TRUE(absl::IsDataLoss(planned("{ranks: 2, tp: 2}", {Rank{1}})));
+}
+
 // The same in each place but for the names of nodes, which digests have in them.
 TEST(PlanRequestTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
   const std::string replicas = absl::StrReplaceAll(
