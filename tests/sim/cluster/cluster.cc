@@ -60,6 +60,13 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
                     });
                   });
   };
+  coordinator_.on_placement = [this](const coordinator::Placement& placement) {
+    for (const auto& entry : placement) {
+      for (const std::unique_ptr<NodeHost>& node : nodes_) {
+        if (node->name() == entry.node) node->CheckFree(entry.devices);
+      }
+    }
+  };
   coordinator_.Start();
   for (const std::unique_ptr<NodeHost>& node : nodes_) {
     timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Seconds(2)),
