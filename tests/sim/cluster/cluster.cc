@@ -160,7 +160,7 @@ void Cluster::Run(absl::Duration duration) {
   const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
                                       ? options_.fault_interval
                                       : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
-  faults_.Start(interval);
+  faults_.Start(interval, options_.behind);
   RunUntil(end);
 }
 

@@ -29,6 +29,9 @@ struct ClusterOptions {
   absl::Duration fault_interval;
   absl::Duration step_time;  // zero: drawn
   int64_t steps = 0;         // of a job, on average; 0: drawn
+  // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
+  // of a write, so that a seed means what it did before there was either.
+  bool behind = true;
 };
 
 class Cluster {

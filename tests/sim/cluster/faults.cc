@@ -7,8 +7,9 @@
 
 namespace phalanx::sim {
 
-void Faults::Start(absl::Duration interval) {
+void Faults::Start(absl::Duration interval, bool behind) {
   interval_ = interval;
+  behind_ = behind;
   on_ = true;
   shared_.dies_moving = 0.005;
   shared_.dies_applying = 1e-5;
@@ -140,7 +141,7 @@ void Faults::BreakNode() {
 
 void Faults::BreakNetwork() {
   NodeHost& node = SomeNode();
-  const uint64_t kind = timeline_.Below(12);
+  const uint64_t kind = timeline_.Below(behind_ ? 12 : 11);
   timeline_.Note("fault: the network of node $0, kind $1", static_cast<int64_t>(node.index()),
                  static_cast<int64_t>(kind));
   if (kind < 3) {
@@ -200,7 +201,7 @@ void Faults::OnWrite(const coordinator::JournalRecord& record) {
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
   if (!recovers || !timeline_.Chance(1.0 / 30)) return;
-  const uint64_t kind = timeline_.Below(4);
+  const uint64_t kind = behind_ ? timeline_.Below(4) : timeline_.Chance(0.5) ? 0 : 3;
   timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(5)),
                   [this, kind, generation = generation_] {
                     if (generation != generation_) return;

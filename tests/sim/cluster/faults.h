@@ -26,8 +26,8 @@ class Faults {
          const std::vector<std::unique_ptr<NodeHost>>& nodes)
       : shared_(shared), timeline_(shared.timeline), coordinator_(coordinator), nodes_(nodes) {}
 
-  // One comes every `interval` on average, until Stop.
-  void Start(absl::Duration interval);
+  // One comes every `interval` on average, until Stop. `behind`: as in ClusterOptions.
+  void Start(absl::Duration interval, bool behind);
   // No new ones; those under way end by themselves.
   void Stop();
   int64_t count() const { return count_; }
@@ -59,7 +59,7 @@ class Faults {
   const std::vector<std::unique_ptr<NodeHost>>& nodes_;
   absl::Duration interval_ = absl::ZeroDuration();
   uint64_t generation_ = 0;
-  bool on_ = false;
+  bool on_ = false, behind_ = true;
   int64_t count_ = 0, under_way_ = 0;
   Instant quiet_since_ = absl::InfinitePast();
 };
