@@ -66,6 +66,13 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
                     });
                   });
   };
+  coordinator_.on_placement = [this](const coordinator::Placement& placement) {
+    for (const auto& entry : placement) {
+      for (const std::unique_ptr<NodeHost>& node : nodes_) {
+        if (node->name() == entry.node) node->CheckFree(entry.devices);
+      }
+    }
+  };
   coordinator_.Start();
   for (const std::unique_ptr<NodeHost>& node : nodes_) {
     timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Seconds(2)),
@@ -181,7 +188,7 @@ void Cluster::Run(absl::Duration duration) {
   const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
                                       ? options_.fault_interval
                                       : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
-  faults_.Start(interval, options_.only_crashes);
+  faults_.Start(interval, {.only_crashes = options_.only_crashes, .behind = options_.behind});
   RunUntil(end);
 }
 

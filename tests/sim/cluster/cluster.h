@@ -33,6 +33,9 @@ struct ClusterOptions {
   // The one fault is that the coordinator dies, mostly while it writes: no rank may be lost.
   bool only_crashes = false;
   bool reserves = true;      // operators keep nodes in reserve now and then
+  // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
+  // of a write, so that a seed means what it did before there was either.
+  bool behind = true;
 };
 
 class Cluster {

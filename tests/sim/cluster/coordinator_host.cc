@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/session_codec.h"
@@ -281,6 +282,7 @@ void CoordinatorHost::Carry(const coordinator::ComputePlan& order) {
     ledger_.Violate(
         absl::StrCat("a job of the queue gets devices of ", entry.node, ", which takes none"));
   }
+  if (on_placement && !order.layout.has_value()) on_placement(order.placement);
   // The real planner, at once; its answer takes as long as it may take.
   const absl::Duration time =
       timeline_.Chance(0.1) ? timeline_.Between(absl::Milliseconds(10), absl::Seconds(3))
@@ -322,6 +324,8 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
   if (job.failure.has_value()) ++failures_[std::string(job::ToString(job.failure->kind))];
   timeline_.Note("job $0 has ended as $4", job.id.value, 0, 0, 0,
                  absl::StrCat(job::ToString(job.phase), ": ", job.reason));
+  if (absl::StrContains(job.reason, "where training stands is not known"))
+    ledger_.Violate(absl::StrCat(ToString(job.id), ": ", job.reason));
   if (job.reason.empty()) ledger_.Violate(absl::StrCat(ToString(job.id), " ends without a reason"));
   if (job.phase == job::JobPhase::kSucceeded) ledger_.OnSucceeded(job.id, job.request->steps);
 }

@@ -67,6 +67,8 @@ class CoordinatorHost {
   std::function<void(const StreamPtr&, const v1::OpenSessionResponse&)> deliver;
   std::function<void(const StreamPtr&, absl::Status)> deliver_close;
 
+  // A job that has none is to have these devices.
+  std::function<void(const coordinator::Placement&)> on_placement;
   // A decision is on its way to the disk.
   std::function<void(const coordinator::JournalRecord&)> on_write;
 

@@ -7,13 +7,14 @@
 
 namespace phalanx::sim {
 
-void Faults::Start(absl::Duration interval, bool only_crashes) {
+void Faults::Start(absl::Duration interval, const Kinds& kinds) {
   interval_ = interval;
   on_ = true;
-  only_crashes_ = only_crashes;
+  only_crashes_ = kinds.only_crashes;
+  behind_ = kinds.behind;
   coordinator_.on_write = [this](const coordinator::JournalRecord& record) { OnWrite(record); };
   Next();
-  if (only_crashes) return;
+  if (only_crashes_) return;
   shared_.dies_moving = 0.005;
   shared_.dies_applying = 1e-5;
   shared_.slow_stream = 0.03;
@@ -143,7 +144,7 @@ void Faults::BreakNode() {
 
 void Faults::BreakNetwork() {
   NodeHost& node = SomeNode();
-  const uint64_t kind = timeline_.Below(12);
+  const uint64_t kind = timeline_.Below(behind_ ? 12 : 11);
   timeline_.Note("fault: the network of node $0, kind $1", static_cast<int64_t>(node.index()),
                  static_cast<int64_t>(kind));
   if (kind < 3) {
@@ -204,7 +205,10 @@ void Faults::OnWrite(const coordinator::JournalRecord& record) {
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
   if (!(recovers || only_crashes_) || !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30)) return;
-  const uint64_t kind = only_crashes_ ? 0 : timeline_.Below(4);
+  const uint64_t kind = only_crashes_             ? 0
+                        : behind_                 ? timeline_.Below(4)
+                        : timeline_.Chance(0.5)   ? 0
+                                                  : 3;
   timeline_.After(
       timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(only_crashes_ ? 1 : 5)),
       [this, kind, generation = generation_] {

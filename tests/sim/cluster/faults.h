@@ -26,9 +26,12 @@ class Faults {
          const std::vector<std::unique_ptr<NodeHost>>& nodes)
       : shared_(shared), timeline_(shared.timeline), coordinator_(coordinator), nodes_(nodes) {}
 
-  // One comes every `interval` on average, until Stop. `only_crashes`: each is the coordinator's
-  // death, and more of them come as it writes.
-  void Start(absl::Duration interval, bool only_crashes = false);
+  // As in ClusterOptions.
+  struct Kinds {
+    bool only_crashes = false, behind = true;
+  };
+  // One comes every `interval` on average, until Stop.
+  void Start(absl::Duration interval, const Kinds& kinds);
   // No new ones; those under way end by themselves.
   void Stop();
   int64_t count() const { return count_; }
@@ -60,7 +63,7 @@ class Faults {
   const std::vector<std::unique_ptr<NodeHost>>& nodes_;
   absl::Duration interval_ = absl::ZeroDuration();
   uint64_t generation_ = 0;
-  bool on_ = false, only_crashes_ = false;
+  bool on_ = false, only_crashes_ = false, behind_ = true;
   int64_t count_ = 0, under_way_ = 0;
   Instant quiet_since_ = absl::InfinitePast();
 };

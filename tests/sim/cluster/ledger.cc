@@ -37,6 +37,7 @@ uint64_t Ledger::BitsAt(const Job& job, int64_t step) {
 }
 
 void Ledger::OnStandbyMade(JobId id, const std::string& set, int32_t rank, uint64_t process) {
+  if (forgotten_.contains(id)) return;
   Job& job = jobs_[id];
   const auto [made, first] = job.standby.try_emplace(set);
   made->second[rank] = process;
@@ -62,6 +63,8 @@ void Ledger::OnConnects(JobId id, Epoch epoch, const std::string& set) {
 
 void Ledger::OnStandbyUsed(JobId id, const std::string& set, const std::set<int32_t>& ranks,
                            int32_t rank, uint64_t process) {
+  // A node that is away when its job ends may hear of an epoch late.
+  if (forgotten_.contains(id)) return;
   const auto& sets = jobs_[id].standby;
   const auto found = sets.find(set);
   const std::map<int32_t, uint64_t> makers =

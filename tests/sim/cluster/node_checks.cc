@@ -25,6 +25,22 @@ void NodeHost::NoteEpoch(const agent::Event& event) {
   }
 }
 
+void NodeHost::NoteEnding(agent::ProcessNumber number) {
+  const auto found = processes_.find(number);
+  if (found != processes_.end()) found->second.told_to_end = true;
+}
+
+void NodeHost::CheckFree(const std::vector<int32_t>& devices) const {
+  for (const auto& [number, slot] : processes_) {
+    const RankProcess& process = *slot.process;
+    const bool meant = std::count(devices.begin(), devices.end(), process.device()) != 0;
+    if (!meant || process.dead() || slot.told_to_end) continue;
+    shared_.ledger.Violate(absl::StrCat(name_, " device ", process.device(),
+                                        " is given to another job while a rank of ",
+                                        ToString(process.job()), " works on it"));
+  }
+}
+
 bool NodeHost::IsServed() const {
   if (!up() || paused_since_.has_value() || stream_ == nullptr || !coordinator_.Serves())
     return false;

@@ -185,12 +185,14 @@ bool NodeHost::CarryToProcess(const agent::Action& action) {
   } else if (const auto* stop = std::get_if<SendStopEpoch>(&action)) {
     ToProcess(stop->process, [epoch = stop->epoch](RankProcess& process) { process.Stop(epoch); });
   } else if (const auto* quit = std::get_if<SendQuit>(&action)) {
+    NoteEnding(quit->process);
     ToProcess(quit->process, [](RankProcess& process) { process.Quit(); });
   } else if (const auto* terminate = std::get_if<TerminateProcess>(&action)) {
     // One that is stopped takes the signal when it runs again.
     ToProcess(terminate->process,
               [](RankProcess& process) { process.Do([&process] { process.Die(0, 15); }); });
   } else if (const auto* kill = std::get_if<KillProcess>(&action)) {
+    NoteEnding(kill->process);
     ToProcess(kill->process, [](RankProcess& process) { process.Die(0, 9); });
   } else {
     return false;

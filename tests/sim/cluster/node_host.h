@@ -53,6 +53,8 @@ class NodeHost {
 
   // Each second: ranks are told from where their epoch goes on, soon after nothing hinders it.
   void CheckTold();
+  // They are taken for free: no process is there that nobody has told to end.
+  void CheckFree(const std::vector<int32_t>& devices) const;
 
   // What the coordinator sends.
   void Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message);
@@ -76,6 +78,7 @@ class NodeHost {
   void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration delay);
   void ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order);
   void NoteEpoch(const agent::Event& event);
+  void NoteEnding(agent::ProcessNumber number);
   void RememberAssignment(const v1::OpenSessionResponse& message);
   // Of epochs that this daemon may not obey any more.
   std::vector<v1::Command> OlderAssignments() const;
@@ -104,6 +107,7 @@ class NodeHost {
     std::unique_ptr<RankProcess> process;
     Instant to_daemon, to_process;  // when the last message arrives
     Epoch epoch;                    // that it was told to run
+    bool told_to_end = false;
     // Since when it waits for what it could be told, and by which session.
     std::pair<Instant, coordinator::SessionId> untold{absl::InfiniteFuture(), {}};
   };

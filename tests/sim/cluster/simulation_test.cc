@@ -53,7 +53,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
 // dead already (docs/decisions/0051-epochs-of-the-output-folder.md).
 TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   Planner planner;
-  Cluster cluster(planner, {.seed = 1168, .reserves = false});
+  Cluster cluster(planner, {.seed = 1168, .reserves = false, .behind = false});
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);

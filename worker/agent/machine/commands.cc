@@ -46,12 +46,12 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
     assignment.to_answer.push_back(number);
     return AnswerIfStarted(assignment);
   }
+  RememberEpoch(command.job, command.epoch);
   Assignment assignment;
   assignment.takes_over = command.goes_on || present != assignments_.end();
   const absl::Status placed =
       CheckPlacement(command, assignment.takes_over, &assignment.rank_of_device);
   if (!placed.ok()) return Answer(number, placed);
-  RememberEpoch(command.job, command.epoch);
   if (present != assignments_.end()) {
     AnswerAssign(present->second, absl::AbortedError("superseded by a newer epoch"));
     if (command.goes_on) {

@@ -187,6 +187,13 @@ TEST(AgentMachineTest, OlderEpoch_AfterANewerOne_IsRefused) {
   EXPECT_THAT(h.Command(4, AStop(2)), ElementsAre("Result 4 ABORTED"));
 }
 
+TEST(AgentMachineTest, EpochThatCouldNotBePlaced_IsSeen) {
+  Harness h;
+  h.Welcome();
+  EXPECT_THAT(h.Command(1, h.AnAssign(3, {9})), ElementsAre("Result 1 INVALID_ARGUMENT"));
+  EXPECT_THAT(h.Command(2, h.AnAssign(2, {0})), ElementsAre("Result 2 ABORTED seen 3"));
+}
+
 TEST(AgentMachineTest, StoppedEpoch_AssignedLate_IsRefused) {
   Harness h;
   h.Welcome();
