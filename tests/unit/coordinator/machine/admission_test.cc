@@ -247,9 +247,10 @@ TEST(AdmissionTest, FailureDomainOfANode_IsInTheLayout) {
   const JobId job = h.Submit(AJob("both", 3));
   EXPECT_THAT(h.State(job).layout->nodes,
               ElementsAre(NodeDevices{"a", {0, 1}, "rack-7"}, On("b", {0})));
+  EXPECT_EQ(h.State(job).layout->derivation, plan::kDerivation);
 }
 
-TEST(AdmissionTest, FailureDomain_OfNodesOneOfWhichReadsNone_IsInNoLayout) {
+TEST(AdmissionTest, LayoutWithANodeOfTheReleaseBefore_IsAsItsRanksReadIt) {
   Harness h;
   h.Open("a", 1);
   h.Feed(SessionOpened{SessionId{77}, WorkerHello{.node = "b",
@@ -259,6 +260,7 @@ TEST(AdmissionTest, FailureDomain_OfNodesOneOfWhichReadsNone_IsInNoLayout) {
                                                   .reads_domains = false}});
   const JobId job = h.Submit(AJob("both", 3));
   EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1}), On("a", {0})));
+  EXPECT_EQ(h.State(job).layout->derivation, plan::kOldestDerivation);
 }
 
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {

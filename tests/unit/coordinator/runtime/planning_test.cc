@@ -328,6 +328,31 @@ TEST(PlanRequestTest, NotesOfThePlan_ComeAlong) {
             admitted->notes);
 }
 
+TEST(PlanRequestTest, LayoutForRanksOfTheReleaseBefore_IsOfTheirDerivation) {
+  const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
+  ComputePlan order{.request = std::make_shared<const JobRequest>(kRequest),
+                    .placement = kPlacement,
+                    .epoch = Epoch{1}};
+  const auto now = PlanJobOf(order);
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_EQ(now->layout.derivation, plan::kDerivation);
+  order.derivation = plan::kOldestDerivation;
+  const auto old = PlanJobOf(order);
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(old->layout.derivation, plan::kOldestDerivation);
+  EXPECT_EQ(old->digest, plan::Expand(read->spec, old->layout)->digest);
+  EXPECT_NE(old->digest, now->digest);
+  EXPECT_EQ(old->notes, now->notes);
+  // A layout keeps its own as ranks are lost.
+  order.layout = Shared<plan::Layout>(old->layout);
+  order.derivation = plan::kDerivation;
+  order.lost = {Rank{1}};
+  order.any_rung = true;
+  const auto after = PlanJobOf(order);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(after->layout.derivation, plan::kOldestDerivation);
+}
+
 NodeView ANode(const std::string& name, std::vector<int64_t> memory) {
   return {.name = name,
           .connected = true,

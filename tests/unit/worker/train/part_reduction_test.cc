@@ -26,7 +26,10 @@ class NotedCommunicator final : public comm::Communicator {
   absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
     return Noted();
   }
-  absl::Status AllGather(const void*, void*, int64_t, comm::DType) override { return Noted(); }
+  absl::Status AllGather(const void*, void* out, int64_t, comm::DType) override {
+    gathered.push_back(out);
+    return Noted();
+  }
   absl::Status Exchange(absl::Span<const comm::Outgoing>,
                         absl::Span<const comm::Incoming>) override {
     return Noted();
@@ -46,6 +49,7 @@ class NotedCommunicator final : public comm::Communicator {
 
   int operations() const { return operations_; }
   std::vector<int> waited;  // for how many operations, in order
+  std::vector<const void*> gathered;
 
  private:
   absl::Status Noted() {
@@ -283,6 +287,26 @@ TEST(PartReductionTest, Await_BehindTheFirstLayerAlone_WaitsForTheRest) {
   data.waited.clear();
   ASSERT_TRUE(part.Await().ok());
   EXPECT_THAT(data.waited, ElementsAre(gathered, reduced));
+  EXPECT_FALSE(part.pending());
+}
+
+// As ranks of the release before do, beside which it may gather.
+TEST(PartReductionTest, GatherInTheStoredOrder_IsWaitedForAsAWhole) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state, {.data = &data},
+                     means, PartReduction::Order::kStored);
+  ASSERT_TRUE(part.Gather().ok());
+  const auto* base = static_cast<const char*>(state.weights().const_data_ptr());
+  const plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
+  ASSERT_EQ(data.gathered.size(), reduction.buckets.size());
+  for (size_t b = 0; b < data.gathered.size(); ++b)
+    EXPECT_EQ(data.gathered[b], base + reduction.buckets[b].elements.first * 4);
+  ASSERT_TRUE(part.AwaitFor(0).ok());
+  EXPECT_THAT(data.waited, ElementsAre(data.operations()));
   EXPECT_FALSE(part.pending());
 }
 
