@@ -61,6 +61,15 @@ void Coordinator::On(const LogsRequested& event) {
     first = end;
     const auto node = nodes_.find(entry.node);
     if (!wanted) continue;
+    // One that has several entries is asked once.
+    const auto asked = std::find_if(fetches.begin(), fetches.end(), [&entry](const auto& other) {
+      return other.first->name == entry.node;
+    });
+    if (asked != fetches.end()) {
+      std::vector<int32_t>& ranks = asked->second.ranks;
+      ranks.insert(ranks.end(), fetch.ranks.begin(), fetch.ranks.end());
+      continue;
+    }
     if (node == nodes_.end() || !node->second.connected()) {
       if (!follow) continue;
       // A follower asks again, and would miss these ranks for as long as the others write.

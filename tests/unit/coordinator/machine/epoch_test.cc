@@ -329,6 +329,22 @@ TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   EXPECT_EQ(h.Commands<FetchLogs>(b)[0].second.fetch_id, h.sources[0].fetch_id);
 }
 
+TEST(LogsTest, NodeWithSeveralEntries_IsAskedOnce) {
+  Harness h;
+  const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
+  const Placement placement = {{"a", {0}}, {"b", {0}}, {"a", {1}}};
+  h.Feed(LogsRequested{.token = Token{500}, .job = JobId{7}, .placement = placement});
+  EXPECT_EQ(h.sources.size(), 2u);
+  EXPECT_EQ(h.Commands<FetchLogs>(a).size(), 1u);
+  EXPECT_EQ(h.Commands<FetchLogs>(b).size(), 1u);
+  h.commands.clear();
+  h.Feed(
+      LogsRequested{.token = Token{501}, .job = JobId{7}, .ranks = {0, 2}, .placement = placement});
+  ASSERT_EQ(h.Commands<FetchLogs>(a).size(), 1u);
+  EXPECT_THAT(h.Commands<FetchLogs>(a)[0].second.ranks, testing::ElementsAre(0, 2));
+  EXPECT_THAT(h.Commands<FetchLogs>(b), IsEmpty());
+}
+
 TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);
