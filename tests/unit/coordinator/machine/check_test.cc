@@ -185,6 +185,31 @@ TEST_F(CheckTest, MarkAndVerdict_AreStoredTogether) {
   EXPECT_THAT(h_.node_views["a"]->failed_devices, IsEmpty());
 }
 
+TEST_F(CheckTest, MarkReserveAndVerdict_OutlastEachOther) {
+  h_.Feed(ReserveRequested{Token{1001}, "a", ReserveMark{.reason = "spares"}, "ops"});
+  Say(node_, {CheckVerdict::kFailed, CheckVerdict::kPassed});
+  h_.Feed(NodeMarkRequested{Token{1002}, "a", NodeMark{.reason = "new fan"}, "ops", false});
+  Restart();
+  EXPECT_EQ(h_.node_views["a"]->mark->reason, "new fan");
+  EXPECT_EQ(h_.node_views["a"]->reserve->reason, "spares");
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, ElementsAre(0));
+  h_.Feed(ReserveRequested{Token{1003}, "a", std::nullopt, "ops"});
+  Restart();
+  EXPECT_EQ(h_.node_views["a"]->mark->reason, "new fan");
+  EXPECT_FALSE(h_.node_views["a"]->reserve.has_value());
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, ElementsAre(0));
+  h_.Feed(ReserveRequested{Token{1004}, "a", ReserveMark{.reason = "spares"}, "ops"});
+  Uncordon("a");
+  Restart();
+  EXPECT_FALSE(h_.node_views["a"]->mark.has_value());
+  EXPECT_EQ(h_.node_views["a"]->reserve->reason, "spares");
+  EXPECT_THAT(h_.node_views["a"]->failed_devices, IsEmpty()) << "it is let back";
+  h_.Open("a", 2, 2);
+  EXPECT_EQ(h_.machine().nodes().at("a").FreeDevices(), 2);
+  h_.Submit(AJob("j", 2));
+  EXPECT_EQ(h_.Free("a"), 2) << "they are in reserve";
+}
+
 TEST_F(CheckTest, NodeThatIsForgotten_IsSoByTheStore) {
   Harness h;
   h.Feed(HeartbeatReceived{.session = h.Open("a", 1),
