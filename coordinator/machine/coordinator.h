@@ -186,7 +186,8 @@ class Coordinator {
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   void SayStarts(Job& job);  // records that the job with its first layout is starting
-  void OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  void OnNextEpochPlanned(Job& job, const std::map<Rank, plan::Device>& lent,
+                          const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
   // Whether others were charged, while the plan was made, for host memory that it needs.
@@ -310,9 +311,11 @@ class Coordinator {
   plan::RankList SparesThatAreBack(const Job& job) const;
   // Ranks that were lost and have another device in the next layout.
   static void NoteSpared(Job& job, const plan::Layout& next);
-  // Of those where ranks that were lost have devices in the layout one that may not serve any more:
-  // it was fit when the plan was ordered. Empty: there is none.
-  NodeName UnfitNode(const Job& job, const plan::Layout& next) const;
+  // Of those where ranks that were lost have devices in the layout one that may not serve any more,
+  // or whose device is not held any more for the place that it was `lent` to: it was fit when the
+  // plan was ordered. Empty: there is none.
+  NodeName UnfitNode(const Job& job, const plan::Layout& next,
+                     const std::map<Rank, plan::Device>& lent) const;
   void PlanWithout(Job& job, const NodeName& unfit);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
@@ -327,8 +330,8 @@ class Coordinator {
   void Lend(Job& job);
   // Of one that has lost places, and trains on or waits for them.
   bool MayBorrow(const Job& job) const;
-  // It has a device beyond its ranks that may serve, so it needs no other.
-  bool HasSpare(const Job& job) const;
+  // Devices beyond its ranks that may serve, in place of which it needs no others.
+  size_t SparesThatServe(const Job& job) const;
   // The device of the place does not serve, and it is not to be expected that it does in a moment.
   bool IsGone(const Job& job, int32_t place) const;
   std::optional<plan::Device> DeviceInReserve(const Job& job, int32_t place) const;

@@ -33,6 +33,27 @@ Instant LostSince(const LiveJob& job) {
   return job.state.recoveries.empty() ? job.state.submitted : job.state.recoveries.back();
 }
 
+// It waits, and others that it has lost are not in `back`: with them there may be a layout.
+bool AwaitsOthers(const LiveJob& job, const plan::RankList& back) {
+  if (!job.recovery.has_value()) return false;
+  const JobRequest& request = *job.state.request;
+  std::set<int32_t> lost = job.recovery->lost;
+  for (const Rank place : job.state.layout->lost) lost.insert(place.value);
+  return std::any_of(lost.begin(), lost.end(), [&](int32_t place) {
+    return place < request.world && !Contains(request.lost, Rank{place}) &&
+           !Contains(back, Rank{place});
+  });
+}
+
+// The place that has the device; -1: none has.
+int32_t PlaceOn(const Run& run, const plan::Device& device) {
+  const Team* team = run.TeamOf(device.node);
+  if (team == nullptr) return -1;
+  const auto at = std::find(team->devices.begin(), team->devices.end(), device.index);
+  if (at == team->devices.end()) return -1;
+  return team->ranks[static_cast<size_t>(at - team->devices.begin())];
+}
+
 }  // namespace
 
 bool Coordinator::MayBorrow(const Job& job) const {
@@ -47,12 +68,13 @@ bool Coordinator::MayBorrow(const Job& job) const {
   return request.rejoins && job.state.layout->lost.size() > request.lost.size();
 }
 
-bool Coordinator::HasSpare(const Job& job) const {
+size_t Coordinator::SparesThatServe(const Job& job) const {
+  size_t spares = 0;
   const auto places = static_cast<int32_t>(job.run->ranks.size());
   for (int32_t place = job.state.request->world; place < places; ++place) {
-    if (!Contains(job.state.request->lost, Rank{place}) && MayServe(job, place)) return true;
+    if (!Contains(job.state.request->lost, Rank{place}) && MayServe(job, place)) ++spares;
   }
-  return false;
+  return spares;
 }
 
 bool Coordinator::IsGone(const Job& job, int32_t place) const {
@@ -106,7 +128,7 @@ void Coordinator::LendDevices() {
   std::vector<std::tuple<Instant, QueuePlace>> lacking;
   for (const JobId id : active_) {
     const Job& job = jobs_.at(id);
-    if (MayBorrow(job) && !HasSpare(job))
+    if (MayBorrow(job) && (job.recovery.has_value() || SparesThatServe(job) == 0))
       lacking.emplace_back(LostSince(job), QueuePlace{job.state.request->priority, id});
   }
   std::sort(lacking.begin(), lacking.end());
@@ -117,11 +139,16 @@ void Coordinator::Lend(Job& job) {
   std::set<int32_t> places;
   for (const Rank place : job.state.layout->lost) places.insert(place.value);
   if (job.recovery.has_value()) places.insert(job.recovery->lost.begin(), job.recovery->lost.end());
+  std::erase_if(places, [&](int32_t place) {
+    const bool is_rank = place < job.state.request->world;
+    return !is_rank || Contains(job.state.request->lost, Rank{place}) ||
+           job.loans.contains(place) || MayServe(job, place) || !IsGone(job, place);
+  });
+  // Spares of a job that waits were too few, and serve beside what it is lent.
+  size_t wanted = places.size() - std::min(places.size(), SparesThatServe(job));
   bool any = false;
   for (const int32_t place : places) {
-    const bool is_rank = place < job.state.request->world;
-    if (!is_rank || Contains(job.state.request->lost, Rank{place})) continue;
-    if (job.loans.contains(place) || MayServe(job, place) || !IsGone(job, place)) continue;
+    if (wanted == 0) break;
     std::optional<plan::Device> device = DeviceInReserve(job, place);
     if (!device.has_value()) continue;
     Node& node = nodes_.at(device->node);
@@ -131,6 +158,7 @@ void Coordinator::Lend(Job& job) {
                      " is lent device ", device->index, " of node=", device->node));
     job.loans.emplace(place, *std::move(device));
     borrowing_.insert(job.state.id);
+    --wanted;
     any = true;
   }
   if (any && job.recovery.has_value()) job.recovery->tried.clear();
@@ -164,7 +192,7 @@ void Coordinator::RefuseLoans(Job& job, const plan::RankList& back, const absl::
   for (const Rank rank : back) {
     const auto loan = job.loans.find(rank.value);
     const auto node = loan == job.loans.end() ? nodes_.end() : nodes_.find(loan->second.node);
-    if (node == nodes_.end()) continue;
+    if (node == nodes_.end() || AwaitsOthers(job, back)) continue;
     job.lost_again[{rank.value, node->first}] = {.of = node->second.incarnation,
                                                  .times = Job::LostAgain::kTimesMax};
     capacity_changed_ = true;
@@ -204,9 +232,9 @@ void Coordinator::GiveUpLoans(Job& job) {
 void Coordinator::GiveBackDevices(Job& job, const Run& before, Epoch epoch) {
   for (auto loan = job.loans.begin(); loan != job.loans.end();) {
     const auto at = loan++;
-    const auto& [place, device] = *at;
-    const Team& team = *job.run->TeamOfRank(place);
-    if (team.node != device.node || team.DeviceOf(place) != device.index) continue;
+    const plan::Device& device = at->second;
+    const int32_t place = PlaceOn(*job.run, device);  // another one, where it serves better
+    if (place < 0) continue;
     const Team& had = *before.TeamOfRank(place);
     Commit(job, EventRecorded{
                     "DeviceLent",

@@ -366,7 +366,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   }
   plan::MemoryLimits limits =
       LimitsOf(nodes_, lent.empty() ? placement : WithDevices(placement, lent), job.state.id);
-  job.planning = {.number = number, .placement = placement, .host_memory = limits.nodes};
+  job.planning = {
+      .number = number, .placement = placement, .host_memory = limits.nodes, .lent = lent};
   planning_.emplace(number, job.state.id);
   unanswered_plans_.insert(number);
   plan::RankList unfit;
@@ -448,7 +449,7 @@ void Coordinator::On(const PlanComputed& event) {
   Job& job = jobs_.at(planned->second);
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
-  if (job.run.has_value()) return OnNextEpochPlanned(job, event.plan);
+  if (job.run.has_value()) return OnNextEpochPlanned(job, planning.lent, event.plan);
   const NodeDevices* gone = FirstGone(job, placement);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);

@@ -311,9 +311,10 @@ void Coordinator::StartNextEpoch(Job& job) {
   OrderPlan(job, *job.state.placement, std::move(layout));
 }
 
-void Coordinator::OnNextEpochPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
+void Coordinator::OnNextEpochPlanned(Job& job, const std::map<Rank, plan::Device>& lent,
+                                     const absl::StatusOr<PlanSummary>& plan) {
   if (plan.ok()) {
-    if (const NodeName gone = UnfitNode(job, plan->layout); !gone.empty())
+    if (const NodeName gone = UnfitNode(job, plan->layout, lent); !gone.empty())
       return PlanWithout(job, gone);
   }
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);

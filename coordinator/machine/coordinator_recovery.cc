@@ -39,6 +39,10 @@ bool HasStayed(const Run& before, const Run& now, int32_t rank) {
   return from.node == to.node && from.DeviceOf(rank) == to.DeviceOf(rank);
 }
 
+bool IsLost(const plan::Layout& layout, Rank rank) {
+  return std::find(layout.lost.begin(), layout.lost.end(), rank) != layout.lost.end();
+}
+
 bool MayLive(FailureKind kind) {
   return kind == FailureKind::kNodeLost || kind == FailureKind::kNodeUnreachable ||
          kind == FailureKind::kPeerLost;
@@ -147,6 +151,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   for (const Rank rank : back) {
     // Whatever may live of it is on another device.
     const bool is_lent = job.loans.contains(rank.value);
+    if (is_lent && plan.ok() && IsLost(plan->layout, rank)) continue;  // another place has that
     if (recovery.lost.erase(rank.value) != 0) {
       recovery.back.insert(rank.value);
       if (is_lent) recovery.spared.insert(rank.value);
@@ -370,7 +375,8 @@ void Coordinator::CheckRecovered(Job& job) {
   std::erase_if(job.lost_again, [&recovery](const auto& again) {
     return recovery.back.contains(again.first.first);
   });
-  if (!reserved_.empty()) capacity_changed_ = true;  // what is lost still may be lent for
+  // What is lost still may be lent for, and what is not gives back.
+  if (!reserved_.empty() || !job.loans.empty()) capacity_changed_ = true;
   NoteDaemons(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;

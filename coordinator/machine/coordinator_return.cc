@@ -26,17 +26,6 @@ std::string RanksText(const plan::RankList& ranks) {
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
 }
 
-// Whether it is a device of the job's, or one that is still held for the place.
-bool MayBeOn(const LiveJob& job, int32_t place, const plan::Device& device) {
-  const Team* had = job.run->TeamOf(device.node);
-  if (had != nullptr &&
-      std::find(had->devices.begin(), had->devices.end(), device.index) != had->devices.end()) {
-    return true;
-  }
-  const auto loan = job.loans.find(place);
-  return loan != job.loans.end() && loan->second == device;
-}
-
 }  // namespace
 
 // Of training that has gone on since the epoch began, and is not about to end.
@@ -79,7 +68,12 @@ plan::RankList Coordinator::SparesThatAreBack(const Job& job) const {
   return back;
 }
 
-NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const {
+NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next,
+                                const std::map<Rank, plan::Device>& lent) const {
+  for (const auto& [place, device] : lent) {
+    const auto loan = job.loans.find(place.value);
+    if (loan == job.loans.end() || !(loan->second == device)) return device.node;
+  }
   plan::RankList anew = job.state.layout->lost;
   if (job.recovery.has_value()) {
     for (const int32_t rank : job.recovery->lost) anew.push_back(Rank{rank});
@@ -92,8 +86,7 @@ NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next) const 
     if (team == nullptr) continue;
     const auto node = nodes_.find(team->node);
     const int32_t device = team->DeviceOf(rank.value);
-    if (node == nodes_.end() || !node->second.Schedulable() || node->second.HasFailed(device) ||
-        !MayBeOn(job, rank.value, {team->node, device})) {
+    if (node == nodes_.end() || !node->second.Schedulable() || node->second.HasFailed(device)) {
       return team->node;
     }
   }
@@ -187,8 +180,8 @@ void Coordinator::OnReturnPrepared(Job& job, const Node& node, const CommandFini
   const auto preparation = job.prepared.find(node.name);
   if (preparation == job.prepared.end() || preparation->second.of != node.incarnation) return;
   if (result.code == static_cast<int32_t>(absl::StatusCode::kAborted)) {
-    job.prepared.erase(preparation);  // called off, and asked for anew since
-    return;
+    job.prepared.erase(preparation);  // called off: it may be wanted anew since
+    return ConsiderReturn(job);
   }
   const bool sound = result.code == 0 && result.data_violations.empty() &&
                      result.data_digest == job.run->data_digest;
@@ -224,7 +217,9 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   }
   AwaitQuiet(job, {.kind = job::FailureKind::kStartFailed, .message = "ranks came back"});
   job.recovery->beside = true;
-  for (const Rank rank : back) job.recovery->back.insert(rank.value);
+  for (const Rank rank : job.state.layout->lost) {  // another place may have what was lent to one
+    if (!Contains(plan->layout.lost, rank)) job.recovery->back.insert(rank.value);
+  }
   NoteReturn(job);
   OnRecoveryPlanned(job, plan);
 }
@@ -241,6 +236,7 @@ void Coordinator::NoteLostAgain(Job& job, int32_t rank, const NodeName& name) {
   Job::LostAgain& again = job.lost_again[{rank, name}];
   if (again.of != node->second.incarnation) again = {.of = node->second.incarnation};
   ++again.times;
+  if (!reserved_.empty()) capacity_changed_ = true;  // it may be kept out now, and another be lent
 }
 
 void Coordinator::NoteLost(Job& job, const FailureCause& cause, const std::set<int32_t>& lost) {

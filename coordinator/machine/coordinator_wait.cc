@@ -297,7 +297,11 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
     return Fail(job, std::move(cause));
   }
+  const plan::RankList& gone = plan->layout.lost;
   for (const Rank rank : back) {
+    // Another place has what was lent to it.
+    if (job.loans.contains(rank.value) && std::find(gone.begin(), gone.end(), rank) != gone.end())
+      continue;
     if (job.recovery->lost.erase(rank.value) == 0) continue;
     job.recovery->back.insert(rank.value);
     if (job.loans.contains(rank.value)) job.recovery->spared.insert(rank.value);

@@ -31,7 +31,8 @@ struct LiveJob {
   struct Planning {
     uint64_t number = 0;
     Placement placement;
-    std::vector<int64_t> host_memory;  // there was when it was ordered, as MemoryLimits::nodes
+    std::vector<int64_t> host_memory;   // there was when it was ordered, as MemoryLimits::nodes
+    std::map<Rank, plan::Device> lent;  // as ComputePlan::lent
   };
   std::optional<Planning> planning;
   std::optional<Run> run;             // from its plan until its devices are free again
