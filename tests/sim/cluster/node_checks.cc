@@ -34,7 +34,9 @@ void NodeHost::CheckFree(const std::vector<int32_t>& devices) const {
   for (const auto& [number, slot] : processes_) {
     const RankProcess& process = *slot.process;
     const bool meant = std::count(devices.begin(), devices.end(), process.device()) != 0;
-    if (!meant || process.dead() || slot.told_to_end) continue;
+    // One that only warms up is ended by the stop that is on its way.
+    const bool works = process.current() != nullptr && !process.dead();
+    if (!meant || !works || slot.told_to_end) continue;
     shared_.ledger.Violate(absl::StrCat(name_, " device ", process.device(),
                                         " is given to another job while a rank of ",
                                         ToString(process.job()), " works on it"));
