@@ -15,7 +15,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
 #include "core/job/failure.h"
 
 namespace phalanx::device {
@@ -50,9 +52,9 @@ cudaError_t MakeStream(StreamPriority priority, cudaStream_t* stream) {
 
 // The one of this process for passes on the current device, `index`, becomes this thread's.
 cudaError_t TakePassesStream(int32_t index) {
-  static std::mutex mutex;
-  static std::map<int32_t, cudaStream_t> streams;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static std::map<int32_t, cudaStream_t> streams ABSL_GUARDED_BY(mutex);
+  const MutexLock lock(&mutex);
   auto found = streams.find(index);
   if (found == streams.end()) {
     cudaStream_t made = nullptr;
