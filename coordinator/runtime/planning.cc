@@ -197,14 +197,11 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
-absl::StatusOr<PlanSummary> PlanRequest(const JobRequest& request, const Placement& placement,
-                                        const plan::MemoryLimits& limits, Epoch epoch,
-                                        const std::optional<Shared<plan::Layout>>& layout,
-                                        absl::Span<const Rank> lost,
-                                        absl::Span<const Rank> returned,
-                                        absl::Span<const Rank> unfit, bool any_rung,
-                                        const std::map<Rank, plan::Device>& lent,
-                                        int32_t derivation) {
+absl::StatusOr<PlanSummary> PlanRequest(
+    const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
+    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout, absl::Span<const Rank> lost,
+    absl::Span<const Rank> returned, absl::Span<const Rank> unfit, bool any_rung,
+    const std::map<Rank, plan::Device>& lent, int32_t derivation) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
   plan::Plan plan;

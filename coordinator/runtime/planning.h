@@ -13,8 +13,8 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
-#include "phalanx/v1/plan.pb.h"
 #include "core/plan/derivation.h"
+#include "phalanx/v1/plan.pb.h"
 
 namespace phalanx::coordinator {
 

@@ -12,8 +12,8 @@ namespace phalanx::plan {
 // layout has, such as failure domains, is in the digest instead: ranks of that build find that
 // theirs is another one, and layouts without it go on as they are.
 inline constexpr int32_t kDerivation = 6;
-// Ranks carry out layouts from this one on, so that a job goes on while its cluster comes to another
-// release: a layout keeps the version that it was planned under.
+// Ranks carry out layouts from this one on, so that a job goes on while its cluster comes to
+// another release: a layout keeps the version that it was planned under.
 inline constexpr int32_t kOldestDerivation = 5;
 // From this one on parameters are gathered in the order of a forward pass; before, in that in which
 // buckets are stored.

@@ -1,7 +1,9 @@
 #include "core/wire/check_codec.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -11,6 +13,14 @@ namespace phalanx::wire {
 namespace {
 
 constexpr double kRateMax = 1e18;
+
+// What was cut once stays as it is.
+std::string Kept(const std::string& reason) {
+  constexpr size_t kNoteBytesMax = 64;  // of what CutText adds
+  return reason.size() <= job::kCheckReasonBytesMax
+             ? reason
+             : CutText(reason, job::kCheckReasonBytesMax - kNoteBytesMax);
+}
 
 double Rate(double figure) { return figure > 0 && figure < kRateMax ? figure : 0; }
 
@@ -46,7 +56,7 @@ void ToProto(const job::NodeCheck& check, v1::NodeCheck* out) {
 
 job::DeviceCheck FromProto(const v1::DeviceCheck& check) {
   job::DeviceCheck from{.device = check.device(),
-                        .reason = CutText(check.reason(), job::kCheckReasonBytesMax),
+                        .reason = Kept(check.reason()),
                         .time = absl::FromUnixSeconds(check.time().seconds()) +
                                 absl::Nanoseconds(check.time().nanos()),
                         .memory_bytes = std::max<int64_t>(check.memory_bytes(), 0),
@@ -74,7 +84,7 @@ job::DeviceCheck FromProto(const v1::DeviceCheck& check) {
 job::LoopbackCheck FromProto(const v1::LoopbackCheck& check) {
   return {.bytes_per_second = Rate(check.bytes_per_second()),
           .round_trip_seconds = Rate(check.round_trip_seconds()),
-          .reason = CutText(check.reason(), job::kCheckReasonBytesMax)};
+          .reason = Kept(check.reason())};
 }
 
 job::NodeCheck FromProto(const v1::NodeCheck& check, int devices_max) {

@@ -4,8 +4,8 @@
 // Modules have one replica each, their ranks what the plan says, chunks of stages included. A
 // microbatch goes forward through all modules in the order of data flow, then backward, all tensor
 // ranks of a part at a time; what parts and modules send each other is handed over. Parts that have
-// no backward pass get none, and no gradient buffer where nothing trains. A forward pass has no more
-// of the weights than it may read (layered_weights.h).
+// no backward pass get none, and no gradient buffer where nothing trains. A forward pass has no
+// more of the weights than it may read (layered_weights.h).
 #pragma once
 
 #include <ATen/ATen.h>

@@ -118,7 +118,7 @@ class Executor {
     bool one_backward = false;  // plan::BackwardIsOne
     // While its last backward pass runs: the layers that are done; -1: another pass.
     int32_t layers_done = -1;
-    absl::Status reduced;  // of the sums that began in it
+    absl::Status reduced;      // of the sums that began in it
     int32_t layers_begun = 0;  // of its last forward pass
     absl::Status awaited;      // of the parameters of their layers
     PartState* state = nullptr;

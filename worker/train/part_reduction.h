@@ -93,8 +93,8 @@ class PartReduction {
   // pass. Empty where copies of the tensor group are folded first.
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> complete_behind_;
-  // Of each bucket, before which of the layers of a forward pass its weights are needed, or those of
-  // a bucket in front of it, which comes later.
+  // Of each bucket, before which of the layers of a forward pass its weights are needed, or those
+  // of a bucket in front of it, which comes later.
   std::vector<int32_t> needed_before_;
   size_t reduced_ = 0;               // buckets whose sums have begun
   comm::Communicator::Point begun_;  // behind what is to be waited for; else empty

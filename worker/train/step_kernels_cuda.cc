@@ -98,8 +98,8 @@ class CudaStepKernels final : public StepKernels {
       words_->decisions[last.step % 2] = {last, last.step};
       on_device[last.step % 2] = last;
     }
-    C10_CUDA_CHECK(cudaMemcpyAsync(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice,
-                                   Stream()));
+    C10_CUDA_CHECK(
+        cudaMemcpyAsync(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice, Stream()));
   }
 
   void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,

@@ -32,7 +32,7 @@ struct ClusterOptions {
   int64_t steps = 0;         // of a job, on average; 0: drawn
   // The one fault is that the coordinator dies, mostly while it writes: no rank may be lost.
   bool only_crashes = false;
-  bool reserves = true;      // operators keep nodes in reserve now and then
+  bool reserves = true;  // operators keep nodes in reserve now and then
   // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
   // of a write, so that a seed means what it did before there was either.
   bool behind = true;

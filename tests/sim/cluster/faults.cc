@@ -205,10 +205,10 @@ void Faults::OnWrite(const coordinator::JournalRecord& record) {
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
   if (!(recovers || only_crashes_) || !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30)) return;
-  const uint64_t kind = only_crashes_             ? 0
-                        : behind_                 ? timeline_.Below(4)
-                        : timeline_.Chance(0.5)   ? 0
-                                                  : 3;
+  const uint64_t kind = only_crashes_           ? 0
+                        : behind_               ? timeline_.Below(4)
+                        : timeline_.Chance(0.5) ? 0
+                                                : 3;
   timeline_.After(
       timeline_.Between(absl::ZeroDuration(), absl::Milliseconds(only_crashes_ ? 1 : 5)),
       [this, kind, generation = generation_] {

@@ -415,7 +415,7 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 // Who sees no more than the signal would take it for one from outside.
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
-  ExcuseStandstills();
+  if (process.state != ProcessState::kDead) ExcuseStandstills();  // those have been excused
   if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
     reports_.Add(
         {process.job, process.epoch, process.rank,
