@@ -55,9 +55,9 @@ class PartReduction {
   // where copies of the tensor group are folded first, or replicas differ in width.
   absl::Status ReduceBehind(int32_t layers);
   // Every rank's weights from the shares, each bucket as soon as it is updated
-  // (PartState::updated); in the order in which a forward pass uses them, or, as stored, for it to
-  // wait for all of them; then the copies of the
-  // tensor group from their leaders: complete once Await() has returned.
+  // (PartState::updated), in the order in which a forward pass uses them, or in that in which they
+  // are stored, which it then waits for as a whole; then the copies of the tensor group from their
+  // leaders: complete once Await() has returned.
   absl::Status Gather();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();

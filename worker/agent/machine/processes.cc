@@ -119,12 +119,12 @@ void Machine::Apply(const ProcessRan& event) {
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (event.stands_still && before) return;
   const bool before_steps = event.stands_still && !process.step_times.trains();
-  const absl::Duration patience = !before_steps ? PatienceWith(process)
-                                  : process.step_times.Slow().has_value()
-                                      ? options_.standstill_timeout_recovery
-                                      : options_.standstill_timeout_start;
+  absl::Duration patience = !before_steps ? PatienceWith(process)
+                            : process.step_times.Slow().has_value()
+                                ? options_.standstill_timeout_recovery
+                                : options_.standstill_timeout_start;
+  if (event.stands_still && HasDead()) patience = std::max(patience, options_.teardown_timeout);
   process.hung_at = now_ + patience;
-  if (event.stands_still && HasDead()) ExcuseStandstills();
 }
 
 absl::Duration Machine::PatienceWith(const Process& process) const {

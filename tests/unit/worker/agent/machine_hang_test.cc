@@ -154,6 +154,22 @@ TEST(AgentMachineTest, TrainingThatStandsStillBesideOneThatIsNeverReaped_IsHungI
   EXPECT_THAT(h.Advance(absl::Seconds(2)), Contains("Kill p1"));
 }
 
+// Each has its own time: others that stand still now and then give it no more.
+TEST(AgentMachineTest, TrainingThatStandsStillBesideOneThatIsNeverReaped_IsHungWhateverOthersDo) {
+  Harness h;
+  Train(h);
+  h.RunJob(1, {2}, 2, 8);
+  h.Feed(ProcessDied{ProcessNumber{3}});
+  h.Feed(ProcessRan{.process = kP1, .stands_still = true});
+  h.ConfirmAll();
+  std::vector<std::string> said;
+  for (int i = 0; i < 16; ++i) {
+    h.Feed(ProcessRan{.process = ProcessNumber{2}, .stands_still = i % 2 == 0});
+    for (std::string& line : h.Advance(absl::Seconds(4))) said.push_back(std::move(line));
+  }
+  EXPECT_THAT(said, Contains("Kill p1"));
+}
+
 // Who does not run at all waits for no driver.
 TEST(AgentMachineTest, ProcessThatDoesNotRunBesideOneThatIsStillToBeReaped_IsHung) {
   Harness h;
