@@ -69,6 +69,7 @@ absl::Status MayBeLost(const plan::Plan& plan, Rank rank) {
 // DataLoss where some state of the plan has no home beside `gone`, weights that do not train
 // included: of these, replicas have the same.
 absl::Status CheckStateBeside(const plan::Plan& plan, const plan::RankList& gone) {
+  if (gone.empty()) return absl::OkStatus();
   const auto is_gone = [&](Rank rank) {
     return std::find(gone.begin(), gone.end(), rank) != gone.end() || plan.PlacesOf(rank).empty();
   };
@@ -250,16 +251,13 @@ absl::StatusOr<PlanSummary> PlanRequest(
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
-  if (order.standby) {
+  if (order.standby || !order.stateless.empty()) {
     ASSIGN_OR_RETURN(const job::ReadJob read,
                      wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
     ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
-    for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
-  }
-  if (!order.stateless.empty()) {
-    ASSIGN_OR_RETURN(const job::ReadJob read,
-                     wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
-    ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
+    if (order.standby) {
+      for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
+    }
     RETURN_IF_ERROR(CheckStateBeside(plan, order.stateless));
   }
   return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
