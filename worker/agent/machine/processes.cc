@@ -111,46 +111,6 @@ void Machine::Apply(const ChannelFailed& event) {
       absl::StrCat("its channel to the worker failed (", event.reason, ") and it did not end");
 }
 
-void Machine::Apply(const ProcessRan& event) {
-  const auto found = processes_.find(event.process);
-  if (found == processes_.end()) return;
-  Process& process = found->second;
-  if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
-  const bool before = std::exchange(process.stands_still, event.stands_still);
-  if (event.stands_still && before) return;
-  const bool before_steps = event.stands_still && !process.step_times.trains();
-  absl::Duration patience = !before_steps ? PatienceWith(process)
-                            : process.step_times.Slow().has_value()
-                                ? options_.standstill_timeout_recovery
-                                : options_.standstill_timeout_start;
-  if (event.stands_still && HasDead()) patience = std::max(patience, options_.teardown_timeout);
-  process.hung_at = now_ + patience;
-}
-
-absl::Duration Machine::PatienceWith(const Process& process) const {
-  const std::optional<absl::Duration> step = process.step_times.Slow();
-  return step.has_value() ? std::max(options_.hang_timeout_min, 10 * *step)
-                          : options_.hang_timeout_start;
-}
-
-bool Machine::HasDead() const {
-  return std::any_of(processes_.begin(), processes_.end(), [](const auto& entry) {
-    return entry.second.killed || entry.second.state == ProcessState::kDead;
-  });
-}
-
-void Machine::ExcuseStandstills() {
-  const bool dead = HasDead();
-  for (auto& [number, process] : processes_) {
-    if (!process.stands_still || process.hung_at <= judged_ ||
-        process.hung_at == absl::InfiniteFuture()) {
-      continue;
-    }
-    process.hung_at = dead ? std::max(process.hung_at, now_ + options_.teardown_timeout)
-                           : std::min(process.hung_at, now_ + PatienceWith(process));
-  }
-}
-
 void Machine::Apply(const ProcessDied& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end()) return;
