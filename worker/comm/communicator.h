@@ -65,6 +65,13 @@ struct Incoming {
   int64_t bytes = 0;  // exactly what the peer sends
 };
 
+// One of several like collectives: `in` and `out` as of the collective itself.
+struct Piece {
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count_per_rank = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -80,6 +87,20 @@ class Communicator {
   // out[r * count_per_rank ...] = rank r's in. in may be this rank's block of out itself.
   virtual absl::Status AllGather(const void* in, void* out, int64_t count_per_rank,
                                  DType dtype) = 0;
+  // The same of several, in their order. Under NCCL they are one kernel, which waits once for
+  // processors and for its peers; so every member has the same pieces in one call.
+  virtual absl::Status ReduceScatterSums(absl::Span<const Piece> pieces, DType dtype) {
+    absl::Status status;
+    for (size_t i = 0; i < pieces.size() && status.ok(); ++i)
+      status = ReduceScatterSum(pieces[i].in, pieces[i].out, pieces[i].count_per_rank, dtype);
+    return status;
+  }
+  virtual absl::Status AllGathers(absl::Span<const Piece> pieces, DType dtype) {
+    absl::Status status;
+    for (size_t i = 0; i < pieces.size() && status.ok(); ++i)
+      status = AllGather(pieces[i].in, pieces[i].out, pieces[i].count_per_rank, dtype);
+    return status;
+  }
   // One group of messages, progressing together: no order among them can deadlock. Messages of no
   // bytes are skipped on both ends.
   virtual absl::Status Exchange(absl::Span<const Outgoing> sends,

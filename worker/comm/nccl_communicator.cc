@@ -37,6 +37,22 @@ ncclDataType_t TypeOf(DType dtype) {
   return ncclUint8;
 }
 
+// What NCCL is told in one, from here to End(): with the first failure of it.
+class Group {
+ public:
+  Group() : first_(ncclGroupStart()) {}
+  void Note(ncclResult_t result) {
+    if (first_ == ncclSuccess && result != ncclInProgress) first_ = result;
+  }
+  ncclResult_t End() {
+    const ncclResult_t end = ncclGroupEnd();
+    return first_ == ncclSuccess ? end : first_;
+  }
+
+ private:
+  ncclResult_t first_;
+};
+
 // NCCL does not say for whom it waits, but it waits for nobody but peers.
 absl::Status Silence(absl::string_view text) {
   return job::WithKind(job::FailureKind::kPeerLost, absl::DeadlineExceededError(text));
@@ -275,6 +291,22 @@ absl::Status NcclCommunicator::Enqueue(
   return Named(Settle(result, DeadlineIn(operation_timeout_), what));
 }
 
+absl::Status NcclCommunicator::Enqueue(
+    absl::Span<const Piece> pieces, absl::string_view what,
+    absl::FunctionRef<ncclResult_t(const Piece&, ncclComm_t, cudaStream_t)> collective) {
+  const auto empty = [](const Piece& piece) { return piece.count_per_rank == 0; };
+  if (std::all_of(pieces.begin(), pieces.end(), empty)) return absl::OkStatus();
+  return Enqueue(
+      [&](ncclComm_t comm, cudaStream_t stream) {
+        Group group;
+        for (const Piece& piece : pieces) {
+          if (!empty(piece)) group.Note(collective(piece, comm, stream));
+        }
+        return group.End();
+      },
+      what);
+}
+
 absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {
   if (count < 0 || dtype == DType::kByte) {
     return Named(absl::InvalidArgumentError(
@@ -291,30 +323,37 @@ absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dty
 
 absl::Status NcclCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
                                                 DType dtype) {
-  if (count_per_rank < 0 || dtype == DType::kByte) {
+  return ReduceScatterSums({{.in = in, .out = out, .count_per_rank = count_per_rank}}, dtype);
+}
+
+absl::Status NcclCommunicator::ReduceScatterSums(absl::Span<const Piece> pieces, DType dtype) {
+  for (const Piece& piece : pieces) {
+    if (piece.count_per_rank >= 0 && dtype != DType::kByte) continue;
     return Named(absl::InvalidArgumentError(
-        absl::StrCat("reduce-scatter of ", count_per_rank, " elements, or of bytes")));
+        absl::StrCat("reduce-scatter of ", piece.count_per_rank, " elements, or of bytes")));
   }
-  if (count_per_rank == 0) return absl::OkStatus();
   return Enqueue(
-      [&](ncclComm_t comm, cudaStream_t stream) {
-        return ncclReduceScatter(in, out, static_cast<size_t>(count_per_rank), TypeOf(dtype),
-                                 ncclSum, comm, stream);
-      },
-      "reduce-scatter");
+      pieces, "reduce-scatter", [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
+        return ncclReduceScatter(piece.in, piece.out, static_cast<size_t>(piece.count_per_rank),
+                                 TypeOf(dtype), ncclSum, comm, stream);
+      });
 }
 
 absl::Status NcclCommunicator::AllGather(const void* in, void* out, int64_t count_per_rank,
                                          DType dtype) {
-  if (count_per_rank < 0)
-    return Named(absl::InvalidArgumentError(absl::StrCat("count is ", count_per_rank)));
-  if (count_per_rank == 0) return absl::OkStatus();
+  return AllGathers({{.in = in, .out = out, .count_per_rank = count_per_rank}}, dtype);
+}
+
+absl::Status NcclCommunicator::AllGathers(absl::Span<const Piece> pieces, DType dtype) {
+  for (const Piece& piece : pieces) {
+    if (piece.count_per_rank >= 0) continue;
+    return Named(absl::InvalidArgumentError(absl::StrCat("count is ", piece.count_per_rank)));
+  }
   return Enqueue(
-      [&](ncclComm_t comm, cudaStream_t stream) {
-        return ncclAllGather(in, out, static_cast<size_t>(count_per_rank), TypeOf(dtype), comm,
-                             stream);
-      },
-      "all-gather");
+      pieces, "all-gather", [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
+        return ncclAllGather(piece.in, piece.out, static_cast<size_t>(piece.count_per_rank),
+                             TypeOf(dtype), comm, stream);
+      });
 }
 
 absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
@@ -335,22 +374,18 @@ absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
   if (!any) return absl::OkStatus();
   return Enqueue(
       [&](ncclComm_t comm, cudaStream_t stream) {
-        ncclResult_t first = ncclGroupStart();
-        const auto note = [&](ncclResult_t result) {
-          if (first == ncclSuccess && result != ncclInProgress) first = result;
-        };
+        Group group;
         for (const Outgoing& send : sends) {
           if (send.bytes == 0) continue;
-          note(ncclSend(send.data, static_cast<size_t>(send.bytes), ncclUint8, send.peer, comm,
-                        stream));
+          group.Note(ncclSend(send.data, static_cast<size_t>(send.bytes), ncclUint8, send.peer,
+                              comm, stream));
         }
         for (const Incoming& receive : receives) {
           if (receive.bytes == 0) continue;
-          note(ncclRecv(receive.data, static_cast<size_t>(receive.bytes), ncclUint8, receive.peer,
-                        comm, stream));
+          group.Note(ncclRecv(receive.data, static_cast<size_t>(receive.bytes), ncclUint8,
+                              receive.peer, comm, stream));
         }
-        const ncclResult_t end = ncclGroupEnd();
-        return first == ncclSuccess ? end : first;
+        return group.End();
       },
       "exchange", sends, receives);
 }

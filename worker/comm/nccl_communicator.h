@@ -56,7 +56,9 @@ class NcclCommunicator final : public Communicator {
   absl::Status AllReduceSum(void* data, int64_t count, DType dtype) override;
   absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
                                 DType dtype) override;
+  absl::Status ReduceScatterSums(absl::Span<const Piece> pieces, DType dtype) override;
   absl::Status AllGather(const void* in, void* out, int64_t count_per_rank, DType dtype) override;
+  absl::Status AllGathers(absl::Span<const Piece> pieces, DType dtype) override;
   absl::Status Exchange(absl::Span<const Outgoing> sends,
                         absl::Span<const Incoming> receives) override;
   absl::Status Join() override;
@@ -80,6 +82,10 @@ class NcclCommunicator final : public Communicator {
   absl::Status Enqueue(absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation,
                        absl::string_view what, absl::Span<const Outgoing> sends = {},
                        absl::Span<const Incoming> receives = {});
+  // Of all pieces in one.
+  absl::Status Enqueue(
+      absl::Span<const Piece> pieces, absl::string_view what,
+      absl::FunctionRef<ncclResult_t(const Piece&, ncclComm_t, cudaStream_t)> collective);
   absl::Status Named(const absl::Status& status) const;
   absl::Status Fail(absl::Status reason);
 

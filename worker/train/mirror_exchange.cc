@@ -32,8 +32,8 @@ MirrorExchange::MirrorExchange(const plan::ReducedBucket& bucket, at::Device dev
   scratch.Reserve(sent_packed_ * size, received_packed_ * size);
 }
 
-absl::Status MirrorExchange::Run(at::Tensor& gradients, comm::Communicator& data) const {
-  if (empty()) return absl::OkStatus();
+void MirrorExchange::Add(at::Tensor& gradients, std::vector<comm::Outgoing>& sends,
+                         std::vector<comm::Incoming>& receives) const {
   const auto size = static_cast<int64_t>(gradients.element_size());
   const at::Tensor given = scratch_.Given(sent_packed_, gradients.scalar_type());
   const at::Tensor taken = scratch_.Taken(received_packed_, gradients.scalar_type());
@@ -41,20 +41,25 @@ absl::Status MirrorExchange::Run(at::Tensor& gradients, comm::Communicator& data
     const at::Tensor& buffer = message.packed ? packed : gradients;
     return static_cast<char*>(buffer.mutable_data_ptr()) + message.elements.first * size;
   };
-  std::vector<comm::Outgoing> sends;
-  std::vector<comm::Incoming> receives;
+  for (const Message& message : sends_)
+    sends.push_back({message.peer, place(message, given), message.elements.count * size});
+  for (const Message& message : receives_)
+    receives.push_back({message.peer, place(message, taken), message.elements.count * size});
+}
+
+absl::Status MirrorExchange::Run(at::Tensor& gradients, comm::Communicator& data) const {
+  const at::Tensor given = scratch_.Given(sent_packed_, gradients.scalar_type());
+  const at::Tensor taken = scratch_.Taken(received_packed_, gradients.scalar_type());
   for (const Message& message : sends_) {
     if (message.packed) {
       message.runs.Pack(gradients, given.narrow(0, message.elements.first, message.elements.count));
     }
-    sends.push_back({message.peer, place(message, given), message.elements.count * size});
   }
-  for (const Message& message : receives_)
-    receives.push_back({message.peer, place(message, taken), message.elements.count * size});
+  std::vector<comm::Outgoing> sends;
+  std::vector<comm::Incoming> receives;
+  Add(gradients, sends, receives);
   RETURN_IF_ERROR(data.Exchange(sends, receives));
-  // What is sent and received in place stays untouched until the step is decided. Packed elements
-  // make room for the next ones.
-  if (gradients.is_cpu() || sent_packed_ + received_packed_ > 0) RETURN_IF_ERROR(data.Flush());
+  RETURN_IF_ERROR(data.Flush());  // packed elements make room for the next ones
   for (const Message& message : receives_) {
     if (!message.packed) continue;
     message.runs.Unpack(taken.narrow(0, message.elements.first, message.elements.count), gradients);

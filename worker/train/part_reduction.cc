@@ -15,6 +15,12 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(10);
 
+// How many buckets a collective takes: a few, since each kernel of it waits for processors that
+// passes hold, but no more than keep links and updates busy beside each other.
+size_t AtOnce(PartReduction::Order order) {
+  return order == PartReduction::Order::kForward ? 8 : 1;
+}
+
 // Whether its gradient is complete before that of any layer's weights (core/plan/parameters.h: what
 // is behind the layers is stored before them).
 bool IsBehindLayers(plan::MatrixRole role) {
@@ -121,7 +127,7 @@ absl::Status PartReduction::Reduce() {
   RETURN_IF_ERROR(copies_.Fold());
   if (groups_.data == nullptr) return absl::OkStatus();
   if (messages_.has_value()) return Begin(&ShareExchange::Reduce);
-  while (reduced_ < reduction_.buckets.size()) RETURN_IF_ERROR(ReduceNext());
+  RETURN_IF_ERROR(ReduceUntil(reduction_.buckets.size()));
   reduced_ = 0;
   ASSIGN_OR_RETURN(begun_, groups_.data->Mark());
   return absl::OkStatus();
@@ -129,20 +135,51 @@ absl::Status PartReduction::Reduce() {
 
 absl::Status PartReduction::ReduceBehind(int32_t layers) {
   if (!SumsByCollectives()) return absl::OkStatus();
-  while (reduced_ < complete_behind_.size() && complete_behind_[reduced_] <= layers)
-    RETURN_IF_ERROR(ReduceNext());
+  size_t end = reduced_;
+  while (end < complete_behind_.size() && complete_behind_[end] <= layers) ++end;
+  return ReduceUntil(end);
+}
+
+absl::Status PartReduction::ReduceUntil(size_t end) {
+  const at::Tensor& gradients = state_.gradients();
+  char* base = static_cast<char*>(gradients.mutable_data_ptr());
+  const auto size = static_cast<int64_t>(gradients.element_size());
+  while (reduced_ < end) {
+    const size_t begin = reduced_;
+    std::vector<comm::Piece> pieces;
+    for (; reduced_ < end && pieces.size() < AtOnce(order_); ++reduced_) {
+      const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
+      const plan::UnitRange mine = bucket.own.front();
+      pieces.push_back({.in = base + bucket.elements.first * size,
+                        .out = base + mine.first * size,
+                        .count_per_rank = mine.count});
+    }
+    RETURN_IF_ERROR(groups_.data->ReduceScatterSums(pieces, CommDType(gradients.scalar_type())));
+    RETURN_IF_ERROR(Mirror(begin, reduced_));
+  }
   return absl::OkStatus();
 }
 
-absl::Status PartReduction::ReduceNext() {
-  const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
-  const plan::UnitRange mine = bucket.own.front();
-  char* base = static_cast<char*>(state_.gradients().mutable_data_ptr());
-  const int64_t size = static_cast<int64_t>(state_.gradients().element_size());
-  RETURN_IF_ERROR(groups_.data->ReduceScatterSum(base + bucket.elements.first * size,
-                                                 base + mine.first * size, mine.count,
-                                                 CommDType(state_.gradients().scalar_type())));
-  return mirrors_[reduced_++].Run(state_.gradients(), *groups_.data);
+absl::Status PartReduction::Mirror(size_t begin, size_t end) {
+  std::vector<comm::Outgoing> sends;
+  std::vector<comm::Incoming> receives;
+  const auto exchange = [&]() -> absl::Status {
+    if (sends.empty() && receives.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(groups_.data->Exchange(sends, receives));
+    sends.clear();
+    receives.clear();
+    // On a device what is sent in place stays untouched until the step is decided.
+    return state_.gradients().is_cpu() ? groups_.data->Flush() : absl::OkStatus();
+  };
+  for (size_t b = begin; b < end; ++b) {
+    if (!mirrors_[b].packs()) {
+      mirrors_[b].Add(state_.gradients(), sends, receives);
+      continue;
+    }
+    RETURN_IF_ERROR(exchange());  // messages to a peer are in the order of buckets
+    RETURN_IF_ERROR(mirrors_[b].Run(state_.gradients(), *groups_.data));
+  }
+  return exchange();
 }
 
 absl::Status PartReduction::Gather() {
@@ -159,15 +196,20 @@ absl::Status PartReduction::Gather() {
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
   const size_t count = reduction_.buckets.size();
   const auto at = [&](size_t i) { return order_ == Order::kForward ? count - 1 - i : i; };
+  std::vector<comm::Piece> pieces;
   for (size_t i = 0; i < count; ++i) {
     const size_t b = at(i);
     const plan::ReducedBucket& bucket = reduction_.buckets[b];
     const plan::UnitRange mine = bucket.own.front();
     state_.updated(b).Await();
-    RETURN_IF_ERROR(groups_.data->AllGather(base + mine.first * size,
-                                            base + bucket.elements.first * size, mine.count,
-                                            CommDType(state_.weights().scalar_type())));
-    if (i + 1 < count && needed_before_[at(i + 1)] == needed_before_[b]) continue;
+    pieces.push_back({.in = base + mine.first * size,
+                      .out = base + bucket.elements.first * size,
+                      .count_per_rank = mine.count});
+    const bool last = i + 1 == count || needed_before_[at(i + 1)] != needed_before_[b];
+    if (!last && pieces.size() < AtOnce(order_)) continue;
+    RETURN_IF_ERROR(groups_.data->AllGathers(pieces, CommDType(state_.weights().scalar_type())));
+    pieces.clear();
+    if (!last) continue;
     ASSIGN_OR_RETURN(comm::Communicator::Point there, groups_.data->Mark());
     gathered_.push_back({.before = needed_before_[b], .there = std::move(there)});
   }

@@ -40,7 +40,8 @@ struct ReductionMeans {
 
 class PartReduction {
  public:
-  // In which Gather() takes the buckets: all ranks alike (core/plan/derivation.h).
+  // Of sums and gathers, all ranks alike (core/plan/derivation.h). kForward: as passes come to
+  // buckets, those of a layer together. kStored: by bucket, gathered as they are stored.
   enum class Order : uint8_t { kForward, kStored };
 
   // `state`, the communicators and `means` outlive it.
@@ -73,7 +74,9 @@ class PartReduction {
 
  private:
   bool SumsByCollectives() const { return groups_.data != nullptr && !messages_.has_value(); }
-  absl::Status ReduceNext();
+  // The sums of all buckets before `end` that have not begun, and what mirrors get of them.
+  absl::Status ReduceUntil(size_t end);
+  absl::Status Mirror(size_t begin, size_t end);
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.

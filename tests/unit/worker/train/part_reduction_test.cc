@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,12 +27,21 @@ class NotedCommunicator final : public comm::Communicator {
   absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
     return Noted();
   }
+  absl::Status ReduceScatterSums(absl::Span<const comm::Piece> pieces, comm::DType type) override {
+    calls.push_back(absl::StrCat("sums ", pieces.size()));
+    return Communicator::ReduceScatterSums(pieces, type);
+  }
   absl::Status AllGather(const void*, void* out, int64_t, comm::DType) override {
     gathered.push_back(out);
     return Noted();
   }
-  absl::Status Exchange(absl::Span<const comm::Outgoing>,
+  absl::Status AllGathers(absl::Span<const comm::Piece> pieces, comm::DType type) override {
+    calls.push_back(absl::StrCat("gathers ", pieces.size()));
+    return Communicator::AllGathers(pieces, type);
+  }
+  absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
                         absl::Span<const comm::Incoming>) override {
+    calls.push_back(absl::StrCat("mirrors ", sends.size()));
     return Noted();
   }
   absl::Status Join() override {
@@ -50,6 +60,7 @@ class NotedCommunicator final : public comm::Communicator {
   int operations() const { return operations_; }
   std::vector<int> waited;  // for how many operations, in order
   std::vector<const void*> gathered;
+  std::vector<std::string> calls;  // and how many pieces or messages each had
 
  private:
   absl::Status Noted() {
@@ -116,7 +127,7 @@ Begun BegunBy(const plan::Plan& plan, size_t buckets, bool even) {
 }
 
 // One that waited for its Await() would run behind what it could run beside. A bucket is one
-// operation, and another one where it has mirrors.
+// operation, and another one where it has mirrors, which those of a collective have together.
 TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfOneDoes) {
   for (const int copies : {1, 2}) {
     support::AJob job;
@@ -131,10 +142,42 @@ TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfO
       const plan::Plan& plan = even ? *healthy : *narrowed;
       EXPECT_EQ(BegunBy(plan, 1, even).by_reduce, copies);
       const Begun three = BegunBy(plan, 3, even);
-      EXPECT_EQ(three.by_reduce, 3 * copies);
+      EXPECT_EQ(three.by_reduce, even ? 3 + (copies - 1) : 3 * copies);
       EXPECT_EQ(three.by_await, 0);
     }
   }
+}
+
+// What a part of so many buckets calls in a step.
+std::vector<std::string> CallsOf(size_t buckets, PartReduction::Order order) {
+  support::AJob job;
+  job.Module("language", support::Llama(), {.dp = 2}).Batch(4, 1);
+  job.spec().recovery.state_copies = 2;
+  const auto plan = plan::MakePlan(job, plan::MakeCluster(1, 2), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  const plan::Place place = plan->PlacesOf(Rank{0})[0];
+  PartState state(*plan, place, 0, BufferOptions{});
+  plan::Reduction reduction = plan::ReductionOf(*plan, place, 0, state.parameters());
+  reduction.buckets.resize(buckets, reduction.buckets.front());
+  NotedCommunicator data;
+  ReductionMeans means(at::kCPU);
+  PartReduction part(std::move(reduction), state, {.data = &data}, means, order);
+  EXPECT_TRUE(part.Reduce().ok());
+  EXPECT_TRUE(part.Gather().ok());
+  EXPECT_TRUE(part.Await().ok());
+  return data.calls;
+}
+
+// On a device each call is a kernel that waits for processors and for its peers.
+TEST(PartReductionTest, BucketsThatAreThereTogether_AreSummedMirroredAndGatheredTogether) {
+  EXPECT_THAT(CallsOf(10, PartReduction::Order::kForward),
+              ElementsAre("sums 8", "mirrors 8", "sums 2", "mirrors 2", "gathers 8", "gathers 2"));
+}
+
+// As ranks of the release before do, which would wait for ever for others.
+TEST(PartReductionTest, BucketsOfTheStoredOrder_AreEachByThemselves) {
+  EXPECT_THAT(CallsOf(2, PartReduction::Order::kStored),
+              ElementsAre("sums 1", "mirrors 1", "sums 1", "mirrors 1", "gathers 1", "gathers 1"));
 }
 
 // Of four layers with more elements than a bucket takes.
