@@ -426,14 +426,10 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
 absl::Status Executor::RecordStep(const StepContext& context) {
   model::ClearUnwritten();
   RETURN_IF_ERROR(AwaitParts());
-  at::Tensor norm = sums_.narrow(0, 0, 1);
-  for (const auto& state : state_.parts()) {
-    for (const StateBlock& block : state->blocks()) {
-      if (!block.mirrors) state_.kernels().AddSquaredNorm(state->gradients(), block, norm);
-    }
-  }
+  normed_.Await();
+  for (Part& part : parts_) AddNorm(part, std::numeric_limits<size_t>::max());
   if (context.decides && state_.faults().SpoilsRecord(context.step))
-    norm.fill_(std::numeric_limits<double>::quiet_NaN());
+    sums_[0].fill_(std::numeric_limits<double>::quiet_NaN());
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
   if (context.decides) state_.set_reduced_step(context.step);

@@ -119,6 +119,7 @@ class Executor {
     // While its last backward pass runs: the layers that are done; -1: another pass.
     int32_t layers_done = -1;
     absl::Status reduced;      // of the sums that began in it
+    size_t normed = 0;         // of the step's buckets, those whose squares are in the norm
     int32_t layers_begun = 0;  // of its last forward pass
     absl::Status awaited;      // of the parameters of their layers
     PartState* state = nullptr;
@@ -241,6 +242,10 @@ class Executor {
   void LayerBegins(size_t part);
   // Behind a layer of a part's backward pass.
   void LayerDone(size_t part);
+  // Adds the squares of the sums that have begun, beside the passes that go on.
+  absl::Status AddNormBeside(Part& part);
+  // Those of the part's buckets before `end` that are not in it yet.
+  void AddNorm(Part& part, size_t end);
   absl::Status BackwardWeight(const BoundInstruction& instruction);
   // Adds what the instruction sends and receives to the posting.
   using Posting = MessageStream::Posting;
@@ -313,6 +318,7 @@ class Executor {
   comm::Communicator* control_ = nullptr;
   std::unique_ptr<MessageStream> forward_, backward_;
   std::map<Rank, int32_t> control_peer_;
+  Moment normed_;       // behind the squares that were added beside passes
   at::Tensor sums_;     // fp64 [4]: squared norm, loss sum, counted tokens, corrupt samples
   at::Tensor records_;  // bytes [ranks of control * sizeof(Record)]
   uint64_t plan_digest_ = 0;

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
 #include "worker/train/executor.h"
 
@@ -75,6 +76,7 @@ void Executor::BeginPasses(int64_t step) {
   if (std::exchange(weights_changed_, false)) {
     for (Part& part : parts_) part.stage->NewWeights();
   }
+  for (Part& part : parts_) part.normed = 0;
   timer_->BeginStep(step);
 }
 
@@ -144,6 +146,27 @@ void Executor::LayerDone(size_t part_index) {
   Part& part = parts_[part_index];
   if (part.layers_done < 0 || !part.reduced.ok()) return;
   part.reduced = part.reduction->ReduceBehind(++part.layers_done);
+  if (part.reduced.ok()) part.reduced = AddNormBeside(part);
+}
+
+absl::Status Executor::AddNormBeside(Part& part) {
+  if (part.reduction->begun() <= part.normed) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const comm::Communicator::Point there, part.groups.data->Mark());
+  const c10::OptionalStreamGuard guard(state_.reductions().stream);
+  RETURN_IF_ERROR(there());
+  AddNorm(part, part.reduction->begun());
+  normed_ = Moment::Now(options_.device);
+  return absl::OkStatus();
+}
+
+void Executor::AddNorm(Part& part, size_t end) {
+  at::Tensor norm = sums_.narrow(0, 0, 1);
+  for (const StateBlock& block : part.state->blocks()) {
+    const auto bucket = static_cast<size_t>(block.bucket);
+    if (!block.mirrors && bucket >= part.normed && bucket < end)
+      state_.kernels().AddSquaredNorm(part.state->gradients(), block, norm);
+  }
+  part.normed = end;
 }
 
 absl::Status Executor::BackwardInput(const BoundInstruction& instruction,

@@ -62,6 +62,8 @@ class PartReduction {
   absl::Status Gather();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();
+  // Buckets, from the first one on, whose sums have begun ahead of Reduce().
+  size_t begun() const { return reduced_; }
   bool pending() const { return begun_ != nullptr || spreads_; }
   // The same of what a layer of the part, counted from the input, and what is before it need of
   // Gather(); behind the last layer nothing else is needed.
