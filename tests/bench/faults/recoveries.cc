@@ -91,6 +91,9 @@ struct Case {
   const char* name;
   JobOptions job;
   size_t ranks;
+  // Ranks below it have work whoever else is lost, so that their processes stay; 0: all. A replica
+  // that lacks a stage leaves its other ranks without any.
+  int32_t with_work = 0;
 };
 
 std::vector<Case> Cases() {
@@ -111,7 +114,8 @@ std::vector<Case> Cases() {
             .schedule = "{name: zero_bubble_v}",
             .layers = 4,
             .batch = 8},
-           6}};
+           6,
+           2}};
 }
 
 // Milliseconds.
@@ -265,8 +269,10 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
   support::Require(loss.has_value(), "no loss is among the incidents");
   found.times.stopped.Add(absl::ToDoubleMilliseconds(StoppedAt(*loss) - killed));
   AwaitWhole(job);
-  for (const auto& [rank, watch] : cluster_.Ranks(job))
-    found.restarted += rank != hit && watch.pid() != ranks.at(rank).pid();
+  for (const auto& [rank, watch] : cluster_.Ranks(job)) {
+    const bool stays = case_.with_work == 0 || rank < case_.with_work;
+    found.restarted += stays && rank != hit && watch.pid() != ranks.at(rank).pid();
+  }
   const std::optional<v1::Incident> back = NewestOf(cluster_, job, v1::Incident::RETURN);
   if (back.has_value() && back->from_epoch() > now.epoch()) {
     if (const std::optional<absl::Duration> pause = PauseOf(*back))
