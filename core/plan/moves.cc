@@ -10,6 +10,7 @@
 #include "core/plan/check.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/ruler_map.h"
+#include "core/plan/safe_again.h"
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 
@@ -96,6 +97,7 @@ class Mover {
 
   Moves Finish() && {
     moves_.steps_lost = StepsLost();
+    moves_.safe_again_steps = SafeAgainSteps();
     return std::move(moves_);
   }
 
@@ -115,8 +117,10 @@ class Mover {
           if (const std::optional<Rank> now = whereabouts_.Of(home)) left.push_back(*now);
         }
         next.clear();
-        for (Rank home : to.homes[static_cast<size_t>(run.homes)]) {
+        const RankList& homes = to.homes[static_cast<size_t>(run.homes)];
+        for (Rank home : homes) {
           if (std::find(left.begin(), left.end(), home) != left.end()) continue;
+          if (home != homes.front()) mirrors_lack_ += end - at;
           Move move{.part = part,
                     .bucket = to.rulers[ruler].bucket,
                     .family = to.rulers[ruler].family,
@@ -171,11 +175,20 @@ class Mover {
                              : std::min<int64_t>(spec.recovery.state_every, of_checkpoint);
   }
 
+  int64_t SafeAgainSteps() const {
+    int64_t steps = mirrors_lack_ > kMirrorsAtOnceMax ? kMirrorStepsMax : 0;
+    // A step that is copied, and the one in which the copy gets there.
+    if (CopiesToHost(after_))
+      steps = std::max<int64_t>(steps, after_.spec.recovery.state_every + 1);
+    return steps;
+  }
+
   const Plan &before_, &after_;
   const Whereabouts& whereabouts_;
   const int64_t element_bytes_;
   const bool host_;
   bool needs_host_ = false, needs_checkpoint_ = false;
+  int64_t mirrors_lack_ = 0;  // elements
   Moves moves_;
 };
 

@@ -38,6 +38,10 @@ struct Moves {
   // checkpoint.every if that is less; checkpoint.every where nothing else is left, and all steps of
   // a job without checkpoints.
   int64_t steps_lost = 0;
+  // Behind so many steps at most every share has all its homes: 0, kMirrorStepsMax where mirrors
+  // lack more than kMirrorsAtOnceMax elements (safe_again.h), and no less than until the first
+  // copies in host memory, where some state has its second home there.
+  int64_t safe_again_steps = 0;
 };
 
 // `after`: of a layout of the same job, such as LayoutAfter of `before`. Moves are told on its

@@ -306,6 +306,7 @@ void FillLoss(const plan::Plan& plan, const schedule::Preview::Loss& loss, v1::P
   out->set_bytes_moved(loss.moves.bytes);
   out->set_steps_lost(loss.moves.steps_lost);
   out->set_step_ratio(loss.step_ratio);
+  out->set_safe_again_steps(loss.moves.safe_again_steps);
   out->set_moves_left_out(loss.moves.moves.size() > kMovesMax);
   if (out->moves_left_out()) return;
   for (const plan::Move& move : loss.moves.moves) {

@@ -349,6 +349,7 @@ std::string PlanJson(const v1::Plan& plan) {
     json["moves_left_out"] = plan.moves_left_out();
     json["bytes_moved"] = plan.bytes_moved();
     json["steps_lost"] = plan.steps_lost();
+    json["safe_again_steps"] = plan.safe_again_steps();
     json["step_ratio"] = plan.step_ratio();
   }
   if (plan.has_prediction()) json["prediction"] = ToJson(plan.prediction());

@@ -282,6 +282,11 @@ std::string RestartText(const Plan& plan, const ModulePlan& layout) {
       count > ranks.size() ? ", ..." : "");
 }
 
+// When every share of optimizer state has all its homes.
+std::string SafeAgainText(int64_t steps) {
+  return steps == 0 ? "before the first step" : absl::StrCat("after at most ", steps, " steps");
+}
+
 // What is lost, and what is left of the replicas of each module that lost any of it.
 std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::Loss>& loss) {
   const auto number = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); };
@@ -306,10 +311,11 @@ std::string LossTable(const Plan& plan, const std::optional<schedule::Preview::L
   }
   if (any) absl::StrAppend(&text, "\n", table.Print());
   if (loss.has_value()) {
-    absl::StrAppend(
-        &text, absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
-        "State to move: ", plan::FormatBytes(loss->moves.bytes), ", at most ",
-        loss->moves.steps_lost, loss->moves.steps_lost == 1 ? " step" : " steps", " lost\n");
+    absl::StrAppend(&text,
+                    absl::StrFormat("\nStep: %.3f times the healthy one\n", loss->step_ratio),
+                    "State to move: ", plan::FormatBytes(loss->moves.bytes), ", at most ",
+                    loss->moves.steps_lost, loss->moves.steps_lost == 1 ? " step" : " steps",
+                    " lost\n", "Safe again: ", SafeAgainText(loss->moves.safe_again_steps), "\n");
   }
   return text;
 }

@@ -2,7 +2,8 @@
 
     kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned]
 
-OUTPUT is the job's folder; OUTPUT/kills.json gets the figures, OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
+OUTPUT is the job's folder; OUTPUT/kills.json gets the figures of each kill, OUTPUT/summary.json those of the run (how much of the throughput is back behind
+the last return, and for how long returns hold training up, beside a step), OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
 no step was decided for long, what the threads of each rank wait for. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
 of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
@@ -23,6 +24,8 @@ import time
 
 PATIENCE = 120  # seconds, for whatever is waited for
 STALL = 3  # seconds without a step
+# Steps of every rank, before the first kill and behind the last return: so many are passed over (mirrors get their state then), so many compared.
+PASSED, COMPARED = 6, 12
 
 
 def children(pid):
@@ -177,6 +180,20 @@ def pinned(output, epoch, world):
     return len(last) == world and min(last.values()) >= epoch
 
 
+def pause(incident):
+    """Seconds for which a return has held training up; None: the coordinator was not told."""
+    of = phases(incident)
+    begin, end = of["survivors_quiet"][0], of["resumed"][1]
+    return None if begin is None or end is None else (end - begin) / 1e3
+
+
+def healthy_step(job, metrics):
+    """Median seconds of a step of the epoch that runs, which has every rank, once it has done enough of them."""
+    epoch, count = metrics.last["epoch"], PASSED + COMPARED
+    wait(job, metrics, lambda: len(metrics.of_epoch(epoch)) >= count, f"step {count} of epoch {epoch}")
+    return statistics.median(metrics.of_epoch(epoch)[PASSED:count])
+
+
 def memory_used():
     """MiB in use on each GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -218,9 +235,11 @@ def kill_one(job, metrics, options, draw, world):
     loss, comes_back = incidents(output)[before:before + 2]
     # The next writer of metrics may begin with a line that the one before owed.
     seconds = max(went_on - killed, (phases(loss)["first_step"][1] or 0) / 1e3)
+    paused = pause(comes_back)
     return {
         "seconds": seconds, "step": reduced["step"], "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
         "return_seconds": metrics.seen[back] - metrics.seen[back - 1], "healthy_step_seconds": healthy,
+        "return_pause_seconds": paused, "return_pause_in_steps": None if paused is None else paused / healthy,
         "steps_redone": loss["steps_redone"], "communicators": loss["communicators"], "memory_mib": memory,
         "phases_ms": phases(loss), "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
 
@@ -230,6 +249,25 @@ class Draw:
 
     def __init__(self, seed):
         self.random, self.sets, self.ready = random.Random(seed), 0, 0
+
+
+def summary(figures, before, after):
+    """What the run comes to; `before` and `after` are healthy steps, in seconds, None: there are none."""
+    pauses = [figure["return_pause_in_steps"] for figure in figures if figure["return_pause_in_steps"] is not None]
+    return {
+        "kills": len(figures), "healthy_step_seconds_before": before, "healthy_step_seconds_after": after,
+        "throughput_back": before / after if before and after else None,
+        "return_pause_in_steps": statistics.median(pauses) if pauses else None, "return_pause_in_steps_max": max(pauses) if pauses else None}
+
+
+def summary_line(of):
+    parts = []
+    if of["throughput_back"] is not None:
+        parts.append(f"{100 * of['throughput_back']:.1f} % of the throughput is back: a healthy step of {of['healthy_step_seconds_before']:.3f} s before the "
+                     f"first kill, of {of['healthy_step_seconds_after']:.3f} s behind the last return")
+    if of["return_pause_in_steps"] is not None:
+        parts.append(f"a return pauses training for {of['return_pause_in_steps']:.2f} of a step (most {of['return_pause_in_steps_max']:.2f})")
+    return "; ".join(parts)
 
 
 def judge(figures, options):
@@ -260,21 +298,28 @@ def main():
         job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
     job.stalls = Stalls(os.path.join(options.output, "stalls.log"))
     metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
-    figures, draw = [], Draw(options.seed)
+    figures, draw, before, after = [], Draw(options.seed), None, None
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
+        before = healthy_step(job, metrics)
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
             figures.append(kill_one(job, metrics, options, draw, world))
             print(json.dumps(figures[-1]), flush=True)
             with open(os.path.join(options.output, "kills.json"), "w") as file:
                 json.dump(figures, file, indent=1)
+        after = healthy_step(job, metrics)
     except RuntimeError as error:
         print(error)
     with open(os.path.join(options.output, "ranks.log"), "w") as file:
         file.write(logs(options.output))
     job.send_signal(signal.SIGTERM)
     job.wait(timeout=60)
+    of_run = summary(figures, before, after)
+    with open(os.path.join(options.output, "summary.json"), "w") as file:
+        json.dump(of_run, file, indent=1)
+    if line := summary_line(of_run):
+        print(line)
     return 0 if figures and judge(figures, options) else 1
 
 

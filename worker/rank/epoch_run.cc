@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -28,8 +29,6 @@ namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
-// Steps behind which mirrors get their state: each of them is held up by a part of it.
-constexpr size_t kFillTimes = 4;
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
@@ -234,6 +233,23 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   return options;
 }
 
+std::function<absl::StatusOr<bool>()> EpochRun::FillsMirrors() {
+  // The first step is behind it when it is called first.
+  return [this, since = std::chrono::steady_clock::now(),
+          buckets = size_t{0}]() mutable -> absl::StatusOr<bool> {
+    if (buckets == 0) {
+      const auto step = absl::FromChrono(std::chrono::steady_clock::now() - since);
+      ASSIGN_OR_RETURN(buckets, fill_->AgreeOnShare(step));
+    }
+    RETURN_IF_ERROR(fill_->Run(buckets));
+    if (!fill_->done()) return true;
+    LogPhase("has what it mirrors");
+    fill_ = nullptr;
+    if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+    return false;
+  };
+}
+
 absl::Status EpochRun::MakeTrainer() {
   const train::BufferOptions buffers = Buffers();
   if (kept_.pinning == nullptr) {
@@ -255,16 +271,7 @@ absl::Status EpochRun::MakeTrainer() {
     OnTrace(timeline);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
-  if (fill_ != nullptr) {
-    callbacks.on_boundary = [this, buckets = fill_->share(kFillTimes)]() -> absl::StatusOr<bool> {
-      RETURN_IF_ERROR(fill_->Run(buckets));
-      if (!fill_->done()) return true;
-      LogPhase("has what it mirrors");
-      fill_ = nullptr;
-      if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
-      return false;
-    };
-  }
+  if (fill_ != nullptr) callbacks.on_boundary = FillsMirrors();
   callbacks.on_settled = [this] {
     report_status_.Update(TendMemory());
     if (kept_.host_copy != nullptr) {

@@ -194,6 +194,8 @@ class EpochRun {
   // The same of the plans behind the loss of each other rank: a recovery runs nothing for the first
   // time. Best effort. Before the state of the epoch is there: two of them may not fit.
   void WarmForLosses();
+  // As TrainerCallbacks::on_boundary: mirrors get theirs at the ends of the first steps.
+  std::function<absl::StatusOr<bool>()> FillsMirrors();
   absl::Status MakeTrainer();
   absl::Status Train();
   absl::Status Evaluate();

@@ -11,6 +11,7 @@
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
 #include "core/plan/ruler_map.h"
+#include "core/plan/safe_again.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
 #include "worker/device/cuda_device.h"
@@ -23,9 +24,6 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kApplyTimeout = absl::Minutes(1);
-// Elements that mirrors are given before the first step, all ranks together: what takes a few
-// milliseconds is safe at once.
-constexpr int64_t kAtOnceMax = int64_t{1} << 20;
 // From which step an epoch goes on: a coordinator may restart meanwhile.
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 
@@ -141,7 +139,7 @@ absl::Status EpochRun::ChangeLayout() {
                              " that epoch ", epoch(), " could go on from")));
   }
   const absl::StatusOr<train::Transfers> transfers =
-      train::TransfersInto(plan_, holdings, kAtOnceMax);
+      train::TransfersInto(plan_, holdings, plan::kMirrorsAtOnceMax);
   if (absl::IsFailedPrecondition(transfers.status()))
     return job::WithKind(job::FailureKind::kStateLost, transfers.status());
   RETURN_IF_ERROR(transfers.status());

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "core/plan/ruler.h"
@@ -37,8 +39,12 @@ class MirrorFill {
   MirrorFill& operator=(const MirrorFill&) = delete;
 
   bool done() const { return next_ == transfers_.size(); }
-  // So many buckets a call of Run that `times` calls make all of them.
-  size_t share(size_t times) const { return (transfers_.size() + times - 1) / times; }
+  // So many buckets a call of Run that all mirrors have theirs within plan::kMirrorsWithin where
+  // steps take `step`, or at the end of the next one where it takes longer
+  // (core/plan/safe_again.h). Every rank of the group calls it before its first Run and says what
+  // it has seen: the longest counts, so that all get the same number, of 1 at least. Errors: those
+  // of VerifiedExchange; the group is of no more use then.
+  absl::StatusOr<size_t> AgreeOnShare(absl::Duration step);
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
   // the group calls it with the same number behind the same step, when all of that has been
   // enqueued and decided. Errors: those of VerifiedExchange; Internal if something is still

@@ -3,6 +3,7 @@
 //   phalanx-bench-faults ranks [TRIES]          kill -9 of a rank, until a watcher has read
 //   "Failed"
 //   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
+//   phalanx-bench-faults one-job [TRIES]        the same again and again of a single job
 //   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
 //   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
 //   submits, while a job trains
@@ -105,8 +106,9 @@ bool KillRanks(int64_t tries) {
 }
 
 int Usage() {
-  std::fprintf(stderr,
-               "usage: phalanx-bench-faults ranks|recoveries|calm|coordinators|leaders [COUNT]\n");
+  std::fprintf(
+      stderr,
+      "usage: phalanx-bench-faults ranks|recoveries|one-job|calm|coordinators|leaders [COUNT]\n");
   return 2;
 }
 
@@ -117,6 +119,7 @@ int Main(int argc, char** argv) {
   };
   const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
                                                 {"recoveries", {100, KillAndReturn}},
+                                                {"one-job", {100, KillOneJob}},
                                                 {"calm", {10, LeaveAlone}},
                                                 {"coordinators", {100, KillCoordinators}},
                                                 {"leaders", {100, KillLeaders}}};

@@ -7,10 +7,18 @@ namespace phalanx::e2e {
 
 // kill -9 of a rank of jobs on three nodes, `tries` times, a part of them in each of four layouts,
 // each once all ranks are back. Prints a line of JSON with, of kill to all that are left having
-// stopped, and of kill to the next decided step having been read by a watcher: percentiles; and of
-// each layout its steps and what the processes hold at the beginning and at the end. Whether both
-// are as fast as they must be, every step is done once with the loss of a run that was not hit (to
-// 1e-9 of it), and nothing has grown.
+// stopped, and of kill to the next decided step having been read by a watcher: percentiles; of
+// each layout its steps, for how long returns held it up, and what the processes hold at the
+// beginning and at the end; and how much of the throughput is back (throughput.h). Whether both are
+// as fast as they must be, every step is done once with the loss of a run that was not hit (to 1e-9
+// of it), no process but the killed ones has restarted, nothing has grown, and 99 % of the
+// throughput are back as far as so many jobs can tell.
 bool KillAndReturn(int64_t tries);
+
+// The same of a single job, whose rank 0 is never hit, so that its process goes through all of
+// them. Whether losses at every step are those of a run that was not hit, to 1e-9, nothing has
+// grown since a fifth of the kills, of that process either, and no other one has restarted.
+// Gradient norms are told and not judged, and neither are times.
+bool KillOneJob(int64_t tries);
 
 }  // namespace phalanx::e2e

@@ -219,10 +219,10 @@ void Cluster::KillWorker() {
   worker_->Wait();
 }
 
-std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job,
+std::vector<std::pair<int32_t, pid_t>> Cluster::Started(int64_t job,
                                                         const std::string& node) const {
   // "... job-1 epoch=1 rank=0 device=0 started pid=123"
-  std::map<int32_t, pid_t> pids;
+  std::vector<std::pair<int32_t, pid_t>> started;
   std::istringstream log(WorkerLog(node));
   const std::string name = absl::StrCat(" ", JobName(job), " ");
   for (std::string line; std::getline(log, line);) {
@@ -231,8 +231,21 @@ std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job,
         pid_at == std::string::npos) {
       continue;
     }
-    pids[std::stoi(line.substr(rank_at + 6))] = std::stoi(line.substr(pid_at + 13));
+    started.emplace_back(std::stoi(line.substr(rank_at + 6)), std::stoi(line.substr(pid_at + 13)));
   }
+  return started;
+}
+
+std::map<int32_t, int> Cluster::Starts(int64_t job) const {
+  std::map<int32_t, int> starts;
+  for (const auto& [rank, pid] : Started(job, "")) ++starts[rank];
+  return starts;
+}
+
+std::map<int32_t, support::ProcessWatch> Cluster::Ranks(int64_t job,
+                                                        const std::string& node) const {
+  std::map<int32_t, pid_t> pids;
+  for (const auto& [rank, pid] : Started(job, node)) pids[rank] = pid;
   std::map<int32_t, support::ProcessWatch> ranks;
   for (const auto& [rank, pid] : pids) {
     support::ProcessWatch watch(pid);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "phalanx/v1/job_service.grpc.pb.h"
@@ -75,6 +76,9 @@ class Cluster {
   // worker: "worker", or "worker-NODE" of those that were added; empty: of all.
   std::map<int32_t, support::ProcessWatch> Ranks(int64_t job, const std::string& node = "") const;
 
+  // How many processes each rank of a job has had so far.
+  std::map<int32_t, int> Starts(int64_t job) const;
+
   // A call to the coordinator; waits while there is none.
   v1::JobStatus Submit(const v1::JobDocument& document, const std::string& request_id = "");
   v1::JobStatus Get(int64_t job);
@@ -112,6 +116,8 @@ class Cluster {
   bool Reaches() const;
   // The coordinator that was asked does not serve.
   void AskNext();
+  // Rank and process, in the order in which each worker started them.
+  std::vector<std::pair<int32_t, pid_t>> Started(int64_t job, const std::string& node) const;
   // `name` tells its files from those of the others.
   std::unique_ptr<support::Process> StartNode(const std::string& node, int32_t devices,
                                               const std::string& name);

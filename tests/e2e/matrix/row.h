@@ -43,6 +43,9 @@ struct Row {
   // What is done to processes once the faults are asked for.
   std::function<void(Scene&)> act = nullptr;
   Outcome expected;
+  // Part of an event's message that tells of a second fault, whose rank is not the first; empty: it
+  // is not looked for.
+  std::string then = {};
   // What the fault has to last for until it counts as one, and how it is called.
   absl::Duration timeout = absl::ZeroDuration();
   std::string timeout_name = {};

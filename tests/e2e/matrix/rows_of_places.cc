@@ -31,6 +31,8 @@ struct Kind {
   std::vector<std::string> coordinator_flags = {};
   // Where it concerns the thread that writes checkpoints alone.
   Outcome writes_on = {};
+  // As Row::then, of kHitThen.
+  const char* then = "";
 };
 
 Outcome Lost(const char* cause, int32_t first = kHit, const char* what = kShrunk) {
@@ -45,8 +47,24 @@ Outcome Fails(const char* cause, int32_t rank) {
 
 const std::vector<Kind>& Kinds() {
   static const auto& kinds = *new std::vector<Kind>{
-      {"kill", "", Lost("RankKilled"), BothLost()},
-      {"exit", "", Lost("RankExited"), BothLost()},
+      {"kill",
+       "",
+       Lost("RankKilled"),
+       BothLost(),
+       absl::ZeroDuration(),
+       "",
+       {},
+       {},
+       "rank 4 on node there was killed by signal 9"},
+      {"exit",
+       "",
+       Lost("RankExited"),
+       BothLost(),
+       absl::ZeroDuration(),
+       "",
+       {},
+       {},
+       "rank 4 on node there exited with code 1"},
       {"xid:79", "", Lost("DeviceFailed"), BothLost()},
       {"oom",
        "",
@@ -113,6 +131,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
     }
     row.act = [](Scene& scene) { scene.Signal({kKilled}, SIGKILL); };
     row.expected = kind.recovering;
+    row.then = kind.then;
     rows.push_back(std::move(row));
   }
 }

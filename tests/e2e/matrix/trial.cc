@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <regex>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -143,6 +145,31 @@ bool WaitedInVain(const Row& row, const std::vector<v1::JobEvent>& events) {
   return reached < waited;
 }
 
+// Ranks that have another process than at the beginning though nobody lost them; of a job that was
+// suspended all begin anew. "": there are none.
+std::string RestartedFault(const std::map<int32_t, int>& starts,
+                           const std::vector<v1::Incident>& incidents,
+                           const std::vector<v1::JobEvent>& events) {
+  if (std::any_of(events.begin(), events.end(),
+                  [](const v1::JobEvent& event) { return event.type() == "Suspended"; }))
+    return "";
+  std::set<int32_t> lost;
+  for (const v1::Incident& incident : incidents)
+    lost.insert(incident.lost().begin(), incident.lost().end());
+  std::vector<int32_t> restarted;
+  for (const auto& [rank, count] : starts)
+    if (count > 1 && !lost.contains(rank)) restarted.push_back(rank);
+  return restarted.empty() ? ""
+                           : absl::StrCat("another process, without a loss, of ranks ",
+                                          absl::StrJoin(restarted, ", "));
+}
+
+bool Tells(const std::vector<v1::JobEvent>& events, const std::string& part) {
+  return std::any_of(events.begin(), events.end(), [&part](const v1::JobEvent& event) {
+    return absl::StrContains(event.message(), part);
+  });
+}
+
 // What is found and not expected, a line each.
 std::string Differences(const Row& row, const Verdict& verdict) {
   const Outcome &expected = row.expected, &found = verdict.found;
@@ -234,6 +261,10 @@ void Trials::Run(const Row& row, Verdict& verdict) {
       if (const std::string fault = CurveFault(one, metrics); !fault.empty())
         absl::StrAppend(&verdict.wrong, verdict.wrong.empty() ? "" : "\n", "curve: ", fault);
     }
+    const std::string restarted = RestartedFault(cluster.Starts(scene.job()), incidents, events);
+    if (!restarted.empty()) absl::StrAppend(&verdict.wrong, "\n", restarted);
+    if (!Tells(events, row.then))
+      absl::StrAppend(&verdict.wrong, "\nno event tells that ", row.then);
     if (WaitedInVain(row, events))
       absl::StrAppend(&verdict.wrong, "\nits fault did not come about");
     for (const v1::Incident& incident : incidents)

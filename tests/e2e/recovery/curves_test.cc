@@ -41,6 +41,9 @@ struct Case {
   JobOptions job;
   int32_t ranks;
   int32_t devices = 2;  // of each of three nodes
+  // Ranks below it have work whoever else is lost, so that their processes stay; -1: all. A replica
+  // that lacks a stage leaves its other ranks without any.
+  int32_t with_work = -1;
   support::ShardOptions data = {.samples = 30, .images_min = 0, .images_max = 2, .words = 4};
 };
 
@@ -152,8 +155,11 @@ class CurvesTest : public testing::TestWithParam<Case> {
     return cluster_.Submit(Document(data_, options)).id();
   }
   // In its phase of one of the next steps; in that of a recovery, of one half of all ranks further.
+  // All ranks are back then, and no process but those that were killed is another one.
   void Kill(int64_t job, const Victim& victim, int64_t later) {
     const v1::JobStatus now = AwaitWhole(job);
+    std::map<int32_t, int> starts = cluster_.Starts(job);
+    std::set<int32_t> killed = {victim.rank};
     std::vector<std::string> fault = {"--fault", "kill", "--phase", victim.phase};
     const bool recovers = victim.phase == "recovery";
     if (!recovers)
@@ -164,11 +170,19 @@ class CurvesTest : public testing::TestWithParam<Case> {
       // What one of them has two homes of the other has none of.
       const int32_t other = (victim.rank + GetParam().ranks / 2) % GetParam().ranks;
       ASSERT_EQ(Inject(cluster_, job, other, {"--fault", "kill"}).exit_code, 0);
+      killed.insert(other);
     }
     asked_.insert(absl::StrCat("rank ", victim.rank, " in ", victim.phase));
     cluster_.Await(job, [&](const v1::JobStatus& status) {
       return status.epoch() > now.epoch() && Reached(job) == asked_;
     });
+    AwaitWhole(job);
+    const int32_t with_work = GetParam().with_work < 0 ? GetParam().ranks : GetParam().with_work;
+    for (const auto& [rank, count] : cluster_.Starts(job)) {
+      if (rank >= with_work || killed.contains(rank)) continue;
+      EXPECT_EQ(count, starts[rank]) << "rank " << rank << " has another process since rank "
+                                     << victim.rank << " was killed in " << victim.phase;
+    }
   }
   // "rank 3 in mirror"; those that came about.
   std::multiset<std::string> Reached(int64_t job) {
@@ -293,6 +307,7 @@ INSTANTIATE_TEST_SUITE_P(
          {.vision = "ranks: 2", .audio = "ranks: 2", .language = "ranks: 2", .batch = 7},
          6,
          2,
+         -1,
          {.samples = 30, .images_min = 0, .images_max = 2, .sounds_max = 1, .words = 4}},
         {4,
          "ColocatedThreePhase",
@@ -310,7 +325,9 @@ INSTANTIATE_TEST_SUITE_P(
           .schedule = "{name: interleaved, chunks: 2}",
           .layers = 4,
           .batch = 8},
-         6},
+         6,
+         2,
+         2},
         {6,
          "ZeroBubble",
          {.vision = "ranks: 2",
@@ -318,7 +335,9 @@ INSTANTIATE_TEST_SUITE_P(
           .schedule = "{name: zero_bubble_h1}",
           .layers = 4,
           .batch = 8},
-         6},
+         6,
+         2,
+         2},
         {7,
          "ZeroBubbleV",
          {.vision = "ranks: 2",
@@ -327,7 +346,9 @@ INSTANTIATE_TEST_SUITE_P(
           .layers = 4,
           .batch = 8,
           .standby = true},
-         6},
+         6,
+         2,
+         2},
     }),
     [](const auto& info) { return std::string(info.param.name); });
 

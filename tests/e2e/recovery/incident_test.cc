@@ -102,6 +102,11 @@ TEST_P(IncidentTest, KilledRank_IsToldInOneLineAndPhaseByPhase) {
   EXPECT_THAT(sentence, StartsWith("rank 1 (node here, slot 1) "));
   EXPECT_THAT(MessagesOf(cluster_, job_, "Verdict"), StartsWith("RankKilled (certain): rank 1 "));
   EXPECT_THAT(cluster_.Why(job_), HasSubstr(sentence));
+  const support::Finished described = cluster_.Phalanx({"describe", name});
+  EXPECT_EQ(described.exit_code, 0) << described.talk;
+  EXPECT_THAT(described.out, HasSubstr("RankKilled (certain): rank 1 (node here, slot 1) "))
+      << "cause, rank and device of a job that trains on";
+  EXPECT_THAT(described.out, HasSubstr(sentence));
   const support::Finished list = cluster_.Phalanx({"incidents", "list", name});
   EXPECT_EQ(list.exit_code, 0) << list.talk;
   EXPECT_THAT(list.out, HasSubstr("RankKilled  1 "));

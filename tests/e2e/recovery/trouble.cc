@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,30 @@
 #include "gtest/gtest.h"
 
 namespace phalanx::e2e {
+namespace {
+
+// With infinite `norm_tolerance` norms may be anything.
+std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& whole, int64_t steps,
+                    double tolerance, double norm_tolerance) {
+  if (std::string fault = StepsFault(whole, steps); !fault.empty())
+    return absl::StrCat("without a failure: ", fault);
+  if (std::string fault = StepsFault(hit, steps); !fault.empty()) return fault;
+  const auto near = [](double a, double b, double part) {
+    return std::abs(a - b) <= part * std::abs(b);  // false of what is no number
+  };
+  for (size_t i = 0; i < hit.size(); ++i) {
+    const Metric &a = hit[i], &b = whole[i];
+    if (near(a.loss, b.loss, tolerance) && near(a.gradient_norm, b.gradient_norm, norm_tolerance) &&
+        a.tokens == b.tokens)
+      continue;
+    return absl::StrFormat(
+        "step %d: loss %.17g, norm %.17g, %d tokens; without a failure %.17g, %.17g, %d", b.step,
+        a.loss, a.gradient_norm, a.tokens, b.loss, b.gradient_norm, b.tokens);
+  }
+  return "";
+}
+
+}  // namespace
 
 DataFolder MakeSmallData() {
   return MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
@@ -43,21 +68,12 @@ support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
 
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                         int64_t steps, double tolerance) {
-  if (std::string fault = StepsFault(whole, steps); !fault.empty())
-    return absl::StrCat("without a failure: ", fault);
-  if (std::string fault = StepsFault(hit, steps); !fault.empty()) return fault;
-  const auto near = [&](double a, double b) {
-    return std::abs(a - b) <= tolerance * std::abs(b);  // false of what is no number
-  };
-  for (size_t i = 0; i < hit.size(); ++i) {
-    const Metric &a = hit[i], &b = whole[i];
-    if (near(a.loss, b.loss) && near(a.gradient_norm, b.gradient_norm) && a.tokens == b.tokens)
-      continue;
-    return absl::StrFormat(
-        "step %d: loss %.17g, norm %.17g, %d tokens; without a failure %.17g, %.17g, %d", b.step,
-        a.loss, a.gradient_norm, a.tokens, b.loss, b.gradient_norm, b.tokens);
-  }
-  return "";
+  return FaultOf(hit, whole, steps, tolerance, tolerance);
+}
+
+std::string LossesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
+                        int64_t steps, double tolerance) {
+  return FaultOf(hit, whole, steps, tolerance, std::numeric_limits<double>::infinity());
 }
 
 void ExpectCurvesOfAnUndisturbedRun(Cluster& cluster, const DataFolder& data, JobOptions options,

@@ -28,6 +28,9 @@ support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
 // every step once; else what is wrong.
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                         int64_t steps, double tolerance = 1e-9);
+// The same but for norms, which may differ: what other widths round otherwise grows in them first.
+std::string LossesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
+                        int64_t steps, double tolerance = 1e-9);
 // CurvesFault() must find nothing.
 void ExpectSameCurves(const std::vector<Metric>& hit, const std::vector<Metric>& whole,
                       int64_t steps, double tolerance = 1e-9);

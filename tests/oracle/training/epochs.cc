@@ -190,8 +190,8 @@ bool EpochsInProcess::RunEpoch(const std::optional<Ending>& ending, std::optiona
     callbacks.on_step = [&rank](const train::StepSummary& step) { rank.told.push_back(step); };
     std::optional<train::MirrorFill> fill = FillOf(number, communicators);
     if (fill.has_value()) {
-      callbacks.on_boundary = [&fill]() -> absl::StatusOr<bool> {
-        RETURN_IF_ERROR(fill->Run(fill->share(1)));
+      callbacks.on_boundary = [&fill, &rank]() -> absl::StatusOr<bool> {
+        RETURN_IF_ERROR(fill->Run(rank.lacking.size()));
         return !fill->done();
       };
     }

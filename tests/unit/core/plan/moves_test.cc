@@ -14,6 +14,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
+#include "core/plan/safe_again.h"
 #include "core/plan/shares.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/damaged.h"
@@ -245,6 +246,28 @@ TEST(MovesTest, StagesThatKeepTheirRanks_MoveNothing) {
   EXPECT_THAT(MovesBetween(healthy, healthy).moves, IsEmpty());
 }
 
+TEST(MovesTest, MirrorsThatLackMuch_AreSafeBehindTheFirstSteps) {
+  const auto moves_of = [](int64_t vocabulary, int32_t copies) {
+    AJob job;
+    job.Module("language", Llama({.vocabulary = vocabulary}), {.dp = 3}).Batch(6, 1);
+    job.spec().recovery.state_copies = copies;
+    const Plan healthy = MustPlan(job, 3);
+    return MovesBetween(healthy,
+                        *Expand(healthy.spec, LayoutAfter(healthy, {.lost = {Rank{2}}})->layout));
+  };
+  EXPECT_EQ(moves_of(128, 2).safe_again_steps, 0) << "mirrors get that little with the primaries";
+  EXPECT_EQ(moves_of(1 << 17, 2).safe_again_steps, kMirrorStepsMax);
+  EXPECT_EQ(moves_of(1 << 17, 1).safe_again_steps, 0) << "there are no mirrors";
+}
+
+TEST(MovesTest, StepsOfMirrors_EndWithinTheirTime) {
+  EXPECT_EQ(MirrorSteps(absl::ZeroDuration()), kMirrorStepsMax);
+  EXPECT_EQ(MirrorSteps(absl::Milliseconds(2500)), kMirrorStepsMax);
+  EXPECT_EQ(MirrorSteps(absl::Milliseconds(2501)), 3);
+  EXPECT_EQ(MirrorSteps(absl::Seconds(5)), 2);
+  EXPECT_EQ(MirrorSteps(absl::Minutes(1)), 1) << "at the end of the first there is";
+}
+
 TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
   AJob job;
   job.Module("language", Llama({.heads = 4}), {.tp = 2}).Batch(4, 2);
@@ -262,11 +285,13 @@ TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
   EXPECT_THAT(host.moves, Each(Field(&Move::source, Move::Source::kHost)));
   EXPECT_THAT(host.moves, Each(Field(&Move::from, Rank{1})));
   EXPECT_EQ(host.steps_lost, 4);
+  EXPECT_EQ(host.safe_again_steps, 5) << "the next copy, and the step beside which it is made";
   // There is none.
   const Moves all = moves_of(1);
   EXPECT_THAT(all.moves, Each(Field(&Move::source, Move::Source::kCheckpoint)));
   EXPECT_EQ(all.bytes, host.bytes);
   EXPECT_EQ(all.steps_lost, 500) << "without checkpoints it begins again";
+  EXPECT_EQ(all.safe_again_steps, 0);
   job.spec().checkpoint = job::Checkpoint{.every = 50};
   EXPECT_EQ(moves_of(1).steps_lost, 50);
   EXPECT_EQ(moves_of(2).steps_lost, 4);

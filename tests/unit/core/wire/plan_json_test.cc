@@ -272,6 +272,7 @@ TEST(PlanJsonTest, Loss_ListsMovesWithWhereTheyComeFrom) {
   const Json shown = Json::parse(JsonOf(preview->plan, FiguresOf(*preview)));
   EXPECT_EQ(shown["lost"], Json::parse("[2]"));
   EXPECT_EQ(shown["steps_lost"], 0);
+  EXPECT_EQ(shown["safe_again_steps"], preview->loss->moves.safe_again_steps);
   EXPECT_GT(shown["step_ratio"], 1.0);
   int64_t elements = 0;
   for (const Json& move : shown["moves"]) {

@@ -92,13 +92,14 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
   const auto plan =
       plan::PlanWithout(MustPlan(spec, 1, 16), plan::RankList{Rank{9}, Rank{2}, Rank{4}, Rank{5}});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const schedule::Preview::Loss loss{.moves = {.bytes = 5 << 20, .steps_lost = 3},
-                                     .step_ratio = 1.5};
+  const schedule::Preview::Loss loss{
+      .moves = {.bytes = 5 << 20, .steps_lost = 3, .safe_again_steps = 4}, .step_ratio = 1.5};
   const std::string table = PlanTable(*plan, {.loss = loss});
   EXPECT_THAT(
       table,
       HasSubstr(
-          "\nStep: 1.500 times the healthy one\nState to move: 5.0 MiB, at most 3 steps lost\n"));
+          "\nStep: 1.500 times the healthy one\nState to move: 5.0 MiB, at most 3 steps lost\n"
+          "Safe again: after at most 4 steps\n"));
   EXPECT_THAT(table, HasSubstr("Lost: ranks 2, 4, 5, 9\n\n"
                                "REPLICAS           WIDTHS    SAMPLES\n"
                                "vision 2           left out  -\n"
@@ -109,7 +110,7 @@ TEST(PlanTableTest, Table_AfterALoss_ListsHitReplicasAndTheOthers) {
   EXPECT_THAT(table, HasSubstr("\n9     node-0/9   (lost)\n"));
   EXPECT_THAT(table, HasSubstr("\n10    node-0/10  (idle)\n"));
   EXPECT_THAT(PlanTable(*plan, {.loss = schedule::Preview::Loss{.moves = {.steps_lost = 1}}}),
-              HasSubstr(", at most 1 step lost\n"));
+              HasSubstr(", at most 1 step lost\nSafe again: before the first step\n"));
 }
 
 TEST(PlanTableTest, Restart_IsSaid) {

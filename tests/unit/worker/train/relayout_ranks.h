@@ -187,6 +187,11 @@ class Ranks {
   TrainingState& of(int32_t rank) { return *states_.at(Rank{rank}); }
   // Whether mirrors are given what they lack in Enter, too.
   void set_fills(bool fills) { fills_ = fills; }
+  // Then as many of their buckets a call as ranks agree on whose first step took so long; without
+  // it one.
+  void set_step(std::function<absl::Duration(Rank)> step) { step_ = std::move(step); }
+  // Calls that each of them took in the last Enter.
+  const std::map<Rank, int>& fill_runs() const { return fill_runs_; }
 
   // The ranks that `after` has lost die first. What each rank's Enter has said.
   using Wrap =
@@ -202,7 +207,10 @@ class Ranks {
     const std::vector<plan::CommunicatorSpec> specs = {{.name = "bulk", .ranks = live}};
     comm::InProcessWorld world(after.world);
     std::map<Rank, absl::Status> results;
-    for (const Rank rank : live) results[rank] = absl::OkStatus();
+    for (const Rank rank : live) {
+      results[rank] = absl::OkStatus();
+      fill_runs_[rank] = 0;
+    }
     {
       std::vector<std::jthread> threads;
       for (const Rank rank : live) {
@@ -215,7 +223,10 @@ class Ranks {
           result = state.Enter(after, *transfers, group);
           if (result.ok() && fills_) {
             MirrorFill fill(after, rank, state, transfers->mirrors, group, [] { return false; });
-            while (result.ok() && !fill.done()) result = fill.Run(1);
+            const absl::StatusOr<size_t> share =
+                step_ == nullptr ? size_t{1} : fill.AgreeOnShare(step_(rank));
+            result = share.status();
+            for (; result.ok() && !fill.done(); ++fill_runs_.at(rank)) result = fill.Run(*share);
           }
           if (!result.ok()) bulk->Abort(result);
         });
@@ -302,6 +313,8 @@ class Ranks {
   std::map<Rank, Holdings> holdings_;
   int64_t moved_ = 0;
   bool fills_ = true;
+  std::function<absl::Duration(Rank)> step_;
+  std::map<Rank, int> fill_runs_;
 };
 
 }  // namespace phalanx::train

@@ -3,6 +3,7 @@
 #include "worker/train/relayout.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace {
 using support::AJob;
 using support::Layout;
 using support::Llama;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 plan::Plan HealthyOf(AJob job) {
@@ -216,6 +218,23 @@ TEST(RelayoutOfRanksTest, MirrorsThatLackTheirState_HoldNoneUntilTheyAreGivenIt)
     ExpectOk(ranks.Enter(Without(after, {Rank{1}})));
     ranks.ExpectWhole();
   }
+}
+
+TEST(RelayoutOfRanksTest, LongStepsOfOneRank_LeaveMirrorsFewerOfThem) {
+  const plan::Plan healthy = HealthyOf(Language({.dp = 3, .pp = 2}, 4));
+  const plan::Plan after = Without(healthy, {healthy.replicas(0).At(2, 0, 0, 0)});
+  const auto runs_with = [&](absl::Duration of_rank_0) {
+    Ranks ranks(healthy);
+    ranks.set_step([&](Rank rank) { return rank == Rank{0} ? of_rank_0 : absl::Seconds(1); });
+    ExpectOk(ranks.Enter(after));
+    ranks.ExpectWhole();
+    std::set<int> runs;
+    for (const auto& [rank, count] : ranks.fill_runs()) runs.insert(count);
+    return runs;
+  };
+  // A bucket of each of two stages.
+  EXPECT_THAT(runs_with(absl::Seconds(2)), ElementsAre(2));
+  EXPECT_THAT(runs_with(absl::Seconds(6)), ElementsAre(1));
 }
 
 TEST(RelayoutOfRanksTest, BytesThatChangeOnTheirWay_AreAnErrorThatNamesThem) {

@@ -1,0 +1,45 @@
+// tests/bench/faults/throughput.h: whether steps are as fast behind losses as before them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace phalanx::e2e {
+
+// Of several jobs, each a pair of medians: of steps of the whole layout before the first loss, and
+// behind the last return. A machine that does other things as well is slower at one time than at
+// another; what lies between the two times is in each pair, with either sign, and so is not taken
+// for the losses' work where there are enough pairs. The ratio is the median of those of the pairs;
+// the interval around it follows from their order alone (a sign test at 95 %), and is there from
+// six pairs on.
+//
+// Not thread-safe.
+class Throughput {
+ public:
+  static constexpr double kBack = 0.99;
+
+  // Seconds of many steps, of both at least one.
+  void Add(std::vector<double> before, std::vector<double> after);
+  void Add(const Throughput& other);
+  // False: there are enough pairs to tell that less than kBack of the throughput is back.
+  bool IsBack() const;
+  // Ratio, its interval (null where there are not enough pairs), what they are of.
+  nlohmann::ordered_json ToJson() const;
+  // Milliseconds, of all steps behind the last returns; 0: there are none.
+  double HealthyStep() const;
+
+ private:
+  struct Interval {
+    double low = 0, high = 0;
+  };
+  std::optional<Interval> Bounds() const;  // nullopt: too few pairs
+
+  std::vector<double> ratios_;  // before / after, ascending
+  std::vector<double> after_;   // seconds
+  int64_t steps_ = 0;           // of both sides of all pairs
+};
+
+}  // namespace phalanx::e2e
