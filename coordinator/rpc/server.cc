@@ -27,6 +27,7 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/posix/peer_name.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -124,6 +125,11 @@ class ServerImpl final : public Server {
     return status;
   }
   bool Holds(const transport::ShownCertificate& who) const override { return JudgePage(who).ok(); }
+  void NoteFailedHandshake(absl::string_view port,
+                           const transport::FailedHandshake& failed) override {
+    metrics_.HandshakeFailed(port, transport::ToString(failed.fault));
+    audit_.TellOfHandshake(port, failed);
+  }
   void CountDamagedEntry() override { metrics_.DamagedEntry(); }
 
  private:
@@ -176,7 +182,7 @@ class ServerImpl final : public Server {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
           connection.listener_fd = listener;
           connection.fd = fd;
-          acceptor_->HandleNewConnection(&connection);
+          handshakes_.Watch(PeerNameOf(fd), [&] { acceptor_->HandleNewConnection(&connection); });
         }));
     MutexLock lock(&mu_);
     listening_ = true;
@@ -285,6 +291,8 @@ class ServerImpl final : public Server {
   OpenPeers peers_;
   Admission admission_;
   Audit audit_;
+  transport::HandshakeWatch handshakes_{
+      [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); }};
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;

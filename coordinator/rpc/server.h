@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
@@ -18,6 +19,7 @@
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
 #include "core/base/time.h"
+#include "transport/handshakes.h"
 #include "transport/server_tls.h"
 #include "transport/tls.h"
 
@@ -87,6 +89,10 @@ class Server {
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
   // Whether a certificate that was let in still holds.
   virtual bool Holds(const transport::ShownCertificate& who) const = 0;
+  // A handshake of TLS of a port, "grpc" or "http", came to nothing: counted, and told in the
+  // audit.
+  virtual void NoteFailedHandshake(absl::string_view port,
+                                   const transport::FailedHandshake& failed) = 0;
   // For the metrics: an entry of an ended job was found damaged.
   virtual void CountDamagedEntry() = 0;
 };

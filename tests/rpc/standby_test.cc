@@ -25,7 +25,7 @@ class StandbyTest : public ::testing::Test {
   void SetUp() override {
     ServerOptions options;
     options.listening = listening_.get();
-    standby_ = *StandbyServer::Start(options);
+    standby_ = *StandbyServer::Start(options, metrics_);
     channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", PortOf(listening_.get())),
                                    grpc::InsecureChannelCredentials());
   }
@@ -37,6 +37,7 @@ class StandbyTest : public ::testing::Test {
     return v1::JobService::NewStub(channel_)->ListNodes(&context, {}, &nodes);
   }
   const UniqueFd listening_ = *Listen("127.0.0.1", 0);
+  Metrics metrics_;
   std::unique_ptr<StandbyServer> standby_;
   std::shared_ptr<grpc::Channel> channel_;
 };
