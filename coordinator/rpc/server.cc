@@ -35,6 +35,10 @@ namespace {
 
 constexpr int kMessageBytesMax = 8 << 20;
 
+int MillisecondsOf(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
 class ServerImpl final : public Server {
  public:
   explicit ServerImpl(ServerOptions options)
@@ -149,12 +153,16 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                                options_.streams_per_connection_max);
     // A connection that does not say what it is, or has no call for long, makes room.
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               MillisecondsOf(options_.handshake_timeout));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
     // Workers that know several coordinators look every 2 s whether theirs is still there.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, MillisecondsOf(options_.ping_interval));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                               MillisecondsOf(options_.ping_timeout));
+    // Also one that is in the midst of a frame that begins a call, and has none yet.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
         CredentialsOf(options_.tls, options_.join);
     if (options_.tls.on()) {

@@ -59,6 +59,12 @@ struct ServerOptions {
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
+  // A connection that has not said by then how it goes on, in TLS or HTTP/2, is closed.
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  // Every connection is asked so often whether its other end lives, and closed where that does not
+  // say so in time, also in the midst of a message.
+  absl::Duration ping_interval = absl::Seconds(20);
+  absl::Duration ping_timeout = absl::Seconds(10);
   // Bytes that gRPC may hold for messages under way, over all connections.
   size_t buffer_bytes_max = 1 << 30;
 };

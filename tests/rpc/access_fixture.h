@@ -1,6 +1,7 @@
 // tests/rpc/access_fixture.h: a coordinator with certificates, and those who call it.
 #pragma once
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
@@ -17,11 +18,27 @@
 #include "coordinator/store/token_file.h"
 #include "core/base/mutex.h"
 #include "gmock/gmock.h"
+#include "phalanx/v1/join_service.pb.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
 
 namespace phalanx::coordinator {
+
+// Every method of ours, as "/phalanx.v1.JobService/GetJob".
+inline std::vector<std::string> Methods() {
+  std::vector<std::string> methods;
+  for (const google::protobuf::FileDescriptor* file :
+       {v1::SubmitJobRequest::descriptor()->file(), v1::WorkerHello::descriptor()->file(),
+        v1::JoinRequest::descriptor()->file()}) {
+    for (int i = 0; i < file->service_count(); ++i) {
+      const google::protobuf::ServiceDescriptor& service = *file->service(i);
+      for (int k = 0; k < service.method_count(); ++k)
+        methods.push_back(absl::StrCat("/", service.full_name(), "/", service.method(k)->name()));
+    }
+  }
+  return methods;
+}
 
 class AccessTest : public RpcTest {
  protected:
@@ -77,14 +94,15 @@ class AccessTest : public RpcTest {
     jobs = v1::JobService::NewStub(channel);
   }
 
-  // Any call, with an empty request.
-  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path) {
+  // Any call of one request, which is empty unless `bytes` says otherwise.
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path,
+                           const std::string& bytes = "") {
     grpc::GenericStub stub(to);
     grpc::ClientContext context;
     SetDeadline(context);
     grpc::CompletionQueue queue;
-    const grpc::Slice nothing("", 0);
-    const grpc::ByteBuffer request(&nothing, 1);
+    const grpc::Slice text(bytes);
+    const grpc::ByteBuffer request(&text, 1);
     auto call = stub.PrepareUnaryCall(&context, path, request, &queue);
     call->StartCall();
     grpc::ByteBuffer response;
@@ -159,7 +177,8 @@ class AccessTest : public RpcTest {
   }
   // What an operator sees of jobs, nodes and events, and how much is stored.
   std::string Everything() {
-    const auto operators = v1::JobService::NewStub(ChannelOf(authority().User("olga", "operator")));
+    static const transport::TlsFiles olga = authority().User("olga", "operator");
+    const auto operators = v1::JobService::NewStub(ChannelOf(olga));
     const auto answer = [](const auto& ask) {
       grpc::ClientContext context;
       SetDeadline(context);
