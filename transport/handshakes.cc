@@ -12,9 +12,22 @@
 
 namespace phalanx::transport {
 
-struct HandshakeWatch::Listener {
-  Mutex mu;
-  Told told ABSL_GUARDED_BY(mu);  // none: the watch is over
+// Thread-safe.
+class HandshakeWatch::Listener {
+ public:
+  explicit Listener(Told told) : told_(std::move(told)) {}
+  void Tell(const FailedHandshake& failed) const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    if (told_) told_(failed);
+  }
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    told_ = nullptr;
+  }
+
+ private:
+  mutable Mutex mu_;
+  Told told_ ABSL_GUARDED_BY(mu_);  // none: the watch is over
 };
 
 namespace {
@@ -96,8 +109,7 @@ void OnBegin(void*, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
 void OnEnd(void*, void* kept, CRYPTO_EX_DATA*, int, long, void*) {
   const std::unique_ptr<const Handshake> seen(static_cast<const Handshake*>(kept));
   if (seen == nullptr || seen->done || !seen->spoke) return;
-  MutexLock lock(&seen->listener->mu);
-  if (seen->listener->told) seen->listener->told(Judge(*seen));
+  seen->listener->Tell(Judge(*seen));
 }
 
 int IndexOfHandshakes() {
@@ -152,16 +164,11 @@ absl::string_view ToString(HandshakeFault fault) {
   return "";
 }
 
-HandshakeWatch::HandshakeWatch(Told told) : listener_(std::make_shared<Listener>()) {
+HandshakeWatch::HandshakeWatch(Told told) : listener_(std::make_shared<Listener>(std::move(told))) {
   static_cast<void>(IndexOfHandshakes());
-  MutexLock lock(&listener_->mu);
-  listener_->told = std::move(told);
 }
 
-HandshakeWatch::~HandshakeWatch() {
-  MutexLock lock(&listener_->mu);
-  listener_->told = nullptr;
-}
+HandshakeWatch::~HandshakeWatch() { listener_->Stop(); }
 
 void HandshakeWatch::Watch(std::string peer, absl::FunctionRef<void()> begin) {
   const Handshake from{.listener = listener_, .peer = std::move(peer)};

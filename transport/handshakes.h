@@ -55,7 +55,7 @@ class HandshakeWatch {
   // Connections over TLS that `begin` makes, on this thread, come from `peer`.
   void Watch(std::string peer, absl::FunctionRef<void()> begin);
 
-  struct Listener;  // of the implementation
+  class Listener;  // of the implementation
 
  private:
   const std::shared_ptr<Listener> listener_;  // with each connection, which may outlive this
