@@ -122,7 +122,8 @@ TEST_F(AccessTest, WhoeverStopsInTheMidstOfSomething_IsEndedOverTlsToo) {
   for (const auto& [name, client] : open)
     EXPECT_TRUE(client->ReadsToTheEnd()) << name << " is not ended";
   char byte = 0;
-  EXPECT_EQ(recv(half, &byte, 1, 0), 0) << "half a handshake is not ended";
+  EXPECT_TRUE(recv(half, &byte, 1, 0) == 0 || errno == ECONNRESET)
+      << "half a handshake is not ended";
   close(half);
   ExpectFailedHandshake("grpc", "broken_off", 0, "it was broken off");
   EXPECT_EQ(disk->records().size(), records) << "nothing has changed";

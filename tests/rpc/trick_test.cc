@@ -93,7 +93,8 @@ TEST_F(TrickTest, Label) {
   EXPECT_EQ(refusal(absl::StrCat("k: \"", kLong, "\"")),
             absl::StrCat("metadata.labels.k: \"", kLong.substr(0, 79),
                          "...: may be at most 253 bytes long"));
-  EXPECT_THAT(refusal(absl::StrCat("? ", kLong, "\n: x")), EndsWith("a key has 1 to 253 bytes"));
+  EXPECT_THAT(refusal(absl::StrCat(kLong.substr(0, 1000), ": x")),
+              EndsWith(": x: a key has 1 to 253 bytes"));
 }
 
 TEST_F(TrickTest, FilterOfAList) {
@@ -104,7 +105,7 @@ TEST_F(TrickTest, FilterOfAList) {
   };
   EXPECT_EQ(owner("../x"), "owner: \"../x\": must be letters, digits and ._@+-");
   EXPECT_EQ(owner("a\nb"), "owner: \"a\\nb\": must be letters, digits and ._@+-");
-  EXPECT_EQ(owner(std::string("a\0b", 3)), "owner: \"a\\x00b\": must be letters, digits and ._@+-");
+  EXPECT_EQ(owner(std::string("a\0z", 3)), "owner: \"a\\x00z\": must be letters, digits and ._@+-");
   EXPECT_EQ(owner(kLong), "owner: 10240 bytes: at most 253");
   v1::ListJobsRequest node;
   node.set_node("../x");
