@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/posix/file.h"
+#include "core/posix/peer_name.h"
 #include "core/posix/signals.h"
 #include "transport/issuance.h"
 
@@ -140,7 +141,8 @@ void ServerTls::LookAgain() {
 
 std::unique_ptr<TlsStream> ServerTls::Accept(int fd) {
   LookAgain();
-  std::unique_ptr<SSL, Freed<SSL_free>> ssl(SSL_new(context_.get()));
+  std::unique_ptr<SSL, Freed<SSL_free>> ssl;
+  watch_.Watch(PeerNameOf(fd), [&] { ssl.reset(SSL_new(context_.get())); });
   if (ssl == nullptr || SSL_set_fd(ssl.get(), fd) != 1) return nullptr;
   SSL_set_accept_state(ssl.get());
   return std::make_unique<TlsStream>(std::move(ssl));

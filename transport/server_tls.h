@@ -13,10 +13,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "transport/handshakes.h"
 #include "transport/openssl.h"
 #include "transport/tls.h"
 
@@ -62,6 +64,10 @@ class ServerTls {
   static absl::StatusOr<std::unique_ptr<ServerTls>> Open(
       TlsFiles files, std::function<void(const std::string& line)> log);
 
+  // `told` gets handshakes that come to nothing from now on (transport/handshakes.h). Before the
+  // first connection.
+  void OnFailedHandshake(HandshakeWatch::Told told) { told_of_handshake_ = std::move(told); }
+
   // nullptr: OpenSSL has no memory.
   std::unique_ptr<TlsStream> Accept(int fd);
 
@@ -73,6 +79,9 @@ class ServerTls {
 
   const TlsFiles files_;
   const std::function<void(const std::string& line)> log_;
+  HandshakeWatch::Told told_of_handshake_ = [](const FailedHandshake&) {};
+  // Before the contexts, which it has to see made.
+  HandshakeWatch watch_{[this](const FailedHandshake& failed) { told_of_handshake_(failed); }};
   std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>> context_;
   std::string texts_;  // of the files that context_ was made of
   std::string told_;   // the fault that log_ was told last

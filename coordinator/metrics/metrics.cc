@@ -131,6 +131,11 @@ struct Metrics::Series {
           .Help("Refusals that are not in the audit, as one caller had too many")
           .Register(registry)
           .Add({});
+  prometheus::Family<prometheus::Counter>& handshakes_failed =
+      BuildCounter()
+          .Name("phalanx_tls_handshakes_failed_total")
+          .Help("Handshakes of TLS that came to nothing, by port and reason")
+          .Register(registry);
   prometheus::Counter& log_dropped =
       BuildCounter()
           .Name("phalanx_log_bytes_dropped_total")
@@ -307,6 +312,10 @@ void Metrics::Ran(absl::Duration elapsed, absl::Duration useful) {
 void Metrics::StoreBytes(int64_t bytes) { series_->store_bytes.Set(static_cast<double>(bytes)); }
 void Metrics::LateHeartbeat() { series_->late_heartbeats.Increment(); }
 void Metrics::Heartbeat() { series_->heartbeats.Increment(); }
+void Metrics::HandshakeFailed(absl::string_view port, absl::string_view reason) {
+  series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}})
+      .Increment();
+}
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));

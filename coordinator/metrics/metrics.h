@@ -1,6 +1,6 @@
 // coordinator/metrics/metrics.h: what Prometheus reads of a coordinator. docs/sight.md lists
-// the names. Labels are bounded: phases, states, methods, codes, known causes, and the jobs that
-// run, at most kJobSeriesMax of them; never a rank.
+// the names. Labels are bounded: phases, states, methods, codes, known causes, ports, and the jobs
+// that run, at most kJobSeriesMax of them; never a rank.
 #pragma once
 
 #include <cstdint>
@@ -79,6 +79,9 @@ class Metrics {
   void DamagedEntry();
   // A line of a refusal that the audit has no room for.
   void AuditLineDropped();
+  // A handshake of TLS came to nothing. `port`: "grpc" or "http"; `reason`: as
+  // transport::ToString(HandshakeFault).
+  void HandshakeFailed(absl::string_view port, absl::string_view reason);
   // Of logs of ranks, on their nodes.
   void LogBytesDropped(int64_t bytes);
 

@@ -44,6 +44,9 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, H
     page.Serve(target, std::move(answer));
   };
   if (http.tls != nullptr) {
+    http.tls->OnFailedHandshake([&server](const transport::FailedHandshake& failed) {
+      server.NoteFailedHandshake("http", failed);
+    });
     http.guard = {
         .admit = [&server](const transport::ShownCertificate& who,
                            absl::string_view) { return server.AdmitToPage(who); },

@@ -101,14 +101,14 @@ class AmongOthers {
   }
 
   struct Standby {
-    std::unique_ptr<StandbyServer> grpc;
     std::unique_ptr<Metrics> metrics;
+    std::unique_ptr<StandbyServer> grpc;
     std::unique_ptr<HttpServer> http;
   };
   absl::StatusOr<Standby> StartStandby() const {
     Standby standby;
-    ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere()));
     standby.metrics = std::make_unique<Metrics>();
+    ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere(), *standby.metrics));
     ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
     http.metrics = [metrics = standby.metrics.get()] { return metrics->Text({}); };
     http.guard = {
@@ -118,6 +118,12 @@ class AmongOthers {
             [&grpc = *standby.grpc](const transport::ShownCertificate& who) {
               return grpc.AdmitToPage(who).ok();
             }};
+    if (http.tls != nullptr) {
+      http.tls->OnFailedHandshake(
+          [&grpc = *standby.grpc](const transport::FailedHandshake& failed) {
+            grpc.NoteFailedHandshake("http", failed);
+          });
+    }
     http.ready = [] { return absl::UnavailableError("this coordinator stands by"); };
     ASSIGN_OR_RETURN(standby.http, HttpServer::Start(std::move(http)));
     return standby;

@@ -46,6 +46,11 @@ void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_vi
   log_(AuditLine(caller, method, object, outcome));
 }
 
+void Audit::TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed) {
+  Tell(std::nullopt, "handshake", absl::StrCat("port=", port, " peer=", failed.peer),
+       absl::UnauthenticatedError(failed.reason));
+}
+
 std::string AuditLine(const Caller& caller, absl::string_view method, absl::string_view object,
                       const absl::Status& outcome) {
   const bool named = caller.has_value() && !caller->name.empty();

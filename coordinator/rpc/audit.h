@@ -3,6 +3,9 @@
 //   audit who=alice role=submitter method=CancelJob job=7 outcome=OK
 //   audit who=bob role=viewer method=CancelJob outcome=PERMISSION_DENIED reason="..."
 //
+//   audit who=- role=- method=handshake port=grpc peer=ipv4:10.0.0.9:51764
+//       outcome=UNAUTHENTICATED reason="..."
+//
 // who and role are "-" where nobody was asked, or has said. What was done is always told; of
 // refusals so many a second of one caller, and how many were left out:
 //
@@ -20,6 +23,7 @@
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
 #include "core/base/mutex.h"
+#include "transport/handshakes.h"
 
 namespace phalanx::coordinator {
 
@@ -41,6 +45,8 @@ class Audit {
 
   void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
             const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  // A refusal of a stranger, who got no further than the handshake with a port, "grpc" or "http".
+  void TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed);
 
  private:
   const AuditLog log_;

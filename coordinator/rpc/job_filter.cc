@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,17 @@ absl::Status CheckPageSize(int32_t size, absl::string_view zero) {
       absl::StrCat("page_size: ", size, ": must be 0 (then it is ", zero, ") or more"));
 }
 
+// Names that nobody and nothing has are a mistake, or somebody's trick.
+absl::Status CheckName(absl::string_view field, absl::string_view name, absl::string_view others) {
+  const bool sound = std::all_of(name.begin(), name.end(), [others](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           others.find(c) != absl::string_view::npos;
+  });
+  if (sound) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": \"", absl::CHexEscape(name),
+                                                 "\": must be letters, digits and ", others));
+}
+
 absl::Status CheckJobs(const v1::ListJobsRequest& request) {
   RETURN_IF_ERROR(CheckPageSize(request.page_size(), absl::StrCat(kPageDefault)));
   RETURN_IF_ERROR(CheckCount("phases", request.phases_size(), kPhasesMax));
@@ -47,7 +59,8 @@ absl::Status CheckJobs(const v1::ListJobsRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("owner: ", request.owner().size(), " bytes: at most ", kOwnerBytesMax));
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckName("node", request.node(), "._-"));
+  return CheckName("owner", request.owner(), "._@+-");
 }
 
 absl::StatusOr<JobId> BeginOf(const std::string& token) {

@@ -27,12 +27,17 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/posix/peer_name.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 constexpr int kMessageBytesMax = 8 << 20;
+
+int MillisecondsOf(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
 
 class ServerImpl final : public Server {
  public:
@@ -124,6 +129,11 @@ class ServerImpl final : public Server {
     return status;
   }
   bool Holds(const transport::ShownCertificate& who) const override { return JudgePage(who).ok(); }
+  void NoteFailedHandshake(absl::string_view port,
+                           const transport::FailedHandshake& failed) override {
+    metrics_.HandshakeFailed(port, transport::ToString(failed.fault));
+    audit_.TellOfHandshake(port, failed);
+  }
   void CountDamagedEntry() override { metrics_.DamagedEntry(); }
 
  private:
@@ -143,12 +153,16 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                                options_.streams_per_connection_max);
     // A connection that does not say what it is, or has no call for long, makes room.
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               MillisecondsOf(options_.handshake_timeout));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
     // Workers that know several coordinators look every 2 s whether theirs is still there.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, MillisecondsOf(options_.ping_interval));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                               MillisecondsOf(options_.ping_timeout));
+    // Also one that is in the midst of a frame that begins a call, and has none yet.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
         CredentialsOf(options_.tls, options_.join);
     if (options_.tls.on()) {
@@ -176,7 +190,7 @@ class ServerImpl final : public Server {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
           connection.listener_fd = listener;
           connection.fd = fd;
-          acceptor_->HandleNewConnection(&connection);
+          handshakes_.Watch(PeerNameOf(fd), [&] { acceptor_->HandleNewConnection(&connection); });
         }));
     MutexLock lock(&mu_);
     listening_ = true;
@@ -285,6 +299,8 @@ class ServerImpl final : public Server {
   OpenPeers peers_;
   Admission admission_;
   Audit audit_;
+  transport::HandshakeWatch handshakes_{
+      [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); }};
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;

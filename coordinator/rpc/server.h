@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
@@ -18,6 +19,7 @@
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
 #include "core/base/time.h"
+#include "transport/handshakes.h"
 #include "transport/server_tls.h"
 #include "transport/tls.h"
 
@@ -57,6 +59,12 @@ struct ServerOptions {
   GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
+  // A connection that has not said by then how it goes on, in TLS or HTTP/2, is closed.
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  // Every connection is asked so often whether its other end lives, and closed where that does not
+  // say so in time, also in the midst of a message.
+  absl::Duration ping_interval = absl::Seconds(20);
+  absl::Duration ping_timeout = absl::Seconds(10);
   // Bytes that gRPC may hold for messages under way, over all connections.
   size_t buffer_bytes_max = 1 << 30;
 };
@@ -87,6 +95,10 @@ class Server {
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
   // Whether a certificate that was let in still holds.
   virtual bool Holds(const transport::ShownCertificate& who) const = 0;
+  // A handshake of TLS of a port, "grpc" or "http", came to nothing: counted, and told in the
+  // audit.
+  virtual void NoteFailedHandshake(absl::string_view port,
+                                   const transport::FailedHandshake& failed) = 0;
   // For the metrics: an entry of an ended job was found damaged.
   virtual void CountDamagedEntry() = 0;
 };

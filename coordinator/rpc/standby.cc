@@ -17,6 +17,7 @@
 #include "coordinator/rpc/join_service.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/posix/peer_name.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "transport/revocation.h"
@@ -53,8 +54,10 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 
 class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGenericService {
  public:
-  explicit StandbyServerImpl(const ServerOptions& options)
-      : options_(options), audit_(options_.audit, options_.refusals, [] {}) {}
+  StandbyServerImpl(const ServerOptions& options, Metrics& metrics)
+      : options_(options),
+        metrics_(metrics),
+        audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
   ~StandbyServerImpl() override {
     gate_.reset();
     if (server_ == nullptr) return;
@@ -101,6 +104,12 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     return status;
   }
 
+  void NoteFailedHandshake(absl::string_view port,
+                           const transport::FailedHandshake& failed) override {
+    metrics_.HandshakeFailed(port, transport::ToString(failed.fault));
+    audit_.TellOfHandshake(port, failed);
+  }
+
   void SetLeader(const std::string& leader) override {
     MutexLock lock(&mu_);
     leader_ = leader;
@@ -134,12 +143,15 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
     connection.fd = fd;
-    acceptor_->HandleNewConnection(&connection);
+    handshakes_.Watch(PeerNameOf(fd), [&] { acceptor_->HandleNewConnection(&connection); });
   }
 
   // Destroyed from the last to the first.
   const ServerOptions options_;
+  Metrics& metrics_;
   Audit audit_;
+  transport::HandshakeWatch handshakes_{
+      [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); }};
   Mutex mu_;
   std::string leader_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
@@ -150,9 +162,10 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(const ServerOptions& options,
+                                                                    Metrics& metrics) {
   RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--tls-"));
-  auto server = std::make_unique<StandbyServerImpl>(options);
+  auto server = std::make_unique<StandbyServerImpl>(options, metrics);
   RETURN_IF_ERROR(server->Begin());
   return server;
 }

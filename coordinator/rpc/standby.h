@@ -9,7 +9,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/server.h"
+#include "transport/handshakes.h"
 #include "transport/server_tls.h"
 
 namespace phalanx::coordinator {
@@ -19,13 +22,17 @@ class StandbyServer {
  public:
   // Of `options` it takes what is about callers: listening, tls, join, revoked, audit, gate and
   // driver.log. Errors: as Server::Start.
-  static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options);
+  // `metrics` outlives it.
+  static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options,
+                                                              Metrics& metrics);
   // Ends every call.
   virtual ~StandbyServer() = default;
   // The address of whoever leads; empty: nobody does, or nobody knows.
   virtual void SetLeader(const std::string& leader) = 0;
   // As Server's.
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
+  virtual void NoteFailedHandshake(absl::string_view port,
+                                   const transport::FailedHandshake& failed) = 0;
 };
 
 }  // namespace phalanx::coordinator

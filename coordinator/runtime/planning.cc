@@ -5,8 +5,11 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/cut_text.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
@@ -27,6 +30,9 @@ namespace {
 
 // With more devices a loss is rarer than the memory of its communicators is dear.
 constexpr int32_t kStandbyDevicesMax = 8;
+constexpr size_t kDirectoryBytesMax = 4096;
+// Of a folder that is refused.
+constexpr size_t kValueBytesMax = 80;
 
 // Empty: nothing of any.
 std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
@@ -131,6 +137,40 @@ absl::StatusOr<job::ReadJob> ReadResolved(std::string& text, job::Purpose purpos
   return std::move(job.job);
 }
 
+bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+}
+
+// Every path of the job may start there. Clients write it without detours.
+absl::Status CheckDirectory(const std::string& directory) {
+  const auto broken = [&directory](std::string rule) {
+    return ViolationsStatus({{.field = "document.directory",
+                              .value = CutText(directory, kValueBytesMax),
+                              .rule = std::move(rule)}});
+  };
+  if (!absl::StartsWith(directory, "/")) return broken("must be an absolute path");
+  if (directory.size() > kDirectoryBytesMax)
+    return broken(absl::StrCat("may be at most ", kDirectoryBytesMax, " bytes long"));
+  if (HasControl(directory)) return broken("must have no control characters");
+  const std::vector<absl::string_view> parts = absl::StrSplit(directory, '/');
+  if (std::find(parts.begin(), parts.end(), "..") != parts.end())
+    return broken("must have no '..' in it");
+  return absl::OkStatus();
+}
+
+// Labels are shown to everybody. Not asked of jobs that were accepted before.
+absl::Status CheckLabels(absl::string_view field,
+                         const std::map<std::string, std::string>& labels) {
+  for (const auto& [key, value] : labels) {
+    if (!HasControl(key) && !HasControl(value)) continue;
+    return ViolationsStatus({{.field = absl::StrCat(field, ".", key),
+                              .value = value,
+                              .rule = "must have no control characters"}});
+  }
+  return absl::OkStatus();
+}
+
 // Whether some rung of it is that training goes on after a loss.
 bool GoesOn(const std::vector<job::Rung>& ladder) {
   return Has(ladder, job::Rung::kShrink) || Has(ladder, job::Rung::kDropReplica) ||
@@ -153,14 +193,11 @@ bool MayNeedSearch(absl::string_view text) {
 
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost,
                                           const std::vector<NodeView>& nodes) {
-  if (!absl::StartsWith(document.directory, "/") ||
-      document.directory.find('\0') != std::string::npos) {
-    return ViolationsStatus({{.field = "document.directory",
-                              .value = document.directory,
-                              .rule = "must be an absolute path"}});
-  }
+  RETURN_IF_ERROR(CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(job::ReadJob read, ReadResolved(document.text, job::Purpose::kSubmit, nodes));
   const job::JobSpec& spec = read.spec;
+  RETURN_IF_ERROR(CheckLabels("metadata.labels", spec.labels));
+  RETURN_IF_ERROR(CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(spec)));
   const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,

@@ -318,10 +318,10 @@ void FieldReader::Fill(const Entry& entry, std::map<std::string, std::string>* o
     const bool empty = value.kind == Tree::Kind::kScalar && value.quoted && value.scalar.empty();
     if (key.empty() || key.size() > kLabelBytesMax) {
       report_.Add(path, absl::StrCat("a key has 1 to ", kLabelBytesMax, " bytes"));
-    } else if (!IsString(value) && !empty) {
-      report_.Add(path, "must be a string: put it in quotes");
     } else if (value.scalar.size() > kLabelBytesMax) {
       report_.Add(path, absl::StrCat("may be at most ", kLabelBytesMax, " bytes long"));
+    } else if (!IsString(value) && !empty) {
+      report_.Add(path, "must be a string: put it in quotes");
     } else if (!values.emplace(key, value.scalar).second) {
       report_.AddAt(path, value, "written twice");
     }

@@ -1,6 +1,7 @@
 // tests/rpc/access_fixture.h: a coordinator with certificates, and those who call it.
 #pragma once
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
@@ -12,14 +13,32 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/store/token_file.h"
 #include "core/base/mutex.h"
+#include "gmock/gmock.h"
+#include "phalanx/v1/join_service.pb.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
 
 namespace phalanx::coordinator {
+
+// Every method of ours, as "/phalanx.v1.JobService/GetJob".
+inline std::vector<std::string> Methods() {
+  std::vector<std::string> methods;
+  for (const google::protobuf::FileDescriptor* file :
+       {v1::SubmitJobRequest::descriptor()->file(), v1::WorkerHello::descriptor()->file(),
+        v1::JoinRequest::descriptor()->file()}) {
+    for (int i = 0; i < file->service_count(); ++i) {
+      const google::protobuf::ServiceDescriptor& service = *file->service(i);
+      for (int k = 0; k < service.method_count(); ++k)
+        methods.push_back(absl::StrCat("/", service.full_name(), "/", service.method(k)->name()));
+    }
+  }
+  return methods;
+}
 
 class AccessTest : public RpcTest {
  protected:
@@ -75,14 +94,15 @@ class AccessTest : public RpcTest {
     jobs = v1::JobService::NewStub(channel);
   }
 
-  // Any call, with an empty request.
-  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path) {
+  // Any call of one request, which is empty unless `bytes` says otherwise.
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path,
+                           const std::string& bytes = "") {
     grpc::GenericStub stub(to);
     grpc::ClientContext context;
     SetDeadline(context);
     grpc::CompletionQueue queue;
-    const grpc::Slice nothing("", 0);
-    const grpc::ByteBuffer request(&nothing, 1);
+    const grpc::Slice text(bytes);
+    const grpc::ByteBuffer request(&text, 1);
     auto call = stub.PrepareUnaryCall(&context, path, request, &queue);
     call->StartCall();
     grpc::ByteBuffer response;
@@ -125,6 +145,64 @@ class AccessTest : public RpcTest {
   std::vector<std::string> Audit() {
     MutexLock lock(&mutex_);
     return audit_;
+  }
+
+  // How many handshakes of the port, "grpc" or "http", came to nothing for the reason.
+  int HandshakesFailed(const std::string& port, const std::string& reason) const {
+    const std::string metrics = server_->MetricsText();
+    const std::string series = absl::StrCat("phalanx_tls_handshakes_failed_total{port=\"", port,
+                                            "\",reason=\"", reason, "\"} ");
+    const size_t at = metrics.find(series);
+    return at == std::string::npos ? 0 : std::stoi(metrics.substr(at + series.size()));
+  }
+  // One more than `before` fails, and the audit says of where and why. The server comes to its
+  // verdict after its client.
+  void ExpectFailedHandshake(const std::string& port, const std::string& reason, int before,
+                             const std::string& why) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (HandshakesFailed(port, reason) == before && absl::Now() < deadline) continue;
+    EXPECT_GT(HandshakesFailed(port, reason), before) << reason;
+    const auto told = [&] {
+      return ::testing::Value(
+          Audit(),
+          ::testing::Contains(::testing::AllOf(
+              ::testing::HasSubstr(absl::StrCat("audit who=- role=- method=handshake port=", port,
+                                                " peer=ipv4:127.0.0.1:")),
+              ::testing::HasSubstr(
+                  absl::StrCat(" outcome=UNAUTHENTICATED reason=\"", why, "\"")))));
+    };
+    // The count comes before the line.
+    while (!told() && absl::Now() < deadline) continue;
+    EXPECT_TRUE(told()) << why;
+  }
+  // What an operator sees of jobs, nodes and events, and how much is stored.
+  std::string Everything() {
+    static const transport::TlsFiles olga = authority().User("olga", "operator");
+    const auto operators = v1::JobService::NewStub(ChannelOf(olga));
+    const auto answer = [](const auto& ask) {
+      grpc::ClientContext context;
+      SetDeadline(context);
+      return ask(&context);
+    };
+    v1::ListJobsResponse list;
+    EXPECT_TRUE(
+        answer([&](auto* context) { return operators->ListJobs(context, {}, &list); }).ok());
+    v1::ListNodesResponse nodes;
+    EXPECT_TRUE(
+        answer([&](auto* context) { return operators->ListNodes(context, {}, &nodes); }).ok());
+    for (v1::NodeStatus& node : *nodes.mutable_nodes()) node.clear_last_heartbeat();
+    std::string text =
+        absl::StrCat(disk->records().size(), " records\n", list.DebugString(), nodes.DebugString());
+    for (const v1::JobStatus& job : list.jobs()) {
+      v1::ListEventsRequest request;
+      request.set_job(job.name());
+      v1::ListEventsResponse events;
+      EXPECT_TRUE(answer([&](auto* context) {
+                    return operators->ListEvents(context, request, &events);
+                  }).ok());
+      absl::StrAppend(&text, events.DebugString());
+    }
+    return text;
   }
 
   Mutex mutex_;

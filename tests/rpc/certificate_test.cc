@@ -1,11 +1,17 @@
 // Certificates that are foreign, expired, revoked, spoilt, or renewed.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
+#include "tests/rpc/plain_http.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -14,35 +20,107 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-TEST_F(AccessTest, CertificateThatIsNotOurs_GetsNowhere) {
+TEST_F(AccessTest, CertificateThatIsNotOurs_GetsNowhere_AndIsTold) {
   const support::Authority foreign;
   const std::string get = "/phalanx.v1.JobService/ListJobs";
+  Be("olga", "operator");
+  MustSubmit(JobText("a"));
+  ASSERT_TRUE(Cancel("a").ok()) << "nothing becomes of it any more";
+  const std::string before = Everything();
+  const auto refused = [&](const std::shared_ptr<grpc::Channel>& to, const std::string& reason,
+                           const std::string& why) {
+    const int count = HandshakesFailed("grpc", reason);
+    EXPECT_EQ(Call(to, get).error_code(), grpc::StatusCode::UNAVAILABLE) << reason;
+    ExpectFailedHandshake("grpc", reason, count, why);
+  };
   transport::TlsFiles stranger = foreign.User("olga", "operator");
   stranger.ca = authority().User("olga", "operator").ca;
-  EXPECT_EQ(Call(ChannelOf(stranger), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelOf(stranger), "untrusted",
+          "the certificate is refused: unable to get local issuer certificate");
 
   const transport::TlsFiles expired = authority().User("late", "operator", -1);
-  EXPECT_EQ(Call(ChannelOf(expired), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelOf(expired), "expired", "the certificate is refused: certificate has expired");
 
   // That of a coordinator is for serving.
-  EXPECT_EQ(Call(ChannelOf(authority().Coordinator()), get).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelOf(authority().Coordinator()), "bad_certificate",
+          "the certificate is refused: unsuitable certificate purpose");
 
   grpc::experimental::TlsChannelCredentialsOptions none;
   none.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
       support::ReadFile(stranger.ca)));
   none.watch_root_certs();
-  EXPECT_EQ(Call(ChannelWith(grpc::experimental::TlsCredentials(none)), get).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelWith(grpc::experimental::TlsCredentials(none)), "no_certificate",
+          "no certificate was shown");
 
-  EXPECT_EQ(Call(ChannelWith(grpc::InsecureChannelCredentials()), get).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelWith(grpc::InsecureChannelCredentials()), "plaintext",
+          "what came first is no TLS");
 
   // And somebody else's coordinator is not ours.
   transport::TlsFiles elsewhere = authority().User("olga", "operator");
   EXPECT_TRUE(Call(ChannelOf(elsewhere), get).ok());
   elsewhere.ca = foreign.folder() + "/ca.pem";
-  EXPECT_EQ(Call(ChannelOf(elsewhere), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+  refused(ChannelOf(elsewhere), "broken_off", "it was broken off");
+
+  EXPECT_EQ(Everything(), before) << "nothing has changed";
+}
+
+// Where strangers may join, the handshake asks for a certificate and takes none for an answer.
+TEST_F(AccessTest, WhereNodesMayJoin_CertificateThatIsNotOurs_IsToldToo) {
+  server_.reset();
+  const std::string tokens = support::MakeFolder("handshakes") + "/join-tokens";
+  Open([&](ServerOptions& options) { LetNodesJoin(options, tokens); });
+  const std::string before = Everything();
+  const std::string get = "/phalanx.v1.JobService/ListJobs";
+  const support::Authority foreign;
+  transport::TlsFiles stranger = foreign.User("olga", "operator");
+  stranger.ca = authority().folder() + "/ca.pem";
+  EXPECT_EQ(Call(ChannelOf(stranger), get).error_code(), grpc::StatusCode::UNAVAILABLE);
+  ExpectFailedHandshake("grpc", "untrusted", 0,
+                        "the certificate is refused: unable to get local issuer certificate");
+  EXPECT_EQ(Call(ChannelOfStranger(), get).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(HandshakesFailed("grpc", "no_certificate"), 0);
+  EXPECT_EQ(Everything(), before);
+  EXPECT_FALSE(std::filesystem::exists(tokens)) << "there is no token";
+}
+
+TEST_F(AccessTest, HandshakesThatFailTooOften_AreCounted_AndToldSoOftenAlone) {
+  server_.reset();
+  Open([](ServerOptions& options) {
+    options.refusals = {.calls_per_second = 0.001, .calls_at_once = 3};
+  });
+  for (int i = 0; i < 10; ++i) {
+    const int fd = Connect(server_->port());
+    send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+    char byte = 0;
+    while (recv(fd, &byte, 1, 0) > 0) continue;
+    close(fd);
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const auto dropped = [&] {
+    return absl::StrContains(server_->MetricsText(), "phalanx_audit_lines_dropped_total 7\n");
+  };
+  while (!dropped() && absl::Now() < deadline) continue;
+  EXPECT_TRUE(dropped());
+  EXPECT_EQ(HandshakesFailed("grpc", "plaintext"), 10);
+  EXPECT_THAT(Audit(), ::testing::SizeIs(3));
+}
+
+// A probe of the port, or a balancer of load, is no attempt.
+TEST_F(AccessTest, WhoeverConnectsAndSaysNothing_IsNotTold) {
+  close(Connect(server_->port()));
+  const int fd = Connect(server_->port());
+  send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+  ExpectFailedHandshake("grpc", "plaintext", 0, "what came first is no TLS");
+  close(fd);
+  EXPECT_EQ(HandshakesFailed("grpc", "broken_off"), 0);
+  EXPECT_THAT(Audit(), ::testing::SizeIs(1));
+}
+
+TEST_F(AccessTest, HandshakeThatIsBrokenOff_IsTold) {
+  const int fd = Connect(server_->port());
+  send(fd, "\x16\x03\x01\x02\x00half", 9, MSG_NOSIGNAL);
+  close(fd);
+  ExpectFailedHandshake("grpc", "broken_off", 0, "it was broken off");
 }
 
 TEST_F(AccessTest, CertificateThatIsRevoked_GetsNoFurther) {

@@ -44,9 +44,10 @@ inline void SetDeadline(grpc::ClientContext& context, int seconds = 20) {
 // One worker daemon's stream, driven by the test.
 class FakeWorker {
  public:
-  explicit FakeWorker(const std::shared_ptr<grpc::Channel>& channel)
+  // `seconds`: of its session.
+  explicit FakeWorker(const std::shared_ptr<grpc::Channel>& channel, int seconds = 20)
       : stub_(v1::WorkerService::NewStub(channel)) {
-    SetDeadline(context_);
+    SetDeadline(context_, seconds);
     stream_ = stub_->OpenSession(&context_);
   }
   ~FakeWorker() { context_.TryCancel(); }

@@ -5,9 +5,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "coordinator/http/http_server.h"
 #include "core/base/prng.h"
+#include "core/posix/unique_fd.h"
+#include "tests/rpc/access_fixture.h"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/plain_http.h"
+#include "tests/rpc/raw_http2.h"
+#include "tests/rpc/tls_http.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -60,6 +71,63 @@ std::vector<std::string> Garbage() {
 TEST_F(RpcTest, GarbageOnTheGrpcPort_HarmsNothing) {
   for (const std::string& bytes : Garbage()) Exchange(server_->port(), bytes, Then::kHangUp);
   EXPECT_EQ(MustSubmit(JobText("a")), 1);
+}
+
+// Limits that a test can wait for.
+void KeepShort(ServerOptions& options) {
+  options.handshake_timeout = absl::Seconds(2);
+  options.ping_interval = absl::Seconds(1);
+  options.ping_timeout = absl::Seconds(3);
+}
+
+TEST_F(RpcTest, WhoeverStopsInTheMidstOfSomething_IsEnded_AndHoldsUpNobody) {
+  server_.reset();
+  ServerOptions options;
+  KeepShort(options);
+  Start(std::move(options));
+  std::vector<std::pair<std::string, UniqueFd>> open;
+  for (int i = 0; i < 10; ++i) {
+    for (const auto& [name, bytes] : Drips()) {
+      open.emplace_back(name, UniqueFd(Connect(server_->port())));
+      send(open.back().second.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
+  }
+  MustSubmit(JobText("a"));
+  const size_t records = disk->records().size();
+  for (const auto& [name, fd] : open) {
+    char buffer[4096];
+    ssize_t n = 1;
+    while (n > 0) n = recv(fd.get(), buffer, sizeof(buffer), 0);
+    EXPECT_TRUE(n == 0 || errno == ECONNRESET) << name << " is not ended";
+  }
+  EXPECT_EQ(disk->records().size(), records) << "nothing has changed";
+  EXPECT_EQ(MustSubmit(JobText("b")), 2);
+}
+
+TEST_F(AccessTest, WhoeverStopsInTheMidstOfSomething_IsEndedOverTlsToo) {
+  server_.reset();
+  Open([](ServerOptions& options) { KeepShort(options); });
+  Be("sam", "submitter");
+  const transport::TlsFiles sam = authority().User("sam", "submitter");
+  const int half = Connect(server_->port());
+  send(half, "\x16\x03\x01\x02\x00half", 9, MSG_NOSIGNAL);
+  std::vector<std::pair<std::string, std::unique_ptr<TlsClient>>> open;
+  for (const auto& [name, bytes] : Drips()) {
+    open.emplace_back(name, std::make_unique<TlsClient>(server_->port(), sam, "h2"));
+    ASSERT_TRUE(open.back().second->connected()) << name;
+    if (!bytes.empty()) open.back().second->Send(bytes);
+  }
+  MustSubmit(JobText("a"));
+  const size_t records = disk->records().size();
+  for (const auto& [name, client] : open)
+    EXPECT_TRUE(client->ReadsToTheEnd()) << name << " is not ended";
+  char byte = 0;
+  EXPECT_TRUE(recv(half, &byte, 1, 0) == 0 || errno == ECONNRESET)
+      << "half a handshake is not ended";
+  close(half);
+  ExpectFailedHandshake("grpc", "broken_off", 0, "it was broken off");
+  EXPECT_EQ(disk->records().size(), records) << "nothing has changed";
+  EXPECT_EQ(MustSubmit(JobText("b")), 2);
 }
 
 TEST_F(RpcTest, GarbageInASession_HarmsNothing) {

@@ -30,6 +30,9 @@ class HttpAccessTest : public AccessTest {
     const transport::TlsFiles files = authority().Coordinator();
     auto tls = transport::ServerTls::Open(files, [](const std::string&) {});
     ASSERT_TRUE(tls.ok()) << tls.status();
+    (*tls)->OnFailedHandshake([this](const transport::FailedHandshake& failed) {
+      server_->NoteFailedHandshake("http", failed);
+    });
     page_ = std::make_unique<StatusPage>(server_->board());
     auto http = HttpServer::Start(
         {.tls = *std::move(tls),
@@ -87,16 +90,27 @@ TEST_F(HttpAccessTest, EachRole_SeesWhatItMay) {
                                           "outcome=PERMISSION_DENIED")));
 }
 
-TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere) {
+TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere_AndIsTold) {
+  const std::string before = Everything();
   const support::Authority foreign;
   transport::TlsFiles stranger = foreign.User("vera", "viewer");
   stranger.ca = authority().folder() + "/ca.pem";
   EXPECT_EQ(GetAs(stranger, "/healthz"), "");
+  ExpectFailedHandshake("http", "untrusted", 0,
+                        "the certificate is refused: unable to get local issuer certificate");
   EXPECT_EQ(GetAs(authority().User("late", "viewer", -1), "/healthz"), "");
+  ExpectFailedHandshake("http", "expired", 0,
+                        "the certificate is refused: certificate has expired");
   EXPECT_EQ(GetAs(authority().Coordinator(), "/healthz"), "") << "is for serving";
+  ExpectFailedHandshake("http", "bad_certificate", 0,
+                        "the certificate is refused: unsuitable certificate purpose");
   EXPECT_THAT(coordinator::Get(port(), "/healthz"), Not(HasSubstr("HTTP/1.1 200")))
       << "in plaintext";
+  ExpectFailedHandshake("http", "plaintext", 0, "what came first is no TLS");
   EXPECT_THAT(coordinator::Get(port(), "/metrics"), Not(HasSubstr("phalanx_")));
+  EXPECT_THAT(GetAs(Nobody(), "/healthz"), StartsWith(kOk));
+  EXPECT_EQ(HandshakesFailed("http", "no_certificate"), 0) << "none is asked for";
+  EXPECT_EQ(Everything(), before) << "nothing has changed";
   const transport::TlsFiles revoked = authority().User("gone", "viewer");
   ASSERT_THAT(GetAs(revoked, "/metrics"), StartsWith(kOk));
   authority().Revoke("user-gone");

@@ -8,12 +8,16 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/net/socket.h"
+#include "core/base/mutex.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/plain_http.h"
+#include "tests/support/authority.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -25,7 +29,7 @@ class StandbyTest : public ::testing::Test {
   void SetUp() override {
     ServerOptions options;
     options.listening = listening_.get();
-    standby_ = *StandbyServer::Start(options);
+    standby_ = *StandbyServer::Start(options, metrics_);
     channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", PortOf(listening_.get())),
                                    grpc::InsecureChannelCredentials());
   }
@@ -37,6 +41,7 @@ class StandbyTest : public ::testing::Test {
     return v1::JobService::NewStub(channel_)->ListNodes(&context, {}, &nodes);
   }
   const UniqueFd listening_ = *Listen("127.0.0.1", 0);
+  Metrics metrics_;
   std::unique_ptr<StandbyServer> standby_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -83,6 +88,35 @@ TEST_F(StandbyTest, Health_IsNotServing) {
   grpc::Slice bytes;
   ASSERT_TRUE(answer.DumpToSingleSlice(&bytes).ok());
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size()), "\x08\x02");
+}
+
+TEST(StandbyTlsTest, HandshakeThatFails_IsCountedAndTold) {
+  const support::Authority authority;
+  const UniqueFd listening = *Listen("127.0.0.1", 0);
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::string> lines;
+  ServerOptions options;
+  options.listening = listening.get();
+  options.tls = authority.Coordinator();
+  options.audit = [&](const std::string& line) {
+    MutexLock lock(&mutex);
+    lines.push_back(line);
+    changed.SignalAll();
+  };
+  Metrics metrics;
+  const auto standby = *StandbyServer::Start(options, metrics);
+  const int fd = Connect(PortOf(listening.get()));
+  send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+  {
+    MutexLock lock(&mutex);
+    while (lines.empty()) changed.Wait(&mutex);
+    EXPECT_THAT(lines[0], HasSubstr("method=handshake port=grpc peer=ipv4:127.0.0.1:"));
+  }
+  close(fd);
+  EXPECT_THAT(
+      metrics.Text({}),
+      HasSubstr("phalanx_tls_handshakes_failed_total{port=\"grpc\",reason=\"plaintext\"} 1\n"));
 }
 
 // Callers that come between the two find the one that takes over.

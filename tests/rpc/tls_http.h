@@ -22,7 +22,9 @@ namespace phalanx::coordinator {
 // A client that shows the certificate of `files`, or none. Waits at most 10 s for anything.
 class TlsClient {
  public:
-  TlsClient(int port, const transport::TlsFiles& files) : fd_(Connect(port)) {
+  // `protocol`: that it asks for, as ALPN has it; empty: none.
+  TlsClient(int port, const transport::TlsFiles& files, const std::string& protocol = "")
+      : fd_(Connect(port)) {
     SSL_CTX_load_verify_locations(context_.get(), files.ca.c_str(), nullptr);
     SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
     if (!files.certificate.empty()) {
@@ -31,6 +33,11 @@ class TlsClient {
     }
     ssl_.reset(SSL_new(context_.get()));
     SSL_set_fd(ssl_.get(), fd_);
+    if (!protocol.empty()) {
+      const std::string list = static_cast<char>(protocol.size()) + protocol;
+      SSL_set_alpn_protos(ssl_.get(), reinterpret_cast<const unsigned char*>(list.data()),
+                          static_cast<unsigned>(list.size()));
+    }
     connected_ = SSL_connect(ssl_.get()) == 1;
   }
   ~TlsClient() { close(fd_); }
@@ -55,6 +62,15 @@ class TlsClient {
     return answer;
   }
   std::string ReadAll() { return ReadTo(""); }
+  // Reads on; whether the server has ended the connection, rather than saying nothing for 10 s.
+  bool ReadsToTheEnd() {
+    char buffer[4096];
+    int n = 1;
+    while (n > 0) n = SSL_read(ssl_.get(), buffer, sizeof(buffer));
+    const bool ended = SSL_get_error(ssl_.get(), n) != SSL_ERROR_WANT_READ;
+    ERR_clear_error();
+    return ended;
+  }
   // Of the server, in PEM.
   std::string Certificate() const {
     const transport::Certificate shown(SSL_get1_peer_certificate(ssl_.get()));

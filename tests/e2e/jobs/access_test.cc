@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -9,6 +10,7 @@
 #include "tests/e2e/jobs/job.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -54,6 +56,17 @@ TEST(AccessTest, JobOverMutualTls_IsSeenByViewersAndEndedByItsOwner) {
   EXPECT_THAT(others.talk, HasSubstr("job-1 is sam's"));
   EXPECT_EQ(run({}, {"cancel", "sams", "--timeout", "1s"}).exit_code, client::kUnreachable)
       << "in plaintext";
+  EXPECT_EQ(support::RunToEnd({support::Program("phalanx"), "list", "--server", cluster.http(),
+                               "--timeout", "1s"})
+                .exit_code,
+            client::kUnreachable)
+      << "in plaintext, and to the port of pages";
+  for (const char* port : {"grpc", "http"}) {
+    support::AwaitText(
+        cluster.CoordinatorLogPath(),
+        absl::StrCat("audit who=- role=- method=handshake port=", port, " peer=ipv4:127.0.0.1:"),
+        cluster.coordinator());
+  }
   EXPECT_EQ(cluster.Get(1).phase(), v1::JOB_PHASE_RUNNING);
 
   EXPECT_EQ(run(sam, {"cancel", "sams"}).exit_code, 0);

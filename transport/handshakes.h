@@ -1,0 +1,64 @@
+// transport/handshakes.h: handshakes of TLS that this process serves and that come to nothing.
+//
+// gRPC 1.51 tells nobody of them: its services and its auth metadata processor see calls, its
+// certificate verifier sees certificates that OpenSSL has found sound, and neither sees an address.
+// So OpenSSL itself is asked, through the data that it keeps with each connection (SSL_set_ex_data)
+// and the messages that it shows (SSL_CTX_set_msg_callback). That knows nothing of addresses
+// either; whoever hands a socket on says whose it is (Watch).
+//
+// What is not seen: a peer that sends less than the head of a record of TLS, 5 bytes, such as a
+// probe that connects and hangs up; and what is refused after the handshake, such as a client whose
+// certificate is sound and that speaks no HTTP/2.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+
+namespace phalanx::transport {
+
+enum class HandshakeFault : uint8_t {
+  kExpired,         // the peer's certificate holds no longer, or not yet
+  kUntrusted,       // no authority of ours has signed it
+  kBadCertificate,  // it is of another kind, such as a server's, or spoilt
+  kNoCertificate,   // one is asked for, and the peer has shown none
+  kPlaintext,       // what the peer sends first is no TLS
+  kRefused,         // the peer does not accept ours
+  kBrokenOff,       // the peer has gone, or the time was over
+  kOther,           // such as no common version
+};
+// "expired", "untrusted": for labels of metrics.
+absl::string_view ToString(HandshakeFault fault);
+
+struct FailedHandshake {
+  std::string peer;  // as Watch was told
+  HandshakeFault fault = HandshakeFault::kOther;
+  std::string reason;  // one sentence of ours; of the peer it has nothing
+};
+
+// Thread-safe.
+class HandshakeWatch {
+ public:
+  using Told = std::function<void(const FailedHandshake& failed)>;
+  // For connections of a SSL_CTX that is made from now on. `told` is called on any thread, must not
+  // block, and calls nothing of OpenSSL or gRPC.
+  explicit HandshakeWatch(Told told);
+  // `told` is called no more.
+  ~HandshakeWatch();
+  HandshakeWatch(const HandshakeWatch&) = delete;
+  HandshakeWatch& operator=(const HandshakeWatch&) = delete;
+
+  // Connections over TLS that `begin` makes, on this thread, come from `peer`.
+  void Watch(std::string peer, absl::FunctionRef<void()> begin);
+
+  class Listener;  // of the implementation
+
+ private:
+  const std::shared_ptr<Listener> listener_;  // with each connection, which may outlive this
+};
+
+}  // namespace phalanx::transport
