@@ -36,6 +36,7 @@ void Machine::GoOver(ProcessNumber number, Process& process, const Assignment& a
   process.step = 0;
   process.succeeded = false;
   process.step_times.BeginEpoch();
+  NoteWait(process, false, now_);
   if (!assignment.begin.empty()) actions_.push_back(SendBeginEpoch{number, assignment.begin});
 }
 
