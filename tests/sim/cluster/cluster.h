@@ -50,6 +50,9 @@ class Cluster {
   // The coordinator dies; another one on its store takes its place.
   void StopCoordinator() { coordinator_.Crash(); }
   void StartCoordinator() { coordinator_.Start(); }
+  // The next message that a rank sends another in a step is lost, and nobody hears of it.
+  void LoseMessage() { fabric_.LoseNext(); }
+  int64_t lost_messages() const { return fabric_.lost(); }
   // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
   // something is stuck.
   bool Settle();
