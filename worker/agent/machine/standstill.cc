@@ -59,7 +59,9 @@ absl::Duration Machine::WaitOf(JobId job, Epoch epoch) const {
   if (HasDead()) return absl::ZeroDuration();
   absl::Duration waits = absl::InfiniteDuration();
   for (const auto& [number, process] : processes_) {
-    if (process.job != job || process.succeeded) continue;
+    const bool is_warm = process.state == ProcessState::kIdle &&
+                         process.kill_at == absl::InfiniteFuture();  // and in no epoch
+    if (process.job != job || process.succeeded || is_warm) continue;
     if (process.state != ProcessState::kRunning || process.epoch != epoch)
       return absl::ZeroDuration();
     waits = std::min(waits, process.waits);
