@@ -9,6 +9,7 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -91,7 +92,10 @@ TEST_F(ProgressTest, AllRanksWaitForLong_TheSameRanksBeginAgain) {
   EXPECT_THAT(Events("NoProgress"),
               ElementsAre("no step was decided behind step 20 for 10s: all ranks wait for each "
                           "other or for their devices"));
-  BeQuiet(0, 4);
+  BeQuiet(0, 3);
+  EXPECT_THAT(h_.Explain(job_), Contains("nobody in it got any further: ranks 3 have still to say "
+                                         "where their state stands"));
+  BeQuiet(3, 4);
   Ready();
   EXPECT_THAT(Events("Recovered"), ElementsAre(HasSubstr("step 21 redone")));
   EXPECT_THAT(Events("Verdict"), ElementsAre(HasSubstr("NoProgress (likely): ")));
