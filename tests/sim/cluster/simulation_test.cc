@@ -101,8 +101,8 @@ TEST(ClusterSimulation, MessageThatIsLost_HoldsNobodyUpForLong) {
     cluster.RunQuietly(absl::Minutes(5));
     const std::map<JobId, Cluster::Training> before = cluster.training();
     cluster.LoseMessage();
-    // Twelve of its slowest steps, a heartbeat of each node, and what recovering takes.
-    cluster.RunQuietly(absl::Seconds(30));
+    // Ten of its slowest steps, what its daemons take to see and to say so, and recovering.
+    cluster.RunQuietly(absl::Seconds(45));
     lost += cluster.lost_messages();
     const std::map<JobId, Cluster::Training> after = cluster.training();
     for (const auto& [job, begin] : before) {
