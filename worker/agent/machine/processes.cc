@@ -462,7 +462,10 @@ std::vector<Progress> Machine::ProgressOf() const {
   }
   std::vector<Progress> list;
   for (const auto& [key, step] : slowest)
-    list.push_back({key.first, key.second, step, WaitOf(key.first, key.second)});
+    list.push_back({.job = key.first,
+                    .epoch = key.second,
+                    .step = step,
+                    .waits = WaitOf(key.first, key.second)});
   return list;
 }
 

@@ -48,8 +48,9 @@ class ProgressTest : public testing::Test {
   }
   // What a daemon says of its ranks.
   void Say(SessionId node, absl::Duration waits) {
-    h_.Feed(HeartbeatReceived{.session = node,
-                              .progress = {{job_, h_.State(job_).epoch, step_, waits}}});
+    h_.Feed(HeartbeatReceived{
+        .session = node,
+        .progress = {{.job = job_, .epoch = h_.State(job_).epoch, .step = step_, .waits = waits}}});
   }
   void BothSay(absl::Duration waits) {
     Say(a_, waits);

@@ -78,8 +78,12 @@ TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {
 }
 
 TEST(TranslateTest, Heartbeat_SaysForHowLongRanksWait) {
-  const v1::OpenSessionRequest message = MessageOf(
-      SendHeartbeat{.progress = {{JobId{7}, Epoch{2}, 5, absl::Milliseconds(1'500)}}}, {});
+  const v1::OpenSessionRequest message =
+      MessageOf(SendHeartbeat{.progress = {{.job = JobId{7},
+                                            .epoch = Epoch{2},
+                                            .step = 5,
+                                            .waits = absl::Milliseconds(1'500)}}},
+                {});
   ASSERT_EQ(message.heartbeat().progress_size(), 1);
   EXPECT_EQ(message.heartbeat().progress(0).step(), 5);
   EXPECT_EQ(message.heartbeat().progress(0).waits_seconds(), 1.5);
