@@ -110,6 +110,8 @@ void Coordinator::RecoverRun(Job& job) {
     run.end_deadline = std::max(run.end_deadline, now_ + options_.end_grace / 4);
   const bool running = state.phase == JobPhase::kRunning;
   for (RankState& rank : run.ranks) rank.ready = running;
+  if (running && state.stored_step.has_value()) NoteStep(job, *state.stored_step);
+  if (running) NoteTrains(job);
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   NoteDecided(job, state.decided);

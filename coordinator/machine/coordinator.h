@@ -246,6 +246,13 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankEvent& report);
   void OnReport(Job& job, int32_t rank, const EvaluationReport& report);
   void OnReport(Job& job, int32_t rank, const StepReport& report);
+  // coordinator_progress.cc: jobs in which all wait and nobody gets any further.
+  void NoteTrains(Job& job);  // all ranks are ready
+  void NoteStep(Job& job, const StepReport& report);
+  void NoteWait(Job& job, const NodeName& node, absl::Duration waits);
+  void JudgeProgress(Job& job);
+  // Since when at the latest, and until when at least, all ranks stand in waits.
+  std::optional<Run::Wait> WaitOfAll(Job& job) const;
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;

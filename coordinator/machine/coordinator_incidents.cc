@@ -66,8 +66,10 @@ void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
   if (!under_way) BeginIncident(job, Incident::Kind::kLoss, evidence.since);
   Incident& incident = *job.incident;
   if (under_way) Reopen(incident);
-  // The first cause names it; ranks that were on their way back have none.
-  if (!under_way || incident.kind == Incident::Kind::kReturn) {
+  // The first cause names it; ranks that were on their way back have none, nor is anybody named
+  // where nobody got any further, until somebody is.
+  const bool names = incident.cause.kind == job::FailureKind::kNoProgress && cause.rank >= 0;
+  if (!under_way || names || incident.kind == Incident::Kind::kReturn) {
     incident.kind = Incident::Kind::kLoss;
     incident.cause = cause;
     incident.cause.message = cause.message.substr(0, cause.message.find('\n'));

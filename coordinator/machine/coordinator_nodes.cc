@@ -206,6 +206,8 @@ void Coordinator::On(const HeartbeatReceived& event) {
         job->run->TeamOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
+    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch)
+      NoteWait(*job, node->name, progress.waits);
   }
 }
 

@@ -31,6 +31,13 @@ struct CoordinatorOptions {
   // How long the verdict on a rank that has died waits for how it ended, where nothing is won by
   // haste.
   absl::Duration exit_timeout = absl::Seconds(5);
+  // Without a step, while all ranks stand in waits for each other or for their devices: then the
+  // epoch is over. At least ten times as long as 99 of 100 of its steps took. Twice what a daemon
+  // gives a process that stands still, which it can name; and TCP itself goes on after up to 6 s
+  // where a link has dropped packets for 3.
+  absl::Duration no_progress_timeout = absl::Seconds(10);
+  // The same before an epoch has done some steps.
+  absl::Duration no_progress_timeout_first = absl::Seconds(60);
   // For ranks that are left to leave an epoch in: who has not by then is lost, too. Two H100 were
   // quiet 3 to 25 ms behind the plan (docs/performance.md). But a rank gives its device 2 s to do
   // what it was given, once it has come out of its pass, and only then says that it has not: with

@@ -125,6 +125,7 @@ void Coordinator::CheckReady(Job& job) {
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
   NoteDaemons(job);
+  NoteTrains(job);
   Commit(job,
          PhaseChanged{JobPhase::kRunning,
                       absl::StrCat("trains on ", ToString(*job.state.placement)), std::nullopt});
@@ -145,6 +146,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   job.run->output_waiting.clear();
   MarkRunning(job);
   job.last_step = report;
+  NoteStep(job, report);
   NoteFirstStep(job, rank);
   if (StoreIsBehind()) {
     spared_.insert(job.state.id);

@@ -113,7 +113,9 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     if (apart && lost.empty() && ++job.recovery->tries > kTriesMax)
       return FailApart(job, std::move(cause));
   }
-  if (lost.empty() && cause.kind != FailureKind::kPeerLost) return;  // left out already
+  const bool of_ranks =
+      cause.kind != FailureKind::kPeerLost && cause.kind != FailureKind::kNoProgress;
+  if (lost.empty() && of_ranks) return;  // left out already
   if (IsSaving(job)) return EndSaving(job, cause.message);
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
     if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
@@ -122,6 +124,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   NoteLost(job, cause, lost);
   job.returning.clear();
   Recovery& recovery = *job.recovery;
+  if (recovery.cause.kind == FailureKind::kNoProgress && !lost.empty()) recovery.cause = cause;
   for (const int32_t rank : lost) {
     recovery.spared.erase(rank);
     // Who came anew, and is not asked for what a process of before kept, has nothing to say.
@@ -325,13 +328,18 @@ absl::Duration Coordinator::QuietTimeout(const Job& job) const {
 void Coordinator::OnQuietDeadline(Job& job) {
   if (job.recovery->beside) return OnConnectDeadline(job);
   const std::set<int32_t> silent = job.recovery->awaited;
+  // Where nobody got any further, who cannot leave is why.
+  const bool hangs = job.recovery->cause.kind == FailureKind::kNoProgress;
   job.run->quiet_deadline = absl::InfiniteFuture();
   for (const int32_t rank : silent) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
-              CauseOf(job, rank, FailureKind::kPeerLost,
+              CauseOf(job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
                                    " within ", absl::FormatDuration(options_.quiet_timeout))));
+    // Its process may live, and say so later.
+    if (hangs && job.recovery.has_value() && job.recovery->lost.contains(rank))
+      job.recovery->silent.insert(rank);
   }
 }
 
@@ -378,6 +386,7 @@ void Coordinator::CheckRecovered(Job& job) {
   // What is lost still may be lent for, and what is not gives back.
   if (!reserved_.empty() || !job.loans.empty()) capacity_changed_ = true;
   NoteDaemons(job);
+  NoteTrains(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
   WatchEnd(job);

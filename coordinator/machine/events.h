@@ -132,6 +132,9 @@ struct Progress {
   JobId job;
   Epoch epoch;
   int64_t step = 0;
+  // For so long at least each rank of the node that is not done has stood in one and the same wait
+  // for its device or for other ranks; zero: some does not.
+  absl::Duration waits = absl::ZeroDuration();
 };
 // A data set that a node prepares, or will.
 struct Preparing {

@@ -122,6 +122,7 @@ Incident::Confidence ConfidenceOf(FailureKind kind, bool accused) {
     case FailureKind::kNodeUnreachable:
     case FailureKind::kRankHung:
     case FailureKind::kStartTimeout:
+    case FailureKind::kNoProgress:
       return Incident::Confidence::kLikely;
     case FailureKind::kNodeLost:  // its silence, or a broken session and broken connections
                                   // together

@@ -19,6 +19,7 @@
 #include "coordinator/machine/recovery.h"
 #include "coordinator/machine/run.h"
 #include "coordinator/machine/standby.h"
+#include "core/base/step_times.h"
 
 namespace phalanx::coordinator {
 
@@ -47,6 +48,7 @@ struct LiveJob {
   };
   std::optional<Evidence> evidence;
   int32_t reporter = -1;  // the rank that reports steps; -1: not known
+  StepTimes step_times;   // as they were reported
   // Incidents whose files are older than what is known of them.
   std::set<int64_t> incidents_unwritten;
   // Ranks that have died and whose exit was not told yet, with the epoch in which they did.

@@ -89,6 +89,9 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kVersionMismatch:
     case FailureKind::kCheckpointInvalid:
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
+    case FailureKind::kNoProgress:
+      if (policy.may_recover) return {Course::kRecover, "training begins again on the same ranks"};
+      break;
     case FailureKind::kNodeStopped:
       if (policy.may_recover)
         return {Course::kRecover, absl::StrCat("training goes on without node ", loss.node)};
@@ -123,6 +126,7 @@ bool MayDoBetter(FailureKind kind) {
     case FailureKind::kStartTimeout:
     case FailureKind::kPrepareTimeout:
     case FailureKind::kCheckpointUnavailable:
+    case FailureKind::kNoProgress:
       return true;
     default:
       return false;

@@ -40,8 +40,10 @@ std::string LostText(const Recovery& recovery) {
 }
 
 std::string StageText(const Recovery& recovery) {
-  std::string begin =
-      recovery.lost.empty() ? "ranks come back" : absl::StrCat("it has lost ", LostText(recovery));
+  const bool stood = recovery.cause.kind == job::FailureKind::kNoProgress;
+  std::string begin = !recovery.lost.empty() ? absl::StrCat("it has lost ", LostText(recovery))
+                      : stood                ? "nobody in it got any further"
+                                             : "ranks come back";
   switch (recovery.stage) {
     case Recovery::Stage::kPlanning:
       return absl::StrCat(begin, ": the next layout is being planned");

@@ -70,6 +70,8 @@ void Run::MoveDeadlines(absl::Duration by) {
     *deadline += by;
   }
   for (Team& team : teams) team.missing_deadline += by;
+  stepped_at += by;
+  waits.clear();
 }
 
 Run MakeRun(const plan::Layout& layout) {

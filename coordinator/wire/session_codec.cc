@@ -407,7 +407,8 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
       for (const auto& progress : message.heartbeat().progress()) {
         event.progress.push_back({.job = JobId{progress.job()},
                                   .epoch = Epoch{progress.epoch()},
-                                  .step = progress.step()});
+                                  .step = progress.step(),
+                                  .waits = absl::Seconds(SecondsOf(progress.waits_seconds()))});
       }
       return event;
     }

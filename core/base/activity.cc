@@ -3,16 +3,21 @@
 namespace phalanx {
 namespace {
 
+// The low bits of the word; the others count how often they were set.
+constexpr uint64_t kIdle = 0, kWorks = 1, kNeeds = 2, kWaits = 4;
+constexpr uint64_t kStates = 8;
+
 thread_local std::atomic<uint64_t>* word_of_thread = nullptr;
 
-bool Works() {
-  return word_of_thread != nullptr && ShowsWork(word_of_thread->load(std::memory_order_relaxed));
+uint64_t State() {
+  return word_of_thread == nullptr ? kIdle
+                                   : word_of_thread->load(std::memory_order_relaxed) % kStates;
 }
 
 // The thread is the only one that writes.
-void Add(uint64_t count) {
-  word_of_thread->store(word_of_thread->load(std::memory_order_relaxed) + count,
-                        std::memory_order_relaxed);
+void Set(uint64_t state) {
+  const uint64_t word = word_of_thread->load(std::memory_order_relaxed);
+  word_of_thread->store(word - word % kStates + kStates + state, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -20,28 +25,28 @@ void Add(uint64_t count) {
 ActivityOfThread::ActivityOfThread(std::atomic<uint64_t>* word) { word_of_thread = word; }
 
 ActivityOfThread::~ActivityOfThread() {
-  if (Works()) Add(1);
+  if (State() != kIdle) Set(kIdle);
   word_of_thread = nullptr;
 }
 
 Working::Working() {
-  if (word_of_thread != nullptr) Add(Works() ? 2 : 1);
+  if (word_of_thread != nullptr) Set(kWorks);
 }
 
 Working::~Working() {
-  if (Works()) Add(1);
+  if (State() != kIdle) Set(kIdle);
 }
 
 void Working::Next() {
-  if (Works()) Add(2);
+  if (State() == kWorks) Set(kWorks);
 }
 
-Waiting::Waiting() : ends_work_(Works()) {
-  if (ends_work_) Add(1);
+Waiting::Waiting(For what) : before_(State()) {
+  if (before_ != kIdle) Set(what == kNeed ? kNeeds : kWaits);
 }
 
 Waiting::~Waiting() {
-  if (ends_work_) Add(1);
+  if (before_ != kIdle && State() != kIdle) Set(before_);
 }
 
 }  // namespace phalanx

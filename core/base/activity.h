@@ -1,14 +1,17 @@
-// core/base/activity.h: what a thread is doing, for somebody who watches it: it works, or it waits
-// for others.
+// core/base/activity.h: what a thread is doing, for somebody who watches it: it works, or it waits.
 //
-// The watcher reads one word. Odd: the thread works, and has not waited since the word became what
-// it is. So one that stays odd and the same for longer than any piece of work takes is of a thread
-// that hangs. Even: it waits, or does nothing that is watched, for however long.
+// The watcher reads one word. ShowsWork: the thread works, and has not waited since the word became
+// what it is. So one that stays so for longer than any piece of work takes is of a thread that
+// hangs. ShowsNeed: it waits for what only others can bring about, its device or other ranks, and
+// has since the word became what it is: where all that could bring it about show the same, for
+// long, nobody gets any further. Neither: it waits for something else, such as data or storage, or
+// does nothing that is watched, for however long.
 //
 //   ActivityOfThread shown(word);       once, on the thread
 //   Working working;                    in it, around what is to be watched
 //   working.Next();                     between two pieces of work
-//   Waiting waiting;                    around a wait for others, wherever it is
+//   Waiting waiting;                    around a wait, wherever it is
+//   Waiting waiting(Waiting::kNeed);    the same, for the device or for other ranks
 //
 // On a thread that shows nothing all of them cost a look at a thread-local pointer.
 #pragma once
@@ -36,18 +39,21 @@ class Working {
   void Next();
 };
 
-// In what is not watched it changes nothing.
+// In what is not watched it changes nothing. In another wait the inner one counts, until it ends.
 class Waiting {
  public:
-  Waiting();
+  enum For : uint8_t { kAnything, kNeed };
+
+  explicit Waiting(For what = kAnything);
   ~Waiting();
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  const bool ends_work_;
+  const uint64_t before_;  // what the thread did, to which it goes back
 };
 
 inline bool ShowsWork(uint64_t word) { return word % 2 == 1; }
+inline bool ShowsNeed(uint64_t word) { return word % 8 == 2; }
 
 }  // namespace phalanx

@@ -109,8 +109,13 @@ constexpr std::array kFailures = {
         "all homes of some optimizer state went at once, and there is no checkpoint",
         "give the job a checkpoint section, or raise recovery.state_copies; then submit it "
         "again"},
+    FailureTraits{K::kNoProgress, "NoProgress", true, Fault::kNetwork,
+                  "no step was decided for long, and all ranks waited for each other or for their "
+                  "devices",
+                  "look for links between the nodes that drop packets and for devices that hang, "
+                  "and read the ranks' logs (phalanx logs); then submit the job again"},
 };
-static_assert(kFailures.size() == static_cast<size_t>(K::kStateLost));
+static_assert(kFailures.size() == static_cast<size_t>(K::kNoProgress));
 
 }  // namespace
 

@@ -44,6 +44,7 @@ enum class FailureKind : uint8_t {
   kTimeLimit = 25,
   kRankHung = 26,
   kStateLost = 27,
+  kNoProgress = 28,
 };
 
 enum class Fault : uint8_t {

@@ -361,7 +361,9 @@ std::vector<Event> Supervisor::LookAtBeats() {
     if (std::exchange(process.beats, beats) == beats) continue;
     const uint64_t work = process.watch->work();
     const bool same = std::exchange(process.work, work) == work;
-    events.push_back(ProcessRan{.process = number, .stands_still = same && ShowsWork(work)});
+    events.push_back(ProcessRan{.process = number,
+                                .stands_still = same && ShowsWork(work),
+                                .waits = same && ShowsNeed(work)});
   }
   return events;
 }

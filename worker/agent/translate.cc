@@ -183,6 +183,7 @@ v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const P
     entry.set_job(progress.job.value);
     entry.set_epoch(progress.epoch.value);
     entry.set_step(progress.step);
+    entry.set_waits_seconds(absl::ToDoubleSeconds(progress.waits));
   }
   return message;
 }

@@ -276,7 +276,7 @@ absl::Status GlooTransport::Fail(absl::Status reason) {
 }
 
 absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive) {
-  const phalanx::Waiting for_peer;
+  const phalanx::Waiting for_peer(phalanx::Waiting::kNeed);
   Waiting waiting(*this, buffer, peer, receive);
   try {
     for (;;) {

@@ -182,7 +182,7 @@ void SharedMemory::TakeInboxLocked() {
 absl::StatusOr<SharedMemory::Received> SharedMemory::Receive(
     int32_t peer, uint64_t tag, std::chrono::steady_clock::time_point deadline,
     absl::FunctionRef<absl::Status()> stop) {
-  const Waiting for_peer;
+  const Waiting for_peer(Waiting::kNeed);
   Segment& mine = Head(self_);
   for (bool announced = false;; announced = !announced) {
     // In this order: what a peer sent before it left is seen, and what comes later rings.

@@ -15,6 +15,9 @@ struct DeviceWait {
   absl::FunctionRef<bool()> done;
   absl::FunctionRef<bool()> stopped;
   absl::FunctionRef<absl::Status()> check;  // what device and communicators say of themselves
+  // Whether the device may take long for a reason that is known, such as a checkpoint that is
+  // copied: then a long wait says nothing (core/base/activity.h).
+  absl::FunctionRef<bool()> excused;
   absl::Duration patience;
   absl::string_view missing;  // what is missing at the end of it: "step 7 is not decided"
 };

@@ -272,6 +272,7 @@ absl::Status PartReduction::VerifyCopies() {
   RETURN_IF_ERROR(AwaitDevice({.done = [&] { return there.Passed(); },
                                .stopped = [] { return false; },  // a stop aborts the communicator
                                .check = [this] { return groups_.data->Check(); },
+                               .excused = [] { return false; },
                                .patience = kPatience,
                                .missing = "the sums of the replicas' parameters are not there"}));
   const bool equal = sums[0].equal(sums[1]);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/schedule/program.h"
 #include "worker/train/await_work.h"
@@ -141,6 +142,12 @@ void Trainer::Tell(const Decision& decision) {
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
 }
 
+absl::Status Trainer::SettleLast() {
+  const Working watched;
+  const Waiting for_decision;
+  return Settle();
+}
+
 absl::Status Trainer::AtBoundary() {
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
@@ -164,7 +171,7 @@ absl::Status Trainer::Run() {
   last_decided_ = std::chrono::steady_clock::now();
   waited_ = executor_->seconds_waited();
   for (int64_t step = FirstStep(); step <= last_step_; ++step) RETURN_IF_ERROR(Enqueue(step));
-  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(SettleLast());
   RETURN_IF_ERROR(executor_->AwaitParts());
   const bool traced = options_.trace_step >= FirstStep() && options_.trace_step <= last_step_;
   return traced ? ShareTrace() : absl::OkStatus();

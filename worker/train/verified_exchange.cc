@@ -59,6 +59,7 @@ absl::Status VerifiedExchange::Await() {
   return AwaitDevice({.done = [&] { return there.Passed(); },
                       .stopped = [this] { return stopped_(); },
                       .check = [this] { return group_.communicator->Check(); },
+                      .excused = [] { return false; },
                       .patience = kPatience,
                       .missing = "what other ranks give of their state is not there"});
 }

@@ -35,7 +35,8 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
       shared_{timeline_, network_, ledger_, planner_, fabric_},
       coordinator_(timeline_, network_, ledger_, planner_, OptionsOf(timeline_)),
       faults_(shared_, coordinator_, nodes_),
-      operators_(Hash64(options.seed, StreamOf("operators"), 0)) {
+      operators_(Hash64(options.seed, StreamOf("operators"), 0)),
+      losses_(Hash64(options.seed, StreamOf("losses"), 0)) {
   const auto nodes =
       options.nodes > 0 ? static_cast<size_t>(options.nodes) : 1 + timeline_.Below(5);
   for (size_t i = 0; i < nodes; ++i) {
@@ -82,6 +83,15 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
   CheckTold();
   if (options_.reserves) timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
+  if (options_.loss_interval > absl::ZeroDuration()) LoseMessages();
+}
+
+void Cluster::LoseMessages() {
+  timeline_.After(options_.loss_interval * (0.5 + losses_.Uniform()), [this] {
+    if (settling_) return;
+    fabric_.LoseNext();
+    LoseMessages();
+  });
 }
 
 // At most every third node, and one at least of clusters that have two.
@@ -254,6 +264,7 @@ Cluster::Counts Cluster::counts() const {
                 .lent = coordinator_.lent(),
                 .refused = ledger_.metrics_refused(),
                 .older = shared_.older_assignments,
+                .lost_messages = fabric_.lost(),
                 .crashes = coordinator_.crashes()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
@@ -269,6 +280,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
   recovered += other.recovered, standby += other.standby, lent += other.lent;
   refused += other.refused, older += other.older;
+  lost_messages += other.lost_messages;
   crashes.all += other.crashes.all, crashes.writing += other.crashes.writing;
   crashes.acknowledged += other.crashes.acknowledged;
   return *this;
@@ -280,9 +292,9 @@ std::string Cluster::Counts::ToString() const {
       " failed, ", cancelled, " cancelled), ", epochs, " epochs begun, ", recovered,
       " of them from others' state, ", standby, " ranks with standby communicators, ", lent,
       " lent devices, ", refused, " refused metrics, ", older, " assignments of older epochs, ",
-      steps, " steps, ", steps_given_up, " given up; the coordinator was killed ", crashes.all,
-      " times, ", crashes.writing, " of them in a write, and had acknowledged ",
-      crashes.acknowledged, " submits and cancels");
+      lost_messages, " lost messages, ", steps, " steps, ", steps_given_up,
+      " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,
+      " of them in a write, and had acknowledged ", crashes.acknowledged, " submits and cancels");
 }
 
 }  // namespace phalanx::sim

@@ -36,6 +36,8 @@ struct ClusterOptions {
   // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
   // of a write, so that a seed means what it did before there was either.
   bool behind = true;
+  // Between messages of ranks that are lost without a word, on average; zero: none is.
+  absl::Duration loss_interval;
 };
 
 class Cluster {
@@ -50,6 +52,9 @@ class Cluster {
   // The coordinator dies; another one on its store takes its place.
   void StopCoordinator() { coordinator_.Crash(); }
   void StartCoordinator() { coordinator_.Start(); }
+  // The next message that a rank sends another in a step is lost, and nobody hears of it.
+  void LoseMessage() { fabric_.LoseNext(); }
+  int64_t lost_messages() const { return fabric_.lost(); }
   // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
   // something is stuck.
   bool Settle();
@@ -66,6 +71,7 @@ class Cluster {
     int64_t lent = 0;     // devices in reserve on which a lost rank went on
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
     int64_t older = 0;    // assignments of epochs that were over, by coordinators that are behind
+    int64_t lost_messages = 0;
     CoordinatorHost::Crashes crashes;
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
@@ -88,6 +94,7 @@ class Cluster {
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
   // What operators do with the reserve, time and again.
   void KeepReserve();
+  void LoseMessages();
   void CheckProgress();
   void CheckTold();
   void RunUntil(Instant end);
@@ -104,6 +111,7 @@ class Cluster {
   std::vector<std::unique_ptr<NodeHost>> nodes_;
   Faults faults_;
   Prng operators_;  // their chance is of their own: without them a seed is as it was
+  Prng losses_;     // so is theirs
   int64_t jobs_ = 0;
   int64_t jobs_max_ = 3;  // at a time
   absl::Duration submit_interval_ = absl::Seconds(20);

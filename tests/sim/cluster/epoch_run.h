@@ -44,6 +44,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   Epoch epoch() const { return order_.epoch; }
   int32_t rank() const { return order_.rank; }
   bool training() const { return step_ > 0; }
+  // The messages of a step that it waits for, as a number of their own; 0: for none.
+  uint64_t wait() const;
   const std::string& text() const { return order_.text; }
   const std::string& standby() const { return order_.standby; }
 

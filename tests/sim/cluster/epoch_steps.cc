@@ -30,6 +30,12 @@ StepDecision DecisionOf(const train::Decision& decision) {
 
 }  // namespace
 
+uint64_t EpochRun::wait() const {
+  if (!training() || !awaited_.has_value()) return 0;
+  return (static_cast<uint64_t>(epoch().value) << 40) |
+         (static_cast<uint64_t>(awaited_->key) << 8) | static_cast<uint64_t>(awaited_->kind);
+}
+
 void EpochRun::BeginStep() {
   for (const RankState::Home& home : state().homes)
     shared().ledger.OnStepBegins(process_.job(), epoch(), rank(), step_, home.applied, home.bits);

@@ -1,5 +1,7 @@
 #include "tests/sim/cluster/fabric.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::sim {
@@ -36,6 +38,13 @@ void Fabric::Send(JobId job, Epoch epoch, int32_t to, Message message) {
   const Key key{job, epoch};
   const auto group = groups_.find(key);
   if (group == groups_.end() || !group->second.members.contains(message.from)) return;
+  const bool of_step =
+      message.kind == Message::Kind::kGradients || message.kind == Message::Kind::kRecord;
+  if (of_step && std::exchange(loses_next_, false)) {
+    ++lost_;
+    return timeline_.Note("fault: a message of job $0, epoch $1, step $2 to rank $3 is lost",
+                          job.value, epoch.value, message.key, to);
+  }
   PipeOf(key, group->second, message.from, to)->Send([this, key, to, message = std::move(message)] {
     if (const std::shared_ptr<Endpoint> endpoint = Find(key, to)) return endpoint->Deliver(message);
     timeline_.After(network_.Delay(),

@@ -60,6 +60,10 @@ class Fabric {
   // `silent`: its machine has no power, so nobody hears of it.
   void Leave(JobId job, Epoch epoch, int32_t rank, bool silent);
   void Send(JobId job, Epoch epoch, int32_t to, Message message);
+  // The next message of a step is lost, and nobody hears of it: its receiver waits, and in the end
+  // so do all.
+  void LoseNext() { loses_next_ = true; }
+  int64_t lost() const { return lost_; }
 
   // All ranks that hold the same of each other plan the same: the first one does, and the others
   // are compared.
@@ -87,6 +91,8 @@ class Fabric {
   Network& network_;
   Ledger& ledger_;
   std::map<Key, Group> groups_;
+  bool loses_next_ = false;
+  int64_t lost_ = 0;
 };
 
 }  // namespace phalanx::sim

@@ -32,13 +32,15 @@ int main(int argc, char** argv) {
   int32_t nodes = 0;
   int64_t steps = 0, lines = 100;
   bool keep_going = false, only_crashes = false, no_reserve = false;
-  std::string interval, step;
+  std::string interval, step, loss;
   CLI::App app("A simulated cluster under random faults: real coordinator, daemons and planner.");
   app.add_option("--seed", seed, "Of all chance");
   app.add_option("--seeds", seeds, "So many, one after the other");
   app.add_option("--hours", hours, "Simulated, of each seed, with faults");
   app.add_option("--nodes", nodes, "0: drawn, at most 5");
   app.add_option("--fault-interval", interval, "Between faults of the whole cluster, on average");
+  app.add_option("--loss-interval", loss,
+                 "Between messages of ranks that are lost without a word, on average; none");
   app.add_option("--step", step, "Of training, on average");
   app.add_option("--steps", steps, "Of each job; 0: drawn");
   app.add_flag("--only-crashes", only_crashes,
@@ -60,7 +62,8 @@ int main(int argc, char** argv) {
                               .step_time = DurationOf(step),
                               .steps = steps,
                               .only_crashes = only_crashes,
-                              .reserves = !no_reserve});
+                              .reserves = !no_reserve,
+                              .loss_interval = DurationOf(loss)});
     cluster.Run(absl::Hours(1) * hours);
     cluster.Settle();
     total += cluster.counts();

@@ -35,7 +35,11 @@ void RankProcess::ShowThatItRuns() {
   shared_.timeline.After(absl::Seconds(1), [this, alive = std::weak_ptr<bool>(alive_)] {
     if (alive.expired() || dead_) return;
     const bool stopped = suspended_ > hanging_;
-    if (!stopped) daemon_.tell(agent::ProcessRan{number_, hanging_ > 0});
+    if (!stopped) {
+      const uint64_t wait = current_ == nullptr || hanging_ > 0 ? 0 : current_->wait();
+      const bool same = std::exchange(wait_, wait) == wait;
+      daemon_.tell(agent::ProcessRan{number_, hanging_ > 0, same && wait != 0});
+    }
     ShowThatItRuns();
   });
 }

@@ -121,6 +121,7 @@ class RankProcess {
   bool quit_ = false, dead_ = false;
   int32_t suspended_ = 0;  // times
   int32_t hanging_ = 0;    // of these, in which it runs
+  uint64_t wait_ = 0;      // as its daemon saw it last
   std::deque<std::function<void()>> deferred_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

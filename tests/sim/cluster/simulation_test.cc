@@ -90,6 +90,35 @@ TEST(ClusterSimulation, CoordinatorThatIsAwayForTenMinutes_DisturbsNoTraining_An
   EXPECT_GT(followed, 4) << "too few jobs train meanwhile to mean anything";
 }
 
+// All ranks of its job come to wait for ever, each for another. The same ones begin again behind
+// the last step, long before anybody's own patience is over; no process ends.
+TEST(ClusterSimulation, MessageThatIsLost_HoldsNobodyUpForLong) {
+  constexpr absl::Duration kStep = absl::Seconds(1);
+  Planner planner;
+  int64_t lost = 0, went_on = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Cluster cluster(planner, {.seed = seed, .nodes = 3, .step_time = kStep, .steps = 2000});
+    cluster.RunQuietly(absl::Minutes(5));
+    const std::map<JobId, Cluster::Training> before = cluster.training();
+    cluster.LoseMessage();
+    // Ten of its slowest steps, what its daemons take to see and to say so, and recovering.
+    cluster.RunQuietly(absl::Seconds(45));
+    lost += cluster.lost_messages();
+    const std::map<JobId, Cluster::Training> after = cluster.training();
+    for (const auto& [job, begin] : before) {
+      const auto now = after.find(job);
+      if (now == after.end() || now->second.epoch == begin.epoch) continue;
+      ++went_on;
+      EXPECT_EQ(now->second.epoch.value, begin.epoch.value + 1) << "seed " << seed;
+      EXPECT_GT(now->second.decided, begin.decided) << "seed " << seed;
+    }
+    cluster.Settle();
+    ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+  }
+  EXPECT_GT(lost, 4) << "too few jobs train on several ranks";
+  EXPECT_GT(went_on, 2) << "too few of them have a ladder";
+}
+
 TEST(ClusterSimulation, CoordinatorThatIsKilledOverAndOver_LosesNoAcknowledgedWriteAndNoRank) {
   constexpr int64_t kCount = 20;
   Planner planner;

@@ -25,6 +25,9 @@ struct Progress {
   JobId job;
   Epoch epoch;
   int64_t step = 0;
+  // For so long at least each rank here that is not done has stood in one and the same wait for
+  // its device or for other ranks; zero: some does not.
+  absl::Duration waits = absl::ZeroDuration();
   friend bool operator==(const Progress&, const Progress&) = default;
 };
 

@@ -196,6 +196,8 @@ struct ChannelFailed {
 struct ProcessRan {
   ProcessNumber process;
   bool stands_still = false;  // its training works at what it worked at then
+  // Its training waits for its device or other ranks, and has all the time since.
+  bool waits = false;
 };
 // Its exit is still to come: it holds its device until then. Comes after everything that the
 // process sent, and not of every process.

@@ -30,6 +30,7 @@ void Machine::RunBeside(ProcessNumber number, Process& process, const Assignment
 }
 
 void Machine::GoOver(ProcessNumber number, Process& process, const Assignment& assignment) {
+  NoteWait(process, false, now_);
   process.state = ProcessState::kRunning;
   process.rank = RankInNext(process);
   process.epoch = assignment.command->epoch;

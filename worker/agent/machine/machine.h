@@ -67,11 +67,11 @@
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/base/prng.h"
+#include "core/base/step_times.h"
 #include "core/base/time.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
 #include "worker/agent/machine/report_buffer.h"
-#include "worker/agent/machine/step_times.h"
 
 namespace phalanx::agent {
 
@@ -165,10 +165,12 @@ class Machine {
     int64_t step = 0;
     // kRunning, kStopping: it has been given this one too, and goes over once it has left `epoch`.
     std::optional<Epoch> next;
-    bool succeeded = false;                    // in `epoch`
-    StepTimes step_times;                      // in `epoch`
-    Instant hung_at = absl::InfiniteFuture();  // if it has not run by then
-    bool stands_still = false;                 // as it was said last
+    bool succeeded = false;                        // in `epoch`
+    StepTimes step_times;                          // in `epoch`
+    Instant hung_at = absl::InfiniteFuture();      // if it has not run by then
+    bool stands_still = false;                     // as it was said last
+    Instant waits_since = absl::InfiniteFuture();  // in one wait for its device or other ranks
+    absl::Duration waits = absl::ZeroDuration();   // so far, when it was last seen to run
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
@@ -363,6 +365,9 @@ class Machine {
   bool MayEndWithCheckpoint(const Process& process) const;
   std::vector<RunningAssignment> Running() const;
   std::vector<Progress> ProgressOf() const;
+  // standstill.cc: how long each rank of the epoch here has stood in one wait (Progress::waits).
+  static void NoteWait(Process& process, bool waits, Instant now);
+  absl::Duration WaitOf(JobId job, Epoch epoch) const;
 
   void Log(std::string text) { actions_.push_back(LogLine{std::move(text)}); }
 

@@ -461,7 +461,11 @@ std::vector<Progress> Machine::ProgressOf() const {
     if (!added) entry->second = std::min(entry->second, process.step);
   }
   std::vector<Progress> list;
-  for (const auto& [key, step] : slowest) list.push_back({key.first, key.second, step});
+  for (const auto& [key, step] : slowest)
+    list.push_back({.job = key.first,
+                    .epoch = key.second,
+                    .step = step,
+                    .waits = WaitOf(key.first, key.second)});
   return list;
 }
 

@@ -1,4 +1,5 @@
-// How long a process may not run, or its training stand still where it waits for nobody.
+// How long a process may not run, or its training stand still where it waits for nobody. How long
+// it has stood where it does wait is told to the coordinator, who knows of all ranks.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@ void Machine::Apply(const ProcessRan& event) {
   if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
+  NoteWait(process, event.waits, now_);
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (event.stands_still && before) return;
   const bool before_steps = event.stands_still && !process.step_times.trains();
@@ -45,6 +47,26 @@ void Machine::ExcuseStandstills() {
     process.hung_at = dead ? std::max(process.hung_at, now_ + options_.teardown_timeout)
                            : std::min(process.hung_at, now_ + PatienceWith(process));
   }
+}
+
+void Machine::NoteWait(Process& process, bool waits, Instant now) {
+  process.waits_since = waits ? std::min(process.waits_since, now) : absl::InfiniteFuture();
+  process.waits = waits ? now - process.waits_since : absl::ZeroDuration();
+}
+
+// Who is dead, or makes ready, may have the driver make the others wait.
+absl::Duration Machine::WaitOf(JobId job, Epoch epoch) const {
+  if (HasDead()) return absl::ZeroDuration();
+  absl::Duration waits = absl::InfiniteDuration();
+  for (const auto& [number, process] : processes_) {
+    const bool is_warm = process.state == ProcessState::kIdle &&
+                         process.kill_at == absl::InfiniteFuture();  // and in no epoch
+    if (process.job != job || process.succeeded || is_warm) continue;
+    if (process.state != ProcessState::kRunning || process.epoch != epoch)
+      return absl::ZeroDuration();
+    waits = std::min(waits, process.waits);
+  }
+  return waits < absl::InfiniteDuration() ? waits : absl::ZeroDuration();
 }
 
 }  // namespace phalanx::agent

@@ -69,6 +69,7 @@ TEST(PolicyTest, RemedyFor_EveryKind) {
       {FailureKind::kTimeLimit, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kRankHung, Course::kFail, Course::kFail, kNoRecovery},
       {FailureKind::kStateLost, Course::kFail, Course::kFail, "no checkpoint"},
+      {FailureKind::kNoProgress, Course::kFail, Course::kFail, kNoRecovery},
   };
   ASSERT_EQ(table.size(), job::AllFailures().size());
   for (size_t i = 0; i < table.size(); ++i) {

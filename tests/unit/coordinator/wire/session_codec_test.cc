@@ -138,6 +138,17 @@ TEST(EventTest, Temperatures_OfMoreDevicesThanThereMayBe_AreCut) {
   EXPECT_EQ(heard.device_temperatures.size(), static_cast<size_t>(kDevicesMax));
 }
 
+TEST(EventTest, WaitOfRanks_IsNoneWhereItIsNoDuration) {
+  v1::OpenSessionRequest message;
+  for (const double seconds : {12.5, -1.0, std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::quiet_NaN()})
+    message.mutable_heartbeat()->add_progress()->set_waits_seconds(seconds);
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message));
+  ASSERT_EQ(heard.progress.size(), 4U);
+  EXPECT_EQ(heard.progress[0].waits, absl::Seconds(12.5));
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(heard.progress[i].waits, absl::ZeroDuration());
+}
+
 TEST(MessageTest, EmptyOrUnknown_IsPassedOver) {
   EXPECT_FALSE(EventFromProto(SessionId{1}, {}).has_value());
   v1::OpenSessionRequest report;

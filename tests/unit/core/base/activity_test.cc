@@ -38,16 +38,56 @@ TEST(ActivityTest, Wait_InterruptsWorkAndNothingElse) {
   EXPECT_NE(word, before) << "the work behind a wait is another piece";
 }
 
+TEST(ActivityTest, Need_ShowsInWorkAlone) {
+  std::atomic<uint64_t> word = 0;
+  const ActivityOfThread shown(&word);
+  {
+    const Waiting waiting(Waiting::kNeed);
+    EXPECT_EQ(word, 0);
+  }
+  const Working working;
+  EXPECT_FALSE(ShowsNeed(word));
+  {
+    const Waiting waiting(Waiting::kNeed);
+    EXPECT_TRUE(ShowsNeed(word));
+    EXPECT_FALSE(ShowsWork(word));
+  }
+  EXPECT_FALSE(ShowsNeed(word));
+  EXPECT_TRUE(ShowsWork(word));
+  const Waiting for_anything;
+  EXPECT_FALSE(ShowsNeed(word)) << "such as data, which nobody owes it";
+}
+
+// Each is a word of its own, so that two short waits do not look like one long one.
+TEST(ActivityTest, WaitInAWait_CountsUntilItEnds) {
+  std::atomic<uint64_t> word = 0;
+  const ActivityOfThread shown(&word);
+  const Working working;
+  const Waiting for_anything;
+  uint64_t first = 0;
+  {
+    const Waiting for_device(Waiting::kNeed);
+    first = word;
+    EXPECT_TRUE(ShowsNeed(first));
+  }
+  EXPECT_FALSE(ShowsNeed(word));
+  EXPECT_FALSE(ShowsWork(word));
+  const Waiting for_device(Waiting::kNeed);
+  EXPECT_TRUE(ShowsNeed(word));
+  EXPECT_NE(word, first);
+}
+
 TEST(ActivityTest, ThreadThatNobodyWatches_ShowsNothing) {
   std::atomic<uint64_t> word = 0;
   {
     const ActivityOfThread shown(&word);
     const Working working;
   }
+  const uint64_t before = word;
   Working working;
   working.Next();
-  const Waiting waiting;
-  EXPECT_EQ(word, 2);
+  const Waiting waiting(Waiting::kNeed);
+  EXPECT_EQ(word, before);
 }
 
 TEST(ActivityTest, ThreadThatEndsAtWork_DoesNotHang) {

@@ -41,6 +41,8 @@ std::string ToLine(const Action& action) {
             std::string progress =
                 absl::StrJoin(a.progress, ",", [](std::string* out, const auto& p) {
                   absl::StrAppend(out, Of(p.job, p.epoch), "@", p.step);
+                  if (p.waits > absl::ZeroDuration())
+                    absl::StrAppend(out, " waits ", absl::FormatDuration(p.waits));
                 });
             return absl::StrCat("Heartbeat [", progress, "]", a.draining ? " draining" : "");
           },

@@ -68,6 +68,23 @@ TEST_F(WarmingTest, EpochThatComesFirst_IsRunAtOnce) {
   EXPECT_THAT(h_.Feed(RankWarmed{ProcessNumber{3}}), IsEmpty());
 }
 
+// It may make them wait for the driver until then (machine_wait_test.cc).
+TEST_F(WarmingTest, WaitsOfThoseThatTrain_AreSaidOnceItIsWarm) {
+  h_.Exited(2, 0, 9);
+  Ask();
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  const ProcessRan waits{.process = ProcessNumber{1}, .waits = true};
+  h_.Feed(waits);
+  h_.Advance(absl::Seconds(2));
+  h_.Feed(waits);
+  h_.ConfirmAll();
+  EXPECT_THAT(h_.Advance(absl::Seconds(2)), Not(Contains(HasSubstr("waits"))));
+  h_.Feed(RankWarmed{ProcessNumber{3}});
+  h_.ConfirmAll();
+  EXPECT_THAT(h_.Advance(absl::Seconds(2)), Contains("Heartbeat [job-7/2@0 waits 2s]"));
+}
+
 TEST_F(WarmingTest, ProcessThatEndsWhileItWarmsUp_IsNoRanksDeath) {
   h_.Exited(2, 0, 9);
   Ask();

@@ -77,6 +77,18 @@ TEST(TranslateTest, Heartbeat_SaysWhatWaitsBehindWhom) {
   EXPECT_EQ(message.heartbeat().preparing(1).behind(), 1);
 }
 
+TEST(TranslateTest, Heartbeat_SaysForHowLongRanksWait) {
+  const v1::OpenSessionRequest message =
+      MessageOf(SendHeartbeat{.progress = {{.job = JobId{7},
+                                            .epoch = Epoch{2},
+                                            .step = 5,
+                                            .waits = absl::Milliseconds(1'500)}}},
+                {});
+  ASSERT_EQ(message.heartbeat().progress_size(), 1);
+  EXPECT_EQ(message.heartbeat().progress(0).step(), 5);
+  EXPECT_EQ(message.heartbeat().progress(0).waits_seconds(), 1.5);
+}
+
 TEST(TranslateTest, Fault_IsTheErrorOfItsRank) {
   const v1::RankReport report =
       MessageOf(SendReport{JobId{7}, Epoch{2}, 1, RankFault{"it said nothing"}}).rank_report();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -6,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/activity.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/worlds.h"
 
@@ -41,6 +45,29 @@ TEST_P(MessageTest, Exchange_OfEveryPairAtOnce_CannotDeadlock) {
         if (peer == me.rank) continue;
         EXPECT_EQ(received[peer], std::vector<int64_t>(count, peer * 10 + me.rank));
       }
+    });
+  }
+}
+
+// Where all ranks show it for long, nobody gets any further.
+TEST(MessageWaitTest, WhoWaitsForAPeer_ShowsThatItNeedsIt) {
+  for (const Kind kind : {Kind::kGlooTcp, Kind::kGlooSharedMemory}) {
+    std::atomic<uint64_t> word = 0;
+    RunWorld(kind, 2, Everyone(2), [&](Member& me) {
+      std::vector<int64_t> data(1, me.rank);
+      if (me.rank == 0) {
+        const absl::Time end = absl::Now() + absl::Seconds(30);
+        while (!ShowsNeed(word) && absl::Now() < end) std::this_thread::yield();
+        EXPECT_TRUE(ShowsNeed(word)) << NameOf(kind);
+        ASSERT_TRUE(me.all().Exchange({Out(1, data)}, {}).ok());
+        ASSERT_TRUE(me.all().Flush().ok());
+        return;
+      }
+      const ActivityOfThread shown(&word);
+      const Working working;
+      ASSERT_TRUE(me.all().Exchange({}, {In(0, data)}).ok());
+      EXPECT_TRUE(ShowsWork(word)) << NameOf(kind);
+      EXPECT_EQ(data[0], 0);
     });
   }
 }

@@ -1,5 +1,8 @@
 #include "worker/train/device_wait.h"
 
+#include <atomic>
+
+#include "core/base/activity.h"
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +17,7 @@ struct ADevice {
   bool stopped = false;
   absl::Status says;
   int checks = 0;
+  bool excused = false;
 
   absl::Status Await(absl::Duration patience) {
     return AwaitDevice({.done = [this] { return --polls_until_done < 0; },
@@ -23,6 +27,7 @@ struct ADevice {
                               ++checks;
                               return says;
                             },
+                        .excused = [this] { return excused; },
                         .patience = patience,
                         .missing = "step 7 is not decided"});
   }
@@ -64,6 +69,57 @@ TEST(AwaitDeviceTest, HealthyDeviceThatDoesNotCome_WaitsForAPeer) {
   EXPECT_EQ(job::KindIn(status), job::FailureKind::kPeerLost);
   EXPECT_THAT(status.message(), HasSubstr("step 7 is not decided after 0"));
   EXPECT_GT(device.checks, 0);
+}
+
+// Where all ranks show it, nobody gets any further.
+TEST(AwaitDeviceTest, Wait_ShowsThatItNeedsTheDevice_UnlessThatIsExcused) {
+  std::atomic<uint64_t> word = 0;
+  const ActivityOfThread shown(&word);
+  const Working working;
+  for (const bool excused : {false, true}) {
+    bool needs = excused;
+    const absl::Status waited = AwaitDevice({.done =
+                                                 [&] {
+                                                   needs = ShowsNeed(word);
+                                                   return true;
+                                                 },
+                                             .stopped = [] { return false; },
+                                             .check = [] { return absl::OkStatus(); },
+                                             .excused = [excused] { return excused; },
+                                             .patience = absl::Minutes(1),
+                                             .missing = "nothing"});
+    EXPECT_TRUE(waited.ok());
+    EXPECT_EQ(needs, !excused);
+    EXPECT_TRUE(ShowsWork(word));
+  }
+}
+
+// From then on it counts.
+TEST(AwaitDeviceTest, ExcuseThatIsOver_ShowsWhileItWaits) {
+  std::atomic<uint64_t> word = 0;
+  const ActivityOfThread shown(&word);
+  const Working working;
+  ADevice device{.excused = true};
+  bool needed_before = false;
+  const absl::Status waited = AwaitDevice({.done =
+                                               [&] {
+                                                 if (device.checks == 0) {
+                                                   needed_before |= ShowsNeed(word);
+                                                   return false;
+                                                 }
+                                                 return ShowsNeed(word);
+                                               },
+                                           .stopped = [] { return false; },
+                                           .check =
+                                               [&] {
+                                                 ++device.checks;
+                                                 return absl::OkStatus();
+                                               },
+                                           .excused = [&] { return device.checks == 0; },
+                                           .patience = absl::Minutes(1),
+                                           .missing = "the end of the excuse"});
+  EXPECT_TRUE(waited.ok());
+  EXPECT_FALSE(needed_before);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-#include "worker/agent/machine/step_times.h"
+#include "core/base/step_times.h"
 
 #include "gtest/gtest.h"
 
-namespace phalanx::agent {
+namespace phalanx {
 namespace {
 
 Instant At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
@@ -41,4 +41,4 @@ TEST(StepTimesTest, OldSteps_AreForgotten) {
 }
 
 }  // namespace
-}  // namespace phalanx::agent
+}  // namespace phalanx

@@ -1,4 +1,4 @@
-// worker/agent/machine/step_times.h: how long the steps of a rank take. Pure.
+// core/base/step_times.h: how long the steps of a rank, or of a job, take. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "core/base/time.h"
 
-namespace phalanx::agent {
+namespace phalanx {
 
 // Not thread-safe.
 class StepTimes {
@@ -31,4 +31,4 @@ class StepTimes {
   std::deque<absl::Duration> newest_;
 };
 
-}  // namespace phalanx::agent
+}  // namespace phalanx

@@ -1,9 +1,9 @@
-#include "worker/agent/machine/step_times.h"
+#include "core/base/step_times.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace phalanx::agent {
+namespace phalanx {
 
 void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
   if (step <= step_) return;
@@ -27,4 +27,4 @@ std::optional<absl::Duration> StepTimes::Slow() const {
   return *slow;
 }
 
-}  // namespace phalanx::agent
+}  // namespace phalanx
