@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the commands of the pages, and compares what they print with what the pages say:
 
-    commands.py SOURCE [--write] [PAGE...]
+    commands.py SOURCE [--write] [PAGE...|--without PAGE...]
 
-Without pages all of them, after a look at whether each command has somebody who runs it. --write puts
+Without pages all of them, or all but those, after a look at whether each command has somebody who runs it. --write puts
 what was printed into the pages of the checkout at SOURCE. Called by commands.sh, which gives it a machine
 of its own: the checkout is the working folder, changes to it go away, addresses and ports are free.
 """
@@ -111,24 +111,11 @@ def run_console(shell, block):
 
 def run_lines(shell, block):
     """What is wrong; nothing is run behind a command that fails."""
-    for command in commands_of(block.text):
+    for command in pages.commands_of(block.text):
         printed, code = shell.run(command)
         if code != 0:
             return [f"exit code {code} of: {command}", *printed[-20:]]
     return []
-
-
-def commands_of(lines):
-    """Lines that end with a backslash go on, and those up to the END of a `<< END` belong to it."""
-    commands, end = [], None
-    for line in lines:
-        if end or (commands and commands[-1].endswith("\\")):
-            commands[-1] += "\n" + line
-        else:
-            commands.append(line)
-        here = re.search(r"<< ?'?(\w+)'?", line)
-        end = None if line == end else end or (here and here[1])
-    return commands
 
 
 def run_page(path, source, write):
@@ -167,26 +154,10 @@ def run_page(path, source, write):
     return not failed
 
 
-def account_of(path):
-    """Blocks of commands of a page that nobody runs, and nobody says why."""
-    said, errors, blocks = pages.said_of(path, "machines"), [], pages.blocks_of(path)
-    machines = {machine.split()[0] for machine in said.split(", ")} if said else set()
-    for block in blocks:
-        if not block.kind:
-            errors.append((block.line, "say what the block is: console, sh, text, yaml, ..."))
-        elif block.kind not in ("console", "sh", "run") and not block.other and block.typed():
-            errors.append((block.line, f"commands that nobody runs ({block.typed()[0]}): make it a console or sh block, or say why in a comment"))
-        elif block.kind in ("console", "sh", "run") and not block.other and (set(block.on) - machines or bool(block.on) != bool(machines)):
-            errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
-        elif block.kind == "console" and len(block.on) > 1:
-            errors.append((block.line, "a console is that of one machine"))
-    return errors + pages.stray_fences(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
-
-
 def account(source):
     errors, found = [], []
     for path in [pathlib.Path("README.md"), *sorted(one.relative_to(source) for one in (source / "docs").glob("*.md"))]:
-        wrong, runs = account_of(source / path)
+        wrong, runs = pages.account_of(source / path)
         errors += [f"{path}:{line}: {what}" for line, what in wrong]
         found += [path] if runs else []
     return errors, found
@@ -210,12 +181,12 @@ def screens_missing(source):
 
 
 def main():
-    source, wanted = pathlib.Path(sys.argv[1]), [one for one in sys.argv[2:] if not one.startswith("--")]
+    source, named = pathlib.Path(sys.argv[1]), [pathlib.Path(one) for one in sys.argv[2:] if not one.startswith("--")]
     errors, found = account(source)
     errors += screens_missing(source)
     print(*errors, sep="\n", end="\n" if errors else "")
     good, skipped = not errors, False
-    for path in map(pathlib.Path, wanted or found):
+    for path in named if named and "--without" not in sys.argv else [one for one in found if one not in named]:
         try:
             good = run_page(path, source, "--write" in sys.argv) and good
         except NotHere as why:

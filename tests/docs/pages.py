@@ -92,10 +92,39 @@ def stray_fences(path):
             if re.match(r"\s*(?:```|~~~)", line) and not FENCE.match(line)]
 
 
+def commands_of(lines):
+    """Lines that end with a backslash go on, and those up to the END of a `<< END` belong to it."""
+    commands, end = [], None
+    for line in lines:
+        if end or (commands and commands[-1].endswith("\\")):
+            commands[-1] += "\n" + line
+        else:
+            commands.append(line)
+        here = re.search(r"<< ?'?(\w+)'?", line)
+        end = None if line == end else end or (here and here[1])
+    return commands
+
+
 def said_of(path, word):
     """What the page says of itself in a comment `word`; empty where it says nothing."""
     comments = map(COMMENT.match, path.read_text(encoding="utf-8").split("\n"))
     return next((comment[2] for comment in comments if comment and comment[1] == word), "")
+
+
+def account_of(path):
+    """[(line, what is wrong)] of commands that nobody runs, and nobody says why; whether the page has some to run."""
+    said, errors, blocks = said_of(path, "machines"), [], blocks_of(path)
+    machines = {machine.split()[0] for machine in said.split(", ")} if said else set()
+    for block in blocks:
+        if not block.kind:
+            errors.append((block.line, "say what the block is: console, sh, text, yaml, ..."))
+        elif block.kind not in ("console", "sh", "run") and not block.other and block.typed():
+            errors.append((block.line, f"commands that nobody runs ({block.typed()[0]}): make it a console or sh block, or say why in a comment"))
+        elif block.kind in ("console", "sh", "run") and not block.other and (set(block.on) - machines or bool(block.on) != bool(machines)):
+            errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
+        elif block.kind == "console" and len(block.on) > 1:
+            errors.append((block.line, "a console is that of one machine"))
+    return errors + stray_fences(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
 
 
 def shape(line):
