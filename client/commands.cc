@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
+#include "client/incidents.h"
 #include "client/job_file.h"
 #include "client/job_view.h"
 #include "client/rpc_status.h"
@@ -237,7 +238,11 @@ int Describe(Connection& connection, const std::string& job, Format format, Io& 
     return kSuccess;
   }
   const std::vector<std::string> reasons(explained->reasons().begin(), explained->reasons().end());
-  DescribeJob(explained->job(), reasons, *events, absl::Now(), io.out);
+  // Without them the rest is told all the same.
+  absl::StatusOr<std::vector<v1::Incident>> incidents = std::vector<v1::Incident>();
+  if (explained->job().has_failure()) incidents = ListIncidents(connection, job);
+  DescribeJob(explained->job(), reasons, incidents.ok() ? *incidents : std::vector<v1::Incident>(),
+              *events, absl::Now(), io.out);
   return kSuccess;
 }
 

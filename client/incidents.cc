@@ -19,17 +19,7 @@ namespace phalanx::client {
 namespace {
 
 constexpr size_t kRanksBytesMax = 8;  // of a cell
-
-absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
-                                                        const std::string& job) {
-  v1::ListIncidentsRequest request;
-  request.set_job(job);
-  v1::ListIncidentsResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::ListIncidents, request, &response);
-  if (!status.ok()) return status;
-  return std::vector<v1::Incident>(response.incidents().begin(), response.incidents().end());
-}
+constexpr size_t kTriedMax = 8;       // lines of what was tried
 
 std::string SecondsText(int64_t microseconds) {
   return absl::StrFormat("%.3f s", static_cast<double>(microseconds) / 1e6);
@@ -48,6 +38,18 @@ std::string SafeText(const v1::Incident& incident) {
 
 std::string CauseText(const v1::Incident& incident) {
   return incident.has_cause() ? incident.cause().cause() : wire::KindWord(incident);
+}
+
+// "GPU 2", "slot 2".
+std::string DeviceText(const v1::Incident& incident) {
+  return absl::StrCat(incident.device_kind() == "gpu" ? "GPU " : "slot ", incident.device());
+}
+
+// Training has not gone on behind it.
+bool IsEnd(const v1::Incident& incident, const v1::FailureCause& failure) {
+  return incident.has_cause() && incident.cause().cause() == failure.cause() &&
+         incident.cause().rank() == failure.rank() && incident.cause().node() == failure.node() &&
+         EndText(incident, "resumed") == "-" && EndText(incident, "first_step") == "-";
 }
 
 // Of a cell: "3", "4, 5", "12 ranks".
@@ -107,11 +109,9 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
     const v1::FailureCause& cause = incident.cause();
     PrintField("Cause", absl::StrCat(cause.cause(), ": ", cause.message()), out);
     if (cause.rank() >= 0) {
-      PrintField(
-          "First rank",
-          absl::StrCat(cause.rank(), " on node ", cause.node(),
-                       incident.device_kind() == "gpu" ? ", GPU " : ", slot ", incident.device()),
-          out);
+      PrintField("First rank",
+                 absl::StrCat(cause.rank(), " on node ", cause.node(), ", ", DeviceText(incident)),
+                 out);
     }
     for (const std::string& line : incident.evidence()) PrintField("Evidence", line, out);
     PrintField("Confidence", wire::ConfidenceWord(incident), out);
@@ -130,6 +130,37 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
+                                                        const std::string& job) {
+  v1::ListIncidentsRequest request;
+  request.set_job(job);
+  v1::ListIncidentsResponse response;
+  const absl::Status status =
+      connection.Call(&v1::JobService::Stub::ListIncidents, request, &response);
+  if (!status.ok()) return status;
+  return std::vector<v1::Incident>(response.incidents().begin(), response.incidents().end());
+}
+
+void PrintTried(const v1::FailureCause& failure, const std::vector<v1::Incident>& incidents,
+                std::ostream& out) {
+  size_t count = incidents.size();
+  if (count > 0 && IsEnd(incidents.back(), failure)) {
+    const v1::Incident& end = incidents.back();
+    if (end.device() >= 0 && failure.rank() >= 0)
+      PrintField("Device", absl::StrCat(DeviceText(end), " of node ", failure.node()), out);
+    --count;
+  }
+  const size_t first = count - std::min(count, kTriedMax);
+  if (first > 0)
+    PrintField("Tried", absl::StrCat(first, " more, of which phalanx incidents list tells"), out);
+  for (size_t i = first; i < count; ++i) {
+    PrintField("Tried",
+               absl::StrCat(DetectedText(incidents[i], "%H:%M:%S"), ", incident ",
+                            incidents[i].number(), ": ", incidents[i].summary()),
+               out);
+  }
+}
 
 int IncidentsList(Connection& connection, const std::string& job, Format format, Io& io) {
   const absl::StatusOr<std::vector<v1::Incident>> incidents = ListIncidents(connection, job);

@@ -2,12 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/connection.h"
 #include "client/format.h"
+#include "phalanx/v1/common.pb.h"
 
 namespace phalanx::client {
+
+// Oldest first, the last 64. Errors: those of the call.
+absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
+                                                        const std::string& job);
+
+// Of a job that failed: the device, where a rank is to blame, and what became of each loss and
+// return before, the last 8.
+void PrintTried(const v1::FailureCause& failure, const std::vector<v1::Incident>& incidents,
+                std::ostream& out);
 
 // Oldest first, the last 64.
 int IncidentsList(Connection& connection, const std::string& job, Format format, Io& io);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/incidents.h"
 #include "client/node_view.h"
 #include "core/base/terminal_text.h"
 #include "core/job/devices.h"
@@ -150,6 +151,7 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
 }
 
 void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
+                 const std::vector<v1::Incident>& incidents,
                  const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out) {
   PrintField("Name", job.name(), out);
   PrintField("Id", JobName(job), out);
@@ -191,6 +193,7 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   PrintField("Output", job.output(), out);
   for (const std::string& warning : job.warnings()) PrintField("Warning", warning, out);
   for (const std::string& line : FailureLines(job)) PrintField("Failure", line, out);
+  if (job.has_failure()) PrintTried(job.failure(), incidents, out);
   // Why it failed is what the failure says.
   if (!job.has_failure()) {
     for (const std::string& reason : reasons) PrintField("Why", reason, out);

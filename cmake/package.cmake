@@ -80,10 +80,10 @@ phalanx_package(client NAME phalanx-client PROGRAM phalanx COPYRIGHT copyright H
 This is its command line, for laptops and login nodes. To train on the same
 machine with phalanx run, install phalanx-coordinator and phalanx-worker too.")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS
-    "phalanx-coordinator, phalanx-worker, python3, sentencepiece, fonts-noto-color-emoji, unicode-cldr-core")
+    "openssl, phalanx-coordinator, phalanx-worker, python3, sentencepiece, fonts-noto-color-emoji, unicode-cldr-core")
 install(FILES examples/emoji-captions.yaml examples/language-tp3.yaml DESTINATION share/doc/phalanx-client/examples
         COMPONENT client)
-install(PROGRAMS examples/make_emoji.py DESTINATION share/doc/phalanx-client/examples COMPONENT client)
+install(PROGRAMS examples/make_emoji.py scripts/make_ca DESTINATION share/doc/phalanx-client/examples COMPONENT client)
 
 phalanx_package(coordinator NAME phalanx-coordinator PROGRAM phalanx-coordinator COPYRIGHT copyright HELP --help
   ABOUT "coordinator of training jobs"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the commands of the pages, and compares what they print with what the pages say:
 
-    commands.py SOURCE [--write] [PAGE...]
+    commands.py SOURCE [--write] [PAGE...|--without PAGE...]
 
-Without pages all of them, after a look at whether each command has somebody who runs it. --write puts
+Without pages all of them, or all but those, after a look at whether each command has somebody who runs it. --write puts
 what was printed into the pages of the checkout at SOURCE. Called by commands.sh, which gives it a machine
 of its own: the checkout is the working folder, changes to it go away, addresses and ports are free.
 """
@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import pages  # noqa: E402
 
+MACHINES = pathlib.Path("/tmp/machines")  # of a page of several, each a folder
 PATIENCE = 300  # seconds for one command
 # What coordinators and workers in the background write meanwhile.
 BACKGROUND = re.compile(r"\[\d{4}-\d\d-\d\d \S+\] \[worker\] |\d{4}-\d\d-\d\dT\S+ \w+ coordinator ")
@@ -29,7 +31,7 @@ await() {
   local deadline=$((SECONDS + $1)) words=$2 printed=
   shift 2
   until printed=$("$@" 2>&1) && grep -qE "$words" <<< "$printed"; do
-    [ "$SECONDS" -lt "$deadline" ] || { echo "no '$words' in: $*: $printed"; tail -n 4 /tmp/*.log; return 1; }
+    [ "$SECONDS" -lt "$deadline" ] || { echo "no '$words' in: $*: $printed"; tail -qn 4 /tmp/*.log /var/log/phalanx-*.log 2> /dev/null; return 1; }
     read -r -t 0.2 <> <(:) || true
   done
 }
@@ -37,13 +39,13 @@ await() {
 
 
 class Shell:
-    """One for a page: what a block sets or starts is there for the next."""
+    """One for a page, or for a machine of it: what a block sets or starts is there for the next."""
 
-    def __init__(self):
-        self._process = subprocess.Popen(["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE,
+    def __init__(self, folder="~/phalanx", prefix=()):
+        self._process = subprocess.Popen([*prefix, "bash", "--noprofile", "--norc"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.run(PREAMBLE)
-        self.run("cd ~/phalanx && rm -rf ~/.config")
+        self.run(f"cd {folder} && rm -rf ~/.config")
 
     def end(self):
         """What it started has ended, and its ports are free."""
@@ -70,6 +72,25 @@ class Shell:
         return lines, int(code)
 
 
+def shells_of(path):
+    """By name of the machine; of a page that needs but this one, its name is empty."""
+    machines = pages.said_of(path, "machines")
+    if not machines:
+        return {"": Shell()}
+    script = str(pathlib.Path(__file__).resolve().parent / "machines.sh")
+    made = subprocess.run([script, "make", str(MACHINES)], input=machines.replace(", ", "\n") + "\n",
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if made.returncode != 0:
+        raise NotHere(f"machines cannot be made here: {made.stdout.strip()}")
+    own = "unshare --mount --uts --pid --fork --kill-child --propagation private".split()
+    return {name: Shell("~", ["ip", "netns", "exec", name, *own, script, "enter", str(MACHINES), name])
+            for name in (machine.split()[0] for machine in machines.split(", "))}
+
+
+class NotHere(Exception):
+    """Why a page's commands cannot be run here."""
+
+
 def run_console(shell, block):
     """What is wrong, and the block as it would be now."""
     wrong, now = [], []
@@ -90,66 +111,88 @@ def run_console(shell, block):
 
 def run_lines(shell, block):
     """What is wrong; nothing is run behind a command that fails."""
-    for command in "\n".join(block.text).replace("\\\n", "\\\0").split("\n"):
-        printed, code = shell.run(command.replace("\0", "\n"))
+    for command in pages.commands_of(block.text):
+        printed, code = shell.run(command)
         if code != 0:
             return [f"exit code {code} of: {command}", *printed[-20:]]
     return []
 
 
 def run_page(path, source, write):
-    shell, failed, text = Shell(), False, (source / path).read_text(encoding="utf-8").split("\n")
-    begin = time.monotonic()
+    failed, text = False, (source / path).read_text(encoding="utf-8").split("\n")
+    missing = [name for name in pages.said_of(source / path, "needs").split() if not shutil.which(name)]
+    if missing:
+        raise NotHere(f"no {missing[0]} here")
+    begin, shells = time.monotonic(), shells_of(source / path)
     moved = 0  # lines that blocks before have become longer by
     for block in pages.blocks_of(source / path):
         if block.other or block.kind not in ("console", "sh", "run"):
             continue
-        if block.kind == "console":
-            wrong, now = run_console(shell, block)
-            if write:
-                first = block.line - 1 + moved
-                text[first:first + len(block.text)] = now
-                moved += len(now) - len(block.text)
-        else:
-            wrong = run_lines(shell, block)
-        if wrong and not (write and block.kind == "console"):
+        wrong = []
+        for machine in block.on or ("",):
+            if block.kind == "console":
+                wrong, now = run_console(shells[machine], block)
+                if write:
+                    first = block.line - 1 + moved
+                    text[first:first + len(block.text)] = now
+                    moved += len(now) - len(block.text)
+                    wrong = []
+            else:
+                wrong += run_lines(shells[machine], block)
+        if wrong:
             failed = True
             print(f"{path}:{block.line}: not as the page says", *wrong, sep="\n    ", flush=True)
+            for log in sorted(MACHINES.glob("*/root/var/log/phalanx-*.log")) if block.on else ():
+                print(f"    {log.parts[3]}, {log.name}:", *log.read_text(errors="replace").split("\n")[-15:], sep="\n        ", flush=True)
             if block.kind != "console":
                 break
     if write:
         (source / path).write_text("\n".join(text), encoding="utf-8")
-    shell.end()
+    for shell in shells.values():
+        shell.end()
     print(f"{path}: {'failed' if failed else 'ok'}, {time.monotonic() - begin:.0f} s", flush=True)
     return not failed
 
 
 def account(source):
-    """Blocks of commands that nobody runs, and nobody says why."""
     errors, found = [], []
     for path in [pathlib.Path("README.md"), *sorted(one.relative_to(source) for one in (source / "docs").glob("*.md"))]:
-        blocks = pages.blocks_of(source / path)
-        errors += [f"{path}:{block.line}: say what the block is: console, sh, text, yaml, ..." for block in blocks if not block.kind]
-        if any(block.kind in ("console", "sh") and not block.other for block in blocks):
-            found.append(path)
+        wrong, runs = pages.account_of(source / path)
+        errors += [f"{path}:{line}: {what}" for line, what in wrong]
+        found += [path] if runs else []
     return errors, found
 
 
+def subcommands(*command):
+    """Commands of `phalanx` down to those that have none below them."""
+    text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    if "Subcommands:" not in text:
+        return [" ".join(command)]
+    names = [line.split()[0] for line in text.split("Subcommands:")[1].split("\n") if re.match("  [a-z]", line)]
+    return [one for name in names for one in subcommands(*command, name)]
+
+
 def screens_missing(source):
-    """Commands of `phalanx` that docs/screens.md shows nothing of."""
-    shown = "\n".join("\n".join(block.text) for block in pages.blocks_of(source / "docs/screens.md") if block.kind == "console")
-    help_text = subprocess.run(["phalanx", "--help"], capture_output=True, text=True, check=True).stdout
-    names = [line.split()[0] for line in help_text.split("Subcommands:")[1].split("\n") if line.startswith("  ") and line.strip()]
-    return [f"docs/screens.md: no screen of phalanx {name}" for name in names if f"$ phalanx {name}" not in shown]
+    """Commands that docs/screens.md shows nothing of."""
+    shown = [command for block in pages.blocks_of(source / "docs/screens.md") if block.kind == "console" and not block.other
+             for command, _ in block.commands()]
+    return [f"docs/screens.md: no screen of {name}" for name in subcommands("phalanx")
+            if not any(re.search(rf"(?:^|[;&|(] ?){re.escape(name)}(?= |$)", command) for command in shown)]
 
 
 def main():
-    source, wanted = pathlib.Path(sys.argv[1]), [one for one in sys.argv[2:] if one != "--write"]
+    source, named = pathlib.Path(sys.argv[1]), [pathlib.Path(one) for one in sys.argv[2:] if not one.startswith("--")]
     errors, found = account(source)
     errors += screens_missing(source)
     print(*errors, sep="\n", end="\n" if errors else "")
-    good = [run_page(path, source, "--write" in sys.argv) for path in map(pathlib.Path, wanted or found)]
-    sys.exit(0 if all(good) and not errors else 1)
+    good, skipped = not errors, False
+    for path in named if named and "--without" not in sys.argv else [one for one in found if one not in named]:
+        try:
+            good = run_page(path, source, "--write" in sys.argv) and good
+        except NotHere as why:
+            skipped = True
+            print(f"{path}: skipped: {why}", flush=True)
+    sys.exit(1 if not good else 77 if skipped else 0)
 
 
 main()

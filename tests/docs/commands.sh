@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands of README.md and docs/, run as their readers would: commands.sh PROGRAMS [--write] [PAGE...]
+# The commands of README.md and docs/, run as their readers would: commands.sh PROGRAMS [--write] [PAGE...|--without PAGE...]
 #
 # On a machine of its own, made of namespaces: a network with the addresses of the pages, a copy of the
 # checkout at /home/me/phalanx that is dropped afterwards, processes that end with it. Needs root and

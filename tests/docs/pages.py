@@ -2,12 +2,17 @@
 
     ```console          commands behind "$ " and what they print: run, and compared
     ```sh               commands: run, their output is not looked at
-    ```text, ```yaml    anything else
+    ```text, ```yaml    anything else; commands only where a comment says who runs them, or why nobody does
 
 In comments of the page, which no reader sees:
 
     <!-- run: COMMAND -->       a command that goes before what follows
     <!-- not run: WHY -->       before a block of commands that no test runs
+    <!-- needs: PROGRAM... -->  of the page: where one is not there, its commands are not run, and the test says so
+    <!-- machines: NAME ADDRESS [SHARED], ... -->  of the page: it needs several, with these names and addresses, and
+                                this folder in common; machines.sh makes them
+    <!-- on: NAME, ... -->      on such a page: on which of them what follows is run, one after the other, until the
+                                next such comment
     <!-- test: NAME -->         behind a block that another test runs
     <!-- compare: RULES -->     before a console block, rules with commas between them:
         first words             of each line what stands before two blanks is compared
@@ -22,7 +27,11 @@ import dataclasses
 import re
 
 FENCE = re.compile(r"```(\w*)$")
-COMMENT = re.compile(r"<!-- (run|not run|test|compare): (.*) -->$")
+COMMENT = re.compile(r"<!-- (run|not run|test|compare|needs|machines|on): (.*) -->$")
+# What a block that is neither `console` nor `sh` may not begin a line with, unless a comment says who runs it.
+TYPED = re.compile(r"\s*(?:[$#] +)?(?:sudo +)?(?:\w+=\S* +)*(?:(?:scripts|tests)/\S+|phalanx(?:-[a-z-]+)?|systemctl|journalctl|kubectl|apt-get|apt|dpkg"
+                   r"|cmake|ctest|ninja|cpack|podman|docker|buildah|openssl|curl|scp|ssh|rsync|sqlite3|etcdctl|promtool|python3|pip|git|export"
+                   r"|sed|cat|cp|mv|rm|mkdir|install|chown|chmod|adduser|sysctl|iptables|nft)(?= +[\w./$\"'<~-]|$)")
 
 
 @dataclasses.dataclass
@@ -32,6 +41,11 @@ class Block:
     text: list      # lines
     other: str = ""  # who runs it, or why nobody does
     compare: str = ""
+    on: tuple = ()  # machines
+
+    def typed(self):
+        """Lines of a block of another kind that are commands all the same."""
+        return [line for line in self.text if line.startswith("$ ") or TYPED.match(line)]
 
     def commands(self):
         """Of a console: [command, what it prints] in order."""
@@ -47,7 +61,7 @@ class Block:
 
 
 def blocks_of(path):
-    blocks, inside, notice, compare = [], None, "", ""
+    blocks, inside, notice, compare, on = [], None, "", "", ()
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         fence, comment = FENCE.match(line), COMMENT.match(line)
         if inside is not None and line == "```":
@@ -56,17 +70,61 @@ def blocks_of(path):
         elif inside is not None:
             inside.text.append(line)
         elif fence:
-            inside, notice, compare = Block(fence[1], number + 1, [], notice, compare), "", ""
+            inside, notice, compare = Block(fence[1], number + 1, [], notice, compare, on), "", ""
         elif comment and comment[1] == "run":
-            blocks.append(Block("run", number, [comment[2]]))
+            blocks.append(Block("run", number, [comment[2]], on=on))
         elif comment and comment[1] == "not run":
             notice = comment[2]
         elif comment and comment[1] == "compare":
             compare = comment[2]
-        elif comment and blocks and blocks[-1].kind == "sh":
+        elif comment and comment[1] == "on":
+            on = tuple(comment[2].split(", "))
+        elif comment and comment[1] == "test" and blocks and blocks[-1].kind != "run":
             blocks[-1].other = comment[2]
     assert inside is None, f"{path}: a block has no end"
     return blocks
+
+
+def stray_fences(path):
+    """Fences that blocks_of does not take for one, so that commands behind them would escape."""
+    return [(number, "a fence is ``` and one word, at the beginning of a line")
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+            if re.match(r"\s*(?:```|~~~)", line) and not FENCE.match(line)]
+
+
+def commands_of(lines):
+    """Lines that end with a backslash go on, and those up to the END of a `<< END` belong to it."""
+    commands, end = [], None
+    for line in lines:
+        if end or (commands and commands[-1].endswith("\\")):
+            commands[-1] += "\n" + line
+        else:
+            commands.append(line)
+        here = re.search(r"<< ?'?(\w+)'?", line)
+        end = None if line == end else end or (here and here[1])
+    return commands
+
+
+def said_of(path, word):
+    """What the page says of itself in a comment `word`; empty where it says nothing."""
+    comments = map(COMMENT.match, path.read_text(encoding="utf-8").split("\n"))
+    return next((comment[2] for comment in comments if comment and comment[1] == word), "")
+
+
+def account_of(path):
+    """[(line, what is wrong)] of commands that nobody runs, and nobody says why; whether the page has some to run."""
+    said, errors, blocks = said_of(path, "machines"), [], blocks_of(path)
+    machines = {machine.split()[0] for machine in said.split(", ")} if said else set()
+    for block in blocks:
+        if not block.kind:
+            errors.append((block.line, "say what the block is: console, sh, text, yaml, ..."))
+        elif block.kind not in ("console", "sh", "run") and not block.other and block.typed():
+            errors.append((block.line, f"commands that nobody runs ({block.typed()[0]}): make it a console or sh block, or say why in a comment"))
+        elif block.kind in ("console", "sh", "run") and not block.other and (set(block.on) - machines or bool(block.on) != bool(machines)):
+            errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
+        elif block.kind == "console" and len(block.on) > 1:
+            errors.append((block.line, "a console is that of one machine"))
+    return errors + stray_fences(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
 
 
 def shape(line):

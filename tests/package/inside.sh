@@ -38,6 +38,9 @@ installed() {
     ! command -v systemd-analyze > /dev/null ||
       systemd-analyze verify --man=no "/lib/systemd/system/$service.service" || fail "systemd does not take $service.service"
   done
+  for program in make_ca make_emoji.py; do
+    [ -x "/usr/share/doc/phalanx-client/examples/$program" ] || fail "no $program among the examples"
+  done
   (. /usr/share/bash-completion/completions/phalanx && complete -p phalanx > /dev/null) || fail "no completion"
 }
 

@@ -153,6 +153,48 @@ TEST(DescribeTest, FailedJob_SaysWhyOnce) {
   EXPECT_EQ(text.find("what to do"), text.rfind("what to do")) << text;
 }
 
+v1::Incident ALossOf(int32_t rank, const std::string& summary) {
+  v1::Incident incident;
+  incident.set_kind(v1::Incident::LOSS);
+  incident.set_number(rank);
+  incident.mutable_cause()->set_cause("RankKilled");
+  incident.mutable_cause()->set_rank(rank);
+  incident.mutable_cause()->set_node("b");
+  incident.set_device(rank + 4);
+  incident.set_device_kind("gpu");
+  incident.set_summary(summary);
+  return incident;
+}
+
+TEST(DescribeTest, FailedJob_NamesItsDeviceAndWhatWasTried) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_FAILED);
+    *response->mutable_job()->mutable_failure() = ALossOf(2, "").cause();
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  server.incidents = [](const v1::ListIncidentsRequest& request,
+                        v1::ListIncidentsResponse* response) {
+    EXPECT_EQ(request.job(), "7");
+    *response->add_incidents() = ALossOf(1, "rank 1 died; language tp 2 -> 1");
+    v1::Incident::Phase& back = *response->mutable_incidents(0)->add_phases();
+    back.set_name("resumed");
+    back.set_end(1'000'000);
+    *response->add_incidents() = ALossOf(2, "rank 2 died");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+  const std::string text = captured.out.str();
+  EXPECT_THAT(text, HasSubstr("Device:        GPU 6 of node b\n"));
+  EXPECT_THAT(text, HasSubstr(", incident 1: rank 1 died; language tp 2 -> 1\n"));
+  EXPECT_EQ(text.find("rank 2 died"), std::string::npos) << text;
+}
+
 TEST(DeleteTest, SaysWhatIsGone) {
   FakeServer server;
   server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {
