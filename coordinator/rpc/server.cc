@@ -14,7 +14,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/open_peers.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/job_calls.h"
@@ -27,6 +26,7 @@
 #include "coordinator/runtime/system_clock.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/posix/waker.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -101,12 +101,20 @@ class ServerImpl final : public Server {
     if (shut_down_) return absl::UnavailableError("the coordinator is stopping");
     return driver_->accepting();
   }
+  Health readiness() const override {
+    const absl::Status stopping = absl::UnavailableError("the coordinator is stopping");
+    return {{"serving", shut_down_ ? stopping : absl::OkStatus()},
+            {"store", shut_down_ ? absl::OkStatus() : driver_->accepting()},
+            {"driver", driver_->alive()}};
+  }
+  Health liveness() const override { return {{"driver", driver_->alive()}}; }
 
   std::string MetricsText() const override {
     Gauges gauges{.sessions = static_cast<int64_t>(sessions_.size()),
                   .watchers = static_cast<int64_t>(watches_.size()),
                   .inbox = static_cast<int64_t>(driver_->inbox_size()),
-                  .serving = serving_};
+                  .serving = serving_,
+                  .usage = UsageOfThisProcess()};
     board_.Count(gauges);
     return metrics_.Text(gauges);
   }
@@ -222,7 +230,7 @@ class ServerImpl final : public Server {
   absl::StatusOr<Identity> JudgePage(const transport::ShownCertificate& who) const {
     if (who.chain.empty()) {
       return absl::UnauthenticatedError(
-          "show a certificate of a viewer, submitter or operator; /healthz and /readyz answer "
+          "show a certificate of a viewer, submitter or operator; /livez and /readyz answer "
           "without one");
     }
     ASSIGN_OR_RETURN(Identity identity, IdentityOfUris(who.uris));

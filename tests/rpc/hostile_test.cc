@@ -5,9 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "coordinator/http/http_server.h"
 #include "core/base/prng.h"
 #include "tests/rpc/fixture.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -87,8 +87,9 @@ class HttpTest : public RpcTest {
  protected:
   void SetUp() override {
     RpcTest::SetUp();
-    http_ = *HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
-                                .ready = [this] { return server_->ready(); }});
+    http_ = *transport::HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
+                                           .live = [this] { return server_->liveness(); },
+                                           .ready = [this] { return server_->readiness(); }});
   }
   void TearDown() override {
     http_.reset();
@@ -99,7 +100,7 @@ class HttpTest : public RpcTest {
                     absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
                     Then::kListen);
   }
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<transport::HttpServer> http_;
 };
 
 TEST_F(HttpTest, Pages_AnswerAndReadinessFollowsTheServer) {
