@@ -138,7 +138,7 @@ class ServerImpl final : public Server {
   absl::Status Serve() {
     ASSIGN_OR_RETURN(UniqueFd listening, options_.listening >= 0
                                              ? ListenAlso(options_.listening)
-                                             : coordinator::Listen(options_.host, options_.port));
+                                             : phalanx::Listen(options_.host, options_.port));
     RETURN_IF_ERROR(MakeServices());
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
