@@ -107,7 +107,7 @@ TEST_F(MetricsOfAgentTest, ThreadThatIsGivenTime_IsLive) {
 TEST_F(MetricsOfAgentTest, Certificates_SayWhoMayRead) {
   const support::Authority authority;
   AgentOptions options;
-  options.metrics.tls = authority.Coordinator();
+  options.metrics.tls = authority.Node("gpu-1");
   Create(std::move(options));
   const transport::TlsFiles nobody{.ca = authority.folder() + "/ca.pem"};
   for (const char* role : {"viewer", "submitter", "operator"}) {
@@ -124,7 +124,7 @@ TEST_F(MetricsOfAgentTest, Certificates_SayWhoMayRead) {
 
 TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
   const support::Authority authority;
-  const transport::TlsFiles tls = authority.Coordinator();
+  const transport::TlsFiles tls = authority.Node("gpu-1");
   const auto check = [](MetricsPortOptions options) {
     return std::string(CheckMetricsPort(options).message());
   };

@@ -11,6 +11,11 @@ MachineFigures Machine::Figures() const {
   for (const char* state : kStates) figures.ranks[state] = 0;
   for (const auto& [number, process] : processes_)
     ++figures.ranks[kStates[static_cast<size_t>(process.state)]];
+  // Those that were not seen are 0: an alert on their growth sees the first.
+  for (const char* cause : {"start_failed", "done", "told", "exited", "signal"})
+    figures.rank_ends.try_emplace(cause, 0);
+  for (const job::FailureKind kind : {job::FailureKind::kRankHung, job::FailureKind::kDeviceFailed})
+    figures.rank_ends.try_emplace(std::string(job::ToString(kind)), 0);
   figures.session_open = session_state_ == SessionState::kOpen;
   figures.draining = draining_;
   figures.reports_waiting = static_cast<int64_t>(reports_.unwritten());
