@@ -21,9 +21,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/etcd/client.h"
-#include "coordinator/net/waker.h"
 #include "core/base/mutex.h"
 #include "core/posix/unique_fd.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "core/build/build_info.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -66,6 +67,23 @@ prometheus::MetricFamily KnownNow(const char* name, const char* help, double val
   return {name, help, prometheus::MetricType::Gauge, {metric}};
 }
 
+// Of one that the system counts.
+prometheus::MetricFamily CountedBySystem(const char* name, const char* help, double value) {
+  prometheus::ClientMetric metric;
+  metric.counter.value = value;
+  return {name, help, prometheus::MetricType::Counter, {metric}};
+}
+
+void AddUsage(const ProcessUsage& usage, std::vector<prometheus::MetricFamily>& families) {
+  families.push_back(KnownNow("phalanx_resident_bytes", "Memory of the coordinator's process",
+                              static_cast<double>(usage.resident_bytes)));
+  families.push_back(CountedBySystem("phalanx_cpu_seconds_total",
+                                     "Processor time of the coordinator's process",
+                                     usage.cpu_seconds));
+  families.push_back(KnownNow("phalanx_open_descriptors", "Open files and sockets",
+                              static_cast<double>(usage.open_descriptors)));
+}
+
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
 }  // namespace
@@ -106,7 +124,7 @@ struct Metrics::Series {
                                    .Add({});
   prometheus::Family<prometheus::Gauge>& build = BuildGauge()
                                                      .Name("phalanx_build_info")
-                                                     .Help("1, labelled with the version")
+                                                     .Help("1, labelled with version and commit")
                                                      .Register(registry);
   prometheus::Family<prometheus::Counter>& rpcs =
       BuildCounter()
@@ -246,7 +264,9 @@ struct Metrics::Series {
 };
 
 Metrics::Metrics() : series_(std::make_unique<Series>()) {
-  series_->build.Add({{"version", PHALANX_VERSION}}).Set(1);
+  series_->build
+      .Add({{"version", std::string(BuildVersion())}, {"commit", std::string(BuildCommit())}})
+      .Set(1);
 }
 Metrics::~Metrics() = default;
 
@@ -355,6 +375,7 @@ std::string Metrics::Text(const Gauges& gauges) {
   if (const double running = series_->running_seconds.Value(); running > 0)
     series_->goodput.Add({}).Set(series_->useful_seconds.Value() / running);
   std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
+  AddUsage(gauges.usage, families);
   if (gauges.warmest_celsius > 0) {
     families.push_back(KnownNow("phalanx_warmest_device_celsius",
                                 "Temperature of the warmest device of connected nodes",

@@ -16,6 +16,7 @@
 #include "core/job/failure.h"
 #include "core/job/job_phase.h"
 #include "core/job/node_check.h"
+#include "core/posix/process_usage.h"
 
 namespace phalanx::coordinator {
 
@@ -43,6 +44,7 @@ struct Gauges {
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;
   bool serving = false;
+  ProcessUsage usage;              // of this process
   std::vector<JobGauges> running;  // at most kJobSeriesMax
 };
 

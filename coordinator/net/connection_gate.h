@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/net/socket.h"
+#include "core/posix/socket.h"
 
 namespace phalanx::coordinator {
 

@@ -209,8 +209,8 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   return options;
 }
 
-absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings) {
-  HttpOptions options{.host = settings.http.host, .port = settings.http.port};
+absl::StatusOr<transport::HttpOptions> PagesOf(const Flags& flags, const Settings& settings) {
+  transport::HttpOptions options{.host = settings.http.host, .port = settings.http.port};
   if (!flags.tls.on() || flags.http_plaintext) return options;
   ASSIGN_OR_RETURN(options.tls, transport::ServerTls::Open(flags.tls, [](const std::string& line) {
                      spdlog::warn("{}", LineText(line));
@@ -222,7 +222,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen, "HOST:PORT for gRPC; port 0: any free one")
       ->capture_default_str();
   app.add_option("--http", flags.http,
-                 "HOST:PORT for the status page, /metrics, /healthz and /readyz")
+                 "HOST:PORT for the status page, /metrics, /livez and /readyz")
       ->capture_default_str();
   app.add_option(
          "--store", flags.store,

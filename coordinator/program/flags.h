@@ -10,10 +10,10 @@
 #include "absl/time/time.h"
 #include "coordinator/etcd/client.h"
 #include "coordinator/etcd/place.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/runtime/quota_file.h"
 #include "core/base/host_port.h"
+#include "transport/http/http_server.h"
 #include "transport/issuance.h"
 #include "transport/tls.h"
 
@@ -67,6 +67,6 @@ EtcdOptions EtcdOptionsOf(const Flags& flags, const EtcdPlace& place);
 // Without a store of join tokens.
 ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFunction plan);
 // Its address and its TLS. Errors: as ServerTls::Open.
-absl::StatusOr<HttpOptions> PagesOf(const Flags& flags, const Settings& settings);
+absl::StatusOr<transport::HttpOptions> PagesOf(const Flags& flags, const Settings& settings);
 
 }  // namespace phalanx::coordinator

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/net/socket.h"
 #include "coordinator/program/copying.h"
 #include "coordinator/program/flags.h"
 #include "coordinator/program/serving.h"
@@ -27,7 +26,9 @@
 #include "coordinator/store/token_file.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/build/build_info.h"
 #include "core/posix/signals.h"
+#include "core/posix/socket.h"
 #include "core/posix/whole_file.h"
 
 namespace phalanx::coordinator {
@@ -85,7 +86,7 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   absl::StatusOr<std::unique_ptr<SqliteBackend>> backend = SqliteBackend::Open(path);
   if (!backend.ok()) return Explain(flags, settings, signals, backend.status());
   TellNewStore(path, is_new ? std::nullopt : std::optional(found));
-  ASSIGN_OR_RETURN(HttpOptions pages, PagesOf(flags, settings));
+  ASSIGN_OR_RETURN(transport::HttpOptions pages, PagesOf(flags, settings));
   ServerOptions options = OptionsOf(flags, settings, std::move(plan));
   options.join.store = std::make_shared<TokenFile>(TokensIn(flags.store));
   absl::StatusOr<std::unique_ptr<Serving>> serving =
@@ -110,11 +111,12 @@ absl::Status Serve(const Flags& flags, const Settings& settings, PlanFunction pl
                    const sigset_t& signals) {
   const int descriptors = RaiseDescriptorLimit();
   spdlog::info(
-      "starting descriptors={} listen={} http={} store={} heartbeat_interval={} "
+      "starting version={} commit={} descriptors={} listen={} http={} store={} "
+      "heartbeat_interval={} "
       "heartbeat_timeout={} tls={} http_tls={} joins={} allow_inject={}",
-      descriptors, flags.listen, flags.http, flags.store, flags.heartbeat_interval,
-      flags.heartbeat_timeout, flags.tls.on(), flags.tls.on() && !flags.http_plaintext,
-      flags.signer.on(), flags.allow_inject);
+      std::string(BuildVersion()), std::string(BuildCommit()), descriptors, flags.listen,
+      flags.http, flags.store, flags.heartbeat_interval, flags.heartbeat_timeout, flags.tls.on(),
+      flags.tls.on() && !flags.http_plaintext, flags.signer.on(), flags.allow_inject);
   if (settings.etcd.has_value()) {
     return Explain(flags, settings, signals,
                    ServeAmongOthers(flags, settings, std::move(plan), signals));

@@ -31,7 +31,8 @@ class EntryCheck {
   std::jthread thread_;  // last member: joins before what it reads is destroyed
 };
 
-absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, HttpOptions http,
+absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options,
+                                                        transport::HttpOptions http,
                                                         std::unique_ptr<Backend> backend) {
   std::unique_ptr<Serving> serving(new Serving());
   const std::shared_ptr<EndedJobs> ended = backend->ended_jobs();
@@ -39,8 +40,9 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, H
   Server& server = *serving->server_;
   serving->page_ = std::make_unique<StatusPage>(server.board());
   http.metrics = [&server] { return server.MetricsText(); };
-  http.ready = [&server] { return server.ready(); };
-  http.pages = [&page = *serving->page_](const std::string& target, HttpAnswer answer) {
+  http.live = [&server] { return server.liveness(); };
+  http.ready = [&server] { return server.readiness(); };
+  http.pages = [&page = *serving->page_](const std::string& target, transport::HttpAnswer answer) {
     page.Serve(target, std::move(answer));
   };
   if (http.tls != nullptr) {
@@ -52,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options, H
                            absl::string_view) { return server.AdmitToPage(who); },
         .holds = [&server](const transport::ShownCertificate& who) { return server.Holds(who); }};
   }
-  ASSIGN_OR_RETURN(serving->http_, HttpServer::Start(std::move(http)));
+  ASSIGN_OR_RETURN(serving->http_, transport::HttpServer::Start(std::move(http)));
   serving->check_ = std::make_unique<EntryCheck>(ended, server);
   return serving;
 }

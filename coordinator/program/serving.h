@@ -6,10 +6,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/status/status_page.h"
 #include "coordinator/store/backend.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 
@@ -18,8 +18,9 @@ class EntryCheck;
 // Not thread-safe.
 class Serving {
  public:
-  // `http`: its address and its TLS. Errors: as Server::Start and HttpServer::Start.
-  static absl::StatusOr<std::unique_ptr<Serving>> Start(ServerOptions options, HttpOptions http,
+  // `http`: its address and its TLS. Errors: as Server::Start and transport::HttpServer::Start.
+  static absl::StatusOr<std::unique_ptr<Serving>> Start(ServerOptions options,
+                                                        transport::HttpOptions http,
                                                         std::unique_ptr<Backend> backend);
   // As Stop with no grace.
   ~Serving();
@@ -35,7 +36,7 @@ class Serving {
   // Destroyed from the last to the first: pages before the board that they read.
   std::unique_ptr<Server> server_;
   std::unique_ptr<StatusPage> page_;
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<transport::HttpServer> http_;
   std::unique_ptr<EntryCheck> check_;
 };
 

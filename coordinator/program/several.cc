@@ -14,17 +14,19 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/etcd/client.h"
 #include "coordinator/etcd/election.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/net/socket.h"
 #include "coordinator/program/serving.h"
 #include "coordinator/rpc/standby.h"
+#include "coordinator/runtime/system_clock.h"
 #include "coordinator/store/etcd_backend.h"
 #include "coordinator/store/etcd_tokens.h"
+#include "core/base/health.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/posix/socket.h"
 #include "core/posix/unique_fd.h"
 #include "core/posix/whole_file.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -32,6 +34,9 @@ namespace {
 // A coordinator that stands by looks so often whether somebody leads. Not a watch of etcd's: that
 // is a stream, which breaks with the member that serves it, and would save a fifth of a second.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
+
+// Without a look for so long it is given up: each ends by itself long before.
+constexpr absl::Duration kSilenceMax = absl::Seconds(30);
 
 // For answers that are on their way when a leader stops: they say that it does.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(200);
@@ -87,6 +92,7 @@ class AmongOthers {
         ASSIGN_OR_RETURN(standby, StartStandby());
         RETURN_IF_ERROR(WriteReady(true));
       }
+      standby->pulse->Beat(clock_.Now());
       const std::string leader = leadership.ok() ? election.leader() : "";
       standby->grpc->SetLeader(leader);
       const std::string tells = !leadership.ok()
@@ -103,14 +109,18 @@ class AmongOthers {
   struct Standby {
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<StandbyServer> grpc;
-    std::unique_ptr<HttpServer> http;
+    std::unique_ptr<Pulse> pulse;  // of the thread that looks who leads
+    std::unique_ptr<transport::HttpServer> http;
   };
   absl::StatusOr<Standby> StartStandby() const {
     Standby standby;
     standby.metrics = std::make_unique<Metrics>();
     ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere(), *standby.metrics));
-    ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
-    http.metrics = [metrics = standby.metrics.get()] { return metrics->Text({}); };
+    standby.pulse = std::make_unique<Pulse>("the election", kSilenceMax, clock_.Now());
+    ASSIGN_OR_RETURN(transport::HttpOptions http, HttpOptionsHere());
+    http.metrics = [metrics = standby.metrics.get()] {
+      return metrics->Text({.usage = UsageOfThisProcess()});
+    };
     http.guard = {
         .admit = [&grpc = *standby.grpc](const transport::ShownCertificate& who,
                                          absl::string_view) { return grpc.AdmitToPage(who); },
@@ -124,8 +134,13 @@ class AmongOthers {
             grpc.NoteFailedHandshake("http", failed);
           });
     }
-    http.ready = [] { return absl::UnavailableError("this coordinator stands by"); };
-    ASSIGN_OR_RETURN(standby.http, HttpServer::Start(std::move(http)));
+    http.live = [this, pulse = standby.pulse.get()] {
+      return Health{{"election", pulse->Alive(clock_.Now())}};
+    };
+    http.ready = [] {
+      return Health{{"leader", absl::UnavailableError("this coordinator stands by")}};
+    };
+    ASSIGN_OR_RETURN(standby.http, transport::HttpServer::Start(std::move(http)));
     return standby;
   }
 
@@ -162,7 +177,7 @@ class AmongOthers {
       const std::shared_ptr<Leadership>& leadership) const {
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBackend> backend,
                      EtcdBackend::Open(client_, settings_.etcd->prefix, leadership));
-    ASSIGN_OR_RETURN(HttpOptions http, HttpOptionsHere());
+    ASSIGN_OR_RETURN(transport::HttpOptions http, HttpOptionsHere());
     ServerOptions options = ServerOptionsHere();
     options.join.store = std::make_shared<EtcdTokens>(client_, settings_.etcd->prefix, leadership);
     return Serving::Start(std::move(options), std::move(http), std::move(backend));
@@ -173,8 +188,8 @@ class AmongOthers {
     options.listening = grpc_.get();
     return options;
   }
-  absl::StatusOr<HttpOptions> HttpOptionsHere() const {
-    ASSIGN_OR_RETURN(HttpOptions options, PagesOf(flags_, settings_));
+  absl::StatusOr<transport::HttpOptions> HttpOptionsHere() const {
+    ASSIGN_OR_RETURN(transport::HttpOptions options, PagesOf(flags_, settings_));
     options.listening = http_.get();
     return options;
   }
@@ -201,6 +216,7 @@ class AmongOthers {
   const Flags& flags_;
   const Settings& settings_;
   const PlanFunction plan_;
+  const SystemClock clock_;
   UniqueFd signals_;      // a signalfd
   UniqueFd grpc_, http_;  // listen as long as the program runs, whoever takes the callers
   std::shared_ptr<EtcdClient> client_;

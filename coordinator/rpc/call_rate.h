@@ -11,9 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
 #include "core/base/mutex.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
 #include "core/base/ids.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 

@@ -5,7 +5,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/ended_job.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_filter.h"
 #include "coordinator/runtime/planning.h"
@@ -13,6 +12,7 @@
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
 #include "core/base/status.h"
+#include "core/posix/waker.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 

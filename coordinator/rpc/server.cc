@@ -14,7 +14,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/open_peers.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/job_calls.h"
@@ -28,6 +27,7 @@
 #include "core/base/random_word.h"
 #include "core/base/status.h"
 #include "core/posix/peer_name.h"
+#include "core/posix/waker.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -106,12 +106,20 @@ class ServerImpl final : public Server {
     if (shut_down_) return absl::UnavailableError("the coordinator is stopping");
     return driver_->accepting();
   }
+  Health readiness() const override {
+    const absl::Status stopping = absl::UnavailableError("the coordinator is stopping");
+    return {{"serving", shut_down_ ? stopping : absl::OkStatus()},
+            {"store", shut_down_ ? absl::OkStatus() : driver_->accepting()},
+            {"driver", driver_->alive()}};
+  }
+  Health liveness() const override { return {{"driver", driver_->alive()}}; }
 
   std::string MetricsText() const override {
     Gauges gauges{.sessions = static_cast<int64_t>(sessions_.size()),
                   .watchers = static_cast<int64_t>(watches_.size()),
                   .inbox = static_cast<int64_t>(driver_->inbox_size()),
-                  .serving = serving_};
+                  .serving = serving_,
+                  .usage = UsageOfThisProcess()};
     board_.Count(gauges);
     return metrics_.Text(gauges);
   }
@@ -140,7 +148,7 @@ class ServerImpl final : public Server {
   absl::Status Serve() {
     ASSIGN_OR_RETURN(UniqueFd listening, options_.listening >= 0
                                              ? ListenAlso(options_.listening)
-                                             : coordinator::Listen(options_.host, options_.port));
+                                             : phalanx::Listen(options_.host, options_.port));
     RETURN_IF_ERROR(MakeServices());
     grpc::EnableDefaultHealthCheckService(true);
     if (options_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -236,7 +244,7 @@ class ServerImpl final : public Server {
   absl::StatusOr<Identity> JudgePage(const transport::ShownCertificate& who) const {
     if (who.chain.empty()) {
       return absl::UnauthenticatedError(
-          "show a certificate of a viewer, submitter or operator; /healthz and /readyz answer "
+          "show a certificate of a viewer, submitter or operator; /livez and /readyz answer "
           "without one");
     }
     ASSIGN_OR_RETURN(Identity identity, IdentityOfUris(who.uris));

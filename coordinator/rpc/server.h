@@ -18,6 +18,7 @@
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
 #include "coordinator/store/backend.h"
+#include "core/base/health.h"
 #include "core/base/time.h"
 #include "transport/handshakes.h"
 #include "transport/server_tls.h"
@@ -87,6 +88,10 @@ class Server {
   virtual int port() const = 0;
   // OK: accepting work. Not after Shutdown has begun, nor while the store fails.
   virtual absl::Status ready() const = 0;
+  // The same in parts: "serving", "store" and "driver". Waits for nobody but short locks.
+  virtual Health readiness() const = 0;
+  // Whether it is of any use to wait for this process. Waits for nobody.
+  virtual Health liveness() const = 0;
   virtual std::string MetricsText() const = 0;
   // What the coordinator has told. Of the server.
   virtual const Board& board() const = 0;

@@ -38,7 +38,8 @@ Driver::Driver(DriverOptions options, const Clock& clock, Board& board, Metrics&
       sink_(sink),
       machine_(options_.machine),
       watch_(clock.Now()),
-      counting_(metrics, options_.machine.heartbeat_interval) {}
+      counting_(metrics, options_.machine.heartbeat_interval),
+      pulse_("the driver", options_.silence_max, clock.Now()) {}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, const Clock& clock,
                                                       std::unique_ptr<Backend> backend,
@@ -79,6 +80,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
   driver->counting_.set_recovering(true);
   driver->Carry(std::move(actions));
   driver->counting_.set_recovering(false);
+  driver->pulse_.Beat(clock.Now());
   driver->thread_ = std::jthread([self = driver.get()] { self->Run(); });
   return driver;
 }
@@ -86,6 +88,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
 Driver::~Driver() { Stop(); }
 
 void Driver::Stop() {
+  ended_on_request_ = true;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -111,6 +114,10 @@ size_t Driver::inbox_size() const {
 absl::Status Driver::accepting() const {
   MutexLock lock(&mu_);
   return AcceptingLocked();
+}
+
+absl::Status Driver::alive() const {
+  return ended_on_request_ ? absl::OkStatus() : pulse_.Alive(clock_.Now());
 }
 
 absl::Status Driver::AcceptingLocked() const {
@@ -319,6 +326,7 @@ bool Driver::AnswerRepetition(const SubmitRequested& event) {
 
 Instant Driver::Look() {
   const Instant now = clock_.Now();
+  pulse_.Beat(now);
   const absl::Duration stall = watch_.Look(now);
   if (stall > absl::ZeroDuration()) Carry(machine_.Step(now, Stalled{stall}));
   return now;

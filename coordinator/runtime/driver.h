@@ -4,6 +4,7 @@
 // the board and answers to callers. Callbacks run on the driver's thread and must not block.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,14 +20,15 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/metrics/metrics.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/counting.h"
 #include "coordinator/runtime/work_pool.h"
 #include "coordinator/store/journal.h"
+#include "core/base/health.h"
 #include "core/base/mutex.h"
 #include "core/base/stall_watch.h"
 #include "core/base/time.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 
@@ -54,6 +56,8 @@ struct DriverOptions {
   int64_t request_bytes_max = 256 << 20;
   // A commit that takes longer is a failure of the store, as far as callers are concerned.
   absl::Duration commit_time_max = absl::Seconds(10);
+  // A driver that has not come round for so long is given up (Driver::alive).
+  absl::Duration silence_max = absl::Seconds(30);
   // Decisions, one line each, with nothing in them that a terminal would obey.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
   // The store has failed (nothing is accepted or told until it works again), or (OK) works again.
@@ -116,6 +120,8 @@ class Driver {
   size_t inbox_size() const ABSL_LOCKS_EXCLUDED(mu_);
   // OK: requests are accepted. Else why not.
   absl::Status accepting() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the thread still runs, or was told to end. Waits for nobody. Errors: Unavailable.
+  absl::Status alive() const;
 
  private:
   using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, QueueCallback,
@@ -170,6 +176,8 @@ class Driver {
   std::map<std::string, uint64_t> time_records_;  // the last DeviceTimeUsed of each owner
 
   Waker waker_;  // of thread_
+  Pulse pulse_;  // of thread_
+  std::atomic<bool> ended_on_request_ = false;
 
   mutable Mutex mu_;
   std::vector<Entry> inbox_ ABSL_GUARDED_BY(mu_);

@@ -29,19 +29,21 @@ constexpr char kPagePolicy[] =
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 constexpr char kPicturePolicy[] = "default-src 'none'; style-src 'unsafe-inline'";
 
-HttpResponse File(const char* type, absl::string_view text) {
+transport::HttpResponse File(const char* type, absl::string_view text) {
   return {.type = type, .body = std::string(text), .policy = kPagePolicy};
 }
-HttpResponse Json(std::string text) {
+transport::HttpResponse Json(std::string text) {
   return {.type = "application/json", .body = std::move(text), .policy = "default-src 'none'"};
 }
-HttpResponse Picture(std::string svg) {
+transport::HttpResponse Picture(std::string svg) {
   return {.type = "image/svg+xml", .body = std::move(svg), .policy = kPicturePolicy};
 }
-HttpResponse NotFound() { return {.code = 404, .body = "no such page\n"}; }
-HttpResponse Busy() { return {.code = 503, .body = "too much waits; try again later\n"}; }
+transport::HttpResponse NotFound() { return {.code = 404, .body = "no such page\n"}; }
+transport::HttpResponse Busy() {
+  return {.code = 503, .body = "too much waits; try again later\n"};
+}
 // As plain text, so that what it quotes is nothing more.
-HttpResponse Refusal(const absl::Status& status) {
+transport::HttpResponse Refusal(const absl::Status& status) {
   const int code = absl::IsNotFound(status) ? 404 : absl::IsInvalidArgument(status) ? 400 : 500;
   return {.code = code, .body = absl::StrCat(status.message(), "\n")};
 }
@@ -113,7 +115,7 @@ void StatusPage::Stop() {
   drawers_.Stop();
 }
 
-void StatusPage::Serve(const std::string& target, HttpAnswer answer) {
+void StatusPage::Serve(const std::string& target, transport::HttpAnswer answer) {
   // What stands behind a '?' is for caches.
   const std::string path = target.substr(0, target.find('?'));
   WorkPool& pool = absl::EndsWith(path, "/timeline.svg") ? drawers_ : readers_;
@@ -122,7 +124,7 @@ void StatusPage::Serve(const std::string& target, HttpAnswer answer) {
   });
 }
 
-HttpResponse StatusPage::Make(const std::string& path) {
+transport::HttpResponse StatusPage::Make(const std::string& path) {
   if (path == "/") return File("text/html; charset=utf-8", PageHtml());
   if (path == "/page.css") return File("text/css; charset=utf-8", PageCss());
   if (path == "/page.js") return File("text/javascript; charset=utf-8", PageJs());
@@ -135,7 +137,7 @@ HttpResponse StatusPage::Make(const std::string& path) {
 }
 
 // `rest`: "7", "7/timeline.svg", "7/incidents/1.svg".
-HttpResponse StatusPage::OfJob(absl::string_view rest) {
+transport::HttpResponse StatusPage::OfJob(absl::string_view rest) {
   const std::vector<std::string> parts = absl::StrSplit(rest, '/');
   int64_t id = 0;
   if (!absl::SimpleAtoi(parts[0], &id)) return NotFound();
@@ -154,7 +156,7 @@ HttpResponse StatusPage::OfJob(absl::string_view rest) {
   return svg.ok() ? Picture(*std::move(svg)) : Refusal(svg.status());
 }
 
-HttpResponse StatusPage::Timeline(const std::string& job) {
+transport::HttpResponse StatusPage::Timeline(const std::string& job) {
   const absl::StatusOr<JobViewPtr> view = board_.FindWhole(job);
   if (!view.ok()) return Refusal(view.status());
   if ((*view)->placement->empty()) return NotFound();

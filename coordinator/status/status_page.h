@@ -12,10 +12,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "coordinator/http/http_response.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/work_pool.h"
 #include "core/base/mutex.h"
+#include "transport/http/http_response.h"
 
 namespace phalanx::coordinator {
 
@@ -30,14 +30,14 @@ class StatusPage {
 
   // The answer to GET of a target: 404 for what is not there, 503 when too many wait. Does not
   // block.
-  void Serve(const std::string& target, HttpAnswer answer) ABSL_LOCKS_EXCLUDED(mu_);
+  void Serve(const std::string& target, transport::HttpAnswer answer) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for what is under way and refuses the rest. Idempotent.
   void Stop();
 
  private:
-  HttpResponse Make(const std::string& path);
-  HttpResponse OfJob(absl::string_view rest);
-  HttpResponse Timeline(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  transport::HttpResponse Make(const std::string& path);
+  transport::HttpResponse OfJob(absl::string_view rest);
+  transport::HttpResponse Timeline(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Board& board_;
   Mutex mu_;

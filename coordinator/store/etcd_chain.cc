@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/net/waker.h"
 #include "core/base/status.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 namespace {

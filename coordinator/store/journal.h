@@ -20,10 +20,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/store/backend.h"
 #include "core/base/mutex.h"
 #include "core/base/time.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 

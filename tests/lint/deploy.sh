@@ -92,6 +92,11 @@ s/automountServiceAccountToken: false/automountServiceAccountToken: true/
 s/--grace=.*/--grace=55/
 s/sizeLimit: 4Gi/sizeLimit: 40Gi/
 s/livenessProbe:/xProbe:/
+/^ +- phalanx-worker$/,$s/livenessProbe:/xProbe:/
+/^ +- phalanx-worker$/,$s/startupProbe:/xProbe:/
+s/path: \/livez/path: \/readyz/
+s/--metrics=0.0.0.0:4446/--metrics=0.0.0.0:4447/
+/--metrics-plaintext/d
 s/enforce: restricted/enforce: privileged/
 s/(kind: PodDisruptionBudget)/\1/;s/kind: StatefulSet/kind: DaemonSet/
 s/--plaintext/--plaintext\n        - --tls-ca=x/
@@ -107,6 +112,7 @@ combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitor
 examine monitored
 planted monitored << 'CHANGES'
 /kind: ServiceMonitor/,$s/(app.kubernetes.io\/name: phalanx)-coordinator/\1-other/
+/kind: PodMonitor/,$s/port: metrics/port: other/
 s/scheme: https/scheme: http/
 CHANGES
 

@@ -13,6 +13,7 @@ CORE = ["core/base", "core/job", "core/plan", "core/schedule"]
 PROTO = ["phalanx/v1", "google/rpc"]
 ALLOWED = {
     "core/base": [],
+    "core/build": [],
     "core/job": ["core/base"],
     "core/plan": ["core/base", "core/job"],
     "core/schedule": ["core/base", "core/job", "core/plan"],

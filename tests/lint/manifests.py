@@ -28,8 +28,34 @@ def flag_of(container, name):
     return next((one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(name + "=")), None)
 
 
-def has_certificates(container):
-    return flag_of(container, "--tls-ca") is not None
+def speaks_tls(container):
+    """Of the port for HTTP: the coordinator's --http, or the worker's --metrics with a certificate of its own."""
+    if container["name"] == "worker":
+        return flag_of(container, "--metrics-certificate") is not None
+    return flag_of(container, "--tls-ca") is not None and "--http-plaintext" not in container.get("args", [])
+
+
+def wrong_with_probes(container):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if probe not in container:
+            yield f"it has no {probe}"
+        asks = container.get(probe, {}).get("httpGet", {})
+        if asks and (asks.get("scheme") == "HTTPS") != speaks_tls(container):
+            yield f"{probe} and --http do not both speak TLS, or both not"
+        if probe != "readinessProbe" and asks.get("path") != "/livez":
+            yield f"{probe} asks for more than whether it lives"
+
+
+def wrong_with_metrics(container):
+    """Of a worker's port for metrics."""
+    address = flag_of(container, "--metrics")
+    if address is None:
+        return
+    ports = {one["name"]: one["containerPort"] for one in container.get("ports", [])}
+    if str(ports.get("metrics")) != address.rsplit(":", 1)[1]:
+        yield f"--metrics={address}, and the port metrics is {ports.get('metrics')}"
+    if speaks_tls(container) == ("--metrics-plaintext" in container["args"]):
+        yield "--metrics with neither a certificate nor --metrics-plaintext, or with both"
 
 
 def wrong_with_container(pod, container, node):
@@ -70,13 +96,8 @@ def wrong_with_program(pod, container):
         size = names.get(mount["name"], {}).get("emptyDir", {}).get("sizeLimit")
         if mount["mountPath"] == "/dev/shm" and size and bytes_of(size) > bytes_of(limits.get("memory", "0Mi")):
             yield f"/dev/shm of {size} is more than its limit of memory"
-    probes = ["startupProbe", "livenessProbe", "readinessProbe"]
-    for probe in probes if container["name"] == "coordinator" else probes[2:]:
-        if probe not in container:
-            yield f"it has no {probe}"
-        asks = container.get(probe, {}).get("httpGet", {})
-        if asks and (asks.get("scheme") == "HTTPS") != has_certificates(container):
-            yield f"{probe} and --http do not both speak TLS, or both not"
+    yield from wrong_with_probes(container)
+    yield from wrong_with_metrics(container)
 
 
 def wrong_with_pod(pod, node):
@@ -108,10 +129,16 @@ def wrong_with_selectors(items):
             yield where, "chooses no pod that a drain evicts"
         if one["kind"] == "ServiceMonitor":
             containers = [each for of in items if of["kind"] in CONTROLLERS for each in of["spec"]["template"]["spec"]["containers"]]
-            if (spec["endpoints"][0].get("scheme") == "https") != any(map(has_certificates, containers)):
+            if (spec["endpoints"][0].get("scheme") == "https") != any(map(speaks_tls, containers)):
                 yield where, "does not speak as --http does"
             if not any(spec["selector"]["matchLabels"].items() <= labels.items() for labels in services):
                 yield where, "chooses no service"
+        if one["kind"] == "PodMonitor":
+            ports = {port["name"] for of in items if of["kind"] in CONTROLLERS
+                     and spec["selector"]["matchLabels"].items() <= of["spec"]["template"]["metadata"]["labels"].items()
+                     for each in of["spec"]["template"]["spec"]["containers"] for port in each.get("ports", [])}
+            if not {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports:
+                yield where, "asks for a port that no pod has"
 
 
 def wrong_with(items, node):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The alerts and the dashboard of deploy/monitoring use metrics that the coordinator exports, and
+"""The alerts and the dashboard of deploy/monitoring use metrics that coordinator and workers export, and
 docs/sight.md lists every one of them.
 
 monitoring.py SOURCE_ROOT
@@ -10,13 +10,14 @@ import re
 import sys
 
 NAME = re.compile(r"\bphalanx_[a-z_]+\b")
-DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|KnownNow\()"(phalanx_[a-z_]+)"')
+DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|(?:KnownNow|CountedBySystem|GaugeOf|CounterOf)\(\s*)"(phalanx_[a-z_]+)"')
+SOURCES = ("coordinator/metrics/metrics.cc", "worker/agent/node_metrics.cc")
 
 
 def exported(root):
     """Names of samples, and of families."""
-    text = (root / "coordinator/metrics/metrics.cc").read_text(encoding="utf-8")
-    families = {match[3]: match[2] or "Gauge" for match in DECLARED.finditer(text)}
+    families = {match[3]: match[2] or "Gauge" for source in SOURCES
+                for match in DECLARED.finditer((root / source).read_text(encoding="utf-8"))}
     samples = set()
     for name, kind in families.items():
         samples |= {name + suffix for suffix in ("_bucket", "_sum", "_count")} if kind == "Histogram" else {name}
@@ -32,7 +33,8 @@ def main():
     root = pathlib.Path(sys.argv[1])
     folder = root / "deploy/monitoring"
     samples, families = exported(root)
-    errors = [] if len(families) > 20 else ["coordinator/metrics/metrics.cc: its metrics are not found any more"]
+    errors = [f"{source}: its metrics are not found any more" for source in SOURCES
+              if len(DECLARED.findall((root / source).read_text(encoding="utf-8"))) <= 20]
 
     rules = (folder / "phalanx.rules.yaml").read_text(encoding="utf-8")
     expressions = re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE)

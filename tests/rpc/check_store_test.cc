@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "coordinator/net/socket.h"
 #include "coordinator/store/archive.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/wire/record_codec.h"
 #include "core/base/host_port.h"
+#include "core/posix/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/http/http_server.h"
 #include "core/base/prng.h"
 #include "core/posix/unique_fd.h"
 #include "tests/rpc/access_fixture.h"
@@ -19,6 +18,7 @@
 #include "tests/rpc/plain_http.h"
 #include "tests/rpc/raw_http2.h"
 #include "tests/rpc/tls_http.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -155,8 +155,9 @@ class HttpTest : public RpcTest {
  protected:
   void SetUp() override {
     RpcTest::SetUp();
-    http_ = *HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
-                                .ready = [this] { return server_->ready(); }});
+    http_ = *transport::HttpServer::Start({.metrics = [this] { return server_->MetricsText(); },
+                                           .live = [this] { return server_->liveness(); },
+                                           .ready = [this] { return server_->readiness(); }});
   }
   void TearDown() override {
     http_.reset();
@@ -167,7 +168,7 @@ class HttpTest : public RpcTest {
                     absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
                     Then::kListen);
   }
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<transport::HttpServer> http_;
 };
 
 TEST_F(HttpTest, Pages_AnswerAndReadinessFollowsTheServer) {

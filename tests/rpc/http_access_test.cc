@@ -6,11 +6,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/status/status_page.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 #include "tests/rpc/tls_http.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -34,7 +34,7 @@ class HttpAccessTest : public AccessTest {
       server_->NoteFailedHandshake("http", failed);
     });
     page_ = std::make_unique<StatusPage>(server_->board());
-    auto http = HttpServer::Start(
+    auto http = transport::HttpServer::Start(
         {.tls = *std::move(tls),
          .guard = {.admit = [this](const transport::ShownCertificate& who,
                                    absl::string_view) { return server_->AdmitToPage(who); },
@@ -43,9 +43,11 @@ class HttpAccessTest : public AccessTest {
                          return server_->Holds(who);
                        }},
          .metrics = [this] { return server_->MetricsText(); },
-         .ready = [this] { return server_->ready(); },
-         .pages = [this](const std::string& target,
-                         HttpAnswer answer) { page_->Serve(target, std::move(answer)); }});
+         .live = [this] { return server_->liveness(); },
+         .ready = [this] { return server_->readiness(); },
+         .pages = [this](
+                      const std::string& target,
+                      transport::HttpAnswer answer) { page_->Serve(target, std::move(answer)); }});
     ASSERT_TRUE(http.ok()) << http.status();
     http_ = *std::move(http);
   }
@@ -61,11 +63,11 @@ class HttpAccessTest : public AccessTest {
   }
 
   std::unique_ptr<StatusPage> page_;
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<transport::HttpServer> http_;
 };
 
 TEST_F(HttpAccessTest, Probes_AnswerEverybody_AndNothingElseDoes) {
-  for (const char* path : {"/healthz", "/readyz"})
+  for (const char* path : {"/livez", "/healthz", "/readyz", "/readyz?verbose"})
     EXPECT_THAT(GetAs(Nobody(), path), StartsWith(kOk)) << path;
   for (const char* path : {"/metrics", "/", "/api/overview", "/api/stream?/api/overview",
                            "/healthz/../metrics", "//healthz", "/HEALTHZ"}) {
@@ -142,7 +144,7 @@ TEST_F(HttpAccessTest, StreamOfWhoseCertificateIsRevoked_Ends) {
 TEST_F(HttpAccessTest, StreamsOfOnePerson_AreBounded) {
   std::vector<std::unique_ptr<TlsClient>> open;
   const transport::TlsFiles vera = authority().User("vera", "viewer");
-  for (size_t i = 0; i < StreamOptions().person_streams_max; ++i) {
+  for (size_t i = 0; i < transport::StreamOptions().person_streams_max; ++i) {
     open.push_back(std::make_unique<TlsClient>(port(), vera));
     open.back()->SendGet("/api/stream?/api/overview");
     ASSERT_THAT(open.back()->ReadTo("event: page"), HasSubstr("event: page")) << i;
@@ -165,7 +167,7 @@ TEST_F(HttpAccessTest, WhoeverIsSlowOrSaysTooMuch_IsBounded_AndHoldsUpNobody) {
   drips.Send("GET /metr");
   EXPECT_THAT(GetAs(FilesOf(Role::kViewer), "/metrics"), StartsWith(kOk));
   TlsClient large(port(), FilesOf(Role::kViewer));
-  large.Send(std::string(HttpOptions::kRequestBytesMax + 1, 'a'));
+  large.Send(std::string(transport::HttpOptions::kRequestBytesMax + 1, 'a'));
   EXPECT_THAT(large.ReadAll(), StartsWith("HTTP/1.1 431 "));
   EXPECT_EQ(drips.ReadAll(), "") << "its time is over";
   for (const int fd : slow) {

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/rpc/session_registry.h"
 #include "core/base/stall_watch.h"
+#include "core/posix/waker.h"
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/net/socket.h"
+#include "core/posix/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"

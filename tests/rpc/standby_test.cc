@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/net/socket.h"
 #include "core/base/mutex.h"
+#include "core/posix/socket.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/rpc/fixture.h"

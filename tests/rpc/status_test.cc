@@ -10,11 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "coordinator/http/http_server.h"
 #include "coordinator/status/status_page.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"
+#include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -81,14 +81,14 @@ class StatusTest : public RpcTest {
     page_.reset();
     RpcTest::TearDown();
   }
-  void Serve(StreamOptions streams) {
+  void Serve(transport::StreamOptions streams) {
     http_.reset();
     page_ = std::make_unique<StatusPage>(server_->board());
-    auto http = HttpServer::Start(
+    auto http = transport::HttpServer::Start(
         {.metrics = [] { return std::string(); },
-         .ready = [] { return absl::OkStatus(); },
+         .ready = [] { return Health(); },
          .pages = [this](const std::string& target,
-                         HttpAnswer answer) { page_->Serve(target, std::move(answer)); },
+                         transport::HttpAnswer answer) { page_->Serve(target, std::move(answer)); },
          .streams = streams});
     ASSERT_TRUE(http.ok()) << http.status();
     http_ = *std::move(http);
@@ -112,7 +112,7 @@ class StatusTest : public RpcTest {
   }
 
   std::unique_ptr<StatusPage> page_;
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<transport::HttpServer> http_;
 };
 
 TEST_F(StatusTest, Page_BringsAllThatItNeeds_AndAllowsNothingElse) {
@@ -276,16 +276,16 @@ TEST_F(StatusTest, Stream_EndsAfterItsLife) {
 // Pages of a megabyte, each another one.
 TEST(HttpStreamTest, SlowReader_IsDropped_AndHoldsUpNobody) {
   int made = 0;  // on the server's thread alone
-  auto http =
-      HttpServer::Start({.metrics = [] { return std::string(); },
-                         .ready = [] { return absl::OkStatus(); },
-                         .pages =
-                             [&made](const std::string&, const HttpAnswer& answer) {
-                               answer({.body = absl::StrCat(++made, std::string(1 << 20, 'x'))});
-                             },
-                         .streams = {.streams_max = 1,
-                                     .interval = absl::Milliseconds(10),
-                                     .slow_max = absl::Milliseconds(200)}});
+  auto http = transport::HttpServer::Start(
+      {.metrics = [] { return std::string(); },
+       .ready = [] { return Health(); },
+       .pages =
+           [&made](const std::string&, const transport::HttpAnswer& answer) {
+             answer({.body = absl::StrCat(++made, std::string(1 << 20, 'x'))});
+           },
+       .streams = {.streams_max = 1,
+                   .interval = absl::Milliseconds(10),
+                   .slow_max = absl::Milliseconds(200)}});
   ASSERT_TRUE(http.ok()) << http.status();
   const int port = (*http)->port();
   const int slow = Connect(port);

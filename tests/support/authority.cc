@@ -21,6 +21,10 @@ transport::TlsFiles Authority::Worker(const std::string& node, int days) const {
   return Make(absl::StrCat("worker ", node), days);
 }
 
+transport::TlsFiles Authority::Node(const std::string& host, int days) const {
+  return Make(absl::StrCat("node ", host), days);
+}
+
 transport::TlsFiles Authority::User(const std::string& name, const std::string& role,
                                     int days) const {
   return Make(absl::StrCat("user ", name, " ", role), days);

@@ -15,6 +15,8 @@ class Authority {
   // Certificates, with this authority as the one that they trust. `days` below 0: expired.
   transport::TlsFiles Coordinator(int days = 1) const;
   transport::TlsFiles Worker(const std::string& node, int days = 1) const;
+  // For a port that the node serves; the authority is the one of its readers.
+  transport::TlsFiles Node(const std::string& host, int days = 1) const;
   transport::TlsFiles User(const std::string& name, const std::string& role, int days = 1) const;
 
   // What was made so far as `file`, such as "user-alice".

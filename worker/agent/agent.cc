@@ -104,6 +104,7 @@ absl::Status ValidateOptions(const AgentOptions& options) {
   }
   RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--tls-"));
   RETURN_IF_ERROR(CheckJobFolders(options.folders));
+  RETURN_IF_ERROR(CheckMetricsPort(options.metrics));
   if (!IsHost(options.address)) {
     return invalid("--address is \"", absl::Utf8SafeCHexEscape(options.address),
                    "\"; it must be a name, an IPv4 address or an IPv6 address without brackets");
@@ -147,7 +148,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(const AgentOptions& options
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("another worker uses --state ", options.state));
   }
-  return std::unique_ptr<Agent>(new Agent(options, std::move(lock), std::move(check)));
+  std::unique_ptr<Agent> agent(new Agent(options, std::move(lock), std::move(check)));
+  RETURN_IF_ERROR(agent->OpenMetrics());
+  return agent;
 }
 
 Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check check)
@@ -159,7 +162,47 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
-      device_events_(DeviceEventsOf(options, inbox_)) {}
+      device_events_(DeviceEventsOf(options, inbox_)),
+      pulse_("the daemon", options.silence_max, Now()) {}
+
+absl::Status Agent::OpenMetrics() {
+  if (options_.metrics.address.empty()) return absl::OkStatus();
+  PutFigures();
+  const auto metrics = [this] { return MetricsText(figures_.Get(), UsageOfThisProcess(), Now()); };
+  const auto live = [this] { return Health{{"daemon", pulse_.Alive(Now())}}; };
+  const auto ready = [this] {
+    const MachineFigures machine = figures_.Get().machine;
+    const absl::Status away = absl::UnavailableError("the coordinator has not let the node in");
+    const absl::Status ends = absl::UnavailableError("the daemon is to end");
+    return Health{{"daemon", pulse_.Alive(Now())},
+                  {"session", machine.session_open ? absl::OkStatus() : away},
+                  {"drain", machine.draining ? ends : absl::OkStatus()}};
+  };
+  ASSIGN_OR_RETURN(metrics_, OpenMetricsPort(options_.metrics, metrics, live, ready));
+  spdlog::info("node={} metrics at {}", options_.node, metrics_address());
+  return absl::OkStatus();
+}
+
+std::string Agent::metrics_address() const {
+  if (metrics_ == nullptr) return "";
+  return absl::StrCat(ParseHostPort(options_.metrics.address, 0)->host, ":", metrics_->port());
+}
+
+void Agent::PutFigures() {
+  const Instant now = Now();
+  if (options_.metrics.address.empty() || now - figures_at_ < StallWatch::kTick) return;
+  figures_at_ = now;
+  NodeFigures figures{.machine = machine_.Figures(),
+                      .log_bytes = supervisor_.log_bytes(),
+                      .log_bytes_dropped = supervisor_.log_bytes_dropped(),
+                      .log_bytes_sent = uploader_.bytes_sent(),
+                      .memory_bytes = options_.device_memory};
+  if (device_events_ != nullptr) {
+    figures.memory_used_bytes = device_events_->UsedMemory();
+    figures.celsius = device_events_->Temperatures();
+  }
+  figures_.Put(std::move(figures));
+}
 
 absl::Status Agent::Run(int signal_fd) {
   RemoveReadyFile();  // of a daemon before this one
@@ -178,6 +221,8 @@ absl::Status Agent::Run(int signal_fd) {
 // wait begins is fed before anybody is judged as of then.
 void Agent::Wait(int signal_fd) {
   const Instant read_until = Now();
+  pulse_.Beat(read_until);
+  PutFigures();
   std::vector<pollfd> fds = {{signal_fd, POLLIN, 0}, {inbox_.fd(), POLLIN, 0}};
   supervisor_.AddTo(fds);
   // Rounded up: a deadline that has not quite come would be waited for again and again.
@@ -259,7 +304,10 @@ void Agent::WriteReadyFile() {
   if (options_.ready_file.empty()) return;
   const absl::Status written = WriteWholeFile(
       options_.ready_file,
-      absl::StrCat("{\"pid\": ", getpid(), ", \"node\": \"", options_.node, "\"}\n"));
+      absl::StrCat(
+          "{\"pid\": ", getpid(), ", \"node\": \"", options_.node, "\"",
+          metrics_ == nullptr ? "" : absl::StrCat(", \"metrics\": \"", metrics_address(), "\""),
+          "}\n"));
   if (!written.ok()) spdlog::error("--ready-file: {}", std::string(written.message()));
 }
 

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/health.h"
 #include "core/base/stall_watch.h"
 #include "transport/tls.h"
 #include "worker/agent/data_check.h"
@@ -25,6 +26,8 @@
 #include "worker/agent/job_folders.h"
 #include "worker/agent/log_upload.h"
 #include "worker/agent/machine/machine.h"
+#include "worker/agent/metrics_port.h"
+#include "worker/agent/node_metrics.h"
 #include "worker/agent/session.h"
 #include "worker/agent/supervisor.h"
 
@@ -59,6 +62,9 @@ struct AgentOptions {
   bool end_orphans = false;             // supervisor.h; for a process of its own
   std::string
       device_events;  // file that stands in for the driver; empty: NVML, where there are GPUs
+  MetricsPortOptions metrics;
+  // A daemon whose thread has not come round for so long is dead, as far as /livez says.
+  absl::Duration silence_max = absl::Seconds(30);
   std::string check_faults;  // file that stands in for what checks find; empty: none
   MachineOptions machine;    // node, devices and seed are set from the above
 };
@@ -69,7 +75,7 @@ absl::Status ValidateOptions(const AgentOptions& options);
 class Agent {
  public:
   // Takes the state folder. Errors: InvalidArgument, AlreadyExists (another daemon has it),
-  // Unavailable.
+  // Unavailable (also of the port for metrics).
   static absl::StatusOr<std::unique_ptr<Agent>> Create(const AgentOptions& options,
                                                        DataPreparer::Check check);
 
@@ -81,6 +87,8 @@ class Agent {
   void Terminate() { inbox_.Post(TerminationRequested{}); }
   // A data check is under way, which a destructor would wait for.
   bool busy() const { return preparer_.busy(); }
+  // HOST:PORT of the port for metrics; empty: there is none.
+  std::string metrics_address() const;
 
  private:
   Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check check);
@@ -88,6 +96,10 @@ class Agent {
   void Feed(const Event& event);
   void Wait(int signal_fd);
   void FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds);
+  // Leaves figures for whoever asks for metrics, now and then.
+  void PutFigures();
+  // Errors: as OpenMetricsPort.
+  absl::Status OpenMetrics();
   void WriteReadyFile();
   void RemoveReadyFile();
 
@@ -129,6 +141,10 @@ class Agent {
   LogUploader uploader_;
   DataPreparer preparer_;
   std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
+  Pulse pulse_;
+  NodeBoard figures_;
+  Instant figures_at_ = absl::InfinitePast();
+  std::unique_ptr<transport::HttpServer> metrics_;  // nullptr: there is none. Ends before the above
 };
 
 }  // namespace phalanx::agent

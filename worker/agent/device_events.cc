@@ -62,6 +62,8 @@ class FileEvents final : public DeviceEvents {
     return temperatures_;
   }
 
+  std::vector<int64_t> UsedMemory() const override { return {}; }
+
  private:
   void Follow() {
     pollfd stop{stop_.get(), POLLIN, 0};

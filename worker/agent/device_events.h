@@ -1,4 +1,5 @@
-// worker/agent/device_events.h: errors of this node's devices, as they come, and how warm they are.
+// worker/agent/device_events.h: errors of this node's devices, as they come, how warm they are and
+// how full.
 //
 // Each source has a thread that posts DeviceFaulted until the source is destroyed.
 #pragma once
@@ -21,6 +22,9 @@ class DeviceEvents {
   // Degrees Celsius of each device as they were read last, 0: unknown; empty: of every one. Never
   // waits for a driver.
   virtual std::vector<int32_t> Temperatures() const = 0;
+  // Bytes in use of each device as they were read last, -1: unknown; empty: of every one. Never
+  // waits for a driver.
+  virtual std::vector<int64_t> UsedMemory() const = 0;
 };
 
 // For tests: a file of lines "DEVICE xid N" and "DEVICE temperature N", followed as it grows from

@@ -227,6 +227,7 @@ void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogs
         message.set_place(reader.place());
         message.set_epoch(reader.epoch().value);
         heard = writer->Write(message);
+        if (heard) bytes_sent_ += static_cast<int64_t>(message.text().size());
       }
     }
     if (last_round) break;

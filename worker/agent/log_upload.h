@@ -7,6 +7,7 @@
 // carries an empty message every few seconds: so an upload that nobody reads any more ends.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -87,12 +88,16 @@ class LogUploader {
   absl::Status Start(const std::shared_ptr<grpc::Channel>& channel, uint64_t store,
                      const FetchLogsCommand& fetch);
 
+  // Of texts that were sent, since the start.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
  private:
   struct Upload;
   void Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch);
 
   const std::string state_;
   LogActivity& activity_;
+  std::atomic<int64_t> bytes_sent_ = 0;  // of all threads
   std::list<Upload> uploads_;
 };
 

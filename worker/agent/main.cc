@@ -28,6 +28,7 @@
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/build/build_info.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
@@ -190,9 +191,9 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
     return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;
   }
-  spdlog::info("node={} device={} devices={} coordinator={} state={} version={}", options.node,
-               options.device_kind, options.devices, options.coordinator, options.state,
-               options.version);
+  spdlog::info("node={} device={} devices={} coordinator={} state={} version={} commit={}",
+               options.node, options.device_kind, options.devices, options.coordinator,
+               options.state, options.version, std::string(BuildCommit()));
   const absl::Status status = (*agent)->Run(signal_fd);
   if (!status.ok()) std::cerr << "phalanx-worker: " << status.message() << "\n";
   const int exit_code = status.ok() ? 0 : absl::IsAlreadyExists(status) ? kNameTaken : 1;
@@ -258,6 +259,14 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       "folder with a file for each secret that jobs of this node may name; default: none");
   app.add_option("--ready-file", options.ready_file,
                  "is there while the coordinator has let us in");
+  app.add_option("--metrics", options.metrics.address,
+                 "HOST:PORT for /metrics, /livez and /readyz; port 0: any free one; default: none");
+  app.add_option("--metrics-certificate", options.metrics.tls.certificate,
+                 "PEM file of a certificate for that port, which then speaks TLS; who reads "
+                 "/metrics shows one of --tls-ca");
+  app.add_option("--metrics-key", options.metrics.tls.key, "PEM file of its private key");
+  app.add_flag("--metrics-plaintext", options.metrics.plaintext,
+               "serve --metrics without TLS where others reach it: all of them may read it");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
@@ -316,6 +325,7 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
 // What flags say together, or of this machine. Errors: InvalidArgument.
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
+  options.metrics.tls.ca = options.tls.ca;
   if (flags.check_interval > 0)
     options.machine.check_interval = absl::Seconds(flags.check_interval);
   for (const std::string& label : flags.labels) {

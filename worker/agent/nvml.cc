@@ -106,6 +106,17 @@ absl::StatusOr<int64_t> Nvml::MemoryOf(Device device) const {
   return static_cast<int64_t>(info.total);
 }
 
+absl::StatusOr<int64_t> Nvml::UsedMemoryOf(Device device) const {
+  MemoryInfo2 info2{};
+  info2.version = sizeof(MemoryInfo2) | (2U << 24);
+  if (memory2_ != nullptr && memory2_(device, &info2) == kSuccess)
+    return static_cast<int64_t>(info2.used);
+  MemoryInfo info{};
+  RETURN_IF_ERROR(
+      StatusOf(memory_(device, &info), absl::StatusCode::kUnavailable, "memory of a GPU"));
+  return static_cast<int64_t>(info.used);
+}
+
 absl::StatusOr<int32_t> Nvml::ComputeCapabilityOf(Device device) const {
   if (capability_ == nullptr)
     return absl::UnavailableError("this driver knows no compute capability");

@@ -45,6 +45,8 @@ class Nvml {
   absl::StatusOr<std::vector<Device>> DevicesOf(const GpuSelection& selection) const;
   // Bytes that programs may use, without what the driver keeps for itself.
   absl::StatusOr<int64_t> MemoryOf(Device device) const;
+  // Of that, bytes that are in use.
+  absl::StatusOr<int64_t> UsedMemoryOf(Device device) const;
   // Of CUDA: major and minor version, 90 for 9.0. Errors: Unavailable, also of a driver that does
   // not know.
   absl::StatusOr<int32_t> ComputeCapabilityOf(Device device) const;

@@ -1,4 +1,4 @@
-// Errors of GPUs, and their temperatures, as NVML tells them.
+// Errors of GPUs, their temperatures and memory, as NVML tells them.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ constexpr int32_t kFellOffTheBus = 79;
 
 // Of each wait.
 constexpr unsigned int kWaitMilliseconds = 200;
-constexpr auto kBetweenTemperatures = std::chrono::seconds(5);
+constexpr auto kBetweenFigures = std::chrono::seconds(5);
 // After a wait that failed, so that one that fails again and again costs nothing.
 constexpr auto kAfterFailure = std::chrono::seconds(1);
 // A driver that is wedged may keep the thread for ever: it is then left alone.
@@ -67,8 +67,8 @@ class Watcher {
     auto read_at = std::chrono::steady_clock::now();
     while (!Stopped()) {
       if (std::chrono::steady_clock::now() >= read_at) {
-        ReadTemperatures();
-        read_at = std::chrono::steady_clock::now() + kBetweenTemperatures;
+        ReadFigures();
+        read_at = std::chrono::steady_clock::now() + kBetweenFigures;
       }
       EventData event{};
       const int result = wait_(set_, &event, kWaitMilliseconds);
@@ -86,6 +86,10 @@ class Watcher {
   std::vector<int32_t> Temperatures() const {
     const MutexLock lock(&mutex_);
     return temperatures_;
+  }
+  std::vector<int64_t> UsedMemory() const {
+    const MutexLock lock(&mutex_);
+    return used_memory_;
   }
 
   // False: it does not answer, and tells nothing more.
@@ -105,12 +109,16 @@ class Watcher {
   }
 
   // One that does not say stays unknown, and is asked again.
-  void ReadTemperatures() {
+  void ReadFigures() {
     std::vector<int32_t> temperatures;
-    for (const Nvml::Device device : devices_)
+    std::vector<int64_t> used_memory;
+    for (const Nvml::Device device : devices_) {
       temperatures.push_back(nvml_->TemperatureOf(device).value_or(0));
+      used_memory.push_back(nvml_->UsedMemoryOf(device).value_or(-1));
+    }
     const MutexLock lock(&mutex_);
     temperatures_ = std::move(temperatures);
+    used_memory_ = std::move(used_memory);
   }
 
   std::string UuidOf(Nvml::Device device) const {
@@ -162,6 +170,7 @@ class Watcher {
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<int32_t> temperatures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> used_memory_ ABSL_GUARDED_BY(mutex_);
   Inbox* inbox_ ABSL_GUARDED_BY(mutex_);  // nullptr: nobody listens any more
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -178,6 +187,7 @@ class NvmlEvents final : public DeviceEvents {
     }
   }
   std::vector<int32_t> Temperatures() const override { return watcher_->Temperatures(); }
+  std::vector<int64_t> UsedMemory() const override { return watcher_->UsedMemory(); }
 
  private:
   const std::shared_ptr<Watcher> watcher_;

@@ -90,6 +90,9 @@ class Supervisor {
   std::vector<Event> LookAtBeats();
 
   size_t size() const { return processes_.size(); }
+  // Of logs of ranks, since the start: written to disk, and dropped as they came too fast.
+  int64_t log_bytes() const { return log_bytes_; }
+  int64_t log_bytes_dropped() const { return log_bytes_dropped_; }
 
  private:
   struct Process {
@@ -157,6 +160,7 @@ class Supervisor {
   std::optional<Check> check_;
   std::vector<Check> left_;  // killed, and they do not end
   std::vector<Event> events_;
+  int64_t log_bytes_ = 0, log_bytes_dropped_ = 0;
 };
 
 }  // namespace phalanx::agent

@@ -60,6 +60,7 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
   if (!process.budget->Take(bytes, now)) {
     process.dropped += bytes;
     process.dropped_untold += bytes;
+    log_bytes_dropped_ += bytes;
     return;
   }
   if (process.dropped > 0) {
@@ -69,6 +70,7 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
     process.dropped = 0;
   }
   process.log->Append(text);
+  log_bytes_ += bytes;
   TellDropped(number, process, /*last=*/false);
 }
 

@@ -15,6 +15,7 @@
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/e2e/jobs/submitter.h"
+#include "tests/rpc/plain_http.h"
 #include "tests/support/etcd.h"
 #include "tests/support/process.h"
 
@@ -56,6 +57,14 @@ class SeveralTest : public ::testing::Test {
       cluster_->worker().watch().AwaitEnd(absl::Milliseconds(20));
     }
     return absl::Now() - since;
+  }
+  // What the port for HTTP of a coordinator that has told of it answers.
+  std::string Page(size_t index, const std::string& path) {
+    const std::string log = cluster_->CoordinatorLog(index);
+    const std::string key = "\"http\":\"127.0.0.1:";
+    const size_t at = log.rfind(key);
+    if (at == std::string::npos) return "no port in: " + log;
+    return coordinator::Get(std::stoi(log.substr(at + key.size())), path);
   }
   void ExpectRanksLive() {
     for (const auto& [rank, watch] : ranks_) EXPECT_FALSE(watch.HasEnded()) << "rank " << rank;
@@ -145,6 +154,15 @@ TEST_F(SeveralTest, LeaderStoppedPastItsLease_IsFollowed_AndWritesNothingAfterwa
   EXPECT_EQ(cluster_->List().size(), 2u);
   ExpectRanksLive();
   ExpectSuccess(job, kSteps);
+}
+
+TEST_F(SeveralTest, CoordinatorThatStandsBy_IsLiveAndNotReady) {
+  EXPECT_THAT(Page(leader_, "/livez?verbose"), HasSubstr("[+]driver ok\nlivez check passed\n"));
+  EXPECT_THAT(Page(leader_, "/readyz?verbose"),
+              HasSubstr("[+]serving ok\n[+]store ok\n[+]driver ok\nreadyz check passed\n"));
+  EXPECT_THAT(Page(other(), "/livez?verbose"), HasSubstr("[+]election ok\nlivez check passed\n"));
+  EXPECT_THAT(Page(other(), "/readyz?verbose"),
+              HasSubstr("[-]leader failed: this coordinator stands by\nreadyz check failed\n"));
 }
 
 TEST_F(SeveralTest, LeaderThatEndsInGoodOrder_IsFollowedAtOnce_AndStandbyNamesTheLeader) {

@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/http/http_request.h"
 #include "tests/fuzz/support/fuzz.h"
+#include "transport/http/http_request.h"
 
 namespace phalanx::fuzz {
 
 std::string Check(absl::string_view bytes) {
-  const auto request = coordinator::ReadHttpRequest(bytes);
+  const auto request = transport::ReadHttpRequest(bytes);
   if (!request.ok()) return request.status().message().empty() ? "refused without a word" : "";
   const std::string& target = request->target;
   if (target.empty() || target[0] != '/') return "the target is no path: " + target;
@@ -16,7 +16,7 @@ std::string Check(absl::string_view bytes) {
     return "the target has bytes that are none of a line";
   if (absl::StrCat(request->path(), request->query()) != target)
     return "path and query are not the target";
-  const auto again = coordinator::ReadHttpRequest(
+  const auto again = transport::ReadHttpRequest(
       absl::StrCat(request->head ? "HEAD " : "GET ", target, " HTTP/1.1\r\n\r\n"));
   if (!again.ok() || again->target != target || again->head != request->head)
     return "its own line is read otherwise";

@@ -1,8 +1,8 @@
 // A wall clock that is set an hour forward or back while a coordinator serves.
 #include <gmock/gmock.h>
 
-#include "coordinator/net/waker.h"
 #include "coordinator/runtime/system_clock.h"
+#include "core/posix/waker.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/wall_clock.h"
 

@@ -10,7 +10,11 @@
 namespace phalanx::agent {
 
 void Machine::Apply(const DeviceFaulted& event) {
+  if (event.device < 0 || event.device >= options_.devices) return;
   const XidTraits& xid = TraitsOfXid(event.xid);
+  DeviceFigures& figures = counted_.devices[static_cast<size_t>(event.device)];
+  ++figures.errors[static_cast<size_t>(xid.effect)];
+  figures.last_xid = event.xid;
   const std::string what =
       absl::StrCat("device ", event.device, " of node ", options_.node, " reported XID ", event.xid,
                    " (", xid.name, "; to do: ", xid.next, ")");

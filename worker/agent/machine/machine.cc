@@ -43,7 +43,9 @@ Machine::Machine(const MachineOptions& options, Instant start)
       now_(start),
       judged_(start),
       session_deadline_(start),
-      check_due_(static_cast<size_t>(options.devices), start) {}
+      check_due_(static_cast<size_t>(options.devices), start) {
+  counted_.devices.resize(static_cast<size_t>(options.devices));
+}
 
 std::vector<Action> Machine::Step(Instant now, const Event& event) {
   now_ = std::max(now_, now);
@@ -77,6 +79,7 @@ void Machine::Apply(const SessionWelcomed& event) {
   if (event.session != session_ || session_state_ != SessionState::kOpening) return;
   session_state_ = SessionState::kOpen;
   failed_attempts_ = 0;
+  ++counted_.sessions;
   heartbeat_interval_ = std::max(event.heartbeat_interval, absl::Milliseconds(10));
   if (event.coordinator != coordinator_) {
     // It asks for what it needs; answers to the one before would be taken for answers to it.
@@ -139,6 +142,8 @@ void Machine::Apply(const GoodbyeReceived& event) {
 void Machine::Apply(const SessionClosed& event) {
   if (event.session != session_ || session_state_ == SessionState::kClosed) return;
   const bool was_open = session_state_ == SessionState::kOpen;
+  if (was_open) ++counted_.session_breaks;
+  if (session_state_ == SessionState::kOpening) ++counted_.session_failures;
   session_state_ = SessionState::kClosed;
   on_their_way_.clear();
   heartbeat_on_its_way_ = false;
@@ -208,6 +213,7 @@ void Machine::Apply(const TerminationRequested&) {
 // Whoever is late has had no chance to be heard.
 void Machine::Apply(const Stalled& event) {
   const absl::Duration excuse = ExcuseFor(event.duration);
+  counted_.stalled += event.duration;
   if (session_state_ == SessionState::kOpening) session_deadline_ += excuse;
   exit_at_ += excuse;
   patience_until_ += excuse;
@@ -258,6 +264,8 @@ void Machine::SendQueuedReports() {
 }
 
 void Machine::SendHeartbeatNow() {
+  ++counted_.heartbeats;
+  if (now_ - heartbeat_at_ > heartbeat_interval_) ++counted_.heartbeats_late;
   const absl::Duration next = now_ + heartbeat_interval_ - absl::UnixEpoch();
   heartbeat_at_ = absl::UnixEpoch() + absl::Floor(next, heartbeat_interval_ / kHeartbeatTimes);
   heartbeat_on_its_way_ = true;

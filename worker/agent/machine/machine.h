@@ -71,6 +71,7 @@
 #include "core/base/time.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
+#include "worker/agent/machine/figures.h"
 #include "worker/agent/machine/report_buffer.h"
 
 namespace phalanx::agent {
@@ -145,6 +146,9 @@ class Machine {
 
   // The earliest instant at which DeadlineReached would change anything.
   Instant NextDeadline() const;
+
+  // As of the last Step.
+  MachineFigures Figures() const;
 
  private:
   enum class SessionState : uint8_t { kClosed, kOpening, kOpen, kClosing };
@@ -363,6 +367,7 @@ class Machine {
   bool HasProcess(JobId job) const;
   // Its job ends with a checkpoint if the coordinator lets it.
   bool MayEndWithCheckpoint(const Process& process) const;
+  static std::string CauseOfEnd(const Process& process, int32_t signal);
   std::vector<RunningAssignment> Running() const;
   std::vector<Progress> ProgressOf() const;
   // standstill.cc: how long each rank of the epoch here has stood in one wait (Progress::waits).
@@ -413,6 +418,8 @@ class Machine {
   ReportBuffer reports_;
   ProcessNumber last_process_;
   RequestNumber last_request_;
+
+  MachineFigures counted_;  // what grows; the rest is filled in by Figures
 
   bool draining_ = false;
   absl::Status failure_;  // that ends it

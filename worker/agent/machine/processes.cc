@@ -12,11 +12,13 @@ namespace phalanx::agent {
 void Machine::Apply(const ProcessStarted& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end()) return;
+  ++counted_.rank_starts;
   const JobId job = found->second.job;
   const auto assigned = assignments_.find(job);
   const bool counts =
       assigned != assignments_.end() && assigned->second.command->epoch == found->second.epoch;
   if (!event.status.ok()) {
+    ++counted_.rank_ends["start_failed"];
     const int32_t device = found->second.device;
     processes_.erase(found);
     EndWarming(event.process);
@@ -139,6 +141,7 @@ void Machine::Apply(const ProcessExited& event) {
   if (found == processes_.end()) return;
   const Process process = found->second;
   processes_.erase(found);
+  ++counted_.rank_ends[CauseOfEnd(process, event.signal)];
   ExcuseStandstills();
   Instant& check_due = check_due_[static_cast<size_t>(process.device)];
   check_due = std::max(check_due, now_ + options_.check_delay);

@@ -2,6 +2,7 @@
 // the rank on it. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -14,6 +15,8 @@ enum class XidEffect : uint8_t {
   kProcessFault,  // the process that used the device ends of it, or will; the device is sound
   kDeviceLost,    // nothing may run on the device until somebody has seen to it
 };
+
+inline constexpr size_t kXidEffects = 3;
 
 struct XidTraits {
   int32_t xid;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/build/build_info.h"
 #include "tests/support/files.h"
 
 namespace phalanx::coordinator {
@@ -168,6 +169,26 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   EXPECT_EQ(samples.at("phalanx_warmest_device_celsius"), 71);
   EXPECT_FALSE(Parse(metrics.Text({})).samples.contains("phalanx_warmest_device_celsius"))
       << "the node that told of it has gone";
+}
+
+TEST(MetricsTest, Build_HasVersionAndCommit) {
+  Metrics metrics;
+  const auto samples = Parse(metrics.Text({})).samples;
+  const std::string build = absl::StrCat("phalanx_build_info{commit=\"", BuildCommit(),
+                                         "\",version=\"", BuildVersion(), "\"}");
+  EXPECT_EQ(samples.count(build), 1u) << metrics.Text({});
+  EXPECT_FALSE(BuildCommit().empty());
+}
+
+TEST(MetricsTest, Process_IsAsTheSystemSays) {
+  Metrics metrics;
+  const auto samples =
+      Parse(metrics.Text(
+                {.usage = {.resident_bytes = 4096, .cpu_seconds = 1.5, .open_descriptors = 7}}))
+          .samples;
+  EXPECT_EQ(samples.at("phalanx_resident_bytes"), 4096);
+  EXPECT_EQ(samples.at("phalanx_cpu_seconds_total"), 1.5);
+  EXPECT_EQ(samples.at("phalanx_open_descriptors"), 7);
 }
 
 TEST(MetricsTest, RunningJob_HasItsLastStep_AndLeavesNothingBehind) {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/net/waker.h"
 #include "coordinator/runtime/system_clock.h"
 #include "coordinator/store/memory_backend.h"
 #include "core/base/stall_watch.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -280,6 +280,25 @@ TEST_F(DriverTest, TooManyRequests_AreRefused) {
   options.requests_max = 0;
   Start(options);
   EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(DriverTest, ThreadThatHangs_IsNotAlive_UntilItRunsAgain) {
+  Start();
+  Promise<bool> hangs, go;
+  driver_->Post(HeartbeatReceived{}, [&] {
+    hangs.Set(true);
+    go.Get();
+  });
+  hangs.Get();
+  EXPECT_TRUE(driver_->alive().ok()) << driver_->alive();
+  clock_.StopFor(absl::Seconds(31));
+  EXPECT_THAT(driver_->alive().message(), ::testing::HasSubstr("the driver has not run for 3"));
+  go.Set(true);
+  PostAndWait(HeartbeatReceived{});
+  EXPECT_TRUE(driver_->alive().ok()) << driver_->alive();
+  driver_->Stop();
+  clock_.StopFor(absl::Seconds(31));
+  EXPECT_TRUE(driver_->alive().ok()) << "it was told to end";
 }
 
 TEST_F(DriverTest, StopOfTheProcess_IsNoSilenceOfItsNodes) {

@@ -120,6 +120,14 @@ TEST_F(NvmlEventsTest, Temperatures_AreThoseOfTheSelectedDevices) {
   EXPECT_THAT((*events)->Temperatures(), ElementsAre(43, 42));
 }
 
+TEST_F(NvmlEventsTest, UsedMemory_IsThatOfTheSelectedDevices) {
+  const auto events = Follow("80 80 80", "2:31", {.devices = 2, .visible = "2,1"});
+  ASSERT_TRUE(events.ok()) << events.status();
+  EXPECT_THAT(Await(1), ElementsAre(Pair(0, 31)));  // it is read before errors are waited for
+  constexpr int64_t kGib = int64_t{1} << 30;
+  EXPECT_THAT((*events)->UsedMemory(), ElementsAre(6 * kGib, 4 * kGib));
+}
+
 TEST_F(NvmlEventsTest, DriverWithoutEvents_IsUnavailable) {
   EXPECT_EQ(Follow("80", "", {.devices = 1, .library = PHALANX_FAKE_NVML_OLD}).status().code(),
             absl::StatusCode::kUnavailable);

@@ -1,6 +1,6 @@
 // A library with the part of NVML's interface that worker/agent/nvml.h and nvml_events.cc ask: the
 // GPUs are those of FAKE_NVML_GIB, "80 80 24" being three, with so many GiB and one of them the
-// driver's. GPU i has the UUID "GPU-i". "none": no driver.
+// driver's, and 2 (i + 1) of GPU i in use. GPU i has the UUID "GPU-i". "none": no driver.
 //
 // FAKE_NVML_CAPABILITY is the compute capability of the last of them, "8.6"; the others have 9.0.
 //
@@ -133,6 +133,7 @@ int nvmlDeviceGetMemoryInfo_v2(void* device, Info2* info) {
   if (info->version != (sizeof(Info2) | 2U << 24)) return 25;
   info->total = SizeOf(device);
   info->reserved = kGib;
+  info->used = 2 * kGib * reinterpret_cast<size_t>(device);
   return 0;
 }
 #endif

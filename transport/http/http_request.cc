@@ -1,4 +1,4 @@
-#include "coordinator/http/http_request.h"
+#include "transport/http/http_request.h"
 
 #include <algorithm>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 namespace {
 
 bool IsTarget(absl::string_view target) {
@@ -30,4 +30,4 @@ absl::StatusOr<HttpRequest> ReadHttpRequest(absl::string_view bytes) {
   return HttpRequest{.head = words[0] == "HEAD", .target = std::string(words[1])};
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

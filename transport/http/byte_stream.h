@@ -1,4 +1,4 @@
-// coordinator/net/byte_stream.h: a connection that is read and written as bytes, in plaintext or
+// transport/http/byte_stream.h: a connection that is read and written as bytes, in plaintext or
 // over TLS.
 #pragma once
 
@@ -10,12 +10,12 @@
 #include "core/posix/unique_fd.h"
 #include "transport/server_tls.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 // Of a socket that does not block. Not thread-safe.
 class ByteStream {
  public:
-  explicit ByteStream(UniqueFd fd, std::unique_ptr<transport::TlsStream> tls = nullptr)
+  explicit ByteStream(UniqueFd fd, std::unique_ptr<TlsStream> tls = nullptr)
       : fd_(std::move(fd)), tls_(std::move(tls)) {}
 
   // As recv and send: how many bytes, 0 at the end, or below 0 with errno, EAGAIN where it has to
@@ -28,14 +28,12 @@ class ByteStream {
   short wants() const { return wants_; }
   int fd() const { return fd_.get(); }
   // Nothing shown in plaintext. Once something was read.
-  transport::ShownCertificate peer() const {
-    return tls_ == nullptr ? transport::ShownCertificate() : tls_->peer();
-  }
+  ShownCertificate peer() const { return tls_ == nullptr ? ShownCertificate() : tls_->peer(); }
 
  private:
   UniqueFd fd_;
-  std::unique_ptr<transport::TlsStream> tls_;  // ends before its descriptor
+  std::unique_ptr<TlsStream> tls_;  // ends before its descriptor
   short wants_ = 0;
 };
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,9 +1,9 @@
-#include "coordinator/net/byte_stream.h"
+#include "transport/http/byte_stream.h"
 
 #include <poll.h>
 #include <sys/socket.h>
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 ssize_t ByteStream::Read(char* to, size_t bytes) {
   const ssize_t n = tls_ == nullptr ? recv(fd_.get(), to, bytes, 0) : tls_->Read(to, bytes);
@@ -18,4 +18,4 @@ ssize_t ByteStream::Write(const char* from, size_t bytes) {
   return n;
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,4 +1,4 @@
-// coordinator/http/http_request.h: the first line of a request over HTTP, which is all that anybody
+// transport/http/http_request.h: the first line of a request over HTTP, which is all that anybody
 // here reads of one.
 //
 // Pure.
@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 struct HttpRequest {
   bool head = false;   // HEAD: no body is wanted
@@ -22,4 +22,4 @@ struct HttpRequest {
 // InvalidArgument if it is no request over HTTP; Unimplemented for any method but GET and HEAD.
 absl::StatusOr<HttpRequest> ReadHttpRequest(absl::string_view bytes);
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,4 +1,4 @@
-// coordinator/net/socket.h: sockets that listen, and the limit of descriptors.
+// core/posix/socket.h: sockets that listen, and the limit of descriptors.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "core/posix/unique_fd.h"
 
-namespace phalanx::coordinator {
+namespace phalanx {
 
 // A non-blocking socket that listens on host and port (0: any free one); the first address of the
 // host that can be listened on. Errors: Unavailable.
@@ -23,4 +23,4 @@ int PortOf(int fd);
 int RaiseDescriptorLimit();
 int DescriptorLimit();
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx

@@ -1,12 +1,12 @@
-// coordinator/net/waker.h: waiting on the steady clock, which nobody sets.
+// core/posix/waker.h: waiting on the steady clock, which nobody sets.
 #pragma once
 
 #include <chrono>
 
 #include "absl/time/time.h"
-#include "coordinator/net/socket.h"
+#include "core/posix/socket.h"
 
-namespace phalanx::coordinator {
+namespace phalanx {
 
 // For what is measured and waited for within this process.
 using SteadyTime = std::chrono::steady_clock::time_point;
@@ -27,4 +27,4 @@ class Waker {
   const UniqueFd fd_;  // an eventfd: readable once woken
 };
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx

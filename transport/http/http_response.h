@@ -1,4 +1,4 @@
-// coordinator/http/http_response.h: what a page is made of, and the bounds of streams of it.
+// transport/http/http_response.h: what a page is made of, and the bounds of streams of it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 struct HttpResponse {
   int code = 200;
@@ -26,4 +26,4 @@ struct StreamOptions {
   absl::Duration slow_max = absl::Seconds(10);  // without taking what was sent; then it is dropped
 };
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,4 +1,4 @@
-#include "coordinator/net/socket.h"
+#include "core/posix/socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace phalanx::coordinator {
+namespace phalanx {
 namespace {
 
 constexpr int kBacklog = 1024;
@@ -90,4 +90,4 @@ int RaiseDescriptorLimit() {
   return DescriptorLimit();
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx

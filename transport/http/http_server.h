@@ -1,8 +1,9 @@
-// coordinator/http/http_server.h: /metrics, /healthz (the process lives), /readyz (it accepts
-// work), and pages that are made elsewhere, also as streams of events.
+// transport/http/http_server.h: /metrics, /livez (the process lives; /healthz is the same), /readyz
+// (it accepts work), and pages that are made elsewhere, also as streams of events.
 //
-// With certificates all but /healthz and /readyz asks for one (http_guard.h). A connection's
-// handshake is part of its life.
+// What does not live or accept work answers 503 with the first reason; /livez?verbose and
+// /readyz?verbose tell of every part. With certificates all but these asks for one (http_guard.h).
+// A connection's handshake is part of its life.
 //
 // One thread serves all connections as they become readable and writable, so nobody who is slow
 // holds up another. A connection carries one request and is closed after kLife (kPageLife where
@@ -16,11 +17,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/http/http_guard.h"
-#include "coordinator/http/http_response.h"
+#include "core/base/health.h"
+#include "transport/http/http_guard.h"
+#include "transport/http/http_response.h"
 #include "transport/server_tls.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 struct HttpOptions {
   static constexpr size_t kConnectionsMax = 24;
@@ -32,12 +34,12 @@ struct HttpOptions {
   int port = 0;  // 0: any free one
   // A socket that listens already, which stays open; -1: host and port.
   int listening = -1;
-  std::unique_ptr<transport::ServerTls>
-      tls;          // nullptr: plaintext, and everybody may see everything
-  HttpGuard guard;  // of `tls` alone
+  std::unique_ptr<ServerTls> tls;  // nullptr: plaintext, and everybody may see everything
+  HttpGuard guard;                 // of `tls` alone
   // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
-  std::function<absl::Status()> ready;
+  std::function<Health()> live;  // none: it lives as long as it answers
+  std::function<Health()> ready;
   // Any other page, by its path with what stands behind a '?'; none: there are no others. Called on
   // the server's thread; must not block, and calls `answer` once, on any thread.
   std::function<void(const std::string& target, HttpAnswer answer)> pages;
@@ -55,4 +57,4 @@ class HttpServer {
   virtual int port() const = 0;
 };
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,4 +1,4 @@
-#include "coordinator/http/event_streams.h"
+#include "transport/http/event_streams.h"
 
 #include <sys/socket.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 namespace {
 
 // What the kernel holds of a stream for a reader who is slow.
@@ -32,8 +32,7 @@ std::string EventOf(const HttpResponse& response) {
 
 }  // namespace
 
-void EventStreams::Add(ByteStream connection, transport::ShownCertificate who,
-                       const std::string& target) {
+void EventStreams::Add(ByteStream connection, ShownCertificate who, const std::string& target) {
   setsockopt(connection.fd(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
   streams_.push_back({.connection = std::move(connection),
                       .who = std::move(who),
@@ -44,7 +43,7 @@ void EventStreams::Add(ByteStream connection, transport::ShownCertificate who,
   if (is_new) Ask(target, feed->second);
 }
 
-bool EventStreams::IsFullOf(const transport::ShownCertificate& who) const {
+bool EventStreams::IsFullOf(const ShownCertificate& who) const {
   const auto count = std::count_if(streams_.begin(), streams_.end(), [&who](const Stream& stream) {
     return stream.who.uris == who.uris;
   });
@@ -141,4 +140,4 @@ absl::Duration EventStreams::patience() const {
   return streams_.empty() ? absl::InfiniteDuration() : options_.interval;
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

@@ -1,4 +1,4 @@
-// coordinator/http/event_streams.h: pages whose readers are told of each change, by server-sent
+// transport/http/event_streams.h: pages whose readers are told of each change, by server-sent
 // events.
 //
 // A stream gets its page at once and again whenever it has changed, as an event "page" whose data
@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "coordinator/http/http_response.h"
-#include "coordinator/net/byte_stream.h"
-#include "coordinator/net/waker.h"
+#include "core/posix/waker.h"
+#include "transport/http/byte_stream.h"
+#include "transport/http/http_response.h"
 #include "transport/server_tls.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 
 // Not thread-safe.
 class EventStreams {
@@ -33,15 +33,15 @@ class EventStreams {
   // `ask`: for the page of a target, answered by Answer. `holds`: whether a reader may be told
   // more; none: everybody may.
   EventStreams(StreamOptions options, std::function<void(const std::string& target)> ask,
-               std::function<bool(const transport::ShownCertificate& who)> holds)
+               std::function<bool(const ShownCertificate& who)> holds)
       : options_(options), ask_(std::move(ask)), holds_(std::move(holds)) {}
 
   bool full() const { return streams_.size() >= options_.streams_max; }
   size_t size() const { return streams_.size(); }
   // Whether somebody has as many as one person may. Nobody is asked who they are in plaintext.
-  bool IsFullOf(const transport::ShownCertificate& who) const;
+  bool IsFullOf(const ShownCertificate& who) const;
   // From then on the connection is a stream. Not when full.
-  void Add(ByteStream connection, transport::ShownCertificate who, const std::string& target);
+  void Add(ByteStream connection, ShownCertificate who, const std::string& target);
   void Answer(const std::string& target, const HttpResponse& response);
 
   // What to poll for, one a stream.
@@ -62,7 +62,7 @@ class EventStreams {
   };
   struct Stream {
     ByteStream connection;
-    transport::ShownCertificate who;
+    ShownCertificate who;
     std::string target;
     SteadyTime begun;
     uint64_t version = 0;  // that it was sent last
@@ -79,9 +79,9 @@ class EventStreams {
 
   const StreamOptions options_;
   const std::function<void(const std::string& target)> ask_;
-  const std::function<bool(const transport::ShownCertificate& who)> holds_;
+  const std::function<bool(const ShownCertificate& who)> holds_;
   std::list<Stream> streams_;  // oldest first
   std::map<std::string, Feed> feeds_;
 };
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

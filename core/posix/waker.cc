@@ -1,4 +1,4 @@
-#include "coordinator/net/waker.h"
+#include "core/posix/waker.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace phalanx::coordinator {
+namespace phalanx {
 
 Waker::Waker() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -25,4 +25,4 @@ void Waker::Wait(absl::Duration timeout) {
   [[maybe_unused]] const ssize_t bytes = read(fd_.get(), &count, sizeof(count));
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx

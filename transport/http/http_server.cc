@@ -1,4 +1,4 @@
-#include "coordinator/http/http_server.h"
+#include "transport/http/http_server.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -19,14 +19,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "coordinator/http/event_streams.h"
-#include "coordinator/http/http_request.h"
-#include "coordinator/net/byte_stream.h"
-#include "coordinator/net/socket.h"
-#include "coordinator/net/waker.h"
 #include "core/base/mutex.h"
+#include "core/posix/socket.h"
+#include "core/posix/waker.h"
+#include "transport/http/byte_stream.h"
+#include "transport/http/event_streams.h"
+#include "transport/http/http_request.h"
 
-namespace phalanx::coordinator {
+namespace phalanx::transport {
 namespace {
 
 absl::string_view ReasonOf(int code) {
@@ -68,6 +68,28 @@ struct Connection {
 int CodeOf(const absl::Status& refusal) {
   if (absl::IsUnauthenticated(refusal)) return 401;
   return absl::IsResourceExhausted(refusal) ? 429 : 403;
+}
+
+// They answer whoever asks.
+bool IsProbe(absl::string_view path) {
+  return path == "/livez" || path == "/healthz" || path == "/readyz";
+}
+
+// `verbose`: a line for each part, as those of Kubernetes' own programs are.
+HttpResponse AnswerProbe(const Health& health, absl::string_view probe, absl::string_view refusal,
+                         bool verbose) {
+  std::string lines, reason;
+  for (const HealthPart& part : health) {
+    if (part.status.ok()) {
+      absl::StrAppend(&lines, "[+]", part.name, " ok\n");
+      continue;
+    }
+    absl::StrAppend(&lines, "[-]", part.name, " failed: ", part.status.message(), "\n");
+    if (reason.empty()) reason = absl::StrCat(refusal, ": ", part.status.message(), "\n");
+  }
+  const bool well = reason.empty();
+  if (verbose) reason = absl::StrCat(lines, probe, " check ", well ? "passed" : "failed", "\n");
+  return {.code = well ? 200 : 503, .body = well && !verbose ? "ok\n" : reason};
 }
 
 std::string Encode(const HttpResponse& response, bool with_body) {
@@ -188,7 +210,7 @@ class HttpServerImpl final : public HttpServer {
                                    : connections_.size() == HttpOptions::kConnectionsMax;
     if (full && !connections_.empty()) connections_.pop_front();
     if (fd.get() < 0) return;
-    std::unique_ptr<transport::TlsStream> tls;
+    std::unique_ptr<TlsStream> tls;
     if (options_.tls != nullptr && (tls = options_.tls->Accept(fd.get())) == nullptr) return;
     connections_.push_back({.stream = ByteStream(std::move(fd), std::move(tls)),
                             .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
@@ -239,8 +261,8 @@ class HttpServerImpl final : public HttpServer {
     }
     connection.head = request->head;
     const absl::string_view path = request->path();
-    transport::ShownCertificate who;
-    if (options_.tls != nullptr && path != "/healthz" && path != "/readyz") {
+    ShownCertificate who;
+    if (options_.tls != nullptr && !IsProbe(path)) {
       who = connection.stream.peer();
       if (absl::Status admitted = options_.guard.admit(who, path); !admitted.ok()) {
         connection.response = Encode(
@@ -248,7 +270,7 @@ class HttpServerImpl final : public HttpServer {
         return true;
       }
     }
-    if (std::optional<HttpResponse> probe = Probe(path); probe.has_value()) {
+    if (std::optional<HttpResponse> probe = Probe(*request); probe.has_value()) {
       connection.response = Encode(*probe, !connection.head);
     } else if (!options_.pages) {
       connection.response = Encode({.code = 404, .body = "no such page\n"}, !connection.head);
@@ -263,8 +285,7 @@ class HttpServerImpl final : public HttpServer {
   }
 
   // `query`: "?/api/overview". False: it is answered instead, for there may be no such stream.
-  bool BecomeStream(Connection& connection, transport::ShownCertificate who,
-                    const std::string& query) {
+  bool BecomeStream(Connection& connection, ShownCertificate who, const std::string& query) {
     if (query.substr(0, 6) != "?/api/") {
       connection.response =
           Encode({.code = 400, .body = "/api/stream?PATH: PATH begins with /api/\n"}, true);
@@ -284,16 +305,16 @@ class HttpServerImpl final : public HttpServer {
   }
 
   // Pages that answer whatever else is under way; nothing: it is none of them.
-  std::optional<HttpResponse> Probe(absl::string_view path) const {
-    if (path == "/healthz") return HttpResponse{.body = "ok\n"};
+  std::optional<HttpResponse> Probe(const HttpRequest& request) const {
+    const absl::string_view path = request.path();
     if (path == "/metrics") {
       return HttpResponse{.type = "text/plain; version=0.0.4; charset=utf-8",
                           .body = options_.metrics()};
     }
-    if (path != "/readyz") return std::nullopt;
-    const absl::Status ready = options_.ready();
-    if (ready.ok()) return HttpResponse{.body = "ok\n"};
-    return HttpResponse{.code = 503, .body = absl::StrCat("not ready: ", ready.message(), "\n")};
+    if (!IsProbe(path)) return std::nullopt;
+    const bool verbose = request.query() == "?verbose" || request.query() == "?verbose=1";
+    if (path == "/readyz") return AnswerProbe(options_.ready(), "readyz", "not ready", verbose);
+    return AnswerProbe(options_.live ? options_.live() : Health(), "livez", "not live", verbose);
   }
 
   const HttpOptions options_;
@@ -316,4 +337,4 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   return std::make_unique<HttpServerImpl>(std::move(options), *std::move(listening));
 }
 
-}  // namespace phalanx::coordinator
+}  // namespace phalanx::transport

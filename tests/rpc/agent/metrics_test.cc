@@ -1,0 +1,149 @@
+// The daemon's port for Prometheus and probes.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "core/base/host_port.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/e2e/agent/worker_process.h"
+#include "tests/rpc/plain_http.h"
+#include "tests/rpc/tls_http.h"
+#include "tests/support/authority.h"
+#include "tests/support/files.h"
+#include "worker/agent/agent.h"
+
+namespace phalanx::agent {
+namespace {
+
+using coordinator::Get;
+using coordinator::TlsGet;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kOk[] = "HTTP/1.1 200 OK\r\n";
+
+int PortIn(const std::string& address) { return ParseHostPort(address, 1)->port; }
+
+// Until it has `text`; what was said last, where it never has.
+std::string Await(const std::function<std::string()>& get, const std::string& text) {
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  std::string got = get();
+  while (!absl::StrContains(got, text) && absl::Now() < end) got = get();
+  return got;
+}
+
+TEST(MetricsPortTest, Worker_TellsOfItsRanksAndItsSession) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  const std::string ready = support::MakeFolder("worker-metrics") + "/ready";
+  WorkerProcess worker(coordinator->address(), {"--metrics", "127.0.0.1:0", "--ready-file", ready});
+  coordinator->AwaitHello();
+  coordinator->AwaitHeartbeat([](const auto&) { return true; });
+  const int port =
+      PortIn(nlohmann::json::parse(support::ReadFile(ready)).at("metrics").get<std::string>());
+  const auto ask = [port](const char* path) { return [port, path] { return Get(port, path); }; };
+  EXPECT_THAT(Get(port, "/livez"), StartsWith(kOk));
+  EXPECT_THAT(Await(ask("/readyz?verbose"), "200 OK"),
+              EndsWith("[+]daemon ok\n[+]session ok\n[+]drain ok\nreadyz check passed\n"));
+
+  coordinator->AwaitResult(coordinator->Send(AssignCommandOf(7, 1, Job("wait"), {0})));
+  const std::string running = Await(ask("/metrics"), "phalanx_worker_ranks{state=\"running\"} 1\n");
+  EXPECT_THAT(running, HasSubstr("phalanx_worker_ranks{state=\"running\"} 1\n"));
+  EXPECT_THAT(running, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(running, HasSubstr("phalanx_worker_rank_starts_total 1\n"));
+  EXPECT_THAT(running, HasSubstr("phalanx_worker_session_open 1\n"));
+  EXPECT_THAT(running, ::testing::Not(HasSubstr("phalanx_worker_resident_bytes 0\n")));
+
+  coordinator.reset();
+  EXPECT_THAT(Await(ask("/readyz"), "503"),
+              EndsWith("not ready: the coordinator has not let the node in\n"));
+  EXPECT_THAT(Get(port, "/livez"), StartsWith(kOk)) << "to start it anew would end its ranks";
+  EXPECT_THAT(Await(ask("/metrics"), "phalanx_worker_session_breaks_total 1\n"),
+              HasSubstr("phalanx_worker_session_open 0\n"));
+}
+
+// A daemon whose thread is not there: nobody calls Run.
+class MetricsOfAgentTest : public ::testing::Test {
+ protected:
+  void Create(AgentOptions options) {
+    options.coordinator = "127.0.0.1:1";
+    options.node = "here";
+    options.state = support::MakeFolder("metrics-of-agent");
+    options.rank_program = "/bin/true";
+    options.metrics.address = "127.0.0.1:0";
+    auto agent = Agent::Create(
+        options, [](const PrepareData&, data::ReadProgress&) { return DataOutcome(); });
+    ASSERT_TRUE(agent.ok()) << agent.status();
+    agent_ = *std::move(agent);
+    port_ = PortIn(agent_->metrics_address());
+  }
+
+  std::unique_ptr<Agent> agent_;
+  int port_ = 0;
+};
+
+TEST_F(MetricsOfAgentTest, ThreadThatHangs_IsNotLive) {
+  AgentOptions options;
+  options.silence_max = absl::ZeroDuration();
+  Create(std::move(options));
+  for (const char* path : {"/livez", "/healthz", "/readyz"}) {
+    EXPECT_THAT(Get(port_, path),
+                AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("the daemon has not run for ")));
+  }
+}
+
+TEST_F(MetricsOfAgentTest, ThreadThatIsGivenTime_IsLive) {
+  Create({});
+  EXPECT_THAT(Get(port_, "/livez?verbose"),
+              AllOf(StartsWith(kOk), EndsWith("[+]daemon ok\nlivez check passed\n")));
+}
+
+TEST_F(MetricsOfAgentTest, Certificates_SayWhoMayRead) {
+  const support::Authority authority;
+  AgentOptions options;
+  options.metrics.tls = authority.Node("gpu-1");
+  Create(std::move(options));
+  const transport::TlsFiles nobody{.ca = authority.folder() + "/ca.pem"};
+  for (const char* role : {"viewer", "submitter", "operator"}) {
+    const std::string got = TlsGet(port_, authority.User("alice", role), "/metrics");
+    EXPECT_THAT(got, AllOf(StartsWith(kOk), HasSubstr("phalanx_worker_session_open 0\n"))) << role;
+  }
+  EXPECT_THAT(TlsGet(port_, authority.Worker("here"), "/metrics"),
+              StartsWith("HTTP/1.1 403 Forbidden\r\n"));
+  EXPECT_THAT(TlsGet(port_, nobody, "/metrics"), StartsWith("HTTP/1.1 401 Unauthorized\r\n"));
+  EXPECT_THAT(TlsGet(port_, nobody, "/livez"), StartsWith(kOk));
+  EXPECT_THAT(Get(port_, "/metrics"), ::testing::Not(HasSubstr("phalanx_")))
+      << "in plaintext there is nothing";
+}
+
+TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
+  const support::Authority authority;
+  const transport::TlsFiles tls = authority.Node("gpu-1");
+  const auto check = [](MetricsPortOptions options) {
+    return std::string(CheckMetricsPort(options).message());
+  };
+  EXPECT_EQ(check({}), "");
+  EXPECT_EQ(check({.address = "127.0.0.1:0"}), "");
+  EXPECT_EQ(check({.address = "[::1]:4446"}), "");
+  EXPECT_THAT(check({.address = "0.0.0.0:4446"}),
+              StartsWith("--metrics: 0.0.0.0:4446: whoever reaches it could read it"));
+  EXPECT_EQ(check({.address = "0.0.0.0:4446", .plaintext = true}), "");
+  EXPECT_EQ(check({.address = "0.0.0.0:4446", .tls = tls}), "");
+  EXPECT_THAT(check({.address = "0.0.0.0:4446", .plaintext = true, .tls = tls}),
+              StartsWith("--metrics-plaintext: leave it out"));
+  EXPECT_THAT(check({.address = "a:1", .tls = {.certificate = tls.certificate, .key = tls.key}}),
+              StartsWith("--metrics-certificate: give --tls-ca too"));
+  EXPECT_THAT(check({.address = "a:1", .tls = {.ca = tls.ca, .certificate = tls.certificate}}),
+              HasSubstr("--metrics-key"));
+  EXPECT_THAT(check({.address = "a:b"}), StartsWith("--metrics: "));
+  EXPECT_THAT(check({.plaintext = true}), HasSubstr("they go with --metrics HOST:PORT"));
+}
+
+}  // namespace
+}  // namespace phalanx::agent

@@ -1,0 +1,35 @@
+// worker/agent/metrics_port.h: the daemon's port for Prometheus and probes: /metrics, /livez,
+// /readyz (transport/http/http_server.h).
+//
+// With a certificate of its own it speaks TLS, and /metrics asks for one of a viewer, or of whoever
+// may more. Without, it is in plaintext: on loopback, or where that is asked for by name.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/health.h"
+#include "transport/http/http_server.h"
+#include "transport/tls.h"
+
+namespace phalanx::agent {
+
+struct MetricsPortOptions {
+  std::string address;      // HOST:PORT, port 0: any free one; empty: there is none
+  bool plaintext = false;   // whoever reaches it may read it
+  transport::TlsFiles tls;  // its own certificate; `ca`: of those who may read. None: plaintext
+};
+
+// Errors: InvalidArgument, with the flag, its value and its rule.
+absl::Status CheckMetricsPort(const MetricsPortOptions& options);
+
+// The functions are called on a thread of the server and must not block. Errors: as
+// CheckMetricsPort; Unavailable if the address cannot be listened on.
+absl::StatusOr<std::unique_ptr<transport::HttpServer>> OpenMetricsPort(
+    const MetricsPortOptions& options, std::function<std::string()> metrics,
+    std::function<Health()> live, std::function<Health()> ready);
+
+}  // namespace phalanx::agent
