@@ -48,6 +48,7 @@ void MirrorExchange::Add(at::Tensor& gradients, std::vector<comm::Outgoing>& sen
 }
 
 absl::Status MirrorExchange::Run(at::Tensor& gradients, comm::Communicator& data) const {
+  if (sends_.empty() && receives_.empty()) return absl::OkStatus();
   const at::Tensor given = scratch_.Given(sent_packed_, gradients.scalar_type());
   const at::Tensor taken = scratch_.Taken(received_packed_, gradients.scalar_type());
   for (const Message& message : sends_) {
@@ -59,7 +60,9 @@ absl::Status MirrorExchange::Run(at::Tensor& gradients, comm::Communicator& data
   std::vector<comm::Incoming> receives;
   Add(gradients, sends, receives);
   RETURN_IF_ERROR(data.Exchange(sends, receives));
-  RETURN_IF_ERROR(data.Flush());  // packed elements make room for the next ones
+  // What is sent and received in place stays untouched until the step is decided. Packed elements
+  // make room for the next ones.
+  if (gradients.is_cpu() || packs()) RETURN_IF_ERROR(data.Flush());
   for (const Message& message : receives_) {
     if (!message.packed) continue;
     message.runs.Unpack(taken.narrow(0, message.elements.first, message.elements.count), gradients);
