@@ -41,6 +41,9 @@ std::string ToLine(const Action& action) {
             std::string progress =
                 absl::StrJoin(a.progress, ",", [](std::string* out, const auto& p) {
                   absl::StrAppend(out, Of(p.job, p.epoch), "@", p.step);
+                  for (const RankWork& work : p.work)
+                    absl::StrAppend(out, " rank ", work.rank, " works ", work.seconds, " as ",
+                                    work.equal);
                 });
             return absl::StrCat("Heartbeat [", progress, "]", a.draining ? " draining" : "");
           },
