@@ -128,10 +128,17 @@ struct SessionOpened {
 struct SessionClosed {
   SessionId session;
 };
+// How long a rank's device works for a step, its waits left out: of its last steps.
+struct RankWork {
+  int32_t rank = 0;
+  double seconds = 0;  // above 0
+  uint64_t equal = 0;  // that of ranks which do the same; not 0
+};
 struct Progress {
   JobId job;
   Epoch epoch;
   int64_t step = 0;
+  std::vector<RankWork> work;  // of ranks of which it is known
 };
 // A data set that a node prepares, or will.
 struct Preparing {
