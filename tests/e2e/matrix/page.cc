@@ -29,8 +29,8 @@ Unless the line says otherwise the job has three replicas of two tensor ranks: r
 who is lost stays out (`rejoin: manual`). A fault on demand hits rank 3; one in the phase `recovery` hits rank 4 after rank 5 was killed, so
 the first rank is 5. Communicators for the loss of any one rank are
 made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
-A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
+A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
 
 std::string Cells(const Line& line) {
