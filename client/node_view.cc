@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/format.h"
 #include "core/job/node_check.h"
@@ -94,6 +95,16 @@ void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out)
              absl::StrCat(loopback, loopback.empty() || checks.loopback.reason.empty() ? "" : ", ",
                           checks.loopback.reason),
              out);
+  for (const v1::SlowDevice& slow : node.slow_devices()) {
+    PrintField(
+        "Slow",
+        absl::StrFormat("device %d: %.2f times as long for the work of rank %d of job-%d as "
+                        "%s, since %s ago (phalanx why job-%d)",
+                        slow.device(), slow.ratio(), slow.rank(), slow.job(),
+                        slow.others() == 1 ? "the other one with the same" : "others with the same",
+                        FormatAge(now - ToTime(slow.since())), slow.job()),
+        out);
+  }
   Table table({"DEVICE", "JOB", "MEMORY", "TEMPERATURE", "CHECK", "AGE", "DETAILS"});
   for (const int32_t device : DevicesOf(node)) {
     const auto found =

@@ -13,11 +13,26 @@
 #include "absl/status/statusor.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
+#include "core/base/shared.h"
 #include "core/job/node_check.h"
 #include "core/plan/derivation.h"
 #include "core/plan/memory_fit.h"
 
 namespace phalanx::coordinator {
+
+// A device that takes longer for a rank's work than others take for the same (slow_ranks.h).
+struct SlowDevice {
+  JobId job;
+  int32_t rank = 0;
+  NodeName node;
+  int32_t device = 0;
+  double seconds = 0, others_seconds = 0;  // of work a step; of the others the median
+  int32_t others = 0;
+  Instant since;  // it was named
+  double ratio() const { return seconds / others_seconds; }
+  friend bool operator==(const SlowDevice&, const SlowDevice&) = default;
+};
+inline constexpr size_t kSlowDevicesMax = 64;  // that are listed of a job
 
 // A job as everybody outside sees it: a snapshot, true when its records were stored.
 struct JobView {
@@ -35,6 +50,8 @@ struct JobView {
   std::optional<FailureCause> failure;
   bool suspended = false;
   bool damaged = false;  // a stand-in for what the store cannot give
+  // Of its epoch, while it trains; by rank, at most kSlowDevicesMax.
+  Shared<std::vector<SlowDevice>> slow_devices;
 };
 using JobViewPtr = std::shared_ptr<const JobView>;
 
@@ -56,6 +73,7 @@ struct NodeView {
   std::string version;
   std::optional<NodeMark> mark;
   std::optional<ReserveMark> reserve;
+  std::vector<SlowDevice> slow_devices;  // of the jobs that have them; the board adds them
 };
 
 struct PrepareData {

@@ -148,6 +148,8 @@ void Coordinator::Publish(Job& job) {
   if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
+  if (std::vector<SlowDevice> slow = SlowDevicesOf(job); !slow.empty())
+    view.slow_devices = std::move(slow);
   TellView(job, std::make_shared<const JobView>(std::move(view)));
 }
 

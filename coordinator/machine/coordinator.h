@@ -444,6 +444,12 @@ class Coordinator {
   std::string LeaveNode(Job& job, const Node& node, bool force, bool& stays);
   void LeaveStoppingNode(const Node& node);  // its worker was asked to end
   void ConsiderDrain(Job& job);              // O(1) where no node drains
+  // coordinator_slow.cc: devices that are slower than others with the same work.
+  void NoteWork(const Node& node, const Progress& progress);
+  void TellSlow(Job& job, const SlowRanks::Change& change);
+  // What else is known of it, and what to do about it, behind ToString().
+  std::string AdviceOn(const Job& job, const SlowDevice& slow) const;
+  std::vector<std::string> ExplainSlow(const Job& job) const;
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;

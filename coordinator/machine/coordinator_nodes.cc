@@ -188,6 +188,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
   if (node == nullptr || node->session != event.session) return;
   Heard(*node, event.session);
   actions_.push_back(PublishHeartbeat{node->name, now_, event.device_temperatures});
+  node->device_temperatures = event.device_temperatures;
   if (node->draining != event.draining) {
     node->draining = event.draining;
     capacity_changed_ = true;
@@ -208,6 +209,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
     }
     if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch)
       NoteWait(*job, node->name, progress.waits);
+    NoteWork(*node, progress);
   }
 }
 

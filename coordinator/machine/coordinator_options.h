@@ -74,6 +74,8 @@ struct CoordinatorOptions {
   int64_t rank_events_max = 10'000;
   // Events of a job that say that nodes of it are silent, or heard again; others are left out.
   int64_t silence_events_max = 100;
+  // Events of a job that say that a device of it is slow, or is not any more; likewise.
+  int64_t slow_events_max = 100;
   // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
   int64_t corrupt_bytes_max = 1 << 20;
   // What may wait for the store, and its bytes, before reports that can be spared are spared: steps

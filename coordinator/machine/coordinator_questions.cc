@@ -128,6 +128,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
       for (const auto& [place, device] : job.loans)
         reasons.push_back(absl::StrCat("rank ", place, " is to go on on device ", device.index,
                                        " of node ", device.node, ", which is in reserve"));
+      for (std::string& slow : ExplainSlow(job)) reasons.push_back(std::move(slow));
       if (state.ending.has_value()) reasons.push_back(state.reason);
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();

@@ -128,10 +128,17 @@ struct SessionOpened {
 struct SessionClosed {
   SessionId session;
 };
+// How long a rank's device works for a step, its waits left out: of its last steps.
+struct RankWork {
+  int32_t rank = 0;
+  double seconds = 0;  // above 0
+  uint64_t equal = 0;  // that of ranks which do the same; not 0
+};
 struct Progress {
   JobId job;
   Epoch epoch;
   int64_t step = 0;
+  std::vector<RankWork> work;  // of ranks of which it is known
   // For so long at least each rank of the node that is not done has stood in one and the same wait
   // for its device or for other ranks; zero: some does not.
   absl::Duration waits = absl::ZeroDuration();

@@ -18,6 +18,7 @@
 #include "coordinator/machine/job_state.h"
 #include "coordinator/machine/recovery.h"
 #include "coordinator/machine/run.h"
+#include "coordinator/machine/slow_ranks.h"
 #include "coordinator/machine/standby.h"
 #include "core/base/step_times.h"
 
@@ -49,6 +50,13 @@ struct LiveJob {
   std::optional<Evidence> evidence;
   int32_t reporter = -1;  // the rank that reports steps; -1: not known
   StepTimes step_times;   // as they were reported
+  // Which of its ranks are slow. Found anew in each epoch, and by each coordinator.
+  struct Slowness {
+    Epoch epoch;
+    SlowRanks ranks;
+    std::map<int32_t, Instant> since;  // of those that are slow
+  };
+  Slowness slowness;
   // Incidents whose files are older than what is known of them.
   std::set<int64_t> incidents_unwritten;
   // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
@@ -84,7 +92,7 @@ struct LiveJob {
   uint64_t first_view_record = 0;
   NewestView newest_view;
   Instant step_stored_at = absl::InfinitePast();
-  int64_t rank_events = 0, silence_events = 0;
+  int64_t rank_events = 0, silence_events = 0, slow_events = 0;
   // Corrupt samples without an event, and fingerprints of what would name them, so that each
   // counts once. The store does not know them: a coordinator that restarts counts them anew.
   int64_t unnamed_corrupt = 0;
@@ -130,5 +138,9 @@ plan::RankList LostOfLayout(const LiveJob& job);
 void EndSilence(LiveJob& job, const NodeName& node);
 // all ranks are to say which copies of state there are.
 void AwaitCopies(LiveJob& job);
+
+// Those that are slow in its epoch, by rank, at most kSlowDevicesMax; of one that does not train,
+// none.
+std::vector<SlowDevice> SlowDevicesOf(const LiveJob& job);
 
 }  // namespace phalanx::coordinator

@@ -34,10 +34,11 @@ struct Node {
   Incarnation incarnation;  // 0: not seen since this coordinator started
   SessionId session;        // 0: disconnected
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
-  std::vector<JobId> device_jobs;      // of each device, the job that has it; 0: free
-  std::vector<int64_t> device_memory;  // bytes, as the worker says; 0, or no entry: unknown
-  int64_t host_memory = 0;             // bytes for jobs, as the worker says; 0: unknown
-  std::map<JobId, int64_t> charged;    // bytes of it, by jobs that have devices here
+  std::vector<JobId> device_jobs;            // of each device, the job that has it; 0: free
+  std::vector<int64_t> device_memory;        // bytes, as the worker says; 0, or no entry: unknown
+  int64_t host_memory = 0;                   // bytes for jobs, as the worker says; 0: unknown
+  std::vector<int32_t> device_temperatures;  // as the last heartbeat's
+  std::map<JobId, int64_t> charged;          // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
   bool reads_domains = false;  // its ranks know layouts with failure domains, and derivation 6
   std::string version;

@@ -103,6 +103,11 @@ struct Metrics::Series {
           .Name("phalanx_device_checks")
           .Help("Devices of connected nodes by the verdict of their last check")
           .Register(registry);
+  prometheus::Gauge& slow = BuildGauge()
+                                .Name("phalanx_slow_devices")
+                                .Help("Devices that are slower than others with the same work")
+                                .Register(registry)
+                                .Add({});
   prometheus::Gauge& sessions =
       BuildGauge().Name("phalanx_sessions").Help("Open worker sessions").Register(registry).Add({});
   prometheus::Gauge& watchers =
@@ -367,6 +372,7 @@ std::string Metrics::Text(const Gauges& gauges) {
     series_->checks.Add({{"verdict", std::string(job::ToString(verdict))}})
         .Set(found == gauges.checks.end() ? 0 : static_cast<double>(found->second));
   }
+  series_->slow.Set(static_cast<double>(gauges.devices_slow));
   series_->sessions.Set(static_cast<double>(gauges.sessions));
   series_->watchers.Set(static_cast<double>(gauges.watchers));
   series_->inbox.Set(static_cast<double>(gauges.inbox));

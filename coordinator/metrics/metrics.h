@@ -39,7 +39,8 @@ struct Gauges {
   int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
   int64_t devices_free = 0, devices_used = 0, devices_failed = 0, devices_reserved = 0;
   std::map<job::CheckVerdict, int64_t> checks;  // devices of connected nodes, by their last check
-  int32_t warmest_celsius = 0;                  // of devices of connected nodes; 0: not known
+  int64_t devices_slow = 0;     // in jobs that train, at most kSlowDevicesMax of each
+  int32_t warmest_celsius = 0;  // of devices of connected nodes; 0: not known
   int64_t sessions = 0, watchers = 0;
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;

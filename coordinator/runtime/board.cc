@@ -321,6 +321,16 @@ std::vector<NodeView> Board::Nodes(size_t count) const {
     nodes.back().last_heartbeat = entry.last_heartbeat;
     nodes.back().device_temperatures = entry.device_temperatures;
   }
+  for (const auto& [id, entry] : jobs_) {
+    if (entry.job == nullptr) continue;
+    for (const SlowDevice& slow : *entry.job->slow_devices) {
+      // By name, as nodes_ is.
+      const auto node = std::lower_bound(
+          nodes.begin(), nodes.end(), slow.node,
+          [](const NodeView& view, const NodeName& name) { return view.name < name; });
+      if (node != nodes.end() && node->name == slow.node) node->slow_devices.push_back(slow);
+    }
+  }
   return nodes;
 }
 
@@ -366,6 +376,10 @@ void Board::Count(Gauges& gauges) const {
     if (job == nullptr || job->phase != job::JobPhase::kRunning || !job->last_step.has_value())
       continue;
     gauges.running.push_back(GaugesOf(*job));
+  }
+  for (const auto& [id, entry] : jobs_) {
+    if (entry.job != nullptr)
+      gauges.devices_slow += static_cast<int64_t>(entry.job->slow_devices->size());
   }
   gauges.jobs = phases_;
   for (const auto& [phase, count] : ended_->Count()) gauges.jobs[phase] += count;

@@ -7,6 +7,21 @@
 #include "core/wire/check_codec.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+void ToProto(const SlowDevice& slow, v1::SlowDevice* out) {
+  out->set_job(slow.job.value);
+  out->set_rank(slow.rank);
+  out->set_node(slow.node);
+  out->set_device(slow.device);
+  out->set_ratio(slow.ratio());
+  out->set_seconds(slow.seconds);
+  out->set_others_seconds(slow.others_seconds);
+  out->set_others(slow.others);
+  coordinator::ToProto(slow.since, out->mutable_since());
+}
+
+}  // namespace
 
 void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   const JobRequest& request = *job.request;
@@ -34,6 +49,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_suspended(job.suspended);
   out->set_damaged(job.damaged);
   out->set_owner(request.owner);
+  for (const SlowDevice& slow : *job.slow_devices) ToProto(slow, out->add_slow_devices());
 }
 
 JobView FromProto(const v1::JobStatus& status) {
@@ -76,6 +92,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
                                              node.device_temperatures.end());
   out->mutable_failed_devices()->Assign(node.failed_devices.begin(), node.failed_devices.end());
   if (node.check != nullptr) wire::ToProto(*node.check, out->mutable_check());
+  for (const SlowDevice& slow : node.slow_devices) ToProto(slow, out->add_slow_devices());
   if (node.last_heartbeat != Instant()) ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);

@@ -43,6 +43,18 @@ std::vector<int32_t> Temperatures(const v1::Heartbeat& from) {
   return temperatures;
 }
 
+// What no rank can say is left out.
+std::vector<RankWork> WorkOf(const v1::Heartbeat::Progress& from) {
+  std::vector<RankWork> work;
+  for (int i = 0; i < std::min(from.work_size(), kDevicesMax); ++i) {
+    const v1::Heartbeat::Work& of_rank = from.work(i);
+    const double seconds = SecondsOf(of_rank.seconds());
+    if (of_rank.rank() >= 0 && seconds > 0 && of_rank.equal() != 0)
+      work.push_back({of_rank.rank(), seconds, of_rank.equal()});
+  }
+  return work;
+}
+
 EvaluationReport ReportedEvaluation(const v1::EvaluationReport& from) {
   EvaluationReport report = FromProto(from);
   if (report.captions.size() > kCaptionsMax) report.captions.resize(kCaptionsMax);
@@ -408,6 +420,7 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
         event.progress.push_back({.job = JobId{progress.job()},
                                   .epoch = Epoch{progress.epoch()},
                                   .step = progress.step(),
+                                  .work = WorkOf(progress),
                                   .waits = absl::Seconds(SecondsOf(progress.waits_seconds()))});
       }
       return event;

@@ -168,6 +168,8 @@ std::string FailureReference() {
       "process as its\ndaemon saw it, and a failed session of a node; (2) what a rank says about "
       "itself; (3) what a rank says\nabout a peer, which accuses the peer and waits 300 ms for (1) "
       "and (2); (4) silence.\n\n"
+      "A device that is slow fails no job: an event `SlowDevice` names it, and the job trains on "
+      "at its\npace ([operations.md](operations.md#slow-devices)).\n\n"
       "| Cause | What was seen | Whose fault | Again | What to do |\n|---|---|---|---|---|\n";
   for (const FailureTraits& failure : kFailures) {
     absl::StrAppend(&text, "| `", failure.name, "` | ", failure.meaning, " | ",

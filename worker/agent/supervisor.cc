@@ -414,9 +414,10 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
         events_.push_back(FaultReached{number});
       return;
     case v1::ToDaemon::kProgress:
-      events_.push_back(RankProgressed{number, Epoch{message.progress().epoch()},
-                                       message.progress().step(),
-                                       absl::Seconds(message.progress().step_seconds())});
+      events_.push_back(
+          RankProgressed{number, Epoch{message.progress().epoch()}, message.progress().step(),
+                         absl::Seconds(message.progress().step_seconds()),
+                         message.progress().work_seconds(), message.progress().equal_work()});
       return;
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});

@@ -184,6 +184,12 @@ v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const P
     entry.set_epoch(progress.epoch.value);
     entry.set_step(progress.step);
     entry.set_waits_seconds(absl::ToDoubleSeconds(progress.waits));
+    for (const RankWork& work : progress.work) {
+      v1::Heartbeat::Work& of_rank = *entry.add_work();
+      of_rank.set_rank(work.rank);
+      of_rank.set_seconds(work.seconds);
+      of_rank.set_equal(work.equal);
+    }
   }
   return message;
 }

@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/plan/derivation.h"
+#include "core/plan/equal_work.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -95,6 +96,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
             assign.plan_digest(), ": worker and coordinator are of different versions")));
   }
   reporter_ = plan_.Reporter().value == order_.rank();
+  equal_work_ = plan::EqualWork(plan_, Rank{order_.rank()});
   store_ = absl::StrCat(absl::Hex(order_.store()));
   LogLayout();
   return absl::OkStatus();
@@ -164,7 +166,17 @@ absl::Status EpochRun::OpenMetrics() {
   return RankFigures::MakeFolder(output_);
 }
 
+// The figures are of the step before. A checkpoint takes memory and processors while it is written,
+// and not all ranks write as much.
+void EpochRun::NoteWork(const train::StepSummary& step) {
+  const bool writes = checkpoints_ != nullptr && checkpoints_->writing();
+  const bool wrote = std::exchange(wrote_, writes);
+  const bool profiled = profiler_.has_value() && profiler_->begun();
+  work_.Add(step.previous.busy, writes || wrote || profiled);
+}
+
 void EpochRun::OnStep(const train::StepSummary& step) {
+  NoteWork(step);
   if (!profiler_.has_value() || !profiler_->begun())
     figures_.Add(step, *program_, device::CountAllocations());
   // What is trained is worth more than its profile.
@@ -180,6 +192,8 @@ void EpochRun::OnStep(const train::StepSummary& step) {
     message.mutable_progress()->set_epoch(epoch());
     message.mutable_progress()->set_step(step.step);
     message.mutable_progress()->set_step_seconds(step.seconds);
+    message.mutable_progress()->set_work_seconds(work_.Median());
+    message.mutable_progress()->set_equal_work(equal_work_);
     report_status_.Update(channel_.Send(message, kSendTimeout));
   }
   if (!reporter_) return;

@@ -43,6 +43,7 @@
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/standby_pool.h"
 #include "worker/rank/step_profiler.h"
+#include "worker/rank/work_window.h"
 #include "worker/train/mirror_fill.h"
 #include "worker/train/trainer.h"
 #include "worker/train/training_state.h"
@@ -212,6 +213,7 @@ class EpochRun {
   }
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
+  void NoteWork(const train::StepSummary& step);
   void OnTrace(const std::vector<schedule::TimedInstruction>& timeline);
 
   channel::FrameSocket& channel_;
@@ -235,6 +237,9 @@ class EpochRun {
   std::string output_;  // absolute
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
+  WorkWindow work_;
+  uint64_t equal_work_ = 0;                     // plan::EqualWork
+  bool wrote_ = false;                          // a checkpoint, when the last step was told
   std::optional<StepProfiler> profiler_;        // of a job that wants a step measured
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
   // Of a clock that nobody sets.

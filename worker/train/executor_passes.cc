@@ -60,7 +60,9 @@ absl::Status Executor::FillInput(const Part& part, const Microbatch& microbatch,
     input.batch = shape.batch;
     input.length = shape.length;
   }
+  const int32_t before = timer_->Mark();
   RETURN_IF_ERROR(FillFromSamples(part, microbatch, lane, flight, context, input));
+  timer_->Add(StepTimer::Kind::kSamples, before, timer_->Mark());
   std::vector<at::Tensor> rows;
   for (int32_t link : part.links_in) {
     at::Tensor& received = flight.received[link];
@@ -145,7 +147,11 @@ void Executor::LayerBegins(size_t part_index) {
 void Executor::LayerDone(size_t part_index) {
   Part& part = parts_[part_index];
   if (part.layers_done < 0 || !part.reduced.ok()) return;
+  // On CPU it is done when the call returns, and the pass has waited for the slowest rank.
+  const bool waits = options_.device.is_cpu();
+  const int32_t before = waits ? timer_->Mark() : 0;
   part.reduced = part.reduction->ReduceBehind(++part.layers_done);
+  if (waits) timer_->Add(StepTimer::Kind::kCollective, before, timer_->Mark());
   if (part.reduced.ok()) part.reduced = AddNormBeside(part);
 }
 

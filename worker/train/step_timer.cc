@@ -91,7 +91,7 @@ StepFigures StepTimer::Read(int64_t step) {
   double waited = 0, gathered = 0;  // inside the instruction whose own span comes next
   for (const Span& span : spans_[Slot(step)]) {
     const double seconds = marks_->SecondsBetween(step, span.from, span.to);
-    if (span.kind != Kind::kCompute) figures.exposed_comm += seconds;
+    if (span.kind != Kind::kCompute && span.kind != Kind::kSamples) figures.exposed_comm += seconds;
     if (span.kind != Kind::kCompute && span.kind != Kind::kComm) {
       figures.busy -= seconds;
       if (span.kind == Kind::kWait) waited += seconds;

@@ -28,7 +28,8 @@ struct InstructionTime {
 };
 
 struct StepFigures {
-  double busy = 0;          // seconds of layers and optimizer, without the collectives inside them
+  // Seconds of layers and optimizer, without what they waited for: collectives, messages, samples.
+  double busy = 0;
   double exposed_comm = 0;  // seconds in which the compute stream waited for communication
   std::vector<InstructionTime> instructions;  // in program order
 };
@@ -58,9 +59,9 @@ class StepTimer {
   int32_t Mark() { return marks_->Mark(step_); }
   // The instruction that the spans added from now on belong to.
   void BeginInstruction(int32_t instruction) { instruction_ = instruction; }
-  // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective of its tensor
-  // group, a wait for messages, and one for its parameters, which may begin with its first pass.
-  enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait, kParameters };
+  // kCompute and kComm: a whole instruction. Inside one of kCompute: a collective, a wait for
+  // messages, one for its parameters, which may begin with its first pass, and one for samples.
+  enum class Kind : uint8_t { kCompute, kComm, kCollective, kWait, kParameters, kSamples };
   void Add(Kind kind, int32_t from, int32_t to) {
     spans_[Slot(step_)].push_back({kind, instruction_, from, to});
   }

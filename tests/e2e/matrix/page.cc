@@ -31,6 +31,7 @@ the first rank is 5. Communicators for the loss of any one rank are
 made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
 `nan` and `slow` have a line each: `nan` is in what a rank says of a step, `--phase record` alone, and `slow` is in every pass, wherever it begins.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
+A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
 
 std::string Cells(const Line& line) {

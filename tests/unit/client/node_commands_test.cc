@@ -73,6 +73,12 @@ class DescribeNodeTest : public ::testing::Test {
       node.set_devices(3);
       for (const int64_t job : {0, 0, 7}) node.add_device_jobs(job);
       for (const int32_t degrees : {41, 0, 63}) node.add_device_temperatures(degrees);
+      v1::SlowDevice& slow = *node.add_slow_devices();
+      slow.set_job(7);
+      slow.set_rank(5);
+      slow.set_device(2);
+      slow.set_ratio(2.5);
+      slow.set_others(3);
       node.add_failed_devices(1);
       v1::DeviceCheck& sound = *node.mutable_check()->add_devices();
       sound.set_verdict(v1::DeviceCheck::VERDICT_PASSED);
@@ -96,6 +102,9 @@ TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
   EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
   const std::string out = captured_.out.str();
   EXPECT_THAT(out, HasSubstr("3, 1 free"));
+  EXPECT_THAT(out,
+              HasSubstr("Slow:          device 2: 2.50 times as long for the work of rank 5 of "
+                        "job-7 as others with the same, since "));
   EXPECT_THAT(out, HasSubstr("3.1 GB/s, 20 us there and back"));
   EXPECT_THAT(out, HasSubstr("DEVICE  JOB    MEMORY  TEMPERATURE  CHECK   AGE"));
   EXPECT_THAT(out, HasSubstr("0       -      -       41 C         passed  "));

@@ -21,10 +21,18 @@ struct RunningAssignment {
   Epoch epoch;
   friend bool operator==(const RunningAssignment&, const RunningAssignment&) = default;
 };
+// How long a rank's device works for a step, as the rank said last.
+struct RankWork {
+  int32_t rank = 0;
+  double seconds = 0;
+  uint64_t equal = 0;  // that of ranks which do the same
+  friend bool operator==(const RankWork&, const RankWork&) = default;
+};
 struct Progress {
   JobId job;
   Epoch epoch;
   int64_t step = 0;
+  std::vector<RankWork> work;  // of ranks of which it is known
   // For so long at least each rank here that is not done has stood in one and the same wait for
   // its device or for other ranks; zero: some does not.
   absl::Duration waits = absl::ZeroDuration();

@@ -177,6 +177,8 @@ struct RankProgressed {
   Epoch epoch;
   int64_t step = 0;
   absl::Duration took = absl::ZeroDuration();  // the step; zero: not known
+  double work_seconds = 0;                     // that its device works for one; 0: not known
+  uint64_t equal_work = 0;                     // that of ranks which do the same; 0: not known
 };
 // The process has come to where the fault that it keeps is to come about.
 struct FaultReached {

@@ -35,6 +35,7 @@ void Machine::GoOver(ProcessNumber number, Process& process, const Assignment& a
   process.rank = RankInNext(process);
   process.epoch = assignment.command->epoch;
   process.step = 0;
+  process.work_seconds = 0;
   process.succeeded = false;
   process.step_times.BeginEpoch();
   if (!assignment.begin.empty()) actions_.push_back(SendBeginEpoch{number, assignment.begin});

@@ -74,6 +74,8 @@ void Machine::Apply(const RankProgressed& event) {
   Process& process = found->second;
   process.step = std::max(process.step, event.step);
   process.step_times.Reached(now_, event.step, event.took);
+  process.work_seconds = event.work_seconds;
+  process.equal_work = event.equal_work;
   // How long it may not run is known by now.
   if (process.hung_at < absl::InfiniteFuture()) process.hung_at = now_ + PatienceWith(process);
 }
@@ -456,19 +458,22 @@ std::vector<RunningAssignment> Machine::Running() const {
 }
 
 std::vector<Progress> Machine::ProgressOf() const {
-  std::map<std::pair<JobId, Epoch>, int64_t> slowest;
+  std::map<std::pair<JobId, Epoch>, Progress> of_job;
   for (const auto& [number, process] : processes_) {
     if (process.state != ProcessState::kRunning) continue;
     const auto [entry, added] =
-        slowest.emplace(std::pair(process.job, process.epoch), process.step);
-    if (!added) entry->second = std::min(entry->second, process.step);
+        of_job.emplace(std::pair(process.job, process.epoch),
+                       Progress{process.job, process.epoch, process.step, {}});
+    Progress& progress = entry->second;
+    if (!added) progress.step = std::min(progress.step, process.step);
+    if (process.work_seconds > 0 && process.equal_work != 0)
+      progress.work.push_back({process.rank, process.work_seconds, process.equal_work});
   }
   std::vector<Progress> list;
-  for (const auto& [key, step] : slowest)
-    list.push_back({.job = key.first,
-                    .epoch = key.second,
-                    .step = step,
-                    .waits = WaitOf(key.first, key.second)});
+  for (auto& [key, progress] : of_job) {
+    progress.waits = WaitOf(key.first, key.second);
+    list.push_back(std::move(progress));
+  }
   return list;
 }
 

@@ -158,6 +158,7 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
                                            .devices_reserved = 4,
                                            .checks = {{job::CheckVerdict::kPassed, 4},
                                                       {job::CheckVerdict::kFailed, 1}},
+                                           .devices_slow = 2,
                                            .warmest_celsius = 71}))
                            .samples;
   EXPECT_EQ(samples.at("phalanx_devices{state=\"free\"}"), 3);
@@ -166,6 +167,7 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"passed\"}"), 4);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"slow\"}"), 0);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"failed\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_slow_devices"), 2);
   EXPECT_EQ(samples.at("phalanx_warmest_device_celsius"), 71);
   EXPECT_FALSE(Parse(metrics.Text({})).samples.contains("phalanx_warmest_device_celsius"))
       << "the node that told of it has gone";

@@ -75,6 +75,33 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
 }
 
+TEST(BoardTest, SlowDevices_AreOfTheirNodesWhileTheirJobsNameThem) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  for (const char* name : {"a", "b"}) {
+    board.Publish(PublishNode{std::make_shared<const NodeView>(
+        NodeView{.name = name, .connected = true, .device_jobs = {JobId{7}, JobId{7}}})});
+  }
+  const auto publish = [&board](std::vector<SlowDevice> slow) {
+    JobView view = *View(7, JobPhase::kRunning);
+    view.slow_devices = std::move(slow);
+    board.Publish(PublishJob{std::make_shared<const JobView>(view)});
+  };
+  const SlowDevice slow{
+      .job = JobId{7}, .rank = 3, .node = "b", .device = 1, .seconds = 3, .others_seconds = 1};
+  publish({slow, {.job = JobId{7}, .node = "gone"}});
+  EXPECT_TRUE(board.Nodes().at(0).slow_devices.empty());
+  EXPECT_THAT(board.Nodes().at(1).slow_devices, ElementsAre(slow));
+  Gauges gauges;
+  board.Count(gauges);
+  EXPECT_EQ(gauges.devices_slow, 2);
+  publish({});
+  EXPECT_TRUE(board.Nodes().at(1).slow_devices.empty());
+  gauges = {};
+  board.Count(gauges);
+  EXPECT_EQ(gauges.devices_slow, 0);
+}
+
 TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   auto disk = std::make_shared<MemoryDisk>();
   MemoryBackend backend(disk);

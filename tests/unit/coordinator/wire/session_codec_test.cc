@@ -149,6 +149,38 @@ TEST(EventTest, WaitOfRanks_IsNoneWhereItIsNoDuration) {
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(heard.progress[i].waits, absl::ZeroDuration());
 }
 
+TEST(EventTest, Work_IsThatOfRanksThatSayIt) {
+  v1::OpenSessionRequest message;
+  v1::Heartbeat::Progress& progress = *message.mutable_heartbeat()->add_progress();
+  progress.set_job(7);
+  progress.set_step(30);
+  const auto heard = [&message] {
+    return std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message)).progress.at(0);
+  };
+  EXPECT_TRUE(heard().work.empty()) << "a daemon of a release before says nothing of it";
+  const auto add = [&progress](int32_t rank, double seconds, uint64_t equal) {
+    v1::Heartbeat::Work& work = *progress.add_work();
+    work.set_rank(rank);
+    work.set_seconds(seconds);
+    work.set_equal(equal);
+  };
+  add(3, 0.25, 77);
+  // What no rank can say.
+  add(-1, 0.25, 77);
+  add(4, 0, 77);
+  add(4, -1, 77);
+  add(4, std::numeric_limits<double>::quiet_NaN(), 77);
+  add(4, std::numeric_limits<double>::infinity(), 77);
+  add(4, 0.25, 0);
+  ASSERT_EQ(heard().work.size(), 1u);
+  EXPECT_EQ(heard().step, 30);
+  EXPECT_EQ(heard().work[0].rank, 3);
+  EXPECT_EQ(heard().work[0].seconds, 0.25);
+  EXPECT_EQ(heard().work[0].equal, 77u);
+  for (int32_t rank = 0; rank <= kDevicesMax; ++rank) add(rank, 0.25, 77);
+  EXPECT_LE(heard().work.size(), static_cast<size_t>(kDevicesMax));
+}
+
 TEST(MessageTest, EmptyOrUnknown_IsPassedOver) {
   EXPECT_FALSE(EventFromProto(SessionId{1}, {}).has_value());
   v1::OpenSessionRequest report;

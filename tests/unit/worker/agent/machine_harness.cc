@@ -43,6 +43,9 @@ std::string ToLine(const Action& action) {
                   absl::StrAppend(out, Of(p.job, p.epoch), "@", p.step);
                   if (p.waits > absl::ZeroDuration())
                     absl::StrAppend(out, " waits ", absl::FormatDuration(p.waits));
+                  for (const RankWork& work : p.work)
+                    absl::StrAppend(out, " rank ", work.rank, " works ", work.seconds, " as ",
+                                    work.equal);
                 });
             return absl::StrCat("Heartbeat [", progress, "]", a.draining ? " draining" : "");
           },

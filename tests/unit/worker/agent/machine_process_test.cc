@@ -462,6 +462,30 @@ TEST(AgentMachineTest, Heartbeat_CarriesTheSlowestRanksStep) {
   EXPECT_THAT(h.Advance(absl::Seconds(1)), ElementsAre("Heartbeat [job-7/1@4]"));
 }
 
+TEST(AgentMachineTest, Heartbeat_CarriesTheWorkOfRanksOfWhichItIsKnown) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 30, absl::ZeroDuration(), 0.25, 77});
+  h.Feed(
+      RankProgressed{kP2, Epoch{1}, 30});  // it has done too few steps, or is of an older release
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(1)),
+              ElementsAre("Heartbeat [job-7/1@30 rank 2 works 0.25 as 77]"));
+}
+
+TEST(AgentMachineTest, WorkOfAnEpochThatIsOver_IsNotThatOfTheNext) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 30, absl::ZeroDuration(), 0.25, 77});
+  h.Command(2, h.AnAssign(2, {0}));
+  h.Feed(EpochStopped{kP1, Epoch{1}});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 31, absl::ZeroDuration(), 0.25, 77});
+  h.ConfirmAll();
+  EXPECT_THAT(h.Advance(absl::Seconds(1)), Contains("Heartbeat [job-7/2@0]"));
+}
+
 TEST(AgentMachineTest, Termination_EndsRanks_ReportsThem_ClosesAndExits) {
   Harness h;
   h.Welcome();

@@ -52,6 +52,19 @@ TEST(StepTimerTest, WaitsInsideAPass_AreNeitherBusyNorItsWork) {
   EXPECT_EQ(figures.instructions[0].work(), 13);
 }
 
+// A pass of 10 seconds, in which 4 are for samples that storage gives late.
+TEST(StepTimerTest, WaitForSamples_IsNeitherBusyNorCommunication) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 1, 5, 10}));
+  timer.BeginStep(3);
+  const int32_t begin = timer.Mark(), asked = timer.Mark();
+  timer.Add(Kind::kSamples, asked, timer.Mark());
+  timer.Add(Kind::kCompute, begin, timer.Mark());
+  const StepFigures figures = timer.Read(3);
+  EXPECT_EQ(figures.busy, 6);
+  EXPECT_EQ(figures.exposed_comm, 0);
+  EXPECT_EQ(figures.instructions.at(0).work(), 10);
+}
+
 class IdleCommunicator final : public comm::Communicator {
  public:
   int32_t rank() const override { return 0; }

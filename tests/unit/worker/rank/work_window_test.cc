@@ -1,0 +1,41 @@
+#include "worker/rank/work_window.h"
+
+#include <gtest/gtest.h>
+
+namespace phalanx::rank {
+namespace {
+
+void AddSteps(WorkWindow& window, int64_t count, double seconds) {
+  for (int64_t i = 0; i < count; ++i) window.Add(seconds, false);
+}
+
+TEST(WorkWindowTest, FirstStepsOfAnEpoch_CountInNothing) {
+  WorkWindow window;
+  AddSteps(window, WorkWindow::kFirstSteps, 100);
+  AddSteps(window, WorkWindow::kSteps - 1, 2);
+  EXPECT_EQ(window.Median(), 0);
+  AddSteps(window, 1, 2);
+  EXPECT_EQ(window.Median(), 2);
+}
+
+TEST(WorkWindowTest, MedianIsOfTheNewest) {
+  WorkWindow window;
+  AddSteps(window, WorkWindow::kFirstSteps + WorkWindow::kSteps, 2);
+  AddSteps(window, WorkWindow::kSteps / 2 - 1, 100);
+  EXPECT_EQ(window.Median(), 2);
+  AddSteps(window, 2, 100);
+  EXPECT_EQ(window.Median(), 100);
+}
+
+TEST(WorkWindowTest, StepsThatAreDisturbedOrNotKnown_AreLeftOut) {
+  WorkWindow window;
+  AddSteps(window, WorkWindow::kFirstSteps + WorkWindow::kSteps, 2);
+  for (size_t i = 0; i < WorkWindow::kSteps; ++i) {
+    window.Add(100, true);
+    window.Add(0, false);
+  }
+  EXPECT_EQ(window.Median(), 2);
+}
+
+}  // namespace
+}  // namespace phalanx::rank

@@ -1,0 +1,31 @@
+// worker/rank/work_window.h: how long this rank works for a step, as of its last steps. Pure.
+//
+// The first steps of an epoch count in nothing: they run what runs for the first time, fill
+// mirrors, and have communicators made beside them.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+namespace phalanx::rank {
+
+class WorkWindow {
+ public:
+  static constexpr int64_t kFirstSteps = 8;
+  static constexpr size_t kSteps = 16;  // of the newest
+
+  // Of each step of the epoch once, in order: what it worked, in seconds; 0: not known. One that
+  // was `disturbed`, by what other ranks need not have done beside it, does not count.
+  void Add(double seconds, bool disturbed);
+  // Median of the newest kSteps that count; 0: there are fewer.
+  double Median() const;
+
+ private:
+  int64_t steps_ = 0;
+  std::deque<double> newest_;
+};
+
+}  // namespace phalanx::rank
