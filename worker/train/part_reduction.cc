@@ -96,7 +96,7 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     const auto [first, end] = LayersOf(state_.parameters());
     int32_t needed = std::max(0, end - first - 1);
     for (size_t b = 0; b < needed_before_.size(); ++b) {
-      const int32_t behind = b < complete_behind_.size() ? complete_behind_[b] : kAll;
+      const int32_t behind = BehindOf(b);
       needed = std::clamp(end - first - behind, 0, needed);
       needed_before_[b] = needed;
     }
@@ -147,7 +147,11 @@ absl::Status PartReduction::ReduceUntil(size_t end) {
   while (reduced_ < end) {
     const size_t begin = reduced_;
     std::vector<comm::Piece> pieces;
-    for (; reduced_ < end && pieces.size() < AtOnce(order_); ++reduced_) {
+    // Whoever has no samples for a pass comes to all buckets at once, and has the same pieces in a
+    // call as those who come to them by layers.
+    for (;
+         reduced_ < end && pieces.size() < AtOnce(order_) && BehindOf(reduced_) == BehindOf(begin);
+         ++reduced_) {
       const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
       const plan::UnitRange mine = bucket.own.front();
       pieces.push_back({.in = base + bucket.elements.first * size,

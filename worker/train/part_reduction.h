@@ -79,6 +79,9 @@ class PartReduction {
   // The sums of all buckets before `end` that have not begun, and what mirrors get of them.
   absl::Status ReduceUntil(size_t end);
   absl::Status Mirror(size_t begin, size_t end);
+  int32_t BehindOf(size_t bucket) const {
+    return bucket < complete_behind_.size() ? complete_behind_[bucket] : kAll;
+  }
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.

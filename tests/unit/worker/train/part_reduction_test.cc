@@ -221,6 +221,25 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
 }
 
+// A rank without samples for a pass comes to no layer of it, and would wait for ever for others
+// whose calls have other pieces.
+TEST(PartReductionTest, WhoSumsAllBucketsAtOnce_CallsWhatThoseCallWhoComeByLayers) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  const plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
+  ASSERT_EQ(reduction.buckets.size(), 2u);
+  ReductionMeans means(at::kCPU);
+  NotedCommunicator by_layers, at_once;
+  PartReduction one(reduction, state, {.data = &by_layers}, means);
+  PartReduction other(reduction, state, {.data = &at_once}, means);
+  for (int32_t layers = 1; layers <= 4; ++layers) ASSERT_TRUE(one.ReduceBehind(layers).ok());
+  EXPECT_EQ(one.begun(), 1u);
+  ASSERT_TRUE(one.Reduce().ok());
+  ASSERT_TRUE(other.Reduce().ok());
+  EXPECT_EQ(by_layers.calls, at_once.calls);
+}
+
 // The second of its two buckets has the embedding and the first layers.
 TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
   const plan::Plan plan = WideLayers({.dp = 2});
