@@ -36,6 +36,10 @@ struct ClusterOptions {
   // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
   // of a write, so that a seed means what it did before there was either.
   bool behind = true;
+  // Devices of each node; empty: drawn, as `nodes` says.
+  std::vector<int32_t> devices;
+  // False: nobody submits or cancels but the test, and no node is kept in reserve.
+  bool users = true;
 };
 
 class Cluster {
@@ -50,6 +54,14 @@ class Cluster {
   // The coordinator dies; another one on its store takes its place.
   void StopCoordinator() { coordinator_.Crash(); }
   void StartCoordinator() { coordinator_.Start(); }
+  const CoordinatorHost& coordinator() const { return coordinator_; }
+  // A user submits the job, and asks again until there is an answer.
+  void Submit(const coordinator::JobRequestPtr& request);
+  // The process that runs the rank is killed. False: there is none.
+  bool KillRank(JobId job, int32_t rank);
+  // The daemon of the node dies, and its ranks with it; and is started again.
+  void KillNode(size_t node) { nodes_[node]->Kill(); }
+  void StartNode(size_t node) { nodes_[node]->Start(); }
   // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
   // something is stuck.
   bool Settle();
