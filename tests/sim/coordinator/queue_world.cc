@@ -104,8 +104,11 @@ void QueueWorld::Obey(Host& host, uint64_t number, const Command& command) {
   if (std::holds_alternative<PrepareData>(command)) answer.data_digest = "data";
   if (const auto* assign = std::get_if<Assign>(&command)) Assigned(host, *assign);
   if (const auto* stop = std::get_if<StopRanks>(&command)) {
-    std::replace(host.devices.begin(), host.devices.end(), stop->job, JobId{});
-    host.running.erase(stop->job);
+    const auto runs = host.running.find(stop->job);
+    if (runs != host.running.end() && runs->second <= stop->epoch) {
+      std::replace(host.devices.begin(), host.devices.end(), stop->job, JobId{});
+      host.running.erase(runs);
+    }
     const auto trains = training_.find(stop->job);
     if (trains != training_.end() && trains->second.epoch <= stop->epoch) training_.erase(trains);
   }
@@ -129,7 +132,7 @@ void QueueWorld::Assigned(Host& host, const Assign& assign) {
     if (entry.node != host.name) continue;
     for (const int32_t device : entry.devices) {
       JobId& holder = host.devices[static_cast<size_t>(device)];
-      if (holder != JobId{} && holder != assign.job) {
+      if (holder != JobId{} && !(crashes_ && holder == assign.job)) {
         Violate(absl::StrCat(host.name, " device ", device, " is given to ", ToString(assign.job),
                              " and has ", ToString(holder)));
       }
@@ -338,9 +341,13 @@ void QueueWorld::Second() {
   const int64_t crashes = counts_.crashes;
   for (const ComputePlan& order : std::exchange(plans_, {})) {
     if (counts_.crashes != crashes) break;  // another one has ordered its own
-    Feed(PlanComputed{order.number,
-                      PlanSummary{.layout = {.epoch = order.epoch, .nodes = order.placement},
-                                  .digest = absl::StrCat("plan:", order.number)}});
+    plan::Layout layout{.epoch = order.epoch, .nodes = order.placement};
+    if (order.layout.has_value()) {  // of an epoch that begins anew
+      layout = **order.layout;
+      layout.epoch = std::max(layout.epoch, order.epoch);
+    }
+    Feed(PlanComputed{order.number, PlanSummary{.layout = std::move(layout),
+                                                .digest = absl::StrCat("plan:", order.number)}});
   }
   std::vector<JobId> trains;
   for (const auto& [id, training] : training_) trains.push_back(id);

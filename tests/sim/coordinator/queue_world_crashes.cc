@@ -37,6 +37,12 @@ void QueueWorld::Crash(uint64_t kept) {
   const std::vector<JournalRecord> stored = log_;
   for (const Action& action : machine_->Recover(now_, stored, {.last_record = kept})) Take(action);
   CheckAnswered();
+  for (Host& host : hosts_) {  // of what was asked for, and not answered, nobody knows
+    const auto node = machine_->nodes().find(host.name);
+    const bool drains = node != machine_->nodes().end() && node->second.Drains();
+    if (drains != host.drains.has_value())
+      host.drains = drains ? std::optional<Instant>(now_) : std::nullopt;
+  }
   // Daemons say again what they run, and what its ranks have said.
   answers_.clear();
   for (Host& host : hosts_) Reopen(host);
