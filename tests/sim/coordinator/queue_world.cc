@@ -182,6 +182,7 @@ void QueueWorld::CheckPlanned(const std::vector<JobId>& planned) {
   std::set<JobId> later;
   for (auto id = planned.rbegin(); id != planned.rend(); ++id) {
     const Coordinator::Job& job = machine_->jobs().at(*id);
+    if (job.run.has_value()) continue;  // it had its devices before
     free += job.state.request->devices;
     later.insert(*id);
     CheckAhead(job, free, later);
