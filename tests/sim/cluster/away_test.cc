@@ -20,7 +20,7 @@ constexpr absl::Duration kAway = absl::Minutes(10), kStep = absl::Seconds(1);
 constexpr absl::Duration kHold = absl::Minutes(5);
 constexpr int32_t kWorld = 4;       // two replicas of two
 constexpr size_t kNodeOfRank3 = 1;  // alone there
-constexpr uint64_t kMoments = 8;    // in which somebody is lost, for each rung and loss
+constexpr uint64_t kMoments = 4;    // in which somebody is lost, for each rung and loss
 
 // What is lost: a process; a daemon with its rank, for good or for a minute of the ten.
 enum class Lost : uint8_t { kRank, kNode, kNodeForAMinute };
