@@ -52,6 +52,23 @@ std::string EndOf(const RankExited& report) {
   return absl::StrCat("exited with code ", report.exit_code, " before its last step");
 }
 
+// Whether its ranks, of which none is ready, may have missed what others said for them.
+bool MayHaveMissedOthers(const Run& run) {
+  return std::none_of(run.ranks.begin(), run.ranks.end(),
+                      [](const RankState& rank) { return rank.used && rank.ready; }) &&
+         std::any_of(run.teams.begin(), run.teams.end(),
+                     [](const Team& team) { return team.seen; });
+}
+
+// The epoch is over as one is that a node refuses. What others say of their peers after that, and
+// how they end of it, follows from the same. False: it was given up before.
+bool GiveUpStart(Run& run, Epoch epoch) {
+  run.settle_deadline = absl::InfiniteFuture();
+  if (run.epoch_seen >= epoch) return false;
+  run.epoch_seen = epoch;
+  return true;
+}
+
 FailureKind KindOf(const RankExited& report) {
   if (report.expected) return FailureKind::kNodeStopped;
   if (report.signal == 0) return FailureKind::kRankExited;
@@ -216,10 +233,11 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
+  const bool starts = job.state.phase == job::JobPhase::kStarting && job.run.has_value();
   const Policy policy{.may_recover = MayRecover(job),
                       .may_go_back = MayGoBack(job) || MayTakeCopies(job),
-                      .may_queue = job.state.phase == job::JobPhase::kStarting &&
-                                   job.state.trained && job.run.has_value()};
+                      .may_queue = starts && job.state.trained,
+                      .may_start_anew = starts && MayHaveMissedOthers(*job.run)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
   NoteEvidence(job, cause);
@@ -245,6 +263,8 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       }
       return;
     case Course::kStartAnew:
+      if (cause.kind == FailureKind::kPeerLost && GiveUpStart(*job.run, job.state.epoch))
+        Commit(job, EventRecorded{"StartGivenUp", cause.message, job.state.epoch});
       return StartNextEpoch(job);
     case Course::kRecover:
       return StartRecovery(job, std::move(cause));

@@ -21,6 +21,18 @@ bool Contains(const plan::RankList& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+// It has not come back to this coordinator, and it is too early to say that it does not.
+bool IsAwaited(const Node& node) {
+  return node.incarnation == Incarnation{} && !node.connected() && !node.lost;
+}
+
+// Whether a lost rank may get the device now. One of a node that is awaited is counted on: the
+// order waits for it, and where it does not come in time it is lost like any other.
+bool MayTakeOver(const Node& node, int32_t device) {
+  const bool there = node.Schedulable() || (IsAwaited(node) && !node.TakesNothing());
+  return there && !node.HasFailed(device);
+}
+
 std::string RanksText(const plan::RankList& ranks) {
   return absl::StrJoin(ranks, ", ",
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
@@ -51,7 +63,13 @@ plan::RankList Coordinator::UnfitSpares(const Job& job) const {
   plan::RankList unfit;
   for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
     const auto number = static_cast<int32_t>(rank);
-    if (!job.run->ranks[rank].used && !MayServe(job, number)) unfit.push_back(Rank{number});
+    if (job.run->ranks[rank].used) continue;
+    const Team* team = job.run->TeamOfRank(number);
+    const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
+    if (node == nodes_.end() || !MayTakeOver(node->second, team->DeviceOf(number)) ||
+        IsKeptOut(job, number, node->second)) {
+      unfit.push_back(Rank{number});
+    }
   }
   return unfit;
 }
@@ -85,10 +103,8 @@ NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next,
     const Team* team = run.TeamOfRank(rank.value);
     if (team == nullptr) continue;
     const auto node = nodes_.find(team->node);
-    const int32_t device = team->DeviceOf(rank.value);
-    if (node == nodes_.end() || !node->second.Schedulable() || node->second.HasFailed(device)) {
+    if (node == nodes_.end() || !MayTakeOver(node->second, team->DeviceOf(rank.value)))
       return team->node;
-    }
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/cluster/epoch_run.h"
 
 namespace phalanx::sim {
 namespace {
@@ -37,11 +38,13 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
       faults_(shared_, coordinator_, nodes_),
       operators_(Hash64(options.seed, StreamOf("operators"), 0)),
       losses_(Hash64(options.seed, StreamOf("losses"), 0)) {
-  const auto nodes =
-      options.nodes > 0 ? static_cast<size_t>(options.nodes) : 1 + timeline_.Below(5);
+  const size_t nodes = !options.devices.empty() ? options.devices.size()
+                       : options.nodes > 0      ? static_cast<size_t>(options.nodes)
+                                                : 1 + timeline_.Below(5);
   for (size_t i = 0; i < nodes; ++i) {
-    nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i,
-                                                1 + static_cast<int32_t>(timeline_.Below(4))));
+    const int32_t devices =
+        options.devices.empty() ? 1 + static_cast<int32_t>(timeline_.Below(4)) : options.devices[i];
+    nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i, devices));
     nodes_.back()->start_failure = options.only_crashes ? 0 : 0.01;
   }
   shared_.bad_context = options.only_crashes ? 0 : 0.01;
@@ -79,10 +82,11 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
     timeline_.After(timeline_.Between(absl::ZeroDuration(), absl::Seconds(2)),
                     [&node] { node->Start(); });
   }
-  timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
+  if (options_.users) timeline_.After(absl::Seconds(1), [this] { MaybeSubmit(); });
   timeline_.After(absl::Seconds(10), [this] { CheckProgress(); });
   CheckTold();
-  if (options_.reserves) timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
+  if (options_.users && options_.reserves)
+    timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
   if (options_.loss_interval > absl::ZeroDuration()) LoseMessages();
 }
 
@@ -135,6 +139,23 @@ void Cluster::MaybeSubmit() {
   if (request->devices > devices) return;
   ++jobs_;
   AskFor(WithDrawnRecovery(*request), absl::StrCat("request-", jobs_), 10);
+}
+
+void Cluster::Submit(const coordinator::JobRequestPtr& request) {
+  ++jobs_;
+  AskFor(request, absl::StrCat("request-", jobs_), 10);
+}
+
+bool Cluster::KillRank(JobId job, int32_t rank) {
+  for (const std::unique_ptr<NodeHost>& node : nodes_) {
+    for (RankProcess* process : node->processes()) {
+      const EpochRun* run = process->current();
+      if (process->job() != job || run == nullptr || run->rank() != rank) continue;
+      process->Die(0, 9);
+      return true;
+    }
+  }
+  return false;
 }
 
 void Cluster::AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id,

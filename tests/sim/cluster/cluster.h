@@ -38,6 +38,10 @@ struct ClusterOptions {
   bool behind = true;
   // Between messages of ranks that are lost without a word, on average; zero: none is.
   absl::Duration loss_interval;
+  // Devices of each node; empty: drawn, as `nodes` says.
+  std::vector<int32_t> devices;
+  // False: nobody submits or cancels but the test, and no node is kept in reserve.
+  bool users = true;
 };
 
 class Cluster {
@@ -55,6 +59,14 @@ class Cluster {
   // The next message that a rank sends another in a step is lost, and nobody hears of it.
   void LoseMessage() { fabric_.LoseNext(); }
   int64_t lost_messages() const { return fabric_.lost(); }
+  const CoordinatorHost& coordinator() const { return coordinator_; }
+  // A user submits the job, and asks again until there is an answer.
+  void Submit(const coordinator::JobRequestPtr& request);
+  // The process that runs the rank is killed. False: there is none.
+  bool KillRank(JobId job, int32_t rank);
+  // The daemon of the node dies, and its ranks with it; and is started again.
+  void KillNode(size_t node) { nodes_[node]->Kill(); }
+  void StartNode(size_t node) { nodes_[node]->Start(); }
   // No more faults; what was cut or stopped is healed, and no more jobs come. False, a violation:
   // something is stuck.
   bool Settle();

@@ -321,7 +321,10 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
   if (job.last_step.has_value()) ledger_.OnTold(job.id, *job.last_step);
   if (!ended) return;
   ++ended_[job.phase];
-  if (job.failure.has_value()) ++failures_[std::string(job::ToString(job.failure->kind))];
+  if (job.failure.has_value()) {
+    ++failures_[std::string(job::ToString(job.failure->kind))];
+    causes_.emplace(job.id, *job.failure);
+  }
   timeline_.Note("job $0 has ended as $4", job.id.value, 0, 0, 0,
                  absl::StrCat(job::ToString(job.phase), ": ", job.reason));
   if (absl::StrContains(job.reason, "where training stands is not known"))

@@ -83,6 +83,11 @@ class CoordinatorHost {
   // Jobs by how they have ended, and by kind of failure.
   const std::map<job::JobPhase, int64_t>& ended() const { return ended_; }
   const std::map<std::string, int64_t>& failures() const { return failures_; }
+  // Why the job has failed; nullptr: it has not.
+  const coordinator::FailureCause* CauseOf(JobId job) const {
+    const auto found = causes_.find(job);
+    return found == causes_.end() ? nullptr : &found->second;
+  }
   struct Crashes {
     int64_t all = 0;
     int64_t writing = 0;       // of them, while records were on their way to the disk
@@ -168,6 +173,7 @@ class CoordinatorHost {
   std::map<JobId, coordinator::JobView> views_;
   std::map<job::JobPhase, int64_t> ended_;
   std::map<std::string, int64_t> failures_;
+  std::map<JobId, coordinator::FailureCause> causes_;
   Crashes crashes_;
   bool breaks_alone_ = false;
   int64_t lent_ = 0;

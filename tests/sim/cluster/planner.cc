@@ -106,6 +106,16 @@ void AddHomes(const plan::PartId& part, JobPlan* job) {
   std::abort();
 }
 
+coordinator::JobRequestPtr Read(const std::string& document, const std::string& name,
+                                int64_t steps) {
+  const std::string text =
+      absl::StrReplaceAll(document, {{"NAME", name}, {"STEPS", absl::StrCat(steps)}});
+  absl::StatusOr<coordinator::JobRequestPtr> request =
+      coordinator::ReadRequest({.text = text, .directory = "/jobs"});
+  if (!request.ok()) GiveUp(request.status(), text);
+  return *std::move(request);
+}
+
 }  // namespace
 
 Planner::Planner() {
@@ -127,12 +137,12 @@ Planner::Planner() {
 
 coordinator::JobRequestPtr Planner::MakeRequest(size_t document, const std::string& name,
                                                 int64_t steps) {
-  const std::string text =
-      absl::StrReplaceAll(documents_[document], {{"NAME", name}, {"STEPS", absl::StrCat(steps)}});
-  absl::StatusOr<coordinator::JobRequestPtr> request =
-      coordinator::ReadRequest({.text = text, .directory = "/jobs"});
-  if (!request.ok()) GiveUp(request.status(), text);
-  return *std::move(request);
+  return Read(documents_[document], name, steps);
+}
+
+coordinator::JobRequestPtr Planner::MakeRequest(absl::string_view parallel, absl::string_view more,
+                                                const std::string& name, int64_t steps) {
+  return Read(Language(parallel, more), name, steps);
 }
 
 absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::ComputePlan& order) {

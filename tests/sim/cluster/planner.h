@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "core/job/job_spec.h"
@@ -43,6 +44,10 @@ class Planner {
   // Job documents that the simulation knows, with places for name and steps.
   size_t documents() const { return documents_.size(); }
   coordinator::JobRequestPtr MakeRequest(size_t document, const std::string& name, int64_t steps);
+  // One of a decoder alone: what the job file says of its `parallel`, and `more` sections of
+  // `spec`.
+  static coordinator::JobRequestPtr MakeRequest(absl::string_view parallel, absl::string_view more,
+                                                const std::string& name, int64_t steps);
 
   absl::StatusOr<coordinator::PlanSummary> Plan(const coordinator::ComputePlan& order);
   JobPlanPtr Expand(const std::string& text, const plan::Layout& layout);

@@ -2,6 +2,7 @@
 //   PHALANX_SIM_SEED=N runs that one; PHALANX_SIM_SEEDS=N runs so many.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/numbers.h"
@@ -31,13 +32,7 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
         << "seed " << seed << ": " << world.violations().front() << "\n"
         << world.Describe();
     ASSERT_TRUE(ends) << "seed " << seed << ": somebody starves\n" << world.Describe();
-    counts.ahead += world.counts().ahead;
-    counts.preempted += world.counts().preempted;
-    counts.went_on += world.counts().went_on;
-    counts.drained += world.counts().drained;
-    counts.kept += world.counts().kept;
-    counts.turns += world.counts().turns;
-    counts.left += world.counts().left;
+    counts += world.counts();
   }
   if (only >= 0) return;
   EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
@@ -47,6 +42,35 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
   EXPECT_GT(counts.kept, count) << "too few jobs are kept by quotas";
   EXPECT_GT(counts.turns, count / 4) << "too few jobs go before older ones of other owners";
   EXPECT_GT(counts.left, 0) << "no job goes ahead of one of its owner, who has a quota";
+}
+
+// The same with a coordinator that dies now and then, mostly while it writes.
+TEST(QueueSimulation, CoordinatorThatDies_KeepsThePropertiesAndWhatItAnswered) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
+  QueueWorld::Counts counts;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    QueueWorld world(static_cast<uint64_t>(seed), /*crashes=*/true);
+    for (int i = 0; i < kSeconds && world.violations().empty(); ++i) world.Act();
+    const bool ends = world.violations().empty() && world.Finish();
+    ASSERT_TRUE(world.violations().empty())
+        << "seed " << seed << ": " << world.violations().front() << "\n"
+        << world.Describe();
+    ASSERT_TRUE(ends) << "seed " << seed << ": somebody starves\n" << world.Describe();
+    counts += world.counts();
+  }
+  std::printf("%lld crashes lost %lld records; %lld answers of jobs and %lld of nodes looked for\n",
+              static_cast<long long>(counts.crashes), static_cast<long long>(counts.lost),
+              static_cast<long long>(counts.job_answers),
+              static_cast<long long>(counts.node_answers));
+  if (only >= 0) return;
+  EXPECT_GT(counts.crashes, 5 * count) << "too few to mean anything";
+  EXPECT_GT(counts.lost, count) << "too few of them meet a write";
+  EXPECT_GT(counts.job_answers, 10 * counts.crashes);
+  EXPECT_GT(counts.node_answers, counts.crashes);
+  EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
+  EXPECT_GT(counts.went_on, count / 2) << "too few jobs go on where they left";
 }
 
 }  // namespace

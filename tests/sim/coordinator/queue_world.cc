@@ -17,10 +17,11 @@ constexpr absl::Duration kLeft = absl::Seconds(60);
 
 }  // namespace
 
-QueueWorld::QueueWorld(uint64_t seed) : prng_(seed) {
+QueueWorld::QueueWorld(uint64_t seed, bool crashes) : prng_(seed), crashes_(crashes) {
   options_.end_grace = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(20)));
   options_.cancel_grace = absl::Seconds(2);
   options_.share_half_life = absl::Seconds(static_cast<int64_t>(prng_.Below(4)) * 120);
+  if (crashes_) options_.share_half_life = absl::ZeroDuration();
   if (Chance(2)) options_.quotas = quotas_ = DrawQuotas();
   machine_.emplace(options_);
   for (const Action& action : machine_->Recover(now_, {})) Take(action);
@@ -30,6 +31,7 @@ QueueWorld::QueueWorld(uint64_t seed) : prng_(seed) {
     hosts_.push_back({.name = absl::StrCat("node-", i), .session = SessionId{i + 1}});
     hosts_.back().devices.resize(static_cast<size_t>(devices));
     devices_ += devices;
+    sessions_ = i + 1;
     Feed(SessionOpened{hosts_.back().session, WorkerHello{.node = hosts_.back().name,
                                                           .incarnation = Incarnation{1},
                                                           .devices = devices}});
@@ -51,7 +53,11 @@ void QueueWorld::Feed(const Event& event) {
     for (const Action& action : actions) Take(action);
     CheckPlanned(planned_);
     CheckQuotas(planned_);
-    if (stored_ != records_) {
+    if (const std::optional<uint64_t> kept = CrashesAt(); kept.has_value()) {
+      Crash(*kept);
+      events = {RecordStored{records_}};
+      stored_ = records_;
+    } else if (stored_ != records_) {
       stored_ = records_;
       events.push_back(RecordStored{stored_});
     } else if (events.empty() && machine_->NextDeadline() <= now_) {
@@ -63,6 +69,7 @@ void QueueWorld::Feed(const Event& event) {
 void QueueWorld::Take(const Action& action) {
   if (const auto* store = std::get_if<StoreRecord>(&action)) {
     ++records_;
+    log_.push_back(store->record);
     const auto* wish = std::get_if<EndWished>(&store->record.body);
     if (wish == nullptr || wish->preempted_by == JobId{}) return;
     ++counts_.preempted;
@@ -77,6 +84,13 @@ void QueueWorld::Take(const Action& action) {
     plans_.push_back(*plan);
   } else if (const auto* answer = std::get_if<AnswerJob>(&action)) {
     CheckAnswer(*answer);
+    Note(*answer);
+  } else if (const auto* log = std::get_if<LogLine>(&action)) {
+    said_.push_back(
+        absl::StrCat(absl::FormatTime("%H:%M:%S", now_, absl::UTCTimeZone()), " ", log->text));
+    if (said_.size() > kSaidMax) said_.pop_front();
+  } else if (const auto* node = std::get_if<AnswerNode>(&action)) {
+    Note(*node);
   } else if (const auto* send = std::get_if<SendCommand>(&action)) {
     for (Host& host : hosts_) {
       if (host.session == send->session) Obey(host, send->command_number, send->command);
@@ -85,11 +99,16 @@ void QueueWorld::Take(const Action& action) {
 }
 
 void QueueWorld::Obey(Host& host, uint64_t number, const Command& command) {
+  host.last_command = std::max(host.last_command, number);
   CommandFinished answer{.session = host.session, .command_number = number};
   if (std::holds_alternative<PrepareData>(command)) answer.data_digest = "data";
   if (const auto* assign = std::get_if<Assign>(&command)) Assigned(host, *assign);
   if (const auto* stop = std::get_if<StopRanks>(&command)) {
-    std::replace(host.devices.begin(), host.devices.end(), stop->job, JobId{});
+    const auto runs = host.running.find(stop->job);
+    if (runs != host.running.end() && runs->second <= stop->epoch) {
+      std::replace(host.devices.begin(), host.devices.end(), stop->job, JobId{});
+      host.running.erase(runs);
+    }
     const auto trains = training_.find(stop->job);
     if (trains != training_.end() && trains->second.epoch <= stop->epoch) training_.erase(trains);
   }
@@ -108,11 +127,12 @@ void QueueWorld::Assigned(Host& host, const Assign& assign) {
   if (training.epoch != assign.epoch)
     training = {.epoch = assign.epoch, .placement = assign.layout->nodes};
   training.assigned.insert(host.name);
+  host.running[assign.job] = assign.epoch;
   for (const NodeDevices& entry : training.placement) {
     if (entry.node != host.name) continue;
     for (const int32_t device : entry.devices) {
       JobId& holder = host.devices[static_cast<size_t>(device)];
-      if (holder != JobId{}) {
+      if (holder != JobId{} && !(crashes_ && holder == assign.job)) {
         Violate(absl::StrCat(host.name, " device ", device, " is given to ", ToString(assign.job),
                              " and has ", ToString(holder)));
       }
@@ -130,7 +150,7 @@ void QueueWorld::Assigned(Host& host, const Assign& assign) {
 int64_t QueueWorld::Free() const {
   int64_t free = 0;
   for (const auto& [name, node] : machine_->nodes()) {
-    if (node.Schedulable()) free += node.FreeDevices();
+    if (node.TakesJobs()) free += node.FreeDevices();
   }
   return free;
 }
@@ -162,6 +182,7 @@ void QueueWorld::CheckPlanned(const std::vector<JobId>& planned) {
   std::set<JobId> later;
   for (auto id = planned.rbegin(); id != planned.rend(); ++id) {
     const Coordinator::Job& job = machine_->jobs().at(*id);
+    if (job.run.has_value()) continue;  // it had its devices before
     free += job.state.request->devices;
     later.insert(*id);
     CheckAhead(job, free, later);
@@ -174,7 +195,7 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
   int64_t capacity = 0;
   std::map<JobId, int64_t> holders;
   for (const auto& [name, node] : machine_->nodes()) {
-    if (node.TakesNothing()) continue;
+    if (!node.MayTakeJobs()) continue;
     capacity += static_cast<int64_t>(node.device_jobs.size());
     for (const JobId holder : node.device_jobs) {
       if (holder != JobId{} && !later.contains(holder)) ++holders[holder];
@@ -220,20 +241,27 @@ void QueueWorld::CheckDrains() {
   }
 }
 
-void QueueWorld::Report(JobId id, const Training& training, int32_t rank,
+void QueueWorld::Report(JobId id, Training& training, int32_t rank,
                         decltype(RankReported::report) report) {
   int32_t first = 0;
   for (const NodeDevices& entry : training.placement) {
     const int32_t end = first + static_cast<int32_t>(entry.devices.size());
-    if (rank < end)
-      return answers_.push_back(
-          RankReported{HostNamed(entry.node).session, id, training.epoch, rank, std::move(report)});
+    if (rank < end) {
+      const RankReported said{HostNamed(entry.node).session, id, training.epoch, rank,
+                              std::move(report)};
+      if (std::holds_alternative<StepReport>(said.report)) {
+        std::erase_if(training.said, [](const auto& before) {
+          return std::holds_alternative<StepReport>(before.second.report);
+        });
+      }
+      training.said.emplace_back(entry.node, said);
+      return answers_.push_back(said);
+    }
     first = end;
   }
 }
 
-void QueueWorld::ReportAll(JobId id, const Training& training,
-                           decltype(RankReported::report) report) {
+void QueueWorld::ReportAll(JobId id, Training& training, decltype(RankReported::report) report) {
   int32_t ranks = 0;
   for (const NodeDevices& entry : training.placement)
     ranks += static_cast<int32_t>(entry.devices.size());
@@ -286,12 +314,13 @@ void QueueWorld::Ask() {
   const auto chosen = std::next(machine_->jobs().begin(),
                                 static_cast<std::ptrdiff_t>(prng_.Below(machine_->jobs().size())));
   const JobId job = chosen->first;
-  if (Chance(40)) Feed(SuspensionRequested{Token{++token_}, job, Chance(2)});
+  if (Chance(40)) Suspend(job, Chance(2));
   if (Chance(200)) {
     quotas_ = Chance(4) ? Quotas() : DrawQuotas();
     Feed(QuotasChanged{quotas_});
   }
-  if (Chance(300)) Feed(CancelRequested{Token{++token_}, job, Chance(2)});
+  if (Chance(300)) Cancel(job, Chance(2));
+  if (crashes_ && Chance(100)) Reserve(hosts_[prng_.Below(hosts_.size())].name, Chance(3));
   if (!Chance(80)) return;
   Host& host = hosts_[prng_.Below(hosts_.size())];
   std::optional<NodeMark> mark;
@@ -302,7 +331,7 @@ void QueueWorld::Ask() {
     ++counts_.drained;
   }
   if (!mark.has_value()) host.drains.reset();
-  Feed(NodeMarkRequested{Token{++token_}, host.name, mark, "ops", /*force=*/Chance(4)});
+  Mark(host.name, mark, /*force=*/Chance(4));
 }
 
 void QueueWorld::Second() {
@@ -310,10 +339,16 @@ void QueueWorld::Second() {
   now_ += absl::Seconds(1);
   for (const Host& host : hosts_) Feed(HeartbeatReceived{.session = host.session});
   Feed(DeadlineReached{});
+  const int64_t crashes = counts_.crashes;
   for (const ComputePlan& order : std::exchange(plans_, {})) {
-    Feed(PlanComputed{order.number,
-                      PlanSummary{.layout = {.epoch = order.epoch, .nodes = order.placement},
-                                  .digest = absl::StrCat("plan:", order.number)}});
+    if (counts_.crashes != crashes) break;  // another one has ordered its own
+    plan::Layout layout{.epoch = order.epoch, .nodes = order.placement};
+    if (order.layout.has_value()) {  // of an epoch that begins anew
+      layout = **order.layout;
+      layout.epoch = std::max(layout.epoch, order.epoch);
+    }
+    Feed(PlanComputed{order.number, PlanSummary{.layout = std::move(layout),
+                                                .digest = absl::StrCat("plan:", order.number)}});
   }
   std::vector<JobId> trains;
   for (const auto& [id, training] : training_) trains.push_back(id);
@@ -336,14 +371,16 @@ void QueueWorld::Act() {
 }
 
 bool QueueWorld::Finish() {
+  settling_ = true;
   std::vector<JobId> suspended;
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.suspended && !job.state.IsTerminal()) suspended.push_back(id);
   }
-  for (const JobId id : suspended) Feed(SuspensionRequested{Token{++token_}, id, false});
+  for (const JobId id : suspended) Suspend(id, false);
   for (Host& host : hosts_) {
     host.drains.reset();
-    Feed(NodeMarkRequested{Token{++token_}, host.name, std::nullopt});
+    Mark(host.name, std::nullopt, false);
+    if (crashes_) Reserve(host.name, false);
   }
   // What no quota lets run for ever is let.
   for (const char* owner : kOwners) {
@@ -366,6 +403,7 @@ bool QueueWorld::Finish() {
 
 std::string QueueWorld::Describe() const {
   std::string text;
+  for (const std::string& line : said_) absl::StrAppend(&text, line, "\n");
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.IsTerminal() && !job.run.has_value()) continue;
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " of ",

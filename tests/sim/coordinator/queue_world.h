@@ -1,7 +1,7 @@
 // tests/sim/coordinator/queue_world.h: the queue of the coordinator's machine, where nothing
-// breaks: jobs of all sizes, priorities, limits and owners arrive at random, people suspend and
-// resume them, cordon and drain nodes, and change quotas. A second is a step of every job that
-// trains.
+// breaks, or the coordinator alone: jobs of all sizes, priorities, limits and owners arrive at
+// random, people suspend and resume them, cordon and drain nodes, and change quotas. A second is a
+// step of every job that trains.
 //
 // The machine is the real one; nodes do at once what they are told. What must hold is computed
 // anew from its plain state, with none of its own arithmetic:
@@ -13,7 +13,10 @@
 //   priority the one whose owner has used less by its weight is before the other;
 // - a job asked to leave for another one is preemptible and of a smaller priority;
 // - a job that left goes on behind the last step that it did; a job's limit ends it in time;
-// - a drained node is left by all that can save their state.
+// - a drained node is left by all that can save their state;
+// - where the coordinator dies, in the middle of a write, and another one goes on with what is
+//   stored: every submit, cancel, suspend, resume, cordon, drain, uncordon, reserve and unreserve
+//   that was answered is there (queue_world_crashes.cc).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +35,9 @@ namespace phalanx::coordinator {
 
 class QueueWorld {
  public:
-  explicit QueueWorld(uint64_t seed);
+  // `crashes`: the coordinator dies now and then. Then owners take no turns: how much they have
+  // used is stored seldom, so that those who come after may know of less.
+  explicit QueueWorld(uint64_t seed, bool crashes = false);
 
   // A second passes, and somebody may ask for something.
   void Act();
@@ -47,6 +52,10 @@ class QueueWorld {
   // ahead of one of the same owner, who has a quota.
   struct Counts {
     int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0, kept = 0, turns = 0, left = 0;
+    int64_t crashes = 0, lost = 0;  // of the coordinator; records that went with it
+    // Answers that were looked for after each crash since: of jobs and of nodes.
+    int64_t job_answers = 0, node_answers = 0;
+    Counts& operator+=(const Counts& other);
   };
   const Counts& counts() const { return counts_; }
 
@@ -57,6 +66,8 @@ class QueueWorld {
     SessionId session;
     std::vector<JobId> devices;     // the job whose ranks are there; 0: nobody's
     std::optional<Instant> drains;  // since then
+    std::map<JobId, Epoch> running;
+    uint64_t last_command = 0;
   };
   // Ranks of an epoch: those of `assigned` nodes are there.
   struct Training {
@@ -64,6 +75,7 @@ class QueueWorld {
     Placement placement;
     std::set<NodeName> assigned;
     bool ready = false, wished = false, ended = false;
+    std::vector<std::pair<NodeName, RankReported>> said;  // but for steps of before
   };
 
   // Plain copies of what the machine promises with.
@@ -90,6 +102,19 @@ class QueueWorld {
   void CheckAnswer(const AnswerJob& answer);
   void UseDevices();  // for a second
 
+  // queue_world_crashes.cc
+  // It dies, and one that goes on with the first `kept` records takes its place.
+  void Crash(uint64_t kept);
+  std::optional<uint64_t> CrashesAt();  // drawn: so many of the records are kept
+  void Reopen(Host& host);
+  void Suspend(JobId job, bool suspended);
+  void Cancel(JobId job, bool checkpoint);
+  void Mark(const NodeName& node, std::optional<NodeMark> mark, bool force);
+  void Reserve(const NodeName& node, bool reserves);
+  void Note(const AnswerJob& answer);
+  void Note(const AnswerNode& answer);
+  void CheckAnswered();
+
   void Feed(const Event& event);
   void Take(const Action& action);
   void Obey(Host& host, uint64_t number, const Command& command);
@@ -103,9 +128,8 @@ class QueueWorld {
   void CheckLimits();
   void CheckDrains();
   void Train(JobId id, Training& training);
-  void ReportAll(JobId id, const Training& training, decltype(RankReported::report) report);
-  void Report(JobId id, const Training& training, int32_t rank,
-              decltype(RankReported::report) report);
+  void ReportAll(JobId id, Training& training, decltype(RankReported::report) report);
+  void Report(JobId id, Training& training, int32_t rank, decltype(RankReported::report) report);
   void Submit();
   void Ask();
   void Second();
@@ -114,6 +138,7 @@ class QueueWorld {
   bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
 
   Prng prng_;
+  const bool crashes_;
   CoordinatorOptions options_;
   Instant now_ = absl::FromUnixSeconds(1'700'000'000);
   Quotas quotas_;
@@ -126,8 +151,31 @@ class QueueWorld {
   std::map<JobId, int64_t> done_;  // steps of each job, in all
   std::deque<Event> answers_;      // of nodes, not yet heard
   uint64_t records_ = 0, stored_ = 0, token_ = 0;
+  std::vector<JournalRecord> log_;  // records_ of them, of which stored_ outlive the coordinator
+  uint64_t sessions_ = 0;
+  bool settling_ = false;
+  // What was asked for, by the token of who waits, and what was answered last. Who asks again for
+  // the same knows nothing until that is answered, too.
+  struct Asked {
+    JobId job;
+    std::optional<bool> suspended;  // nullopt: it is cancelled
+    bool checkpoint = false;
+  };
+  struct Marked {
+    NodeName node;
+    bool reserves = false;  // what follows is of the reserve
+    std::string mark;       // or "in reserve"; empty: none
+  };
+  std::map<Token, Asked> asked_of_jobs_;
+  std::map<Token, Marked> asked_of_nodes_;
+  std::set<JobId> submitted_;
+  std::map<JobId, bool> cancelled_;  // with a checkpoint?
+  std::map<JobId, bool> suspended_;
+  std::map<std::pair<NodeName, bool>, std::string> marked_;  // by node and Marked::reserves
   std::vector<JobId> planned_;  // ordered in the step that is being taken
   std::vector<ComputePlan> plans_;
+  static constexpr size_t kSaidMax = 100;
+  std::deque<std::string> said_;  // by the coordinator, last
   std::vector<std::string> violations_;
   Counts counts_;
 };

@@ -131,6 +131,64 @@ TEST(StartTest, RanksThatAreNotReadyInTime_AreNamed) {
   EXPECT_EQ(h.State(job).failure->rank, 1);
 }
 
+// A job whose ranks are told to start when the coordinator dies.
+struct InterruptedStart : public ::testing::Test {
+  InterruptedStart() : job(h.Submit(AJob("j", 3))) {
+    const SessionId first = h.Open("a", 2), second = h.Open("b", 1);
+    h.Prepare(first);
+    h.Prepare(second);
+    h.Restart();
+    a = h.Open("a", 2, 1, {{job, Epoch{1}}}, 2);
+    b = h.Open("b", 1, 1, {{job, Epoch{1}}}, 2);
+  }
+  static RankError Lost(int32_t accused) {
+    return {.kind = job::FailureKind::kPeerLost, .accused = accused, .message = "it said nothing"};
+  }
+  Harness h;
+  const JobId job;
+  SessionId a, b;
+};
+
+TEST_F(InterruptedStart, RanksThatGaveUpMeanwhile_BeginAnewOnTheSameDevices) {
+  h.Report(b, job, 2, Lost(0));
+  h.Report(a, job, 1, Lost(0));
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).epoch, Epoch{2});
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(h.Commands<Assign>(a).back().second.epoch, Epoch{2});
+  EXPECT_EQ(h.Commands<Assign>(b).back().second.epoch, Epoch{2});
+  h.Ready(a, job, 0, 2, 2);
+  h.Ready(b, job, 2, 3, 2);
+  EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
+}
+
+TEST_F(InterruptedStart, RankThatGivesUpOnceMore_FailsTheJob) {
+  h.Report(b, job, 2, Lost(0));
+  h.Advance(absl::Seconds(1));
+  ASSERT_EQ(h.State(job).epoch, Epoch{2});
+  h.Report(b, job, 2, Lost(0), 2);
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPeerLost);
+}
+
+TEST_F(InterruptedStart, RankThatWasReadyAndLosesAnother_FailsTheJobThatMayHaveTrained) {
+  h.Report(b, job, 2, RankReady{});
+  h.Report(b, job, 2, Lost(0));
+  h.Advance(absl::Seconds(1));
+  EXPECT_EQ(h.State(job).failure->kind, job::FailureKind::kPeerLost);
+}
+
+TEST_F(InterruptedStart, RankThatGaveUpAndEnds_IsNoFurtherCause) {
+  h.plans_held = true;
+  h.Report(b, job, 2, Lost(0));
+  h.Advance(absl::Seconds(1));
+  h.Report(b, job, 2, RankExited{.exit_code = 1});
+  h.AnswerPlans();
+  h.Commit();
+  EXPECT_EQ(h.State(job).epoch, Epoch{2});
+  EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
+}
+
 TEST(RendezvousTest, Entries_ReachEveryNodeInOneCommand) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);

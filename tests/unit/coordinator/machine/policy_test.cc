@@ -18,6 +18,7 @@ struct Situation {
   bool back = true;       // node b has a session
   bool may_wait = true;
   bool may_queue = false;
+  bool may_start_anew = false;
 };
 
 // Of a run on nodes a, which has ranks, and b.
@@ -28,8 +29,10 @@ Remedy RemedyOf(const std::vector<Loss>& losses, const Situation& situation) {
   NodeTable cluster;
   cluster["a"].session = SessionId{1};
   cluster["b"].session = SessionId{situation.back ? 2u : 0u};
-  return RemedyFor({.may_wait = situation.may_wait, .may_queue = situation.may_queue}, run, losses,
-                   cluster);
+  return RemedyFor({.may_wait = situation.may_wait,
+                    .may_queue = situation.may_queue,
+                    .may_start_anew = situation.may_start_anew},
+                   run, losses, cluster);
 }
 
 // The whole policy of this release: of each kind what becomes of a job that has no ranks on a node
@@ -137,6 +140,15 @@ TEST(PolicyTest, RanksLost_WhileTheEpochIsTakenUpAgain_StartsItAnew) {
   const Remedy remedy = RemedyFor({}, run, {&loss, 1}, {});
   EXPECT_EQ(remedy.course, Course::kStartAnew);
   EXPECT_THAT(remedy.reason, HasSubstr("the ranks on node b had not started"));
+}
+
+TEST(PolicyTest, PeerLost_WhereRanksMayHaveWaitedForACoordinator_StartsAnew) {
+  const Loss b{FailureKind::kPeerLost, "b"}, killed{FailureKind::kRankKilled, "b"};
+  const Situation waited{.assigned = true, .may_start_anew = true};
+  const Remedy remedy = RemedyOf({b}, waited);
+  EXPECT_EQ(remedy.course, Course::kStartAnew);
+  EXPECT_THAT(remedy.reason, HasSubstr("a coordinator that was away, and none has trained"));
+  EXPECT_EQ(RemedyOf({killed}, waited).course, Course::kFail);
 }
 
 TEST(PolicyTest, StartFailed_WhereANodeHasSeenALaterEpoch_StartsAnew) {

@@ -95,5 +95,52 @@ TEST_F(SpareTest, SpareThatDiesOnItsWay_IsALossOfItsOwn) {
   EXPECT_THAT(BegunBehind(), ElementsAre(5));
 }
 
+// The spare is of a node of its own. The coordinator dies, so does rank 1, and the spare's node is
+// the last to come back to the next coordinator.
+class AwaitedSpareTest : public SpareTest {
+ protected:
+  JobId LoseARankMeanwhile() {
+    node_ = h_.Open("n", 3);
+    const SessionId spare = h_.Open("s", 1);
+    JobRequest request = *AJob("a", 4, "a spare");
+    request.world = 3;
+    request.recovers = request.rejoins = true;
+    const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+    for (const SessionId node : {node_, spare}) h_.Prepare(node);
+    for (const SessionId node : {node_, spare}) h_.Answer<Assign>(node);
+    h_.Ready(node_, job, 0, 3);
+    Step(job, 5, 1);
+    h_.Restart();
+    node_ = h_.Open("n", 3, 1, {{job, Epoch{1}}}, 3);
+    Step(job, 5, 1);
+    h_.Report(node_, job, 1, RankDied{});
+    return job;
+  }
+};
+
+TEST_F(AwaitedSpareTest, NodeThatHasNotComeBackYet_IsCountedOnAndToldOnceItHas) {
+  const JobId job = LoseARankMeanwhile();
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{3}));
+  const SessionId spare = h_.Open("s", 1, 1, {}, 2);
+  const auto assigned = h_.Commands<Assign>(spare);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{2});
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(5, rank));
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+}
+
+TEST_F(AwaitedSpareTest, NodeThatDoesNotComeBack_IsALossOfItsOwn) {
+  const JobId job = LoseARankMeanwhile();
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(5, rank));
+  for (int i = 0; i < 4; ++i) {
+    h_.Advance(absl::Seconds(5));
+    h_.Feed(HeartbeatReceived{.session = node_});
+  }
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}, Rank{3}));
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator
