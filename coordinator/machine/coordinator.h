@@ -251,8 +251,9 @@ class Coordinator {
   void NoteStep(Job& job, const StepReport& report);
   void NoteWait(Job& job, const NodeName& node, absl::Duration waits);
   void JudgeProgress(Job& job);
-  // Since when at the latest, and until when at least, all ranks stand in waits.
-  std::optional<Run::Wait> WaitOfAll(Job& job) const;
+  // Since when at the latest, and until when at least, all ranks stand in waits; nullopt: those of
+  // some node do not, or for less than `patience`.
+  std::optional<Run::Wait> WaitOfAll(Job& job, absl::Duration patience) const;
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;

@@ -26,7 +26,11 @@ constexpr int64_t kFirstSteps = 8;
 }  // namespace
 
 void Coordinator::NoteTrains(Job& job) {
-  job.run->stepped_at = now_;
+  Run& run = *job.run;
+  run.stepped_at = now_;
+  run.steps = 0;  // those of the epoch before, which trained on beside it, are no steps of this one
+  run.working = std::count_if(run.ranks.begin(), run.ranks.end(),
+                              [](const RankState& rank) { return rank.used; });
   job.step_times.BeginEpoch();
 }
 
@@ -35,6 +39,8 @@ void Coordinator::NoteStep(Job& job, const StepReport& report) {
   run.stepped_at = now_;
   ++run.steps;
   run.waits.clear();
+  if (run.working > 0 && (job.stepping == 0 || run.steps >= kFirstSteps))
+    job.stepping = run.working;
   job.step_times.Reached(now_, report.step, absl::Seconds(report.seconds));
 }
 
@@ -48,17 +54,18 @@ void Coordinator::NoteWait(Job& job, const NodeName& node, absl::Duration waits)
   JudgeProgress(job);
 }
 
-std::optional<Run::Wait> Coordinator::WaitOfAll(Job& job) const {
+std::optional<Run::Wait> Coordinator::WaitOfAll(Job& job, absl::Duration patience) const {
   Run& run = *job.run;
   Run::Wait all{absl::InfinitePast(), now_};
-  // Who did not wait before does not yet, most likely.
+  // Who did not wait before, or not for long, does not yet, most likely.
   for (size_t i = 0; i < run.teams.size(); ++i) {
     const size_t at = (run.waits_not + i) % run.teams.size();
     const Team& team = run.teams[at];
     if (run.Succeeded(team)) continue;  // it has no ranks with work, or they are done
     const auto wait = run.waits.find(team.node);
     // Of one that is not heard it is judged how long that goes on.
-    if (wait == run.waits.end() || now_ - wait->second.until > 2 * options_.heartbeat_interval) {
+    if (wait == run.waits.end() || now_ - wait->second.until > 2 * options_.heartbeat_interval ||
+        wait->second.until - std::max(wait->second.since, run.stepped_at) < patience) {
       run.waits_not = at;
       return std::nullopt;
     }
@@ -77,11 +84,15 @@ void Coordinator::JudgeProgress(Job& job) {
   if (!trains || judged || !run.output_waiting.empty()) return;
   const std::optional<absl::Duration> slow = job.step_times.Slow();
   if (!slow.has_value()) return;
+  // Few that are left do for a step what many did.
+  const double times =
+      10 * std::max(1.0, static_cast<double>(job.stepping) /
+                             static_cast<double>(std::max<int64_t>(1, run.working)));
   const absl::Duration patience =
-      std::max(10 * *slow, run.steps >= kFirstSteps ? options_.no_progress_timeout
-                                                    : options_.no_progress_timeout_first);
+      std::max(times * *slow, run.steps >= kFirstSteps ? options_.no_progress_timeout
+                                                       : options_.no_progress_timeout_first);
   if (now_ - run.stepped_at < patience) return;
-  const std::optional<Run::Wait> all = WaitOfAll(job);
+  const std::optional<Run::Wait> all = WaitOfAll(job, patience);
   if (!all.has_value() || all->until - std::max(all->since, run.stepped_at) < patience) return;
   const int64_t step = job.last_step.has_value() ? job.last_step->step : job.state.FirstStep();
   OnFailure(job, {.kind = job::FailureKind::kNoProgress,

@@ -68,11 +68,11 @@ std::vector<SlowDevice> SlowDevicesOf(const LiveJob& job) {
 void Coordinator::NoteWork(const Node& node, const Progress& progress) {
   Job* job = progress.work.empty() ? nullptr : FindJob(progress.job);
   if (job == nullptr || !Trains(*job) || progress.epoch != job->state.epoch) return;
-  const Team* team = job->run->TeamOf(node.name);
-  if (team == nullptr || team->released) return;
   if (job->slowness.epoch != job->state.epoch) job->slowness = {.epoch = job->state.epoch};
   for (const RankWork& work : progress.work) {
-    if (!team->Has(work.rank) || !job->run->ranks[static_cast<size_t>(work.rank)].used) continue;
+    const Team* team = job->run->TeamOfRank(work.rank);
+    if (team == nullptr || team->node != node.name || team->released) continue;
+    if (!job->run->ranks[static_cast<size_t>(work.rank)].used) continue;
     for (const SlowRanks::Change& change :
          job->slowness.ranks.Add({work.rank, work.equal, progress.step, work.seconds})) {
       TellSlow(*job, change);

@@ -50,6 +50,7 @@ struct LiveJob {
   std::optional<Evidence> evidence;
   int32_t reporter = -1;  // the rank that reports steps; -1: not known
   StepTimes step_times;   // as they were reported
+  int64_t stepping = 0;   // how many ranks with work did those steps; 0: not known
   // Which of its ranks are slow. Found anew in each epoch, and by each coordinator.
   struct Slowness {
     Epoch epoch;

@@ -89,15 +89,17 @@ struct Run {
   Instant quiet_deadline = absl::InfiniteFuture();  // for the ranks of the epoch before (Recovery)
   Instant hold_deadline = absl::InfiniteFuture();   // for lost ranks that the job waits for
 
-  // coordinator_progress.cc: when a step was reported last, or all ranks were ready; how many were.
+  // coordinator_progress.cc: when a step was reported last, or all ranks were ready; how many were
+  // since then; how many ranks have work, once all are ready.
   Instant stepped_at = absl::InfiniteFuture();
   int64_t steps = 0;
+  int64_t working = 0;
   // Nodes all of whose ranks stand in waits, each since when, and until when that is known.
   struct Wait {
     Instant since, until;
   };
   std::map<NodeName, Wait> waits;
-  size_t waits_not = 0;  // a team that was not among them
+  size_t waits_not = 0;  // a team that was not among them, or not for long
 
   // For ranks to make a set of standby communicators, or to try those that failed once more.
   Instant standby_deadline = absl::InfiniteFuture();

@@ -7,7 +7,7 @@ namespace phalanx {
 
 void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
   if (step <= step_) return;
-  if (since_ > absl::InfinitePast()) took = (now - since_) / (step - step_);
+  if (since_ > absl::InfinitePast()) took = std::max(took, (now - since_) / (step - step_));
   if (took > absl::ZeroDuration()) newest_.push_back(took);
   if (newest_.size() > kKept) newest_.pop_front();
   since_ = now;

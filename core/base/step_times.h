@@ -16,7 +16,8 @@ class StepTimes {
   static constexpr size_t kKept = 128;  // of the newest
 
   // Steps of which several were done since the last time count as equally long. `took`: the newest
-  // of them, for want of a time before it; zero: not known.
+  // of them, as it says itself; zero: not known. Less than that it did not take, however soon it
+  // was told behind another: what was kept while nobody listened comes all at once.
   void Reached(Instant now, int64_t step, absl::Duration took = absl::ZeroDuration());
   // Another epoch begins, in which steps may take another time: those before count until then.
   void BeginEpoch();

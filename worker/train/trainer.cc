@@ -149,6 +149,8 @@ absl::Status Trainer::SettleLast() {
 }
 
 absl::Status Trainer::AtBoundary() {
+  const Working watched;  // whoever waits here for its device or others is seen to
+  const Waiting at_boundary;
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
   ASSIGN_OR_RETURN(const bool more, callbacks_.on_boundary());

@@ -31,11 +31,11 @@ void Machine::RunBeside(ProcessNumber number, Process& process, const Assignment
 
 void Machine::GoOver(ProcessNumber number, Process& process, const Assignment& assignment) {
   NoteWait(process, false, now_);
+  process.work_seconds = 0;
   process.state = ProcessState::kRunning;
   process.rank = RankInNext(process);
   process.epoch = assignment.command->epoch;
   process.step = 0;
-  process.work_seconds = 0;
   process.succeeded = false;
   process.step_times.BeginEpoch();
   if (!assignment.begin.empty()) actions_.push_back(SendBeginEpoch{number, assignment.begin});

@@ -221,6 +221,8 @@ void Machine::Apply(const Stalled& event) {
     process.kill_at += excuse;
     process.terminate_at += excuse;
     process.hung_at += excuse;
+    LeaveOutOfWait(process, event.duration);
+    process.ran_at = std::min(process.ran_at + event.duration, now_);
   }
   if (check_.has_value()) {
     check_->kill_at += excuse;

@@ -177,6 +177,9 @@ class Machine {
     bool stands_still = false;                     // as it was said last
     Instant waits_since = absl::InfiniteFuture();  // in one wait for its device or other ranks
     absl::Duration waits = absl::ZeroDuration();   // so far, when it was last seen to run
+    Instant ran_at = absl::InfinitePast();         // when that was
+    // Since when it is known to be dead, or was killed, and has still to be reaped.
+    Instant gone_at = absl::InfiniteFuture();
     // kStarting: no hello by then. kStopping: epoch not left. kEnding: end of the grace time. Else:
     // the channel failed.
     Instant kill_at = absl::InfiniteFuture();
@@ -374,6 +377,8 @@ class Machine {
   std::vector<Progress> ProgressOf() const;
   // standstill.cc: how long each rank of the epoch here has stood in one wait (Progress::waits).
   static void NoteWait(Process& process, bool waits, Instant now);
+  // Of the time up to now, in which it may not have run.
+  void LeaveOutOfWait(Process& process, absl::Duration time) const;
   absl::Duration WaitOf(JobId job, Epoch epoch) const;
 
   void Log(std::string text) { actions_.push_back(LogLine{std::move(text)}); }

@@ -128,6 +128,7 @@ void Machine::Apply(const ProcessDied& event) {
                    " died; it is still to be reaped"));
   ReplaceLost(process);
   process.state = ProcessState::kDead;
+  process.gone_at = now_;
   process.fault.clear();
   process.kill_at = now_ + options_.reap_timeout;
   process.hung_at = absl::InfiniteFuture();
@@ -380,6 +381,7 @@ void Machine::EndAll(JobId job, absl::Duration grace, absl::string_view reason) 
 // Who sees no more than the signal would take it for one from outside.
 void Machine::Kill(ProcessNumber number, Process& process) {
   process.killed = true;
+  process.gone_at = std::min(process.gone_at, now_);
   if (process.state != ProcessState::kDead) ExcuseStandstills();  // those have been excused
   if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
     reports_.Add(

@@ -7,12 +7,21 @@
 #include "worker/agent/machine/machine.h"
 
 namespace phalanx::agent {
+namespace {
+
+// Longer than a machine with much to do keeps a process from being seen to run.
+constexpr absl::Duration kStopped = absl::Seconds(3);
+
+}  // namespace
 
 void Machine::Apply(const ProcessRan& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end()) return;
   Process& process = found->second;
   if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) return;
+  // Who was stopped did not wait meanwhile: others may have waited for him.
+  const absl::Duration gap = now_ - std::exchange(process.ran_at, now_);
+  if (gap > kStopped) LeaveOutOfWait(process, gap);
   NoteWait(process, event.waits, now_);
   const bool before = std::exchange(process.stands_still, event.stands_still);
   if (event.stands_still && before) return;
@@ -54,11 +63,20 @@ void Machine::NoteWait(Process& process, bool waits, Instant now) {
   process.waits = waits ? now - process.waits_since : absl::ZeroDuration();
 }
 
-// Who is dead, or makes ready, may have the driver make the others wait.
+void Machine::LeaveOutOfWait(Process& process, absl::Duration time) const {
+  if (process.waits_since < absl::InfiniteFuture())
+    process.waits_since = std::min(process.waits_since + time, now_);
+}
+
+// Who makes ready may have the driver make the others wait, and so may who is dead, for so long as
+// those that stand still are given beside him. He may be there for ever.
 absl::Duration Machine::WaitOf(JobId job, Epoch epoch) const {
-  if (HasDead()) return absl::ZeroDuration();
-  absl::Duration waits = absl::InfiniteDuration();
+  absl::Duration waits = absl::InfiniteDuration(), undisturbed = absl::InfiniteDuration();
   for (const auto& [number, process] : processes_) {
+    if (process.gone_at < absl::InfiniteFuture()) {
+      undisturbed = std::min(undisturbed, now_ - process.gone_at - options_.teardown_timeout);
+      continue;
+    }
     const bool is_warm = process.state == ProcessState::kIdle &&
                          process.kill_at == absl::InfiniteFuture();  // and in no epoch
     if (process.job != job || process.succeeded || is_warm) continue;
@@ -66,7 +84,8 @@ absl::Duration Machine::WaitOf(JobId job, Epoch epoch) const {
       return absl::ZeroDuration();
     waits = std::min(waits, process.waits);
   }
-  return waits < absl::InfiniteDuration() ? waits : absl::ZeroDuration();
+  if (waits == absl::InfiniteDuration()) return absl::ZeroDuration();
+  return std::max(std::min(waits, undisturbed), absl::ZeroDuration());
 }
 
 }  // namespace phalanx::agent

@@ -188,6 +188,68 @@ TEST_F(ProgressTest, FirstStepsOfAnEpoch_MayTakeAMinute) {
   EXPECT_EQ(epoch(), 2);
 }
 
+// A device is back: the epoch before trained on until all ranks of this one were connected.
+TEST_F(ProgressTest, StepsOfTheEpochBefore_AreNotTheFirstOfThisOne) {
+  Train();
+  Steps(20);
+  h_.Report(b_, job_, 3, kKilled);
+  ASSERT_EQ(epoch(), 2);
+  for (int i = 0; i < 20; ++i) {
+    h_.Feed(RankReported{a_, job_, Epoch{1}, 0,
+                         StepReport{.step = ++step_, .seconds = 0.1, .epoch = Epoch{1}},
+                         Behind(step_)});
+  }
+  BeQuiet(0, 3);
+  h_.Ready(a_, job_, 0, 2, 2);
+  h_.Ready(b_, job_, 2, 3, 2);
+  h_.Advance(absl::Seconds(59));
+  BothSay(absl::Seconds(59));
+  EXPECT_EQ(epoch(), 2);
+  h_.Advance(absl::Seconds(1));
+  BothSay(absl::Seconds(60));
+  EXPECT_EQ(epoch(), 3);
+}
+
+// Half of the ranks do the whole of a step.
+TEST_F(ProgressTest, FewerRanks_MayTakeLongerByAsMuch) {
+  Train();
+  Steps(20, absl::Seconds(10));
+  h_.Report(b_, job_, 2, kKilled);
+  h_.Report(b_, job_, 3, kKilled);
+  ASSERT_EQ(epoch(), 3);
+  BeQuiet(0, 2);
+  h_.Ready(a_, job_, 0, 2, 3);
+  h_.Advance(absl::Seconds(199));
+  Say(a_, absl::Seconds(199));
+  EXPECT_EQ(epoch(), 3);
+  Steps(1, absl::Seconds(20));
+  h_.Advance(absl::Seconds(199));
+  Say(a_, absl::Seconds(199));
+  EXPECT_EQ(epoch(), 3);
+  h_.Advance(absl::Seconds(1));
+  Say(a_, absl::Seconds(200));
+  EXPECT_EQ(epoch(), 4);
+}
+
+TEST_F(ProgressTest, StepsThatCameAtOnceBehindARestart_WereNoShorter) {
+  Train();
+  Steps(20, absl::Seconds(15));
+  h_.Restart();
+  a_ = h_.Open("a", 2, 1, {{job_, Epoch{1}}}, 2);
+  b_ = h_.Open("b", 2, 1, {{job_, Epoch{1}}}, 2);
+  for (int i = 0; i < 200; ++i) {  // done while nobody listened
+    h_.Feed(RankReported{a_, job_, Epoch{1}, 0,
+                         StepReport{.step = ++step_, .seconds = 15, .epoch = Epoch{1}},
+                         Behind(step_)});
+  }
+  h_.Advance(absl::Seconds(149));
+  BothSay(absl::Seconds(149));
+  EXPECT_EQ(epoch(), 1);
+  h_.Advance(absl::Seconds(1));
+  BothSay(absl::Seconds(150));
+  EXPECT_EQ(epoch(), 2);
+}
+
 TEST_F(ProgressTest, BeforeTheFirstStepOfAll_NothingIsLong) {
   Train();
   h_.Advance(absl::Hours(1));

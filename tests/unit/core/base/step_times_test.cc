@@ -23,6 +23,16 @@ TEST(StepTimesTest, StepsToldTogether_AreEquallyLong) {
   EXPECT_EQ(times.Slow(), absl::Milliseconds(250)) << "no step was done";
 }
 
+TEST(StepTimesTest, StepsThatWereKeptAndComeAtOnce_AreAsLongAsTheySay) {
+  StepTimes times;
+  for (int64_t step = 1; step <= 200; ++step) times.Reached(At(1000), step, absl::Seconds(12));
+  EXPECT_EQ(times.Slow(), absl::Seconds(12));
+  times.Reached(At(1020), 201, absl::Seconds(12));
+  times.Reached(At(1040), 202, absl::Seconds(12));
+  times.Reached(At(1060), 203, absl::Seconds(12));
+  EXPECT_EQ(times.Slow(), absl::Seconds(20)) << "nor less than what is between them";
+}
+
 TEST(StepTimesTest, SlowestOfAHundredOrMore_DoesNotCount) {
   StepTimes times;
   times.Reached(At(0), 1);

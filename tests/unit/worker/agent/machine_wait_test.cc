@@ -106,6 +106,57 @@ TEST_F(MachineWaitTest, BesideOneThatIsStillToBeReaped_NothingIsSaid) {
   EXPECT_THAT(Heartbeat(), Not(Contains(HasSubstr("waits"))));
 }
 
+// The driver may never be done with it.
+TEST_F(MachineWaitTest, BesideOneThatIsNeverReaped_WaitsCountBehindAMinute) {
+  h_.RunJob(1, {2}, 2, 8);
+  h_.Feed(ProcessDied{ProcessNumber{3}});
+  for (int second = 0; second < 58; ++second) {
+    SeeBothWait();
+    EXPECT_THAT(Heartbeat(), Not(Contains(HasSubstr("waits")))) << second;
+  }
+  for (int second = 58; second < 64; ++second) {
+    SeeBothWait();
+    Heartbeat();
+  }
+  SeeBothWait();
+  EXPECT_THAT(Heartbeat(), Contains(HasSubstr("[job-7/1@4 waits ")));
+}
+
+TEST_F(MachineWaitTest, DeadRankOfTheEpochBeforeThatIsNeverReaped_KeepsNobodysWaitForEver) {
+  h_.Feed(ProcessDied{kP2});
+  h_.Command(2, h_.AnAssign(2, {0}));
+  h_.Feed(EpochStopped{kP1, Epoch{1}});
+  for (int second = 0; second < 64; ++second) {
+    See(kP1, true);
+    Heartbeat();
+  }
+  See(kP1, true);
+  EXPECT_THAT(Heartbeat(), Contains(HasSubstr("[job-7/2@0 waits ")));
+}
+
+// Who was stopped did not wait, and what the others waited for was he.
+TEST_F(MachineWaitTest, ProcessThatWasStopped_HasNotWaitedMeanwhile) {
+  SeeBothWait();
+  h_.Advance(absl::Seconds(2));
+  SeeBothWait();
+  for (int second = 0; second < 10; ++second) {
+    h_.Advance(absl::Seconds(1));
+    See(kP2, true);
+  }
+  See(kP1, true);
+  EXPECT_THAT(Heartbeat(), Contains("Heartbeat [job-7/1@4 waits 2s]"));
+}
+
+TEST_F(MachineWaitTest, WorkerThatWasStopped_KnowsOfNoWaitMeanwhile) {
+  SeeBothWait();
+  h_.Advance(absl::Seconds(2));
+  SeeBothWait();
+  h_.now += absl::Seconds(12);
+  h_.Feed(Stalled{absl::Seconds(12)});
+  SeeBothWait();
+  EXPECT_THAT(Heartbeat(), Contains("Heartbeat [job-7/1@4 waits 2s]"));
+}
+
 TEST_F(MachineWaitTest, WhileOneStarts_NothingIsSaid) {
   SeeBothWait();
   h_.Advance(absl::Seconds(2));
