@@ -76,7 +76,9 @@ class PartReduction {
 
  private:
   bool SumsByCollectives() const { return groups_.data != nullptr && !messages_.has_value(); }
-  // The sums of all buckets before `end` that have not begun, and what mirrors get of them.
+  // The sums of all buckets before `end` that have not begun, and what mirrors get of them. Buckets
+  // that are complete behind the same layer are together, whoever calls it and when: a rank whose
+  // last pass has no samples comes here with all of them at once, and its peers layer by layer.
   absl::Status ReduceUntil(size_t end);
   absl::Status Mirror(size_t begin, size_t end);
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
@@ -94,8 +96,9 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  // Of each bucket, behind how many of the part's layers it is complete; kAll: behind the whole
-  // pass. Empty where copies of the tensor group are folded first.
+  // Of each bucket, behind how many of the part's layers it is complete, and those before it; kAll:
+  // behind the whole pass, as all are where copies of the tensor group are folded first. The same
+  // on all ranks of the data group, whichever of them begin sums before Reduce().
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> complete_behind_;
   // Of each bucket, before which of the layers of a forward pass its weights are needed, or those

@@ -221,6 +221,27 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
 }
 
+// A rank whose last pass has no samples sums in Reduce() alone. Under NCCL its peers would wait for
+// ever for calls of other pieces.
+TEST(PartReductionTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  const auto calls_of = [&](const std::vector<int32_t>& behind) {
+    NotedCommunicator data;
+    ReductionMeans means(at::kCPU);
+    PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state,
+                       {.data = &data}, means);
+    for (const int32_t layers : behind) EXPECT_TRUE(part.ReduceBehind(layers).ok());
+    EXPECT_EQ(part.begun(), behind.empty() ? 0u : 1u);
+    EXPECT_TRUE(part.Reduce().ok());
+    return data.calls;
+  };
+  const std::vector<std::string> by_layer = calls_of({1, 2, 3});
+  EXPECT_EQ(std::count(by_layer.begin(), by_layer.end(), "sums 1"), 2);
+  EXPECT_EQ(calls_of({}), by_layer);
+}
+
 // The second of its two buckets has the embedding and the first layers.
 TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
   const plan::Plan plan = WideLayers({.dp = 2});
