@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
+#include "worker/model/unwritten.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
 
@@ -158,6 +159,10 @@ absl::Status PartReduction::ReduceUntil(size_t end) {
                         .out = base + mine.first * size,
                         .count_per_rank = mine.count});
     }
+    // What nothing came through in this step, as a projector or a prediction without targets.
+    const int64_t first = reduction_.buckets[begin].elements.first;
+    const int64_t last = reduction_.buckets[reduced_ - 1].elements.end();
+    model::ClearUnwritten(gradients.narrow(0, first, last - first));
     RETURN_IF_ERROR(groups_.data->ReduceScatterSums(pieces, CommDType(gradients.scalar_type())));
     RETURN_IF_ERROR(Mirror(begin, reduced_));
   }

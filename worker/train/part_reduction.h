@@ -52,7 +52,8 @@ class PartReduction {
   // this rank's shares hold the complete sum, and so do those that it mirrors.
   absl::Status Reduce();
   // Begins what Reduce() then goes on with: the sums of the first buckets that hold gradients of
-  // the part's last `layers` layers and of what is behind them alone, which are complete. Nothing
+  // the part's last `layers` layers and of what is behind them alone, which are complete; what is
+  // still marked as unwritten of them (worker/model/unwritten.h) is cleared. Nothing
   // where copies of the tensor group are folded first, or replicas differ in width.
   absl::Status ReduceBehind(int32_t layers);
   // Every rank's weights from the shares, each bucket as soon as it is updated
