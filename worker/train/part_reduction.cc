@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
+#include "worker/model/unwritten.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
 
@@ -50,14 +51,14 @@ std::pair<int32_t, int32_t> LayersOf(const plan::StageParameters& parameters) {
   return {std::min(first, end), end};
 }
 
-// After how many layers, from the last one back, each bucket that trains is complete; `never`: only
-// behind the whole pass.
+// After how many layers, from the last one back, each bucket that trains and those before it are
+// complete; `never`: only behind the whole pass.
 std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int32_t never) {
   const int32_t end = LayersOf(parameters).second;
   std::vector<int32_t> behind;
   for (const plan::Bucket& bucket : parameters.buckets) {
     if (bucket.offset >= parameters.trained_extent) break;
-    int32_t layers = 1;
+    int32_t layers = behind.empty() ? 1 : behind.back();
     for (int32_t m = bucket.first_matrix; m < bucket.first_matrix + bucket.matrices; ++m) {
       const plan::LocalMatrix& matrix = parameters.matrices[static_cast<size_t>(m)];
       if (matrix.layer >= 0) {
@@ -92,12 +93,12 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
   if (reduction_.buckets.empty() || groups.data == nullptr) return;
   needed_before_.assign(reduction_.buckets.size(), 0);
   if (reduction_.copies.empty()) complete_behind_ = CompleteBehind(state_.parameters(), kAll);
+  complete_behind_.resize(reduction_.buckets.size(), kAll);
   if (reduction_.copies.empty() && order_ == Order::kForward) {
     const auto [first, end] = LayersOf(state_.parameters());
     int32_t needed = std::max(0, end - first - 1);
     for (size_t b = 0; b < needed_before_.size(); ++b) {
-      const int32_t behind = BehindOf(b);
-      needed = std::clamp(end - first - behind, 0, needed);
+      needed = std::clamp(end - first - complete_behind_[b], 0, needed);
       needed_before_[b] = needed;
     }
   }
@@ -144,13 +145,13 @@ absl::Status PartReduction::ReduceUntil(size_t end) {
   const at::Tensor& gradients = state_.gradients();
   char* base = static_cast<char*>(gradients.mutable_data_ptr());
   const auto size = static_cast<int64_t>(gradients.element_size());
+  const auto together = [this](size_t a, size_t b) {
+    return complete_behind_[a] == complete_behind_[b];
+  };
   while (reduced_ < end) {
     const size_t begin = reduced_;
     std::vector<comm::Piece> pieces;
-    // Whoever has no samples for a pass comes to all buckets at once, and has the same pieces in a
-    // call as those who come to them by layers.
-    for (;
-         reduced_ < end && pieces.size() < AtOnce(order_) && BehindOf(reduced_) == BehindOf(begin);
+    for (; reduced_ < end && together(begin, reduced_) && pieces.size() < AtOnce(order_);
          ++reduced_) {
       const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
       const plan::UnitRange mine = bucket.own.front();
@@ -158,6 +159,10 @@ absl::Status PartReduction::ReduceUntil(size_t end) {
                         .out = base + mine.first * size,
                         .count_per_rank = mine.count});
     }
+    // What nothing came through in this step, as a projector or a prediction without targets.
+    const int64_t first = reduction_.buckets[begin].elements.first;
+    const int64_t last = reduction_.buckets[reduced_ - 1].elements.end();
+    model::ClearUnwritten(gradients.narrow(0, first, last - first));
     RETURN_IF_ERROR(groups_.data->ReduceScatterSums(pieces, CommDType(gradients.scalar_type())));
     RETURN_IF_ERROR(Mirror(begin, reduced_));
   }

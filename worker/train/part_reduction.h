@@ -52,7 +52,8 @@ class PartReduction {
   // this rank's shares hold the complete sum, and so do those that it mirrors.
   absl::Status Reduce();
   // Begins what Reduce() then goes on with: the sums of the first buckets that hold gradients of
-  // the part's last `layers` layers and of what is behind them alone, which are complete. Nothing
+  // the part's last `layers` layers and of what is behind them alone, which are complete; what is
+  // still marked as unwritten of them (worker/model/unwritten.h) is cleared. Nothing
   // where copies of the tensor group are folded first, or replicas differ in width.
   absl::Status ReduceBehind(int32_t layers);
   // Every rank's weights from the shares, each bucket as soon as it is updated
@@ -76,12 +77,11 @@ class PartReduction {
 
  private:
   bool SumsByCollectives() const { return groups_.data != nullptr && !messages_.has_value(); }
-  // The sums of all buckets before `end` that have not begun, and what mirrors get of them.
+  // The sums of all buckets before `end` that have not begun, and what mirrors get of them. Buckets
+  // that are complete behind the same layer are together, whoever calls it and when: a rank whose
+  // last pass has no samples comes here with all of them at once, and its peers layer by layer.
   absl::Status ReduceUntil(size_t end);
   absl::Status Mirror(size_t begin, size_t end);
-  int32_t BehindOf(size_t bucket) const {
-    return bucket < complete_behind_.size() ? complete_behind_[bucket] : kAll;
-  }
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.
@@ -97,8 +97,9 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  // Of each bucket, behind how many of the part's layers it is complete; kAll: behind the whole
-  // pass. Empty where copies of the tensor group are folded first.
+  // Of each bucket, behind how many of the part's layers it is complete, and those before it; kAll:
+  // behind the whole pass, as all are where copies of the tensor group are folded first. The same
+  // on all ranks of the data group, whichever of them begin sums before Reduce().
   static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> complete_behind_;
   // Of each bucket, before which of the layers of a forward pass its weights are needed, or those

@@ -1,6 +1,7 @@
 #include "worker/train/part_reduction.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
+#include "worker/model/unwritten.h"
+#include "worker/train/begin_gradients.h"
 
 namespace phalanx::train {
 namespace {
@@ -25,6 +28,7 @@ class NotedCommunicator final : public comm::Communicator {
   int32_t size() const override { return 2; }
   absl::Status AllReduceSum(void*, int64_t, comm::DType) override { return Noted(); }
   absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
+    if (on_sum != nullptr) on_sum();
     return Noted();
   }
   absl::Status ReduceScatterSums(absl::Span<const comm::Piece> pieces, comm::DType type) override {
@@ -61,6 +65,7 @@ class NotedCommunicator final : public comm::Communicator {
   std::vector<int> waited;  // for how many operations, in order
   std::vector<const void*> gathered;
   std::vector<std::string> calls;  // and how many pieces or messages each had
+  std::function<void()> on_sum;
 
  private:
   absl::Status Noted() {
@@ -221,23 +226,52 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
 }
 
-// A rank without samples for a pass comes to no layer of it, and would wait for ever for others
-// whose calls have other pieces.
-TEST(PartReductionTest, WhoSumsAllBucketsAtOnce_CallsWhatThoseCallWhoComeByLayers) {
+// A rank whose last pass has no samples sums in Reduce() alone. Under NCCL its peers would wait for
+// ever for calls of other pieces.
+TEST(PartReductionTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
+  const plan::Plan plan = WideLayers({.dp = 2});
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  PartState state(plan, place, 0, BufferOptions{});
+  const auto calls_of = [&](const std::vector<int32_t>& behind) {
+    NotedCommunicator data;
+    ReductionMeans means(at::kCPU);
+    PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state,
+                       {.data = &data}, means);
+    for (const int32_t layers : behind) EXPECT_TRUE(part.ReduceBehind(layers).ok());
+    EXPECT_EQ(part.begun(), behind.empty() ? 0u : 1u);
+    EXPECT_TRUE(part.Reduce().ok());
+    return data.calls;
+  };
+  const std::vector<std::string> by_layer = calls_of({1, 2, 3});
+  EXPECT_EQ(std::count(by_layer.begin(), by_layer.end(), "sums 1"), 2);
+  EXPECT_EQ(calls_of({}), by_layer);
+}
+
+// A projector that no rows came through, or a prediction without targets, is behind layers that
+// have a backward pass, and has what the step before has left.
+TEST(PartReductionTest, ReduceBehind_OfGradientsThatNothingWrote_SumsZeros) {
   const plan::Plan plan = WideLayers({.dp = 2});
   const plan::Place place = plan.PlacesOf(Rank{0})[0];
   PartState state(plan, place, 0, BufferOptions{});
   const plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
   ASSERT_EQ(reduction.buckets.size(), 2u);
+  const auto largest_of = [&](size_t bucket) {
+    const plan::UnitRange& elements = reduction.buckets[bucket].elements;
+    return state.gradients().narrow(0, elements.first, elements.count).max().item<float>();
+  };
+  state.gradients().fill_(7);
+  BeginGradients(state);
+  NotedCommunicator data;
+  std::vector<float> summed;
+  data.on_sum = [&] { summed.push_back(largest_of(summed.size())); };
   ReductionMeans means(at::kCPU);
-  NotedCommunicator by_layers, at_once;
-  PartReduction one(reduction, state, {.data = &by_layers}, means);
-  PartReduction other(reduction, state, {.data = &at_once}, means);
-  for (int32_t layers = 1; layers <= 4; ++layers) ASSERT_TRUE(one.ReduceBehind(layers).ok());
-  EXPECT_EQ(one.begun(), 1u);
-  ASSERT_TRUE(one.Reduce().ok());
-  ASSERT_TRUE(other.Reduce().ok());
-  EXPECT_EQ(by_layers.calls, at_once.calls);
+  PartReduction part(reduction, state, {.data = &data}, means);
+  EXPECT_TRUE(part.ReduceBehind(3).ok());
+  EXPECT_THAT(summed, ElementsAre(0));
+  EXPECT_EQ(largest_of(1), 7) << "it may still be written";
+  EXPECT_TRUE(part.Reduce().ok());
+  EXPECT_THAT(summed, ElementsAre(0, 0));
+  model::ForgetUnwritten();
 }
 
 // The second of its two buckets has the embedding and the first layers.
