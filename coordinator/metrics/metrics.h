@@ -45,6 +45,7 @@ struct Gauges {
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;
   bool serving = false;
+  bool standby = false;            // and another one leads
   ProcessUsage usage;              // of this process
   std::vector<JobGauges> running;  // at most kJobSeriesMax
 };

@@ -110,6 +110,15 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     audit_.TellOfHandshake(port, failed);
   }
 
+  std::string MetricsText() override {
+    Gauges gauges{.usage = UsageOfThisProcess()};
+    {
+      MutexLock lock(&mu_);
+      gauges.standby = !leader_.empty();
+    }
+    return metrics_.Text(gauges);
+  }
+
   void SetLeader(const std::string& leader) override {
     MutexLock lock(&mu_);
     leader_ = leader;

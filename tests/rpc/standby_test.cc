@@ -22,6 +22,7 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class StandbyTest : public ::testing::Test {
@@ -58,6 +59,18 @@ TEST_F(StandbyTest, Call_EndsWithTheAddressOfWhoeverLeads) {
   ASSERT_TRUE(details.details(0).UnpackTo(&info));
   EXPECT_EQ(info.reason(), "STANDBY");
   EXPECT_EQ(info.metadata().at("leader"), "10.0.0.5:4444");
+}
+
+// An alert on coordinators that do not serve is to leave this one out, unless nobody leads.
+TEST_F(StandbyTest, Metrics_SayThatAnotherOneLeads) {
+  const auto metrics = [this] { return standby_->MetricsText(); };
+  EXPECT_THAT(metrics(),
+              AllOf(HasSubstr("\nphalanx_serving 0\n"), HasSubstr("\nphalanx_standby 0\n")));
+  standby_->SetLeader("10.0.0.5:4444");
+  EXPECT_THAT(metrics(),
+              AllOf(HasSubstr("\nphalanx_serving 0\n"), HasSubstr("\nphalanx_standby 1\n")));
+  standby_->SetLeader("");
+  EXPECT_THAT(metrics(), HasSubstr("\nphalanx_standby 0\n"));
 }
 
 TEST_F(StandbyTest, Session_EndsAtOnce) {
