@@ -46,9 +46,16 @@ class Audit {
   void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
             const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // A refusal of a stranger, who got no further than the handshake with a port, "grpc" or "http".
-  void TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed);
+  // Such are as one caller, and no stranger.
+  void TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // False: of `whose` there were too many, and this one is counted instead.
+  bool MayTell(const std::string& whose, absl::string_view why_not) ABSL_LOCKS_EXCLUDED(mu_);
+  // The line, behind how many were left out before it.
+  void Log(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
+
   const AuditLog log_;
   CallRate refusals_;
   const std::function<void()> left_out_;
