@@ -346,6 +346,9 @@ void Metrics::HandshakeFailed(absl::string_view port, absl::string_view reason) 
   series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}})
       .Increment();
 }
+void Metrics::HandshakeMayFail(absl::string_view port, absl::string_view reason) {
+  series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}});
+}
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));

@@ -20,6 +20,13 @@ std::string Quoted(absl::string_view text) {
                       "\"");
 }
 
+void ExpectFailedHandshakes(Metrics& metrics) {
+  for (const absl::string_view port : {"grpc", "http"}) {
+    for (const transport::HandshakeFault fault : transport::kHandshakeFaults)
+      metrics.HandshakeMayFail(port, transport::ToString(fault));
+  }
+}
+
 bool Audit::MayTell(const std::string& whose, absl::string_view why_not) {
   if (refusals_.Take(Identity{whose, Role::kViewer}).ok()) return true;
   left_out_();

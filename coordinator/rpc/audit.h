@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
 #include "core/base/mutex.h"
@@ -32,6 +33,9 @@ std::string AuditLine(const Caller& caller, absl::string_view method, absl::stri
                       const absl::Status& outcome);
 // Text of others in quotes, cut to 256 bytes: nothing in it ends the quotes, or the line.
 std::string Quoted(absl::string_view text);
+
+// Failed handshakes of both ports are 0 in the metrics until there are some.
+void ExpectFailedHandshakes(Metrics& metrics);
 
 // Takes lines. Thread-safe.
 using AuditLog = std::function<void(const std::string& line)>;

@@ -139,6 +139,18 @@ TEST_F(AccessTest, WhoeverConnectsAndSaysNothing_IsNotTold) {
   EXPECT_THAT(Audit(), ::testing::SizeIs(1));
 }
 
+// An alert on the growth of a count is to see the first.
+TEST_F(AccessTest, HandshakesThatMayFail_AreCountedFrom0) {
+  for (const char* port : {"grpc", "http"}) {
+    for (const char* reason : {"expired", "untrusted", "bad_certificate", "no_certificate",
+                               "plaintext", "refused", "broken_off", "other"}) {
+      EXPECT_THAT(server_->MetricsText(),
+                  HasSubstr(absl::StrCat("\nphalanx_tls_handshakes_failed_total{port=\"", port,
+                                         "\",reason=\"", reason, "\"} 0\n")));
+    }
+  }
+}
+
 TEST_F(AccessTest, HandshakeThatIsBrokenOff_IsTold) {
   const int fd = Connect(server_->port());
   send(fd, "\x16\x03\x01\x02\x00half", 9, MSG_NOSIGNAL);

@@ -119,6 +119,12 @@ TEST(StandbyTlsTest, HandshakeThatFails_IsCountedAndTold) {
   };
   Metrics metrics;
   const auto standby = *StandbyServer::Start(options, metrics);
+  for (const char* reason : {"plaintext", "other"}) {
+    EXPECT_THAT(metrics.Text({}), HasSubstr(absl::StrCat(
+                                      "phalanx_tls_handshakes_failed_total{port=\"grpc\",reason=\"",
+                                      reason, "\"} 0\n")))
+        << "an alert on its growth is to see the first";
+  }
   const int fd = Connect(PortOf(listening.get()));
   send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
   {
