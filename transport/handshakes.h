@@ -31,6 +31,10 @@ enum class HandshakeFault : uint8_t {
   kBrokenOff,       // the peer has gone, or the time was over
   kOther,           // such as no common version
 };
+inline constexpr HandshakeFault kHandshakeFaults[] = {
+    HandshakeFault::kExpired,       HandshakeFault::kUntrusted, HandshakeFault::kBadCertificate,
+    HandshakeFault::kNoCertificate, HandshakeFault::kPlaintext, HandshakeFault::kRefused,
+    HandshakeFault::kBrokenOff,     HandshakeFault::kOther};
 // "expired", "untrusted": for labels of metrics.
 absl::string_view ToString(HandshakeFault fault);
 

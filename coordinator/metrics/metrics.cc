@@ -127,6 +127,11 @@ struct Metrics::Series {
                                    .Help("1 while the coordinator accepts work")
                                    .Register(registry)
                                    .Add({});
+  prometheus::Gauge& standby = BuildGauge()
+                                   .Name("phalanx_standby")
+                                   .Help("1 while the coordinator stands by and another one leads")
+                                   .Register(registry)
+                                   .Add({});
   prometheus::Family<prometheus::Gauge>& build = BuildGauge()
                                                      .Name("phalanx_build_info")
                                                      .Help("1, labelled with version and commit")
@@ -341,6 +346,9 @@ void Metrics::HandshakeFailed(absl::string_view port, absl::string_view reason) 
   series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}})
       .Increment();
 }
+void Metrics::HandshakeMayFail(absl::string_view port, absl::string_view reason) {
+  series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}});
+}
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));
@@ -377,6 +385,7 @@ std::string Metrics::Text(const Gauges& gauges) {
   series_->watchers.Set(static_cast<double>(gauges.watchers));
   series_->inbox.Set(static_cast<double>(gauges.inbox));
   series_->serving.Set(gauges.serving ? 1 : 0);
+  series_->standby.Set(gauges.standby ? 1 : 0);
   series_->watch_pending.Set(static_cast<double>(gauges.watch_pending_bytes));
   if (const double running = series_->running_seconds.Value(); running > 0)
     series_->goodput.Add({}).Set(series_->useful_seconds.Value() / running);

@@ -45,6 +45,7 @@ struct Gauges {
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;
   bool serving = false;
+  bool standby = false;            // and another one leads
   ProcessUsage usage;              // of this process
   std::vector<JobGauges> running;  // at most kJobSeriesMax
 };
@@ -85,6 +86,8 @@ class Metrics {
   // A handshake of TLS came to nothing. `port`: "grpc" or "http"; `reason`: as
   // transport::ToString(HandshakeFault).
   void HandshakeFailed(absl::string_view port, absl::string_view reason);
+  // That may be counted: it is 0 until then, so that an alert on its growth sees the first.
+  void HandshakeMayFail(absl::string_view port, absl::string_view reason);
   // Of logs of ranks, on their nodes.
   void LogBytesDropped(int64_t bytes);
 

@@ -118,9 +118,7 @@ class AmongOthers {
     ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere(), *standby.metrics));
     standby.pulse = std::make_unique<Pulse>("the election", kSilenceMax, clock_.Now());
     ASSIGN_OR_RETURN(transport::HttpOptions http, HttpOptionsHere());
-    http.metrics = [metrics = standby.metrics.get()] {
-      return metrics->Text({.usage = UsageOfThisProcess()});
-    };
+    http.metrics = [&grpc = *standby.grpc] { return grpc.MetricsText(); };
     http.guard = {
         .admit = [&grpc = *standby.grpc](const transport::ShownCertificate& who,
                                          absl::string_view) { return grpc.AdmitToPage(who); },

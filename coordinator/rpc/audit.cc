@@ -20,21 +20,33 @@ std::string Quoted(absl::string_view text) {
                       "\"");
 }
 
+void ExpectFailedHandshakes(Metrics& metrics) {
+  for (const absl::string_view port : {"grpc", "http"}) {
+    for (const transport::HandshakeFault fault : transport::kHandshakeFaults)
+      metrics.HandshakeMayFail(port, transport::ToString(fault));
+  }
+}
+
+bool Audit::MayTell(const std::string& whose, absl::string_view why_not) {
+  if (refusals_.Take(Identity{whose, Role::kViewer}).ok()) return true;
+  left_out_();
+  MutexLock lock(&mu_);
+  ++count_;
+  reason_ = std::string(why_not);
+  return false;
+}
+
 void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_view object,
                  const absl::Status& outcome) {
-  if (!outcome.ok()) {
-    // Under a name that is not the same for a person and a node, and that strangers share.
-    const std::string who = caller.has_value() && !caller->name.empty()
-                                ? absl::StrCat(RoleName(caller->role), "/", caller->name)
-                                : "-";
-    if (!refusals_.Take(Identity{who, Role::kViewer}).ok()) {
-      left_out_();
-      MutexLock lock(&mu_);
-      ++count_;
-      reason_ = absl::StrCat("who=", who, " is refused too often");
-      return;
-    }
-  }
+  // Under a name that is not the same for a person and a node, and that strangers share.
+  const std::string who = caller.has_value() && !caller->name.empty()
+                              ? absl::StrCat(RoleName(caller->role), "/", caller->name)
+                              : "-";
+  if (outcome.ok() || MayTell(who, absl::StrCat("who=", who, " is refused too often")))
+    Log(AuditLine(caller, method, object, outcome));
+}
+
+void Audit::Log(const std::string& line) {
   int64_t count = 0;
   std::string reason;
   {
@@ -43,12 +55,14 @@ void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_vi
     std::swap(reason, reason_);
   }
   if (count != 0) log_(absl::StrCat("audit left_out=", count, " reason=", Quoted(reason)));
-  log_(AuditLine(caller, method, object, outcome));
+  log_(line);
 }
 
 void Audit::TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed) {
-  Tell(std::nullopt, "handshake", absl::StrCat("port=", port, " peer=", failed.peer),
-       absl::UnauthenticatedError(failed.reason));
+  // Whoever reaches a port can make any number of them, and is to hide no other line.
+  if (!MayTell("-/handshake", "handshakes fail too often")) return;
+  Log(AuditLine(std::nullopt, "handshake", absl::StrCat("port=", port, " peer=", failed.peer),
+                absl::UnauthenticatedError(failed.reason)));
 }
 
 std::string AuditLine(const Caller& caller, absl::string_view method, absl::string_view object,

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
 #include "core/base/mutex.h"
@@ -32,6 +33,9 @@ std::string AuditLine(const Caller& caller, absl::string_view method, absl::stri
                       const absl::Status& outcome);
 // Text of others in quotes, cut to 256 bytes: nothing in it ends the quotes, or the line.
 std::string Quoted(absl::string_view text);
+
+// Failed handshakes of both ports are 0 in the metrics until there are some.
+void ExpectFailedHandshakes(Metrics& metrics);
 
 // Takes lines. Thread-safe.
 using AuditLog = std::function<void(const std::string& line)>;
@@ -46,9 +50,16 @@ class Audit {
   void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
             const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // A refusal of a stranger, who got no further than the handshake with a port, "grpc" or "http".
-  void TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed);
+  // Such are as one caller, and no stranger.
+  void TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // False: of `whose` there were too many, and this one is counted instead.
+  bool MayTell(const std::string& whose, absl::string_view why_not) ABSL_LOCKS_EXCLUDED(mu_);
+  // The line, behind how many were left out before it.
+  void Log(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
+
   const AuditLog log_;
   CallRate refusals_;
   const std::function<void()> left_out_;

@@ -174,6 +174,7 @@ class ServerImpl final : public Server {
     const std::shared_ptr<grpc::ServerCredentials> credentials =
         CredentialsOf(options_.tls, options_.join);
     if (options_.tls.on()) {
+      ExpectFailedHandshakes(metrics_);
       credentials->SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(
           [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); },
           [this](const Caller& caller, absl::string_view path, const absl::Status& why) {

@@ -78,7 +78,10 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     const std::shared_ptr<grpc::ServerCredentials> credentials =
         CredentialsOf(options_.tls, options_.join);
-    if (options_.tls.on()) RETURN_IF_ERROR(AddGatekeeper(*credentials));
+    if (options_.tls.on()) {
+      ExpectFailedHandshakes(metrics_);
+      RETURN_IF_ERROR(AddGatekeeper(*credentials));
+    }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     builder.RegisterCallbackGenericService(this);
@@ -108,6 +111,15 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
                            const transport::FailedHandshake& failed) override {
     metrics_.HandshakeFailed(port, transport::ToString(failed.fault));
     audit_.TellOfHandshake(port, failed);
+  }
+
+  std::string MetricsText() override {
+    Gauges gauges{.usage = UsageOfThisProcess()};
+    {
+      MutexLock lock(&mu_);
+      gauges.standby = !leader_.empty();
+    }
+    return metrics_.Text(gauges);
   }
 
   void SetLeader(const std::string& leader) override {

@@ -30,6 +30,7 @@ class StandbyServer {
   // The address of whoever leads; empty: nobody does, or nobody knows.
   virtual void SetLeader(const std::string& leader) = 0;
   // As Server's.
+  virtual std::string MetricsText() = 0;
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
   virtual void NoteFailedHandshake(absl::string_view port,
                                    const transport::FailedHandshake& failed) = 0;

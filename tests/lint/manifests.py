@@ -18,6 +18,7 @@ import yaml
 IMAGE = re.compile(r"[^@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 CONTROLLERS = ("StatefulSet", "DaemonSet", "Deployment")
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 def bytes_of(text):
@@ -36,7 +37,7 @@ def speaks_tls(container):
 
 
 def wrong_with_probes(container):
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+    for probe in PROBES:
         if probe not in container:
             yield f"it has no {probe}"
         asks = container.get(probe, {}).get("httpGet", {})
@@ -50,6 +51,9 @@ def wrong_with_metrics(container):
     """Of a worker's port for metrics."""
     address = flag_of(container, "--metrics")
     if address is None:
+        # Such a worker would be ended again and again, and its ranks with it.
+        if container["name"] == "worker" and any("httpGet" in container.get(probe, {}) for probe in PROBES):
+            yield "it is probed at a port that no --metrics opens"
         return
     ports = {one["name"]: one["containerPort"] for one in container.get("ports", [])}
     if str(ports.get("metrics")) != address.rsplit(":", 1)[1]:

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/audit.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 #include "tests/rpc/plain_http.h"
@@ -105,6 +107,27 @@ TEST_F(AccessTest, HandshakesThatFailTooOften_AreCounted_AndToldSoOftenAlone) {
   EXPECT_THAT(Audit(), ::testing::SizeIs(3));
 }
 
+// Whoever reaches the port may make any number of them.
+TEST(AuditTest, HandshakesThatFailTooOften_HideNoOtherStranger) {
+  std::vector<std::string> lines;
+  int left_out = 0;
+  Audit audit([&](const std::string& line) { lines.push_back(line); },
+              {.calls_per_second = 0.001, .calls_at_once = 1}, [&] { ++left_out; });
+  for (int i = 0; i < 3; ++i) {
+    audit.TellOfHandshake("grpc", {.peer = "ipv4:10.0.0.9:51764",
+                                   .fault = transport::HandshakeFault::kPlaintext,
+                                   .reason = "what came first is no TLS"});
+  }
+  audit.Tell(std::nullopt, "Join", "node=a", absl::UnauthenticatedError("the token is unknown"));
+  EXPECT_EQ(left_out, 2);
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         "audit who=- role=- method=handshake port=grpc peer=ipv4:10.0.0.9:51764 "
+                         "outcome=UNAUTHENTICATED reason=\"what came first is no TLS\"",
+                         "audit left_out=2 reason=\"handshakes fail too often\"",
+                         "audit who=- role=- method=Join node=a outcome=UNAUTHENTICATED "
+                         "reason=\"the token is unknown\""));
+}
+
 // A probe of the port, or a balancer of load, is no attempt.
 TEST_F(AccessTest, WhoeverConnectsAndSaysNothing_IsNotTold) {
   close(Connect(server_->port()));
@@ -114,6 +137,18 @@ TEST_F(AccessTest, WhoeverConnectsAndSaysNothing_IsNotTold) {
   close(fd);
   EXPECT_EQ(HandshakesFailed("grpc", "broken_off"), 0);
   EXPECT_THAT(Audit(), ::testing::SizeIs(1));
+}
+
+// An alert on the growth of a count is to see the first.
+TEST_F(AccessTest, HandshakesThatMayFail_AreCountedFrom0) {
+  for (const char* port : {"grpc", "http"}) {
+    for (const char* reason : {"expired", "untrusted", "bad_certificate", "no_certificate",
+                               "plaintext", "refused", "broken_off", "other"}) {
+      EXPECT_THAT(server_->MetricsText(),
+                  HasSubstr(absl::StrCat("\nphalanx_tls_handshakes_failed_total{port=\"", port,
+                                         "\",reason=\"", reason, "\"} 0\n")));
+    }
+  }
 }
 
 TEST_F(AccessTest, HandshakeThatIsBrokenOff_IsTold) {

@@ -22,6 +22,7 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class StandbyTest : public ::testing::Test {
@@ -58,6 +59,18 @@ TEST_F(StandbyTest, Call_EndsWithTheAddressOfWhoeverLeads) {
   ASSERT_TRUE(details.details(0).UnpackTo(&info));
   EXPECT_EQ(info.reason(), "STANDBY");
   EXPECT_EQ(info.metadata().at("leader"), "10.0.0.5:4444");
+}
+
+// An alert on coordinators that do not serve is to leave this one out, unless nobody leads.
+TEST_F(StandbyTest, Metrics_SayThatAnotherOneLeads) {
+  const auto metrics = [this] { return standby_->MetricsText(); };
+  EXPECT_THAT(metrics(),
+              AllOf(HasSubstr("\nphalanx_serving 0\n"), HasSubstr("\nphalanx_standby 0\n")));
+  standby_->SetLeader("10.0.0.5:4444");
+  EXPECT_THAT(metrics(),
+              AllOf(HasSubstr("\nphalanx_serving 0\n"), HasSubstr("\nphalanx_standby 1\n")));
+  standby_->SetLeader("");
+  EXPECT_THAT(metrics(), HasSubstr("\nphalanx_standby 0\n"));
 }
 
 TEST_F(StandbyTest, Session_EndsAtOnce) {
@@ -106,6 +119,12 @@ TEST(StandbyTlsTest, HandshakeThatFails_IsCountedAndTold) {
   };
   Metrics metrics;
   const auto standby = *StandbyServer::Start(options, metrics);
+  for (const char* reason : {"plaintext", "other"}) {
+    EXPECT_THAT(metrics.Text({}), HasSubstr(absl::StrCat(
+                                      "phalanx_tls_handshakes_failed_total{port=\"grpc\",reason=\"",
+                                      reason, "\"} 0\n")))
+        << "an alert on its growth is to see the first";
+  }
   const int fd = Connect(PortOf(listening.get()));
   send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
   {

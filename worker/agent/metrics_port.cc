@@ -1,10 +1,13 @@
 #include "worker/agent/metrics_port.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/host_port.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
@@ -13,28 +16,44 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr absl::string_view kWorkers = "phalanx:worker/";
+constexpr absl::string_view kScheme = "phalanx:";
+constexpr size_t kNameBytesMax = 253;
 
-// A certificate of ours names one of ours, and every role but that of nodes may read.
-absl::Status MayRead(const transport::ShownCertificate& who) {
+bool IsName(absl::string_view name) {
+  return !name.empty() && name.size() <= kNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                  absl::StrContains("._@+-", c);
+         });
+}
+
+// "phalanx:ROLE/NAME" of a role that may read.
+bool IsReader(absl::string_view uri) {
+  for (const absl::string_view role : {"viewer/", "submitter/", "operator/"}) {
+    absl::string_view name = uri.substr(kScheme.size());
+    if (absl::ConsumePrefix(&name, role)) return IsName(name);
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status MayReadMetrics(const transport::ShownCertificate& who) {
   if (who.chain.empty()) {
     return absl::UnauthenticatedError(
         "show a certificate of a viewer, submitter or operator; /livez and /readyz answer without "
         "one");
   }
-  int readers = 0;
+  int ours = 0, readers = 0;
   for (const std::string& uri : who.uris) {
-    if (absl::StartsWith(uri, kWorkers)) readers = 2;  // whatever else it says
-    for (const absl::string_view role : {"viewer", "submitter", "operator"}) {
-      if (absl::StartsWith(uri, absl::StrCat("phalanx:", role, "/"))) ++readers;
-    }
+    if (!absl::StartsWith(uri, kScheme)) continue;
+    ++ours;
+    if (IsReader(uri)) ++readers;
   }
-  if (readers == 1) return absl::OkStatus();
+  if (ours == 1 && readers == 1) return absl::OkStatus();
   return absl::PermissionDeniedError(
       "the certificate is not that of a viewer, or of one who may more");
 }
-
-}  // namespace
 
 absl::Status CheckMetricsPort(const MetricsPortOptions& options) {
   const bool certified = !options.tls.certificate.empty() || !options.tls.key.empty();
@@ -78,8 +97,8 @@ absl::StatusOr<std::unique_ptr<transport::HttpServer>> OpenMetricsPort(
                      }));
     http.guard = {
         .admit = [](const transport::ShownCertificate& who,
-                    absl::string_view) { return MayRead(who); },
-        .holds = [](const transport::ShownCertificate& who) { return MayRead(who).ok(); }};
+                    absl::string_view) { return MayReadMetrics(who); },
+        .holds = [](const transport::ShownCertificate& who) { return MayReadMetrics(who).ok(); }};
   }
   http.metrics = std::move(metrics);
   http.live = std::move(live);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/health.h"
 #include "transport/http/http_server.h"
+#include "transport/server_tls.h"
 #include "transport/tls.h"
 
 namespace phalanx::agent {
@@ -25,6 +26,11 @@ struct MetricsPortOptions {
 
 // Errors: InvalidArgument, with the flag, its value and its rule.
 absl::Status CheckMetricsPort(const MetricsPortOptions& options);
+
+// Of whoever asks for /metrics over TLS. As the coordinator has it, of the URIs of a certificate
+// just one begins with "phalanx:", and is phalanx:ROLE/NAME; every role but that of nodes may read.
+// Errors: Unauthenticated, PermissionDenied.
+absl::Status MayReadMetrics(const transport::ShownCertificate& who);
 
 // The functions are called on a thread of the server and must not block. Errors: as
 // CheckMetricsPort; Unavailable if the address cannot be listened on.

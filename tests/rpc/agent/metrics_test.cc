@@ -2,6 +2,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
@@ -120,6 +122,27 @@ TEST_F(MetricsOfAgentTest, Certificates_SayWhoMayRead) {
   EXPECT_THAT(TlsGet(port_, nobody, "/livez"), StartsWith(kOk));
   EXPECT_THAT(Get(port_, "/metrics"), ::testing::Not(HasSubstr("phalanx_")))
       << "in plaintext there is nothing";
+}
+
+TEST(MetricsPortReaderTest, Certificate_NamesOneIdentity_ByTheRulesOfTheCoordinator) {
+  const auto judge = [](std::vector<std::string> uris) {
+    return MayReadMetrics({.uris = std::move(uris), .chain = "PEM"}).code();
+  };
+  EXPECT_EQ(judge({"phalanx:viewer/a._@+-9"}), absl::StatusCode::kOk);
+  EXPECT_EQ(judge({"https://example.com", "phalanx:operator/olga"}), absl::StatusCode::kOk);
+  for (const std::vector<std::string>& uris :
+       std::vector<std::vector<std::string>>{{},
+                                             {"phalanx:worker/a"},
+                                             {"phalanx:viewer/a", "phalanx:worker/a"},
+                                             {"phalanx:viewer/a", "phalanx:viewer/b"},
+                                             {"phalanx:viewer/a", "phalanx:auditor/a"},
+                                             {"phalanx:viewer/"},
+                                             {"phalanx:viewer/a\n"},
+                                             {"phalanx:viewer/a/b"},
+                                             {"phalanx:viewer/" + std::string(254, 'a')},
+                                             {"phalanx:Viewer/a"}}) {
+    EXPECT_EQ(judge(uris), absl::StatusCode::kPermissionDenied) << ::testing::PrintToString(uris);
+  }
 }
 
 TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
