@@ -18,5 +18,8 @@ inline constexpr int32_t kOldestDerivation = 5;
 // From this one on parameters are gathered in the order of a forward pass; before, in that in which
 // buckets are stored.
 inline constexpr int32_t kDerivationOfForwardGathers = 6;
+// From this one on ranks tell each other what their first step took, and mirrors get what they lack
+// at the ends of as many steps as follow from that (safe_again.h); before, of kMirrorStepsMax.
+inline constexpr int32_t kDerivationOfAgreedMirrorSteps = 6;
 
 }  // namespace phalanx::plan

@@ -249,10 +249,9 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
 
 std::function<absl::StatusOr<bool>()> EpochRun::FillsMirrors() {
   // The first step is behind it when it is called first.
-  return [this, since = std::chrono::steady_clock::now(),
-          buckets = size_t{0}]() mutable -> absl::StatusOr<bool> {
+  return [this, buckets = size_t{0}]() mutable -> absl::StatusOr<bool> {
     if (buckets == 0) {
-      const auto step = absl::FromChrono(std::chrono::steady_clock::now() - since);
+      const auto step = absl::FromChrono(std::chrono::steady_clock::now() - steps_begun_);
       ASSIGN_OR_RETURN(buckets, fill_->AgreeOnShare(step));
     }
     RETURN_IF_ERROR(fill_->Run(buckets));
@@ -331,6 +330,7 @@ absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(Report(std::move(ready)));
   if (fill_ == nullptr && checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0)
     TellSafe();
+  steps_begun_ = std::chrono::steady_clock::now();
   const absl::Status ran = trainer_->Run();
   standby_.Close(epoch());  // before the device is waited for
   if (ran.ok()) LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));

@@ -229,7 +229,8 @@ class EpochRun {
   // While the epoch runs: another may have to go back to it.
   std::optional<checkpoint::CheckpointLock> checkpoint_lock_;
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
-  double connected_after_ = 0, state_after_ = 0;  // seconds since then
+  double connected_after_ = 0, state_after_ = 0;       // seconds since then
+  std::chrono::steady_clock::time_point steps_begun_;  // once all is ready
   bool safe_told_ = false;
   train::Start start_;          // of an epoch that goes on
   bool ends_at_start_ = false;  // it writes a checkpoint of that, and does no step

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/derivation.h"
 #include "core/plan/safe_again.h"
 #include "worker/train/copy_list.h"
 #include "worker/train/loose_state.h"
@@ -22,10 +23,14 @@ MirrorFill::MirrorFill(const plan::Plan& plan, Rank rank, TrainingState& state,
       exchange_(group_, state.options().device, std::move(stopped)) {}
 
 absl::StatusOr<size_t> MirrorFill::AgreeOnShare(absl::Duration step) {
-  ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
-                   exchange_.Gather({absl::ToInt64Microseconds(step)}));
-  const absl::Duration longest = absl::Microseconds(*std::max_element(steps.begin(), steps.end()));
-  const auto times = static_cast<size_t>(plan::MirrorSteps(longest));
+  auto times = static_cast<size_t>(plan::kMirrorStepsMax);
+  // Ranks of the release before, which may be in the group else, say nothing.
+  if (plan_.layout.derivation >= plan::kDerivationOfAgreedMirrorSteps) {
+    ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                     exchange_.Gather({absl::ToInt64Microseconds(step)}));
+    times = static_cast<size_t>(
+        plan::MirrorSteps(absl::Microseconds(*std::max_element(steps.begin(), steps.end()))));
+  }
   return (transfers_.size() + times - 1) / times;
 }
 

@@ -42,8 +42,9 @@ class MirrorFill {
   // So many buckets a call of Run that all mirrors have theirs within plan::kMirrorsWithin where
   // steps take `step`, or at the end of the next one where it takes longer
   // (core/plan/safe_again.h). Every rank of the group calls it before its first Run and says what
-  // it has seen: the longest counts, so that all get the same number, of 1 at least. Errors: those
-  // of VerifiedExchange; the group is of no more use then.
+  // it has seen: the longest counts, so that all get the same number, of 1 at least. Under the
+  // derivation before kDerivationOfAgreedMirrorSteps it is that of kMirrorStepsMax steps, and
+  // nobody is asked. Errors: those of VerifiedExchange; the group is of no more use then.
   absl::StatusOr<size_t> AgreeOnShare(absl::Duration step);
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
   // the group calls it with the same number behind the same step, when all of that has been

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/plan/derivation.h"
 #include "core/plan/loss.h"
 #include "core/plan/moves.h"
 #include "core/plan/ruler_map.h"
@@ -235,6 +236,19 @@ TEST(RelayoutOfRanksTest, LongStepsOfOneRank_LeaveMirrorsFewerOfThem) {
   // A bucket of each of two stages.
   EXPECT_THAT(runs_with(absl::Seconds(2)), ElementsAre(2));
   EXPECT_THAT(runs_with(absl::Seconds(6)), ElementsAre(1));
+}
+
+// Ranks of the release before are in the same epoch and call nothing but exchanges of state.
+TEST(RelayoutOfRanksTest, LongStepsUnderTheDerivationBefore_LeaveMirrorsFourOfThem_Unasked) {
+  const plan::Plan healthy = HealthyOf(Language({.dp = 3, .pp = 2}, 4));
+  plan::Plan after = Without(healthy, {healthy.replicas(0).At(2, 0, 0, 0)});
+  after.layout.derivation = plan::kDerivationOfAgreedMirrorSteps - 1;
+  Ranks ranks(healthy);
+  ranks.set_step([](Rank) { return absl::Minutes(1); });
+  // Over communicators that fail whoever gathers.
+  ASSERT_TRUE(ranks.EnterOrStop(after, kNever));
+  ranks.ExpectWhole();
+  for (const auto& [rank, count] : ranks.fill_runs()) EXPECT_EQ(count, 2) << "two buckets";
 }
 
 TEST(RelayoutOfRanksTest, BytesThatChangeOnTheirWay_AreAnErrorThatNamesThem) {
