@@ -49,8 +49,7 @@ TEST(SlowTest, RankWhosePassesTakeLonger_IsNamedUntilItKeepsUp_AndNobodyElseIs) 
               ElementsAre(AllOf(StartsWith(place), HasSubstr("every step waits for it"),
                                 HasSubstr("phalanx drain there"))));
   EXPECT_THAT(cluster.Why(job), HasSubstr(place));
-  EXPECT_THAT(cluster.Phalanx({"describe", "job", absl::StrCat("job-", job)}).out,
-              HasSubstr(place));
+  EXPECT_THAT(cluster.Phalanx({"describe", absl::StrCat("job-", job)}).out, HasSubstr(place));
   EXPECT_THAT(cluster.Phalanx({"describe", "node", "there"}).out, HasSubstr("Slow: "));
   EXPECT_THAT(cluster.Phalanx({"describe", "node", "here"}).out, Not(HasSubstr("Slow: ")));
 
