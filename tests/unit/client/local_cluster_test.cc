@@ -139,16 +139,6 @@ TEST(ChildTest, Child_HasAGroupOfItsOwnAndNoBlockedSignals) {
   EXPECT_EQ(WTERMSIG(status), SIGINT);
 }
 
-TEST(InterruptTest, Signal_IsToldAndDoesNotEndTheProcess) {
-  absl::Notification told;
-  const Interrupt interrupt({SIGTERM}, [&](int signal) {
-    EXPECT_EQ(signal, SIGTERM);
-    told.Notify();
-  });
-  kill(getpid(), SIGTERM);
-  told.WaitForNotification();
-}
-
 TEST(CompletionTest, EveryShell_KnowsCommandsAndOptions) {
   const std::vector<CommandWords> words = {{"submit", "Queue it's job", {"--wait", "-o"}},
                                            {"list", "List", {}}};
