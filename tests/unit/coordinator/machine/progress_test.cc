@@ -56,6 +56,11 @@ class ProgressTest : public testing::Test {
     Say(a_, waits);
     Say(b_, waits);
   }
+  // So much time passes, in which all ranks wait.
+  void BothWait(absl::Duration time) {
+    h_.Advance(time);
+    BothSay(time);
+  }
   void BeQuiet(int32_t first, int32_t end, int64_t epoch = 1) {
     for (int32_t rank = first; rank < end; ++rank)
       h_.Report(rank < 2 ? a_ : b_, job_, rank, Quiet(step_, rank), epoch);
@@ -169,8 +174,7 @@ TEST_F(ProgressTest, NodeThatIsNotHeard_IsNotKnownToWait) {
 TEST_F(ProgressTest, SlowSteps_MayTakeTenTimesAsLong) {
   Train();
   Steps(20, absl::Seconds(3));
-  h_.Advance(absl::Seconds(29));
-  BothSay(absl::Seconds(29));
+  BothWait(absl::Seconds(29));
   EXPECT_EQ(epoch(), 1);
   h_.Advance(absl::Seconds(1));
   BothSay(absl::Seconds(30));
@@ -180,8 +184,7 @@ TEST_F(ProgressTest, SlowSteps_MayTakeTenTimesAsLong) {
 TEST_F(ProgressTest, FirstStepsOfAnEpoch_MayTakeAMinute) {
   Train();
   Steps(7);
-  h_.Advance(absl::Seconds(59));
-  BothSay(absl::Seconds(59));
+  BothWait(absl::Seconds(59));
   EXPECT_EQ(epoch(), 1);
   h_.Advance(absl::Seconds(1));
   BothSay(absl::Seconds(60));
@@ -202,8 +205,7 @@ TEST_F(ProgressTest, StepsOfTheEpochBefore_AreNotTheFirstOfThisOne) {
   BeQuiet(0, 3);
   h_.Ready(a_, job_, 0, 2, 2);
   h_.Ready(b_, job_, 2, 3, 2);
-  h_.Advance(absl::Seconds(59));
-  BothSay(absl::Seconds(59));
+  BothWait(absl::Seconds(59));
   EXPECT_EQ(epoch(), 2);
   h_.Advance(absl::Seconds(1));
   BothSay(absl::Seconds(60));
@@ -242,8 +244,7 @@ TEST_F(ProgressTest, StepsThatCameAtOnceBehindARestart_WereNoShorter) {
                          StepReport{.step = ++step_, .seconds = 15, .epoch = Epoch{1}},
                          Behind(step_)});
   }
-  h_.Advance(absl::Seconds(149));
-  BothSay(absl::Seconds(149));
+  BothWait(absl::Seconds(149));
   EXPECT_EQ(epoch(), 1);
   h_.Advance(absl::Seconds(1));
   BothSay(absl::Seconds(150));
@@ -252,8 +253,7 @@ TEST_F(ProgressTest, StepsThatCameAtOnceBehindARestart_WereNoShorter) {
 
 TEST_F(ProgressTest, BeforeTheFirstStepOfAll_NothingIsLong) {
   Train();
-  h_.Advance(absl::Hours(1));
-  BothSay(absl::Hours(1));
+  BothWait(absl::Hours(1));
   EXPECT_EQ(epoch(), 1);
 }
 
@@ -261,8 +261,7 @@ TEST_F(ProgressTest, OutputThatWaits_IsNoStandstill) {
   Train();
   Steps(20);
   h_.Report(a_, job_, 0, RankEvent{kOutputWaiting, "the disk is full"});
-  h_.Advance(absl::Seconds(12));
-  BothSay(absl::Seconds(12));
+  BothWait(absl::Seconds(12));
   EXPECT_EQ(epoch(), 1);
 }
 
@@ -309,8 +308,7 @@ TEST_F(ProgressTest, CoordinatorThatStartsAgain_KnowsAStepByItsRecord) {
   h_.Restart();
   a_ = h_.Open("a", 2, 1, {{job_, Epoch{1}}}, 2);
   b_ = h_.Open("b", 2, 1, {{job_, Epoch{1}}}, 2);
-  h_.Advance(absl::Seconds(59));
-  BothSay(absl::Seconds(59));
+  BothWait(absl::Seconds(59));
   EXPECT_EQ(epoch(), 1);
   h_.Advance(absl::Seconds(1));
   BothSay(absl::Seconds(60));
@@ -320,8 +318,7 @@ TEST_F(ProgressTest, CoordinatorThatStartsAgain_KnowsAStepByItsRecord) {
 TEST_F(ProgressTest, WhoDoesNotLeaveTheEpoch_IsNamedAndLeftOut) {
   Train();
   Steps(20);
-  h_.Advance(absl::Seconds(10));
-  BothSay(absl::Seconds(10));
+  BothWait(absl::Seconds(10));
   BeQuiet(0, 3);
   h_.Advance(absl::Milliseconds(4'900));
   EXPECT_EQ(epoch(), 2);
@@ -341,8 +338,7 @@ TEST_F(ProgressTest, WhoDoesNotLeaveTheEpoch_IsNamedAndLeftOut) {
 TEST_F(ProgressTest, WhoseDeviceDoesNotFinish_IsNamedAndLeftOut) {
   Train();
   Steps(20);
-  h_.Advance(absl::Seconds(10));
-  BothSay(absl::Seconds(10));
+  BothWait(absl::Seconds(10));
   RankQuiet quiet = Quiet(step_, 2);
   quiet.context_ok = false;
   h_.Report(b_, job_, 2, quiet);
@@ -355,8 +351,7 @@ TEST_F(ProgressTest, WhoseDeviceDoesNotFinish_IsNamedAndLeftOut) {
 TEST_F(ProgressTest, JobWithoutALadder_FailsOfIt) {
   Train(/*recovers=*/false);
   Steps(20);
-  h_.Advance(absl::Seconds(10));
-  BothSay(absl::Seconds(10));
+  BothWait(absl::Seconds(10));
   ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
   EXPECT_EQ(h_.State(job_).failure->kind, FailureKind::kNoProgress);
   EXPECT_EQ(h_.State(job_).failure->rank, -1);
@@ -369,8 +364,7 @@ TEST_F(ProgressTest, JobThatNeverGetsAnyFurther_EndsWithAReason) {
   int32_t verdicts = 0;
   while (h_.Phase(job_) == JobPhase::kRunning && verdicts < 10) {
     const int64_t from = epoch();
-    h_.Advance(absl::Seconds(60));
-    BothSay(absl::Seconds(60));
+    BothWait(absl::Seconds(60));
     ASSERT_EQ(epoch(), from + 1);
     ++verdicts;
     BeQuiet(0, 4, from);
