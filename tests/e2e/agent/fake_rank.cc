@@ -156,13 +156,15 @@ class FakeRank {
     }
     if (behaviour == "hang") std::signal(SIGTERM, SIG_IGN);
     if (behaviour == "linger") {
+      // The other thread has its mask from its first instruction on: no signal finds it open.
+      sigset_t all, before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, &before);
       std::thread([] {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
         while (true) pause();
       }).detach();
       std::signal(SIGUSR2, [](int) { syscall(SYS_exit, 0); });
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
     ToDaemon up = Report();
     up.mutable_report()->mutable_event()->set_type("Up");
