@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace phalanx::support {
 namespace {
@@ -51,6 +52,22 @@ std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Check(file.good(), absl::StrCat("cannot read ", path));
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::string FindTool(absl::string_view name) {
+  const auto variable = [](const char* of) {
+    const char* value = std::getenv(of);
+    return std::string(value == nullptr ? "" : value);
+  };
+  std::string dependencies = variable("PHALANX_DEPS_DIR");
+  if (dependencies.empty()) dependencies = variable("HOME") + "/.cache/phalanx/deps";
+  std::vector<std::string> folders = absl::StrSplit(variable("PATH"), ':');
+  folders.push_back(absl::StrCat(dependencies, "/", name));
+  for (const std::string& folder : folders) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    if (access(path.c_str(), X_OK) == 0 && std::filesystem::is_regular_file(path)) return path;
+  }
+  return "";
 }
 
 }  // namespace phalanx::support
