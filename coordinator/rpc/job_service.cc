@@ -69,7 +69,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
   const auto submit = [this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     absl::StatusOr<JobRequestPtr> read =
-        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
+        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()),
+                    [this] { return board_.Nodes(); });
     if (!read.ok()) return end(read.status());
     driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
                    RequestIdOf(end.caller(), request->request_id()),

@@ -104,6 +104,11 @@ void Board::Publish(const PublishJob& action) {
     }
     ++phases_[action.job->phase];
     entry.job = action.job;
+    if (entry.job->slow_devices->empty()) {
+      with_slow_devices_.erase(entry.job->id);
+    } else {
+      with_slow_devices_.insert(entry.job->id);
+    }
     subscriptions = entry.subscriptions;
   }
   for (const auto& subscription : subscriptions) {
@@ -210,6 +215,7 @@ void Board::Forget(JobId job) {
   CountEventsLocked(job, found->second.events.bytes(), 0);
   entry = std::move(found->second);
   jobs_.erase(found);
+  with_slow_devices_.erase(job);
   if (entry.job == nullptr) return;
   --phases_[entry.job->phase];
   const auto named = newest_.find(entry.job->request->name);
@@ -321,9 +327,8 @@ std::vector<NodeView> Board::Nodes(size_t count) const {
     nodes.back().last_heartbeat = entry.last_heartbeat;
     nodes.back().device_temperatures = entry.device_temperatures;
   }
-  for (const auto& [id, entry] : jobs_) {
-    if (entry.job == nullptr) continue;
-    for (const SlowDevice& slow : *entry.job->slow_devices) {
+  for (const JobId job : with_slow_devices_) {
+    for (const SlowDevice& slow : *jobs_.at(job).job->slow_devices) {
       // By name, as nodes_ is.
       const auto node = std::lower_bound(
           nodes.begin(), nodes.end(), slow.node,

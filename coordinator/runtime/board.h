@@ -120,6 +120,7 @@ class Board {
   mutable Mutex mu_;
   std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> with_slow_devices_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Curve> curves_ ABSL_GUARDED_BY(mu_);  // also of jobs that have ended
   std::set<std::pair<size_t, JobId>> event_bytes_ ABSL_GUARDED_BY(mu_);  // of jobs with events
   size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -128,9 +128,10 @@ wire::SearchedDevices DevicesOf(job::DeviceKind kind, const std::vector<NodeView
 
 // Reads a document; where it leaves layouts to the planner, these are chosen and written into it.
 absl::StatusOr<job::ReadJob> ReadResolved(std::string& text, job::Purpose purpose,
-                                          const std::vector<NodeView>& nodes) {
+                                          NodesSource nodes) {
   ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(text, purpose));
-  const wire::SearchedDevices devices = DevicesOf(read.spec.resources.device, nodes);
+  if (!read.spec.HasOpenLayout()) return read;
+  const wire::SearchedDevices devices = DevicesOf(read.spec.resources.device, nodes());
   ASSIGN_OR_RETURN(wire::ResolvedJob job,
                    wire::Resolve(std::move(text), std::move(read), purpose, devices));
   text = std::move(job.text);
@@ -192,7 +193,7 @@ bool MayNeedSearch(absl::string_view text) {
 }
 
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost,
-                                          const std::vector<NodeView>& nodes) {
+                                          NodesSource nodes) {
   RETURN_IF_ERROR(CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(job::ReadJob read, ReadResolved(document.text, job::Purpose::kSubmit, nodes));
   const job::JobSpec& spec = read.spec;
@@ -328,7 +329,8 @@ void FillLayouts(std::vector<JournalRecord>& records) {
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
                                      const std::vector<NodeView>& nodes) {
   std::string text = document.text;
-  ASSIGN_OR_RETURN(const job::ReadJob read, ReadResolved(text, job::Purpose::kPlan, nodes));
+  ASSIGN_OR_RETURN(const job::ReadJob read,
+                   ReadResolved(text, job::Purpose::kPlan, [&nodes] { return nodes; }));
   const JobRequest request{.node_selector = job::NodeSelectorOf(read.spec),
                            .devices = job::DevicesOf(read.spec),
                            .device_kind = read.spec.resources.device};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -24,9 +25,12 @@ namespace phalanx::coordinator {
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
 // `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
 // chooses here, for what nodes of the job's kind among `nodes` have, and the request's document
-// says what: a search of up to some seconds.
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost = {},
-                                          const std::vector<NodeView>& nodes = {});
+// says what: a search of up to some seconds. Nobody asks for the nodes otherwise: thousands are not
+// to be copied for each submit.
+using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
+absl::StatusOr<JobRequestPtr> ReadRequest(
+    Document document, plan::RankList lost = {},
+    NodesSource nodes = [] { return std::vector<NodeView>(); });
 // Whether a document may leave layouts to the planner, without reading it.
 bool MayNeedSearch(absl::string_view text);
 

@@ -66,6 +66,7 @@ class Job {
   // The rank of a node is killed, which its node says; how long until the last of the others was
   // told.
   absl::Duration LoseRank() {
+    for (auto& [i, member] : members_) member->Heartbeat();
     Train();
     const int lost = static_cast<int>(number_ % kNodesOfJob);
     std::map<int, v1::Command> stops;

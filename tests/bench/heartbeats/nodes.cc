@@ -111,8 +111,9 @@ std::shared_ptr<grpc::ChannelCredentials> NodeCertificates::Of(const std::string
                                .pem_cert_chain = TextOf(out.get())});
 }
 
-CoordinatorProcess::CoordinatorProcess(const std::vector<std::string>& flags)
-    : folder_(support::MakeFolder("nodes")) {
+CoordinatorProcess::CoordinatorProcess(const std::vector<std::string>& flags,
+                                       const std::string& folder)
+    : folder_(folder.empty() ? support::MakeFolder("nodes") : folder) {
   RaiseDescriptors();
   const std::string ready = folder_ + "/ready.json", log = folder_ + "/log";
   std::vector<std::string> argv = {support::Program("phalanx-coordinator"),
@@ -221,6 +222,13 @@ void Member::Ready(const v1::Assign& assign, int32_t rank) {
   v1::RankReport report;
   report.mutable_ready();
   Report(assign, rank, std::move(report));
+}
+
+void Member::Step(const v1::Assign& assign, int64_t step) {
+  v1::RankReport report;
+  report.mutable_step()->set_step(step);
+  report.mutable_step()->set_epoch(assign.epoch());
+  Report(assign, 0, std::move(report));
 }
 
 void Member::Succeed(const v1::Assign& assign, int32_t rank) {

@@ -39,8 +39,9 @@ class NodeCertificates {
 
 class CoordinatorProcess {
  public:
-  // With as many descriptors as there may be.
-  explicit CoordinatorProcess(const std::vector<std::string>& flags);
+  // With as many descriptors as there may be. Its store lies in `folder`, or in one of its own.
+  explicit CoordinatorProcess(const std::vector<std::string>& flags,
+                              const std::string& folder = "");
   ~CoordinatorProcess();
   const std::string& address() const { return address_; }
   pid_t pid() const { return process_->pid(); }
@@ -82,6 +83,7 @@ class Member {
   Member(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
          v1::WorkerHello hello)
       : node_(address, std::move(credentials), std::move(hello)) {}
+  void Heartbeat() { node_.Heartbeat(); }
   // The next command; the session goes on.
   v1::Command Next();
   // The next one that is no stop of ranks; those are gone already.
@@ -89,6 +91,7 @@ class Member {
   void Done(const v1::Command& command, const std::string& data_digest = "");
   // Of the rank that the assignment gives it.
   void Ready(const v1::Assign& assign, int32_t rank);
+  void Step(const v1::Assign& assign, int64_t step);  // of rank 0
   void Succeed(const v1::Assign& assign, int32_t rank);
   void Die(const v1::Assign& assign, int32_t rank);
 

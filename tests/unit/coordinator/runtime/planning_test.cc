@@ -121,8 +121,18 @@ TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
                        .connected = true,
                        .device_jobs = std::vector<JobId>(4),
                        .device_memory = std::vector<int64_t>(4, 1024)};
-  EXPECT_THAT(Wrong(ReadRequest(document, {}, {small}).status()),
+  EXPECT_THAT(Wrong(ReadRequest(document, {}, [&small] { return std::vector{small}; }).status()),
               ElementsAre(HasSubstr("fits the memory of each, 1.0 KiB")));
+}
+
+// A submit does not wait until thousands of nodes are copied that it does not look at.
+TEST(ReadRequestTest, LayoutsThatAreWritten_DoNotAskForNodes) {
+  bool asked = false;
+  EXPECT_TRUE(ReadRequest({kText, "/jobs"}, {}, [&asked] {
+                asked = true;
+                return std::vector<NodeView>();
+              }).ok());
+  EXPECT_FALSE(asked);
 }
 
 TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
