@@ -86,7 +86,8 @@ std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTab
   std::vector<int64_t> speeds;
   for (const double time : times) {
     const double relative = time > 0 ? shortest / time : 0;
-    speeds.push_back(std::llround(relative * static_cast<double>(kSpeedOfFastest)));
+    const int64_t speed = std::llround(relative * static_cast<double>(kSpeedOfFastest));
+    speeds.push_back(time > 0 ? std::max<int64_t>(1, speed) : 0);
   }
   for (const auto& [slot, factor] : slowness) {
     const auto dp = static_cast<size_t>(slot.first);
