@@ -470,7 +470,7 @@ TEST(PlanJobTest, SlowPlaces_SayWhoIsDealtOtherwise) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->layout.epoch, Epoch{2});
   EXPECT_EQ(plan->layout.slow, *order.slow);
-  EXPECT_THAT(plan->dealt, ElementsAre("replica 1 of vision has 3 of 8 samples a step, not 4"));
+  EXPECT_THAT(plan->dealt, ElementsAre("replica 1 of vision has 2 of 8 samples a step, not 4"));
   const auto read = wire::ReadJobFile(request.document.text, job::Purpose::kSubmit);
   EXPECT_EQ(plan::Expand(read->spec, plan->layout)->digest, plan->digest);
   // It is the only replica of language.
@@ -481,7 +481,7 @@ TEST(PlanJobTest, SlowPlaces_SayWhoIsDealtOtherwise) {
   order.epoch = Epoch{3};
   const absl::StatusOr<PlanSummary> back = PlanJobOf(order);
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_THAT(back->dealt, ElementsAre("replica 1 of vision has 4 of 8 samples a step, not 3"));
+  EXPECT_THAT(back->dealt, ElementsAre("replica 1 of vision has 4 of 8 samples a step, not 2"));
   EXPECT_THAT(back->layout.slow, IsEmpty());
 }
 

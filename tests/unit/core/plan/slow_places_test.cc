@@ -134,9 +134,9 @@ TEST(DealtAnewTest, SaysWhatReplicasOfSlowPlacesHave) {
   const Plan healthy = MustPlan(Replicas(2, 2, 8), 4);
   const Plan slow = WithSlow(healthy, {{Rank{3}, kHalf}});
   EXPECT_THAT(ToWords(DealtAnew(healthy, slow)),
-              ElementsAre("replica 1 of language has 3 of 8 samples a step, not 4"));
+              ElementsAre("replica 1 of language has 2 of 8 samples a step, not 4"));
   EXPECT_THAT(ToWords(DealtAnew(slow, WithSlow(slow, {}))),
-              ElementsAre("replica 1 of language has 4 of 8 samples a step, not 3"));
+              ElementsAre("replica 1 of language has 4 of 8 samples a step, not 2"));
   const Plan one = MustPlan(Replicas(1, 2, 8), 2);
   EXPECT_THAT(DealtAnew(one, WithSlow(one, {{Rank{1}, kHalf}})), IsEmpty());
 }
