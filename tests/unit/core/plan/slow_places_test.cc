@@ -93,7 +93,7 @@ TEST(SlowPlacesTest, OfOtherModules_OnlyThoseOfThePlaceAreDealtAnew) {
   job.Module("vision", ClipVision(), {.dp = 4, .offset = 0});
   job.Module("language", Llama({.hidden_size = 64, .heads = 16, .kv_heads = 4, .mlp_size = 256}),
              {.tp = 2, .dp = 2, .offset = 0});
-  job.Edge("vision", "language");
+  job.Edge("vision", "language", {.projector = 64});
   job::JobSpec spec = job;
   spec.batch = {.global = 8, .micro = 4};
   const Plan healthy = MustPlan(spec, 4);
