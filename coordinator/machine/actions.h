@@ -26,7 +26,7 @@ struct SlowDevice {
   int32_t rank = 0;
   NodeName node;
   int32_t device = 0;
-  double seconds = 0, others_seconds = 0;  // of work a step; of the others the median
+  double seconds = 0, others_seconds = 0;  // of work a step; at the pace of the others
   int32_t others = 0;
   Instant since;  // it was named
   double ratio() const { return seconds / others_seconds; }
