@@ -26,12 +26,14 @@ struct SlowDevice {
   int32_t rank = 0;
   NodeName node;
   int32_t device = 0;
-  double seconds = 0, others_seconds = 0;  // of work a step; of the others the median
+  double seconds = 0, others_seconds = 0;  // of work a step; at the pace of the others
   int32_t others = 0;
   Instant since;  // it was named
   double ratio() const { return seconds / others_seconds; }
   friend bool operator==(const SlowDevice&, const SlowDevice&) = default;
 };
+// "takes 2.50 times as long for its work as the 3 others with the same: 250 ms a step, not 100 ms".
+std::string ToString(const SlowDevice& slow);
 inline constexpr size_t kSlowDevicesMax = 64;  // that are listed of a job
 
 // A job as everybody outside sees it: a snapshot, true when its records were stored.
@@ -189,6 +191,8 @@ struct ComputePlan {
   // Of these, those that return on another device than they had; they may be among `lost`, too.
   std::map<Rank, plan::Device> lent;
   plan::RankList unfit;  // places whose devices idle and may not take over
+  // Nobody of `layout` is lost or back, and these places are the slow ones from now on.
+  std::optional<plan::SlowPlaces> slow;
   // Places whose state is gone, where the plan is of use only if there is other state: DataLoss
   // where some of `layout` has no home elsewhere.
   plan::RankList stateless;

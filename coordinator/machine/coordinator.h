@@ -451,6 +451,13 @@ class Coordinator {
   // What else is known of it, and what to do about it, behind ToString().
   std::string AdviceOn(const Job& job, const SlowDevice& slow) const;
   std::vector<std::string> ExplainSlow(const Job& job) const;
+  // coordinator_pace.cc: samples dealt by which devices are slow.
+  void BeginSlowness(Job& job);  // of its epoch
+  bool MayPace(const Job& job) const;
+  // Those that are to be slow in the job's layout, as of now.
+  plan::SlowPlaces SlowPlacesOf(const Job& job) const;
+  void ConsiderPace(Job& job);
+  void OnPacePlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;

@@ -76,6 +76,11 @@ struct CoordinatorOptions {
   int64_t silence_events_max = 100;
   // Events of a job that say that a device of it is slow, or is not any more; likewise.
   int64_t slow_events_max = 100;
+  // How long a device has to be slow, or not any more, until samples are dealt by it, and how often
+  // a job's are within how long.
+  absl::Duration pace_delay = absl::Seconds(30);
+  int64_t pace_changes_max = 4;
+  absl::Duration pace_window = absl::Hours(1);
   // Bytes of what names the corrupt samples of a job; past it they are counted, not named.
   int64_t corrupt_bytes_max = 1 << 20;
   // What may wait for the store, and its bytes, before reports that can be spared are spared: steps

@@ -389,6 +389,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .returned = std::move(returned),
                                  .lent = std::move(lent),
                                  .unfit = std::move(unfit),
+                                 .slow = job.pacing.planned,
                                  .stateless = std::move(stateless),
                                  .any_rung = IsSaving(job)});
 }

@@ -322,6 +322,7 @@ void Coordinator::OnNextEpochPlanned(Job& job, const std::map<Rank, plan::Device
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
   if (!job.returning.empty()) return OnReturnPlanned(job, plan);
+  if (job.pacing.planned.has_value()) return OnPacePlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {
@@ -347,6 +348,7 @@ void Coordinator::StoreLastStep(Job& job) {
 void Coordinator::DropPlanning(Job& job) {
   if (!job.planning.has_value()) return;
   actions_.push_back(DropPlan{job.planning->number});
+  job.pacing.planned.reset();
   const Placement placement = EndPlanning(job).placement;
   for (const NodeDevices& entry : placement) {
     if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);

@@ -135,7 +135,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
-  recovery.beside = false;
+  recovery.beside = recovery.paces = false;
   recovery.tried.clear();
   run.EndRecovering();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
@@ -348,6 +348,12 @@ void Coordinator::OnQuietDeadline(Job& job) {
 void Coordinator::OnConnectDeadline(Job& job) {
   const std::set<int32_t> back = job.recovery->back;
   job.run->quiet_deadline = absl::InfiniteFuture();
+  if (back.empty()) {
+    return OnFailure(job, {.kind = FailureKind::kPeerLost,
+                           .message = absl::StrCat("not all ranks were connected within ",
+                                                   absl::FormatDuration(options_.connect_timeout)),
+                           .time = now_});
+  }
   for (const int32_t rank : back) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
@@ -404,6 +410,7 @@ void Coordinator::ResumeRecovery(Job& job) {
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   recovery.beside = job.state.beside;
+  recovery.paces = recovery.beside && job.state.layout->lost == job.state.state_layout->lost;
   job.run->ready_known = 0;
   const Run before = MakeRun(*job.state.state_layout);
   for (size_t i = 0; i < job.run->ranks.size(); ++i) {

@@ -1,5 +1,5 @@
 // Devices that are slower than those of ranks with the same work (slow_ranks.h): they are named,
-// and their jobs train on as they did.
+// and their jobs train on as they did, or with samples dealt otherwise (coordinator_pace.cc).
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -41,10 +41,7 @@ std::string Named(const SlowDevice& slow) {
 }
 
 std::string Slowness(const SlowDevice& slow) {
-  return absl::StrFormat(
-      "%s takes %.2f times as long for its work as %s with the same: %s a step, not %s",
-      Named(slow), slow.ratio(), Others(slow.others), Milliseconds(slow.seconds),
-      Milliseconds(slow.others_seconds));
+  return absl::StrCat(Named(slow), " ", ToString(slow));
 }
 
 // Whether the job is in the middle of its epoch, so that its ranks can be compared.
@@ -54,6 +51,12 @@ bool Trains(const LiveJob& job) {
 }
 
 }  // namespace
+
+std::string ToString(const SlowDevice& slow) {
+  return absl::StrFormat(
+      "takes %.2f times as long for its work as %s with the same: %s a step, not %s", slow.ratio(),
+      Others(slow.others), Milliseconds(slow.seconds), Milliseconds(slow.others_seconds));
+}
 
 std::vector<SlowDevice> SlowDevicesOf(const LiveJob& job) {
   std::vector<SlowDevice> slow;
@@ -68,23 +71,27 @@ std::vector<SlowDevice> SlowDevicesOf(const LiveJob& job) {
 void Coordinator::NoteWork(const Node& node, const Progress& progress) {
   Job* job = progress.work.empty() ? nullptr : FindJob(progress.job);
   if (job == nullptr || !Trains(*job) || progress.epoch != job->state.epoch) return;
-  if (job->slowness.epoch != job->state.epoch) job->slowness = {.epoch = job->state.epoch};
+  if (job->slowness.epoch != job->state.epoch) BeginSlowness(*job);
   for (const RankWork& work : progress.work) {
     const Team* team = job->run->TeamOfRank(work.rank);
     if (team == nullptr || team->node != node.name || team->released) continue;
     if (!job->run->ranks[static_cast<size_t>(work.rank)].used) continue;
     for (const SlowRanks::Change& change :
-         job->slowness.ranks.Add({work.rank, work.equal, progress.step, work.seconds})) {
+         job->slowness.ranks.Add({work.rank, work.like != 0 ? work.like : work.equal, progress.step,
+                                  work.seconds, work.seconds_per_gflop})) {
       TellSlow(*job, change);
     }
   }
+  ConsiderPace(*job);
 }
 
 void Coordinator::TellSlow(Job& job, const SlowRanks::Change& change) {
   if (change.verdict.slow) {
     job.slowness.since[change.rank] = now_;
+    job.slowness.over.erase(change.rank);
   } else {
     job.slowness.since.erase(change.rank);
+    job.slowness.over[change.rank] = now_;
   }
   if (job.slow_events > options_.slow_events_max) return;
   if (++job.slow_events > options_.slow_events_max) {
@@ -106,7 +113,9 @@ void Coordinator::TellSlow(Job& job, const SlowRanks::Change& change) {
 }
 
 std::string Coordinator::AdviceOn(const Job& job, const SlowDevice& slow) const {
-  std::string text = "; every step waits for it";
+  const bool relieved = plan::IsSlow(*job.state.layout, Rank{slow.rank});
+  std::string text =
+      relieved ? "; its replica is dealt fewer samples for that" : "; every step waits for it";
   std::vector<int32_t> beside;  // slow devices of its node
   for (const SlowDevice& other : SlowDevicesOf(job)) {
     if (other.node == slow.node && other.rank != slow.rank && beside.size() < kNamedMax)
@@ -138,6 +147,18 @@ std::vector<std::string> Coordinator::ExplainSlow(const Job& job) const {
   std::vector<std::string> reasons;
   for (size_t i = 0; i < std::min(all.size(), kNamedMax); ++i)
     reasons.push_back(absl::StrCat(Slowness(all[i]), AdviceOn(job, all[i])));
+  for (const plan::SlowPlace& slow : job.state.layout->slow) {
+    const Team* team = job.run.has_value() ? job.run->TeamOfRank(slow.place.value) : nullptr;
+    const bool named = job.slowness.ranks.slow().contains(slow.place.value);
+    if (team == nullptr || named || reasons.size() == kNamedMax) continue;
+    reasons.push_back(absl::StrFormat(
+        "%s was slow, %.2f times, so that its replica is dealt fewer samples; since then it has %s",
+        Named({.rank = slow.place.value,
+               .node = team->node,
+               .device = team->DeviceOf(slow.place.value)}),
+        static_cast<double>(plan::kPaceOfOthers) / static_cast<double>(slow.pace),
+        job.slowness.over.contains(slow.place.value) ? "kept up" : "not been judged"));
+  }
   if (all.size() > kNamedMax)
     reasons.push_back(absl::StrCat(all.size() - kNamedMax, " more of its devices are slow"));
   return reasons;

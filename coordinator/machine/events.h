@@ -133,6 +133,10 @@ struct RankWork {
   int32_t rank = 0;
   double seconds = 0;  // above 0
   uint64_t equal = 0;  // that of ranks which do the same; not 0
+  // The same for 10^9 floating-point operations, and that of ranks which do the same to each
+  // sample; both above 0, or none is known.
+  double seconds_per_gflop = 0;
+  uint64_t like = 0;
 };
 struct Progress {
   JobId job;
@@ -281,6 +285,9 @@ struct PlanSummary {
   std::vector<plan::LayoutChange> changes;  // from the layout that the order names
   // Why some state has one home alone under the plan; empty: all has more.
   std::string single_home;
+  // Of replicas with places that are or were slow, where they have other samples than under the
+  // layout that the order names: "replica 1 of language has 3 of 8 samples a step, not 4".
+  std::vector<std::string> dealt = {};
 };
 // Answer to ComputePlan.
 struct PlanComputed {

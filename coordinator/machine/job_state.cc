@@ -96,11 +96,12 @@ class Applier {
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
     // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
-    // come back are none, nor is an epoch that saves state: what follows it, the queue, is.
+    // come back are none, nor are samples that are dealt otherwise, nor is an epoch that saves
+    // state: what follows it, the queue, is.
     const bool goes_back = is_new && body.state_epoch == Epoch{0};
     const bool goes_on = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
     const bool loses = body.layout->lost.size() >= lost_before;
-    const bool counts = goes_back || (goes_on && loses && !body.ends);
+    const bool counts = goes_back || (goes_on && loses && !body.beside && !body.ends);
     if (state_.phase == job::JobPhase::kRunning && counts) state_.recoveries.push_back(time_);
     if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;

@@ -56,8 +56,17 @@ struct LiveJob {
     Epoch epoch;
     SlowRanks ranks;
     std::map<int32_t, Instant> since;  // of those that are slow
+    std::map<int32_t, Instant> over;   // of places that the layout has as slow: not any more
   };
   Slowness slowness;
+  // How samples come to be dealt otherwise, since devices are slow or are not any more
+  // (coordinator_pace.cc).
+  struct Pacing {
+    std::optional<plan::SlowPlaces> planned;  // those of the layout that is being planned
+    std::vector<Instant> changes;             // of this coordinator, in options.pace_window
+    Epoch refused;                            // the newest epoch in which nothing was to be won
+  };
+  Pacing pacing;
   // Incidents whose files are older than what is known of them.
   std::set<int64_t> incidents_unwritten;
   // Ranks that have died and whose exit was not told yet, with the epoch in which they did.

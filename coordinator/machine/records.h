@@ -59,6 +59,7 @@ struct JobRequest {
   bool restarts = false;  // from a checkpoint, where state is lost
   bool rejoins = false;   // ranks that are back are taken again
   bool borrows = false;   // its ladder has `spare`: it may be lent a device that is in reserve
+  bool relieves = false;  // replicas of devices that stay slow are dealt fewer samples
   bool standby = false;   // its ranks make communicators for a loss before there is one
   absl::Duration hold = absl::Minutes(10);  // that what is left of it keeps its devices, waiting
   job::Budget budget;                       // of its recoveries

@@ -43,6 +43,7 @@ std::string StageText(const Recovery& recovery) {
   const bool stood = recovery.cause.kind == job::FailureKind::kNoProgress;
   std::string begin = !recovery.lost.empty() ? absl::StrCat("it has lost ", LostText(recovery))
                       : stood                ? "nobody in it got any further"
+                      : recovery.paces       ? "samples are dealt by which devices are slow"
                                              : "ranks come back";
   switch (recovery.stage) {
     case Recovery::Stage::kPlanning:
@@ -51,7 +52,8 @@ std::string StageText(const Recovery& recovery) {
       return absl::StrCat("it waits for ", LostText(recovery), ", which it cannot go on without");
     case Recovery::Stage::kLeaving:
       if (recovery.beside)
-        return absl::StrCat(begin, ": the others train on until all are connected");
+        return absl::StrCat(begin, ": ", recovery.paces ? "ranks" : "the others",
+                            " train on until all are connected");
       return absl::StrCat(begin, ": ranks ", absl::StrJoin(recovery.awaited, ", "),
                           " have still to say where their state stands");
     case Recovery::Stage::kEntering:

@@ -33,6 +33,7 @@ struct Recovery {
   bool from_copies = false;
   // Nobody is lost, some are back: ranks leave `from` once they are connected for the next epoch.
   bool beside = false;
+  bool paces = false;  // beside, and nobody is back: samples are dealt otherwise
   Epoch from;          // that ended; 0 where it goes back
   FailureCause cause;  // the first one
   Instant since;

@@ -1,6 +1,7 @@
 #include "coordinator/machine/slow_ranks.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace phalanx::coordinator {
 namespace {
@@ -23,6 +24,7 @@ std::vector<SlowRanks::Change> SlowRanks::Add(const WorkSample& sample) {
   Group& group = groups_[sample.equal];
   Member& member = group.members[sample.rank];
   member.seconds = sample.seconds;
+  member.per_gflop = sample.per_gflop;
   member.step = std::max(member.step, sample.step);
   // While others may still be to speak for the first time nobody is judged.
   group.fresh = added ? 0 : group.fresh + 1;
@@ -31,26 +33,47 @@ std::vector<SlowRanks::Change> SlowRanks::Add(const WorkSample& sample) {
   return Judge(group);
 }
 
+SlowRanks::Verdict SlowRanks::Find(const Sorted& sorted, int32_t rank, const Member& member) const {
+  double ratio = member.seconds / MedianOfOthers(sorted.seconds, member.seconds);
+  if (sorted.per_gflop.front() > 0) {
+    const double per_gflop = member.per_gflop / MedianOfOthers(sorted.per_gflop, member.per_gflop);
+    ratio = presumed_.contains(rank) ? per_gflop : std::min(ratio, per_gflop);
+  }
+  return {.slow = slow_.contains(rank) || presumed_.contains(rank),
+          .seconds = member.seconds,
+          .others_seconds = member.seconds / ratio,
+          .others = static_cast<int32_t>(sorted.seconds.size() - 1)};
+}
+
+bool SlowRanks::LooksOtherwise(int32_t rank, const Verdict& verdict) const {
+  const bool exceeds = verdict.seconds - verdict.others_seconds >= kExcessMin;
+  if (!verdict.slow) return verdict.ratio() >= kRatioSlow && exceeds;
+  const auto presumed = presumed_.find(rank);
+  const double over =
+      presumed == presumed_.end() ? kRatioOver : std::max(kRatioOver, std::sqrt(presumed->second));
+  return verdict.ratio() < over || !exceeds;
+}
+
 std::vector<SlowRanks::Change> SlowRanks::Judge(Group& group) {
   if (group.members.size() < 2) return {};
-  std::vector<double> sorted;
-  for (const auto& [rank, member] : group.members) sorted.push_back(member.seconds);
-  std::sort(sorted.begin(), sorted.end());
+  Sorted sorted;
+  for (const auto& [rank, member] : group.members) {
+    sorted.seconds.push_back(member.seconds);
+    sorted.per_gflop.push_back(member.per_gflop);
+  }
+  std::sort(sorted.seconds.begin(), sorted.seconds.end());
+  std::sort(sorted.per_gflop.begin(), sorted.per_gflop.end());
   std::vector<Change> changes;
   for (auto& [rank, member] : group.members) {
-    Verdict now{.slow = slow_.contains(rank),
-                .seconds = member.seconds,
-                .others_seconds = MedianOfOthers(sorted, member.seconds),
-                .others = static_cast<int32_t>(sorted.size() - 1)};
-    const bool exceeds = now.seconds - now.others_seconds >= kExcessMin;
-    const bool turns = Turns(member, now.slow ? now.ratio() < kRatioOver || !exceeds
-                                              : now.ratio() >= kRatioSlow && exceeds);
+    Verdict now = Find(sorted, rank, member);
+    const bool turns = Turns(member, LooksOtherwise(rank, now));
     now.slow = now.slow != turns;
     if (turns) changes.push_back({rank, now});
     if (now.slow) {
       slow_.insert_or_assign(rank, now);
     } else {
       slow_.erase(rank);
+      presumed_.erase(rank);
     }
   }
   return changes;

@@ -160,6 +160,7 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.heartbeat_timeout,
                    ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout"));
   ASSIGN_OR_RETURN(settings.ended_age_max, ParsePositive(flags.ended_age_max, "--ended-age-max"));
+  ASSIGN_OR_RETURN(settings.slow_delay, ParsePositive(flags.slow_delay, "--slow-delay"));
   if (!absl::ParseDuration(flags.share_half_life, &settings.share_half_life) ||
       settings.share_half_life < absl::ZeroDuration() ||
       settings.share_half_life == absl::InfiniteDuration()) {
@@ -188,6 +189,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.machine.allow_inject = flags.allow_inject;
   options.driver.machine.quotas = settings.quotas;
   options.driver.machine.share_half_life = settings.share_half_life;
+  options.driver.machine.pace_delay = settings.slow_delay;
   options.quotas = flags.quotas;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
@@ -259,6 +261,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "YAML file of what each owner may have of the cluster, looked at every 10 s");
   app.add_option("--share-half-life", flags.share_half_life,
                  "of device time that counts when owners take turns in the queue; 0: they do not")
+      ->capture_default_str();
+  app.add_option("--slow-delay", flags.slow_delay,
+                 "for how long a device has been slow, or not any more, when the samples of a job "
+                 "that wants it are dealt by that")
       ->capture_default_str();
   app.add_option("--ended-age-max", flags.ended_age_max,
                  "jobs that ended longer ago are deleted from the store")

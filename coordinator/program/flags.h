@@ -41,6 +41,7 @@ struct Flags {
   std::string certificate_life = "168h";
   std::string quotas;
   std::string share_half_life = "168h";
+  std::string slow_delay = "30s";
   double calls_per_second = CallRateOptions().calls_per_second;
   bool reflection = false;
   bool allow_inject = false;
@@ -56,7 +57,7 @@ struct Settings {
   std::optional<EtcdPlace> etcd;     // nothing: the store is a folder
   std::optional<EtcdPlace> copy_to;  // nothing: no copy, or one to a folder
   absl::Duration grace, heartbeat_interval, heartbeat_timeout, ended_age_max, certificate_life;
-  absl::Duration share_half_life;
+  absl::Duration share_half_life, slow_delay;
   Quotas quotas;
 };
 

@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/job/devices.h"
+#include "core/plan/dealt_anew.h"
 #include "core/plan/layout_change.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
@@ -102,6 +103,31 @@ absl::Status CheckStateBeside(const plan::Plan& plan, const plan::RankList& gone
         plan.spec.modules[static_cast<size_t>(module.index)].name, " that nobody else has"));
   }
   return absl::OkStatus();
+}
+
+PlanSummary SummaryOf(plan::Plan plan, std::vector<plan::LayoutChange> changes = {}) {
+  std::vector<int64_t> host_memory = HostMemoryOfNodes(plan);
+  std::string single_home = SingleHomeOf(plan);
+  return PlanSummary{.layout = std::move(plan.layout),
+                     .digest = std::move(plan.digest),
+                     .notes = std::move(plan.notes),
+                     .host_memory = std::move(host_memory),
+                     .changes = std::move(changes),
+                     .single_home = std::move(single_home)};
+}
+
+// The plan of the order's layout with other slow places.
+absl::StatusOr<PlanSummary> PlanPaced(const ComputePlan& order) {
+  ASSIGN_OR_RETURN(const job::ReadJob read,
+                   wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(const plan::Plan running, plan::Expand(read.spec, **order.layout));
+  ASSIGN_OR_RETURN(plan::Plan next,
+                   schedule::AdmitAfter(running, {.slow = order.slow}, order.limits));
+  std::vector<std::string> dealt = plan::ToWords(plan::DealtAnew(running, next));
+  next.layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
+  PlanSummary summary = SummaryOf(std::move(next));
+  summary.dealt = std::move(dealt);
+  return summary;
 }
 
 bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
@@ -222,6 +248,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
                      .borrows = Has(spec.recovery.ladder, job::Rung::kSpare),
+                     .relieves = spec.recovery.slow_devices == job::SlowDevices::kFewerSamples,
                      .standby = recovers && spec.recovery.standby == job::Standby::kAuto &&
                                 devices <= kStandbyDevicesMax,
                      .hold = spec.recovery.hold,
@@ -278,17 +305,11 @@ absl::StatusOr<PlanSummary> PlanRequest(
       ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, request.lost, limits));
     }
   }
-  std::vector<int64_t> host_memory = HostMemoryOfNodes(plan);
-  std::string single_home = SingleHomeOf(plan);
-  return PlanSummary{.layout = std::move(plan.layout),
-                     .digest = std::move(plan.digest),
-                     .notes = std::move(plan.notes),
-                     .host_memory = std::move(host_memory),
-                     .changes = std::move(changes),
-                     .single_home = std::move(single_home)};
+  return SummaryOf(std::move(plan), std::move(changes));
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
+  if (order.slow.has_value()) return PlanPaced(order);
   if (order.standby || !order.stateless.empty()) {
     ASSIGN_OR_RETURN(const job::ReadJob read,
                      wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));

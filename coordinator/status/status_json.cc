@@ -66,6 +66,12 @@ Tree NodeTree(const NodeView& node) {
                                  return MappingTree({{"device", Number(int64_t{device})},
                                                      {"reason", Text(FaultOf(node, device))}});
                                })},
+       {"slow_devices", List(node.slow_devices,
+                             [](const SlowDevice& slow) {
+                               return MappingTree({{"device", Number(int64_t{slow.device})},
+                                                   {"job", Number(slow.job.value)},
+                                                   {"reason", Text(ToString(slow))}});
+                             })},
        {"last_heartbeat", node.last_heartbeat == Instant() ? Tree() : Time(node.last_heartbeat)},
        {"version", Text(node.version)}});
 }
@@ -143,6 +149,7 @@ std::string OverviewJson(const Overview& overview) {
                                     {"devices_free", Number(counts.devices_free)},
                                     {"devices_used", Number(counts.devices_used)},
                                     {"devices_failed", Number(counts.devices_failed)},
+                                    {"devices_slow", Number(counts.devices_slow)},
                                     {"devices_reserved", Number(counts.devices_reserved)},
                                     {"phases", MappingTree(std::move(phases))},
                                     {"nodes", List(overview.nodes, NodeTree)},

@@ -41,6 +41,7 @@ class Encoder {
     summary->set_rejoins(request.rejoins);
     summary->set_borrows(request.borrows);
     summary->set_standby(request.standby);
+    summary->set_relieves(request.relieves);
     summary->set_waits(request.waits);
     summary->set_restarts(request.restarts);
     summary->set_recoveries_max(request.budget.total);
@@ -171,6 +172,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.rejoins = summary.rejoins();
   request.borrows = summary.borrows();
   request.standby = summary.standby();
+  request.relieves = summary.relieves();
   request.waits = summary.waits();
   if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
   request.restarts = summary.restarts();

@@ -49,8 +49,12 @@ std::vector<RankWork> WorkOf(const v1::Heartbeat::Progress& from) {
   for (int i = 0; i < std::min(from.work_size(), kDevicesMax); ++i) {
     const v1::Heartbeat::Work& of_rank = from.work(i);
     const double seconds = SecondsOf(of_rank.seconds());
-    if (of_rank.rank() >= 0 && seconds > 0 && of_rank.equal() != 0)
-      work.push_back({of_rank.rank(), seconds, of_rank.equal()});
+    if (of_rank.rank() < 0 || !(seconds > 0) || of_rank.equal() == 0) continue;
+    RankWork& known = work.emplace_back(RankWork{of_rank.rank(), seconds, of_rank.equal()});
+    const double per_gflop = SecondsOf(of_rank.seconds_per_gflop());
+    if (!(per_gflop > 0) || of_rank.like() == 0) continue;
+    known.seconds_per_gflop = per_gflop;
+    known.like = of_rank.like();
   }
   return work;
 }

@@ -38,6 +38,7 @@ enum class Widths : uint8_t { kOwn, kParity };
 enum class StateHome : uint8_t { kAuto, kMirror, kHost };
 enum class Rejoin : uint8_t { kAuto, kManual };
 enum class Standby : uint8_t { kAuto, kNone };
+enum class SlowDevices : uint8_t { kName, kFewerSamples };
 
 // The shape of one module. Which fields count depends on the family; the others are 0.
 struct Architecture {
@@ -152,6 +153,7 @@ struct Recovery {
   int64_t state_every = 1;
   Rejoin rejoin = Rejoin::kAuto;
   Standby standby = Standby::kAuto;
+  SlowDevices slow_devices = SlowDevices::kName;
   absl::Duration hold = absl::Minutes(10);
   Budget budget;
 };

@@ -33,6 +33,7 @@ constexpr string_view kWidthsNames[] = {"own", "parity"};
 constexpr string_view kStateHomeNames[] = {"auto", "mirror", "host"};
 constexpr string_view kRejoinNames[] = {"auto", "manual"};
 constexpr string_view kStandbyNames[] = {"auto", "none"};
+constexpr string_view kSlowDevicesNames[] = {"name", "fewer-samples"};
 constexpr string_view kApiVersions[] = {"phalanx/v1"};
 constexpr string_view kKinds[] = {"TrainingJob"};
 constexpr string_view kProjectorNames[] = {"mlp"};
@@ -285,6 +286,10 @@ constexpr Field kRecovery[] = {
      .choices = kStandbyNames, .acted_on = false,
      .doc = "Whether the communicators for the loss of any one device are made while the job trains, as "
             "far as memory allows (auto: of jobs of up to 8 devices), or after the loss."},
+    {.name = "slow_devices", .type = T::kChoice, .at = Bound<&Recovery::slow_devices>,
+     .choices = kSlowDevicesNames, .acted_on = false,
+     .doc = "What becomes of a device that stays slow: it is named alone, or its replica is dealt fewer "
+            "samples, too, at a step boundary, until it keeps up again."},
     {.name = "hold", .type = T::kDuration, .at = Bound<&Recovery::hold>, .acted_on = false,
      .doc = "How long what is left of a job that waits keeps its devices."},
     {.name = "budget", .type = T::kMapping, .at = Bound<&Recovery::budget>, .fields = kBudget,

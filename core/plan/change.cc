@@ -20,16 +20,19 @@ class Checker {
   Checker(const Plan& plan, const Change& change)
       : change_(change),
         devices_(plan),
+        running_slow_(plan.layout.slow),
         places_(static_cast<int64_t>(plan.node_of.size())),
         gone_(plan.layout.lost.begin(), plan.layout.lost.end()) {}
 
   absl::Status Check() && {
-    if (change_.lost.empty() && change_.returned.empty())
+    const bool paces = change_.slow.has_value() && *change_.slow != running_slow_;
+    if (change_.lost.empty() && change_.returned.empty() && !paces)
       Refuse("lost", "", "must name a rank, where none is back");
     const bool lost_fit = Fits("lost", change_.lost.size());
     const bool returned_fit = Fits("returned", returned().size());
     if (lost_fit) CheckLost();
     if (lost_fit && returned_fit) CheckReturned();
+    if (change_.slow.has_value() && Fits("slow", change_.slow->size())) CheckSlow();
     return ViolationsStatus(violations_);
   }
 
@@ -106,8 +109,23 @@ class Checker {
     }
   }
 
+  void CheckSlow() {
+    Rank before{-1};
+    for (const SlowPlace& slow : *change_.slow) {
+      if (!IsPlace("slow", slow.place)) continue;
+      if (slow.place <= before) Refuse("slow", slow.place, "must follow a lower place");
+      before = std::max(before, slow.place);
+      if (gone_.contains(slow.place) && !returned().contains(slow.place))
+        Refuse("slow", slow.place, "is lost");
+      if (slow.pace < 1 || slow.pace >= kPaceOfOthers)
+        Refuse("slow", slow.place,
+               absl::StrCat("has pace ", slow.pace, "; it must lie in [1, ", kPaceOfOthers, ")"));
+    }
+  }
+
   const Change& change_;
   const DevicesOfPlaces devices_;
+  const SlowPlaces& running_slow_;
   const int64_t places_;
   std::set<Rank> gone_;
   std::vector<Violation> violations_;

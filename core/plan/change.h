@@ -25,12 +25,16 @@ struct Change {
   RankList unfit;
   // Whether modules may restart with lower degrees as `recovery.ladder` says.
   bool restart = true;
+  // Those that are slow from now on, instead of the layout's; nullopt: they stay, but for places
+  // that are lost or get another device.
+  std::optional<SlowPlaces> slow = std::nullopt;
 };
 
 // Errors: InvalidArgument with violations, all at once (nothing changes; no place, a place that
 // does not exist, that is lost twice or already, that is back and was not lost, or on the device on
 // which it is lost; a device that is no name, that comes twice, or is that of a place which is not
-// lost).
+// lost; slow places that do not ascend, are none with work, are lost, or have no pace of a slow
+// one).
 absl::Status CheckChange(const Plan& plan, const Change& change);
 
 // The device of each place of a plan while some change hands. O(places that did).

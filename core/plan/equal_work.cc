@@ -15,13 +15,17 @@ namespace {
 
 using Samples = std::vector<std::vector<int64_t>>;  // of a step, by module and replica
 
-// What the rank at these places does, whichever replicas they are of.
+// What the rank at these places does, whichever replicas they are of; of each sample, where there
+// are no `samples`.
 std::string WorkAcrossReplicas(const std::vector<Place>& places, const Samples& samples) {
   std::string text;
   for (const Place& place : places) {
     absl::StrAppend(&text, place.module, " pp", place.pp, " cp", place.cp, " tp", place.tp, "/",
-                    place.width, " n",
-                    samples[static_cast<size_t>(place.module)][static_cast<size_t>(place.dp)], ";");
+                    place.width);
+    if (!samples.empty())
+      absl::StrAppend(&text, " n",
+                      samples[static_cast<size_t>(place.module)][static_cast<size_t>(place.dp)]);
+    absl::StrAppend(&text, ";");
   }
   return text;
 }
@@ -52,6 +56,12 @@ bool HasLikeInOtherReplica(const Plan& plan, const std::vector<Place>& places,
   return false;
 }
 
+uint64_t WorkOf(const Plan& plan, const std::vector<Place>& places, const Samples& samples) {
+  const std::string across = WorkAcrossReplicas(places, samples);
+  const bool has_like = HasLikeInOtherReplica(plan, places, across, samples);
+  return std::max<uint64_t>(1, Digest64(has_like ? across : WorkInReplica(plan, places)));
+}
+
 }  // namespace
 
 uint64_t EqualWork(const Plan& plan, Rank rank) {
@@ -63,9 +73,12 @@ uint64_t EqualWork(const Plan& plan, Rank rank) {
   // Of another rank's further modules nothing is known here, and it does not do the same.
   for (size_t module = 0; module < samples.size(); ++module)
     samples[module].resize(static_cast<size_t>(plan.modules[module].replicas.replicas()));
-  const std::string across = WorkAcrossReplicas(places, samples);
-  const bool has_like = HasLikeInOtherReplica(plan, places, across, samples);
-  return std::max<uint64_t>(1, Digest64(has_like ? across : WorkInReplica(plan, places)));
+  return WorkOf(plan, places, samples);
+}
+
+uint64_t LikeWork(const Plan& plan, Rank rank) {
+  const std::vector<Place> places = plan.PlacesOf(rank);
+  return places.empty() ? 0 : WorkOf(plan, places, {});
 }
 
 }  // namespace phalanx::plan

@@ -6,6 +6,8 @@
 // other replica has a like of does what those tensor ranks of its own stage do that hold as many
 // units of each kind. Samples differ in length, so of single steps this is true on average only.
 //
+// Ranks do *like* work if they do the same to each sample, of which they may be dealt more or less.
+//
 // Pure.
 #pragma once
 
@@ -19,5 +21,7 @@ namespace phalanx::plan {
 // The same number for ranks of one plan that do the same work, another one for others; it may be of
 // one rank alone. 0: the rank has no work.
 uint64_t EqualWork(const Plan& plan, Rank rank);
+// Likewise of ranks that do like work.
+uint64_t LikeWork(const Plan& plan, Rank rank);
 
 }  // namespace phalanx::plan

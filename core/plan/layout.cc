@@ -68,6 +68,11 @@ std::vector<Rank> PlacesOutsideModules(const job::JobSpec& spec, size_t places) 
 
 }  // namespace
 
+bool IsSlow(const Layout& layout, Rank place) {
+  return std::any_of(layout.slow.begin(), layout.slow.end(),
+                     [place](const SlowPlace& slow) { return slow.place == place; });
+}
+
 Cluster MakeCluster(int32_t nodes, int32_t devices_per_node) {
   Cluster cluster;
   cluster.devices.reserve(static_cast<size_t>(nodes) * static_cast<size_t>(devices_per_node));

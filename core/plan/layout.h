@@ -141,6 +141,15 @@ void SetHomes(const HomeChoice& homes, ModuleLayout* layout);
 
 inline constexpr int64_t kSpeedMax = 1 << 30;
 
+// A place whose device takes longer than others for the same work, by which speeds are decided.
+inline constexpr int64_t kPaceOfOthers = int64_t{1} << 20;
+struct SlowPlace {
+  Rank place;
+  int64_t pace = 0;  // work in a time, of which others do kPaceOfOthers; in [1, kPaceOfOthers)
+  friend bool operator==(const SlowPlace&, const SlowPlace&) = default;
+};
+using SlowPlaces = std::vector<SlowPlace>;  // ascending, each place once
+
 struct Layout {
   Epoch epoch{1};
   // kDerivation (derivation.h) of who planned the job; 0: from before there was one. Ranks refuse
@@ -159,8 +168,13 @@ struct Layout {
   // Of the indexes of training and validation shards; empty until the nodes have built them. It
   // stands beside the plan's digest and is checked for itself.
   std::string data_digest;
+  // Whose replicas are dealt fewer samples. Ranks act on `speeds` alone, so it is not in the
+  // digest.
+  SlowPlaces slow = {};
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+
+bool IsSlow(const Layout& layout, Rank place);
 
 // The layout of a healthy job on the first devices of `cluster` (rank r on device r). A schedule
 // left open becomes 1f1b, with chunks interleaved: whoever plans a user's job calls

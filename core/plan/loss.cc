@@ -58,7 +58,9 @@ class Successor {
         lost_(running.lost.begin(), running.lost.end()),
         touched_(change.lost.begin(), change.lost.end()),
         idle_(running.idle.begin(), running.idle.end()),
-        unfit_(change.unfit.begin(), change.unfit.end()) {
+        unfit_(change.unfit.begin(), change.unfit.end()),
+        slow_(change.slow.value_or(running.slow)),
+        slow_before_(running.slow) {
     // Whatever has no work in the running layout is looked at anew.
     if (std::any_of(running.modules.begin(), running.modules.end(), IsLowered))
       touched_.insert(lost_.begin(), lost_.end());
@@ -103,6 +105,10 @@ class Successor {
   int32_t WidthWith(const Wish& wish, const std::vector<SlotRanks>& slots, size_t spares) const;
   void TakeOver(Rank spare, Rank place);
 
+  // Those that are slow now: on the devices on which they were found to be.
+  SlowPlaces Slow() const;
+  // Whether samples of the module may be dealt otherwise, since some place of it is or was slow.
+  bool HasSlow(size_t m) const;
   absl::StatusOr<ModuleLayout> LayoutOf(size_t m) const;
   void AppendTaken(size_t m, const Layout& layout, std::vector<Taken>* taken) const;
 
@@ -124,6 +130,7 @@ class Successor {
   std::set<Rank> fresh_;    // that are there, on devices without state
   std::set<Rank> idle_;     // before
   std::set<Rank> unfit_;    // whose devices may not take over
+  const SlowPlaces slow_, slow_before_;
   std::map<Rank, Device> spared_;
   std::vector<std::optional<ModuleLoss>> losses_;  // of modules that lack ranks or are touched
 };
@@ -284,14 +291,31 @@ void Successor::TakeOver(Rank spare, Rank place) {
   spared_[place] = devices_.At(place);
 }
 
+SlowPlaces Successor::Slow() const {
+  SlowPlaces slow = slow_;
+  std::erase_if(slow, [this](const SlowPlace& one) {
+    return lost_.contains(one.place) || fresh_.contains(one.place);
+  });
+  return slow;
+}
+
+bool Successor::HasSlow(size_t m) const {
+  const auto is_in = [&](const SlowPlace& slow) { return ModuleAt(m).grid.Contains(slow.place); };
+  return std::any_of(slow_.begin(), slow_.end(), is_in) ||
+         std::any_of(slow_before_.begin(), slow_before_.end(), is_in);
+}
+
 absl::StatusOr<ModuleLayout> Successor::LayoutOf(size_t m) const {
   ModuleLayout layout = plan_.layout.modules[m];
-  if (!losses_[m].has_value()) return layout;
-  RETURN_IF_ERROR(losses_[m]->status());
   const auto module = static_cast<int32_t>(m);
+  if (!losses_[m].has_value()) {
+    if (HasSlow(m)) layout.speeds = SpeedsOf(plan_, module, ModuleAt(m).replicas, Slow());
+    return layout;
+  }
+  RETURN_IF_ERROR(losses_[m]->status());
   const ReplicaTable& left = losses_[m]->left();
   layout.changes = losses_[m]->changes();
-  layout.speeds = SpeedsOf(plan_, module, left);
+  layout.speeds = SpeedsOf(plan_, module, left, Slow());
   FitHomes(plan_.spec.recovery, left.present_replicas(), &layout);
   layout.order = OrderAfter(plan_, module, left, fresh_);
   return layout;
@@ -326,6 +350,7 @@ absl::StatusOr<Layout> Successor::LayoutWith(const Restarts& restarts) const {
   layout.epoch = Epoch{layout.epoch.value + 1};
   layout.derivation = std::max(layout.derivation, kOldestDerivation);
   layout.lost.assign(lost_.begin(), lost_.end());
+  layout.slow = restarts.empty() ? Slow() : SlowPlaces();
   if (devices_.changed()) layout.nodes = devices_.ToPlacement();
   std::set<Rank> idle = Idle();
   for (size_t m = 0; m < losses_.size(); ++m) {
@@ -446,6 +471,10 @@ absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change
   const std::vector<ModuleLayout>& modules = running.layout.modules;
   std::optional<Plan> healthy;
   if (std::any_of(modules.begin(), modules.end(), IsLowered)) {
+    if (change.slow.has_value() && !change.slow->empty()) {
+      return absl::FailedPreconditionError(
+          "a module has restarted with lower degrees, so samples are dealt evenly");
+    }
     ASSIGN_OR_RETURN(healthy, WithoutRestarts(running));
   }
   Successor next(healthy.has_value() ? *healthy : running, running.layout, change);

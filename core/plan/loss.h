@@ -27,6 +27,9 @@
 // without which a module has none; one that cannot be made whole is widened as far as spares go, if
 // it may shrink at all.
 //
+// A replica with a slow place is dealt fewer samples, as long as its device is slow (SpeedsOf).
+// Where a module has restarted, samples are dealt evenly and nobody is slow.
+//
 // Pure.
 #pragma once
 
@@ -64,7 +67,8 @@ struct NextLayout {
 // that were left out for want of room are back. `limits` decide alone whether modules restart, and
 // with which degrees.
 // Errors: those of CheckChange; FailedPrecondition where a module would be left without a replica,
-// the ladder has no rung that can be taken, or a module has to restart and no degrees fit.
+// the ladder has no rung that can be taken, a module has to restart and no degrees fit, or places
+// are to be slow from now on where a module has restarted.
 absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
                                        const MemoryLimits& limits = {});
 

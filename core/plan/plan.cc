@@ -248,6 +248,13 @@ absl::Status PlaceDevices(Plan& plan) {
   if (count < static_cast<size_t>(plan.world)) {
     return BadLayout(absl::StrCat("it has ", count, " devices for ", plan.world, " ranks"));
   }
+  for (const SlowPlace& slow : plan.layout.slow) {
+    if (slow.place.value >= 0 && static_cast<size_t>(slow.place.value) < count && slow.pace >= 1 &&
+        slow.pace < kPaceOfOthers)
+      continue;
+    return BadLayout(absl::StrCat("place ", slow.place.value, " has pace ", slow.pace,
+                                  "; paces lie in [1, ", kPaceOfOthers, "), places below ", count));
+  }
   for (const std::vector<Rank>* ranks : {&plan.layout.lost, &plan.layout.idle}) {
     for (Rank rank : *ranks) {
       if (rank.value < 0 || static_cast<size_t>(rank.value) >= count) {

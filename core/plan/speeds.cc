@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/plan/cost.h"
@@ -25,9 +26,45 @@ double TimeOf(const Plan& plan, int32_t module, int32_t pp, int32_t width) {
   return time;
 }
 
+// By (dp, pp): by how much longer their slowest places take.
+std::map<std::pair<int32_t, int32_t>, double> SlownessOf(const ReplicaTable& replicas,
+                                                         absl::Span<const SlowPlace> slow) {
+  std::map<std::pair<int32_t, int32_t>, double> slowness;
+  for (const SlowPlace& one : slow) {
+    const std::optional<ReplicaTable::Position> at = replicas.PositionOf(one.place);
+    if (!at.has_value() || one.pace < 1) continue;
+    double& factor = slowness.try_emplace({at->dp, at->pp}, 1.0).first->second;
+    factor = std::max(factor, static_cast<double>(kPaceOfOthers) / static_cast<double>(one.pace));
+  }
+  return slowness;
+}
+
+// What is dealt to the replicas of a module at a time.
+int64_t DealtAtOnce(const Plan& plan, int32_t module) {
+  const int64_t global = plan.spec.batch.global;
+  if (module == plan.spec.language) return global;
+  const int64_t micro = plan.layout.micro > 0 ? plan.layout.micro : plan.spec.batch.micro;
+  return std::min(global, micro * plan.replicas(plan.spec.language).present_replicas());
+}
+
+// Lets the replica have one of `count` things, where all replicas as fast as it would: the others
+// take floor(theirs / its) before it does.
+void Raise(std::vector<int64_t>& speeds, size_t replica, int64_t count) {
+  int64_t& own = speeds[replica];
+  const auto taken_before = [&] {
+    int64_t taken = 0;
+    for (size_t dp = 0; dp < speeds.size(); ++dp) taken += dp == replica ? 0 : speeds[dp] / own;
+    return taken;
+  };
+  while (own < kSpeedOfFastest && taken_before() >= count)
+    own = std::min(kSpeedOfFastest, own + own / 8 + 1);
+}
+
 }  // namespace
 
-std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTable& replicas) {
+std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTable& replicas,
+                              absl::Span<const SlowPlace> slow) {
+  const std::map<std::pair<int32_t, int32_t>, double> slowness = SlownessOf(replicas, slow);
   std::map<std::pair<int32_t, int32_t>, double> known;  // by pp, width
   const auto time_of = [&](int32_t dp) {
     double longest = 0;
@@ -35,7 +72,8 @@ std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTab
       const int32_t width = replicas.Width(dp, pp);
       const auto [time, first] = known.try_emplace({pp, width}, 0);
       if (first) time->second = TimeOf(plan, module, pp, width);
-      longest = std::max(longest, time->second);
+      const auto factor = slowness.find({dp, pp});
+      longest = std::max(longest, time->second * (factor == slowness.end() ? 1.0 : factor->second));
     }
     return longest;
   };
@@ -48,7 +86,12 @@ std::vector<int64_t> SpeedsOf(const Plan& plan, int32_t module, const ReplicaTab
   std::vector<int64_t> speeds;
   for (const double time : times) {
     const double relative = time > 0 ? shortest / time : 0;
-    speeds.push_back(std::llround(relative * static_cast<double>(kSpeedOfFastest)));
+    const int64_t speed = std::llround(relative * static_cast<double>(kSpeedOfFastest));
+    speeds.push_back(time > 0 ? std::max<int64_t>(1, speed) : 0);
+  }
+  for (const auto& [slot, factor] : slowness) {
+    const auto dp = static_cast<size_t>(slot.first);
+    if (speeds[dp] > 0) Raise(speeds, dp, DealtAtOnce(plan, module));
   }
   const bool alike = std::all_of(speeds.begin(), speeds.end(),
                                  [](int64_t speed) { return speed == kSpeedOfFastest; });

@@ -414,10 +414,11 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
         events_.push_back(FaultReached{number});
       return;
     case v1::ToDaemon::kProgress:
-      events_.push_back(
-          RankProgressed{number, Epoch{message.progress().epoch()}, message.progress().step(),
-                         absl::Seconds(message.progress().step_seconds()),
-                         message.progress().work_seconds(), message.progress().equal_work()});
+      events_.push_back(RankProgressed{
+          number, Epoch{message.progress().epoch()}, message.progress().step(),
+          absl::Seconds(message.progress().step_seconds()), message.progress().work_seconds(),
+          message.progress().equal_work(), message.progress().work_seconds_per_gflop(),
+          message.progress().like_work()});
       return;
     case v1::ToDaemon::kStopped:
       events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});

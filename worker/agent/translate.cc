@@ -189,6 +189,8 @@ v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const P
       of_rank.set_rank(work.rank);
       of_rank.set_seconds(work.seconds);
       of_rank.set_equal(work.equal);
+      of_rank.set_seconds_per_gflop(work.seconds_per_gflop);
+      of_rank.set_like(work.like);
     }
   }
   return message;

@@ -97,6 +97,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
   }
   reporter_ = plan_.Reporter().value == order_.rank();
   equal_work_ = plan::EqualWork(plan_, Rank{order_.rank()});
+  like_work_ = plan::LikeWork(plan_, Rank{order_.rank()});
   store_ = absl::StrCat(absl::Hex(order_.store()));
   LogLayout();
   return absl::OkStatus();
@@ -172,7 +173,7 @@ void EpochRun::NoteWork(const train::StepSummary& step) {
   const bool writes = checkpoints_ != nullptr && checkpoints_->writing();
   const bool wrote = std::exchange(wrote_, writes);
   const bool profiled = profiler_.has_value() && profiler_->begun();
-  work_.Add(step.previous.busy, writes || wrote || profiled);
+  work_.Add(step.previous.busy, step.previous.flops, writes || wrote || profiled);
 }
 
 void EpochRun::OnStep(const train::StepSummary& step) {
@@ -194,6 +195,8 @@ void EpochRun::OnStep(const train::StepSummary& step) {
     message.mutable_progress()->set_step_seconds(step.seconds);
     message.mutable_progress()->set_work_seconds(work_.Median());
     message.mutable_progress()->set_equal_work(equal_work_);
+    message.mutable_progress()->set_work_seconds_per_gflop(work_.MedianPerGflop());
+    message.mutable_progress()->set_like_work(like_work_);
     report_status_.Update(channel_.Send(message, kSendTimeout));
   }
   if (!reporter_) return;

@@ -239,7 +239,7 @@ class EpochRun {
   std::unique_ptr<MetricsWriter> metrics_;
   RankFigures figures_;
   WorkWindow work_;
-  uint64_t equal_work_ = 0;                     // plan::EqualWork
+  uint64_t equal_work_ = 0, like_work_ = 0;     // plan::EqualWork, LikeWork
   bool wrote_ = false;                          // a checkpoint, when the last step was told
   std::optional<StepProfiler> profiler_;        // of a job that wants a step measured
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs

@@ -17,15 +17,23 @@ class WorkWindow {
   static constexpr int64_t kFirstSteps = 8;
   static constexpr size_t kSteps = 16;  // of the newest
 
-  // Of each step of the epoch once, in order: what it worked, in seconds; 0: not known. One that
-  // was `disturbed`, by what other ranks need not have done beside it, does not count.
-  void Add(double seconds, bool disturbed);
-  // Median of the newest kSteps that count; 0: there are fewer.
+  // Of each step of the epoch once, in order: what it worked, in seconds, and the floating-point
+  // operations that its shapes came to; 0: not known. One that was `disturbed`, by what other ranks
+  // need not have done beside it, does not count.
+  void Add(double seconds, double flops, bool disturbed);
+  // Medians of the newest kSteps that count; 0: there are fewer. The second one is of the seconds
+  // for 10^9 operations; 0 where one of these had none.
   double Median() const;
+  double MedianPerGflop() const;
 
  private:
+  struct Step {
+    double seconds = 0, per_gflop = 0;
+  };
+  double MedianOf(double Step::*figure) const;
+
   int64_t steps_ = 0;
-  std::deque<double> newest_;
+  std::deque<Step> newest_;
 };
 
 }  // namespace phalanx::rank

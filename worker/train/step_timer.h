@@ -30,6 +30,7 @@ struct InstructionTime {
 struct StepFigures {
   // Seconds of layers and optimizer, without what they waited for: collectives, messages, samples.
   double busy = 0;
+  double flops = 0;         // of its passes, as their shapes say (step_flops.h); 0: not known
   double exposed_comm = 0;  // seconds in which the compute stream waited for communication
   std::vector<InstructionTime> instructions;  // in program order
 };

@@ -15,6 +15,7 @@
 #include "worker/train/await_work.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/rank_values.h"
+#include "worker/train/step_flops.h"
 #include "worker/train/trace.h"
 
 namespace phalanx::train {
@@ -134,7 +135,10 @@ void Trainer::Tell(const Decision& decision) {
   const double waited = executor_->seconds_waited();
   if (seconds > 0) summary.host_seconds = seconds - (waited - waited_);
   waited_ = waited;
-  if (decision.step > FirstStep()) summary.previous = executor_->ReadFigures(decision.step - 1);
+  if (decision.step > FirstStep()) {
+    summary.previous = executor_->ReadFigures(decision.step - 1);
+    summary.previous.flops = flops_[static_cast<size_t>((decision.step - 1) % 3)];
+  }
   if (options_.trace_step > 0 && decision.step == options_.trace_step + 1)
     trace_ = summary.previous.instructions;
   last_decided_ = now;
@@ -164,6 +168,8 @@ absl::Status Trainer::Enqueue(int64_t step) {
   next_step_ = step + 1;
   next_ = step < plan_.spec.steps ? batches_->OfStep(next_step_) : std::vector<Microbatch>();
   batches_->Announce(microbatches_, next_);
+  flops_[static_cast<size_t>(step % 3)] =
+      FlopsOfStep(plan_, executor_->places(), *batches_, microbatches_);
   RETURN_IF_ERROR(executor_->RunStep(step, *batches_, microbatches_, [this] { return Settle(); }));
   pending_step_ = step;
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -144,6 +145,8 @@ class Trainer {
   std::vector<Microbatch> microbatches_;  // of the step under way
   std::vector<Microbatch> next_;          // of step next_step_
   int64_t next_step_ = 0;
+
+  std::array<double, 3> flops_ = {};  // of the newest steps that were begun, by step modulo 3
 
   int64_t last_step_;
   int64_t pending_step_ = 0;  // run, decision not yet read; 0: none

@@ -32,13 +32,16 @@ function table(heads, rows, stacks) {
 function nodeItem(node) {
   const state = node.draining ? 'draining' : node.state;
   const failed = new Map(node.failed_devices.map((one) => [one.device, one.reason]));
+  const slow = new Map(node.slow_devices.map((one) => [one.device, one.reason]));
   const devices = node.device_jobs.map((job, i) => {
-    const what = [job === 0 ? null : 'job ' + job, failed.get(i)].filter((one) => one).join(', ') || 'free';
-    return make(job === 0 ? 'span' : 'a', {href: job === 0 ? null : '#job-' + job, class: failed.has(i) ? 'failed' : null,
-      title: node.device_kind + ' ' + i + ': ' + what, 'aria-label': 'device ' + i + ', ' + what}, i + (failed.has(i) ? ' ✗' : ''));
+    const what = [job === 0 ? null : 'job ' + job, failed.get(i), slow.get(i)].filter((one) => one).join(', ') || 'free';
+    const kind = failed.has(i) ? 'failed' : slow.has(i) ? 'slow' : null;
+    return make(job === 0 ? 'span' : 'a', {href: job === 0 ? null : '#job-' + job, class: kind,
+      title: node.device_kind + ' ' + i + ': ' + what, 'aria-label': 'device ' + i + ', ' + what}, i + ({failed: ' ✗', slow: ' !'}[kind] || ''));
   });
   // A node that has not spoken to this coordinator has no devices to show, and what is known of them all the same.
-  const faults = node.failed_devices.map((one) => make('div', {class: 'fault'}, 'device ' + one.device + ' ' + one.reason));
+  const faults = [...node.failed_devices, ...node.slow_devices]
+    .map((one) => make('div', {class: 'fault'}, 'device ' + one.device + ' ' + one.reason));
   const mark = node.mark === '' ? null
     : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
   const reserved = !node.reserved ? null
@@ -71,6 +74,7 @@ function showOverview(page) {
     make('p', {class: 'soft'}, nodes + ' nodes' + hidden + ': ' + page.nodes_ready + ' ready, ' + page.nodes_suspect + ' suspect, ' +
       page.nodes_disconnected + ' disconnected. Devices: ' + page.devices_used + ' used, ' + page.devices_free + ' free' +
       (page.devices_failed > 0 ? ', ' + page.devices_failed + ' failed' : '') +
+      (page.devices_slow > 0 ? ', ' + page.devices_slow + ' slow' : '') +
       (page.devices_reserved > 0 ? ', ' + page.devices_reserved + ' in reserve.' : '.')),
     make('ul', {class: 'nodes'}, page.nodes.map(nodeItem)),
     jobsPart('Running', page.jobs.filter((job) => ['Running', 'Starting'].includes(job.phase)), 'No job runs.'),

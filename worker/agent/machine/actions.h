@@ -25,7 +25,9 @@ struct RunningAssignment {
 struct RankWork {
   int32_t rank = 0;
   double seconds = 0;
-  uint64_t equal = 0;  // that of ranks which do the same
+  uint64_t equal = 0;            // that of ranks which do the same
+  double seconds_per_gflop = 0;  // as Heartbeat.Work
+  uint64_t like = 0;             // likewise
   friend bool operator==(const RankWork&, const RankWork&) = default;
 };
 struct Progress {

@@ -179,6 +179,8 @@ struct RankProgressed {
   absl::Duration took = absl::ZeroDuration();  // the step; zero: not known
   double work_seconds = 0;                     // that its device works for one; 0: not known
   uint64_t equal_work = 0;                     // that of ranks which do the same; 0: not known
+  double work_seconds_per_gflop = 0;           // as Heartbeat.Work; 0: not known
+  uint64_t like_work = 0;                      // likewise
 };
 // The process has come to where the fault that it keeps is to come about.
 struct FaultReached {

@@ -173,6 +173,8 @@ class Machine {
     StepTimes step_times;                          // in `epoch`
     double work_seconds = 0;                       // in `epoch`; 0: not known
     uint64_t equal_work = 0;                       // that of ranks which do the same
+    double work_seconds_per_gflop = 0;             // as Heartbeat.Work; 0: not known
+    uint64_t like_work = 0;                        // likewise
     Instant hung_at = absl::InfiniteFuture();      // if it has not run by then
     bool stands_still = false;                     // as it was said last
     Instant waits_since = absl::InfiniteFuture();  // in one wait for its device or other ranks

@@ -76,6 +76,8 @@ void Machine::Apply(const RankProgressed& event) {
   process.step_times.Reached(now_, event.step, event.took);
   process.work_seconds = event.work_seconds;
   process.equal_work = event.equal_work;
+  process.work_seconds_per_gflop = event.work_seconds_per_gflop;
+  process.like_work = event.like_work;
   // How long it may not run is known by now.
   if (process.hung_at < absl::InfiniteFuture()) process.hung_at = now_ + PatienceWith(process);
 }
@@ -469,7 +471,8 @@ std::vector<Progress> Machine::ProgressOf() const {
     Progress& progress = entry->second;
     if (!added) progress.step = std::min(progress.step, process.step);
     if (process.work_seconds > 0 && process.equal_work != 0)
-      progress.work.push_back({process.rank, process.work_seconds, process.equal_work});
+      progress.work.push_back({process.rank, process.work_seconds, process.equal_work,
+                               process.work_seconds_per_gflop, process.like_work});
   }
   std::vector<Progress> list;
   for (auto& [key, progress] : of_job) {

@@ -124,6 +124,13 @@ class Harness {
     if (order.request->document.text == "a spare") TakeSpare(order, plan.layout);
     std::sort(lost.begin(), lost.end());
     for (const Rank rank : lost) absl::StrAppend(&plan.digest, " without ", rank.value);
+    if (order.slow.has_value() && order.slow != plan.layout.slow) {
+      plan.layout.slow = *order.slow;
+      for (const plan::SlowPlace& slow : *order.slow)
+        absl::StrAppend(&plan.digest, " slow ", slow.place.value);
+      if (order.request->document.text != "one replica")
+        plan.dealt = {absl::StrCat("dealt anew with ", order.slow->size(), " slow")};
+    }
     if (here() != before) plan.changes = {{"language", -1, before, here()}};
   }
   // The last place of all, for the first rank that is lost.

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/prng.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -145,6 +148,83 @@ TEST_F(SlowRanksTest, WorkThatChangesWithinAnEpoch_IsNotBelieved) {
   for (int round = 0; round < 20; ++round) Say(1, kSame + 1, 100, changes);
   EXPECT_THAT(changes, IsEmpty());
   EXPECT_THAT(Rounds(5, {1, 1}), IsEmpty());
+}
+
+class UnequalSamplesTest : public testing::Test {
+ protected:
+  // Each rank says what `steps` steps of its samples took, where one of `work` takes
+  // fixed + seconds * work, `slowness` times as long on rank 1. Returns who becomes slow, or is not
+  // any more.
+  std::vector<std::string> Train(int64_t rounds, double slowness = 1) {
+    std::vector<std::string> changes;
+    for (int64_t i = 0; i < rounds; ++i) {
+      step_ += kSteps;
+      for (int32_t rank = 0; rank < 2; ++rank) {
+        std::vector<double> seconds, per_gflop;
+        for (int64_t step = 0; step < kSteps; ++step) {
+          double work = 0;
+          for (int sample = 0; sample < samples_[static_cast<size_t>(rank)]; ++sample)
+            work += Length();
+          seconds.push_back((rank == 1 ? slowness : 1) * (fixed_ + work));
+          per_gflop.push_back(seconds.back() / work);
+        }
+        const auto median = [](std::vector<double> values) {
+          std::sort(values.begin(), values.end());
+          return (values[kSteps / 2 - 1] + values[kSteps / 2]) / 2;
+        };
+        for (const SlowRanks::Change& change :
+             slow_.Add({rank, kSame, step_, median(seconds), median(per_gflop)}))
+          changes.push_back(absl::StrCat(change.rank, change.verdict.slow ? " slow" : " over"));
+      }
+    }
+    return changes;
+  }
+  // Of a sample: some twofold, log-normal.
+  double Length() {
+    double sum = 0;  // of twelve, about normal
+    for (int i = 0; i < 12; ++i) sum += static_cast<double>(prng_.Below(1'000'001)) / 1e6;
+    return std::exp(0.6 * (sum - 6));
+  }
+
+  static constexpr int64_t kSteps = 16;
+  Prng prng_{7};
+  double fixed_ = 0;
+  std::vector<int> samples_ = {1, 1};
+  SlowRanks slow_;
+  int64_t step_ = 0;
+};
+
+// By the time of a step alone some sound rank would be named every few hundred steps.
+TEST_F(UnequalSamplesTest, LengthsNameNobody) {
+  for (const double fixed : {0.0, 0.1, 1.0, 10.0}) {
+    fixed_ = fixed;
+    EXPECT_THAT(Train(5000), IsEmpty()) << "beside " << fixed << " that depend on no sample";
+  }
+}
+
+TEST_F(UnequalSamplesTest, NumbersNameNobody) {
+  samples_ = {1, 3};
+  fixed_ = 0.5;
+  EXPECT_THAT(Train(5000), IsEmpty());
+}
+
+TEST_F(UnequalSamplesTest, DeviceThatIsSlow_IsNamedAllTheSame) {
+  fixed_ = 0.1;
+  EXPECT_THAT(Train(20), IsEmpty());
+  EXPECT_THAT(Train(100, 3), ElementsAre("1 slow"));
+  EXPECT_THAT(Train(100), ElementsAre("1 over"));
+}
+
+// It works as long as the other one, or less: what it is given is what is less.
+TEST_F(UnequalSamplesTest, PresumedRank_IsSlowAsLongAsItsOperationsTakeLonger) {
+  slow_.Presume(1, 3);
+  samples_ = {6, 2};
+  fixed_ = 0.5;
+  EXPECT_THAT(Train(100, 3), IsEmpty());
+  ASSERT_TRUE(slow_.slow().contains(1));
+  EXPECT_NEAR(slow_.slow().at(1).ratio(), 3, 1.2);
+  EXPECT_THAT(Train(100, 1), ElementsAre("1 over"));
+  EXPECT_THAT(slow_.slow(), IsEmpty());
 }
 
 }  // namespace

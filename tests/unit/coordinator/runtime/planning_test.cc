@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -464,6 +465,40 @@ TEST(PlanRequestTest, RankThatReturnsOnALentDevice_IsThereAndNothingElseChanges)
       PlanRequest(kRequest, kPlacement, {}, Epoch{3}, whole->layout, hit, hit, {}, false, lent);
   ASSERT_TRUE(at_once.ok()) << at_once.status();
   EXPECT_EQ(at_once->layout, expected);
+}
+
+// Nobody of it is lost: the order says who is slow, and the answer what that comes to.
+TEST(PlanJobTest, SlowPlaces_SayWhoIsDealtOtherwise) {
+  const JobRequest request = {
+      .document = With("batch: {global: 4, micro: 2}", "batch: {global: 8, micro: 8}")};
+  ComputePlan order{.request = std::make_shared<const JobRequest>(request),
+                    .placement = kPlacement,
+                    .epoch = Epoch{2}};
+  order.layout = PlanRequest(request, kPlacement, {}, Epoch{1})->layout;
+  order.slow = plan::SlowPlaces{{Rank{1}, plan::kPaceOfOthers / 2}};
+  const absl::StatusOr<PlanSummary> plan = PlanJobOf(order);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layout.epoch, Epoch{2});
+  EXPECT_EQ(plan->layout.slow, *order.slow);
+  EXPECT_THAT(plan->dealt, ElementsAre("replica 1 of vision has 2 of 8 samples a step, not 4"));
+  const auto read = wire::ReadJobFile(request.document.text, job::Purpose::kSubmit);
+  EXPECT_EQ(plan::Expand(read->spec, plan->layout)->digest, plan->digest);
+  // It is the only replica of language.
+  order.slow = plan::SlowPlaces{{Rank{3}, plan::kPaceOfOthers / 2}};
+  EXPECT_THAT(PlanJobOf(order)->dealt, IsEmpty());
+  order.layout = plan->layout;
+  order.slow = plan::SlowPlaces{};
+  order.epoch = Epoch{3};
+  const absl::StatusOr<PlanSummary> back = PlanJobOf(order);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(back->dealt, ElementsAre("replica 1 of vision has 4 of 8 samples a step, not 2"));
+  EXPECT_THAT(back->layout.slow, IsEmpty());
+}
+
+TEST(ReadRequestTest, JobThatRelievesSlowDevices_SaysSo) {
+  EXPECT_FALSE((*ReadRequest({kText, "/jobs"}))->relieves);
+  EXPECT_TRUE((*ReadRequest(With("  data:", "  recovery: {slow_devices: fewer-samples}\n  data:")))
+                  ->relieves);
 }
 
 // What may still be where it was does not come along.

@@ -39,6 +39,7 @@ JobRequestPtr FullRequest() {
                  .time_limit = absl::Milliseconds(90'500),
                  .checkpoints = true,
                  .recovers = true,
+                 .relieves = true,
                  .standby = true,
                  .priority = 2,
                  .preemptible = true,
@@ -68,7 +69,8 @@ plan::Layout FullLayout() {
           .nodes = {{"n", {0, 2}}, {"m", {1}}},
           .lost = {Rank{6}},
           .idle = {Rank{2}, Rank{7}},
-          .data_digest = "data"};
+          .data_digest = "data",
+          .slow = {{Rank{1}, 700'000}}};
 }
 
 Incident FullIncident() {

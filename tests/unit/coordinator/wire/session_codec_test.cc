@@ -177,6 +177,15 @@ TEST(EventTest, Work_IsThatOfRanksThatSayIt) {
   EXPECT_EQ(heard().work[0].rank, 3);
   EXPECT_EQ(heard().work[0].seconds, 0.25);
   EXPECT_EQ(heard().work[0].equal, 77u);
+  EXPECT_EQ(heard().work[0].like, 0u);
+  // Only both together are of use.
+  progress.mutable_work(0)->set_like(78);
+  EXPECT_EQ(heard().work[0].like, 0u);
+  progress.mutable_work(0)->set_seconds_per_gflop(0.5);
+  EXPECT_EQ(heard().work[0].like, 78u);
+  EXPECT_EQ(heard().work[0].seconds_per_gflop, 0.5);
+  progress.mutable_work(0)->set_seconds_per_gflop(-1);
+  EXPECT_EQ(heard().work[0].like, 0u);
   for (int32_t rank = 0; rank <= kDevicesMax; ++rank) add(rank, 0.25, 77);
   EXPECT_LE(heard().work.size(), static_cast<size_t>(kDevicesMax));
 }

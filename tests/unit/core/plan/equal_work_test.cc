@@ -79,6 +79,16 @@ TEST(EqualWorkTest, AllModulesOfARankCount) {
   EXPECT_EQ(FirstLike(plan(6)), (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
+TEST(LikeWorkTest, ReplicasWithOtherSamples_AreLikeEachOther) {
+  job::JobSpec spec = AJob().Module("language", Llama(), {.tp = 2, .dp = 3});
+  spec.batch = {.global = 4, .micro = 2};
+  const Plan plan = MustPlan(spec, 6);
+  ASSERT_NE(EqualWork(plan, Rank{0}), EqualWork(plan, Rank{2})) << "it has two samples";
+  for (int32_t rank = 0; rank < 6; ++rank)
+    EXPECT_EQ(LikeWork(plan, Rank{rank}), LikeWork(plan, Rank{rank % 2})) << rank;
+  EXPECT_NE(LikeWork(plan, Rank{0}), LikeWork(plan, Rank{1}));
+}
+
 TEST(EqualWorkTest, RankWithoutWork_HasNone) {
   const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = 2}).Batch(8, 2));
   EXPECT_NE(EqualWork(plan, Rank{0}), 0u);

@@ -77,6 +77,7 @@ TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
   };
   EXPECT_FALSE(changed([](plan::Layout& l) { l.epoch = Epoch{7}; }));
   EXPECT_FALSE(changed([](plan::Layout& l) { l.data_digest = "data"; }));
+  EXPECT_FALSE(changed([](plan::Layout& l) { l.slow = {{Rank{1}, kPaceOfOthers / 2}}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { ++l.derivation; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[1].layers = {3, 1}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[0].speeds = {1, 1, 1, 2}; }));
@@ -114,6 +115,14 @@ TEST(LayoutTest, LayoutThatDoesNotFitItsDocument_IsRefusedByName) {
                 l.modules[1].layers = {-1, 5};
               }),
               HasSubstr("has -1 layers"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.slow = {{Rank{1}, 0}};
+              }),
+              HasSubstr("place 1 has pace 0"));
+  EXPECT_THAT(error([](plan::Layout& l) {
+                l.slow = {{Rank{1000}, 7}};
+              }),
+              HasSubstr("place 1000 has pace 7"));
   EXPECT_THAT(error([](plan::Layout& l) { l.modules[0].speeds = {1}; }),
               HasSubstr("has speeds of 1 replicas; there are 4"));
   EXPECT_THAT(error([](plan::Layout& l) {

@@ -44,8 +44,11 @@ std::string ToLine(const Action& action) {
                   if (p.waits > absl::ZeroDuration())
                     absl::StrAppend(out, " waits ", absl::FormatDuration(p.waits));
                   for (const RankWork& work : p.work)
-                    absl::StrAppend(out, " rank ", work.rank, " works ", work.seconds, " as ",
-                                    work.equal);
+                    absl::StrAppend(
+                        out, " rank ", work.rank, " works ", work.seconds, " as ", work.equal,
+                        work.like == 0
+                            ? ""
+                            : absl::StrCat(", ", work.seconds_per_gflop, " like ", work.like));
                 });
             return absl::StrCat("Heartbeat [", progress, "]", a.draining ? " draining" : "");
           },

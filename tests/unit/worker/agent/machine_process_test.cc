@@ -466,12 +466,12 @@ TEST(AgentMachineTest, Heartbeat_CarriesTheWorkOfRanksOfWhichItIsKnown) {
   Harness h;
   h.Welcome();
   h.RunJob(1, {0, 1});
-  h.Feed(RankProgressed{kP1, Epoch{1}, 30, absl::ZeroDuration(), 0.25, 77});
+  h.Feed(RankProgressed{kP1, Epoch{1}, 30, absl::ZeroDuration(), 0.25, 77, 0.5, 78});
   h.Feed(
       RankProgressed{kP2, Epoch{1}, 30});  // it has done too few steps, or is of an older release
   h.ConfirmAll();
   EXPECT_THAT(h.Advance(absl::Seconds(1)),
-              ElementsAre("Heartbeat [job-7/1@30 rank 2 works 0.25 as 77]"));
+              ElementsAre("Heartbeat [job-7/1@30 rank 2 works 0.25 as 77, 0.5 like 78]"));
 }
 
 TEST(AgentMachineTest, WorkOfAnEpochThatIsOver_IsNotThatOfTheNext) {

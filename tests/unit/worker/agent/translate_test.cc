@@ -68,14 +68,17 @@ TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
 }
 
 TEST(TranslateTest, Heartbeat_SaysHowLongRanksWork) {
-  const v1::OpenSessionRequest message = MessageOf(
-      SendHeartbeat{.progress = {{JobId{7}, Epoch{2}, 30, {{3, 0.25, 77}}}, {JobId{8}, Epoch{1}}}},
-      {});
+  const v1::OpenSessionRequest message =
+      MessageOf(SendHeartbeat{.progress = {{JobId{7}, Epoch{2}, 30, {{3, 0.25, 77, 0.5, 78}}},
+                                           {JobId{8}, Epoch{1}}}},
+                {});
   ASSERT_EQ(message.heartbeat().progress_size(), 2);
   ASSERT_EQ(message.heartbeat().progress(0).work_size(), 1);
   EXPECT_EQ(message.heartbeat().progress(0).work(0).rank(), 3);
   EXPECT_EQ(message.heartbeat().progress(0).work(0).seconds(), 0.25);
   EXPECT_EQ(message.heartbeat().progress(0).work(0).equal(), 77u);
+  EXPECT_EQ(message.heartbeat().progress(0).work(0).seconds_per_gflop(), 0.5);
+  EXPECT_EQ(message.heartbeat().progress(0).work(0).like(), 78u);
   EXPECT_EQ(message.heartbeat().progress(1).work_size(), 0);
 }
 

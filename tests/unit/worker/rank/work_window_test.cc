@@ -6,7 +6,7 @@ namespace phalanx::rank {
 namespace {
 
 void AddSteps(WorkWindow& window, int64_t count, double seconds) {
-  for (int64_t i = 0; i < count; ++i) window.Add(seconds, false);
+  for (int64_t i = 0; i < count; ++i) window.Add(seconds, 0, false);
 }
 
 TEST(WorkWindowTest, FirstStepsOfAnEpoch_CountInNothing) {
@@ -31,10 +31,24 @@ TEST(WorkWindowTest, StepsThatAreDisturbedOrNotKnown_AreLeftOut) {
   WorkWindow window;
   AddSteps(window, WorkWindow::kFirstSteps + WorkWindow::kSteps, 2);
   for (size_t i = 0; i < WorkWindow::kSteps; ++i) {
-    window.Add(100, true);
-    window.Add(0, false);
+    window.Add(100, 0, true);
+    window.Add(0, 0, false);
   }
   EXPECT_EQ(window.Median(), 2);
+}
+
+TEST(WorkWindowTest, SecondsForOperations_AreOfEachStep) {
+  WorkWindow window;
+  AddSteps(window, WorkWindow::kFirstSteps, 100);
+  for (size_t i = 0; i < WorkWindow::kSteps; ++i) {
+    const double flops = (i % 2 == 0 ? 1 : 4) * 1e9;
+    EXPECT_EQ(window.MedianPerGflop(), 0);
+    window.Add(3 * flops / 1e9, flops, false);
+  }
+  EXPECT_EQ(window.MedianPerGflop(), 3);
+  EXPECT_EQ(window.Median(), 7.5);
+  window.Add(1, 0, false);
+  EXPECT_EQ(window.MedianPerGflop(), 0) << "of one step nothing is known";
 }
 
 }  // namespace

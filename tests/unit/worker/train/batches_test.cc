@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/plan/cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
 #include "tests/unit/worker/train/all_places.h"
+#include "worker/train/step_flops.h"
 
 namespace phalanx::train {
 namespace {
@@ -269,6 +271,23 @@ TEST(BatchesTest, TargetOfASampleThatIsNotValid_WeighsNothing) {
                   .ok());
   EXPECT_TRUE(at::equal(input.target_weights, at::tensor({0.0f, 1.0f, 1.0f})));
   EXPECT_THAT(corrupt, IsEmpty());
+}
+
+// What a rank has to compute is that of its padded sequences.
+TEST(StepFlopsTest, GrowWithTheLengthOfSamplesAndTheirNumber) {
+  const plan::Plan plan = PlanOf(64);
+  FewSamples source(3, 10);
+  const std::vector<plan::Place> places = plan.PlacesOf(Rank{0});
+  const Batches batches(plan, places, source, at::kCPU, at::kFloat, 1);
+  const std::vector<Microbatch> step = batches.OfStep(1);  // all three, so as long as the longest
+  const double cost = plan::PartCost(plan, {0, 0, 0}, 1, 3 * 10, 10).total();
+  EXPECT_GT(cost, 0);
+  EXPECT_DOUBLE_EQ(FlopsOfStep(plan, places, batches, step), cost);
+  EXPECT_DOUBLE_EQ(FlopsOfStep(plan, places, batches, {step[0], step[0]}), 2 * cost);
+  EXPECT_EQ(FlopsOfStep(plan, places, batches, {}), 0);
+  FewSamples shorter(3, 5);
+  const Batches less(plan, places, shorter, at::kCPU, at::kFloat, 1);
+  EXPECT_LT(FlopsOfStep(plan, places, less, less.OfStep(1)), cost);
 }
 
 }  // namespace

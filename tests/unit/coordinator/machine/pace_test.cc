@@ -1,0 +1,202 @@
+// Replicas of devices that stay slow are dealt fewer samples.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/coordinator/machine/recovering.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::JobPhase;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr int64_t kThird = (plan::kPaceOfOthers + 1) / 3;
+
+class PaceTest : public RecoveringTest {
+ protected:
+  PaceTest() : RecoveringTest(PatientOptions()) {}
+
+  JobId TrainRelieved(const std::string& document = "", bool relieves = true) {
+    node_ = h_.Open("n", 3);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    request.relieves = relieves;
+    request.steps = 1'000'000;
+    if (!document.empty()) request.document.text = document;
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    h_.commands.clear();
+    return job;
+  }
+  // So many seconds in which ranks 0, 1, ... work so long for a step, and for 10^9 operations.
+  void Train(int seconds, JobId job, const std::vector<double>& works, int64_t epoch = 1,
+             std::vector<double> per_gflop = {}) {
+    if (per_gflop.empty()) per_gflop = works;
+    for (int i = 0; i < seconds; ++i) {
+      Step(job, step_ += 10, epoch);
+      Progress progress{.job = job, .epoch = Epoch{epoch}, .step = step_};
+      for (size_t rank = 0; rank < works.size(); ++rank)
+        progress.work.push_back({static_cast<int32_t>(rank), works[rank], 7, per_gflop[rank], 8});
+      h_.Advance(absl::Seconds(1));
+      h_.Feed(HeartbeatReceived{.session = node_, .progress = {std::move(progress)}});
+    }
+  }
+  // All leave `epoch` and are ready in the next one.
+  void GoOver(JobId job, int64_t epoch) {
+    for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), epoch);
+    for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
+  }
+  const plan::SlowPlaces& Slow(JobId job) { return h_.State(job).layout->slow; }
+
+  const std::vector<double> kSound = {0.1, 0.1, 0.1}, kSlow = {0.1, 0.1, 0.3};
+  int64_t step_ = 30;
+};
+
+TEST_F(PaceTest, DeviceThatStaysSlow_HasItsReplicaDealtFewerSamples_BesideTraining) {
+  const JobId job = TrainRelieved();
+  Train(20, job, kSound);
+  Train(20, job, kSlow);
+  ASSERT_THAT(Events(job, "SlowDevice"), SizeIs(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{1}) << "it has not been slow for long";
+  Train(20, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
+  EXPECT_THAT(Events(job, "SamplesMoved"),
+              ElementsAre("device 2 of node n (rank 2) takes 3.00 times as long for its work as "
+                          "others; from epoch 2 on dealt anew with 1 slow"));
+  const Assign assigned = h_.Commands<Assign>(node_).back().second;
+  EXPECT_TRUE(assigned.goes_on);
+  EXPECT_TRUE(assigned.beside) << "they train on until all are connected";
+  EXPECT_THAT(h_.Explain(job), Contains(HasSubstr("samples are dealt by which devices are slow")));
+  Train(10, job, kSlow);
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  GoOver(job, 1);
+  EXPECT_THAT(BegunBehind(), ElementsAre(step_));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_THAT(h_.State(job).incidents, IsEmpty());
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty()) << "it counts in no budget";
+}
+
+// In its layout it works as long as the others, so it shows by its operations alone.
+TEST_F(PaceTest, OnceItKeepsUp_SamplesAreDealtAsBefore) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  GoOver(job, 1);
+  Train(100, job, {0.1, 0.1, 0.1}, 2, kSlow);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(Events(job, "SlowDevice"), SizeIs(1)) << "it is the same slowness";
+  ASSERT_THAT(*h_.views.at(job)->slow_devices, SizeIs(1));
+  EXPECT_DOUBLE_EQ(h_.views.at(job)->slow_devices->front().ratio(), 3);
+  EXPECT_THAT(h_.Explain(job),
+              Contains(HasSubstr("; its replica is dealt fewer samples for that")));
+  Train(20, job, {0.1, 0.1, 0.04}, 2, {0.1, 0.1, 0.12});
+  ASSERT_THAT(Events(job, "SlowDeviceOver"), SizeIs(1));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2}) << "it has not kept up for long";
+  EXPECT_THAT(h_.Explain(job), Contains(HasSubstr("since then it has kept up")));
+  Train(20, job, {0.1, 0.1, 0.04}, 2, {0.1, 0.1, 0.12});
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(Slow(job), IsEmpty());
+  EXPECT_THAT(Events(job, "SamplesMoved").back(),
+              StartsWith("device 2 of node n (rank 2) keeps up again; from epoch 3 on"));
+}
+
+TEST_F(PaceTest, UnlessTheJobSaysSo_NothingIsDealtAnew) {
+  const JobId job = TrainRelieved("", /*relieves=*/false);
+  Train(200, job, kSlow);
+  EXPECT_THAT(Events(job, "SlowDevice"), SizeIs(1));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+}
+
+TEST_F(PaceTest, SlowNowAndThen_IsNotForLong) {
+  const JobId job = TrainRelieved();
+  for (int i = 0; i < 10; ++i) {
+    Train(25, job, kSlow);
+    Train(25, job, kSound);
+  }
+  EXPECT_GE(Events(job, "SlowDevice").size(), 10u);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+}
+
+TEST_F(PaceTest, ChangesOfAnHourAreBounded) {
+  const JobId job = TrainRelieved();
+  int64_t epoch = 1;
+  for (int i = 0; i < 20; ++i) {
+    Train(80, job, i % 2 == 0 ? kSlow : kSound, epoch);
+    if (h_.State(job).epoch == Epoch{epoch}) continue;
+    GoOver(job, epoch++);
+  }
+  EXPECT_EQ(epoch, 1 + PatientOptions().pace_changes_max);
+  h_.Advance(absl::Hours(1));
+  Train(80, job, kSlow, epoch);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{epoch + 1});
+}
+
+TEST_F(PaceTest, WhereNoReplicaWouldHaveOtherSamples_ThatIsSaidOnce) {
+  const JobId job = TrainRelieved("one replica");
+  Train(200, job, kSlow);
+  EXPECT_THAT(Events(job, "SamplesStay"),
+              ElementsAre(HasSubstr("no replica would have other ones")));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+}
+
+TEST_F(PaceTest, LossMeanwhile_GoesFirst) {
+  const JobId job = TrainRelieved();
+  h_.plans_held = true;
+  Train(60, job, kSlow);
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  ASSERT_TRUE(h_.plans[0].slow.has_value());
+  h_.Report(node_, job, 1, kKilled);
+  EXPECT_THAT(h_.dropped_plans, ElementsAre(h_.plans[0].number));
+  ASSERT_THAT(h_.plans, SizeIs(2));
+  EXPECT_FALSE(h_.plans[1].slow.has_value());
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}));
+  EXPECT_THAT(Slow(job), IsEmpty());
+}
+
+TEST_F(PaceTest, LossWhileTheyConnect_StopsEverybody_AndItStaysSlow) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
+  EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
+  EXPECT_THAT(h_.State(job).incidents, SizeIs(1));
+}
+
+// They are told to stop for the layout, which is what they do then.
+TEST_F(PaceTest, RanksThatDoNotConnect_AreToldToStopForIt) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  for (int i = 0; i < 200 && h_.State(job).epoch == Epoch{2}; ++i) Train(1, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
+  EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), 1);
+  EXPECT_THAT(BegunBehind(), ElementsAre(step_));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+}
+
+TEST_F(PaceTest, CoordinatorThatRestarts_KnowsWhoIsSlow) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  GoOver(job, 1);
+  h_.Restart();
+  EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
