@@ -256,7 +256,7 @@ void Program::AddInject() {
       ->type_name("RANK");
   inject
       ->add_option("--fault", flags_.fault.fault,
-                   "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition")
+                   "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute")
       ->required()
       ->type_name("FAULT");
   inject

@@ -1,4 +1,6 @@
 // Faults on demand: checked, recorded, sent once, answered once their node has taken them on.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
@@ -9,6 +11,20 @@ namespace {
 
 std::string Named(const job::InjectedFault& fault, const NodeName& node) {
   return absl::StrCat("rank ", fault.rank, " (node ", node, "): ", job::Describe(fault));
+}
+
+// Of a mute rank, which is there.
+absl::Status CheckMute(const JobState& state, const Run& run, int32_t rank) {
+  const std::string name = absl::StrCat("rank ", rank, " of ", ToString(state.id));
+  if (state.request->device_kind == job::DeviceKind::kGpu) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is on a GPU, where NCCL carries messages: mute is of ranks on CPU"));
+  }
+  const auto working = std::count_if(run.ranks.begin(), run.ranks.end(),
+                                     [](const RankState& one) { return one.used; });
+  if (working > 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " trains alone: mute is of a message to another rank"));
 }
 
 }  // namespace
@@ -42,6 +58,7 @@ absl::Status Coordinator::CheckInject(const InjectRequested& event) const {
                                                       rank, " of ", ToString(event.job),
                                                       ", is not connected"));
   }
+  if (event.fault.kind == job::FaultKind::kMute) return CheckMute(state, run, rank);
   return absl::OkStatus();
 }
 

@@ -13,15 +13,15 @@
 namespace phalanx::job {
 namespace {
 
-constexpr std::array<absl::string_view, 10> kKinds = {"",    "kill", "stop", "hang", "exit",
-                                                      "xid", "nan",  "slow", "oom",  "partition"};
+constexpr std::array<absl::string_view, 11> kKinds = {
+    "", "kill", "stop", "hang", "exit", "xid", "nan", "slow", "oom", "partition", "mute"};
 constexpr std::array<absl::string_view, 10> kPhases = {
     "",       "forward",   "backward", "reduce",     "mirror",
     "record", "optimizer", "gather",   "checkpoint", "recovery"};
 // Of a value that is shown.
 constexpr size_t kValueBytesMax = 64;
 constexpr absl::string_view kWords =
-    "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition";
+    "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute";
 
 template <typename T, size_t kCount>
 std::optional<T> Named(absl::string_view name, const std::array<absl::string_view, kCount>& names) {
@@ -96,6 +96,9 @@ std::vector<Violation> CheckFault(const InjectedFault& fault, const FaultFields&
   } else if (kind == FaultKind::kNan && fault.phase != FaultPhase::kAny &&
              fault.phase != FaultPhase::kRecord) {
     add(fields.phase, phase, "nan is of the record and takes no other phase");
+  } else if (kind == FaultKind::kMute &&
+             (fault.phase == FaultPhase::kCheckpoint || fault.phase == FaultPhase::kRecovery)) {
+    add(fields.phase, phase, "mute is of a message of a step and takes a phase of one alone");
   }
   if (!fault.duration.has_value()) return violations;
   if (!(*fault.duration > absl::ZeroDuration() && *fault.duration <= kFaultDurationMax)) {

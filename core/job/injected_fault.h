@@ -33,6 +33,7 @@ enum class FaultKind : uint8_t {
   kSlow = 7,
   kOom = 8,
   kPartition = 9,
+  kMute = 10,
 };
 // Numbered as v1.FaultPhase. kAny: wherever the rank is.
 enum class FaultPhase : uint8_t {

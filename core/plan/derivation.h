@@ -21,5 +21,7 @@ inline constexpr int32_t kDerivationOfForwardGathers = 6;
 // From this one on ranks tell each other what their first step took, and mirrors get what they lack
 // at the ends of as many steps as follow from that (safe_again.h); before, of kMirrorStepsMax.
 inline constexpr int32_t kDerivationOfAgreedMirrorSteps = 6;
+// From this one on homes tell their mirrors sums of what these are to hold (mirror_check.h).
+inline constexpr int32_t kDerivationOfComparedMirrors = 6;
 
 }  // namespace phalanx::plan

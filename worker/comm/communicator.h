@@ -44,6 +44,7 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/comm/isolation.h"
+#include "worker/comm/lost_message.h"
 
 namespace phalanx::comm {
 
@@ -163,6 +164,9 @@ struct WorldOptions {
   // which `elsewhere` is true; what is under way may still arrive. nullptr: it never is.
   const Isolation* isolation = nullptr;
   std::vector<bool> elsewhere;
+  // Gloo: a message that is lost is never sent, and this rank takes it to be complete. nullptr:
+  // none is.
+  LostMessage* lost = nullptr;
   // NCCL: the CUDA stream that the calling thread enqueues its work on at the moment of the call,
   // as a cudaStream_t; called once an operation. Empty: CUDA's legacy default stream, which is
   // LibTorch's until somebody sets another.

@@ -67,6 +67,7 @@ class GlooTransport final : public Transport {
         operation_timeout_(ToMilliseconds(options.operation_timeout)),
         isolation_(options.isolation),
         elsewhere_(options.elsewhere),
+        lost_(options.lost),
         farewell_texts_(static_cast<size_t>(context_->size) * kFarewellBytes),
         farewell_(context_->createUnboundBuffer(farewell_texts_.data(), farewell_texts_.size())) {
     for (const int32_t peer : peers_) {
@@ -83,7 +84,10 @@ class GlooTransport final : public Transport {
   absl::Status MeetInSharedMemory();
 
   absl::Status Transfer(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
-                        PendingSends& pending, Consume consume) override;
+                        PendingSends& pending, Consume consume) override {
+    if (lost_ != nullptr && !sends.empty() && lost_->Take()) sends.remove_prefix(1);
+    return TransferAll(sends, receives, pending, consume);
+  }
   absl::Status Settle(PendingSends& pending) override;
   void ForgetComplete(PendingSends& pending) override;
   absl::Status Check() override { return failure(); }
@@ -98,6 +102,8 @@ class GlooTransport final : public Transport {
   // A wait that Abort() can reach, for as long as it lives.
   class Waiting;
 
+  absl::Status TransferAll(absl::Span<const Outbound> sends, absl::Span<const Inbound> receives,
+                           PendingSends& pending, Consume consume);
   bool CutOff() const { return isolation_ != nullptr && isolation_->active(); }
   bool IsElsewhere(int32_t peer) const {
     const auto place = static_cast<size_t>(peer);
@@ -135,6 +141,7 @@ class GlooTransport final : public Transport {
   const milliseconds operation_timeout_;
   const Isolation* const isolation_;
   const std::vector<bool> elsewhere_;  // by rank
+  LostMessage* const lost_;
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   Blame blame_ ABSL_GUARDED_BY(mutex_) = Blame::kSelf;  // kPeer: failure_ names it
@@ -289,9 +296,9 @@ absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive)
   }
 }
 
-absl::Status GlooTransport::Transfer(absl::Span<const Outbound> sends,
-                                     absl::Span<const Inbound> receives, PendingSends& pending,
-                                     Consume consume) {
+absl::Status GlooTransport::TransferAll(absl::Span<const Outbound> sends,
+                                        absl::Span<const Inbound> receives, PendingSends& pending,
+                                        Consume consume) {
   if (absl::Status failed = failure(); !failed.ok()) return failed;
   if (CutOff()) {
     const auto elsewhere = [this](const auto& message) { return IsElsewhere(message.peer); };
@@ -381,7 +388,7 @@ absl::Status GlooTransport::MeetInSharedMemory() {
       receives.push_back({peer, tag, received(peer), bytes});
     }
     PendingSends pending;
-    RETURN_IF_ERROR(Transfer(sends, receives, pending, [](size_t, const void*) {}));
+    RETURN_IF_ERROR(TransferAll(sends, receives, pending, [](size_t, const void*) {}));
     return Settle(pending);
   };
   RETURN_IF_ERROR(exchange([&](int32_t) { return mine.data(); },

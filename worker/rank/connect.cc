@@ -23,7 +23,7 @@ std::vector<bool> RanksElsewhere(const plan::Placement& nodes, Rank self) {
 }  // namespace
 
 absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v1::RunEpoch& order,
-                                                 const Faults& faults, comm::Rendezvous& rendezvous,
+                                                 Faults& faults, comm::Rendezvous& rendezvous,
                                                  comm::WorldOptions options) {
   const Rank self{order.rank()};
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
@@ -38,6 +38,7 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
 #endif
   }
   options.isolation = &faults.isolation;
+  options.lost = &faults.lost;
   options.elsewhere = RanksElsewhere(plan.layout.nodes, self);
   return comm::ConnectGloo(specs, self, plan.world, rendezvous, options);
 }

@@ -14,7 +14,7 @@ namespace phalanx::rank {
 // outlives them. Errors: those of comm::ConnectGloo and comm::ConnectNccl; Unimplemented for GPUs
 // in a build without them.
 absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v1::RunEpoch& order,
-                                                 const Faults& faults, comm::Rendezvous& rendezvous,
+                                                 Faults& faults, comm::Rendezvous& rendezvous,
                                                  comm::WorldOptions options);
 
 }  // namespace phalanx::rank

@@ -362,6 +362,7 @@ absl::Status EpochRun::Train() {
 }
 
 absl::Status EpochRun::RunToEnd() {
+  faults_.lost.Forget();  // what the epoch before had nobody to give to
   standby_.KeepOnly(order_.assign().standby());
   at::set_num_threads(std::max(1, order_.threads()));
   if (order_.device_kind() == "gpu") RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));

@@ -45,9 +45,9 @@ class StandbyPool {
     std::function<int64_t()> memory_left;
   };
   // Channel and faults outlive it.
-  StandbyPool(channel::FrameSocket& channel, const Faults& faults)
+  StandbyPool(channel::FrameSocket& channel, Faults& faults)
       : StandbyPool(channel, faults, Options()) {}
-  StandbyPool(channel::FrameSocket& channel, const Faults& faults, Options options)
+  StandbyPool(channel::FrameSocket& channel, Faults& faults, Options options)
       : channel_(channel), faults_(faults), options_(std::move(options)) {}
   ~StandbyPool();
 
@@ -119,7 +119,7 @@ class StandbyPool {
   }
 
   channel::FrameSocket& channel_;
-  const Faults& faults_;
+  Faults& faults_;
   const Options options_;
   Mutex mu_;
   CondVar changed_;

@@ -14,6 +14,7 @@
 #include "worker/train/await_work.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/executor.h"
+#include "worker/train/mirror_check.h"
 
 namespace phalanx::train {
 
@@ -114,7 +115,7 @@ absl::Status Executor::RestoreParameters() {
   RETURN_IF_ERROR(AwaitParts());
   for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
   for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
-  return absl::OkStatus();
+  return CheckMirrors(plan_, state_, control_);
 }
 
 absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration patience,

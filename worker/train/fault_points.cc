@@ -24,10 +24,12 @@ void Hang(std::optional<absl::Duration> duration) {
 
 [[noreturn]] void Exit() { _exit(1); }
 
-// Of all phases the one that no thread which trains comes to is not any.
+// Of all phases the one that no thread which trains comes to is not any, and of a message of a step
+// neither is a recovery.
 bool IsIn(FaultPhase phase, const job::InjectedFault& fault) {
-  return fault.phase == phase ||
-         (fault.phase == FaultPhase::kAny && phase != FaultPhase::kCheckpoint);
+  if (fault.phase != FaultPhase::kAny) return fault.phase == phase;
+  const bool of_a_step = phase != FaultPhase::kRecovery || fault.kind != FaultKind::kMute;
+  return phase != FaultPhase::kCheckpoint && of_a_step;
 }
 
 }  // namespace
@@ -108,7 +110,7 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
     case FaultKind::kOom:
       return job::WithKind(job::FailureKind::kOutOfMemory,
                            absl::ResourceExhaustedError("out of memory (on demand)"));
-    default:  // kPartition: the daemon, which was told, goes on from here
+    default:  // kPartition, kMute: who was told goes on from here
       break;
   }
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "core/plan/safe_again.h"
 #include "worker/train/copy_list.h"
 #include "worker/train/loose_state.h"
+#include "worker/train/mirror_check.h"
 #include "worker/train/parcels.h"
 
 namespace phalanx::train {
@@ -37,7 +38,7 @@ absl::StatusOr<size_t> MirrorFill::AgreeOnShare(absl::Duration step) {
 absl::Status MirrorFill::Run(size_t buckets) {
   state_.AwaitUpdates();
   for (; buckets > 0 && !done(); --buckets, ++next_) RETURN_IF_ERROR(Fill(transfers_[next_]));
-  return absl::OkStatus();
+  return done() ? CheckMirrors(plan_, state_, group_.communicator) : absl::OkStatus();
 }
 
 PartState* MirrorFill::PartOf(const plan::PartId& id) {

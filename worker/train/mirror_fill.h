@@ -48,8 +48,9 @@ class MirrorFill {
   absl::StatusOr<size_t> AgreeOnShare(absl::Duration step);
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
   // the group calls it with the same number behind the same step, when all of that has been
-  // enqueued and decided. Errors: those of VerifiedExchange; Internal if something is still
-  // lacking. The group is of no more use then.
+  // enqueued and decided. Behind the last one mirrors are checked (mirror_check.h). Errors: those
+  // of VerifiedExchange and of CheckMirrors; Internal if something is still lacking. The group is
+  // of no more use then.
   absl::Status Run(size_t buckets);
 
  private:

@@ -1,11 +1,13 @@
 // phalanx-fault-matrix: every fault in every phase, with real processes, and what becomes of it.
 //
-//   phalanx-fault-matrix [--rows REGEX] [--logs FOLDER] [--write FILE]
+//   phalanx-fault-matrix [--rows REGEX] [--runs N] [--logs FOLDER] [--write FILE]
 //   phalanx-fault-matrix --list | --check FILE
 //
-// Tries the rows whose name has a match, all without --rows, and tells of each. --logs keeps what
-// the processes of rows that are not as expected said, --write makes the page of all rows. --check
-// only compares a page with what is expected. Exits with 1 where something is not as expected.
+// Tries the rows whose name has a match, all without --rows, each N times, once without --runs, and
+// tells of each. --logs keeps what the processes of rows that are not as expected said, --write
+// makes the page of all rows. --check only compares a page with what is expected. Exits with 1
+// where something is not as expected, or is detected later than its detector promises: the median
+// of a line of the page.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -14,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
@@ -27,7 +30,8 @@ namespace phalanx::e2e {
 namespace {
 
 struct Flags {
-  std::string rows, logs, write, check;
+  std::string rows, logs, write, check, runs = "1";
+  int64_t runs_of_each = 1;
   bool list = false;
 };
 
@@ -35,6 +39,7 @@ struct Flags {
 bool Parse(int argc, char** argv, Flags& flags) {
   const std::map<std::string, std::string*> values = {{"--rows", &flags.rows},
                                                       {"--logs", &flags.logs},
+                                                      {"--runs", &flags.runs},
                                                       {"--write", &flags.write},
                                                       {"--check", &flags.check}};
   for (int i = 1; i < argc; ++i) {
@@ -46,6 +51,7 @@ bool Parse(int argc, char** argv, Flags& flags) {
     if (value == values.end() || ++i == argc) return false;
     *value->second = argv[i];
   }
+  if (!absl::SimpleAtoi(flags.runs, &flags.runs_of_each) || flags.runs_of_each < 1) return false;
   return flags.write.empty() || flags.rows.empty();
 }
 
@@ -64,6 +70,30 @@ void KeepLogs(const Flags& flags, const Row& row, const Verdict& verdict) {
                      absl::StrCat(verdict.wrong, "\n\n", verdict.logs));
 }
 
+// One run of a row, told and put down in its line. False: it is not as expected.
+bool TryOnce(const Flags& flags, Trials& trials, const std::string& name, Line& line) {
+  const absl::Time begin = absl::Now();
+  const Verdict verdict = trials.Try(line.row);
+  const bool right = verdict.wrong.empty();
+  const std::string back = BackText(line.row, verdict);
+  std::printf("%s: %s", name.c_str(), right ? "as expected" : "NOT as expected");
+  if (verdict.detected.has_value()) {
+    line.detected.push_back(*verdict.detected);
+    std::printf(", detected after %.3f s", absl::ToDoubleSeconds(*verdict.detected));
+  }
+  if (!back.empty()) std::printf(", back after %s", back.c_str());
+  std::printf(" (%.1f s)\n", absl::ToDoubleSeconds(absl::Now() - begin));
+  line.back.push_back(back);
+  if (!right) {
+    std::printf("  %s\n", absl::StrReplaceAll(verdict.wrong, {{"\n", "\n  "}}).c_str());
+    KeepLogs(flags, line.row, verdict);
+    line.outcome = verdict.found;
+    if (verdict.found.what.empty()) line.outcome.what = "not known";
+  }
+  std::fflush(stdout);
+  return right;
+}
+
 int Try(const Flags& flags) {
   std::vector<Row> rows = AllRows();
   const std::regex wanted(flags.rows);
@@ -72,35 +102,27 @@ int Try(const Flags& flags) {
   std::vector<Line> lines;
   size_t wrong = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    const absl::Time begin = absl::Now();
-    const Verdict verdict = trials.Try(row);
-    const bool right = verdict.wrong.empty();
-    const std::string back = BackText(row, verdict);
-    std::printf("row %zu of %zu: %s: %s%s (%.1f s)\n", i + 1, rows.size(), row.name().c_str(),
-                right ? "as expected" : "NOT as expected",
-                back.empty() ? "" : absl::StrCat(", back after ", back).c_str(),
-                absl::ToDoubleSeconds(absl::Now() - begin));
-    if (!right) {
-      ++wrong;
-      std::printf("  %s\n", absl::StrReplaceAll(verdict.wrong, {{"\n", "\n  "}}).c_str());
-      KeepLogs(flags, row, verdict);
+    Line& line = lines.emplace_back(Line{rows[i], rows[i].expected, {}, {}});
+    bool right = true;
+    for (int64_t run = 0; run < flags.runs_of_each && right; ++run) {
+      right = TryOnce(flags, trials,
+                      absl::StrCat("row ", i + 1, " of ", rows.size(), ": ", rows[i].name()), line);
     }
-    std::fflush(stdout);
-    Outcome told = right ? row.expected : verdict.found;
-    if (!right && verdict.found.what.empty()) told.what = "not known";
-    lines.push_back({row, told, back});
+    wrong += right ? 0 : 1;
   }
   if (!flags.write.empty()) support::WriteFile(flags.write, PageOf(lines));
-  std::printf("%zu rows, %zu not as expected\n", rows.size(), wrong);
-  return wrong == 0 && !rows.empty() ? 0 : 1;
+  const std::vector<std::string> late = DetectedLate(lines);
+  for (const std::string& line : late) std::printf("LATE: %s\n", line.c_str());
+  std::printf("%zu rows, %zu not as expected, %zu lines detected late\n", rows.size(), wrong,
+              late.size());
+  return wrong == 0 && late.empty() && !rows.empty() ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {
   Flags flags;
   if (!Parse(argc, argv, flags)) {
     std::fprintf(stderr,
-                 "phalanx-fault-matrix [--rows REGEX] [--logs FOLDER] | --write FILE | "
+                 "phalanx-fault-matrix [--rows REGEX] [--runs N] [--logs FOLDER] | --write FILE | "
                  "--check FILE | --list\n");
     return 2;
   }

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -29,7 +32,11 @@ Unless the line says otherwise the job has three replicas of two tensor ranks: r
 who is lost stays out (`rejoin: manual`). A fault on demand hits rank 3; one in the phase `recovery` hits rank 4 after rank 5 was killed, so
 the first rank is 5. Communicators for the loss of any one rank are
 made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
+`mute` is tried where a message of a step is given to another rank: in the sums of a tensor group and of replicas, in records and gathers, and, of a job of
+two stages and three replicas, between stages (rank 0). Nobody is to blame, so no rank is the first.
 `nan` and `slow` have a line each: `nan` is in what a rank says of a step, `--phase record` alone, and `slow` is in every pass, wherever it begins.
+*Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to:
+300 ms where a process, its daemon or a broken connection says so; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
@@ -54,38 +61,85 @@ int Order(absl::string_view back) {
   return found == std::end(kTimes) ? -1 : static_cast<int>(found - std::begin(kTimes));
 }
 
+std::string SecondsText(absl::Duration duration) {
+  return absl::StrFormat("%.2f s", absl::ToDoubleSeconds(duration));
+}
+
+// A line of the page.
+struct Told {
+  const Line* first = nullptr;
+  std::vector<std::string> phases;
+  std::string back;
+  std::optional<absl::Duration> detected;  // nullopt: of no run
+};
+
+// The lower one of the two in the middle.
+std::optional<absl::Duration> MedianOf(std::vector<absl::Duration> values) {
+  if (values.empty()) return std::nullopt;
+  const auto middle = values.begin() + static_cast<int64_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<Told> Joined(const std::vector<Line>& lines) {
+  std::vector<Told> all;
+  for (size_t i = 0; i < lines.size();) {
+    Told told{.first = &lines[i]};
+    const Row& row = lines[i].row;
+    const std::string cells = Cells(lines[i]);
+    std::vector<absl::Duration> detected;
+    for (; i < lines.size() && lines[i].row.section == row.section; ++i) {
+      const Line& line = lines[i];
+      if (line.row.fault != row.fault || Cells(line) != cells) break;
+      const bool on_demand = !line.row.injections.empty() && line.row.act == nullptr;
+      told.phases.push_back(line.row.phase.empty() && on_demand ? "any" : line.row.phase);
+      for (const std::string& back : line.back)
+        if (told.back.empty() || Order(told.back) < Order(back)) told.back = back;
+      detected.insert(detected.end(), line.detected.begin(), line.detected.end());
+    }
+    told.detected = MedianOf(std::move(detected));
+    all.push_back(std::move(told));
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string PageOf(const std::vector<Line>& lines) {
   std::string page(kHead), section;
-  for (size_t i = 0; i < lines.size();) {
-    const Row& row = lines[i].row;
+  for (const Told& told : Joined(lines)) {
+    const Row& row = told.first->row;
     if (row.section != section) {
       section = row.section;
-      absl::StrAppend(
-          &page, "\n## ", section, "\n\n",
-          "| Fault | Phase | What happened | Cause | First rank | Again | Back after |\n"
-          "|---|---|---|---|---|---|---|\n");
+      absl::StrAppend(&page, "\n## ", section, "\n\n",
+                      "| Fault | Phase | What happened | Cause | First rank | Again | Detected "
+                      "after | At most | Back after |\n"
+                      "|---|---|---|---|---|---|---|---|---|\n");
     }
-    const std::string cells = Cells(lines[i]);
-    std::vector<std::string> phases;
-    std::string back;
-    for (; i < lines.size() && lines[i].row.section == section; ++i) {
-      const Line& line = lines[i];
-      if (line.row.fault != row.fault || Cells(line) != cells) break;
-      const bool on_demand = !line.row.injections.empty() && line.row.act == nullptr;
-      phases.push_back(line.row.phase.empty() && on_demand ? "any" : line.row.phase);
-      if (back.empty() || Order(back) < Order(line.back)) back = line.back;
-    }
-    absl::StrAppend(&page, "| ", row.fault, " | ", absl::StrJoin(phases, ", "), " | ", cells, " | ",
-                    back, " |\n");
+    const std::optional<absl::Duration> within = DetectedWithin(row);
+    absl::StrAppend(&page, "| ", row.fault, " | ", absl::StrJoin(told.phases, ", "), " | ",
+                    Cells(*told.first), " | ",
+                    told.detected.has_value() ? SecondsText(*told.detected) : "", " | ",
+                    within.has_value() ? SecondsText(*within) : "", " | ", told.back, " |\n");
   }
   return page;
 }
 
+std::vector<std::string> DetectedLate(const std::vector<Line>& lines) {
+  std::vector<std::string> late;
+  for (const Told& told : Joined(lines)) {
+    const std::optional<absl::Duration> within = DetectedWithin(told.first->row);
+    if (!within.has_value() || !told.detected.has_value() || *told.detected <= *within) continue;
+    late.push_back(absl::StrCat(told.first->row.fault, " (", absl::StrJoin(told.phases, ", "),
+                                "): detected after ", SecondsText(*told.detected), ", expected ",
+                                SecondsText(*within), " at most"));
+  }
+  return late;
+}
+
 std::string ExpectedPage(const std::vector<Row>& rows) {
   std::vector<Line> lines;
-  for (const Row& row : rows) lines.push_back({row, row.expected, ""});
+  for (const Row& row : rows) lines.push_back({row, row.expected, {}, {}});
   return PageOf(lines);
 }
 
@@ -93,8 +147,8 @@ std::string WithoutTimes(const std::string& page) {
   std::vector<std::string> lines = absl::StrSplit(page, '\n');
   for (std::string& line : lines) {
     std::vector<std::string> cells = absl::StrSplit(line, '|');
-    if (cells.size() != 9) continue;
-    cells[7] = "";
+    if (cells.size() != 11) continue;
+    cells[7] = cells[9] = "";
     line = absl::StrJoin(cells, "|");
   }
   return absl::StrJoin(lines, "\n");

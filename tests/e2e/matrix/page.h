@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/e2e/matrix/row.h"
 
 namespace phalanx::e2e {
@@ -12,11 +13,15 @@ namespace phalanx::e2e {
 struct Line {
   Row row;
   Outcome outcome;
-  std::string back;  // "< 1 s"
+  std::vector<std::string> back;         // "< 1 s", of each run
+  std::vector<absl::Duration> detected;  // of those runs of which it is known
 };
 
-// Neighbours that differ in the phase alone share a line, with the longest time back.
+// Neighbours that differ in the phase alone share a line, with the longest time back, and the
+// median of the times to the verdict.
 std::string PageOf(const std::vector<Line>& lines);
+// Lines of that page whose median is over what DetectedWithin() allows, each with both.
+std::vector<std::string> DetectedLate(const std::vector<Line>& lines);
 // What is expected; nobody knows how long it takes.
 std::string ExpectedPage(const std::vector<Row>& rows);
 // The page but for how long things took.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,11 +50,18 @@ struct Row {
   // What the fault has to last for until it counts as one, and how it is called.
   absl::Duration timeout = absl::ZeroDuration();
   std::string timeout_name = {};
+  // In which the verdict on it cannot come, though it counts as a fault: it is held back, or nobody
+  // is there to judge it.
+  absl::Duration unseen = absl::ZeroDuration();
   // The job has ended by then; at least support::kPatience.
   absl::Duration patience = absl::ZeroDuration();
 
   std::string name() const { return phase.empty() ? fault : fault + " in " + phase; }
 };
+
+// From the fault to the verdict of the coordinator, at most, as the detector of the row's cause
+// promises it; nullopt: nobody is to blame.
+std::optional<absl::Duration> DetectedWithin(const Row& row);
 
 // Of the page, in its order.
 std::vector<Row> AllRows();

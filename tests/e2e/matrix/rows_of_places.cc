@@ -102,6 +102,7 @@ Row ARow(const Kind& kind, const std::string& phase) {
   row.coordinator_flags = kind.coordinator_flags;
   row.timeout = kind.timeout;
   row.timeout_name = kind.timeout_name;
+  if (kind.hit.cause == "NodeLost") row.unseen = kind.timeout;  // what is judged is silence
   row.expected = kind.hit;
   return row;
 }
@@ -129,6 +130,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
       row.timeout = absl::Seconds(30);
       row.timeout_name = "30 s of standing still";
     }
+    row.unseen = absl::ZeroDuration();  // the first verdict is on who is killed
     row.act = [](Scene& scene) { scene.Signal({kKilled}, SIGKILL); };
     row.expected = kind.recovering;
     row.then = kind.then;
@@ -136,11 +138,34 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
   }
 }
 
+// In each phase in which a rank gives another one a message: of its tensor group, of its data group
+// and of all; then between two stages.
+void AddMute(std::vector<Row>& rows) {
+  const Outcome again{.what = "the same ranks begin again",
+                      .cause = "NoProgress",
+                      .first_ranks = {-1},
+                      .redone = 1};
+  const auto add = [&](const std::string& fault, const std::string& phase, int32_t rank) -> Row& {
+    Row row{.section = "Faults on demand", .fault = fault, .phase = phase, .job = AJob()};
+    row.coordinator_flags = {"--heartbeat-interval", "250ms", "--heartbeat-timeout", "5s"};
+    row.injections = {{rank, "mute", phase, kAtStep}};
+    row.expected = again;
+    row.timeout = absl::Seconds(11);
+    row.timeout_name = "10 s in which all wait";
+    return rows.emplace_back(std::move(row));
+  };
+  for (const char* phase : {"forward", "backward", "reduce", "record", "gather"})
+    add("mute", phase, kHit);
+  // Rank 0 is of the first stage: what it gives behind a pass is for the next one.
+  add("mute between stages", "forward", 0).job.language = "ranks: 6, pp: 2";
+}
+
 }  // namespace
 
 std::vector<Row> RowsOfPlaces() {
   std::vector<Row> rows;
   for (const Kind& kind : Kinds()) AddRows(kind, rows);
+  AddMute(rows);
   const Kind nan{"nan", "", {.what = "1 step skipped"}, {}};
   const Kind slow{"slow:3", "1s", {.what = "trains on"}, {}};
   rows.push_back(ARow(nan, "record"));

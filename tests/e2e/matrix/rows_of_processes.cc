@@ -71,7 +71,8 @@ void AddRanks(std::vector<Row>& rows) {
        .act = KillsWhoAloneDecided(3, 6),
        .expected = Lost(kShrunk, "RankKilled", {3}),
        .timeout = absl::Seconds(3),
-       .timeout_name = "3 s in which it was held"});
+       .timeout_name = "3 s in which it was held",
+       .unseen = absl::Seconds(3)});
   add({.fault = "a rank is killed, two others one after the other while that is made up for",
        .job = LaidOut("ranks: 6", "{state_copies: 3, rejoin: manual}"),
        .injections = {{3, "kill", "recovery"}, {0, "kill", "recovery", 1}},
@@ -245,7 +246,8 @@ void AddNodes(std::vector<Row>& rows) {
        .act = Silences("there"),
        .expected = without,
        .timeout = absl::Seconds(2),
-       .timeout_name = "2 s of silence"});
+       .timeout_name = "2 s of silence",
+       .unseen = absl::Seconds(2)});
   add({.fault = "kill -9 of a daemon",
        .job = AJob(),
        .act = KillsDaemons({"there"}),
@@ -280,14 +282,16 @@ void AddNodes(std::vector<Row>& rows) {
        .act = PausesDaemonUntilLeftOut("there", {4, 5}),
        .expected = without,
        .timeout = absl::Seconds(2),
-       .timeout_name = "2 s of silence"});
+       .timeout_name = "2 s of silence",
+       .unseen = absl::Seconds(2)});
   add({.fault = "SIGSTOP of a daemon and its ranks, SIGCONT when they are left out",
        .job = Steps(kLong),
        .coordinator_flags = Impatient(),
        .act = PausesNodeUntilLeftOut("there", {4, 5}),
        .expected = without,
        .timeout = absl::Seconds(2),
-       .timeout_name = "2 s of silence"});
+       .timeout_name = "2 s of silence",
+       .unseen = absl::Seconds(2)});
   add({.fault = "a partition that heals",
        .job = Steps(kVeryLong, ""),
        .coordinator_flags = Impatient(),
@@ -297,7 +301,8 @@ void AddNodes(std::vector<Row>& rows) {
                         "language dp 2 -> 3",
                         "NodeLost", {4}),
        .timeout = absl::Seconds(2),
-       .timeout_name = "2 s of silence"});
+       .timeout_name = "2 s of silence",
+       .unseen = absl::Seconds(2)});
 }
 
 void AddCoordinator(std::vector<Row>& rows) {
@@ -327,7 +332,8 @@ void AddCoordinator(std::vector<Row>& rows) {
              Kills({5})(scene);
              KillsCoordinator()(scene);
            },
-       .expected = Lost(kNarrow, "RankKilled", {5})});
+       .expected = Lost(kNarrow, "RankKilled", {5}),
+       .unseen = absl::Seconds(2)});  // until there is another one, and nodes have come back
   add({.fault = "SIGSTOP of the coordinator, SIGCONT after 4 s",
        .job = Steps(kLong),
        .coordinator_flags = Impatient(),
@@ -339,7 +345,8 @@ void AddCoordinator(std::vector<Row>& rows) {
        .act = PausesCoordinatorAndKills(absl::Seconds(4), 3),
        .expected = Lost(kShrunk, "RankKilled", {3}),
        .timeout = absl::Seconds(4),
-       .timeout_name = "4 s without a coordinator"});
+       .timeout_name = "4 s without a coordinator",
+       .unseen = absl::Seconds(4)});
 }
 
 }  // namespace

@@ -47,6 +47,44 @@ std::string SparesText(const v1::Incident& incident, const std::vector<v1::JobEv
   return "";
 }
 
+// When the first fault came about.
+absl::Time HitAt(const Scene& scene, const std::vector<v1::JobEvent>& events) {
+  absl::Time hit = scene.hit().value_or(absl::InfiniteFuture());
+  for (const v1::JobEvent& event : events)
+    if (event.type() == "FaultReached") hit = std::min(hit, TimeOf(event.time()));
+  return hit;
+}
+
+const v1::Incident* FirstLoss(const std::vector<v1::Incident>& incidents) {
+  const auto loss = std::find_if(incidents.begin(), incidents.end(), [](const v1::Incident& i) {
+    return i.kind() == v1::Incident::LOSS;
+  });
+  return loss == incidents.end() ? nullptr : &*loss;
+}
+
+std::optional<absl::Time> PhaseEnd(const v1::Incident& incident, absl::string_view name) {
+  for (const v1::Incident::Phase& phase : incident.phases()) {
+    if (phase.name() == name && phase.has_end())
+      return TimeOf(incident.detected()) + absl::Microseconds(phase.end());
+  }
+  return std::nullopt;
+}
+
+// From the fault to the first verdict.
+std::optional<absl::Duration> DetectedAfter(const Scene& scene, const v1::JobStatus& ended,
+                                            const std::vector<v1::Incident>& incidents,
+                                            const std::vector<v1::JobEvent>& events) {
+  const absl::Time hit = HitAt(scene, events);
+  std::optional<absl::Time> verdict;
+  if (const v1::Incident* loss = FirstLoss(incidents); loss != nullptr) {
+    verdict = PhaseEnd(*loss, "detected");
+  } else if (ended.failure().has_time()) {
+    verdict = TimeOf(ended.failure().time());
+  }
+  if (!verdict.has_value() || hit == absl::InfiniteFuture()) return std::nullopt;
+  return std::max(absl::ZeroDuration(), *verdict - hit);
+}
+
 // What became of one incident, the rung of the ladder first.
 std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
   const std::string changes = ChangesText(incident);
@@ -78,6 +116,7 @@ std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& 
   if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");
   if (!incident.returned().empty() && spares.empty())
     parts.push_back(absl::StrCat(RanksText(incident.returned()), " came back"));
+  if (rungs.empty() && parts.empty()) parts.push_back("the same ranks begin again");
   return absl::StrCat(absl::StrJoin(rungs, ", "), rungs.empty() ? "" : ": ",
                       absl::StrJoin(parts, "; "));
 }
@@ -105,11 +144,9 @@ std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incid
 Outcome OutcomeOf(const v1::JobStatus& ended, const std::vector<v1::Incident>& incidents,
                   const std::vector<v1::JobEvent>& events, const std::vector<Metric>& metrics) {
   Outcome outcome{.what = WhatHappened(ended, incidents, events, metrics)};
-  const auto loss = std::find_if(incidents.begin(), incidents.end(), [](const v1::Incident& i) {
-    return i.kind() == v1::Incident::LOSS;
-  });
+  const v1::Incident* const loss = FirstLoss(incidents);
   const bool failed = ended.phase() == v1::JOB_PHASE_FAILED;
-  if (!failed && loss == incidents.end()) return outcome;
+  if (!failed && loss == nullptr) return outcome;
   const v1::FailureCause& cause = failed ? ended.failure() : loss->cause();
   outcome.cause = cause.cause();
   outcome.first_ranks = {cause.rank()};
@@ -120,16 +157,12 @@ Outcome OutcomeOf(const v1::JobStatus& ended, const std::vector<v1::Incident>& i
 std::optional<absl::Duration> BackAfter(const Scene& scene,
                                         const std::vector<v1::Incident>& incidents,
                                         const std::vector<v1::JobEvent>& events) {
-  absl::Time hit = scene.hit().value_or(absl::InfiniteFuture());
-  for (const v1::JobEvent& event : events)
-    if (event.type() == "FaultReached") hit = std::min(hit, TimeOf(event.time()));
+  absl::Time hit = HitAt(scene, events);
   for (const v1::Incident& incident : incidents) {
     if (incident.kind() != v1::Incident::LOSS) continue;
     hit = std::min(hit, TimeOf(incident.detected()));
-    for (const v1::Incident::Phase& phase : incident.phases()) {
-      if (phase.name() == "resumed" && phase.has_end())
-        return TimeOf(incident.detected()) + absl::Microseconds(phase.end()) - hit;
-    }
+    if (const auto resumed = PhaseEnd(incident, "resumed"); resumed.has_value())
+      return *resumed - hit;
   }
   return std::nullopt;
 }
@@ -256,6 +289,7 @@ void Trials::Run(const Row& row, Verdict& verdict) {
     const std::vector<Metric> metrics = MetricsOf(data_, one.job.output);
     verdict.found = OutcomeOf(ended, incidents, events, metrics);
     verdict.back = BackAfter(scene, incidents, events);
+    verdict.detected = DetectedAfter(scene, ended, incidents, events);
     verdict.wrong = Differences(row, verdict);
     if (ended.phase() == v1::JOB_PHASE_SUCCEEDED) {
       if (const std::string fault = CurveFault(one, metrics); !fault.empty())

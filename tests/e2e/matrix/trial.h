@@ -17,6 +17,9 @@ struct Verdict {
   Outcome found;
   // From the fault to where all ranks were ready again; nullopt: there was no recovery.
   std::optional<absl::Duration> back;
+  // From the fault to the verdict of the coordinator; nullopt: there was none, or nobody knows when
+  // the fault came about.
+  std::optional<absl::Duration> detected;
   std::string wrong;  // empty: all is as expected
   std::string logs;   // of the coordinator and all nodes
 };

@@ -183,6 +183,24 @@ TEST_F(InjectTest, Hang_IsFoundAndTheOthersGoOn) {
   EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
 }
 
+// All wait, and nobody is to blame: the same ranks begin again, and no process is another one.
+TEST_F(InjectTest, Mute_IsNoProgressAndTheSameRanksGoOn) {
+  constexpr int64_t kSteps = 100;
+  Cluster cluster({.coordinator_flags = {"--allow-inject", "--heartbeat-interval", "250ms",
+                                         "--heartbeat-timeout", "5s"}});
+  const int64_t job = Train(cluster, AJob(kSteps));
+  EXPECT_EQ(Inject(cluster, job, 2, {"--fault", "mute", "--at-step", "20", "--phase", "reduce"})
+                .exit_code,
+            0);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
+  EXPECT_EQ(ended.epoch(), 2);
+  EXPECT_THAT(EventsOf(cluster, job, "NoProgress"), ElementsAre(HasSubstr("all ranks wait")));
+  EXPECT_THAT(EventsOf(cluster, job, "RankFailed"), IsEmpty());
+  for (const auto& [rank, count] : cluster.Starts(job)) EXPECT_EQ(count, 1) << "rank " << rank;
+  EXPECT_EQ(StepsFault(Metrics(), kSteps), "");
+}
+
 // What is left of the cluster goes on without the node, which ends its ranks when it is back.
 TEST_F(InjectTest, PartitionThatHeals_LosesItsNodeAlone) {
   constexpr int64_t kSteps = 2000;

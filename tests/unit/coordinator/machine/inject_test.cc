@@ -125,6 +125,30 @@ TEST_F(InjectTest, RankWithoutWork_IsNotFound) {
   EXPECT_EQ(Refused(), "NOT_FOUND: rank 2 of job-1 has no work in epoch 1");
 }
 
+TEST_F(InjectTest, MuteOfARankOnAGpuOrAlone_IsAFailedPrecondition) {
+  const InjectedFault mute{.kind = FaultKind::kMute, .rank = 0};
+  auto on_gpus = std::make_shared<JobRequest>(*AJob("a", 2));
+  on_gpus->device_kind = job::DeviceKind::kGpu;
+  const SessionId gpus{70};
+  h_.Feed(SessionOpened{gpus, WorkerHello{.node = "n",
+                                          .incarnation = Incarnation{5},
+                                          .device_kind = job::DeviceKind::kGpu,
+                                          .devices = 2}});
+  h_.Inject(h_.Run(gpus, on_gpus), mute);
+  EXPECT_EQ(
+      Refused(),
+      "FAILED_PRECONDITION: rank 0 of job-1 is on a GPU, where NCCL carries messages: mute is "
+      "of ranks on CPU");
+  const SessionId one = h_.Open("o", 1);
+  h_.Inject(h_.Run(one, AJob("b", 1)), mute);
+  EXPECT_EQ(Refused(),
+            "FAILED_PRECONDITION: rank 0 of job-2 trains alone: mute is of a message to another "
+            "rank");
+  const SessionId two = h_.Open("p", 2);
+  h_.Inject(h_.Run(two, AJob("c", 2)), mute);
+  EXPECT_THAT(h_.Commands<InjectFault>(two), SizeIs(1));
+}
+
 TEST_F(InjectTest, JobThatDoesNotTrain_IsAFailedPrecondition) {
   const JobId queued = h_.Submit(AJob("queued", 3));
   h_.Inject(queued, Kill(0));

@@ -23,7 +23,7 @@ std::vector<std::string> Wrong(const FaultText& text) {
 }
 
 TEST(ParseFaultTest, KindAlone_IsAtOnce) {
-  for (const char* word : {"kill", "stop", "hang", "exit", "nan", "oom", "partition"}) {
+  for (const char* word : {"kill", "stop", "hang", "exit", "nan", "oom", "partition", "mute"}) {
     const auto fault = ParseFault({.rank = "3", .fault = word});
     ASSERT_TRUE(fault.ok()) << fault.status();
     EXPECT_EQ(ToString(fault->kind), word);
@@ -64,8 +64,8 @@ TEST(ParseFaultTest, Wrong_IsToldAllAtOnceWithFlagValueAndRule) {
   EXPECT_THAT(
       Wrong({.rank = "x", .fault = "sleep", .at_step = "0", .phase = "lunch", .duration = "2"}),
       ElementsAre("--rank: x: must be a rank such as 3",
-                  "--fault: sleep: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or "
-                  "partition",
+                  "--fault: sleep: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, "
+                  "partition or mute",
                   "--at-step: 0: must be a step from 1 on",
                   "--phase: lunch: must be one of forward, backward, reduce, mirror, record, "
                   "optimizer, gather, checkpoint, recovery",
@@ -74,7 +74,7 @@ TEST(ParseFaultTest, Wrong_IsToldAllAtOnceWithFlagValueAndRule) {
 
 TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
   const std::string kinds =
-      ": must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom or partition";
+      ": must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute";
   for (const std::string fault : {"xid", "slow", "kill:1", "nan:", ""}) {
     const std::string value = fault.empty() ? "" : ": " + fault;
     EXPECT_THAT(Wrong({.rank = "1", .fault = fault}), ElementsAre("--fault" + value + kinds));
@@ -101,6 +101,15 @@ TEST(ParseFaultTest, WhatAKindDoesNotTake_IsRefused) {
               ElementsAre("--phase: gather: nan is of the record and takes no other phase",
                           "--for: 1s: nan is for good; only stop, hang, slow and partition end"));
   EXPECT_THAT(Wrong({.rank = "1", .fault = "nan", .phase = "record"}), IsEmpty());
+  for (const std::string phase : {"checkpoint", "recovery"}) {
+    EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .phase = phase}),
+                ElementsAre("--phase: " + phase +
+                            ": mute is of a message of a step and takes a phase of one alone"));
+  }
+  for (const std::string phase : {"forward", "backward", "reduce", "record", "gather"})
+    EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .phase = phase}), IsEmpty());
+  EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .duration = "1s"}),
+              ElementsAre("--for: 1s: mute is for good; only stop, hang, slow and partition end"));
   EXPECT_THAT(Wrong({.rank = "1", .fault = "stop", .duration = "0s"}),
               ElementsAre("--for: 0s: must be over 0 and at most 24h"));
   EXPECT_THAT(Wrong({.rank = "1", .fault = "stop", .duration = "25h"}),
@@ -122,7 +131,7 @@ TEST(CheckFaultTest, Message_IsCheckedAsFlagsAre) {
                                kFaultMessage)),
               ElementsAre("fault.rank: -1: must be 0 or more",
                           "fault.kind: 0: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, "
-                          "oom or partition",
+                          "oom, partition or mute",
                           "fault.at_step: -3: must be 1 or more",
                           "fault.phase: 77: must be one of forward, backward, reduce, mirror, "
                           "record, optimizer, gather, checkpoint, recovery",

@@ -43,15 +43,15 @@ TEST_F(AgentFaultTest, KillAtOnce_IsAnsweredAndIsAnEndThatNobodyExpected) {
 }
 
 TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
-  for (const FaultKind kind :
-       {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit, FaultKind::kNan, FaultKind::kOom}) {
+  for (const FaultKind kind : {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit,
+                               FaultKind::kNan, FaultKind::kOom, FaultKind::kMute}) {
     const std::vector<std::string> said = Inject({.kind = kind, .rank = 2});
     EXPECT_THAT(said, ElementsAre(absl::StrCat("Result ", number_, " OK"),
                                   absl::StrCat("Fault p1 ", job::ToString(kind))));
   }
   EXPECT_THAT(
       Inject({.kind = FaultKind::kKill, .rank = 2, .at_step = 9, .phase = FaultPhase::kReduce}),
-      ElementsAre("Result 7 OK", "Fault p1 kill in reduce of step 9"));
+      ElementsAre("Result 8 OK", "Fault p1 kill in reduce of step 9"));
 }
 
 TEST_F(AgentFaultTest, OtherEpochOrRank_IsRefused) {

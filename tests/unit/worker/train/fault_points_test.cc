@@ -117,6 +117,16 @@ TEST_F(FaultPointsTest, Partition_IsToldAndLeftToTheDaemon) {
   EXPECT_FALSE(points_.armed());
 }
 
+TEST_F(FaultPointsTest, Mute_ComesInAStepAndIsLeftToWhoIsTold) {
+  points_.Inject({.kind = FaultKind::kMute});
+  EXPECT_FALSE(Fails(FaultPhase::kRecovery, 7));
+  EXPECT_FALSE(Fails(FaultPhase::kCheckpoint, 7));
+  EXPECT_THAT(told_, IsEmpty()) << "no message of a step is there";
+  EXPECT_FALSE(Fails(FaultPhase::kForward, 8));
+  EXPECT_THAT(told_, ElementsAre("mute forward 8"));
+  EXPECT_FALSE(points_.armed());
+}
+
 using FaultPointsDeathTest = FaultPointsTest;
 
 TEST_F(FaultPointsDeathTest, Kill_IsSigkillAtThePointOrAtOnce) {
