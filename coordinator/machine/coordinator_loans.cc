@@ -100,7 +100,7 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
     const bool refused = prepared != job.prepared.end() && prepared->second.refused &&
                          prepared->second.of == node.incarnation;
     if (!node.Schedulable() || !Matches(node, *job.state.request) || refused ||
-        IsKeptOut(job, place, node) || (is_new && !node.reads_domains)) {
+        IsKeptOut(job, place, node) || (is_new && !node.knows_derivation_6)) {
       continue;
     }
     // One that has ranks of the job has its data.

@@ -84,7 +84,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     return static_cast<size_t>(device) >= node.device_jobs.size();
   });
   node.labels = hello.labels;
-  node.reads_domains = hello.reads_domains;
+  node.knows_derivation_6 = hello.knows_derivation_6;
   node.version = hello.version;
   node.Heard(now_);
   EndSuspicion(node);

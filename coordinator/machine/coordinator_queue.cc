@@ -375,7 +375,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
   const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
     const auto node = nodes_.find(entry.node);
-    return node != nodes_.end() && !node->second.reads_domains;
+    return node != nodes_.end() && !node->second.knows_derivation_6;
   });
   const int32_t derivation = old ? plan::kOldestDerivation : plan::kDerivation;
   actions_.push_back(ComputePlan{.number = number,

@@ -113,7 +113,7 @@ struct WorkerHello {
   std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
   int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   std::map<std::string, std::string> labels;
-  bool reads_domains = true;  // ranks know layouts with failure domains, and derivation 6
+  bool knows_derivation_6 = true;  // ranks carry it out, and layouts with domains
   std::string version;
   std::string address;
   std::vector<RunningAssignment> running;

@@ -132,7 +132,7 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
 
   Placement placement;
   int32_t remaining = request.devices;
-  bool all_read_domains = true;
+  bool all_know = true;
   while (remaining > 0) {
     // Sorted by falling size: the last one that still holds all that remains fits it best.
     auto best = candidates.begin();
@@ -146,11 +146,11 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
       --remaining;
     }
     placement.push_back(std::move(entry));
-    all_read_domains = all_read_domains && best->node->reads_domains;
+    all_know = all_know && best->node->knows_derivation_6;
     candidates.erase(best);
   }
   // A rank of the release before would lay it out otherwise.
-  if (!all_read_domains) {
+  if (!all_know) {
     for (NodeDevices& entry : placement) entry.domain.clear();
   }
   return placement;

@@ -40,7 +40,7 @@ struct Node {
   std::vector<int32_t> device_temperatures;  // as the last heartbeat's
   std::map<JobId, int64_t> charged;          // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
-  bool reads_domains = false;  // its ranks know layouts with failure domains, and derivation 6
+  bool knows_derivation_6 = false;  // its ranks carry it out, and layouts with domains
   std::string version;
   Instant last_heard;                  // while connected
   Instant disconnected_at;             // while not

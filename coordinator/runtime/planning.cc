@@ -204,6 +204,44 @@ bool GoesOn(const std::vector<job::Rung>& ladder) {
          Has(ladder, job::Rung::kRestart) || Has(ladder, job::Rung::kWait);
 }
 
+// What an order asks of the state of its layout before anything is planned.
+absl::Status CheckState(const job::JobSpec& spec, const ComputePlan& order) {
+  if (!order.standby && order.stateless.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(spec, **order.layout));
+  if (order.standby) {
+    for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
+  }
+  return CheckStateBeside(plan, order.stateless);
+}
+
+// Of a job that has no layout yet.
+absl::StatusOr<plan::Plan> FirstPlan(const job::JobSpec& spec, const ComputePlan& order) {
+  ASSIGN_OR_RETURN(plan::Plan plan, schedule::AdmitJob(spec, plan::ClusterOf(order.placement),
+                                                       order.limits, order.epoch));
+  if (std::exchange(plan.layout.derivation, order.derivation) != order.derivation) {
+    ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(spec, std::move(plan.layout)));
+    again.notes = std::move(plan.notes);
+    again.lowering_notes = plan.lowering_notes;
+    plan = std::move(again);
+  }
+  if (order.request->lost.empty()) return plan;
+  return schedule::AdmitWithout(plan, order.request->lost, order.limits);
+}
+
+// Of a job that goes on from `plan`, which gets the ladder of the order.
+absl::StatusOr<plan::Plan> PlanAfter(const job::JobSpec& spec, plan::Plan& plan,
+                                     const ComputePlan& order) {
+  plan::Change change{.lost = order.lost, .unfit = order.unfit};
+  for (const Rank rank : order.returned) {
+    const auto loan = order.lent.find(rank);
+    change.returned.emplace(rank, loan == order.lent.end() ? plan.DeviceOf(rank) : loan->second);
+  }
+  if (!order.any_rung) return schedule::AdmitAfter(plan, change, order.limits);
+  plan.spec.recovery.ladder = job::AllRungs();
+  ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, order.limits));
+  return plan::Expand(spec, std::move(next.layout));  // ranks make it of the document as it is
+}
+
 }  // namespace
 
 bool MayNeedSearch(absl::string_view text) {
@@ -263,65 +301,28 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
-absl::StatusOr<PlanSummary> PlanRequest(
-    const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
-    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout, absl::Span<const Rank> lost,
-    absl::Span<const Rank> returned, absl::Span<const Rank> unfit, bool any_rung,
-    const std::map<Rank, plan::Device>& lent, int32_t derivation) {
+absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
+  if (order.slow.has_value()) return PlanPaced(order);
+  const JobRequest& request = *order.request;
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
+  RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
   std::vector<plan::LayoutChange> changes;
-  if (layout.has_value()) {
-    ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **layout));
-    if (lost.empty() && returned.empty()) {
-      RETURN_IF_ERROR(plan::CheckMemory(plan, limits));
+  if (order.layout.has_value()) {
+    ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **order.layout));
+    if (order.lost.empty() && order.returned.empty()) {
+      RETURN_IF_ERROR(plan::CheckMemory(plan, order.limits));
     } else {
-      plan::Change change{.lost = {lost.begin(), lost.end()},
-                          .unfit = {unfit.begin(), unfit.end()}};
-      for (const Rank rank : returned) {
-        const auto loan = lent.find(rank);
-        change.returned.emplace(rank, loan == lent.end() ? plan.DeviceOf(rank) : loan->second);
-      }
-      if (any_rung) plan.spec.recovery.ladder = job::AllRungs();
-      ASSIGN_OR_RETURN(plan::Plan next, schedule::AdmitAfter(plan, change, limits));
-      if (any_rung) {  // ranks make it of the document as it is
-        ASSIGN_OR_RETURN(next, plan::Expand(read.spec, std::move(next.layout)));
-      }
+      ASSIGN_OR_RETURN(plan::Plan next, PlanAfter(read.spec, plan, order));
       changes = plan::ChangesBetween(plan, next);
       plan = std::move(next);
     }
-    plan.layout.epoch = std::max(epoch, (*layout)->epoch);
+    plan.layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   } else {
-    ASSIGN_OR_RETURN(plan,
-                     schedule::AdmitJob(read.spec, plan::ClusterOf(placement), limits, epoch));
-    if (std::exchange(plan.layout.derivation, derivation) != derivation) {
-      ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(read.spec, std::move(plan.layout)));
-      again.notes = std::move(plan.notes);
-      again.lowering_notes = plan.lowering_notes;
-      plan = std::move(again);
-    }
-    if (!request.lost.empty()) {
-      ASSIGN_OR_RETURN(plan, schedule::AdmitWithout(plan, request.lost, limits));
-    }
+    ASSIGN_OR_RETURN(plan, FirstPlan(read.spec, order));
   }
   return SummaryOf(std::move(plan), std::move(changes));
-}
-
-absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
-  if (order.slow.has_value()) return PlanPaced(order);
-  if (order.standby || !order.stateless.empty()) {
-    ASSIGN_OR_RETURN(const job::ReadJob read,
-                     wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
-    ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(read.spec, **order.layout));
-    if (order.standby) {
-      for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
-    }
-    RETURN_IF_ERROR(CheckStateBeside(plan, order.stateless));
-  }
-  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, order.layout,
-                     order.lost, order.returned, order.unfit, order.any_rung, order.lent,
-                     order.derivation);
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {
@@ -337,8 +338,9 @@ void FillLayouts(std::vector<JournalRecord>& records) {
     auto* planned = std::get_if<EpochPlanned>(&record.body);
     const auto job = live.find(record.job);
     if (planned == nullptr || job == live.end() || !planned->layout->modules.empty()) continue;
-    absl::StatusOr<PlanSummary> plan =
-        PlanRequest(*job->second, planned->layout->nodes, {}, planned->layout->epoch);
+    absl::StatusOr<PlanSummary> plan = PlanJobOf({.request = job->second,
+                                                  .placement = planned->layout->nodes,
+                                                  .epoch = planned->layout->epoch});
     if (!plan.ok()) continue;
     plan->layout.data_digest = planned->layout->data_digest;
     *planned = {.layout = std::move(plan->layout),

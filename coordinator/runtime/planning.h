@@ -1,9 +1,6 @@
 // coordinator/runtime/planning.h: job documents and plans for the coordinator.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +11,6 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
-#include "core/plan/derivation.h"
 #include "phalanx/v1/plan.pb.h"
 
 namespace phalanx::coordinator {
@@ -34,20 +30,13 @@ absl::StatusOr<JobRequestPtr> ReadRequest(
 // Whether a document may leave layouts to the planner, without reading it.
 bool MayNeedSearch(absl::string_view text);
 
-// Plans the requested job on exactly these devices: under the layout where there is one, as it is
-// or without the ranks `lost` that it counts on and with those of `returned`, back on the devices
-// that they had or those of `lent`, where devices that idle take over unless they are of `unfit`;
-// else without the ranks that the job begins without. `any_rung`: as if its ladder had all rungs.
-// Pure: the same arguments give the same answer. Errors: InvalidArgument with every violation; a
+// Plans the order's job on exactly its devices: under the layout where there is one, as it is or
+// without the ranks `lost` that it counts on and with those of `returned`, back on the devices that
+// they had or those of `lent`, where devices that idle take over unless they are of `unfit`; else
+// without the ranks that the job begins without. `any_rung`: as if its ladder had all rungs.
+// Pure: the same order gets the same answer. Errors: InvalidArgument with every violation; a
 // device that has less than its rank needs is one of spec.modules, and others are those of
-// plan::CheckHostMemory. Those of plan::LayoutAfter.
-absl::StatusOr<PlanSummary> PlanRequest(
-    const JobRequest& request, const Placement& placement, const plan::MemoryLimits& limits,
-    Epoch epoch, const std::optional<Shared<plan::Layout>>& layout = std::nullopt,
-    absl::Span<const Rank> lost = {}, absl::Span<const Rank> returned = {},
-    absl::Span<const Rank> unfit = {}, bool any_rung = false,
-    const std::map<Rank, plan::Device>& lent = {}, int32_t derivation = plan::kDerivation);
-// The same, of an order.
+// plan::CheckHostMemory. Those of plan::LayoutAfter. What `stateless` and `standby` say.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 
 // Gives records of epochs from before there were layouts the layout that this version would choose

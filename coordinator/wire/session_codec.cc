@@ -392,7 +392,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .device_memory = {from.device_memory().begin(), from.device_memory().end()},
       .host_memory = from.host_memory(),
       .labels = {from.labels().begin(), from.labels().end()},
-      .reads_domains = from.protocol_version() >= kDomainsProtocolVersion,
+      .knows_derivation_6 = from.protocol_version() >= kDomainsProtocolVersion,
       .version = from.version(),
       .address = from.address(),
       .store = from.store(),

@@ -37,12 +37,14 @@ absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfi
   }
   RETURN_IF_ERROR(ViolationsStatus(unknown));
   ASSIGN_OR_RETURN(const Proposal measured, Measure(plan, profile, items));
+  const plan::SampleShape samples = {.items = items,
+                                     .labelled_share = plan.spec.batch.labelled_share};
   return Prediction{.device_kind = profile.name,
                     .items = items,
                     .step = measured.step,
                     .bubble = measured.bubble,
                     .clock_mhz = measured.clock_mhz,
-                    .memory = MemoryOf(plan) + profile.unestimated_bytes,
+                    .memory = MemoryOf(plan, samples) + profile.unestimated_bytes,
                     .parts = measured.parts};
 }
 

@@ -23,7 +23,9 @@ struct Prediction {
   double step = 0;          // seconds
   double bubble = 0;        // 1 - busy / (ranks x time of all passes)
   double clock_mhz = 0;     // of the rank that keeps up the lowest; 0: not known
-  int64_t memory = 0;       // bytes of the rank that needs most, with what no estimate counts
+  // Bytes of the rank that needs most, with what no estimate counts. Of these items, and of
+  // batch.labelled_share of the rows: what a job is admitted with is of the most that may come.
+  int64_t memory = 0;
   StepParts parts;
 };
 

@@ -60,9 +60,9 @@ job::JobSpec WithSetting(job::JobSpec laid, const Setting& setting) {
   return laid;
 }
 
-int64_t MemoryOf(const plan::Plan& plan) {
+int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples) {
   int64_t most = 0;
-  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+  for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan, samples))
     most = std::max(most, estimate.total());
   return most;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/plan/activation_estimate.h"
 #include "core/plan/plan.h"
 #include "core/schedule/search.h"
 #include "core/schedule/search_bound.h"
@@ -14,8 +15,8 @@ namespace phalanx::schedule {
 // The job under a layout and a setting.
 job::JobSpec WithSetting(job::JobSpec laid, const Setting& setting);
 
-// The most that a rank of the plan needs.
-int64_t MemoryOf(const plan::Plan& plan);
+// The most that a rank of the plan needs by estimate, of such samples.
+int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples = {});
 
 // Of a plan of the job, simulated under the profile. `spec` and `slower` are the caller's to fill.
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items);

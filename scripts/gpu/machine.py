@@ -26,6 +26,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import jobs  # noqa: E402
+import predicted_layouts  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
@@ -114,6 +115,16 @@ class Plan:
         if bound:
             command += ["--bound", bound]
         self.add(name, point, command, seconds, part=part, job=jobs.job(name, self.devices, **layout))
+
+    def predict_layouts(self, part):
+        """All of the part that step_time.py measures whole, before the first of them."""
+        whole = [m for m in self.list if m.part == part and m.command[1].endswith("step_time.py") and "--lost" not in m.command]
+        profile = os.environ.get("PROFILE", HERE / "profiles" / "h200.json")
+        command = self.python("predicted_layouts.py", self.output, "--profile", profile, "--items", jobs.ITEMS, *(m.command[2] for m in whole))
+        first = self.list.index(whole[0])
+        self.add("predictions", "what these layouts take, written down before any of them is measured", command, 60, part=part,
+                 job="".join(f"# {m.name}\n{m.job}" for m in whole if m.job))
+        self.list.insert(first, self.list.pop())
 
     def stage(self, name, point, seconds):
         self.add(name, point, [HERE / "run", self.pack, self.work, self.output, name], seconds)
@@ -219,6 +230,7 @@ def four(plan):
     plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, 420, part=3, none=4)
     plan.recovery("tp2-pp2-host", {**short, "language": "{ranks: 4, tp: 2, pp: 2}", "vision": whole, "recovery": "{state_home: host}"}, 20, 560, part=3, none=4)
     plan.restart()
+    plan.predict_layouts(part=2)
 
 
 def eight(plan):
@@ -292,10 +304,13 @@ def run(plan, measurement):
             "last_lines": lines[-LINES_MAX:]}
 
 
-def page(devices, heads, results):
+def page(devices, heads, results, predicted=()):
+    """`predicted`: lines of a table."""
     lines = [f"# Figures on {devices} GPUs", ""]
     for name, text in heads.items():
         lines += [f"{name}:", "", "```", text, "```", ""]
+    if predicted:
+        lines += ["## Predicted and measured", "", *predicted, ""]
     for name, result in results.items():
         state = "cut at its budget" if result["cut"] else f"exit code {result['exit_code']}"
         lines += [f"## {name}", "", f"{result['point']}. `{result['command']}`; {state} after {result['seconds']} s.", "",
@@ -360,7 +375,8 @@ def main():
             results[measurement.name] = result = run(plan, measurement)
             print(f"{measurement.name}: exit code {result['exit_code']} after {result['seconds']} s", *result["last_lines"][-4:], sep="\n  ", flush=True)
             path.write_text(json.dumps({"machine": heads, "results": results}, indent=1) + "\n")
-            (plan.output / "page.md").write_text(page(options.devices, heads, results))
+            predicted = predicted_layouts.write_table(plan.output, results)
+            (plan.output / "page.md").write_text(page(options.devices, heads, results, predicted))
             if measurement.name == "data" and result["exit_code"] != 0:
                 sys.exit("without samples nothing else can be measured")
     missed = [m.name for m in plan.list if results.get(m.name, {}).get("exit_code") != 0]

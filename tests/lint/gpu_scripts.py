@@ -2,8 +2,11 @@
 """What runs on borrowed machines is tried here first, as far as it goes without their GPUs: gpu_scripts.py SOURCE PHALANX
 
 Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
-and scripts/gpu/shapes.py make; scripts/gpu/steady.py tells a run that grows from one that does not.
+and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured;
+scripts/gpu/steady.py tells a run that grows from one that does not.
 """
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +16,7 @@ sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
 import machine  # noqa: E402
+import predicted_layouts  # noqa: E402
 import shapes  # noqa: E402
 import steady  # noqa: E402
 
@@ -60,6 +64,36 @@ def jobs(folder):
         valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective"))
 
 
+def predictions(folder):
+    """Of the real program, beside made-up measurements."""
+    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    machine.four(plan)
+    names = [m.name for m in plan.list]
+    order = [m for m in plan.list if m.name == "predictions"][0]
+    whole = ("dp4", "tp2-dp2", "tp4", "pp4", "pp2-dp2", "vision-apart", "phases-chunks", "interleaved", "zero-bubble", "tp2-apart")
+    check(all(names.index("predictions") < names.index(name) for name in whole), "a layout is measured before it is predicted")
+    machine.write_jobs(plan, order)
+    done = subprocess.run(order.command, capture_output=True, text=True,
+                          env={**os.environ, "PATH": f"{pathlib.Path(PHALANX).parent}{os.pathsep}{os.environ['PATH']}"})
+    check(done.returncode == 0 and "found-1p6b: left out" in done.stdout, f"predictions: {done.stdout}{done.stderr}")
+    predicted = json.loads((plan.output / predicted_layouts.FILE).read_text())
+    check(set(whole) <= set(predicted), f"predicted are {list(predicted)}")
+    one = predicted["dp4"]
+    figures = {"step_ms": 1e3 * one["step"] / 1.02, "memory_gb": one["memory"] / 0.9 / 1e9}
+    results = {"dp4": {"exit_code": 0, "last_lines": ["a warning", json.dumps(figures)]}, "tp4": {"exit_code": 3, "last_lines": []}}
+    lines = predicted_layouts.write_table(plan.output, results)
+    check((plan.output / "predicted.md").read_text() == "\n".join(lines) + "\n", "predicted.md is the table")
+    page = machine.page(4, {}, {}, lines)
+    check(all(line in page for line in lines), "the page has the table")
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines if line.startswith("| ")}
+    check(f"| {1e3 * one['step']:,.1f} ms | {figures['step_ms']:,.1f} ms | +2.0 % |" in rows["dp4"], f"time of a row: {rows['dp4']}")
+    check(f"| {one['memory'] / 1e9:,.1f} GB | {figures['memory_gb']:,.1f} GB | -10.0 % |" in rows["dp4"], f"memory of a row: {rows['dp4']}")
+    check("failed, exit code 3" in rows["tp4"] and "not measured" in rows["pp4"], f"{rows['tp4']} {rows['pp4']}")
+    check(lines[-2:] == ["step: 1 of 1 within 5 %, mean error 2.0 %, largest 2.0 %.",
+                         "memory: 0 of 1 within 5 %, mean error 10.0 %, largest 10.0 %."], f"below the table: {lines[-2:]}")
+    check(predicted_layouts.write_table(folder / "nothing", results) == [], "a table without predictions")
+
+
 def samples(growth, device_growth=0, slower=1.0):
     """Of a run of 2,000 steps of a rank: resident memory that grows by so many bytes a step, and so on."""
     return [(step, (1 << 30) + device_growth * step,
@@ -86,6 +120,7 @@ def steadiness():
 with tempfile.TemporaryDirectory() as folder:
     dry_runs(pathlib.Path(folder))
     jobs(pathlib.Path(folder))
+    predictions(pathlib.Path(folder) / "predicted")
 steadiness()
 for fault in faults:
     print(fault)

@@ -23,13 +23,13 @@ class MirrorExchange {
   MirrorExchange(const plan::ReducedBucket& bucket, at::Device device, at::ScalarType type,
                  ReductionScratch& scratch);
 
-  bool packs() const { return sent_packed_ + received_packed_ > 0; }
   absl::Status Run(at::Tensor& gradients, comm::Communicator& data) const;
   // Where it packs nothing: its messages, for an exchange of several buckets.
   void Add(at::Tensor& gradients, std::vector<comm::Outgoing>& sends,
            std::vector<comm::Incoming>& receives) const;
 
  private:
+  bool packs() const { return sent_packed_ + received_packed_ > 0; }
   // One run is sent and received where it stands; several are packed.
   struct Message {
     int32_t peer = 0;

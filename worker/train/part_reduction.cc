@@ -170,25 +170,14 @@ absl::Status PartReduction::ReduceUntil(size_t end) {
 }
 
 absl::Status PartReduction::Mirror(size_t begin, size_t end) {
+  // Shares of replicas of one width are one run each: nothing is packed.
   std::vector<comm::Outgoing> sends;
   std::vector<comm::Incoming> receives;
-  const auto exchange = [&]() -> absl::Status {
-    if (sends.empty() && receives.empty()) return absl::OkStatus();
-    RETURN_IF_ERROR(groups_.data->Exchange(sends, receives));
-    sends.clear();
-    receives.clear();
-    // On a device what is sent in place stays untouched until the step is decided.
-    return state_.gradients().is_cpu() ? groups_.data->Flush() : absl::OkStatus();
-  };
-  for (size_t b = begin; b < end; ++b) {
-    if (!mirrors_[b].packs()) {
-      mirrors_[b].Add(state_.gradients(), sends, receives);
-      continue;
-    }
-    RETURN_IF_ERROR(exchange());  // messages to a peer are in the order of buckets
-    RETURN_IF_ERROR(mirrors_[b].Run(state_.gradients(), *groups_.data));
-  }
-  return exchange();
+  for (size_t b = begin; b < end; ++b) mirrors_[b].Add(state_.gradients(), sends, receives);
+  if (sends.empty() && receives.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(groups_.data->Exchange(sends, receives));
+  // On a device what is sent in place stays untouched until the step is decided.
+  return state_.gradients().is_cpu() ? groups_.data->Flush() : absl::OkStatus();
 }
 
 absl::Status PartReduction::Gather() {

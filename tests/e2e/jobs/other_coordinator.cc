@@ -24,7 +24,11 @@ absl::StatusOr<PlanSummary> PlanOtherwise(const ComputePlan& order) {
     module.layers.assign(stages, 1);
     module.layers.front() = layers - static_cast<int32_t>(stages) + 1;
   }
-  return PlanRequest(*order.request, order.placement, order.limits, order.epoch, plan.layout);
+  return PlanJobOf({.request = order.request,
+                    .placement = order.placement,
+                    .limits = order.limits,
+                    .epoch = order.epoch,
+                    .layout = std::move(plan.layout)});
 }
 
 }  // namespace

@@ -257,7 +257,7 @@ TEST(AdmissionTest, LayoutWithANodeOfTheReleaseBefore_IsAsItsRanksReadIt) {
                                                   .incarnation = Incarnation{5},
                                                   .devices = 2,
                                                   .labels = {{"phalanx/failure-domain", "rack-7"}},
-                                                  .reads_domains = false}});
+                                                  .knows_derivation_6 = false}});
   const JobId job = h.Submit(AJob("both", 3));
   EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1}), On("a", {0})));
   EXPECT_EQ(h.State(job).layout->derivation, plan::kOldestDerivation);

@@ -70,9 +70,9 @@ TEST(HelloTest, ProtocolVersionOfTheReleaseBefore_IsServed) {
 
 TEST(HelloTest, WorkersOfTheReleaseBefore_KnowNoFailureDomains) {
   v1::WorkerHello hello = GoodHello();
-  EXPECT_TRUE(HelloFromProto(hello)->reads_domains);
+  EXPECT_TRUE(HelloFromProto(hello)->knows_derivation_6);
   hello.set_protocol_version(kProtocolVersion - 1);
-  EXPECT_FALSE(HelloFromProto(hello)->reads_domains);
+  EXPECT_FALSE(HelloFromProto(hello)->knows_derivation_6);
 }
 
 TEST(HelloTest, OtherProtocolVersion_SaysWhatToUpgrade) {

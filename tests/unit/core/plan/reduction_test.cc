@@ -142,6 +142,9 @@ void ExpectReduced(const std::vector<Member>& members, int64_t elements) {
       }
       EXPECT_EQ(IdsOf(member, summed), own);
       for (const MirrorPeer& mirror : bucket.to_mirrors) {
+        if (bucket.even) {
+          EXPECT_EQ(mirror.runs.size(), 1u) << "which ranks rely on";
+        }
         const Member& other = members[static_cast<size_t>(mirror.peer)];
         const auto& back = other.reduction.buckets[b].from_primaries;
         const auto found = std::find_if(

@@ -13,6 +13,7 @@
 #include "core/plan/memory_estimate.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/preview.h"
+#include "core/schedule/search_setting.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
 #include "tests/unit/core/schedule/plans.h"
@@ -98,9 +99,23 @@ TEST(SearchTest, PredictStep_OfAProposal_IsItsStep) {
     const auto prediction = PredictStep(PlanOf(proposal.spec), profile, 4);
     ASSERT_TRUE(prediction.ok()) << prediction.status();
     EXPECT_DOUBLE_EQ(prediction->step, proposal.step) << Shape(proposal.spec);
-    EXPECT_EQ(prediction->memory, proposal.memory);
+    EXPECT_EQ(prediction->memory, MemoryOf(PlanOf(proposal.spec), {.items = 4}) + 1'000'000);
+    EXPECT_LE(prediction->memory, proposal.memory) << "which holds whatever samples come";
     EXPECT_EQ(prediction->device_kind, "h200");
   }
+}
+
+TEST(SearchTest, PredictStep_OfFewerItemsAndLabels_IsOfTheMemoryThatTheyTake) {
+  const DeviceProfile profile = H200();
+  job::JobSpec spec = LargeWithEncoder();
+  const auto memory = [&](int32_t items, double labelled_share) {
+    spec.batch.labelled_share = labelled_share;
+    const auto prediction = PredictStep(PlanOf(spec), profile, items);
+    EXPECT_TRUE(prediction.ok()) << prediction.status();
+    return prediction->memory;
+  };
+  EXPECT_LT(memory(1, 1), memory(2, 1));
+  EXPECT_LT(memory(1, 0.5), memory(1, 1));
 }
 
 TEST(SearchTest, PredictStep_OfAnUnknownShape_NamesTheModule) {

@@ -1,0 +1,197 @@
+// What the coordinator makes of job documents, or refuses at submit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "coordinator/runtime/planning.h"
+#include "core/base/prng.h"
+#include "core/base/violation.h"
+#include "core/plan/plan.h"
+#include "core/wire/job_yaml.h"
+#include "tests/unit/coordinator/runtime/planning_jobs.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ReadRequestTest, JobInFp8OnGpus_AsksForNodesThatHaveIt) {
+  const auto selector = [](const std::string& precision, const std::string& device) {
+    const auto request =
+        ReadRequest(With("  steps: 10\n", absl::StrCat("  steps: 10\n  precision: {", precision,
+                                                       "}\n  resources: {device: ", device,
+                                                       ", node_selector: {rack: a}}\n")),
+                    {});
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? (*request)->node_selector : std::map<std::string, std::string>();
+  };
+  using ::testing::Pair;
+  EXPECT_THAT(selector("linear: fp8", "gpu"),
+              ElementsAre(Pair("phalanx/fp8", "yes"), Pair("rack", "a")));
+  EXPECT_THAT(selector("linear: fp8", "cpu"), ElementsAre(Pair("rack", "a")));
+  EXPECT_THAT(selector("linear: compute", "gpu"), ElementsAre(Pair("rack", "a")));
+}
+
+TEST(ReadRequestTest, GoodDocument_IsRead) {
+  const absl::StatusOr<JobRequestPtr> request = ReadRequest({kText, "/jobs"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ((*request)->world, 4);
+  EXPECT_EQ((*request)->devices, 4);
+  EXPECT_EQ((*request)->output, "/jobs/runs/demo");
+}
+
+TEST(ReadRequestTest, EveryViolation_IsReportedAtOnce) {
+  Document document = With("steps: 10", "steps: 0");
+  document.text = absl::StrReplaceAll(document.text, {{"ranks: 2, tp: 2", "ranks: 2, tp: 3"}});
+  EXPECT_THAT(Wrong(ReadRequest(document).status()),
+              ElementsAre(StartsWith("spec.steps: 0: "),
+                          "spec.modules[1].parallel.tp: 3: tp*cp*pp must divide ranks (2)"));
+}
+
+TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
+  Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  document.text += "  resources: {devices: 4}\n";
+  EXPECT_TRUE(MayNeedSearch(document.text));
+  const absl::StatusOr<JobRequestPtr> request = ReadRequest(document);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ((*request)->devices, 4);
+  EXPECT_FALSE(MayNeedSearch((*request)->document.text));
+  // What is stored is planned without another search.
+  EXPECT_TRUE(PlanJob(**request, {.placement = kPlacement, .epoch = Epoch{1}}).ok());
+  const NodeView small{.name = "n",
+                       .connected = true,
+                       .device_jobs = std::vector<JobId>(4),
+                       .device_memory = std::vector<int64_t>(4, 1024)};
+  EXPECT_THAT(Wrong(ReadRequest(document, {}, [&small] { return std::vector{small}; }).status()),
+              ElementsAre(HasSubstr("fits the memory of each, 1.0 KiB")));
+}
+
+// A submit does not wait until thousands of nodes are copied that it does not look at.
+TEST(ReadRequestTest, LayoutsThatAreWritten_DoNotAskForNodes) {
+  bool asked = false;
+  EXPECT_TRUE(ReadRequest({kText, "/jobs"}, {}, [&asked] {
+                asked = true;
+                return std::vector<NodeView>();
+              }).ok());
+  EXPECT_FALSE(asked);
+}
+
+TEST(ReadRequestTest, JobThatRelievesSlowDevices_SaysSo) {
+  EXPECT_FALSE((*ReadRequest({kText, "/jobs"}))->relieves);
+  EXPECT_TRUE((*ReadRequest(With("  data:", "  recovery: {slow_devices: fewer-samples}\n  data:")))
+                  ->relieves);
+}
+
+TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
+  for (const char* text : {"parallel: auto", "{\"parallel\": \"auto\"}", "parallel:\n  auto",
+                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'"}) {
+    EXPECT_TRUE(MayNeedSearch(text)) << text;
+  }
+  for (const char* text : {kText, "schedule: auto", "parallel: {ranks: 2}", "parallel"})
+    EXPECT_FALSE(MayNeedSearch(text)) << text;
+}
+
+// A document of up to four modules, drawn from a seed without looking whether its parts fit.
+class RandomText {
+ public:
+  explicit RandomText(uint64_t seed) : prng_(seed) {}
+
+  std::string Make() {
+    const bool vision = prng_.Below(2) == 0, voice = prng_.Below(3) == 0;
+    const bool regressor = prng_.Below(4) == 0;
+    std::string modules, edges;
+    const auto add_edge = [&](const std::string& from, const std::string& to) {
+      absl::StrAppend(&edges, "    - {from: ", from, ", to: ", to,
+                      Pick({"", ", projector: {}", ", projector: {hidden_size: 32}"}), "}\n");
+    };
+    if (vision) {
+      modules += Module("vision", "clip_vision", "image_size: 8, patch_size: 4");
+      add_edge("vision", "language");
+    }
+    if (voice) {
+      modules += Module("voice", "whisper", "mel_bins: 4, frames: 8");
+      add_edge("voice", Pick({"language", "regressor"}));
+    }
+    modules += Module("language", "llama", "context: 32, vocabulary: " + Pick({"16", "96", "96"}));
+    if (regressor) {
+      modules += Module("regressor", "regressor", "context: 32");
+      add_edge("language", "regressor");
+    }
+    return absl::StrCat(
+        "metadata: {name: random}\nspec:\n  steps: 3\n  modules:\n", modules,
+        edges.empty() ? "" : "  edges:\n", edges, "  batch: {global: ", Pick({"1", "3", "8"}),
+        ", micro: ", Pick({"1", "2"}), "}\n  schedule: {name: ",
+        Pick({"auto", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v", "three_phase"}),
+        ", chunks: ", Pick({"1", "1", "1", "2"}), ", encoder_chunks: ", Pick({"1", "1", "1", "2"}),
+        "}\n");
+  }
+
+ private:
+  std::string Pick(const std::vector<std::string>& choices) {
+    return choices[prng_.Below(choices.size())];
+  }
+  std::string Module(const std::string& name, const std::string& family, const std::string& more) {
+    return absl::StrCat(
+        "    - name: ", name, "\n      architecture: {family: ", family,
+        ", hidden_size: ", Pick({"16", "16", "16", "32"}), ", layers: ", Pick({"4", "8", "8"}),
+        ", heads: ", Pick({"1", "2", "4", "4"}), ", mlp_size: 32, block: ", Pick({"8", "8", "16"}),
+        ", ", more, "}\n      parallel: {ranks: ", Pick({"2", "4", "4", "8"}),
+        ", tp: ", Pick({"1", "1", "2", "4"}), ", pp: ", Pick({"1", "1", "2"}),
+        Rarely({", cp: 2", ", ep: 2", ", expt_tp: 2"}), Rarely({", layers: [1, 3]"}),
+        Rarely({", order: [dp, tp, cp, pp]"}),
+        "}\n      frozen: ", Pick({"false", "false", "true"}), "\n",
+        Rarely({"      offset: 0\n", "      offset: language\n", "      offset: 11\n"}));
+  }
+  // Mostly nothing.
+  std::string Rarely(const std::vector<std::string>& choices) {
+    return prng_.Below(6) == 0 ? Pick(choices) : "";
+  }
+
+  Prng prng_;
+};
+
+TEST(ReadRequestTest, WhateverTheRulesOfDocumentsLetPass_CanBePlanned) {
+  int32_t passed = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    const std::string text = RandomText(seed).Make();
+    const auto job = wire::ReadJobFile(text, job::Purpose::kPlan);
+    if (!job.ok()) continue;
+    ++passed;
+    const auto plan = plan::MakePlan(job->spec, plan::MakeCluster(1, job->spec.World()), Epoch{1});
+    ASSERT_TRUE(plan.ok()) << "seed " << seed << "\n" << text << plan.status();
+  }
+  EXPECT_GE(passed, 300);
+}
+
+TEST(ReadRequestTest, RanksThatAJobCannotDoWithout_AreRefusedByName) {
+  const auto read = [](plan::RankList lost) {
+    return ReadRequest({kText, "/jobs"}, std::move(lost)).status();
+  };
+  EXPECT_THAT(
+      Wrong(read({Rank{4}, Rank{1}, Rank{1}})),
+      ElementsAre("lost: 4: must be a place of the job, below 4", "lost: 1: is named twice"));
+  EXPECT_EQ(
+      read({Rank{2}, Rank{3}}),
+      absl::FailedPreconditionError("no replica of module language is left without these ranks"));
+  EXPECT_EQ(read(plan::RankList(5)).message(),
+            "lost: 5 ranks: must be no more than the places of the job, 4");
+}
+
+TEST(ReadRequestTest, JobThatBorrows_HasSpareInItsLadder) {
+  EXPECT_TRUE((*ReadRequest({kText, "/jobs"}))->borrows);
+  const Document document =
+      With("  data:", "  recovery: {ladder: [shrink, drop-replica]}\n  data:");
+  EXPECT_FALSE((*ReadRequest(document))->borrows);
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
