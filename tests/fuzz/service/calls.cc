@@ -224,8 +224,7 @@ class Player {
     }
   }
   void Say(std::unique_ptr<Session>& session, const v1::OpenSessionRequest& message) {
-    if (session == nullptr)
-      session = std::make_unique<Session>(world_.channel(), answers_, mutex_);
+    if (session == nullptr) session = std::make_unique<Session>(world_.channel(), answers_, mutex_);
     if (session->Write(message)) return;
     Note(kSession, session->End());
     session.reset();
