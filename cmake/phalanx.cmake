@@ -150,6 +150,7 @@ endfunction()
 # beside those mutations; COUNT is how many of them ctest tries (3000).
 function(phalanx_fuzz path)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "COUNT" "SRCS;TESTS;DEPS")
+  set(count)
   if(ARG_COUNT)
     set(count ENV PHALANX_FUZZ_COUNT=${ARG_COUNT})
   endif()
