@@ -146,11 +146,16 @@ function(phalanx_test path)
 endfunction()
 
 # phalanx_fuzz(fuzz/http SRCS http_fuzz.cc DEPS ...): a test that tries mutations for some seconds, and
-# with PHALANX_LIBFUZZER the program fuzz_http. SRCS define tests/fuzz/support/fuzz.h.
+# with PHALANX_LIBFUZZER the program fuzz_http. SRCS define tests/fuzz/support/fuzz.h; TESTS are tests
+# beside those mutations; COUNT is how many of them ctest tries (3000).
 function(phalanx_fuzz path)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "COUNT" "SRCS;TESTS;DEPS")
+  set(count)
+  if(ARG_COUNT)
+    set(count ENV PHALANX_FUZZ_COUNT=${ARG_COUNT})
+  endif()
   set(support ${PROJECT_SOURCE_DIR}/tests/fuzz/support)
-  phalanx_test(${path} LABEL fuzz SRCS ${ARG_SRCS} ${support}/fuzz_test.cc DEPS ${ARG_DEPS} phalanx::core_base)
+  phalanx_test(${path} LABEL fuzz SRCS ${ARG_SRCS} ${ARG_TESTS} ${support}/fuzz_test.cc DEPS ${ARG_DEPS} phalanx::core_base ${count})
   if(PHALANX_LIBFUZZER)
     string(REPLACE "/" "_" name ${path})
     add_executable(${name} ${ARG_SRCS} ${support}/libfuzzer_main.cc)

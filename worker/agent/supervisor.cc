@@ -20,10 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/activity.h"
-#include "core/job/injected_fault.h"
 #include "core/wire/fault_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/rank_environment.h"
+#include "worker/agent/translate.h"
 
 namespace phalanx::agent {
 namespace {
@@ -37,18 +37,6 @@ constexpr size_t kOutgoingBytesMax = 64 << 20;
 constexpr size_t kLogTailBytes = 4 << 10;
 constexpr int kLastWaitMilliseconds = 2000;
 constexpr absl::Duration kOrphanPatience = absl::Milliseconds(100);  // with all of them
-
-ReportKind KindOf(const v1::RankReport& report) {
-  if (report.has_step()) return ReportKind::kStep;
-  if (report.has_checkpoint_published()) return ReportKind::kPublished;
-  return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
-}
-
-RankOutcome OutcomeOf(const v1::RankReport& report) {
-  if (report.has_succeeded()) return RankOutcome::kSucceeded;
-  const bool failed = report.has_error() && report.error().kind() != v1::FAILURE_KIND_PEER_LOST;
-  return failed ? RankOutcome::kFailed : RankOutcome::kNone;
-}
 
 // False: there is no descriptor left.
 bool Duplicate(const std::array<int, 2>& fds, std::vector<UniqueFd>* duplicates) {
@@ -400,41 +388,17 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
     return FailChannel(number, process, "a frame is no ToDaemon message");
   }
   switch (message.message_case()) {
-    case v1::ToDaemon::kHello:
-      process.watch->Begin();
-      events_.push_back(RankHelloReceived{number});
-      return;
-    case v1::ToDaemon::kReport:
-      // Only the daemon knows how a process ended.
-      if (message.report().has_exited() || message.report().has_died()) return;
-      events_.push_back(RankReported{number, Epoch{message.report().epoch()},
-                                     KindOf(message.report()), message.report().SerializeAsString(),
-                                     OutcomeOf(message.report())});
-      if (message.report().event().type() == job::kFaultReached)
-        events_.push_back(FaultReached{number});
-      return;
-    case v1::ToDaemon::kProgress:
-      events_.push_back(RankProgressed{
-          number, Epoch{message.progress().epoch()}, message.progress().step(),
-          absl::Seconds(message.progress().step_seconds()), message.progress().work_seconds(),
-          message.progress().equal_work(), message.progress().work_seconds_per_gflop(),
-          message.progress().like_work()});
-      return;
-    case v1::ToDaemon::kStopped:
-      events_.push_back(EpochStopped{number, Epoch{message.stopped().epoch()}});
-      return;
-    case v1::ToDaemon::kWarmed:
-      events_.push_back(RankWarmed{number});
-      return;
     case v1::ToDaemon::kAskHostMemory:
       return GiveHostMemory(number, process, message.ask_host_memory());
     case v1::ToDaemon::kAskHostCopies:
       return GiveHostCopies(number, process, message.ask_host_copies());
     case v1::ToDaemon::kHostCopiesWhole:
       return host_memory_.FreeBefore(process.job, Epoch{message.host_copies_whole().epoch()});
-    case v1::ToDaemon::MESSAGE_NOT_SET:
-      return;
+    default:
+      break;
   }
+  if (message.has_hello()) process.watch->Begin();
+  for (Event& event : EventsOf(number, message)) events_.push_back(std::move(event));
 }
 
 // What it said before is told first.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job/failure.h"
+#include "core/job/injected_fault.h"
 #include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 
@@ -103,6 +104,27 @@ Command CommandOf(const v1::Command& command) {
   return UnknownCommand{};
 }
 
+ReportKind KindOf(const v1::RankReport& report) {
+  if (report.has_step()) return ReportKind::kStep;
+  if (report.has_checkpoint_published()) return ReportKind::kPublished;
+  return report.has_event() ? ReportKind::kEvent : ReportKind::kOther;
+}
+
+RankOutcome OutcomeOf(const v1::RankReport& report) {
+  if (report.has_succeeded()) return RankOutcome::kSucceeded;
+  const bool failed = report.has_error() && report.error().kind() != v1::FAILURE_KIND_PEER_LOST;
+  return failed ? RankOutcome::kFailed : RankOutcome::kNone;
+}
+
+std::vector<Event> EventsOf(ProcessNumber process, const v1::RankReport& report) {
+  // Only the daemon knows how a process ended.
+  if (report.has_exited() || report.has_died()) return {};
+  std::vector<Event> events = {RankReported{process, Epoch{report.epoch()}, KindOf(report),
+                                            report.SerializeAsString(), OutcomeOf(report)}};
+  if (report.event().type() == job::kFaultReached) events.push_back(FaultReached{process});
+  return events;
+}
+
 // The length of the character at the start of `text`, which is not empty; 0: it is none.
 size_t CharacterBytes(absl::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -163,6 +185,31 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
       break;
   }
   return std::nullopt;
+}
+
+std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message) {
+  switch (message.message_case()) {
+    case v1::ToDaemon::kHello:
+      return {RankHelloReceived{process}};
+    case v1::ToDaemon::kReport:
+      return EventsOf(process, message.report());
+    case v1::ToDaemon::kProgress:
+      return {RankProgressed{process, Epoch{message.progress().epoch()}, message.progress().step(),
+                             absl::Seconds(message.progress().step_seconds()),
+                             message.progress().work_seconds(), message.progress().equal_work(),
+                             message.progress().work_seconds_per_gflop(),
+                             message.progress().like_work()}};
+    case v1::ToDaemon::kStopped:
+      return {EpochStopped{process, Epoch{message.stopped().epoch()}}};
+    case v1::ToDaemon::kWarmed:
+      return {RankWarmed{process}};
+    case v1::ToDaemon::kAskHostMemory:
+    case v1::ToDaemon::kAskHostCopies:
+    case v1::ToDaemon::kHostCopiesWhole:
+    case v1::ToDaemon::MESSAGE_NOT_SET:
+      break;
+  }
+  return {};
 }
 
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,

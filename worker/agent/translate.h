@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "phalanx/v1/rank.pb.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "worker/agent/machine/actions.h"
 #include "worker/agent/machine/events.h"
@@ -20,6 +22,9 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max);
 
 // nullopt: a message of a newer coordinator that asks for nothing.
 std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
+
+// What the machine hears of a rank's message, in order; nothing of one that asks for memory.
+std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message);
 
 // `temperatures`: of each device, 0: unknown; empty: of every one.
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,

@@ -58,7 +58,13 @@ TEST(FuzzTest, MutatedCorpus_IsTakenOrRefused) {
     Prng prng(seed);
     std::string bytes = corpus[prng.Below(corpus.size())];
     const uint64_t edits = 1 + prng.Below(4);
-    for (uint64_t i = 0; i < edits; ++i) Edit(bytes, corpus[prng.Below(corpus.size())], prng);
+    for (uint64_t i = 0; i < edits; ++i) {
+      if (Mutated != nullptr && prng.Below(4) != 0) {
+        bytes = Mutated(bytes, prng);
+      } else {
+        Edit(bytes, corpus[prng.Below(corpus.size())], prng);
+      }
+    }
     ASSERT_EQ(Check(bytes), "") << "PHALANX_FUZZ_SEED=" << seed << "\n" << absl::CHexEscape(bytes);
   }
 }

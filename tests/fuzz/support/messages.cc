@@ -19,9 +19,9 @@ using google::protobuf::Reflection;
     google::protobuf::SetLogHandler(nullptr);
 
 std::string Word(Prng& prng) {
-  static const std::array<std::string, 12> kWords = {"",      "n",     "cpu",    "gpu",
-                                                     "job-1", "/data", "../..",  "plan",
-                                                     "data",  "1f1b",  "mirror", "\x01\x1b[2J"};
+  static const std::array<std::string, 15> kWords = {
+      "",     "n",    "cpu",    "gpu",         "job-1", "/data", "../..", "plan",
+      "data", "1f1b", "mirror", "\x01\x1b[2J", "$0",    "$1",    "$2"};
   if (prng.Below(16) == 0) return std::string(5000, 'x');
   return kWords[prng.Below(kWords.size())];
 }
@@ -98,7 +98,57 @@ void Set(Message& message, const FieldDescriptor* field, Prng& prng, int depth) 
   }
 }
 
+// The message and all that are set within it, `depth` deep.
+void Gather(Message& message, int depth, std::vector<Message*>& all) {
+  all.push_back(&message);
+  if (depth == 0) return;
+  const Reflection& to = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  to.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      Gather(*to.MutableMessage(&message, field), depth - 1, all);
+      continue;
+    }
+    for (int i = 0; i < to.FieldSize(message, field); ++i)
+      Gather(*to.MutableRepeatedMessage(&message, field, i), depth - 1, all);
+  }
+}
+
+std::string Edited(std::string text, Prng& prng) {
+  const size_t at = prng.Below(text.size() + 1);
+  if (prng.Below(3) == 0) {
+    text.erase(at, 1 + prng.Below(8));
+  } else if (prng.Below(2) == 0 || at == text.size()) {
+    text.insert(at, Word(prng));
+  } else {
+    text[at] ^= static_cast<char>(1 << prng.Below(7));
+  }
+  return text;
+}
+
 }  // namespace
+
+void Mutate(Message& message, Prng& prng) {
+  constexpr int kDepth = 8;
+  std::vector<Message*> all;
+  Gather(message, kDepth, all);
+  Message& where = *all[prng.Below(all.size())];
+  const google::protobuf::Descriptor& type = *where.GetDescriptor();
+  if (type.field_count() == 0) return;
+  const FieldDescriptor* field =
+      type.field(static_cast<int>(prng.Below(static_cast<uint64_t>(type.field_count()))));
+  const Reflection& to = *where.GetReflection();
+  if (field->is_repeated() && to.FieldSize(where, field) > 0 && prng.Below(2) == 0)
+    return to.RemoveLast(&where, field);
+  if (!field->is_repeated() && prng.Below(6) == 0) return to.ClearField(&where, field);
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING && !field->is_repeated() &&
+      prng.Below(2) == 0) {
+    return to.SetString(&where, field, Edited(to.GetString(where, field), prng));
+  }
+  Set(where, field, prng, 2);
+}
 
 void Fill(Message& message, Prng& prng, int depth) {
   const google::protobuf::Descriptor& type = *message.GetDescriptor();

@@ -13,6 +13,10 @@ namespace phalanx::fuzz {
 // ordinary, extreme, or words that some field knows.
 void Fill(google::protobuf::Message& message, Prng& prng, int depth = 4);
 
+// Changes one field somewhere in the message: to another value, to none, or in the text that it
+// has.
+void Mutate(google::protobuf::Message& message, Prng& prng);
+
 // So many of the type, serialized.
 template <typename Message>
 std::vector<std::string> Serialized(int count, uint64_t seed = 1) {
