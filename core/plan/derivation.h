@@ -21,5 +21,8 @@ inline constexpr int32_t kDerivationOfForwardGathers = 6;
 // From this one on ranks tell each other what their first step took, and mirrors get what they lack
 // at the ends of as many steps as follow from that (safe_again.h); before, of kMirrorStepsMax.
 inline constexpr int32_t kDerivationOfAgreedMirrorSteps = 6;
+// From this one on ranks on CPU prove to each other that they are of the epoch when they connect
+// (worker/comm/links.h); before, whoever connected first was taken for a peer.
+inline constexpr int32_t kDerivationOfProvenLinks = 6;
 
 }  // namespace phalanx::plan

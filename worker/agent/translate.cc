@@ -166,11 +166,13 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
 }
 
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
-                                 absl::Span<const int32_t> temperatures) {
+                                 absl::Span<const int32_t> temperatures,
+                                 absl::Span<const int64_t> used_memory) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
   heartbeat.mutable_device_temperatures()->Assign(temperatures.begin(), temperatures.end());
+  heartbeat.mutable_device_used_memory()->Assign(used_memory.begin(), used_memory.end());
   for (const Preparing& one : preparing) {
     v1::Heartbeat::Preparing& entry = *heartbeat.add_preparing();
     entry.set_job(one.job.value);

@@ -21,9 +21,11 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max);
 // nullopt: a message of a newer coordinator that asks for nothing.
 std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionResponse& response);
 
-// `temperatures`: of each device, 0: unknown; empty: of every one.
+// `temperatures`: of each device, 0: unknown; empty: of every one. `used_memory`: bytes of each,
+// -1: unknown; empty: of every one.
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
-                                 absl::Span<const int32_t> temperatures = {});
+                                 absl::Span<const int32_t> temperatures = {},
+                                 absl::Span<const int64_t> used_memory = {});
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 
