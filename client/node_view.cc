@@ -52,6 +52,12 @@ std::string Of(const Field& field, int32_t device, const char* unit) {
 
 }  // namespace
 
+std::string UsedMemoryText(int64_t used, int64_t bytes) {
+  if (used <= 0 && bytes <= 0) return "-";
+  return absl::StrCat(used >= 0 ? plan::FormatBytes(used) : "-", "/",
+                      bytes > 0 ? plan::FormatBytes(bytes) : "-");
+}
+
 std::string NodeState(const v1::NodeStatus& node) {
   const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
   std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
@@ -111,11 +117,13 @@ void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out)
         std::find_if(checks.devices.begin(), checks.devices.end(),
                      [device](const job::DeviceCheck& one) { return one.device == device; });
     const job::DeviceCheck* check = found == checks.devices.end() ? nullptr : &*found;
-    const bool memory_known = device < node.device_memory_size() && node.device_memory(device) > 0;
+    const int64_t used =
+        device < node.device_used_memory_size() ? node.device_used_memory(device) : -1;
+    const int64_t memory = device < node.device_memory_size() ? node.device_memory(device) : 0;
     const int64_t job = device < node.device_jobs_size() ? node.device_jobs(device) : 0;
     table.Add({absl::StrCat(device), job == 0 ? "-" : absl::StrCat("job-", job),
-               memory_known ? plan::FormatBytes(node.device_memory(device)) : "-",
-               Of(node.device_temperatures(), device, " C"), CheckText(node, check, device),
+               UsedMemoryText(used, memory), Of(node.device_temperatures(), device, " C"),
+               CheckText(node, check, device),
                check == nullptr ? "-" : FormatAge(now - check->time), Details(check)});
   }
   table.Print(out);

@@ -16,6 +16,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
+#include "client/node_view.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/plan/memory_fit.h"
@@ -70,10 +71,13 @@ std::string JobsOf(const v1::NodeStatus& node) {
                        [](std::string* out, int64_t job) { absl::StrAppend(out, "job-", job); });
 }
 
+// Of all devices; in use where that is known of each.
 std::string DeviceMemory(const v1::NodeStatus& node) {
-  int64_t bytes = 0;
+  int64_t used = node.device_used_memory().empty() ? -1 : 0, bytes = 0;
   for (const int64_t device : node.device_memory()) bytes += device;
-  return bytes > 0 ? plan::FormatBytes(bytes) : "-";
+  for (const int64_t device : node.device_used_memory())
+    used = used < 0 || device < 0 ? -1 : used + device;
+  return UsedMemoryText(used, bytes);
 }
 
 // Of the warmest device.

@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/host_port.h"
 #include "core/base/status.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
@@ -40,6 +42,24 @@ std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
 }
 
 }  // namespace
+
+absl::Status CheckPlaintextTo(absl::string_view servers, absl::string_view flag,
+                              const TlsFiles& files, bool plaintext) {
+  if (files.on() && plaintext) {
+    return absl::InvalidArgumentError("--plaintext: leave it out, or --tls-ca and the like");
+  }
+  if (files.on() || plaintext) return absl::OkStatus();
+  for (const absl::string_view server : absl::StrSplit(servers, ',')) {
+    const absl::StatusOr<HostPort> address = ParseHostPort(server, 1);
+    // What is no address is refused elsewhere, by name.
+    if (!address.ok() || IsLoopback(address->host)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", server,
+                     ": would be talked to unencrypted, whoever answers there; give --tls-ca, "
+                     "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix) {
   if (!files.on()) return absl::OkStatus();

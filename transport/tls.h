@@ -32,6 +32,12 @@ struct TlsFiles {
 // InvalidArgument, with the name of a file as the user gave it: `prefix`ca, such as "--tls-ca".
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
 
+// Whether who calls `servers` ("HOST:PORT[,HOST:PORT...]", named by `flag`) may: with TLS, on
+// loopback, or `plaintext`, where that was asked for by --plaintext. Errors: InvalidArgument,
+// naming flag, value and rule; also for --plaintext beside certificates.
+absl::Status CheckPlaintextTo(absl::string_view servers, absl::string_view flag,
+                              const TlsFiles& files, bool plaintext);
+
 // Of plaintext where there are no files. A client accepts a server only under the name, or the
 // address, that it was asked for. With `ca` alone it shows no certificate of its own.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files);

@@ -68,6 +68,7 @@ struct NodeView {
   int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   // Degrees Celsius of each device at the last heartbeat, 0: unknown; empty: of every one.
   std::vector<int32_t> device_temperatures;
+  std::vector<int64_t> device_used_memory;      // bytes at that one, -1: unknown; empty: of all
   std::vector<int32_t> failed_devices;          // that get no job, in order
   std::shared_ptr<const job::NodeCheck> check;  // the last of its devices; nullptr: there was none
   Instant last_heartbeat;
@@ -253,6 +254,7 @@ struct PublishHeartbeat {
   NodeName node;
   Instant time;
   std::vector<int32_t> device_temperatures;  // as NodeView's
+  std::vector<int64_t> device_used_memory;   // as NodeView's
 };
 struct RetractNode {
   NodeName node;

@@ -187,7 +187,8 @@ void Coordinator::On(const HeartbeatReceived& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr || node->session != event.session) return;
   Heard(*node, event.session);
-  actions_.push_back(PublishHeartbeat{node->name, now_, event.device_temperatures});
+  actions_.push_back(
+      PublishHeartbeat{node->name, now_, event.device_temperatures, event.device_used_memory});
   node->device_temperatures = event.device_temperatures;
   if (node->draining != event.draining) {
     node->draining = event.draining;

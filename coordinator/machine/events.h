@@ -159,6 +159,7 @@ struct HeartbeatReceived {
   std::vector<Preparing> preparing;
   bool draining = false;
   std::vector<int32_t> device_temperatures;     // degrees Celsius, 0: unknown; empty: of every one
+  std::vector<int64_t> device_used_memory;      // bytes, -1: unknown; empty: of every one
   std::shared_ptr<const job::NodeCheck> check;  // nullptr: nothing new
 };
 struct CommandFinished {

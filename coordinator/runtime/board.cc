@@ -190,6 +190,7 @@ void Board::Publish(const PublishHeartbeat& action) {
   NodeEntry& entry = nodes_[action.node];
   entry.last_heartbeat = action.time;
   entry.device_temperatures = action.device_temperatures;
+  entry.device_used_memory = action.device_used_memory;
 }
 
 void Board::Publish(const RetractNode& action) {
@@ -326,6 +327,7 @@ std::vector<NodeView> Board::Nodes(size_t count) const {
     nodes.push_back(*entry.view);
     nodes.back().last_heartbeat = entry.last_heartbeat;
     nodes.back().device_temperatures = entry.device_temperatures;
+    nodes.back().device_used_memory = entry.device_used_memory;
   }
   for (const JobId job : with_slow_devices_) {
     for (const SlowDevice& slow : *jobs_.at(job).job->slow_devices) {

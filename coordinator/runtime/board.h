@@ -104,6 +104,7 @@ class Board {
     std::shared_ptr<const NodeView> view;
     Instant last_heartbeat = absl::InfinitePast();
     std::vector<int32_t> device_temperatures;  // at that one
+    std::vector<int64_t> device_used_memory;   // at that one
   };
 
   // Adds it and keeps all events within their bound.

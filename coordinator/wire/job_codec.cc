@@ -90,6 +90,8 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
   out->set_host_memory(node.host_memory);
   out->mutable_device_temperatures()->Assign(node.device_temperatures.begin(),
                                              node.device_temperatures.end());
+  out->mutable_device_used_memory()->Assign(node.device_used_memory.begin(),
+                                            node.device_used_memory.end());
   out->mutable_failed_devices()->Assign(node.failed_devices.begin(), node.failed_devices.end());
   if (node.check != nullptr) wire::ToProto(*node.check, out->mutable_check());
   for (const SlowDevice& slow : node.slow_devices) ToProto(slow, out->add_slow_devices());

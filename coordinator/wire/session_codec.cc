@@ -20,6 +20,7 @@ constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
 constexpr int32_t kTemperatureMax = 1000;
+constexpr int64_t kUsedMemoryMax = int64_t{1} << 46;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
 constexpr int64_t kEpochSeenMax = int64_t{1} << 40;
 // Of one rank: more than a plan's parts and mirrors of any rank.
@@ -41,6 +42,16 @@ std::vector<int32_t> Temperatures(const v1::Heartbeat& from) {
     temperatures.push_back(degrees > 0 && degrees <= kTemperatureMax ? degrees : 0);
   }
   return temperatures;
+}
+
+// -1 for what no device can have in use.
+std::vector<int64_t> UsedMemory(const v1::Heartbeat& from) {
+  std::vector<int64_t> used;
+  for (int i = 0; i < std::min(from.device_used_memory_size(), kDevicesMax); ++i)
+    used.push_back(from.device_used_memory(i) > kUsedMemoryMax
+                       ? -1
+                       : std::max<int64_t>(from.device_used_memory(i), -1));
+  return used;
 }
 
 // What no rank can say is left out.
@@ -411,6 +422,7 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
     case v1::OpenSessionRequest::kHeartbeat: {
       HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
       event.device_temperatures = Temperatures(message.heartbeat());
+      event.device_used_memory = UsedMemory(message.heartbeat());
       if (message.heartbeat().has_check()) {
         event.check = std::make_shared<const job::NodeCheck>(
             wire::FromProto(message.heartbeat().check(), kDevicesMax));

@@ -23,5 +23,8 @@ inline constexpr int32_t kDerivationOfForwardGathers = 6;
 inline constexpr int32_t kDerivationOfAgreedMirrorSteps = 6;
 // From this one on homes tell their mirrors sums of what these are to hold (mirror_check.h).
 inline constexpr int32_t kDerivationOfComparedMirrors = 6;
+// From this one on ranks on CPU prove to each other that they are of the epoch when they connect
+// (worker/comm/links.h); before, whoever connected first was taken for a peer.
+inline constexpr int32_t kDerivationOfProvenLinks = 6;
 
 }  // namespace phalanx::plan

@@ -6,17 +6,12 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace phalanx {
 namespace {
-
-int64_t ResidentBytes() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
-                                                   &std::fclose);
-  long long pages = 0;
-  if (file == nullptr || std::fscanf(file.get(), "%*d %lld", &pages) != 1) return 0;
-  return pages * sysconf(_SC_PAGESIZE);
-}
 
 int64_t OpenDescriptors() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), &closedir);
@@ -34,8 +29,17 @@ double SecondsOf(const timeval& time) {
 
 }  // namespace
 
+int64_t ResidentBytesOf(int pid) {
+  const std::string name = absl::StrCat("/proc/", pid, "/statm");
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(name.c_str(), "re"), &std::fclose);
+  long long pages = 0;
+  if (file == nullptr || std::fscanf(file.get(), "%*d %lld", &pages) != 1) return 0;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
 ProcessUsage UsageOfThisProcess() {
-  ProcessUsage usage{.resident_bytes = ResidentBytes(), .open_descriptors = OpenDescriptors()};
+  ProcessUsage usage{.resident_bytes = ResidentBytesOf(getpid()),
+                     .open_descriptors = OpenDescriptors()};
   rusage used{};
   if (getrusage(RUSAGE_SELF, &used) == 0)
     usage.cpu_seconds = SecondsOf(used.ru_utime) + SecondsOf(used.ru_stime);

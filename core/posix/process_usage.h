@@ -11,6 +11,10 @@ struct ProcessUsage {
   int64_t open_descriptors = 0;  // without the one that they are counted with
 };
 
+// Memory of a process that is not swapped out. 0: it is not there, or the system does not tell.
+// Thread-safe.
+int64_t ResidentBytesOf(int pid);
+
 // Now. What the system does not tell is 0. Thread-safe.
 ProcessUsage UsageOfThisProcess();
 

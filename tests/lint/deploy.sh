@@ -98,6 +98,7 @@ s/path: \/livez/path: \/readyz/
 s/--metrics=0.0.0.0:4446/--metrics=0.0.0.0:4447/
 /--metrics=0.0.0.0:4446/d
 /--metrics-plaintext/d
+/- --plaintext/d
 s/enforce: restricted/enforce: privileged/
 s/(kind: PodDisruptionBudget)/\1/;s/kind: StatefulSet/kind: DaemonSet/
 s/--plaintext/--plaintext\n        - --tls-ca=x/

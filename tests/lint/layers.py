@@ -27,7 +27,7 @@ ALLOWED = {
     "worker/channel": ["core/base", "core/posix"] + PROTO,
     "worker/data": ["core"],
     "worker/agent": ["core", "transport", "worker/channel", "worker/data"] + PROTO,
-    "worker/comm": CORE,
+    "worker/comm": CORE + ["core/posix"],
     "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
     "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],

@@ -93,6 +93,9 @@ def wrong_with_program(pod, container):
     grace = flag_of(container, "--grace")
     if grace is not None and int(grace) + 10 > pod.get("terminationGracePeriodSeconds", 30):
         yield f"--grace={grace} is not 10 s less than terminationGracePeriodSeconds"
+    if container.get("command") in (["phalanx-coordinator"], ["phalanx-worker"]):
+        if "--plaintext" not in container.get("args", []) and not flag_of(container, "--tls-ca"):
+            yield "neither certificates nor --plaintext"
     if "--plaintext" in container.get("args", []) and flag_of(container, "--tls-ca"):
         yield "--plaintext beside certificates"
     names = {volume["name"]: volume for volume in pod.get("volumes", [])}

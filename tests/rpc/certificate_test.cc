@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST_F(AccessTest, CertificateThatIsNotOurs_GetsNowhere_AndIsTold) {
   const support::Authority foreign;
@@ -273,6 +274,23 @@ TEST_F(AccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {
   // Each round is a handshake of its own.
   while (shown() != renewed && absl::Now() < deadline) continue;
   EXPECT_EQ(shown(), renewed);
+}
+
+TEST(PlaintextTest, IsForLoopbackOrAskedForByName) {
+  const auto fault = [](absl::string_view servers, const transport::TlsFiles& files = {},
+                        bool plaintext = false) {
+    return std::string(
+        transport::CheckPlaintextTo(servers, "--coordinator", files, plaintext).message());
+  };
+  for (const char* here : {"127.0.0.1:4444", "localhost:4444", "[::1]:4444,127.0.0.2:1"})
+    EXPECT_EQ(fault(here), "") << here;
+  for (const char* there : {"10.0.0.5:4444", "train:4444", "[fe80::1]:4444", "0.0.0.0:4444"}) {
+    EXPECT_THAT(fault(there), StartsWith(absl::StrCat("--coordinator: ", there, ": would be")));
+    EXPECT_EQ(fault(there, {}, /*plaintext=*/true), "") << there;
+    EXPECT_EQ(fault(there, {.ca = "ca.pem"}), "") << "with a token, a certificate follows";
+  }
+  EXPECT_THAT(fault("127.0.0.1:4444,train:4444"), StartsWith("--coordinator: train:4444: "));
+  EXPECT_THAT(fault("train:4444", {.ca = "ca.pem"}, true), StartsWith("--plaintext: leave it out"));
 }
 
 TEST(TlsFilesTest, WhatIsWrong_IsNamed) {

@@ -188,6 +188,11 @@ std::string Agent::metrics_address() const {
   return absl::StrCat(ParseHostPort(options_.metrics.address, 0)->host, ":", metrics_->port());
 }
 
+std::vector<int64_t> Agent::UsedMemory() const {
+  if (options_.device_kind == "cpu") return supervisor_.ResidentBytes(options_.devices);
+  return device_events_ == nullptr ? std::vector<int64_t>() : device_events_->UsedMemory();
+}
+
 void Agent::PutFigures() {
   const Instant now = Now();
   if (options_.metrics.address.empty() || now - figures_at_ < StallWatch::kTick) return;
@@ -196,11 +201,10 @@ void Agent::PutFigures() {
                       .log_bytes = supervisor_.log_bytes(),
                       .log_bytes_dropped = supervisor_.log_bytes_dropped(),
                       .log_bytes_sent = uploader_.bytes_sent(),
+                      .strangers = supervisor_.strangers(),
                       .memory_bytes = options_.device_memory};
-  if (device_events_ != nullptr) {
-    figures.memory_used_bytes = device_events_->UsedMemory();
-    figures.celsius = device_events_->Temperatures();
-  }
+  figures.memory_used_bytes = UsedMemory();
+  if (device_events_ != nullptr) figures.celsius = device_events_->Temperatures();
   figures_.Put(std::move(figures));
 }
 
@@ -269,7 +273,7 @@ void Agent::Carry(const std::vector<Action>& actions) {
 void Agent::Carry(const SendHeartbeat& action) {
   const std::vector<int32_t> temperatures =
       device_events_ == nullptr ? std::vector<int32_t>() : device_events_->Temperatures();
-  session_.Send(MessageOf(action, preparer_.UnderWay(), temperatures));
+  session_.Send(MessageOf(action, preparer_.UnderWay(), temperatures, UsedMemory()));
 }
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }

@@ -97,6 +97,8 @@ class Agent {
   void Wait(int signal_fd);
   void FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds);
   // Leaves figures for whoever asks for metrics, now and then.
+  // Of each device, -1: unknown; empty: of every one.
+  std::vector<int64_t> UsedMemory() const;
   void PutFigures();
   // Errors: as OpenMetricsPort.
   absl::Status OpenMetrics();

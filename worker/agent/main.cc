@@ -34,6 +34,7 @@
 #include "core/posix/signals.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "transport/tls.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
 #include "worker/agent/host_memory.h"
@@ -212,6 +213,7 @@ struct Flags {
   std::optional<std::string> device_memory, host_memory;
   std::string job_file;
   std::string join_token_file;
+  bool plaintext = false;
   double check_interval = kCheckIntervalDefault;
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
@@ -235,6 +237,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
                  "file with a token to get a certificate with, in place of the two above")
       ->excludes("--tls-certificate")
       ->excludes("--tls-key");
+  app.add_flag("--plaintext", flags.plaintext,
+               "talk to a coordinator on another machine without TLS: whoever answers at "
+               "--coordinator runs programs here");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
@@ -326,6 +331,8 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
   options.metrics.tls.ca = options.tls.ca;
+  RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
+                                              flags.plaintext));
   if (flags.check_interval > 0)
     options.machine.check_interval = absl::Seconds(flags.check_interval);
   for (const std::string& label : flags.labels) {

@@ -88,6 +88,12 @@ void AddRanks(const MachineFigures& machine, Text& text) {
   text.Add(std::move(ends));
 }
 
+void AddStrangers(const NodeFigures& figures, Text& text) {
+  text.Add(CounterOf("phalanx_worker_strangers_refused_total",
+                     "Connections to ranks that did not prove to come from their epoch"),
+           figures.strangers);
+}
+
 void AddSession(const MachineFigures& machine, Text& text) {
   text.Add(GaugeOf("phalanx_worker_session_open", "1 while the coordinator has let the node in"),
            int64_t{machine.session_open});
@@ -180,6 +186,7 @@ std::string MetricsText(const NodeFigures& figures, const ProcessUsage& usage, I
   Text text;
   AddProcess(usage, text);
   AddRanks(figures.machine, text);
+  AddStrangers(figures, text);
   AddSession(figures.machine, text);
   AddLogs(figures, text);
   AddErrors(figures.machine.devices, text);

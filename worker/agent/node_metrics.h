@@ -20,9 +20,10 @@ namespace phalanx::agent {
 struct NodeFigures {
   MachineFigures machine;
   int64_t log_bytes = 0, log_bytes_dropped = 0, log_bytes_sent = 0;  // since the start
-  std::vector<int64_t> memory_bytes;                                 // of each device; 0: unknown
-  std::vector<int64_t> memory_used_bytes;                            // -1: unknown
-  std::vector<int32_t> celsius;                                      // 0: unknown
+  int64_t strangers = 0;              // since the start: connections to ranks that were refused
+  std::vector<int64_t> memory_bytes;  // of each device; 0: unknown
+  std::vector<int64_t> memory_used_bytes;  // -1: unknown
+  std::vector<int32_t> celsius;            // 0: unknown
 };
 
 // In the text exposition format, version 0.0.4. What is not known has no sample.

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/activity.h"
+#include "core/posix/process_usage.h"
 #include "core/wire/fault_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/rank_environment.h"
@@ -87,12 +88,22 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   process.spawned = *std::move(spawned);
   process.watch = std::make_unique<DeathWatch>(*std::move(process.spawned.life));
   process.job = order.job;
+  process.device = order.device;
   OpenLog(process, order.store, order.epoch, order.rank);
   activity_.ProcessBegan(order.job);
   spdlog::info("{} epoch={} rank={} device={} started pid={}", ToString(order.job),
                order.epoch.value, order.rank, order.device, process.spawned.pid);
   processes_.emplace(order.process, std::move(process));
   return {order.process, absl::OkStatus()};
+}
+
+std::vector<int64_t> Supervisor::ResidentBytes(int32_t devices) const {
+  std::vector<int64_t> bytes(static_cast<size_t>(std::max(devices, 0)), 0);
+  for (const auto& [number, process] : processes_) {
+    if (process.device >= 0 && process.device < devices)
+      bytes[static_cast<size_t>(process.device)] += ResidentBytesOf(process.spawned.pid);
+  }
+  return bytes;
 }
 
 template <typename Order>
@@ -394,6 +405,9 @@ void Supervisor::Deliver(ProcessNumber number, Process& process, const std::stri
       return GiveHostCopies(number, process, message.ask_host_copies());
     case v1::ToDaemon::kHostCopiesWhole:
       return host_memory_.FreeBefore(process.job, Epoch{message.host_copies_whole().epoch()});
+    case v1::ToDaemon::kStrangers:
+      strangers_ += std::max<int64_t>(message.strangers().refused(), 0);
+      return;
     default:
       break;
   }

@@ -93,6 +93,10 @@ class Supervisor {
   // Of logs of ranks, since the start: written to disk, and dropped as they came too fast.
   int64_t log_bytes() const { return log_bytes_; }
   int64_t log_bytes_dropped() const { return log_bytes_dropped_; }
+  // Connections that ranks refused, since the start.
+  int64_t strangers() const { return strangers_; }
+  // Resident memory of the ranks of each device, [devices]: of a slot without one 0.
+  std::vector<int64_t> ResidentBytes(int32_t devices) const;
 
  private:
   struct Process {
@@ -107,6 +111,7 @@ class Supervisor {
     int64_t dropped_untold = 0;     // and that the coordinator was not told of
     LogBudget::SteadyTime told_at;  // when it was
     channel::FrameDecoder decoder;
+    int32_t device = -1;   // that it was given
     int32_t rank = 0;      // in the epoch that it was last told to run
     Epoch epoch;           // that one
     std::string outgoing;  // frames that the socket has not taken yet
@@ -160,6 +165,7 @@ class Supervisor {
   std::optional<Check> check_;
   std::vector<Check> left_;  // killed, and they do not end
   std::vector<Event> events_;
+  int64_t strangers_ = 0;
   int64_t log_bytes_ = 0, log_bytes_dropped_ = 0;
 };
 

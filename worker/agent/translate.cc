@@ -206,6 +206,7 @@ std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message) 
     case v1::ToDaemon::kAskHostMemory:
     case v1::ToDaemon::kAskHostCopies:
     case v1::ToDaemon::kHostCopiesWhole:
+    case v1::ToDaemon::kStrangers:
     case v1::ToDaemon::MESSAGE_NOT_SET:
       break;
   }
@@ -213,11 +214,13 @@ std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message) 
 }
 
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
-                                 absl::Span<const int32_t> temperatures) {
+                                 absl::Span<const int32_t> temperatures,
+                                 absl::Span<const int64_t> used_memory) {
   v1::OpenSessionRequest message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_draining(action.draining);
   heartbeat.mutable_device_temperatures()->Assign(temperatures.begin(), temperatures.end());
+  heartbeat.mutable_device_used_memory()->Assign(used_memory.begin(), used_memory.end());
   for (const Preparing& one : preparing) {
     v1::Heartbeat::Preparing& entry = *heartbeat.add_preparing();
     entry.set_job(one.job.value);

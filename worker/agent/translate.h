@@ -26,9 +26,11 @@ std::optional<Event> EventOf(SessionNumber session, const v1::OpenSessionRespons
 // What the machine hears of a rank's message, in order; nothing of one that asks for memory.
 std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message);
 
-// `temperatures`: of each device, 0: unknown; empty: of every one.
+// `temperatures`: of each device, 0: unknown; empty: of every one. `used_memory`: bytes of each,
+// -1: unknown; empty: of every one.
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
-                                 absl::Span<const int32_t> temperatures = {});
+                                 absl::Span<const int32_t> temperatures = {},
+                                 absl::Span<const int64_t> used_memory = {});
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 

@@ -157,7 +157,15 @@ struct WorldOptions {
   std::stop_token stop;
   // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
   absl::Duration operation_timeout = absl::Minutes(10);
-  std::string interface_address = "127.0.0.1";  // Gloo: address to listen on and to publish
+  // Gloo: address to listen on and to publish. NCCL, at the first use of the process: of the
+  // interface to listen on, unless NCCL_SOCKET_IFNAME is set or no interface here has it.
+  std::string interface_address = "127.0.0.1";
+  // Gloo: both ends of a connection prove that they are of this epoch (links.h). All ranks of the
+  // epoch have the same.
+  bool proven_links = true;
+  // Called once, in the connecting thread, where that has refused connections: how many, and the
+  // last caller's address (core/posix/peer_name.h).
+  std::function<void(int64_t refused, const std::string& last)> strangers;
   // Gloo: pass messages between processes of one host through shared memory instead of TCP.
   bool shared_memory = true;
   // Gloo: while it is active nothing is sent to, taken or heard from the ranks of the world for

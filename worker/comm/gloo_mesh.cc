@@ -1,5 +1,6 @@
 #include "worker/comm/gloo_mesh.h"
 
+#include <fcntl.h>
 #include <gloo/transport/address.h>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
@@ -10,18 +11,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/posix/unique_fd.h"
+#include "worker/comm/links.h"
 
 namespace phalanx::comm {
 namespace {
@@ -36,7 +43,22 @@ constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 // its peer is gone before it is asked for its name. Nobody catches that there.
 class CatchingPair final : public tcp::Pair {
  public:
-  using tcp::Pair::Pair;
+  // `anybody`: the first that connects is the peer.
+  CatchingPair(tcp::Context* context, tcp::Device* device, int rank,
+               std::chrono::milliseconds timeout, bool anybody)
+      : tcp::Pair(context, device, rank, timeout), anybody_(anybody) {}
+
+  // Takes a connection that is made in place of the socket on which the pair would wait for
+  // anybody's. Throws what Gloo throws.
+  void Take(const UniqueFd& made) {
+    const std::lock_guard lock(m_);
+    throwIfException();
+    if (state_ != LISTENING) throw std::runtime_error("somebody was faster than a peer");
+    // What listened is closed by that, and Gloo's loop forgets it.
+    if (dup3(made.get(), fd_, O_CLOEXEC) < 0)
+      throw std::system_error(errno, std::generic_category(), "dup3");
+    handleConnected();
+  }
 
   // As the overridden one, except that what is thrown fails the pair.
   void handleEvents(int events) override {
@@ -46,7 +68,7 @@ class CatchingPair final : public tcp::Pair {
     try {
       switch (state_) {
         case LISTENING:
-          return handleListening();
+          return anybody_ ? handleListening() : void();
         case CONNECTING:
           return handleConnecting();
         default:
@@ -62,6 +84,9 @@ class CatchingPair final : public tcp::Pair {
       signalException(error.what());
     }
   }
+
+ private:
+  const bool anybody_;
 };
 
 // Gloo's buffer, which can also be asked.
@@ -76,16 +101,24 @@ class AskableBuffer final : public tcp::UnboundBuffer {
 
 class CatchingContext final : public tcp::Context {
  public:
-  using tcp::Context::Context;
+  CatchingContext(std::shared_ptr<tcp::Device> device, int rank, int size, bool anybody)
+      : tcp::Context(std::move(device), rank, size), anybody_(anybody) {}
   std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
                                                                         size_t size) override {
     return std::make_unique<AskableBuffer>(shared_from_this(), data, size);
   }
   std::unique_ptr<::gloo::transport::Pair>& createPair(int peer) override {
     auto& pair = pairs_[static_cast<size_t>(peer)];
-    pair = std::make_unique<CatchingPair>(this, device_.get(), peer, getTimeout());
+    pair = std::make_unique<CatchingPair>(this, device_.get(), peer, getTimeout(), anybody_);
     return pair;
   }
+  // Throws what Gloo throws.
+  void Take(const std::map<int32_t, UniqueFd>& links) {
+    for (const auto& [peer, link] : links) static_cast<CatchingPair&>(*createPair(peer)).Take(link);
+  }
+
+ private:
+  const bool anybody_;
 };
 
 // Gloo crashes on a name that does not resolve.
@@ -164,15 +197,24 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
   const Deadline deadline = DeadlineIn(options.setup_timeout);
   RETURN_IF_ERROR(CheckAddress(options.interface_address));
   IgnoreBrokenPipes();
+  std::map<int32_t, UniqueFd> links;
+  if (options.proven_links) {
+    ASSIGN_OR_RETURN(links, ConnectLinks(self, peers, rendezvous, options));
+  }
   try {
     auto device = std::make_shared<tcp::Device>(
         tcp::CreateDeviceAttr(tcp::attr(options.interface_address.c_str())));
-    auto context = std::make_shared<CatchingContext>(std::move(device), self, world);
+    auto context = std::make_shared<CatchingContext>(std::move(device), self, world,
+                                                     /*anybody=*/!options.proven_links);
     // Gloo waits five times as long for a connection.
     const absl::Duration timeout = std::min(options.setup_timeout, kTimeoutMax) / 5;
     context->setTimeout(
         std::max(absl::ToChronoMilliseconds(timeout), std::chrono::milliseconds(1)));
-    RETURN_IF_ERROR(ConnectPairs(*context, peers, rendezvous, deadline, options.stop));
+    if (options.proven_links) {
+      context->Take(links);
+    } else {
+      RETURN_IF_ERROR(ConnectPairs(*context, peers, rendezvous, deadline, options.stop));
+    }
     return context;
   } catch (const std::exception& error) {
     return ConnectingFailed(error);

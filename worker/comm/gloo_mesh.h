@@ -22,8 +22,10 @@ namespace phalanx::comm {
 
 // From then on the process ignores SIGPIPE, unless it handles it. Meets `peers` through
 // `rendezvous`: other ranks of the world, at least one, ascending; each of them meets all of them
-// but itself, and this one. Errors: Unavailable, DeadlineExceeded, Internal (a peer announces no
-// address), Cancelled (options.stop), the rendezvous' own.
+// but itself, and this one. With options.proven_links connections are those of ConnectLinks()
+// (links.h); else whoever connects first to where a peer is awaited is taken for it. Errors:
+// Unavailable, DeadlineExceeded, Internal (a peer announces no address), Cancelled (options.stop),
+// the rendezvous' own.
 absl::StatusOr<std::shared_ptr<::gloo::transport::Context>> ConnectGlooMesh(
     int32_t self, int32_t world, absl::Span<const int32_t> peers, Rendezvous& rendezvous,
     const WorldOptions& options);

@@ -13,6 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "worker/comm/interface.h"
 #include "worker/comm/nccl_communicator.h"
 
 namespace phalanx::comm {
@@ -23,10 +24,13 @@ namespace {
 constexpr int kMaxCtas = 8;
 constexpr int64_t kWarmUpCount = 64;  // elements a rank
 
-// NCCL reads its environment once, at its first use.
-void SetEnvironment() {
+// NCCL reads its environment once, at its first use. It listens on the interface of `address`: by
+// itself it takes the first one that it finds, on whatever network that is.
+void SetEnvironment(const std::string& address) {
   static std::once_flag once;
-  std::call_once(once, [] {
+  std::call_once(once, [&address] {
+    if (const std::string interface = InterfaceOf(address); !interface.empty())
+      setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", interface).c_str(), 0);
     // NVLS buffers are not recovered in process; a ring has one order of summation for any size.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     setenv("NCCL_ALGO", "Ring", 0);
@@ -332,7 +336,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
     return absl::InvalidArgumentError(absl::StrCat(
         "peers on ", options.peers.size(), " communicators, of which there are ", specs.size()));
   }
-  SetEnvironment();
+  SetEnvironment(options.interface_address);
   const Deadline deadline = DeadlineIn(options.setup_timeout);
   ASSIGN_OR_RETURN(std::vector<Membership> memberships,
                    MeetGroups(specs, self, rendezvous, deadline));

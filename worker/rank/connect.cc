@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/derivation.h"
 #include "worker/device/cuda_device.h"
 #include "worker/train/message_peers.h"
 
@@ -37,6 +38,7 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
     return absl::UnimplementedError("no GPU support in this build");
 #endif
   }
+  options.proven_links = plan.layout.derivation >= plan::kDerivationOfProvenLinks;
   options.isolation = &faults.isolation;
   options.lost = &faults.lost;
   options.elsewhere = RanksElsewhere(plan.layout.nodes, self);

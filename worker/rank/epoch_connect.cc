@@ -11,6 +11,7 @@
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/connect.h"
 #include "worker/rank/epoch_run.h"
+#include "worker/rank/rank_reports.h"
 
 namespace phalanx::rank {
 namespace {
@@ -27,6 +28,12 @@ absl::Status EpochRun::Connect() {
     if (order_.device_kind() == "gpu") RETURN_IF_ERROR(standby_.AwaitIdle(stopping_.get_token()));
     comm::WorldOptions options;
     options.stop = stopping_.get_token();
+    options.strangers = [this](int64_t refused, const std::string& last) {
+      TellStrangers(
+          channel_,
+          {.job = order_.assign().job(), .epoch = order_.assign().epoch(), .rank = order_.rank()},
+          refused, last);
+    };
     return ConnectRanks(plan_, order_, faults_, rendezvous_, std::move(options));
   }();
   MutexLock lock(&mu_);

@@ -67,6 +67,17 @@ bool IsCollateral(const absl::Status& ended) {
          kind == job::FailureKind::kStateLost;
 }
 
+void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_t refused,
+                   const std::string& last) {
+  spdlog::warn(
+      "job={} epoch={} rank={} refused {} connections that are of no rank of this epoch, the last "
+      "from {}: let nobody but nodes reach its port",
+      whose.job, whose.epoch, whose.rank, refused, LineText(last));
+  v1::ToDaemon message;
+  message.mutable_strangers()->set_refused(refused);
+  channel.Send(message, kSendTimeout).IgnoreError();
+}
+
 v1::RankError ErrorReport(const absl::Status& ended) {
   v1::RankError error;
   error.set_message(std::string(ended.message()));

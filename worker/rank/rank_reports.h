@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,11 @@ struct ReportsOf {
 // Thread-safe. Errors: those of the channel; DeadlineExceeded.
 absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
                         v1::RankReport report);
+
+// Tells the daemon of connections that were refused, `refused` of them and the last one from
+// `last`, and the log of this rank. Thread-safe; what cannot be sent is in the log alone.
+void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_t refused,
+                   const std::string& last);
 
 v1::RankError ErrorReport(const absl::Status& ended);
 v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok);

@@ -249,6 +249,13 @@ absl::StatusOr<StandbyPool::Made> StandbyPool::Connect(Making& making) {
   comm::WorldOptions options;
   options.setup_timeout = kSetupTimeout;
   options.stop = making.stop.get_token();
+  options.strangers = [this, &making](int64_t refused, const std::string& last) {
+    TellStrangers(channel_,
+                  {.job = making.of.assign().job(),
+                   .epoch = making.of.assign().epoch(),
+                   .rank = making.of.rank()},
+                  refused, last);
+  };
   const bool gpu = making.of.device_kind() == "gpu";
   auto warm_up = std::make_shared<WarmUpStream>();
   if (gpu) RETURN_IF_ERROR(device::UseCudaDevice(making.of.device_index()));

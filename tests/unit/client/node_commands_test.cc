@@ -73,6 +73,8 @@ class DescribeNodeTest : public ::testing::Test {
       node.set_devices(3);
       for (const int64_t job : {0, 0, 7}) node.add_device_jobs(job);
       for (const int32_t degrees : {41, 0, 63}) node.add_device_temperatures(degrees);
+      for (int i = 0; i < 3; ++i) node.add_device_memory(i == 1 ? 0 : int64_t{80} << 30);
+      for (const int64_t mib : {512, 0, 70'000}) node.add_device_used_memory(mib << 20);
       v1::SlowDevice& slow = *node.add_slow_devices();
       slow.set_job(7);
       slow.set_rank(5);
@@ -106,12 +108,12 @@ TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
               HasSubstr("Slow:          device 2: 2.50 times as long for the work of rank 5 of "
                         "job-7 as others with the same, since "));
   EXPECT_THAT(out, HasSubstr("3.1 GB/s, 20 us there and back"));
-  EXPECT_THAT(out, HasSubstr("DEVICE  JOB    MEMORY  TEMPERATURE  CHECK   AGE"));
-  EXPECT_THAT(out, HasSubstr("0       -      -       41 C         passed  "));
+  EXPECT_THAT(out, HasSubstr("DEVICE  JOB    MEMORY              TEMPERATURE  CHECK   AGE"));
+  EXPECT_THAT(out, HasSubstr("0       -      512.0 MiB/80.0 GiB  41 C         passed  "));
   EXPECT_THAT(out, HasSubstr("16.0 MiB kept"));
-  EXPECT_THAT(out, HasSubstr("1       -      -       -            failed  "));
+  EXPECT_THAT(out, HasSubstr("1       -      -                   -            failed  "));
   EXPECT_THAT(out, HasSubstr("memory: 1 word is wrong"));
-  EXPECT_THAT(out, HasSubstr("2       job-7  -       63 C         -       -"));
+  EXPECT_THAT(out, HasSubstr("2       job-7  68.4 GiB/80.0 GiB   63 C         -       -"));
 }
 
 TEST_F(DescribeNodeTest, NodeThatHasNotSpokenYet_ShowsWhatIsKnownToHaveFailed) {

@@ -27,7 +27,16 @@ class TopTest : public ::testing::Test {
       for (const int64_t job : {7, 0, 7}) node.add_device_jobs(job);
       for (int i = 0; i < 3; ++i) node.add_device_memory(int64_t{80} << 30);
       for (const int32_t degrees : {41, 63, 0}) node.add_device_temperatures(degrees);
+      for (const int64_t gib : {50, 0, 10}) node.add_device_used_memory(gib << 30);
       response->add_nodes()->set_name("b");
+      v1::NodeStatus& slots = *response->add_nodes();
+      slots.set_device_kind("cpu");
+      slots.set_devices(2);
+      for (const int64_t mib : {300, 212}) slots.add_device_used_memory(mib << 20);
+      v1::NodeStatus& older = *response->add_nodes();
+      older.set_devices(1);
+      older.add_device_memory(int64_t{80} << 30);
+      older.add_device_used_memory(-1);
       return grpc::Status::OK;
     };
     server_.list = [this](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
@@ -49,10 +58,12 @@ TEST_F(TopTest, Terminal_IsRedrawnUntilItIsStopped) {
   EXPECT_EQ(Top(connection_, {.terminal = true}, stopper_, captured_.io), kSuccess);
   const std::string out = captured_.out.str();
   EXPECT_THAT(out, StartsWith("\x1b[H" + server_.address()));
-  EXPECT_THAT(out, HasSubstr("2 of 3 devices busy  2.00k tokens/s"));
+  EXPECT_THAT(out, HasSubstr("2 of 6 devices busy  2.00k tokens/s"));
   EXPECT_THAT(out, HasSubstr("job-7  demo  Running  12/300  1.25  2.00k     6      1"));
-  EXPECT_THAT(out, HasSubstr("2/3   240.0 GiB      63 C"));
-  EXPECT_THAT(out, HasSubstr("0/0   -              -"));
+  EXPECT_THAT(out, HasSubstr("2/3   60.0 GiB/240.0 GiB  63 C"));
+  EXPECT_THAT(out, HasSubstr("0/0   -                   -"));
+  EXPECT_THAT(out, HasSubstr("0/2   512.0 MiB/-         -"));
+  EXPECT_THAT(out, HasSubstr("0/1   -/80.0 GiB          -"));
   EXPECT_THAT(out, HasSubstr("  job-7\x1b[K\n"));
   EXPECT_THAT(asked_.phases(),
               ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING));
@@ -69,6 +80,7 @@ TEST_F(TopTest, Json_IsOneSampleOfJobsAndNodes) {
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"jobs\""));
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_jobs\""));
   EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_temperatures\""));
+  EXPECT_THAT(captured_.out.str(), HasSubstr("\"device_used_memory\""));
   Captured names;
   EXPECT_EQ(Top(connection_, {.format = Format::kName}, stopper_, names.io), kSuccess);
   EXPECT_EQ(names.out.str(), "job-7\n");

@@ -61,7 +61,8 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
                   .device_jobs = {JobId{7}, JobId{}, JobId{}},
                   .reserve = ReserveMark{.reason = "spares"}};
   board.Publish(PublishNode{std::make_shared<const NodeView>(spares)});
-  board.Publish(PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}});
+  board.Publish(
+      PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}, {9, 0, -1, 7}});
   Gauges gauges;
   board.Count(gauges);
   EXPECT_EQ(gauges.devices_reserved, 2) << "one is lent";
@@ -72,6 +73,7 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   EXPECT_EQ(gauges.checks[job::CheckVerdict::kFailed], 1);
   EXPECT_EQ(gauges.warmest_celsius, 63);
   EXPECT_THAT(board.Nodes().at(0).device_temperatures, ElementsAre(41, 0, 63, 50));
+  EXPECT_THAT(board.Nodes().at(0).device_used_memory, ElementsAre(9, 0, -1, 7));
   EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
 }
 

@@ -131,6 +131,20 @@ TEST(EventTest, Temperatures_ThatNoDeviceHas_AreUnknown) {
   EXPECT_EQ(heard.device_temperatures, (std::vector<int32_t>{41, 0, 0, 0}));
 }
 
+TEST(EventTest, UsedMemory_ThatNoDeviceCanHave_IsUnknownOrCut) {
+  v1::OpenSessionRequest message;
+  message.mutable_heartbeat()->set_draining(false);
+  for (const int64_t bytes : {int64_t{5} << 30, int64_t{0}, int64_t{-7}, int64_t{1} << 60})
+    message.mutable_heartbeat()->add_device_used_memory(bytes);
+  const auto few = EventFromProto(SessionId{7}, message);
+  EXPECT_EQ(std::get<HeartbeatReceived>(*few).device_used_memory,
+            (std::vector<int64_t>{int64_t{5} << 30, 0, -1, -1}));
+  for (int i = 0; i < kDevicesMax; ++i) message.mutable_heartbeat()->add_device_used_memory(1);
+  const auto many = EventFromProto(SessionId{7}, message);
+  EXPECT_EQ(std::get<HeartbeatReceived>(*many).device_used_memory.size(),
+            static_cast<size_t>(kDevicesMax));
+}
+
 TEST(EventTest, Temperatures_OfMoreDevicesThanThereMayBe_AreCut) {
   v1::OpenSessionRequest message;
   for (int i = 0; i <= kDevicesMax; ++i) message.mutable_heartbeat()->add_device_temperatures(41);

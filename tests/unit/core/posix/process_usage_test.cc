@@ -1,6 +1,7 @@
 #include "core/posix/process_usage.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ TEST(ProcessUsageTest, Memory_CountsWhatIsWritten) {
   const int64_t before = UsageOfThisProcess().resident_bytes;
   const std::string written(kBytes, 'x');
   EXPECT_GT(UsageOfThisProcess().resident_bytes, before + kBytes / 2) << written.back();
+  EXPECT_GT(ResidentBytesOf(getpid()), before + kBytes / 2);
+  EXPECT_EQ(ResidentBytesOf(-1), 0) << "nobody is there";
 }
 
 TEST(ProcessUsageTest, Time_Grows) {

@@ -39,6 +39,7 @@ NodeFigures Figures() {
   figures.machine.devices[1].errors = {0, 0, 1};
   figures.machine.devices[1].last_xid = 79;
   figures.log_bytes_dropped = 12;
+  figures.strangers = 3;
   figures.memory_bytes = {1024, 0};
   figures.memory_used_bytes = {0, -1};
   figures.celsius = {41, 0};
@@ -51,21 +52,26 @@ std::vector<std::string> LinesOf(const NodeFigures& figures, const ProcessUsage&
 
 TEST(NodeMetricsTest, Text_HasWhatWasCounted) {
   const auto lines = LinesOf(Figures(), {.resident_bytes = 4096, .open_descriptors = 9});
-  for (const char* line :
-       {"phalanx_worker_resident_bytes 4096", "phalanx_worker_open_descriptors 9",
-        "phalanx_worker_ranks{state=\"running\"} 2", "phalanx_worker_ranks{state=\"idle\"} 0",
-        "phalanx_worker_rank_starts_total 5",
-        "phalanx_worker_rank_ends_total{cause=\"RankHung\"} 1", "phalanx_worker_session_open 1",
-        "phalanx_worker_heartbeats_late_total 4", "phalanx_worker_stalled_seconds_total 1.5",
-        "phalanx_worker_log_bytes_dropped_total 12", "phalanx_worker_device_lost{device=\"0\"} 0",
-        "phalanx_worker_device_lost{device=\"1\"} 1",
-        "phalanx_worker_device_errors_total{device=\"1\",effect=\"lost\"} 1",
-        "phalanx_worker_device_last_xid{device=\"1\"} 79",
-        "phalanx_worker_device_check{device=\"0\",verdict=\"passed\"} 1",
-        "phalanx_worker_device_check_age_seconds{device=\"0\"} 90",
-        "phalanx_worker_device_memory_bytes{device=\"0\"} 1024",
-        "phalanx_worker_device_memory_used_bytes{device=\"0\"} 0",
-        "phalanx_worker_device_celsius{device=\"0\"} 41"})
+  for (const char* line : {"phalanx_worker_resident_bytes 4096",
+                           "phalanx_worker_open_descriptors 9",
+                           "phalanx_worker_ranks{state=\"running\"} 2",
+                           "phalanx_worker_ranks{state=\"idle\"} 0",
+                           "phalanx_worker_rank_starts_total 5",
+                           "phalanx_worker_rank_ends_total{cause=\"RankHung\"} 1",
+                           "phalanx_worker_session_open 1",
+                           "phalanx_worker_heartbeats_late_total 4",
+                           "phalanx_worker_stalled_seconds_total 1.5",
+                           "phalanx_worker_log_bytes_dropped_total 12",
+                           "phalanx_worker_strangers_refused_total 3",
+                           "phalanx_worker_device_lost{device=\"0\"} 0",
+                           "phalanx_worker_device_lost{device=\"1\"} 1",
+                           "phalanx_worker_device_errors_total{device=\"1\",effect=\"lost\"} 1",
+                           "phalanx_worker_device_last_xid{device=\"1\"} 79",
+                           "phalanx_worker_device_check{device=\"0\",verdict=\"passed\"} 1",
+                           "phalanx_worker_device_check_age_seconds{device=\"0\"} 90",
+                           "phalanx_worker_device_memory_bytes{device=\"0\"} 1024",
+                           "phalanx_worker_device_memory_used_bytes{device=\"0\"} 0",
+                           "phalanx_worker_device_celsius{device=\"0\"} 41"})
     EXPECT_THAT(lines, Contains(line));
   EXPECT_THAT(lines, Contains(absl::StrCat("phalanx_worker_build_info{version=\"", BuildVersion(),
                                            "\",commit=\"", BuildCommit(), "\"} 1")));

@@ -67,6 +67,13 @@ TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
   EXPECT_THAT(message.heartbeat().device_temperatures(), ::testing::ElementsAre(41, 0, 63));
 }
 
+TEST(TranslateTest, Heartbeat_SaysHowMuchMemoryIsInUse) {
+  const std::vector<int64_t> bytes = {int64_t{5} << 30, -1};
+  const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{}, {}, {}, bytes);
+  EXPECT_THAT(message.heartbeat().device_used_memory(),
+              ::testing::ElementsAre(int64_t{5} << 30, -1));
+}
+
 TEST(TranslateTest, Heartbeat_SaysHowLongRanksWork) {
   const v1::OpenSessionRequest message =
       MessageOf(SendHeartbeat{.progress = {{JobId{7}, Epoch{2}, 30, {{3, 0.25, 77, 0.5, 78}}},

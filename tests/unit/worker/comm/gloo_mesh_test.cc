@@ -45,7 +45,9 @@ class ScriptedPeer final : public Rendezvous {
   std::string announced_;
 };
 
+// As ranks of layouts before plan::kDerivationOfProvenLinks.
 absl::Status Connect(ScriptedPeer::Answer answer, WorldOptions options = {}) {
+  options.proven_links = false;
   ScriptedPeer peer(std::move(answer));
   return ConnectGlooMesh(0, 2, {1}, peer, options).status();
 }
