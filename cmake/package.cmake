@@ -11,10 +11,14 @@
 set(PHALANX_PACKAGE_RELEASE 1 CACHE STRING "Debian revision of the packages")
 set(PHALANX_PACKAGE_CONTACT "Phalanx maintainers <phalanx@packages.invalid>" CACHE STRING
     "Maintainer that the packages name")
-# NVIDIA's own, from its repository for Debian 12: what LibTorch 2.11.0 for CUDA 13 loads beside itself.
-set(PHALANX_CUDA_PACKAGES
-    "libcublas-13-0, libcufft-13-0, libcufile-13-0, libcurand-13-0, libcusolver-13-0, libcusparse-13-0, libcusparselt0-cuda-13, libcudnn9-cuda-13, libnccl2, libnvshmem3-cuda-13"
-    CACHE STRING "Packages of CUDA's libraries that phalanx-rank-cuda depends on")
+# What LibTorch 2.11.0 for CUDA 13 and the rank load beside themselves, and which package of NVIDIA's
+# repository for Debian 12 brings it.
+set(PHALANX_CUDA_LIBRARIES
+    libcublas.so.13=libcublas-13-0 libcublasLt.so.13=libcublas-13-0 libcudnn.so.9=libcudnn9-cuda-13
+    libcufft.so.12=libcufft-13-0 libcufile.so.0=libcufile-13-0 libcurand.so.10=libcurand-13-0
+    libcusolver.so.12=libcusolver-13-0 libcusparse.so.12=libcusparse-13-0
+    libcusparseLt.so.0=libcusparselt0-cuda-13 libnccl.so.2=libnccl2 libnvshmem_host.so.3=libnvshmem3-cuda-13
+    CACHE STRING "CUDA's libraries that the rank loads, each with the package that phalanx-rank-cuda depends on for it")
 
 set(debian ${PROJECT_SOURCE_DIR}/deploy/debian)
 set(version ${PROJECT_VERSION}-${PHALANX_PACKAGE_RELEASE})
@@ -123,7 +127,13 @@ with the LibTorch that it was built with.")
   set(CPACK_DEBIAN_RANK_PACKAGE_CONFLICTS phalanx-rank)
   set(CPACK_DEBIAN_RANK_PACKAGE_REPLACES phalanx-rank)
   if(PHALANX_WITH_CUDA)
-    set(CPACK_DEBIAN_RANK_PACKAGE_DEPENDS ${PHALANX_CUDA_PACKAGES})
+    list(TRANSFORM PHALANX_CUDA_LIBRARIES REPLACE "^.*=" "" OUTPUT_VARIABLE cuda_packages)
+    list(REMOVE_DUPLICATES cuda_packages)
+    list(JOIN cuda_packages ", " CPACK_DEBIAN_RANK_PACKAGE_DEPENDS)
+    set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/package/cuda)
+    install(CODE "execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND \"${debian}/stand_ins\"
+      \"${PROJECT_BINARY_DIR}/package/cuda\" \"${CMAKE_C_COMPILER}\" \"${PHALANX_CUDA_LIBRARIES}\"
+      \"$<TARGET_FILE:phalanx-rank>\" ${LibTorch_RUNTIME_LIBRARIES})" COMPONENT rank)
   endif()
   # LibTorch is no Debian package: what the rank loads of it lies in a folder of our own, without symbols
   # for debuggers, and finds the rest of itself there.

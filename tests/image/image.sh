@@ -88,5 +88,6 @@ inside coordinator sh -c 'command -v curl jq' > /dev/null || fail "no curl or jq
 ! inside worker ldd /usr/bin/phalanx-rank | grep 'not found' || fail "libraries of ranks are missing"
 buildah "${store[@]}" images --format '{{.Name}} {{.Size}}' | grep phalanx- || true
 
+. "$here/gpu.sh"
 . "$here/pods.sh"
 say "passed"

@@ -89,7 +89,8 @@ bool ReadValue(absl::string_view bytes, std::map<std::string, float>& values) {
   return fields.ok() && value.has_value() && !tag.empty() && values.emplace(tag, *value).second;
 }
 
-// Event: wall_time = 1, step = 2, file_version = 3, summary = 5, whose values are 1.
+// Event: wall_time = 1, step = 2, file_version = 3, summary = 5, whose values are 1, and
+// session_log = 7, whose status is 1: START is 1.
 std::optional<TensorBoardEvent> ReadEvent(absl::string_view bytes) {
   TensorBoardEvent event;
   Fields fields(bytes);
@@ -97,6 +98,11 @@ std::optional<TensorBoardEvent> ReadEvent(absl::string_view bytes) {
     if (fields.Is(1, kFixed64)) event.wall_time = fields.real<double>();
     if (fields.Is(2, kVarint)) event.step = static_cast<int64_t>(fields.varint());
     if (fields.Is(3, kBytes)) event.file_version = std::string(fields.bytes());
+    if (fields.Is(7, kBytes)) {
+      Fields session(fields.bytes());
+      while (session.Next()) event.starts |= session.Is(1, kVarint) && session.varint() == 1;
+      if (!session.ok()) return std::nullopt;
+    }
     if (!fields.Is(5, kBytes)) continue;
     Fields summary(fields.bytes());
     while (summary.Next()) {

@@ -20,6 +20,7 @@ struct TensorBoardEvent {
   double wall_time = 0;
   int64_t step = 0;
   std::string file_version;
+  bool starts = false;                  // what earlier files have from this step on is done again
   std::map<std::string, float> values;  // by tag
 };
 

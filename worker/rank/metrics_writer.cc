@@ -361,6 +361,12 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   version.set_wall_time(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   version.set_file_version("brain.Event:2");
   RETURN_IF_ERROR(writer->Append(writer->events_, Framed(version)));
+  // Else TensorBoard draws steps twice that an earlier file has and that are done again.
+  tensorboard::Event start;
+  start.set_wall_time(version.wall_time());
+  start.set_step(last_step + 1);
+  start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  RETURN_IF_ERROR(writer->Append(writer->events_, Framed(start)));
   return writer;
 }
 

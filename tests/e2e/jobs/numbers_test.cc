@@ -67,12 +67,13 @@ void ExpectEventFile(const std::string& output) {
   const std::vector<Metric> metrics = ReadMetrics(output);
   const auto events = support::ReadEvents(support::ReadFile(support::EventFileOf(output)));
   ASSERT_TRUE(events.ok()) << events.status();
-  ASSERT_EQ(events->size(), metrics.size() + 1);
+  ASSERT_EQ(events->size(), metrics.size() + 2);
   EXPECT_EQ((*events)[0].file_version, "brain.Event:2");
+  EXPECT_TRUE((*events)[1].starts);
   for (size_t i = 0; i < metrics.size(); ++i) {
     SCOPED_TRACE(absl::StrCat("step ", i + 1));
     const Metric& metric = metrics[i];
-    const support::TensorBoardEvent& event = (*events)[i + 1];
+    const support::TensorBoardEvent& event = (*events)[i + 2];
     EXPECT_EQ(event.step, metric.step);
     ASSERT_EQ(event.values.size(), 4u);
     EXPECT_FLOAT_EQ(event.values.at("train/loss"), static_cast<float>(metric.loss));

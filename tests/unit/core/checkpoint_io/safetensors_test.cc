@@ -20,11 +20,7 @@ namespace {
 
 // Where scripts/setup puts the library; empty if it is not there.
 std::string Library() {
-  const char *folder = std::getenv("PHALANX_DEPS_DIR"), *home = std::getenv("HOME");
-  const std::string path = absl::StrCat(
-      folder != nullptr ? folder
-                        : absl::StrCat(home == nullptr ? "" : home, "/.cache/phalanx/deps"),
-      "/safetensors-0.8.0");
+  const std::string path = tests::DepsDir() + "/safetensors-0.8.0";
   return std::filesystem::exists(path + "/safetensors") ? path : "";
 }
 

@@ -108,10 +108,12 @@ TEST_F(MetricsWriterTest, EventFile_HasTheFiguresOfTheLines) {
   std::string file = support::ReadFile(support::EventFileOf(folder));
   const auto events = support::ReadEvents(file);
   ASSERT_TRUE(events.ok()) << events.status();
-  ASSERT_EQ(events->size(), 301u);
+  ASSERT_EQ(events->size(), 302u);
   EXPECT_EQ((*events)[0].file_version, "brain.Event:2");
+  EXPECT_TRUE((*events)[1].starts);
+  EXPECT_EQ((*events)[1].step, 1);
   for (int64_t step = 1; step <= 300; ++step) {
-    const support::TensorBoardEvent& event = (*events)[static_cast<size_t>(step)];
+    const support::TensorBoardEvent& event = (*events)[static_cast<size_t>(step) + 1];
     EXPECT_EQ(event.step, step);
     EXPECT_GT(event.wall_time, 0);
     EXPECT_THAT(

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""A worker's pod that is killed, and one that is deleted: the job goes on by its ladder, and the pod that takes the
+place of each gets its ranks back.
+
+    pods_test.py PROGRAMS
+
+The pods are those of deploy/kustomize/base as kubectl renders them, each in namespaces of its own (pod.py). Needs
+root, namespaces and overlayfs; says what is missing and skips (77) otherwise.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
+sys.path[:0] = [str(SOURCE / "tests"), str(DEPS / "kubernetes-validate")]
+
+from pods import pod as pods  # noqa: E402
+
+INSIDE = "--inside"
+PROGRAMS, PLACE = None, None
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(77)
+
+
+def enter_namespaces():
+    """Runs this again where mounts, networks and processes end with it."""
+    if os.getuid() != 0:
+        skip("pods have namespaces, which root alone makes")
+    for tool in ("ip", "nsenter", "setpriv", "unshare"):
+        if shutil.which(tool) is None:
+            print(f"no {tool} here")
+            sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
+    if shutil.which("kubectl") is None or importlib.util.find_spec("yaml") is None:
+        skip("no kubectl, or no kubernetes-validate, which brings a reader of YAML: scripts/setup brings both")
+    own = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(
+            [*own, "sh", "-c", 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" && '
+             'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u,workdir=$0/w" "$0/o" && '
+             "ip link add one type bridge && ip link add two type veth peer name three", folder], capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            skip(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
+        return subprocess.run([*own, sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
+
+
+class PodsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        pods.make_network()
+        cls.place = PLACE
+        pods.run("mount", "-t", "tmpfs", "tmpfs", cls.place)
+        import yaml  # of a folder that is on the path by now
+        text = pods.run("kubectl", "kustomize", SOURCE / "deploy/kustomize/base")
+        cls.items = {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one and one["kind"] == "StatefulSet"}
+        data = cls.place / "claims/phalanx-data"
+        pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data / "emoji")
+        pods.run("chown", "-R", "65532:65532", data)
+        cls.coordinator = cls.make("phalanx-coordinator", 0).await_probe("startupProbe")
+
+    @classmethod
+    def make(cls, name, ordinal):
+        hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": cls.coordinator.address}
+        return pods.Pod(cls.place, PROGRAMS, DEPS, cls.items[name], ordinal, hosts)
+
+    def phalanx(self, *arguments):
+        return self.coordinator.execute("phalanx", *arguments)
+
+    def await_job(self, condition, seconds=90):
+        """The job, and its events by type, once the condition holds for them."""
+        deadline = time.monotonic() + seconds
+        while True:
+            job = json.loads(self.phalanx("get", "pods", "-o", "json"))
+            events = json.loads(self.phalanx("events", "pods", "-o", "json"))["events"]
+            said = [(one["type"], one.get("message", "")) for one in events]
+            if condition(job, said):
+                return job, said
+            self.assertLess(time.monotonic(), deadline, (json.dumps(job)[:2000], said, [one.tail() for one in self.workers.values()]))
+            self.assertTrue(self.coordinator.probe("livenessProbe"))
+
+    def await_events(self, kind, count):
+        """Of the job, which has done a step since."""
+        def condition(job, said):
+            return (sum(one == kind for one, _ in said) >= count and job["phase"] == "Running"
+                    and job.get("last_step", {}).get("epoch") == job.get("epoch"))
+        job, said = self.await_job(condition)
+        return job, [message for one, message in said if one == kind][-1]
+
+    def submit(self):
+        text = (SOURCE / "examples/emoji-captions.yaml").read_text(encoding="utf-8")
+        for old, new in {"name: emoji-captions": "name: pods", "steps: 500": "steps: 1000000",
+                         "ranks: 4, tp: 2, pp: 2, layers: [3, 3]": "ranks: 6, tp: 2",
+                         "devices: 6": "devices: 8", "global: 48": "global: 12", "output: runs/emoji": "output: runs/pods"}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        path = self.place / "claims/phalanx-data/emoji/pods.yaml"
+        path.write_text(text, encoding="utf-8")
+        self.phalanx("submit", "/data/emoji/pods.yaml")
+        self.await_job(lambda job, _: int(job.get("last_step", {}).get("step", 0)) >= 3)
+
+    def lose(self, end, times):
+        """The second worker ends so; the job goes on without its ranks, in the processes that are left."""
+        stays, goes = self.workers[0], self.workers[1]
+        before = stays.ranks()
+        self.assertEqual((len(before), len(goes.ranks())), (4, 4))
+        begin = time.monotonic()
+        end(goes)
+        _, message = self.await_events("Recovered", times)
+        print(f"{message} ({time.monotonic() - begin:.1f} s with the pod's end)", flush=True)
+        self.assertIn("without ranks 4, 5, 6, 7", message)
+        self.assertEqual(stays.ranks(), before)
+        return before
+
+    def replace(self, before, times):
+        """The next pod of that name joins, and the ranks are back."""
+        begin = time.monotonic()
+        self.workers[1] = self.make("phalanx-worker", 1).await_probe("startupProbe").await_probe("readinessProbe")
+        _, message = self.await_events("Returned", times)
+        print(f"{message} ({time.monotonic() - begin:.1f} s with the pod's start)", flush=True)
+        self.assertEqual(self.workers[0].ranks(), before)
+        self.assertEqual(len(self.workers[1].ranks()), 4)
+        nodes = json.loads(self.phalanx("nodes", "-o", "json"))["nodes"]
+        self.assertEqual(sorted(one["name"] for one in nodes), ["phalanx-worker-0", "phalanx-worker-1"])
+
+    def test_pods_that_end_are_left_out_and_those_that_replace_them_get_their_ranks(self):
+        self.workers = {ordinal: self.make("phalanx-worker", ordinal) for ordinal in (0, 1)}
+        for one in self.workers.values():
+            one.await_probe("startupProbe").await_probe("readinessProbe")
+        self.submit()
+
+        before = self.lose(pods.Pod.kill, 1)
+        self.workers[1].forget_claims()
+        self.replace(before, 1)
+
+        def delete(pod):
+            self.assertEqual(pod.delete(), 0)
+        before = self.lose(delete, 2)
+        self.replace(before, 2)
+
+        self.assertTrue(all(one.probe("livenessProbe") for one in self.workers.values()))
+        self.phalanx("cancel", "pods")
+        self.await_job(lambda job, _: job["phase"] == "Cancelled")
+        self.assertEqual([one.delete() for one in (*self.workers.values(), self.coordinator)], [0, 0, 0])
+        lines = (self.place / "claims/phalanx-data/emoji/runs/pods/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        self.assertEqual([json.loads(one)["step"] for one in lines], list(range(1, len(lines) + 1)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] != INSIDE:
+        sys.exit(enter_namespaces())
+    PLACE, PROGRAMS = (pathlib.Path(one).resolve() for one in sys.argv[2:4])
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])
