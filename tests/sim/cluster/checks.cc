@@ -58,7 +58,8 @@ bool CoordinatorHost::HasBegun(JobId id, Epoch epoch) const {
 void CoordinatorHost::Check() {
   CheckDevices();
   CheckLoans();
-  CheckAcknowledged();
+  CheckEnded();
+  answers_.Check(*machine_);
 }
 
 void CoordinatorHost::CheckDevices() {
@@ -120,25 +121,13 @@ void CoordinatorHost::CheckLoans() {
   loans_ = std::move(loans);
 }
 
-void CoordinatorHost::CheckAcknowledged() {
-  for (auto job = acknowledged_.begin(); job != acknowledged_.end();) {
-    if (archived_.contains(*job)) {
-      job = acknowledged_.erase(job);
-      continue;
-    }
-    if (!machine_->jobs().contains(*job))
-      ledger_.Violate(absl::StrCat(ToString(*job), " was acknowledged and is gone"));
-    ++job;
-  }
-  for (auto job = cancels_acknowledged_.begin(); job != cancels_acknowledged_.end();) {
-    if (archived_.contains(*job)) {
-      job = cancels_acknowledged_.erase(job);
-      continue;
-    }
-    const auto found = machine_->jobs().find(*job);
-    if (found == machine_->jobs().end() || !found->second.state.IsTerminal())
-      ledger_.Violate(absl::StrCat(ToString(*job), " was cancelled and goes on"));
-    ++job;
+// Who was told that a job has ended is never told otherwise, nor would be if they asked.
+void CoordinatorHost::CheckEnded() {
+  for (const auto& [id, view] : views_) {
+    if (!job::IsTerminal(view.phase)) continue;
+    const auto job = machine_->jobs().find(id);
+    if (job == machine_->jobs().end() || job->second.state.phase != view.phase)
+      ledger_.Violate(absl::StrCat(ToString(id), " has ended, and is not what users were told"));
   }
 }
 
@@ -150,13 +139,13 @@ void CoordinatorHost::CheckReplay() {
     if (job == machine_->jobs().end()) continue;
     const coordinator::JobState& a = job->second.state;
     const coordinator::JobState& b = replayed_.at(id);
-    if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.fence != b.fence ||
-        !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.standby != b.standby ||
-        a.beside != b.beside || a.ends != b.ends || a.recoveries != b.recoveries ||
-        a.failed_starts != b.failed_starts || a.start != b.start ||
-        a.state_epoch != b.state_epoch || a.submitted != b.submitted || a.ended != b.ended ||
-        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
-        a.event_count != b.event_count) {
+    if (a.phase != b.phase || a.suspended != b.suspended || a.reason != b.reason ||
+        a.epoch != b.epoch || a.fence != b.fence || !(a.layout == b.layout) ||
+        a.plan_digest != b.plan_digest || a.standby != b.standby || a.beside != b.beside ||
+        a.ends != b.ends || a.recoveries != b.recoveries || a.failed_starts != b.failed_starts ||
+        a.start != b.start || a.state_epoch != b.state_epoch || a.submitted != b.submitted ||
+        a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
+        a.succeeded != b.succeeded || a.event_count != b.event_count) {
       ledger_.Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

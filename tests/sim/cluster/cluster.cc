@@ -37,7 +37,8 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
       coordinator_(timeline_, network_, ledger_, planner_, OptionsOf(timeline_)),
       faults_(shared_, coordinator_, nodes_),
       operators_(Hash64(options.seed, StreamOf("operators"), 0)),
-      losses_(Hash64(options.seed, StreamOf("losses"), 0)) {
+      losses_(Hash64(options.seed, StreamOf("losses"), 0)),
+      people_(Hash64(options.seed, StreamOf("people"), 0)) {
   const size_t nodes = !options.devices.empty() ? options.devices.size()
                        : options.nodes > 0      ? static_cast<size_t>(options.nodes)
                                                 : 1 + timeline_.Below(5);
@@ -87,6 +88,7 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
   CheckTold();
   if (options_.users && options_.reserves)
     timeline_.After(absl::Seconds(2), [this] { KeepReserve(); });
+  if (options_.users && options_.manages) timeline_.After(absl::Seconds(3), [this] { Manage(); });
   if (options_.loss_interval > absl::ZeroDuration()) LoseMessages();
 }
 
@@ -96,27 +98,6 @@ void Cluster::LoseMessages() {
     fabric_.LoseNext();
     LoseMessages();
   });
-}
-
-// At most every third node, and one at least of clusters that have two.
-void Cluster::KeepReserve() {
-  timeline_.After(absl::Seconds(10 + static_cast<int64_t>(operators_.Below(60))),
-                  [this] { KeepReserve(); });
-  if (!coordinator_.up()) return;
-  std::vector<NodeName> in_reserve, others;
-  for (const auto& [name, node] : coordinator_.machine().nodes())
-    (node.reserve.has_value() ? in_reserve : others).push_back(name);
-  const auto some = [this](const std::vector<NodeName>& names) {
-    return names[operators_.Below(names.size())];
-  };
-  const size_t most = (nodes_.size() + 1) / 3;
-  if (settling_) {
-    for (const NodeName& name : in_reserve) coordinator_.Reserve(name, false);
-  } else if (in_reserve.size() < most && !others.empty()) {
-    coordinator_.Reserve(some(others), true);
-  } else if (!in_reserve.empty() && operators_.Below(4) == 0) {
-    coordinator_.Reserve(some(in_reserve), false);
-  }
 }
 
 void Cluster::MaybeSubmit() {
@@ -219,7 +200,9 @@ void Cluster::Run(absl::Duration duration) {
   const absl::Duration interval = options_.fault_interval > absl::ZeroDuration()
                                       ? options_.fault_interval
                                       : timeline_.Between(absl::Seconds(5), absl::Seconds(90));
-  faults_.Start(interval, {.only_crashes = options_.only_crashes, .behind = options_.behind});
+  faults_.Start(interval, {.only_crashes = options_.only_crashes,
+                           .behind = options_.behind,
+                           .managing = options_.users && options_.manages});
   RunUntil(end);
 }
 
@@ -286,6 +269,7 @@ Cluster::Counts Cluster::counts() const {
                 .refused = ledger_.metrics_refused(),
                 .older = shared_.older_assignments,
                 .lost_messages = fabric_.lost(),
+                .acknowledged = coordinator_.acknowledged(),
                 .crashes = coordinator_.crashes()};
   for (const auto& [phase, count] : coordinator_.ended()) {
     if (phase == job::JobPhase::kSucceeded) counts.succeeded = count;
@@ -303,7 +287,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   refused += other.refused, older += other.older;
   lost_messages += other.lost_messages;
   crashes.all += other.crashes.all, crashes.writing += other.crashes.writing;
-  crashes.acknowledged += other.crashes.acknowledged;
+  acknowledged += other.acknowledged;
   return *this;
 }
 
@@ -315,7 +299,7 @@ std::string Cluster::Counts::ToString() const {
       " lent devices, ", refused, " refused metrics, ", older, " assignments of older epochs, ",
       lost_messages, " lost messages, ", steps, " steps, ", steps_given_up,
       " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,
-      " of them in a write, and had acknowledged ", crashes.acknowledged, " submits and cancels");
+      " of them in a write, and had acknowledged ", acknowledged.ToString());
 }
 
 }  // namespace phalanx::sim

@@ -33,6 +33,9 @@ struct ClusterOptions {
   // The one fault is that the coordinator dies, mostly while it writes: no rank may be lost.
   bool only_crashes = false;
   bool reserves = true;  // operators keep nodes in reserve now and then
+  // Users suspend and resume jobs and delete what is left of them, operators cordon and drain nodes
+  // and let them take jobs again.
+  bool manages = true;
   // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
   // of a write, so that a seed means what it did before there was either.
   bool behind = true;
@@ -84,6 +87,7 @@ class Cluster {
     int64_t refused = 0;  // ranks of epochs that were over, of metrics
     int64_t older = 0;    // assignments of epochs that were over, by coordinators that are behind
     int64_t lost_messages = 0;
+    Answers::Counts acknowledged;
     CoordinatorHost::Crashes crashes;
     Counts& operator+=(const Counts& other);
     std::string ToString() const;
@@ -104,8 +108,16 @@ class Cluster {
   // Asks until there is an answer, or nobody has patience any more; sometimes twice at once.
   void AskFor(const coordinator::JobRequestPtr& request, const std::string& request_id, int times);
   coordinator::JobRequestPtr WithDrawnRecovery(coordinator::JobRequest request);
+  // cluster_people.cc
   // What operators do with the reserve, time and again.
   void KeepReserve();
+  // One of what `manages` is of, time and again.
+  void Manage();
+  void UndoManaging();
+  void SuspendSome();
+  void MarkSome();
+  void DeleteSome();
+
   void LoseMessages();
   void CheckProgress();
   void CheckTold();
@@ -124,6 +136,8 @@ class Cluster {
   Faults faults_;
   Prng operators_;  // their chance is of their own: without them a seed is as it was
   Prng losses_;     // so is theirs
+  Prng people_;     // and that of those who manage
+  int64_t marks_ = 0;
   int64_t jobs_ = 0;
   int64_t jobs_max_ = 3;  // at a time
   absl::Duration submit_interval_ = absl::Seconds(20);

@@ -19,7 +19,8 @@ CoordinatorHost::CoordinatorHost(Timeline& timeline, Network& network, Ledger& l
       network_(network),
       ledger_(ledger),
       planner_(planner),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      answers_(ledger) {}
 
 void CoordinatorHost::Start() {
   if (up()) return;
@@ -73,6 +74,7 @@ void CoordinatorHost::Crash() {
   inbox_.clear();
   paused_since_.reset();
   waiting_.clear();
+  answers_.ForgetAll();
   ledger_.OnCoordinatorGone();
   for (const auto& [session, stream] : std::exchange(streams_, {})) {
     stream->up->Break();
@@ -122,6 +124,7 @@ bool CoordinatorHost::AnswersFromStore(const Event& event) {
   if (waiting == waiting_.end()) return true;
   const Waiting answered = std::move(waiting->second);
   waiting_.erase(waiting);
+  answers_.Forget(submit->token);
   answered.answer(archived->second);
   return true;
 }
@@ -160,6 +163,12 @@ void CoordinatorHost::Carry(const coordinator::Action& action) {
   if (const auto* send = std::get_if<SendCommand>(&action)) return Carry(*send);
   if (const auto* publish = std::get_if<PublishJob>(&action)) return Carry(*publish);
   if (const auto* answer = std::get_if<AnswerJob>(&action)) return Carry(*answer);
+  if (const auto* answer = std::get_if<AnswerNode>(&action)) return Carry(*answer);
+  if (const auto* ended = std::get_if<DeleteEndedJob>(&action)) return Carry(*ended);
+  if (const auto* refused = std::get_if<RefuseDelete>(&action)) {
+    waiting_.erase(refused->token);
+    return answers_.Answered(refused->token, false);
+  }
   if (const auto* step = std::get_if<PublishStep>(&action))
     return ledger_.OnTold(step->job, step->step);
   if (const auto* archive = std::get_if<ArchiveJob>(&action)) return Archive(archive->job);
@@ -229,6 +238,7 @@ void CoordinatorHost::OnCommitFailed(uint64_t up_to) {
   store_failure_ = absl::UnavailableError("the store fails");
   if (timeline_.Chance(0.3)) written_number_ = std::max(written_number_, up_to);
   for (auto& [token, waiting] : std::exchange(waiting_, {})) {
+    answers_.Forget(token);
     if (waiting.answer) waiting.answer(store_failure_);
   }
   retry_delay_ = std::min(std::max(2 * retry_delay_, absl::Milliseconds(100)), absl::Seconds(5));
@@ -333,28 +343,6 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
   if (job.phase == job::JobPhase::kSucceeded) ledger_.OnSucceeded(job.id, job.request->steps);
 }
 
-void CoordinatorHost::Carry(const coordinator::AnswerJob& order) {
-  const auto found = waiting_.find(order.token);
-  if (found == waiting_.end()) return;  // it was refused while the store failed
-  const Waiting waiting = std::move(found->second);
-  waiting_.erase(found);
-  const auto stored = requests_.find(waiting.request_id);
-  if (!order.job.ok() && stored != requests_.end()) {
-    ledger_.Violate(absl::StrCat("request ", waiting.request_id, " has become ",
-                                 ToString(stored->second),
-                                 " and is refused: ", order.job.status().ToString()));
-  }
-  if (order.job.ok()) {
-    const JobId job = (*order.job)->id;
-    (waiting.cancels != JobId{} ? cancels_acknowledged_ : acknowledged_).insert(job);
-    ++crashes_.acknowledged;
-    if (stored != requests_.end() && stored->second != job)
-      ledger_.Violate(absl::StrCat("request ", waiting.request_id, " is answered with two jobs"));
-  }
-  if (!waiting.answer) return;
-  waiting.answer(order.job.ok() ? absl::StatusOr<JobId>((*order.job)->id) : order.job.status());
-}
-
 // The store makes one entry of the job's records; the process need not live to hear of it.
 void CoordinatorHost::Archive(JobId job) {
   const absl::Duration time = timeline_.Between(absl::Milliseconds(1), absl::Milliseconds(50));
@@ -368,6 +356,7 @@ void CoordinatorHost::Archive(JobId job) {
     replayed_.erase(job);
     changed_.erase(job);
     views_.erase(job);
+    answers_.Archived(job);
     ledger_.Forget(job);
     Feed(coordinator::JobArchived{job});
   });
@@ -396,31 +385,6 @@ void CoordinatorHost::OnStreamClosed(const StreamPtr& stream) {
   stream->coordinator_closed = true;
   streams_.erase(stream->session);
   Feed(coordinator::SessionClosed{stream->session});
-}
-
-void CoordinatorHost::Submit(coordinator::JobRequestPtr request, const std::string& request_id,
-                             Answer answer) {
-  if (absl::Status accepting = Accepting(); !accepting.ok()) return answer(std::move(accepting));
-  const coordinator::Token token{++token_};
-  waiting_[token] = {.request_id = request_id, .answer = std::move(answer)};
-  Feed(coordinator::SubmitRequested{token, std::move(request), request_id});
-}
-
-void CoordinatorHost::Cancel(JobId job) {
-  if (!Accepting().ok()) return;
-  const coordinator::Token token{++token_};
-  waiting_[token] = {.cancels = job};
-  timeline_.Note("a user cancels job $0", job.value);
-  Feed(coordinator::CancelRequested{token, job, false});
-}
-
-void CoordinatorHost::Reserve(const NodeName& node, bool reserves) {
-  if (!Accepting().ok()) return;
-  timeline_.Note(reserves ? "operators keep $4 in reserve" : "operators put $4 into service", 0, 0,
-                 0, 0, node);
-  std::optional<coordinator::ReserveMark> reserve;
-  if (reserves) reserve = coordinator::ReserveMark{.reason = "spares"};
-  Feed(coordinator::ReserveRequested{coordinator::Token{++token_}, node, std::move(reserve)});
 }
 
 bool CoordinatorHost::HoldsDevices() const {

@@ -20,6 +20,7 @@
 
 #include "coordinator/machine/coordinator.h"
 #include "phalanx/v1/worker_service.pb.h"
+#include "tests/sim/cluster/answers.h"
 #include "tests/sim/cluster/ledger.h"
 #include "tests/sim/cluster/network.h"
 #include "tests/sim/cluster/planner.h"
@@ -57,6 +58,8 @@ class CoordinatorHost {
   const coordinator::Coordinator& machine() const { return *machine_; }
   const std::map<JobId, coordinator::JobView>& views() const { return views_; }
   bool Archived(JobId job) const { return archived_.contains(job); }
+  // Jobs that have ended, which the store alone knows.
+  const std::set<JobId>& archived() const { return archived_; }
 
   // The far ends of streams. False: nobody listens.
   bool Accept(StreamPtr stream, coordinator::WorkerHello hello);
@@ -76,7 +79,11 @@ class CoordinatorHost {
   using Answer = std::function<void(const absl::StatusOr<JobId>&)>;
   void Submit(coordinator::JobRequestPtr request, const std::string& request_id, Answer answer);
   void Cancel(JobId job);
-  // Operators take a node into the reserve, or out of it.
+  void Suspend(JobId job, bool suspended);
+  void Delete(JobId job);
+  // Operators take a node out of service, or back (nullopt), and into the reserve, or out of it.
+  // `mark`: but for who and when.
+  void Mark(const NodeName& node, std::optional<coordinator::NodeMark> mark);
   void Reserve(const NodeName& node, bool reserves);
   int64_t live_jobs() const;
 
@@ -90,10 +97,11 @@ class CoordinatorHost {
   }
   struct Crashes {
     int64_t all = 0;
-    int64_t writing = 0;       // of them, while records were on their way to the disk
-    int64_t acknowledged = 0;  // submits and cancels, all of which are looked for after each
+    int64_t writing = 0;  // of them, while records were on their way to the disk
   };
   const Crashes& crashes() const { return crashes_; }
+  // What users and operators asked for and was done: all of it is looked for after every event.
+  const Answers::Counts& acknowledged() const { return answers_.counts(); }
   // Devices in reserve on which a lost rank went on.
   int64_t lent() const { return lent_; }
   // Whether some job has a device, or one is held for it.
@@ -116,7 +124,6 @@ class CoordinatorHost {
   void Carry(const coordinator::ComputePlan& order);
   void Carry(const coordinator::SendCommand& order);
   void Carry(const coordinator::PublishJob& order);
-  void Carry(const coordinator::AnswerJob& order);
   void StartCommit();
   void OnCommitted(uint64_t number);
   void OnCommitFailed(uint64_t up_to);
@@ -128,6 +135,13 @@ class CoordinatorHost {
   void CheckTorn(const StoredLine& line);
   void Archive(JobId job);
 
+  // coordinator_people.cc
+  struct Waiting;
+  bool TakeWaiting(coordinator::Token token, Waiting* waiting);
+  void Carry(const coordinator::AnswerJob& order);
+  void Carry(const coordinator::AnswerNode& order);
+  void Carry(const coordinator::DeleteEndedJob& order);
+
   // checks.cc
   bool IsStored(JobId job,
                 const std::function<bool(const coordinator::JournalRecord&)>& matches) const;
@@ -136,7 +150,7 @@ class CoordinatorHost {
   void CheckDevices();
   void CheckLoans();
   void CheckReplay();
-  void CheckAcknowledged();
+  void CheckEnded();
 
   Timeline& timeline_;
   Network& network_;
@@ -179,13 +193,11 @@ class CoordinatorHost {
   int64_t lent_ = 0;
   std::map<std::pair<JobId, int32_t>, plan::Device> loans_;  // at the last check, by place
   uint64_t token_ = 0;
-  std::set<JobId> acknowledged_;  // submits
-  std::set<JobId> cancels_acknowledged_;
+  Answers answers_;
   // Callers who wait for their answers.
   struct Waiting {
-    JobId cancels;           // 0: it submits
     std::string request_id;  // of a submit
-    Answer answer;
+    Answer answer;           // likewise
   };
   std::map<coordinator::Token, Waiting> waiting_;
   std::map<std::string, JobId> requests_;           // request ids that were answered, or stored

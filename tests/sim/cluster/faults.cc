@@ -12,6 +12,7 @@ void Faults::Start(absl::Duration interval, const Kinds& kinds) {
   on_ = true;
   only_crashes_ = kinds.only_crashes;
   behind_ = kinds.behind;
+  managing_ = kinds.managing;
   coordinator_.on_write = [this](const coordinator::JournalRecord& record) { OnWrite(record); };
   Next();
   if (only_crashes_) return;
@@ -204,7 +205,12 @@ void Faults::OnWrite(const coordinator::JournalRecord& record) {
   const bool recovers = planned != nullptr
                             ? planned->state_epoch != Epoch{0}
                             : std::holds_alternative<coordinator::EpochBegan>(record.body);
-  if (!(recovers || only_crashes_) || !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30)) return;
+  const bool manages =
+      managing_ && (std::holds_alternative<coordinator::NodeMarked>(record.body) ||
+                    std::holds_alternative<coordinator::SuspensionChanged>(record.body));
+  if (!(recovers || manages || only_crashes_) ||
+      !timeline_.Chance(only_crashes_ ? 1.0 / 8 : 1.0 / 30))
+    return;
   const uint64_t kind = only_crashes_           ? 0
                         : behind_               ? timeline_.Below(4)
                         : timeline_.Chance(0.5) ? 0

@@ -29,6 +29,7 @@ class Faults {
   // As in ClusterOptions.
   struct Kinds {
     bool only_crashes = false, behind = true;
+    bool managing = true;  // what people decide is being written when something breaks
   };
   // One comes every `interval` on average, until Stop.
   void Start(absl::Duration interval, const Kinds& kinds);
@@ -49,7 +50,8 @@ class Faults {
   void BreakCoordinator();
   // The store fails, or is slow, for a while.
   void BreakDisk();
-  // A decision is being written: of one by which a recovery goes on, something may die now.
+  // A decision is being written: of one by which a recovery goes on, or of people, something may
+  // die now.
   void OnWrite(const coordinator::JournalRecord& record);
   void CrashCoordinator();
   // Something lasts: `undo` puts an end to it.
@@ -63,7 +65,7 @@ class Faults {
   const std::vector<std::unique_ptr<NodeHost>>& nodes_;
   absl::Duration interval_ = absl::ZeroDuration();
   uint64_t generation_ = 0;
-  bool on_ = false, only_crashes_ = false, behind_ = true;
+  bool on_ = false, only_crashes_ = false, behind_ = true, managing_ = true;
   int64_t count_ = 0, under_way_ = 0;
   Instant quiet_since_ = absl::InfinitePast();
 };

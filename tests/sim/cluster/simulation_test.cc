@@ -53,7 +53,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
 // dead already (docs/decisions/0051-epochs-of-the-output-folder.md).
 TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   Planner planner;
-  Cluster cluster(planner, {.seed = 1168, .reserves = false, .behind = false});
+  Cluster cluster(planner, {.seed = 1168, .reserves = false, .manages = false, .behind = false});
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
@@ -132,7 +132,10 @@ TEST(ClusterSimulation, CoordinatorThatIsKilledOverAndOver_LosesNoAcknowledgedWr
   }
   EXPECT_GT(total.crashes.all, 30 * kCount) << "the kills are too rare to mean anything";
   EXPECT_GT(total.crashes.writing, total.crashes.all / 2) << "too few of them meet a write";
-  EXPECT_GT(total.crashes.acknowledged, 10 * kCount);
+  EXPECT_GT(total.acknowledged.submits, 10 * kCount);
+  EXPECT_GT(total.acknowledged.suspensions, kCount);
+  EXPECT_GT(total.acknowledged.deletes, kCount);
+  EXPECT_GT(total.acknowledged.marks, kCount);
   EXPECT_GT(total.succeeded, 10 * kCount);
   EXPECT_EQ(total.failed, 0);
   EXPECT_EQ(total.steps_given_up, 0);

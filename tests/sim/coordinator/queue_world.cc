@@ -28,10 +28,9 @@ QueueWorld::QueueWorld(uint64_t seed, bool crashes) : prng_(seed), crashes_(cras
   const uint64_t count = 1 + prng_.Below(4);
   for (uint64_t i = 0; i < count; ++i) {
     const auto devices = static_cast<int32_t>(1 + prng_.Below(4));
-    hosts_.push_back({.name = absl::StrCat("node-", i), .session = SessionId{i + 1}});
+    hosts_.push_back({.name = absl::StrCat("node-", i), .session = SessionId{++sessions_}});
     hosts_.back().devices.resize(static_cast<size_t>(devices));
     devices_ += devices;
-    sessions_ = i + 1;
     Feed(SessionOpened{hosts_.back().session, WorkerHello{.node = hosts_.back().name,
                                                           .incarnation = Incarnation{1},
                                                           .devices = devices}});

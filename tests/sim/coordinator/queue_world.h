@@ -86,6 +86,8 @@ class QueueWorld {
   // What the owner's jobs have but for `later`, of devices and of jobs.
   std::pair<int64_t, int64_t> HeldBy(const std::string& owner, const std::set<JobId>& later) const;
   double ShareOf(const std::string& owner, const std::set<JobId>& later) const;
+  // Its owner's when the job was looked at by the look that has planned planned_, but for `later`.
+  double ShareAtTurn(const Coordinator::Job& job, std::set<JobId> later) const;
   // Jobs that wait, and those of them that their quotas keep, were it not for `later`.
   std::set<JobId> Waiting(const std::set<JobId>& later) const;
   std::set<JobId> Kept(const std::set<JobId>& waiting, int64_t capacity,

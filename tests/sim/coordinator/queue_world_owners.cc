@@ -72,6 +72,20 @@ std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting, int64_t capacit
   return kept;
 }
 
+// Jobs of one owner are looked at in their order, so those that were planned by this look and stand
+// behind this one had nothing yet when it was looked at.
+double QueueWorld::ShareAtTurn(const Coordinator::Job& job, std::set<JobId> later) const {
+  const JobRequest& request = *job.state.request;
+  for (const JobId id : planned_) {
+    const Coordinator::Job& planned = machine_->jobs().at(id);
+    const JobRequest& other = *planned.state.request;
+    if (planned.run.has_value() || other.owner != request.owner) continue;
+    const bool behind = std::pair(-request.priority, job.state.id) < std::pair(-other.priority, id);
+    if (behind) later.insert(id);
+  }
+  return ShareOf(request.owner, later);
+}
+
 std::optional<bool> QueueWorld::IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
                                          const std::set<JobId>& later) const {
   const JobRequest& first = *a.state.request;
@@ -79,7 +93,7 @@ std::optional<bool> QueueWorld::IsBefore(const Coordinator::Job& a, const Coordi
   if (first.priority != second.priority) return first.priority > second.priority;
   const bool turns = options_.share_half_life > absl::ZeroDuration();
   if (!turns || first.owner == second.owner) return a.state.id < b.state.id;
-  const double share = ShareOf(first.owner, later), other = ShareOf(second.owner, later);
+  const double share = ShareAtTurn(a, later), other = ShareAtTurn(b, later);
   if (share == 0 && other == 0) return a.state.id < b.state.id;
   if (std::abs(share - other) < 1e-6 * (share + other)) return std::nullopt;
   return share < other;
@@ -92,16 +106,10 @@ const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int
   for (const JobId id : waiting) {
     const Coordinator::Job& other = machine_->jobs().at(id);
     if (other.state.request->devices > capacity) continue;
-    // One of its owner's that was planned just before may have made the share larger than it was
-    // when this one was looked at.
-    const bool just = std::any_of(planned_.begin(), planned_.end(), [&](JobId planned) {
-      return !later.contains(planned) &&
-             machine_->jobs().at(planned).state.request->owner == other.state.request->owner;
-    });
     const bool is_kept = kept.contains(id);
     if (is_kept) ++counts_.kept;
     const std::optional<bool> before = IsBefore(other, job, later);
-    if (!before.has_value() || (just && !*before)) return nullptr;
+    if (!before.has_value()) return nullptr;
     if (is_kept) continue;
     const bool same = other.state.request->priority == job.state.request->priority;
     if (!*before && same && id < job.state.id) ++counts_.turns;
