@@ -253,7 +253,7 @@ void Coordinator::On(const DeadlineReached& event) {
     CheckRunDeadlines(*job, judged);
     if (job->run.has_value()) run_agenda_.Note(id, job->run->NextDeadline());
   }
-  if (capacity_changed_) Schedule();
+  if (capacity_changed_ || look_ <= now_) Schedule();
 }
 
 // Who was silent or late while nobody listened is not to blame.

@@ -80,7 +80,7 @@ class Coordinator {
   // once for all events that came together.
   Instant NextDeadline() const {
     if (capacity_changed_) return absl::InfinitePast();
-    return std::min(node_agenda_.next(), run_agenda_.next());
+    return std::min({node_agenda_.next(), run_agenda_.next(), look_});
   }
 
   // For tests and checkers.
@@ -565,7 +565,9 @@ class Coordinator {
   HeldActions held_;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
-  bool capacity_changed_ = false;  // the queue is to be looked at anew
+  bool capacity_changed_ = false;          // the queue is to be looked at anew
+  Instant look_ = absl::InfiniteFuture();  // it is to be then, for those that were submitted
+  Instant last_look_ = absl::InfinitePast();
 };
 
 }  // namespace phalanx::coordinator

@@ -17,6 +17,11 @@ using job::JobPhase;
 
 // Notes of a plan that become events.
 constexpr size_t kPlanNotesMax = 16;
+
+// Where owners take turns, a job that is submitted may go ahead of any other. So many in the queue
+// are looked at for each; more so seldom that submits do not cost as much as the queue is long.
+constexpr size_t kLooksAtOnceMax = 1000;
+constexpr absl::Duration kLookInterval = absl::Microseconds(10);  // for each job of the queue
 // Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
 // place costs a walk over the nodes, and the queue is looked at whenever devices change.
 constexpr int32_t kBackfillsMax = 256;
@@ -80,7 +85,13 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   Enqueue(job);
   // It changes nothing for those before it; those behind it are looked at after it.
-  if (queue_.rbegin()->job != id || owners_.Compete()) capacity_changed_ = true;
+  const bool before_others = queue_.rbegin()->job != id || owners_.Compete();
+  if (before_others && queue_.size() > kLooksAtOnceMax) {
+    look_ = std::min(
+        look_, std::max(now_, last_look_ + kLookInterval * static_cast<int64_t>(queue_.size())));
+    return;
+  }
+  if (before_others) capacity_changed_ = true;
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
   if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
 }
@@ -178,6 +189,8 @@ void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.stat
 void Coordinator::Schedule() {
   LendDevices();
   capacity_changed_ = false;
+  look_ = absl::InfiniteFuture();
+  last_look_ = now_;
   lines_.clear();
   closed_.clear();
   owners_.BeginLook();

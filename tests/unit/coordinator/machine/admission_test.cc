@@ -106,6 +106,27 @@ TEST(AdmissionTest, SubmitAndCancelBehindManyThatDoNotFit_LookAtNoneOfThem) {
   EXPECT_EQ(h.machine().jobs_considered(), kJobs + 1);
 }
 
+// Among owners that take turns a newcomer may go ahead of any, so all are looked at: not for each.
+TEST(AdmissionTest, SubmitsOfSeveralOwnersBehindMany_LookAtThemNowAndThen) {
+  constexpr int kJobs = 2000;
+  Harness h;
+  h.Open("n", 2);
+  const auto submit = [&h](const std::string& name, int devices, const std::string& owner) {
+    JobRequest request = *AJob(name, devices);
+    request.owner = owner;
+    return h.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  };
+  for (int i = 0; i < kJobs / 2; ++i) submit(absl::StrCat("large", i), 64, i % 2 == 0 ? "a" : "b");
+  const uint64_t before = h.machine().jobs_considered();
+  for (int i = kJobs / 2; i < kJobs; ++i)
+    submit(absl::StrCat("large", i), 64, i % 2 == 0 ? "a" : "b");
+  const JobId small = submit("small", 1, "c");
+  EXPECT_LE(h.machine().jobs_considered(), before + 2 * kJobs);
+  h.Advance(absl::Milliseconds(50));
+  EXPECT_EQ(h.Phase(small), JobPhase::kStarting);
+  EXPECT_LE(h.machine().jobs_considered(), before + 4 * kJobs);
+}
+
 TEST(AdmissionTest, NodesThatJoinTogether_LookAtTheQueueOnce) {
   constexpr int kJobs = 100;
   Harness h;
