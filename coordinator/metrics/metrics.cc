@@ -287,6 +287,11 @@ void Metrics::Rpc(absl::string_view method, absl::StatusCode code, absl::Duratio
       .Observe(absl::ToDoubleSeconds(duration));
 }
 
+void Metrics::StreamEnded(absl::string_view method, absl::StatusCode code) {
+  series_->rpcs.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}})
+      .Increment();
+}
+
 void Metrics::Commit(bool ok, uint64_t records, absl::Duration duration) {
   series_->commit_seconds.Observe(absl::ToDoubleSeconds(duration));
   if (ok) {

@@ -57,6 +57,8 @@ class Metrics {
   ~Metrics();
 
   void Rpc(absl::string_view method, absl::StatusCode code, absl::Duration duration);
+  // A call that is a stream, and takes as long as its caller likes.
+  void StreamEnded(absl::string_view method, absl::StatusCode code);
   void Commit(bool ok, uint64_t records, absl::Duration duration);
   void JobStarted(absl::Duration queued);
   void JobRunning(absl::Duration starting);

@@ -42,6 +42,9 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options,
   http.metrics = [&server] { return server.MetricsText(); };
   http.live = [&server] { return server.liveness(); };
   http.ready = [&server] { return server.readiness(); };
+  http.unread = [&server](const transport::ShownCertificate& who, const absl::Status& why) {
+    server.NoteUnreadPage(who, why);
+  };
   http.pages = [&page = *serving->page_](const std::string& target, transport::HttpAnswer answer) {
     page.Serve(target, std::move(answer));
   };

@@ -130,6 +130,10 @@ absl::string_view RoleName(Role role) {
 
 std::string NameOf(const Caller& caller) { return caller.has_value() ? caller->name : ""; }
 
+std::string KeyOf(const Identity& identity) {
+  return absl::StrCat(identity.role == Role::kWorker ? "worker/" : "", identity.name);
+}
+
 absl::StatusOr<Identity> ParseIdentity(absl::string_view uri) {
   const absl::string_view rest = uri.substr(std::min(kScheme.size(), uri.size()));
   const size_t slash = rest.find('/');
@@ -238,7 +242,11 @@ absl::Status Gatekeeper::Judge(const grpc::AuthContext& peer, absl::string_view 
   if (for_strangers && !peer.IsPeerAuthenticated()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Identity identity, IdentityOf(peer));
   RETURN_IF_ERROR(revoked_(peer));
-  return MayCall(identity.role, path);
+  RETURN_IF_ERROR(MayCall(identity.role, path));
+  // Sessions and uploads are there at once.
+  const bool one_request = absl::StartsWith(path, "/phalanx.v1.JobService/") ||
+                           absl::StartsWith(path, "/phalanx.v1.JoinService/");
+  return one_request && !for_strangers ? begin_(identity) : absl::OkStatus();
 }
 
 absl::Status RevokedError(const Caller& caller) {

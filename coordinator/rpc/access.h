@@ -40,6 +40,9 @@ struct Identity {
 using Caller = std::optional<Identity>;
 // For records and events; empty: not known.
 std::string NameOf(const Caller& caller);
+// What is counted of a caller is counted under this: a person's in all of their roles together, a
+// node's apart from that of a person of the same name.
+std::string KeyOf(const Identity& identity);
 
 // "phalanx:operator/alice". Errors: Unauthenticated, with the rule that it breaks.
 absl::StatusOr<Identity> ParseIdentity(absl::string_view uri);
@@ -76,8 +79,11 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
       std::function<void(const Caller& caller, absl::string_view path, const absl::Status& why)>;
   // OK, unless the peer's certificate was taken back. Errors: Unauthenticated.
   using Revoked = std::function<absl::Status(const grpc::AuthContext& peer)>;
-  Gatekeeper(Revoked revoked, Refused refused)
-      : revoked_(std::move(revoked)), refused_(std::move(refused)) {}
+  // Told of calls of one request of ours that it would let pass, before the request has come.
+  // Errors: ResourceExhausted.
+  using Begin = std::function<absl::Status(const Caller& caller)>;
+  Gatekeeper(Revoked revoked, Refused refused, Begin begin)
+      : revoked_(std::move(revoked)), refused_(std::move(refused)), begin_(std::move(begin)) {}
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
@@ -85,11 +91,12 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
 
  private:
   // Without a certificate: to join, where a certificate is not asked for. Errors: as IdentityOf and
-  // MayCall; Unauthenticated.
+  // MayCall and Begin; Unauthenticated.
   absl::Status Judge(const grpc::AuthContext& peer, absl::string_view path) const;
 
   const Revoked revoked_;
   const Refused refused_;
+  const Begin begin_;
 };
 
 // OK, unless a certificate of the peer is on a list; null: there is none. Errors: as RevokedError.

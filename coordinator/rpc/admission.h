@@ -1,11 +1,13 @@
-// coordinator/rpc/admission.h: whether a person may make one more call, by how often they call and
-// over how many connections.
+// coordinator/rpc/admission.h: whether a caller may make one more call, by how often they call,
+// over how many connections and with how many streams.
 //
-// Workers are not counted, so that no limit of theirs can cost a job its nodes, and neither are
-// callers in plaintext, of whom nobody knows who they are.
+// A worker has bounds of its own, far above what one needs, and none on the messages of a session
+// that is open: no limit of others can cost a job its nodes, and no heartbeat is ever refused.
+// Callers in plaintext are not counted, as nobody knows who they are.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <set>
@@ -16,34 +18,65 @@
 #include "absl/status/status.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/unread_requests.h"
 #include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
+
+// Of one worker's identity.
+struct WorkerBounds {
+  size_t connections_max = 64;  // open; 0: any number
+  size_t sessions_max = 16;     // open: one, and those whose end was not noticed yet
+  size_t uploads_max = 64;      // open: its daemon sends 16 at a time
+  CallRateOptions sessions = {.calls_per_second = 1, .calls_at_once = 60};
+  CallRateOptions uploads = {.calls_per_second = 20, .calls_at_once = 400};
+};
+enum class WorkerStream : uint8_t { kSession, kUpload };
 
 // Thread-safe.
 class Admission {
  public:
   // Whether the connection of that peer, as gRPC names it, is open.
   using IsOpen = std::function<bool(const std::string& peer)>;
-  // `connections_max`: of one person; 0: any number.
-  Admission(CallRateOptions rate, size_t connections_max, IsOpen is_open)
-      : rate_(rate), connections_max_(connections_max), is_open_(std::move(is_open)) {}
+  // `connections_max`: of one person; 0: any number. `unread` outlives it.
+  Admission(CallRateOptions rate, size_t connections_max, WorkerBounds workers,
+            UnreadRequests& unread, IsOpen is_open)
+      : rate_(rate),
+        connections_max_(connections_max),
+        workers_(workers),
+        unread_(unread),
+        is_open_(std::move(is_open)),
+        session_rate_(workers.sessions),
+        upload_rate_(workers.uploads) {}
 
-  // A call over a connection. Errors: ResourceExhausted.
+  // A person's call over a connection; its request is there. Errors: ResourceExhausted.
   absl::Status Take(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
   // One over a connection that somebody else counts.
   absl::Status Take(const Caller& caller) { return rate_.Take(caller); }
 
- private:
-  absl::Status CountConnection(const std::string& name, const std::string& peer)
+  // A stream of a worker's begins. Close follows if it is OK. Errors: ResourceExhausted.
+  absl::Status Open(WorkerStream stream, const Caller& caller, const std::string& peer)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void Close(WorkerStream stream, const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  // A worker's call of one request, whose rate somebody else counts. Errors: ResourceExhausted.
+  absl::Status TakeOfWorker(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // `connections_max`: 0: any number.
+  absl::Status CountConnection(const Caller& caller, size_t connections_max,
+                               const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
   CallRate rate_;
   const size_t connections_max_;
+  const WorkerBounds workers_;
+  UnreadRequests& unread_;
   const IsOpen is_open_;
+  CallRate session_rate_, upload_rate_;
   Mutex mu_;
-  // By name: peers whose connections were open when they were looked at last.
+  // By KeyOf: peers whose connections were open when they were looked at last.
   std::map<std::string, std::set<std::string>> peers_ ABSL_GUARDED_BY(mu_);
+  // By KeyOf: how many are open.
+  std::map<WorkerStream, std::map<std::string, size_t>> streams_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace phalanx::coordinator

@@ -13,10 +13,10 @@ double CallRate::CallsOf(const Store& store, SteadyTime now) const {
 }
 
 absl::Status CallRate::Take(const Caller& caller, SteadyTime now) {
-  if (options_.calls_per_second == 0 || !caller.has_value() || caller->role == Role::kWorker)
-    return absl::OkStatus();
+  if (options_.calls_per_second == 0 || !caller.has_value()) return absl::OkStatus();
+  const std::string key = KeyOf(*caller);
   MutexLock lock(&mu_);
-  auto found = stores_.find(caller->name);
+  auto found = stores_.find(key);
   if (found == stores_.end()) {
     if (stores_.size() >= options_.callers_max) {
       std::erase_if(stores_, [&](const auto& entry) {
@@ -25,9 +25,9 @@ absl::Status CallRate::Take(const Caller& caller, SteadyTime now) {
     }
     if (stores_.size() >= options_.callers_max) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(stores_.size(), " people call at once; ask again in 1 s"));
+          absl::StrCat(stores_.size(), " callers call at once; ask again in 1 s"));
     }
-    found = stores_.emplace(caller->name, Store{options_.calls_at_once, now}).first;
+    found = stores_.emplace(key, Store{options_.calls_at_once, now}).first;
   }
   Store& store = found->second;
   store = {CallsOf(store, now), now};

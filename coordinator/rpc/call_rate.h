@@ -1,8 +1,8 @@
-// coordinator/rpc/call_rate.h: how often one person may call.
+// coordinator/rpc/call_rate.h: how often one caller may call.
 //
 // Everybody has a store of calls that fills at a steady rate; each call takes one, and who has none
-// left is refused until it fills again. Workers are not counted, so that no limit of theirs can
-// cost a job its nodes, and neither are callers in plaintext, of whom nobody knows who they are.
+// left is refused until it fills again. Callers in plaintext are not counted: nobody knows who they
+// are.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class CallRate {
 
   const CallRateOptions options_;
   Mutex mu_;
-  // By name. A full store is as good as none: at the bound they are forgotten, and if none is full
+  // By KeyOf. A full store is as good as none: at the bound they are forgotten, and if none is full
   // a newcomer is refused.
   std::map<std::string, Store> stores_ ABSL_GUARDED_BY(mu_);
 };

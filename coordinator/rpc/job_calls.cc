@@ -55,7 +55,9 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
                     public OpenCall,
                     public std::enable_shared_from_this<PumpReactor<Response>> {
  public:
-  PumpReactor(OpenCalls& calls, Peer peer) : calls_(calls), peer_(std::move(peer)) {}
+  // `method`: for the metrics.
+  PumpReactor(OpenCalls& calls, Peer peer, absl::string_view method)
+      : calls_(calls), peer_(std::move(peer)), method_(method) {}
 
   // Called once, right after construction; the caller then returns this reactor to gRPC.
   void Begin() {
@@ -117,11 +119,13 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
   }
   void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (std::exchange(finished_, true)) return;
+    peer_.metrics.StreamEnded(method_, status.code());
     this->Finish(ToGrpc(status));
   }
 
   OpenCalls& calls_;
   const Peer peer_;
+  const absl::string_view method_;
   std::shared_ptr<PumpReactor> self_;  // until OnDone
   Mutex mu_;
   Response response_ ABSL_GUARDED_BY(mu_);
@@ -133,7 +137,7 @@ class PumpReactor : public grpc::ServerWriteReactor<Response>,
 class WatchReactor final : public PumpReactor<v1::WatchJobResponse> {
  public:
   WatchReactor(Board& board, OpenCalls& calls, Peer peer, std::string job)
-      : PumpReactor(calls, std::move(peer)), board_(board), name_(std::move(job)) {}
+      : PumpReactor(calls, std::move(peer), "WatchJob"), board_(board), name_(std::move(job)) {}
 
  private:
   absl::Status Open() override {
@@ -177,7 +181,7 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
  public:
   LogsReactor(Board& board, Driver& driver, LogRelay& logs, OpenCalls& calls, Peer peer,
               const v1::GetLogsRequest& request)
-      : PumpReactor(calls, std::move(peer)),
+      : PumpReactor(calls, std::move(peer), "GetLogs"),
         board_(board),
         driver_(driver),
         logs_(logs),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "coordinator/metrics/metrics.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
@@ -77,6 +78,7 @@ class OpenCalls {
 struct Peer {
   std::shared_ptr<const grpc::AuthContext> who;
   absl::Status admitted;
+  Metrics& metrics;  // where its end is counted
 };
 
 // Each returns a reactor that owns itself until its OnDone.

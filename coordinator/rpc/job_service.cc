@@ -418,7 +418,8 @@ JobServiceImpl::Reactor* JobServiceImpl::UnreserveNode(Context* context,
 
 Peer JobServiceImpl::PeerOf(const Context& context) {
   const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
-  return {.who = who, .admitted = admission_.Take(CallerOf(*who), context.peer())};
+  return {
+      .who = who, .admitted = admission_.Take(CallerOf(*who), context.peer()), .metrics = metrics_};
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(

@@ -1,5 +1,6 @@
 #include "coordinator/rpc/join_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,13 @@ absl::Status CheckTokensOf(const std::vector<std::string>& uris, const JoinToken
   if (tokens == nullptr) return absl::OkStatus();
   for (const std::string& token : TokensIn(uris)) RETURN_IF_ERROR(tokens->MayServe(token));
   return absl::OkStatus();
+}
+
+CallRateOptions JoinServiceImpl::RenewalsOf(const JoinOptions& options) {
+  const double life = absl::ToDoubleSeconds(options.certificate_life);
+  return {
+      .calls_per_second = std::max(options.renewals_per_hour / 3600.0, 20 / std::max(1.0, life)),
+      .calls_at_once = static_cast<double>(options.renewals_per_hour)};
 }
 
 absl::Status JoinServiceImpl::CheckSigner() const {
@@ -156,6 +164,13 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RenewCertificate(
     Context* context, const v1::RenewCertificateRequest* request,
     v1::RenewCertificateResponse* response) {
   const Ending end(context, "RenewCertificate", world_.metrics, world_.audit);
+  if (absl::Status status = world_.admission.TakeOfWorker(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
+  if (!renewals_.Take(end.caller()).ok()) {
+    return end.With(absl::ResourceExhaustedError(
+        absl::StrCat(NameOf(end.caller()), " has renewed its certificate ",
+                     options_.renewals_per_hour, " times within the hour; ask again in a minute")));
+  }
   if (absl::Status status =
           CheckSize("certificate_request", request->certificate_request(), kRequestBytesMax);
       !status.ok()) {

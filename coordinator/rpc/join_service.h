@@ -31,6 +31,8 @@ struct JoinOptions {
   absl::Duration certificate_life = absl::Hours(24 * 7);
   // Of all who show tokens together: they are strangers, whom nobody can tell apart.
   CallRateOptions rate = {.calls_per_second = 20, .calls_at_once = 200};
+  // Renewals of one node: a failed one is tried again after a twentieth of the life.
+  int renewals_per_hour = 60;
 };
 
 // Thread-safe.
@@ -51,6 +53,7 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
         options_(std::move(options)),
         world_(std::move(world)),
         strangers_(options_.rate),
+        renewals_(RenewalsOf(options_)),
         workers_("joiner", WorkPool::Priority::kServing, 1, kWaitingMax) {}
 
   // Answers the calls that wait, and whatever comes later, with Unavailable.
@@ -68,6 +71,8 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
  private:
   static constexpr size_t kWaitingMax = 256;
 
+  // Where a life is short, as many as one life may take.
+  static CallRateOptions RenewalsOf(const JoinOptions& options);
   // Errors: FailedPrecondition, if no certificates are signed here.
   absl::Status CheckSigner() const;
   absl::StatusOr<std::string> Sign(absl::string_view request, const std::string& node,
@@ -82,6 +87,7 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
   const JoinOptions options_;
   const World world_;
   CallRate strangers_;
+  CallRate renewals_;
   WorkPool workers_;
 };
 

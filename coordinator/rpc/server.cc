@@ -34,6 +34,8 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int kMessageBytesMax = 8 << 20;
+// In the audit and the metrics, where of a method nothing is known.
+constexpr absl::string_view kUnread = "unread";
 
 int MillisecondsOf(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -48,7 +50,7 @@ class ServerImpl final : public Server {
                  OpenCalls::Full::kRefuse),
         log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
                    OpenCalls::Full::kCloseOldest),
-        admission_(options_.rate, options_.person_connections_max,
+        admission_(options_.rate, options_.person_connections_max, options_.workers, unread_,
                    [this](const std::string& peer) { return peers_.IsOpen(peer); }),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
 
@@ -120,6 +122,7 @@ class ServerImpl final : public Server {
                   .inbox = static_cast<int64_t>(driver_->inbox_size()),
                   .serving = serving_,
                   .usage = UsageOfThisProcess()};
+    unread_.Look();
     board_.Count(gauges);
     return metrics_.Text(gauges);
   }
@@ -135,6 +138,11 @@ class ServerImpl final : public Server {
       audit_.Tell(caller, MethodOf(kHttpPages), "", status);
     }
     return status;
+  }
+  void NoteUnreadPage(const transport::ShownCertificate& who, const absl::Status& why) override {
+    const absl::StatusOr<Identity> identity = JudgePage(who);
+    metrics_.Rpc(MethodOf(kHttpPages), why.code(), absl::ZeroDuration());
+    audit_.Tell(identity.ok() ? Caller(*identity) : std::nullopt, MethodOf(kHttpPages), "", why);
   }
   bool Holds(const transport::ShownCertificate& who) const override { return JudgePage(who).ok(); }
   void NoteFailedHandshake(absl::string_view port,
@@ -180,7 +188,8 @@ class ServerImpl final : public Server {
           [this](const Caller& caller, absl::string_view path, const absl::Status& why) {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
             audit_.Tell(caller, MethodOf(path), "", why);
-          }));
+          },
+          [this](const Caller& caller) { return unread_.Begin(caller); }));
     }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
@@ -216,9 +225,14 @@ class ServerImpl final : public Server {
     }
     job_service_ = std::make_unique<JobServiceImpl>(*driver_, board_, metrics_, logs_, watches_,
                                                     log_calls_, admission_, audit_);
-    worker_service_ = std::make_unique<WorkerServiceImpl>(
-        *driver_, sessions_, logs_, metrics_,
-        [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); });
+    worker_service_ = std::make_unique<WorkerServiceImpl>(WorkerServiceImpl::World{
+        .driver = *driver_,
+        .sessions = sessions_,
+        .logs = logs_,
+        .metrics = metrics_,
+        .admission = admission_,
+        .audit = audit_,
+        .holds = [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); }});
     const auto has_node = [this](const std::string& name) {
       const std::vector<NodeView> nodes = board_.Nodes();
       return std::any_of(nodes.begin(), nodes.end(),
@@ -306,6 +320,11 @@ class ServerImpl final : public Server {
   OpenCalls watches_;
   OpenCalls log_calls_;
   OpenPeers peers_;
+  mutable UnreadRequests unread_{
+      options_.unread, [this](const Caller& caller, int64_t count, const absl::Status& why) {
+        for (int64_t i = 0; i < count; ++i) metrics_.Rpc(kUnread, why.code(), absl::ZeroDuration());
+        audit_.Tell(caller, kUnread, "", why);
+      }};
   Admission admission_;
   Audit audit_;
   transport::HandshakeWatch handshakes_{

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/net/connection_gate.h"
+#include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/join_service.h"
@@ -46,6 +47,8 @@ struct ServerOptions {
   int64_t watch_bytes_max = 256 << 20;
   int64_t log_bytes_max = 256 << 20;
   CallRateOptions rate;
+  WorkerBounds workers;
+  UnreadBounds unread;
   bool reflection = false;
   transport::TlsFiles tls;  // none: plaintext, and everybody may everything
   // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
@@ -99,6 +102,9 @@ class Server {
   // Of whoever asks for a page of the HTTP port over TLS: whether they may have it; refusals are
   // told as those of other calls. Errors: Unauthenticated, PermissionDenied, ResourceExhausted.
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;
+  // A request to the HTTP port did not come whole: counted, and told as a refusal of whoever showed
+  // the certificate, or of a stranger.
+  virtual void NoteUnreadPage(const transport::ShownCertificate& who, const absl::Status& why) = 0;
   // Whether a certificate that was let in still holds.
   virtual bool Holds(const transport::ShownCertificate& who) const = 0;
   // A handshake of TLS of a port, "grpc" or "http", came to nothing: counted, and told in the

@@ -94,6 +94,7 @@ std::shared_ptr<SessionStream> SessionRegistry::Find(SessionId session) const {
 void SessionRegistry::Welcome(SessionId session) {
   const std::shared_ptr<SessionStream> stream = Find(session);
   if (stream == nullptr) return;
+  stream->Welcomed();
   stream->Send({.encode = [this](v1::OpenSessionResponse& out) {
     v1::Welcome* welcome = out.mutable_welcome();
     ToProto(options_.heartbeat_interval, welcome->mutable_heartbeat_interval());

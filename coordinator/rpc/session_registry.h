@@ -37,6 +37,8 @@ class SessionStream {
   // Queues `message`. A worker that leaves too many unread is closed, not buffered.
   virtual void Send(Outgoing message) = 0;
   virtual void Close(const absl::Status& status) = 0;
+  // Its node is let in; the welcome is sent next.
+  virtual void Welcomed() {}
   // Whoever opened it; nullptr: not known.
   virtual const grpc::AuthContext* peer() const { return nullptr; }
 };

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/session_codec.h"
@@ -22,6 +23,8 @@ namespace {
 constexpr size_t kOutboxMax = 4096;
 constexpr size_t kOutboxBytesMax = 64 << 20;
 
+constexpr absl::string_view kSessionMethod = "OpenSession", kUploadMethod = "UploadLogs";
+
 // One worker's stream. It reads its next message when the machine has seen the one before; only
 // behind a heartbeat without news, which nobody hurries to see, it reads on at once. So a session
 // has at most two events in the driver's inbox, one of them a heartbeat.
@@ -30,18 +33,25 @@ class SessionReactor final
       public SessionStream,
       public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(Driver& driver, SessionRegistry& sessions,
-                 std::shared_ptr<const grpc::AuthContext> peer,
-                 const WorkerServiceImpl::Holds& holds, Metrics& metrics)
-      : driver_(driver),
-        sessions_(sessions),
+  SessionReactor(const WorkerServiceImpl::World& world,
+                 std::shared_ptr<const grpc::AuthContext> peer)
+      : driver_(world.driver),
+        sessions_(world.sessions),
         peer_(std::move(peer)),
-        holds_(holds),
-        metrics_(metrics) {}
+        caller_(CallerOf(*peer_)),
+        holds_(world.holds),
+        metrics_(world.metrics),
+        admission_(world.admission),
+        audit_(world.audit) {}
 
-  // Called once, right after construction.
-  void Begin() {
+  // Called once, right after construction. `address`: as gRPC names the other end.
+  void Begin(const std::string& address) {
     self_ = shared_from_this();
+    if (absl::Status status = admission_.Open(WorkerStream::kSession, caller_, address);
+        !status.ok()) {
+      return Close(status);
+    }
+    counted_ = true;
     absl::StatusOr<SessionId> session = sessions_.Add(self_);
     if (!session.ok()) return Close(session.status());
     session_ = *session;
@@ -54,22 +64,48 @@ class SessionReactor final
   }
 
   void Send(Outgoing message) override {
-    MutexLock lock(&mu_);
-    if (finished_) return;
-    if (outbox_.size() == kOutboxMax ||
-        (!outbox_.empty() && outbox_bytes_ + message.bytes > kOutboxBytesMax)) {
-      return FinishLocked(
+    absl::Status full;
+    {
+      MutexLock lock(&mu_);
+      if (finished_) return;
+      if (outbox_.size() < kOutboxMax &&
+          (outbox_.empty() || outbox_bytes_ + message.bytes <= kOutboxBytesMax)) {
+        outbox_bytes_ += message.bytes;
+        outbox_.push_back(std::move(message));
+        if (outbox_.size() == 1) EncodeNext();
+        return;
+      }
+      full =
           absl::ResourceExhaustedError(absl::StrCat(outbox_.size(), " commands of ", outbox_bytes_,
-                                                    " bytes are unread; the session is closed")));
+                                                    " bytes are unread; the session is closed"));
     }
-    outbox_bytes_ += message.bytes;
-    outbox_.push_back(std::move(message));
-    if (outbox_.size() == 1) EncodeNext();
+    Close(full);
   }
 
   void Close(const absl::Status& status) override {
-    MutexLock lock(&mu_);
-    if (!finished_) FinishLocked(status);
+    std::string object;
+    bool refused = false;
+    {
+      MutexLock lock(&mu_);
+      if (std::exchange(finished_, true)) return;
+      // One that its worker leaves before it is let in is no refusal.
+      refused = !welcomed_ && !status.ok() && !absl::IsCancelled(status);
+      object = object_;
+    }
+    metrics_.StreamEnded(kSessionMethod, status.code());
+    if (refused) audit_.Tell(caller_, kSessionMethod, object, status);
+    Finish(ToGrpc(status));  // last: may end this object
+  }
+
+  void Welcomed() override {
+    std::string object;
+    {
+      MutexLock lock(&mu_);
+      if (finished_) return;
+      welcomed_ = true;
+      object = object_;
+    }
+    audit_.Tell(caller_, kSessionMethod, object, absl::OkStatus());
   }
 
   const grpc::AuthContext* peer() const override { return peer_.get(); }
@@ -93,10 +129,13 @@ class SessionReactor final
     if (!request_.has_hello()) {
       return Close(absl::InvalidArgumentError("the first message of a session must be a hello"));
     }
+    if (!request_.hello().node().empty()) {
+      MutexLock lock(&mu_);
+      object_ = absl::StrCat("node=", Quoted(request_.hello().node()));
+    }
     absl::StatusOr<WorkerHello> hello = HelloFromProto(request_.hello());
     if (!hello.ok()) return Close(hello.status());
-    const Caller caller = CallerOf(*peer_);
-    if (absl::Status status = MayServe(caller, hello->node); !status.ok()) return Close(status);
+    if (absl::Status status = MayServe(caller_, hello->node); !status.ok()) return Close(status);
     // Whoever revokes it from here on finds this session in the registry.
     if (absl::Status status = holds_(*peer_); !status.ok()) return Close(status);
     opened_ = true;
@@ -121,6 +160,7 @@ class SessionReactor final
     hello_alarm_.Cancel();
     if (opened_) driver_.Post(SessionClosed{session_});
     sessions_.Remove(session_);
+    if (counted_) admission_.Close(WorkerStream::kSession, caller_);
     self_.reset();  // last: may end this object
   }
 
@@ -158,24 +198,24 @@ class SessionReactor final
   }
 
   void OnHelloTimeout() {
-    MutexLock lock(&mu_);
-    if (!finished_ && !hello_seen_) {
-      FinishLocked(absl::InvalidArgumentError("no hello came in time"));
+    {
+      MutexLock lock(&mu_);
+      if (hello_seen_) return;
     }
-  }
-
-  void FinishLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    finished_ = true;
-    Finish(ToGrpc(status));
+    Close(absl::InvalidArgumentError("no hello came in time"));
   }
 
   Driver& driver_;
   SessionRegistry& sessions_;
   const std::shared_ptr<const grpc::AuthContext> peer_;
+  const Caller caller_;
   const WorkerServiceImpl::Holds& holds_;  // of the service
   Metrics& metrics_;
+  Admission& admission_;
+  Audit& audit_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
   SessionId session_;
+  bool counted_ = false;  // written in Begin, read in OnDone
   grpc::Alarm hello_alarm_;
   // Of the read in flight and its reaction, which never run side by side.
   v1::OpenSessionRequest request_;
@@ -187,7 +227,9 @@ class SessionReactor final
   Mutex mu_;
   std::deque<Outgoing> outbox_ ABSL_GUARDED_BY(mu_);  // front: being encoded or written
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string object_ ABSL_GUARDED_BY(mu_);  // for the audit: the node that it says it is
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
+  bool welcomed_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -195,11 +237,21 @@ class SessionReactor final
 class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest>,
                             public std::enable_shared_from_this<UploadReactor> {
  public:
-  UploadReactor(LogRelay& logs, grpc::CallbackServerContext& context)
-      : logs_(logs), context_(context) {}
+  UploadReactor(const WorkerServiceImpl::World& world, grpc::CallbackServerContext& context)
+      : logs_(world.logs),
+        metrics_(world.metrics),
+        admission_(world.admission),
+        audit_(world.audit),
+        context_(context),
+        caller_(CallerOf(*context.auth_context())) {}
 
   void Begin() {
     self_ = shared_from_this();
+    if (absl::Status status = admission_.Open(WorkerStream::kUpload, caller_, context_.peer());
+        !status.ok()) {
+      return End(status);
+    }
+    counted_ = true;
     ReadNext();
   }
 
@@ -208,8 +260,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
-      const Caller caller = CallerOf(*context_.auth_context());
-      if (absl::Status status = MayServe(caller, source->node); !status.ok()) return End(status);
+      if (absl::Status status = MayServe(caller_, source->node); !status.ok()) return End(status);
       fetch_id_ = request_.fetch_id();
       source_ = *std::move(source);
       MutexLock lock(&mu_);
@@ -234,6 +285,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
   void OnDone() override {
     if (source_.pipe != nullptr) logs_.End(fetch_id_, outcome_);
+    if (counted_) admission_.Close(WorkerStream::kUpload, caller_);
     self_.reset();
   }
 
@@ -250,14 +302,25 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
                      "of this one; ask again"));
   }
   void End(const absl::Status& status) {
-    MutexLock lock(&mu_);
-    if (std::exchange(finished_, true)) return;
-    outcome_ = status;
-    Finish(ToGrpc(status));
+    {
+      MutexLock lock(&mu_);
+      if (std::exchange(finished_, true)) return;
+      outcome_ = status;
+    }
+    metrics_.StreamEnded(kUploadMethod, status.code());
+    // That nobody waits for logs any more is no refusal.
+    if (absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status))
+      audit_.Tell(caller_, kUploadMethod, "", status);
+    Finish(ToGrpc(status));  // last: may end this object
   }
 
   LogRelay& logs_;
+  Metrics& metrics_;
+  Admission& admission_;
+  Audit& audit_;
   grpc::CallbackServerContext& context_;
+  const Caller caller_;
+  bool counted_ = false;                 // written in Begin, read in OnDone
   std::shared_ptr<UploadReactor> self_;  // until OnDone
   // Of reads and OnDone, which never run side by side. OnCancel may run beside them.
   v1::UploadLogsRequest request_;
@@ -273,15 +336,14 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 WorkerServiceImpl::OpenSession(grpc::CallbackServerContext* context) {
-  auto reactor = std::make_shared<SessionReactor>(driver_, sessions_, context->auth_context(),
-                                                  holds_, metrics_);
-  reactor->Begin();
+  auto reactor = std::make_shared<SessionReactor>(world_, context->auth_context());
+  reactor->Begin(context->peer());
   return reactor.get();
 }
 
 grpc::ServerReadReactor<v1::UploadLogsRequest>* WorkerServiceImpl::UploadLogs(
     grpc::CallbackServerContext* context, v1::UploadLogsResponse*) {
-  auto reactor = std::make_shared<UploadReactor>(logs_, *context);
+  auto reactor = std::make_shared<UploadReactor>(world_, *context);
   reactor->Begin();
   return reactor.get();
 }

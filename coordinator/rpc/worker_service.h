@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "coordinator/metrics/metrics.h"
+#include "coordinator/rpc/admission.h"
+#include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/rpc/session_registry.h"
 #include "coordinator/runtime/driver.h"
@@ -21,13 +23,17 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
   // Whether the peer's certificate holds.
   using Holds = std::function<absl::Status(const grpc::AuthContext& peer)>;
-  WorkerServiceImpl(Driver& driver, SessionRegistry& sessions, LogRelay& logs, Metrics& metrics,
-                    Holds holds)
-      : driver_(driver),
-        sessions_(sessions),
-        logs_(logs),
-        metrics_(metrics),
-        holds_(std::move(holds)) {}
+  struct World {
+    Driver& driver;
+    SessionRegistry& sessions;
+    LogRelay& logs;
+    Metrics& metrics;
+    Admission& admission;
+    Audit& audit;
+    Holds holds;
+  };
+  // The world outlives the service.
+  explicit WorkerServiceImpl(World world) : world_(std::move(world)) {}
 
   grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* OpenSession(
       grpc::CallbackServerContext* context) override;
@@ -35,11 +41,7 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
       grpc::CallbackServerContext* context, v1::UploadLogsResponse* response) override;
 
  private:
-  Driver& driver_;
-  SessionRegistry& sessions_;
-  LogRelay& logs_;
-  Metrics& metrics_;
-  const Holds holds_;
+  const World world_;
 };
 
 }  // namespace phalanx::coordinator

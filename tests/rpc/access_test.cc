@@ -1,8 +1,12 @@
 // Who may do what: the table of methods, identities, and lines of the audit.
 #include "coordinator/rpc/access.h"
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/audit.h"
 #include "gmock/gmock.h"
@@ -11,6 +15,7 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 TEST(AccessTableTest, EveryMethod_HasARow) {
@@ -63,8 +68,56 @@ TEST_F(AccessTest, Worker_ServesTheNodeOfItsCertificate) {
   const grpc::Status refused = other.Finish();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(refused.error_message(), HasSubstr("of node here"));
+  EXPECT_THAT(Audit(), Contains("audit who=here role=worker method=OpenSession node=\"there\" "
+                                "outcome=PERMISSION_DENIED reason=\"the certificate is of node "
+                                "here, and the worker says that it is node there\""));
+  EXPECT_THAT(server_->MetricsText(),
+              HasSubstr("phalanx_rpc_handled_total{code=\"PERMISSION_DENIED\","
+                        "method=\"OpenSession\"} 1"));
   FakeWorker own(to);
   own.Join("here", 1);
+  EXPECT_THAT(Audit(), Contains("audit who=here role=worker method=OpenSession node=\"here\" "
+                                "outcome=OK"));
+}
+
+TEST_F(AccessTest, Worker_WithTooManyLabels_IsRefusedAndRecorded) {
+  v1::WorkerHello hello = FakeWorker::Hello("here", 1, 1);
+  for (int i = 0; i < 65; ++i) (*hello.mutable_labels())[absl::StrCat("k", i)] = "v";
+  const std::string before = Everything();
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.SayHello(hello);
+  EXPECT_FALSE(worker.Read().has_value());
+  const grpc::Status refused = worker.Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("hello has 65 labels"));
+  EXPECT_THAT(Audit(), Contains(HasSubstr("who=here role=worker method=OpenSession node=\"here\" "
+                                          "outcome=INVALID_ARGUMENT reason=\"hello has 65 ")));
+  EXPECT_EQ(Everything(), before) << "nothing has changed";
+}
+
+// A flood of one worker's refusals is cut, and hides no line of others.
+TEST_F(AccessTest, Worker_WhoIsRefusedTooOften_HidesNobodysLine) {
+  server_.reset();
+  Open([](ServerOptions& options) {
+    options.refusals = {.calls_per_second = 0.001, .calls_at_once = 2};
+  });
+  const std::shared_ptr<grpc::Channel> to = ChannelOf(authority().Worker("here"));
+  for (int i = 0; i < 5; ++i) {
+    FakeWorker other(to);
+    other.SayHello(FakeWorker::Hello("there", 1, 1));
+    EXPECT_FALSE(other.Read().has_value());
+  }
+  FakeWorker neighbour(ChannelOf(authority().Worker("neighbour")));
+  neighbour.Join("neighbour", 1);
+  const std::vector<std::string> lines = Audit();
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const std::string& line) {
+                            return absl::StrContains(line, "outcome=PERMISSION_DENIED");
+                          }),
+            2);
+  EXPECT_THAT(lines, Contains("audit left_out=3 reason=\"who=worker/here is refused too often\""));
+  EXPECT_THAT(lines, Contains(HasSubstr("who=neighbour role=worker method=OpenSession "
+                                        "node=\"neighbour\" outcome=OK")));
 }
 
 }  // namespace

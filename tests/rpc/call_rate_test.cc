@@ -52,7 +52,8 @@ TEST(CallRateTest, Store_FillsAtItsRate_UpToItsSize) {
   EXPECT_EQ(taken(absl::Milliseconds(400), vera), 0);
   EXPECT_EQ(taken(absl::Milliseconds(500), vera), 1);
   EXPECT_EQ(taken(absl::Hours(1), vera), 4);
-  EXPECT_EQ(taken(absl::Hours(1), Identity{"here", Role::kWorker}), 100);
+  EXPECT_EQ(taken(absl::Hours(1), Identity{"vera", Role::kWorker}), 4)
+      << "a node is another caller";
   EXPECT_EQ(taken(absl::Hours(1), std::nullopt), 100) << "in plaintext";
 }
 

@@ -1,4 +1,5 @@
 // Who may see the pages of the HTTP port, where there are certificates.
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +27,13 @@ constexpr char kOk[] = "HTTP/1.1 200 OK\r\n";
 class HttpAccessTest : public AccessTest {
  protected:
   void SetUp() override {
-    Open();
+    Serve([](ServerOptions&) {});
+  }
+  void Serve(const std::function<void(ServerOptions& options)>& change) {
+    http_.reset();
+    page_.reset();
+    server_.reset();
+    Open(change);
     const transport::TlsFiles files = authority().Coordinator();
     auto tls = transport::ServerTls::Open(files, [](const std::string&) {});
     ASSERT_TRUE(tls.ok()) << tls.status();
@@ -42,6 +49,8 @@ class HttpAccessTest : public AccessTest {
                        [this](const transport::ShownCertificate& who) {
                          return server_->Holds(who);
                        }},
+         .unread = [this](const transport::ShownCertificate& who,
+                          const absl::Status& why) { server_->NoteUnreadPage(who, why); },
          .metrics = [this] { return server_->MetricsText(); },
          .live = [this] { return server_->liveness(); },
          .ready = [this] { return server_->readiness(); },
@@ -170,11 +179,36 @@ TEST_F(HttpAccessTest, WhoeverIsSlowOrSaysTooMuch_IsBounded_AndHoldsUpNobody) {
   large.Send(std::string(transport::HttpOptions::kRequestBytesMax + 1, 'a'));
   EXPECT_THAT(large.ReadAll(), StartsWith("HTTP/1.1 431 "));
   EXPECT_EQ(drips.ReadAll(), "") << "its time is over";
+  EXPECT_THAT(Audit(), AllOf(Contains("audit who=a-viewer role=viewer method=http "
+                                      "outcome=INVALID_ARGUMENT reason=\"the request has more than "
+                                      "16384 bytes\""),
+                             Contains("audit who=a-viewer role=viewer method=http "
+                                      "outcome=DEADLINE_EXCEEDED reason=\"the request did not come "
+                                      "whole within 5s\"")));
+  EXPECT_THAT(
+      server_->MetricsText(),
+      AllOf(HasSubstr("phalanx_rpc_handled_total{code=\"INVALID_ARGUMENT\",method=\"http\"} 1"),
+            HasSubstr("phalanx_rpc_handled_total{code=\"DEADLINE_EXCEEDED\",method=\"http\"} 1")));
   for (const int fd : slow) {
     char byte;
     EXPECT_LE(recv(fd, &byte, 1, 0), 0);
     close(fd);
   }
+}
+
+TEST_F(HttpAccessTest, PersonWhoAsksTooOften_IsToldWhenToAskAgain_AndOthersNoticeNothing) {
+  Serve([](ServerOptions& options) {
+    options.rate = {.calls_per_second = 0.001, .calls_at_once = 2};
+  });
+  const transport::TlsFiles vera = authority().User("vera", "viewer");
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(GetAs(vera, "/metrics"), StartsWith(kOk)) << i;
+  EXPECT_THAT(GetAs(vera, "/metrics"),
+              AllOf(StartsWith("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n"),
+                    HasSubstr("vera calls more often than 0.001 times a second")));
+  EXPECT_THAT(Audit(), Contains(HasSubstr("audit who=vera role=viewer method=http "
+                                          "outcome=RESOURCE_EXHAUSTED")));
+  EXPECT_THAT(GetAs(authority().User("sam", "submitter"), "/metrics"), StartsWith(kOk));
+  EXPECT_THAT(GetAs(vera, "/healthz"), StartsWith(kOk)) << "probes are not counted";
 }
 
 TEST_F(HttpAccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {

@@ -95,6 +95,42 @@ TEST_F(PersonLimitsTest, ConnectionsOfOnePerson_AreBounded_AndThoseThatAreClosed
   EXPECT_TRUE(Call(next, list).ok());
 }
 
+TEST_F(PersonLimitsTest, ReadersOfLogsOfOnePerson_AreBounded_AndOthersNoticeNothing) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_log_calls_max = 2; });
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+  Be("sam", "submitter");
+  MustSubmit(JobText("a"));
+  worker.TakeAssignment();
+  const auto of_sam = v1::JobService::NewStub(channel);
+  Be("vera", "viewer");
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.set_follow(true);
+  grpc::ClientContext contexts[4];
+  for (grpc::ClientContext& context : contexts) SetDeadline(context);
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> open;
+  v1::GetLogsResponse response;
+  for (int i = 0; i < 2; ++i) {
+    open.push_back(jobs->GetLogs(&contexts[i], request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+    ASSERT_TRUE(open.back()->Read(&response));
+  }
+  const auto refused = jobs->GetLogs(&contexts[2], request);
+  EXPECT_FALSE(refused->Read(&response));
+  const grpc::Status status = refused->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "vera has 2 such calls open; at most 2");
+  EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  EXPECT_THAT(server_->MetricsText(),
+              HasSubstr("phalanx_rpc_handled_total{code=\"RESOURCE_EXHAUSTED\","
+                        "method=\"GetLogs\"} 1"));
+  const auto other = of_sam->GetLogs(&contexts[3], request);
+  EXPECT_TRUE(other->Read(&response));
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+}
+
 TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   server_.reset();
   AccessTest::Open(

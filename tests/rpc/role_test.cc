@@ -306,7 +306,7 @@ class RoleTest : public AccessTest, public ::testing::WithParamInterface<Role> {
         {"ReserveNode", {.changes = true, .request = [this] { return OfSpare("UncordonNode"); }}},
         {"UnreserveNode", {.changes = true, .request = [this] { return OfSpare("ReserveNode"); }}},
         {"InjectFault", {.changes = true, .call = [this] { return Inject(); }}},
-        {"OpenSession", {.call = [this] { return OpenSession(); }}},
+        {"OpenSession", {.changes = true, .call = [this] { return OpenSession(); }}},
         {"UploadLogs", {.call = [this] { return UploadLogs(); }}},
         {"CreateToken",
          {.changes = true,

@@ -49,6 +49,13 @@ class TlsClient {
   void SendGet(absl::string_view path) {
     Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
   }
+  // What comes next; empty: the end, or nothing for 10 s.
+  std::string ReadSome() {
+    char buffer[4096];
+    const int n = SSL_read(ssl_.get(), buffer, sizeof(buffer));
+    ERR_clear_error();
+    return std::string(buffer, static_cast<size_t>(n > 0 ? n : 0));
+  }
   // What comes until `text` has, or until the end.
   std::string ReadTo(absl::string_view text) {
     std::string answer;

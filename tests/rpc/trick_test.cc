@@ -1,5 +1,7 @@
 // Names and paths that are tricks: out of their folder, with a NUL or a line end, or too long. Each
-// is refused with its field, and nothing changes.
+// is refused with its field and recorded, and nothing changes.
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,17 +9,26 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
-#include "tests/rpc/fixture.h"
+#include "tests/rpc/access_fixture.h"
 
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::string kLong(10240, 'a');
 
-class TrickTest : public RpcTest {
+class TrickTest : public AccessTest {
  protected:
+  void SetUp() override {
+    AccessTest::SetUp();
+    static const transport::TlsFiles olga = authority().User("olga", "operator");
+    channel = ChannelOf(olga);
+    jobs = v1::JobService::NewStub(channel);
+  }
   void TearDown() override {
     EXPECT_TRUE(disk->records().empty()) << "something was stored";
     v1::ListJobsResponse list;
@@ -29,7 +40,27 @@ class TrickTest : public RpcTest {
     EXPECT_TRUE(jobs->ListNodes(&of_nodes, {}, &nodes).ok());
     EXPECT_EQ(list.jobs_size(), 0);
     EXPECT_EQ(nodes.nodes_size(), 0);
-    RpcTest::TearDown();
+    AccessTest::TearDown();
+  }
+  // The audit's last line is of this method and outcome, short, and one line.
+  void ExpectTold(const std::string& who, const std::string& method, const std::string& outcome) {
+    const std::vector<std::string> lines = Audit();
+    ASSERT_FALSE(lines.empty());
+    EXPECT_THAT(lines.back(),
+                AllOf(StartsWith(absl::StrCat("audit ", who, " method=", method, " ")),
+                      HasSubstr(absl::StrCat(" outcome=", outcome, " reason=\""))));
+    EXPECT_LT(lines.back().size(), 2048u);
+    EXPECT_TRUE(std::all_of(lines.back().begin(), lines.back().end(), [](unsigned char c) {
+      return c >= 0x20 && c != 0x7F;
+    })) << lines.back();
+  }
+  // Calls that look are counted alone.
+  int Counted(const std::string& method, const std::string& code) const {
+    const std::string metrics = server_->MetricsText();
+    const std::string series =
+        absl::StrCat("phalanx_rpc_handled_total{code=\"", code, "\",method=\"", method, "\"} ");
+    const size_t at = metrics.find(series);
+    return at == std::string::npos ? 0 : std::stoi(metrics.substr(at + series.size()));
   }
   // What the refusal says.
   std::string Refusal(const std::string& text, const std::string& directory) {
@@ -41,13 +72,16 @@ class TrickTest : public RpcTest {
     SetDeadline(context);
     const grpc::Status status = jobs->SubmitJob(&context, request, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+    ExpectTold("who=olga role=operator", "SubmitJob", "INVALID_ARGUMENT");
     return status.error_message();
   }
   std::string RefusalOf(const v1::ListJobsRequest& request) {
     v1::ListJobsResponse response;
     grpc::ClientContext context;
     SetDeadline(context);
+    const int before = Counted("ListJobs", "INVALID_ARGUMENT");
     const grpc::Status status = jobs->ListJobs(&context, request, &response);
+    EXPECT_EQ(Counted("ListJobs", "INVALID_ARGUMENT"), before + 1);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
     return status.error_message();
   }
@@ -133,21 +167,24 @@ TEST_F(TrickTest, JobAndNodeThatAreNotThere) {
     v1::CordonNodeResponse cordoned;
     const grpc::Status no_node = jobs->CordonNode(&cordon, node, &cordoned);
     EXPECT_EQ(no_node.error_code(), grpc::StatusCode::NOT_FOUND);
+    ExpectTold("who=olga role=operator", "CordonNode", "NOT_FOUND");
     EXPECT_EQ(no_node.error_message(), absl::StrCat("there is no node \"", name.substr(0, 128),
                                                     "\"; phalanx nodes lists those there are"));
   }
 }
 
 TEST_F(TrickTest, NameOfANode) {
+  const std::shared_ptr<grpc::Channel> here = ChannelOf(authority().Worker("here"));
   for (const std::string& name :
        {std::string(), std::string("../x"), std::string("a\nb"), std::string("a\0b", 3), kLong}) {
-    FakeWorker worker(channel);
+    FakeWorker worker(here);
     worker.SayHello(FakeWorker::Hello(name, 1, 1));
     EXPECT_FALSE(worker.Read().has_value());
     const grpc::Status refused = worker.Finish();
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(refused.error_message(),
               "hello.node must be 1 to 253 bytes of letters, digits, '.', '_' and '-'");
+    ExpectTold("who=here role=worker", "OpenSession", "INVALID_ARGUMENT");
   }
 }
 

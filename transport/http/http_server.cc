@@ -170,6 +170,7 @@ class HttpServerImpl final : public HttpServer {
       const SteadyTime now = SteadyNow();
       for (auto it = connections_.begin(); it != connections_.end(); ++i) {
         const bool open = fds[i].revents == 0 || Serve(*it);
+        if (open && now >= it->end) TellIfUnread(*it);
         it = open && now < it->end ? std::next(it) : connections_.erase(it);
       }
       for (Answers::Answer& answer : answers_->TakeAll()) Take(answer);
@@ -235,7 +236,23 @@ class HttpServerImpl final : public HttpServer {
       if (connection.request.find("\r\n\r\n") != std::string::npos) return Answer(connection);
     }
     connection.response = Encode({.code = 431}, false);
+    if (options_.unread) {
+      options_.unread(connection.stream.peer(),
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "the request has more than ", HttpOptions::kRequestBytesMax, " bytes")));
+    }
     return true;
+  }
+
+  // Its time is over. Whoever has said nothing may have come to see whether somebody listens.
+  void TellIfUnread(const Connection& connection) const {
+    if (!options_.unread || connection.request.empty() || !connection.response.empty() ||
+        connection.waiting != 0) {
+      return;
+    }
+    options_.unread(connection.stream.peer(), absl::DeadlineExceededError(absl::StrCat(
+                                                  "the request did not come whole within ",
+                                                  absl::FormatDuration(HttpOptions::kLife))));
   }
 
   // False: all is sent, or nobody reads it.

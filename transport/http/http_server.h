@@ -36,6 +36,9 @@ struct HttpOptions {
   int listening = -1;
   std::unique_ptr<ServerTls> tls;  // nullptr: plaintext, and everybody may see everything
   HttpGuard guard;                 // of `tls` alone
+  // A request that is too large (InvalidArgument) or did not come in time (DeadlineExceeded), and
+  // what its sender has shown; none: nobody is told. Called on the server's thread; must not block.
+  std::function<void(const ShownCertificate& who, const absl::Status& why)> unread;
   // Called on the server's thread; must not block.
   std::function<std::string()> metrics;
   std::function<Health()> live;  // none: it lives as long as it answers
