@@ -82,7 +82,9 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
   // Told of calls of one request of ours that it would let pass, before the request has come.
   // Errors: ResourceExhausted.
   using Begin = std::function<absl::Status(const Caller& caller)>;
-  Gatekeeper(Revoked revoked, Refused refused, Begin begin)
+  Gatekeeper(
+      Revoked revoked, Refused refused,
+      Begin begin = [](const Caller&) { return absl::OkStatus(); })
       : revoked_(std::move(revoked)), refused_(std::move(refused)), begin_(std::move(begin)) {}
 
   bool IsBlocking() const override { return false; }
