@@ -81,7 +81,8 @@ World::World(std::shared_ptr<coordinator::MemoryDisk> disk)
       sessions_({}, Incarnation{9}, logs_),
       watches_(kCallsMax, kCallsMax, kBytesMax, OpenCalls::Full::kRefuse),
       log_calls_(kCallsMax, kCallsMax, kBytesMax, OpenCalls::Full::kCloseOldest),
-      admission_({}, 0, [](const std::string&) { return true; }),
+      unread_({}, [](const auto&, int64_t, const absl::Status&) {}),
+      admission_({}, 0, {}, unread_, [](const std::string&) { return true; }),
       audit_([](const std::string&) {}, {}, [] {}),
       tokens_(Must(coordinator::JoinTokens::Open(std::make_shared<MemoryTokens>()))),
       driver_(Must(coordinator::Driver::Start(Options(), clock_,
@@ -92,9 +93,15 @@ World::World(std::shared_ptr<coordinator::MemoryDisk> disk)
   static_cast<void>(kept);
   job_service_ = std::make_unique<coordinator::JobServiceImpl>(
       *driver_, board_, metrics_, logs_, watches_, log_calls_, admission_, audit_);
-  worker_service_ = std::make_unique<coordinator::WorkerServiceImpl>(
-      *driver_, sessions_, logs_, metrics_,
-      [](const grpc::AuthContext&) { return absl::OkStatus(); });
+  worker_service_ =
+      std::make_unique<coordinator::WorkerServiceImpl>(coordinator::WorkerServiceImpl::World{
+          .driver = *driver_,
+          .sessions = sessions_,
+          .logs = logs_,
+          .metrics = metrics_,
+          .admission = admission_,
+          .audit = audit_,
+          .holds = [](const grpc::AuthContext&) { return absl::OkStatus(); }});
   join_service_ = std::make_unique<coordinator::JoinServiceImpl>(
       tokens_.get(), Joining(),
       coordinator::JoinServiceImpl::World{.metrics = metrics_,

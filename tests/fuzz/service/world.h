@@ -15,6 +15,7 @@
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/join_service.h"
 #include "coordinator/rpc/session_registry.h"
+#include "coordinator/rpc/unread_requests.h"
 #include "coordinator/rpc/worker_service.h"
 #include "coordinator/store/memory_backend.h"
 #include "core/base/time.h"
@@ -52,6 +53,7 @@ class World {
   coordinator::LogRelay logs_;
   coordinator::SessionRegistry sessions_;
   coordinator::OpenCalls watches_, log_calls_;
+  coordinator::UnreadRequests unread_;
   coordinator::Admission admission_;
   coordinator::Audit audit_;
   std::unique_ptr<coordinator::JoinTokens> tokens_;
