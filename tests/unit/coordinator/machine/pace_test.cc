@@ -170,6 +170,19 @@ TEST_F(PaceTest, ThatKeepsUpForARoundWhenItIsDue_IsDealtByWhatItIsElse) {
   EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
 }
 
+TEST_F(PaceTest, WhoSuspendsItMeanwhile_IsNotToldOfALoss) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.relieves = request.checkpoints = true;
+  request.steps = 1'000'000;
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Feed(SuspensionRequested{Token{77}, job, true});
+  EXPECT_THAT(std::string(h_.answers.at(77).status().message()),
+              HasSubstr("goes over to another layout; suspend it when it trains again"));
+}
+
 TEST_F(PaceTest, LossMeanwhile_GoesFirst) {
   const JobId job = TrainRelieved();
   h_.plans_held = true;

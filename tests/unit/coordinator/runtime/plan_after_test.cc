@@ -24,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(PlanJobOfTest, RanksThatAJobBeginsWithout_AreLeftOutOfItsFirstEpoch) {
