@@ -182,11 +182,12 @@ class Coordinator {
   // what is back.
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
                  plan::RankList lost = {}, plan::RankList returned = {},
-                 plan::RankList stateless = {});
+                 plan::RankList stateless = {},
+                 std::optional<plan::SlowPlaces> slow = std::nullopt);
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   void SayStarts(Job& job);  // records that the job with its first layout is starting
-  void OnNextEpochPlanned(Job& job, const std::map<Rank, plan::Device>& lent,
+  void OnNextEpochPlanned(Job& job, const Job::Planning& ordered,
                           const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
@@ -457,7 +458,9 @@ class Coordinator {
   // Those that are to be slow in the job's layout, as of now.
   plan::SlowPlaces SlowPlacesOf(const Job& job) const;
   void ConsiderPace(Job& job);
-  void OnPacePlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  bool IsRefused(const Job& job, const plan::SlowPlaces& places) const;
+  void OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
+                     const absl::StatusOr<PlanSummary>& plan);
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;

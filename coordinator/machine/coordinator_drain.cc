@@ -164,8 +164,9 @@ std::string Coordinator::LeaveNode(Job& job, const Node& node, bool force, bool&
     return absl::StrCat("has no checkpoint section, so the node waits for its end; phalanx cancel ",
                         name, " ends it, and so does phalanx drain with --force");
   }
-  return job.recovery.has_value() ? "recovers from a loss, and leaves when it trains again"
-                                  : "is in its last step";
+  if (!job.recovery.has_value()) return "is in its last step";
+  return absl::StrCat(job.recovery->beside ? "goes over to another layout" : "recovers from a loss",
+                      ", and leaves when it trains again");
 }
 
 // Who could not leave before may be able to now.

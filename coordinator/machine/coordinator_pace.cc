@@ -35,6 +35,12 @@ bool Has(const plan::SlowPlaces& places, Rank place) {
                      [place](const plan::SlowPlace& slow) { return slow.place == place; });
 }
 
+plan::RankList PlacesOf(const plan::SlowPlaces& places) {
+  plan::RankList ranks;
+  for (const plan::SlowPlace& slow : places) ranks.push_back(slow.place);
+  return ranks;
+}
+
 // "device 1 of node b (rank 3) is slow, 2.50 times"; those of `from` that `to` is without.
 std::vector<std::string> Differences(const LiveJob& job, const plan::SlowPlaces& from,
                                      const plan::SlowPlaces& to, bool slow) {
@@ -71,7 +77,7 @@ bool Coordinator::MayPace(const Job& job) const {
       job.state.ending.has_value()) {
     return false;
   }
-  if (job.slowness.epoch != job.state.epoch || job.pacing.refused == job.state.epoch) return false;
+  if (job.slowness.epoch != job.state.epoch) return false;
   if (!job.last_step.has_value() || job.last_step->epoch != job.state.epoch) return false;
   return job.last_step->step + kStepsLeftMin < request.steps;
 }
@@ -87,6 +93,8 @@ plan::SlowPlaces Coordinator::SlowPlacesOf(const Job& job) const {
   }
   for (const auto& [rank, verdict] : job.slowness.ranks.slow()) {
     if (Has(places, Rank{rank}) || !for_long(job.slowness.since, rank)) continue;
+    // How slow it is cannot be told while it is about to be found not to be.
+    if (verdict.ratio() < SlowRanks::kRatioOver) continue;
     places.push_back({Rank{rank}, PaceOf(verdict.ratio())});
   }
   std::sort(places.begin(), places.end(),
@@ -94,26 +102,34 @@ plan::SlowPlaces Coordinator::SlowPlacesOf(const Job& job) const {
   return places;
 }
 
+bool Coordinator::IsRefused(const Job& job, const plan::SlowPlaces& places) const {
+  if (job.pacing.refused_in != job.state.epoch) return false;
+  return job.pacing.refused.size() >= Job::Pacing::kRefusedMax ||
+         job.pacing.refused.contains(PlacesOf(places));
+}
+
 void Coordinator::ConsiderPace(Job& job) {
   if (!MayPace(job)) return;
   plan::SlowPlaces places = SlowPlacesOf(job);
-  if (places == job.state.layout->slow) return;
+  if (places == job.state.layout->slow || IsRefused(job, places)) return;
   std::erase_if(job.pacing.changes,
                 [this](Instant at) { return at <= now_ - options_.pace_window; });
   if (static_cast<int64_t>(job.pacing.changes.size()) >= options_.pace_changes_max) return;
-  job.pacing.planned = std::move(places);
-  OrderPlan(job, *job.state.placement, job.state.layout);
+  OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, /*returned=*/{},
+            /*stateless=*/{}, std::move(places));
 }
 
-void Coordinator::OnPacePlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
-  const plan::SlowPlaces wanted = *std::exchange(job.pacing.planned, std::nullopt);
+void Coordinator::OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
+                                const absl::StatusOr<PlanSummary>& plan) {
   if (!MayPace(job)) return;
   const plan::SlowPlaces& before = job.state.layout->slow;
   std::vector<std::string> why = Differences(job, wanted, before, /*slow=*/true);
   for (std::string& over : Differences(job, before, wanted, /*slow=*/false))
     why.push_back(std::move(over));
   if (!plan.ok() || plan->dealt.empty()) {
-    job.pacing.refused = job.state.epoch;
+    if (std::exchange(job.pacing.refused_in, job.state.epoch) != job.state.epoch)
+      job.pacing.refused.clear();
+    job.pacing.refused.insert(PlacesOf(wanted));
     Commit(job,
            EventRecorded{"SamplesStay",
                          absl::StrCat(absl::StrJoin(why, ", "), "; samples are dealt as before: ",

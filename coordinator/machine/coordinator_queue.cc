@@ -370,7 +370,8 @@ void Coordinator::Plan(Job& job, Placement placement) {
 
 void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
-                            plan::RankList returned, plan::RankList stateless) {
+                            plan::RankList returned, plan::RankList stateless,
+                            std::optional<plan::SlowPlaces> slow) {
   const uint64_t number = ++plan_count_;
   std::map<Rank, plan::Device> lent;
   for (const Rank rank : returned) {
@@ -379,8 +380,11 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   }
   plan::MemoryLimits limits =
       LimitsOf(nodes_, lent.empty() ? placement : WithDevices(placement, lent), job.state.id);
-  job.planning = {
-      .number = number, .placement = placement, .host_memory = limits.nodes, .lent = lent};
+  job.planning = {.number = number,
+                  .placement = placement,
+                  .host_memory = limits.nodes,
+                  .lent = lent,
+                  .slow = slow};
   planning_.emplace(number, job.state.id);
   unanswered_plans_.insert(number);
   plan::RankList unfit;
@@ -402,7 +406,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .returned = std::move(returned),
                                  .lent = std::move(lent),
                                  .unfit = std::move(unfit),
-                                 .slow = job.pacing.planned,
+                                 .slow = std::move(slow),
                                  .stateless = std::move(stateless),
                                  .any_rung = IsSaving(job)});
 }
@@ -463,7 +467,7 @@ void Coordinator::On(const PlanComputed& event) {
   Job& job = jobs_.at(planned->second);
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
-  if (job.run.has_value()) return OnNextEpochPlanned(job, planning.lent, event.plan);
+  if (job.run.has_value()) return OnNextEpochPlanned(job, planning, event.plan);
   const NodeDevices* gone = FirstGone(job, placement);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);

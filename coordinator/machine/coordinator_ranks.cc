@@ -313,16 +313,16 @@ void Coordinator::StartNextEpoch(Job& job) {
   OrderPlan(job, *job.state.placement, std::move(layout));
 }
 
-void Coordinator::OnNextEpochPlanned(Job& job, const std::map<Rank, plan::Device>& lent,
+void Coordinator::OnNextEpochPlanned(Job& job, const Job::Planning& ordered,
                                      const absl::StatusOr<PlanSummary>& plan) {
+  if (ordered.slow.has_value()) return OnPacePlanned(job, *ordered.slow, plan);
   if (plan.ok()) {
-    if (const NodeName gone = UnfitNode(job, plan->layout, lent); !gone.empty())
+    if (const NodeName gone = UnfitNode(job, plan->layout, ordered.lent); !gone.empty())
       return PlanWithout(job, gone);
   }
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
   if (!job.returning.empty()) return OnReturnPlanned(job, plan);
-  if (job.pacing.planned.has_value()) return OnPacePlanned(job, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {
@@ -348,7 +348,6 @@ void Coordinator::StoreLastStep(Job& job) {
 void Coordinator::DropPlanning(Job& job) {
   if (!job.planning.has_value()) return;
   actions_.push_back(DropPlan{job.planning->number});
-  job.pacing.planned.reset();
   const Placement placement = EndPlanning(job).placement;
   for (const NodeDevices& entry : placement) {
     if (!job.run.has_value()) FreeDevices(job, entry.node, entry.devices);

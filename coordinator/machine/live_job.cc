@@ -89,7 +89,8 @@ absl::Status MaySuspend(const LiveJob& job) {
   }
   if (job.recovery.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        name, " recovers from a loss; suspend it when it trains again: phalanx why ", name));
+        name, job.recovery->beside ? " goes over to another layout" : " recovers from a loss",
+        "; suspend it when it trains again: phalanx why ", name));
   }
   const bool ends = job.state.ending.has_value() && !job.state.ending->wish.queues;
   if (ends || job.run->Succeeded()) {

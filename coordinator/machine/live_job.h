@@ -33,8 +33,9 @@ struct LiveJob {
   struct Planning {
     uint64_t number = 0;
     Placement placement;
-    std::vector<int64_t> host_memory;   // there was when it was ordered, as MemoryLimits::nodes
-    std::map<Rank, plan::Device> lent;  // as ComputePlan::lent
+    std::vector<int64_t> host_memory;      // there was when it was ordered, as MemoryLimits::nodes
+    std::map<Rank, plan::Device> lent;     // as ComputePlan::lent
+    std::optional<plan::SlowPlaces> slow;  // as ComputePlan::slow
   };
   std::optional<Planning> planning;
   std::optional<Run> run;             // from its plan until its devices are free again
@@ -62,9 +63,12 @@ struct LiveJob {
   // How samples come to be dealt otherwise, since devices are slow or are not any more
   // (coordinator_pace.cc).
   struct Pacing {
-    std::optional<plan::SlowPlaces> planned;  // those of the layout that is being planned
-    std::vector<Instant> changes;             // of this coordinator, in options.pace_window
-    Epoch refused;                            // the newest epoch in which nothing was to be won
+    std::vector<Instant> changes;  // of this coordinator, in options.pace_window
+    // In the newest epoch of which there are any, of which places nothing was to be won if they
+    // alone were slow.
+    static constexpr size_t kRefusedMax = 64;
+    Epoch refused_in;
+    std::set<plan::RankList> refused;
   };
   Pacing pacing;
   // Incidents whose files are older than what is known of them.

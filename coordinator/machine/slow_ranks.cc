@@ -46,12 +46,12 @@ SlowRanks::Verdict SlowRanks::Find(const Sorted& sorted, int32_t rank, const Mem
 }
 
 bool SlowRanks::LooksOtherwise(int32_t rank, const Verdict& verdict) const {
-  const bool exceeds = verdict.seconds - verdict.others_seconds >= kExcessMin;
-  if (!verdict.slow) return verdict.ratio() >= kRatioSlow && exceeds;
+  const double excess = verdict.seconds - verdict.others_seconds;
+  if (!verdict.slow) return verdict.ratio() >= kRatioSlow && excess >= kExcessMin;
   const auto presumed = presumed_.find(rank);
-  const double over =
-      presumed == presumed_.end() ? kRatioOver : std::max(kRatioOver, std::sqrt(presumed->second));
-  return verdict.ratio() < over || !exceeds;
+  if (presumed == presumed_.end()) return verdict.ratio() < kRatioOver || excess < kExcessMin;
+  const double over = std::max(kRatioOver, std::sqrt(presumed->second));
+  return verdict.ratio() < over || excess < kExcessMin / (2 * presumed->second);
 }
 
 std::vector<SlowRanks::Change> SlowRanks::Judge(Group& group) {

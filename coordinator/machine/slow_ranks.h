@@ -16,7 +16,8 @@
 //
 // A rank that was slow before, and is dealt less since, is *presumed* slow: it is judged for each
 // operation alone, and with the root of the ratio that it had for a bound, since what does not
-// depend on samples weighs more in few of them.
+// depend on samples weighs more in few of them. Of kExcessMin it has to fall below half of what is
+// left of it by that ratio: a step of fewer samples is a shorter one, whoever computes it.
 //
 // A sample is O(1), a round O(n log n) of n samples. Pure: equal samples give equal verdicts.
 #pragma once

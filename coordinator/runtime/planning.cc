@@ -116,13 +116,32 @@ PlanSummary SummaryOf(plan::Plan plan, std::vector<plan::LayoutChange> changes =
                      .single_home = std::move(single_home)};
 }
 
-// The plan of the order's layout with other slow places.
+// OK where everybody has the work and the device that they had, and no state has a home less: it is
+// samples alone that may be dealt otherwise.
+absl::Status CheckPaced(const plan::Layout& before, const plan::Layout& next) {
+  const auto keeps = [](const plan::ModuleLayout& from, const plan::ModuleLayout& to) {
+    return from.lowered == to.lowered && from.changes == to.changes &&
+           from.state_home == to.state_home && from.state_copies <= to.state_copies;
+  };
+  const bool same = before.nodes == next.nodes && before.lost == next.lost &&
+                    before.idle == next.idle &&
+                    std::equal(before.modules.begin(), before.modules.end(), next.modules.begin(),
+                               next.modules.end(), keeps);
+  if (same) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "with samples dealt otherwise ranks would have other work, or state fewer homes");
+}
+
+// The plan of the order's layout with other slow places. A device that idles takes over after
+// losses, from ranks that nobody has made ready; not here.
 absl::StatusOr<PlanSummary> PlanPaced(const ComputePlan& order) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
   ASSIGN_OR_RETURN(const plan::Plan running, plan::Expand(read.spec, **order.layout));
-  ASSIGN_OR_RETURN(plan::Plan next,
-                   schedule::AdmitAfter(running, {.slow = order.slow}, order.limits));
+  ASSIGN_OR_RETURN(
+      plan::Plan next,
+      schedule::AdmitAfter(running, {.spares = false, .slow = order.slow}, order.limits));
+  RETURN_IF_ERROR(CheckPaced(running.layout, next.layout));
   std::vector<std::string> dealt = plan::ToWords(plan::DealtAnew(running, next));
   next.layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   PlanSummary summary = SummaryOf(std::move(next));

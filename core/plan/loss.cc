@@ -109,7 +109,8 @@ class Successor {
   SlowPlaces Slow() const;
   // Whether samples of the module may be dealt otherwise, since some place of it is or was slow.
   bool HasSlow(size_t m) const;
-  absl::StatusOr<ModuleLayout> LayoutOf(size_t m) const;
+  // `slow`: those of the layout.
+  absl::StatusOr<ModuleLayout> LayoutOf(size_t m, const SlowPlaces& slow) const;
   void AppendTaken(size_t m, const Layout& layout, std::vector<Taken>* taken) const;
 
   // Modules that restart, by index.
@@ -305,17 +306,17 @@ bool Successor::HasSlow(size_t m) const {
          std::any_of(slow_before_.begin(), slow_before_.end(), is_in);
 }
 
-absl::StatusOr<ModuleLayout> Successor::LayoutOf(size_t m) const {
+absl::StatusOr<ModuleLayout> Successor::LayoutOf(size_t m, const SlowPlaces& slow) const {
   ModuleLayout layout = plan_.layout.modules[m];
   const auto module = static_cast<int32_t>(m);
   if (!losses_[m].has_value()) {
-    if (HasSlow(m)) layout.speeds = SpeedsOf(plan_, module, ModuleAt(m).replicas, Slow());
+    if (HasSlow(m)) layout.speeds = SpeedsOf(plan_, module, ModuleAt(m).replicas, slow);
     return layout;
   }
   RETURN_IF_ERROR(losses_[m]->status());
   const ReplicaTable& left = losses_[m]->left();
   layout.changes = losses_[m]->changes();
-  layout.speeds = SpeedsOf(plan_, module, left, Slow());
+  layout.speeds = SpeedsOf(plan_, module, left, slow);
   FitHomes(plan_.spec.recovery, left.present_replicas(), &layout);
   layout.order = OrderAfter(plan_, module, left, fresh_);
   return layout;
@@ -356,7 +357,7 @@ absl::StatusOr<Layout> Successor::LayoutWith(const Restarts& restarts) const {
   for (size_t m = 0; m < losses_.size(); ++m) {
     const auto restarted = restarts.find(m);
     if (restarted == restarts.end()) {
-      ASSIGN_OR_RETURN(layout.modules[m], LayoutOf(m));
+      ASSIGN_OR_RETURN(layout.modules[m], LayoutOf(m, layout.slow));
       continue;
     }
     ModuleLayout& module = layout.modules[m];

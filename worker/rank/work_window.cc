@@ -13,18 +13,17 @@ void WorkWindow::Add(double seconds, double flops, bool disturbed) {
 
 double WorkWindow::Median() const { return MedianOf(&Step::seconds); }
 
-double WorkWindow::MedianPerGflop() const {
-  const bool known = std::all_of(newest_.begin(), newest_.end(),
-                                 [](const Step& step) { return step.per_gflop > 0; });
-  return known ? MedianOf(&Step::per_gflop) : 0;
-}
+double WorkWindow::MedianPerGflop() const { return MedianOf(&Step::per_gflop); }
 
 double WorkWindow::MedianOf(double Step::*figure) const {
   if (newest_.size() < kSteps) return 0;
   std::vector<double> sorted;
-  for (const Step& step : newest_) sorted.push_back(step.*figure);
+  for (const Step& step : newest_) {
+    if (step.*figure > 0) sorted.push_back(step.*figure);
+  }
+  if (sorted.empty()) return 0;
   std::sort(sorted.begin(), sorted.end());
-  return (sorted[kSteps / 2 - 1] + sorted[kSteps / 2]) / 2;
+  return (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
 }
 
 }  // namespace phalanx::rank

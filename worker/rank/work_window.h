@@ -22,7 +22,8 @@ class WorkWindow {
   // need not have done beside it, does not count.
   void Add(double seconds, double flops, bool disturbed);
   // Medians of the newest kSteps that count; 0: there are fewer. The second one is of the seconds
-  // for 10^9 operations; 0 where one of these had none.
+  // for 10^9 operations, of those steps that had any: an encoder has none where no sample of the
+  // step has an item for it; 0: none of them had.
   double Median() const;
   double MedianPerGflop() const;
 

@@ -147,6 +147,42 @@ TEST_F(PaceTest, WhereNoReplicaWouldHaveOtherSamples_ThatIsSaidOnce) {
   EXPECT_EQ(h_.State(job).epoch, Epoch{1});
 }
 
+TEST_F(PaceTest, AnotherThatIsSlowInTheSameEpoch_IsConsideredAnew) {
+  const JobId job = TrainRelieved("one replica");
+  Train(100, job, kSlow);
+  ASSERT_THAT(Events(job, "SamplesStay"), SizeIs(1));
+  Train(200, job, {0.1, 0.3, 0.3});
+  ASSERT_THAT(Events(job, "SamplesStay"), SizeIs(2)) << "once for those two";
+  EXPECT_THAT(Events(job, "SamplesStay").back(), HasSubstr("device 1 of node n (rank 1)"));
+}
+
+// Its pace is that of a round in which it is slow.
+TEST_F(PaceTest, ThatKeepsUpForARoundWhenItIsDue_IsDealtByWhatItIsElse) {
+  const JobId job = TrainRelieved();
+  for (int i = 0; i < 20 && Events(job, "SlowDevice").empty(); ++i) Train(1, job, kSlow);
+  ASSERT_THAT(Events(job, "SlowDevice"), SizeIs(1));
+  Train(29, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{1});
+  Train(1, job, kSound);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+  Train(1, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
+}
+
+TEST_F(PaceTest, WhoSuspendsItMeanwhile_IsNotToldOfALoss) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.relieves = request.checkpoints = true;
+  request.steps = 1'000'000;
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Feed(SuspensionRequested{Token{77}, job, true});
+  EXPECT_THAT(std::string(h_.answers.at(77).status().message()),
+              HasSubstr("goes over to another layout; suspend it when it trains again"));
+}
+
 TEST_F(PaceTest, LossMeanwhile_GoesFirst) {
   const JobId job = TrainRelieved();
   h_.plans_held = true;

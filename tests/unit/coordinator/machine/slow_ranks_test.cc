@@ -150,6 +150,25 @@ TEST_F(SlowRanksTest, WorkThatChangesWithinAnEpoch_IsNotBelieved) {
   EXPECT_THAT(Rounds(5, {1, 1}), IsEmpty());
 }
 
+// With fewer samples its steps have become shorter, and so is what it exceeds the others by.
+TEST_F(SlowRanksTest, PresumedRankOfShortSteps_IsSlowAsLongAsItIs) {
+  slow_.Presume(1, 1.4);
+  const auto train = [&](double per_gflop) {
+    std::vector<std::string> changes;
+    for (int round = 0; round < 20; ++round) {
+      step_ += 10;
+      for (int32_t rank = 0; rank < 2; ++rank) {
+        for (const SlowRanks::Change& change :
+             slow_.Add({rank, kSame, step_, 0.009, rank == 1 ? per_gflop : 1}))
+          changes.push_back(absl::StrCat(change.rank, change.verdict.slow ? " slow" : " over"));
+      }
+    }
+    return changes;
+  };
+  EXPECT_THAT(train(1.4), IsEmpty()) << "2.6 ms a step";
+  EXPECT_THAT(train(1), ElementsAre("1 over"));
+}
+
 class UnequalSamplesTest : public testing::Test {
  protected:
   // Each rank says what `steps` steps of its samples took, where one of `work` takes

@@ -24,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(PlanJobOfTest, RanksThatAJobBeginsWithout_AreLeftOutOfItsFirstEpoch) {
@@ -80,6 +81,32 @@ TEST(PlanJobOfTest, SlowPlaces_SayWhoIsDealtOtherwise) {
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_THAT(back->dealt, ElementsAre("replica 1 of vision has 4 of 8 samples a step, not 2"));
   EXPECT_THAT(back->layout.slow, IsEmpty());
+}
+
+// A device that idles was not fit when rank 1 was lost, or nobody has made a rank ready on it
+// since.
+TEST(PlanJobOfTest, SlowPlaces_LetNoDeviceThatIdlesTakeOver) {
+  const JobRequest request = {.document = With("  batch:", "  resources: {devices: 5}\n  batch:")};
+  const Placement placement = {{"n", {0, 1}}, {"m", {4, 2}}, {"o", {0}}};
+  ComputePlan order{.request = std::make_shared<const JobRequest>(request),
+                    .placement = placement,
+                    .epoch = Epoch{2}};
+  order.layout = PlanJob(request, {.placement = placement, .epoch = Epoch{1}})->layout;
+  order.lost = {Rank{1}};
+  order.unfit = {Rank{4}};
+  const absl::StatusOr<PlanSummary> left = PlanJobOf(order);
+  ASSERT_TRUE(left.ok()) << left.status();
+  ASSERT_THAT(left->layout.lost, ElementsAre(Rank{1}));
+  order = {.request = order.request,
+           .placement = placement,
+           .epoch = Epoch{3},
+           .layout = left->layout,
+           .slow = plan::SlowPlaces{{Rank{0}, plan::kPaceOfOthers / 2}}};
+  const absl::StatusOr<PlanSummary> paced = PlanJobOf(order);
+  ASSERT_TRUE(paced.ok()) << paced.status();
+  EXPECT_THAT(paced->layout.lost, ElementsAre(Rank{1}));
+  EXPECT_EQ(paced->layout.nodes, placement);
+  EXPECT_EQ(paced->layout.idle, left->layout.idle);
 }
 
 TEST(PlanJobOfTest, LayoutForRanksOfTheReleaseBefore_IsOfTheirDerivation) {

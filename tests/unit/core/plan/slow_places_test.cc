@@ -115,6 +115,22 @@ TEST(SlowPlacesTest, LossElsewhere_LeavesItSlow_AndItsOwnForgetsIt) {
   EXPECT_THAT(LaneSamplesOfStep(back, 0), ElementsAre(3, 3, 3));
 }
 
+// Also in modules beside the one that restarts: nobody would know any more for whom they are not.
+TEST(SlowPlacesTest, OnceAModuleHasRestarted_SamplesAreDealtEvenly) {
+  AJob job;
+  job.Module("vision", ClipVision(), {.dp = 2});
+  job.Module("language", Llama({.layers = 4}), {.pp = 2});
+  job.Edge("vision", "language");
+  job::JobSpec spec = job;
+  spec.batch = {.global = 8, .micro = 4};
+  const Plan slow = WithSlow(MustPlan(spec, 4), {{Rank{1}, kHalf}});
+  ASSERT_EQ(slow.layout.modules[0].speeds.size(), 2u);
+  const Plan plan = After(slow, {.lost = {Rank{3}}, .spares = false});
+  ASSERT_TRUE(plan.modules[1].lowered());
+  EXPECT_THAT(plan.layout.slow, IsEmpty());
+  EXPECT_THAT(plan.layout.modules[0].speeds, IsEmpty());
+}
+
 TEST(SlowPlacesTest, WhatCannotBe_IsRefusedByName) {
   const Plan healthy = MustPlan(Replicas(2, 1, 8), 2);
   const auto error = [&](SlowPlaces slow) {

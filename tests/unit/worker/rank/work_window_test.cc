@@ -47,8 +47,17 @@ TEST(WorkWindowTest, SecondsForOperations_AreOfEachStep) {
   }
   EXPECT_EQ(window.MedianPerGflop(), 3);
   EXPECT_EQ(window.Median(), 7.5);
-  window.Add(1, 0, false);
-  EXPECT_EQ(window.MedianPerGflop(), 0) << "of one step nothing is known";
+}
+
+// An encoder has nothing to compute in a step none of whose samples has an item for it.
+TEST(WorkWindowTest, StepsWithoutOperations_SayNothingOfSecondsForOne) {
+  WorkWindow window;
+  AddSteps(window, WorkWindow::kFirstSteps, 100);
+  for (size_t i = 0; i < WorkWindow::kSteps; ++i)
+    window.Add(i % 4 == 0 ? 1 : 3, i % 4 == 0 ? 0 : 1e9, false);
+  EXPECT_EQ(window.MedianPerGflop(), 3);
+  for (size_t i = 0; i < WorkWindow::kSteps; ++i) window.Add(1, 0, false);
+  EXPECT_EQ(window.MedianPerGflop(), 0) << "none of them had any";
 }
 
 }  // namespace
