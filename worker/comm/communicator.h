@@ -158,7 +158,8 @@ struct WorldOptions {
   // The longest that one operation may wait for its peers. Supervision finds dead ones much sooner.
   absl::Duration operation_timeout = absl::Minutes(10);
   // Gloo: address to listen on and to publish. NCCL, at the first use of the process: of the
-  // interface to listen on, unless NCCL_SOCKET_IFNAME is set or no interface here has it.
+  // interface to listen on, unless NCCL_SOCKET_IFNAME is set, no interface here has it, or the
+  // loopback one.
   std::string interface_address = "127.0.0.1";
   // Gloo: both ends of a connection prove that they are of this epoch (links.h). All ranks of the
   // epoch have the same.

@@ -113,8 +113,11 @@ class CatchingContext final : public tcp::Context {
     return pair;
   }
   // Throws what Gloo throws.
-  void Take(const std::map<int32_t, UniqueFd>& links) {
-    for (const auto& [peer, link] : links) static_cast<CatchingPair&>(*createPair(peer)).Take(link);
+  void Take(std::map<int32_t, UniqueFd> links) {
+    for (auto& [peer, link] : links) {
+      static_cast<CatchingPair&>(*createPair(peer)).Take(link);
+      link.reset();  // the pair has its own
+    }
   }
 
  private:
@@ -211,7 +214,7 @@ absl::StatusOr<std::shared_ptr<GlooContext>> ConnectGlooMesh(int32_t self, int32
     context->setTimeout(
         std::max(absl::ToChronoMilliseconds(timeout), std::chrono::milliseconds(1)));
     if (options.proven_links) {
-      context->Take(links);
+      context->Take(std::move(links));
     } else {
       RETURN_IF_ERROR(ConnectPairs(*context, peers, rendezvous, deadline, options.stop));
     }

@@ -10,4 +10,11 @@ namespace phalanx::comm {
 // has it. Thread-safe.
 std::string InterfaceOf(const std::string& address);
 
+// What NCCL_SOCKET_IFNAME is to be for ranks that others reach at `address`: empty where NCCL is to
+// choose, for no interface has it, or only the loopback one, which no other node reaches. NCCL
+// takes what follows a colon for a port: labels of addresses ("eth0:1") are left off. Thread-safe.
+std::string NcclInterfaceOf(const std::string& address);
+// Of a label of an address ("eth0:1"), or of an interface itself.
+std::string WithoutLabel(const std::string& name);
+
 }  // namespace phalanx::comm

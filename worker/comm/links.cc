@@ -125,6 +125,8 @@ class Door {
         links[caller.rank] = std::move(caller.fd);
       } else if (answer == Answer::kRefused || now - caller.since > kPatience) {
         Refuse(caller);
+      } else if (answer == Answer::kLeft) {
+        continue;
       } else {
         stay.push_back(std::move(caller));
       }
@@ -133,8 +135,11 @@ class Door {
     if (polled.back().revents != 0) Accept();
   }
 
-  // With those who are still here.
-  int64_t refused() const { return refused_ + static_cast<int64_t>(callers_.size()); }
+  // With those who are still here and have not greeted where `all_met`: else peers are among them.
+  int64_t refused(bool all_met) const {
+    const auto silent = [](const Caller& caller) { return caller.hello.empty(); };
+    return refused_ + (all_met ? std::count_if(callers_.begin(), callers_.end(), silent) : 0);
+  }
   const std::string& last_refused() const { return last_refused_; }
 
  private:
@@ -144,7 +149,7 @@ class Door {
     std::string heard, hello, drawn;  // hello: empty until it is whole
     int32_t rank = 0;                 // that it says to be
   };
-  enum class Answer : uint8_t { kStays, kProved, kRefused };
+  enum class Answer : uint8_t { kStays, kProved, kRefused, kLeft };
   static constexpr auto kPatience = milliseconds(5'000);
   static_assert(kProofTimeout == absl::Seconds(5));
 
@@ -154,7 +159,8 @@ class Door {
       case Heard::kMore:
         return Answer::kStays;
       case Heard::kGone:
-        return Answer::kRefused;
+        // Who greeted as a peer is likely one whose epoch or process has ended.
+        return greets ? Answer::kRefused : Answer::kLeft;
       case Heard::kAll:
         return greets ? Greet(caller) : Judge(caller);
     }
@@ -354,8 +360,8 @@ absl::StatusOr<std::map<int32_t, UniqueFd>> ConnectLinks(int32_t self,
     calls.emplace_back(self, peer, std::move(announced));
   }
   auto links = Connect(door, std::move(calls), deadline, options.stop);
-  if (door.refused() > 0 && options.strangers)
-    options.strangers(door.refused(), door.last_refused());
+  if (const int64_t refused = door.refused(links.ok()); refused > 0 && options.strangers)
+    options.strangers(refused, door.last_refused());
   return links;
 }
 

@@ -13,7 +13,8 @@
 // What is proved once is worth nothing in another connection, since each end has drawn its part of
 // what is signed. Nothing is encrypted. A rank listens while it connects, and at no other time.
 // Whoever proves nothing is refused: at the first wrong byte, after kProofTimeout, or when
-// kCallersMax others have called since. A caller that lost its place that way calls again.
+// kCallersMax others have called since. A caller that lost its place that way calls again. Who
+// greets as a peer and goes, or waits when connecting fails, is not counted: peers that stop do so.
 #pragma once
 
 #include <cstdint>

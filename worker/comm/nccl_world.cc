@@ -29,8 +29,8 @@ constexpr int64_t kWarmUpCount = 64;  // elements a rank
 void SetEnvironment(const std::string& address) {
   static std::once_flag once;
   std::call_once(once, [&address] {
-    if (const std::string interface = InterfaceOf(address); !interface.empty())
-      setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", interface).c_str(), 0);
+    if (const std::string interface = NcclInterfaceOf(address); !interface.empty())
+      setenv("NCCL_SOCKET_IFNAME", interface.c_str(), 0);
     // NVLS buffers are not recovered in process; a ring has one order of summation for any size.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     setenv("NCCL_ALGO", "Ring", 0);

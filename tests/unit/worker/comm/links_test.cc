@@ -185,6 +185,27 @@ TEST(LinksTest, StrangersWithoutTheSecret_AreRefusedAndCounted) {
   EXPECT_THAT(zero.last_refused(), HasSubstr("ipv4:127.0.0.1:"));
 }
 
+// As ranks do whose epoch ends while they connect.
+TEST(LinksTest, PeerThatGreetsAndGoes_IsNoStranger) {
+  RankZero zero({1});
+  {
+    const Socket first(zero.announced().address);
+    first.Say(ToText({.caller = 1, .listener = 0, .drawn = DrawLinkWord()}));
+    EXPECT_EQ(first.Hear(2 * kLinkWordBytes).size(), 2 * kLinkWordBytes);
+  }
+  EXPECT_TRUE(ConnectLinks(1, {0}, zero.table(), {}).ok());
+  EXPECT_TRUE(zero.links().ok()) << zero.links().status();
+  EXPECT_EQ(zero.refused(), 0);
+}
+
+TEST(LinksTest, WhoWaitsWhenConnectingFails_IsNoStranger) {
+  RankZero zero({1, 2}, absl::Milliseconds(200));
+  const Socket one(zero.announced().address);
+  one.Say(ToText({.caller = 1, .listener = 0, .drawn = DrawLinkWord()}));
+  EXPECT_EQ(zero.links().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(zero.refused(), 0);
+}
+
 TEST(LinksTest, WhatWasSaidInAnotherConnection_ProvesNothing) {
   RankZero zero({1, 2});
   const Listener& at = zero.announced();
