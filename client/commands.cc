@@ -1,13 +1,12 @@
 #include "client/commands.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/advice.h"
 #include "client/exit_code.h"
 #include "client/incidents.h"
 #include "client/job_file.h"
@@ -75,23 +74,6 @@ void TellTypes(Connection& connection, const std::string& job, Io& io) {
           << TerminalText(absl::StrJoin(types, ", ")) << "\n";
 }
 
-// What the answer of a coordinator does not say itself.
-std::string NextAfterCall(const absl::Status& status) {
-  if (std::string next = NextOf(status); !next.empty()) return next;
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-      return absl::StartsWith(status.message(), "there is no job")
-                 ? "phalanx list shows the jobs that there are"
-                 : "";
-    case absl::StatusCode::kUnimplemented:
-      return "the coordinator is of another version; phalanx version tells yours";
-    case absl::StatusCode::kInternal:
-      return "this is a fault of Phalanx: report it with the log of the coordinator";
-    default:
-      return "";
-  }
-}
-
 // What a watch found, told; its exit code.
 int TellOutcome(const absl::StatusOr<Watched>& watched, const std::string& job, Io& io) {
   if (!watched.ok()) {
@@ -116,12 +98,13 @@ int SubmitAndTell(Connection& connection, v1::SubmitJobRequest request, Format f
   v1::SubmitJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::SubmitJob, request, &response);
   if (!status.ok()) {
-    const int code = FailCall(status, io);
-    if (absl::IsResourceExhausted(status)) {
-      io.talk << "what to do: wait, or cancel what is not needed: phalanx list --state "
-                 "queued,starting,running\n";
+    if (!absl::IsResourceExhausted(status) || SaysNext(status.message())) {
+      return FailCall(status, io);
     }
-    return code;
+    return FailCall(WithNext(status,
+                             "wait, or cancel what is not needed: phalanx list --state "
+                             "queued,starting,running"),
+                    io);
   }
   if (format == Format::kTable || format == Format::kWide) {
     io.talk << "submitted " << TerminalText(response.job().name()) << " as "
@@ -137,9 +120,8 @@ int SubmitAndTell(Connection& connection, v1::SubmitJobRequest request, Format f
   return TellOutcome(WatchJob(connection, job, stopper, io), job, io);
 }
 
-}  // namespace
-
-int Fail(const absl::Status& status, Io& io) {
+// What is wrong; the exit code.
+int TellError(const absl::Status& status, Io& io) {
   const std::vector<Violation> violations = ViolationsOf(status);
   if (violations.empty()) {
     io.talk << "error: " << TerminalText(status.message()) << "\n";
@@ -152,18 +134,31 @@ int Fail(const absl::Status& status, Io& io) {
   return ExitCodeOf(status);
 }
 
+void TellNext(const std::string& next, Io& io) {
+  if (!next.empty()) io.talk << "what to do: " << next << "\n";
+}
+
+}  // namespace
+
+int Fail(const absl::Status& status, Io& io) {
+  const int code = TellError(status, io);
+  TellNext(NextAfterFailure(status), io);
+  return code;
+}
+
 int FailCall(const absl::Status& status, Io& io) {
-  const int code = Fail(status, io);
-  if (const std::string next = NextAfterCall(status); !next.empty()) {
-    io.talk << "what to do: " << next << "\n";
-  }
+  const int code = TellError(status, io);
+  TellNext(NextAfterCall(status), io);
   return code;
 }
 
 int FailFile(const absl::Status& status, Io& io) {
-  const int code = Fail(status, io);
-  if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) return code;
-  io.talk << "what to do: name one that is there and that you can read\n";
+  const int code = TellError(status, io);
+  if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
+    TellNext(NextAfterFailure(status), io);
+    return code;
+  }
+  TellNext("name one that is there and that you can read", io);
   return absl::IsNotFound(status) ? static_cast<int>(kNoInput) : code;
 }
 

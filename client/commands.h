@@ -108,9 +108,10 @@ struct InjectOptions {
 // Brings a fault about on a rank of a job that trains, where the coordinator allows it.
 int Inject(Connection& connection, const InjectOptions& options, Io& io);
 
-// Writes an error as people read it, one violation a line, and returns its exit code.
+// Writes an error as people read it, one violation a line, and what to do next where it does not
+// say so itself (client/advice.h); returns its exit code.
 int Fail(const absl::Status& status, Io& io);
-// The same of what a coordinator answered, or that none did, and what to do next.
+// The same of what a coordinator answered, or that none did.
 int FailCall(const absl::Status& status, Io& io);
 // The same for a job file that could not be loaded.
 int FailFile(const absl::Status& status, Io& io);

@@ -188,7 +188,7 @@ int SearchPlan(const PlanOptions& options, const JobFile& file,
     OutputFile written(*options.write);
     written.Write(*text);
     if (const absl::Status closed = written.Close(); !closed.ok()) {
-      io.talk << "error: " << closed.message() << "\n";
+      Fail(closed, io);
       return kCannotCreate;
     }
   }
@@ -248,18 +248,18 @@ int Validate(const ValidateOptions& options, Io& io) {
 
 int Plan(const PlanOptions& options, Io& io) {
   if (const absl::Status usage = CheckPictures(options.pictures, options.format); !usage.ok()) {
-    io.talk << "error: " << usage.message() << "\n";
+    Fail(usage, io);
     return kUsage;
   }
   if (const absl::Status usage = CheckSearch(options); !usage.ok()) {
-    io.talk << "error: " << usage.message() << "\n";
+    Fail(usage, io);
     return kUsage;
   }
   const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
   if (!file.ok()) return FailFile(file.status(), io);
   absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, file->job.spec);
   if (!cluster.ok()) {
-    io.talk << "error: " << cluster.status().message() << "\n";
+    Fail(cluster.status(), io);
     return kUsage;
   }
   SetDomains(options.domain_nodes, &*cluster);
@@ -267,13 +267,13 @@ int Plan(const PlanOptions& options, Io& io) {
   const auto host_memory = MemoryOf("--host-memory", options.host_memory);
   for (const absl::Status& usage : {device_memory.status(), host_memory.status()}) {
     if (usage.ok()) continue;
-    io.talk << "error: " << usage.message() << "\n";
+    Fail(usage, io);
     return kUsage;
   }
   const absl::StatusOr<schedule::DeviceProfile> profile = ProfileOf(options);
   if (!profile.ok() && options.device_profile.has_value()) return FailFile(profile.status(), io);
   if (!profile.ok()) {
-    io.talk << "error: --device-kind: " << profile.status().message() << "\n";
+    Fail(Annotate(profile.status(), "--device-kind"), io);
     return kUsage;
   }
   if (options.search) {
@@ -303,7 +303,7 @@ int Plan(const PlanOptions& options, Io& io) {
   const absl::Status drawn =
       WritePictures(options.pictures, laid->plan, figures, laid->simulation.timeline, io);
   if (!drawn.ok()) {
-    io.talk << "error: " << drawn.message() << "\n";
+    Fail(drawn, io);
     return kCannotCreate;
   }
   return TakesStandardOutput(options.pictures) ? kSuccess

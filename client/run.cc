@@ -154,11 +154,11 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<i
   Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
   const absl::StatusOr<v1::JobStatus> submitted =
       SubmitDocument(connection, std::move(document), lost);
-  if (!submitted.ok()) return Fail(submitted.status(), io);
+  if (!submitted.ok()) return FailCall(submitted.status(), io);
   const std::string job = JobName(*submitted);
   absl::StatusOr<Watched> watched = WatchJob(connection, job, wishes.stop, io, kPatience);
   if (!watched.ok() || (watched->detached && cluster.AnyEnded())) {
-    if (!watched.ok()) Fail(watched.status(), io);
+    if (!watched.ok()) FailCall(watched.status(), io);
     io.talk << "error: the local cluster broke down; its logs end with why\n"
             << TerminalText(cluster.LogTails());
     return kFailure;
@@ -169,9 +169,7 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<i
   for (const std::string& line : FailureLines(last)) io.talk << line << "\n";
   PrintOutcome(last, output, io);
   if (watched->evaluation.has_value()) PrintEvaluation(*watched->evaluation, io.out);
-  for (const absl::Status& failure : failures) {
-    io.talk << "error: " << TerminalText(failure.message()) << "\n";
-  }
+  for (const absl::Status& failure : failures) Fail(failure, io);
   if (watched->detached) return kJobCancelled;
   const int code = ExitCodeOf(last.phase());
   return code == kSuccess && !failures.empty() ? kCannotCreate : code;

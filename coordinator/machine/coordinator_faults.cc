@@ -32,7 +32,8 @@ absl::Status CheckMute(const JobState& state, const Run& run, int32_t rank) {
 absl::Status Coordinator::CheckInject(const InjectRequested& event) const {
   if (!options_.allow_inject) {
     return absl::PermissionDeniedError(
-        "this coordinator brings no faults about on demand: it runs without --allow-inject");
+        "this coordinator brings no faults about on demand: it runs without --allow-inject; "
+        "ask an operator for one that has it");
   }
   RETURN_IF_ERROR(ViolationsStatus(job::CheckFault(event.fault, job::kFaultMessage)));
   const auto found = jobs_.find(event.job);

@@ -206,7 +206,9 @@ absl::StatusOr<const v1::JoinRecord*> JoinTokens::FindLocked(const Claim& claim,
   const auto found = records_.find(parts.id);
   if (found == records_.end() ||
       !transport::IsSameSecret(transport::Sha256(parts.secret), found->second.secret_sha256())) {
-    return absl::UnauthenticatedError("the join token is none of this coordinator's");
+    return absl::UnauthenticatedError(
+        "the join token is none of this coordinator's; ask an operator for one: phalanx token "
+        "create");
   }
   const v1::JoinRecord& record = found->second;
   const v1::JoinToken& token = record.about();

@@ -42,7 +42,8 @@ absl::StatusOr<SessionId> SessionRegistry::Add(std::shared_ptr<SessionStream> st
   if (!closed_.ok()) return closed_;
   if (sessions_.size() >= options_.sessions_max) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(sessions_.size(), " sessions are open; at most ", options_.sessions_max));
+        absl::StrCat(sessions_.size(), " sessions are open; at most ", options_.sessions_max,
+                     ": stop daemons that nobody needs"));
   }
   const SessionId session{++last_session_};
   sessions_.emplace(session, std::move(stream));

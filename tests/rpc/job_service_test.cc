@@ -270,7 +270,8 @@ TEST_F(RpcTest, Inject_WhereItIsNotAllowed_IsDeniedWhateverTheJob) {
   const grpc::Status status = jobs->InjectFault(&context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(status.error_message(),
-            "this coordinator brings no faults about on demand: it runs without --allow-inject");
+            "this coordinator brings no faults about on demand: it runs without --allow-inject; "
+            "ask an operator for one that has it");
 }
 
 TEST_F(InjectRpcTest, Fault_IsAnsweredByItsNode) {

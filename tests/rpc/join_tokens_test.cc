@@ -138,7 +138,10 @@ TEST_P(JoinTokensTest, WhatIsNoTokenOfOurs_LearnsNothing) {
                                   token.substr(0, 20), "phx_0123456789abcdef" + token.substr(20)}) {
     const absl::Status refused = Use(text, "a", "key");
     EXPECT_TRUE(absl::IsUnauthenticated(refused)) << text;
-    EXPECT_EQ(refused.message(), "the join token is none of this coordinator's") << text;
+    EXPECT_EQ(refused.message(),
+              "the join token is none of this coordinator's; ask an operator "
+              "for one: phalanx token create")
+        << text;
   }
   EXPECT_EQ(tokens_->List(now_)[0].state(), "valid");
   EXPECT_TRUE(absl::IsUnauthenticated(tokens_->MayServe("0123456789abcdef")));

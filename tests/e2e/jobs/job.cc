@@ -96,6 +96,8 @@ std::string JobText(const DataFolder& data, const JobOptions& options) {
       RecoveryText(options),
       options.checkpoint.empty() ? "" : absl::StrCat("  checkpoint: ", options.checkpoint, "\n"),
       options.time_limit.empty() ? "" : absl::StrCat("  time_limit: ", options.time_limit, "\n"),
+      options.priority == 0 ? "" : absl::StrCat("  priority: ", options.priority, "\n"),
+      options.preemptible ? "  preemptible: true\n" : "",
       "  resources: {device: cpu, spares: ", options.spares, "}\n  output: ", options.output,
       options.profile ? "\n  profile: true" : "", options.trace ? "\n  trace: true\n" : "\n");
 }

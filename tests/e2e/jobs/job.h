@@ -51,6 +51,8 @@ struct JobOptions {
   int32_t spares = 0;
   std::string checkpoint;  // "{every: 3}"; empty: none
   std::string time_limit;  // empty: none
+  int32_t priority = 0;
+  bool preemptible = false;
   std::string output = "out";
 };
 // As JobOptions::recovery: of a job that ends where a rank is lost.

@@ -56,7 +56,7 @@ TEST_F(InjectTest, WhereItIsNotAllowed_IsRefusedAndNothingHappens) {
     EXPECT_EQ(refused.out, "");
     EXPECT_EQ(refused.talk,
               "error: this coordinator brings no faults about on demand: it runs without "
-              "--allow-inject\n");
+              "--allow-inject; ask an operator for one that has it\n");
   }
   EXPECT_EQ(cluster.AwaitEnd(job).phase(), v1::JOB_PHASE_SUCCEEDED);
   EXPECT_THAT(EventsOf(cluster, job, "FaultInjected"), IsEmpty());
@@ -88,7 +88,10 @@ TEST_F(InjectTest, WhatIsNotThere_IsNamed) {
   const support::Finished ended = Inject(cluster, job, 0, {"--fault", "kill"});
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_EQ(ended.talk, absl::StrCat("error: job-", job,
-                                     " is Cancelled; faults are for a job that is Running\n"));
+                                     " is Cancelled; faults are for a job that is Running\n"
+                                     "what to do: run the command again when that has changed: "
+                                     "phalanx describe shows how a job stands, phalanx nodes how "
+                                     "the nodes do\n"));
 }
 
 class KillTest : public InjectTest, public testing::WithParamInterface<const char*> {};

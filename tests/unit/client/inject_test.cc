@@ -86,7 +86,9 @@ TEST(InjectTest, NotAllowed_HasItsCode) {
   Captured captured;
   EXPECT_EQ(Inject(connection, {.job = "7", .fault = {.rank = "1", .fault = "kill"}}, captured.io),
             kNotAllowed);
-  EXPECT_EQ(captured.talk.str(), "error: no\n");
+  EXPECT_EQ(captured.talk.str(),
+            "error: no\nwhat to do: ask somebody who may do it, or for a certificate whose role "
+            "may; phalanx config show tells which one is shown now\n");
 }
 
 }  // namespace

@@ -122,7 +122,9 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, restart.io), kSuccess);
   EXPECT_THAT(restart.out.str(), HasSubstr("Restart: language pp 2 -> 1 on ranks 4, 5\n"));
   EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3, 4, 5}}, all.io), kFailure);
-  EXPECT_EQ(all.talk.str(), "error: no replica of module language is left without these ranks\n");
+  EXPECT_EQ(all.talk.str(),
+            "error: no replica of module language is left without these ranks\n"
+            "what to do: change that first, and run the command again\n");
 }
 
 TEST(PlanTest, Search_ShowsLayoutsAndWritesAJobThatTrains) {

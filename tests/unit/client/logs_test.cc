@@ -245,7 +245,9 @@ TEST(FollowTest, WhatTheCoordinatorRefuses_IsNotAskedAgain) {
   Captured captured;
   Stopper stopper;
   EXPECT_EQ(Logs(connection, {.job = "7", .follow = true}, stopper, captured.io), kFailure);
-  EXPECT_EQ(captured.talk.str(), "error: a newer reader\n");
+  EXPECT_EQ(captured.talk.str(),
+            "error: a newer reader\nwhat to do: wait and run the command again, and end calls that "
+            "nobody needs, such as phalanx watch and phalanx logs -f\n");
   EXPECT_EQ(reads, 1);
 }
 

@@ -80,7 +80,9 @@ TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
 TEST(PlanPicturesTest, DiskThatIsFull_IsTheReason) {
   Captured captured;
   EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/dev/full"}}, captured.io), kCannotCreate);
-  EXPECT_EQ(captured.talk.str(), "error: cannot write /dev/full: No space left on device\n");
+  EXPECT_EQ(captured.talk.str(),
+            "error: cannot write /dev/full: No space left on device\n"
+            "what to do: mend that, and run the command again\n");
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ TEST_F(InjectTest, WhereItIsNotAllowed_IsDeniedWhateverElseIsWrong) {
   for (const auto& answer : h.injected) {
     EXPECT_EQ(answer.status(),
               absl::PermissionDeniedError("this coordinator brings no faults about on demand: it "
-                                          "runs without --allow-inject"));
+                                          "runs without --allow-inject; ask an operator for one "
+                                          "that has it"));
   }
   EXPECT_THAT(h.commands, IsEmpty());
 }
