@@ -98,6 +98,9 @@ s/path: \/livez/path: \/readyz/
 s/--metrics=0.0.0.0:4446/--metrics=0.0.0.0:4447/
 /--metrics=0.0.0.0:4446/d
 /--metrics-plaintext/d
+/--write-folder/d
+s/--write-folder=.*/--write-folder=\//
+s/path: \/readyz/path: \/livez/
 /- --plaintext/d
 s/enforce: restricted/enforce: privileged/
 s/(kind: PodDisruptionBudget)/\1/;s/kind: StatefulSet/kind: DaemonSet/
@@ -106,6 +109,7 @@ CHANGES
 planted gpu << 'CHANGES'
 s/--devices=8/--devices=4/
 s/nvidia.com\/gpu: 8/nvidia.com\/gpu: 4/
+/nvidia.com\/gpu: 8/d
 CHANGES
 planted production << 'CHANGES'
 s/scheme: HTTPS/scheme: HTTP/

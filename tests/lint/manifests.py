@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] < rendered.yaml
 
-Each container has an image by tag (not latest) or digest, requests of CPU and memory and a limit of memory,
-runs as somebody else than root with a root that it cannot write, and gets no privilege. No CPU limit is asked
+Each container has an image by tag (not latest) or digest, requests of CPU and memory, limits of memory and of
+GPUs where it is to have some, runs as somebody else than root with a root that it cannot write, and gets no privilege. No CPU limit is asked
 for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
 devices of their node, and lock memory; then their namespace says that it lets them.
 
-What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
+Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
 cluster ends it, /dev/shm fits into the memory. Selectors choose something.
 """
 
@@ -41,10 +41,26 @@ def wrong_with_probes(container):
         if probe not in container:
             yield f"it has no {probe}"
         asks = container.get(probe, {}).get("httpGet", {})
+        # A file that is there says nothing about a daemon that hangs.
+        if container["name"] == "worker" and "httpGet" not in container.get(probe, {}):
+            yield f"{probe} does not ask the daemon"
         if asks and (asks.get("scheme") == "HTTPS") != speaks_tls(container):
             yield f"{probe} and --http do not both speak TLS, or both not"
+        if probe == "readinessProbe" and asks and asks.get("path") != "/readyz":
+            yield f"{probe} asks for less than whether it is ready"
         if probe != "readinessProbe" and asks.get("path") != "/livez":
             yield f"{probe} asks for more than whether it lives"
+
+
+def wrong_with_folders(container):
+    """Of a worker: jobs that are not held to volumes could read its certificates and tokens."""
+    folders = [one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(("--read-folder=", "--write-folder="))]
+    if container["name"] == "worker" and flag_of(container, "--write-folder") is None:
+        yield "no --write-folder: jobs may read and write wherever the daemon may"
+    data = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] == "data"]
+    for folder in folders:
+        if not any(folder == one or folder.startswith(one + "/") for one in data):
+            yield f"jobs may use {folder}, which is not on the volume data"
 
 
 def wrong_with_metrics(container):
@@ -105,6 +121,7 @@ def wrong_with_program(pod, container):
             yield f"/dev/shm of {size} is more than its limit of memory"
     yield from wrong_with_probes(container)
     yield from wrong_with_metrics(container)
+    yield from wrong_with_folders(container)
 
 
 def wrong_with_pod(pod, node):

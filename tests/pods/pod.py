@@ -6,6 +6,7 @@ Phalanx are in /usr/bin there, as an image has them. An emptyDir goes with the p
 forgotten. Every wait has a deadline. Not thread-safe.
 """
 
+import contextlib
 import os
 import pathlib
 import shlex
@@ -144,15 +145,15 @@ class Pod:
         assert codes is None or done.returncode in codes, (command, done.returncode, done.stdout, done.stderr, self.tail())
         return done if codes is None else done.stdout
 
-    def probe(self, kind):
-        """Whether the container's probe of that kind says yes."""
+    def probe(self, kind, seconds=None):
+        """Whether the container's probe of that kind says yes, by HTTP within so many seconds."""
         asked = self.container[kind]
         if "exec" in asked:
             return self.execute(*asked["exec"]["command"], codes=None).returncode == 0
         ports = {one["name"]: one["containerPort"] for one in self.container["ports"]}
         try:
             url = f"http://{self.address}:{ports[asked['httpGet']['port']]}{asked['httpGet']['path']}"
-            with urllib.request.urlopen(url, timeout=asked.get("timeoutSeconds", 1) * 10) as answer:  # tests share their machine
+            with urllib.request.urlopen(url, timeout=seconds or asked.get("timeoutSeconds", 1) * 10) as answer:  # tests share their machine
                 return answer.status == 200
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False
@@ -166,6 +167,15 @@ class Pod:
             except subprocess.TimeoutExpired:
                 pass
         return self
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Its process 1 does not run meanwhile."""
+        os.kill(self._init(), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._init(), signal.SIGCONT)
 
     def kill(self):
         """As `kubectl delete pod --force --grace-period=0`: every process at once, and nobody hears of it."""

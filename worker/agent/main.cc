@@ -195,6 +195,12 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
   spdlog::info("node={} device={} devices={} coordinator={} state={} version={} commit={}",
                options.node, options.device_kind, options.devices, options.coordinator,
                options.state, options.version, std::string(BuildCommit()));
+  if (options.folders.read.empty() && options.folders.write.empty()) {
+    spdlog::warn(
+        "node={} has neither --read-folder nor --write-folder: jobs may read and write wherever "
+        "this daemon may",
+        options.node);
+  }
   const absl::Status status = (*agent)->Run(signal_fd);
   if (!status.ok()) std::cerr << "phalanx-worker: " << status.message() << "\n";
   const int exit_code = status.ok() ? 0 : absl::IsAlreadyExists(status) ? kNameTaken : 1;

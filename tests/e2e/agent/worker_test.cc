@@ -466,6 +466,30 @@ TEST_F(WorkerTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST_F(WorkerTest, NoFolderOfJobs_IsWarnedOf) {
+  constexpr char kWarning[] = "has neither --read-folder nor --write-folder";
+  for (const std::vector<std::string>& folders : std::vector<std::vector<std::string>>{
+           {}, {"--write-folder", "/srv"}, {"--read-folder", "/srv"}}) {
+    const std::string log = support::MakeFolder("agent-folders") + "/log";
+    std::vector<std::string> command = {support::Program("phalanx-worker"),
+                                        "--coordinator",
+                                        coordinator.address(),
+                                        "--state",
+                                        support::MakeFolder("agent-folders-state"),
+                                        "--rank-program",
+                                        PHALANX_FAKE_RANK};
+    command.insert(command.end(), folders.begin(), folders.end());
+    const support::Process process(command, support::NewMark(), log, log);
+    // A line behind the warning.
+    support::AwaitText(log, "session=", process);
+    if (folders.empty()) {
+      EXPECT_THAT(support::ReadFile(log), HasSubstr(kWarning));
+    } else {
+      EXPECT_THAT(support::ReadFile(log), Not(HasSubstr(kWarning)));
+    }
+  }
+}
+
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
   Start();
   const support::Finished second =
