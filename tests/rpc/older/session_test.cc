@@ -29,6 +29,10 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
               ElementsAre(
                   // Its ranks write without asking whether another epoch has begun, as before.
                   "phalanx.v1.Assign.fence",
+                  // An operator brings it about by hand; a daemon that does not know it does nothing.
+                  "phalanx.v1.FAULT_KIND_MUTE",
+                  // Why samples are dealt as they are: ranks go by the speeds, which they know.
+                  "phalanx.v1.Layout.slow",
                   // Left out where some worker of the job is of that release.
                   "phalanx.v1.NodeDevices.domain"));
 }
