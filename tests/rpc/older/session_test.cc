@@ -25,16 +25,17 @@ constexpr char kResponse[] = "phalanx.v1.OpenSessionResponse";
 // For whoever adds to a command: without it the release before has to do right, or a coordinator
 // has to leave it out for workers of that protocol version (coordinator/wire/session_codec.h).
 TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
-  EXPECT_THAT(older::Protocol().UnreadByOlder(kResponse),
-              ElementsAre(
-                  // Its ranks write without asking whether another epoch has begun, as before.
-                  "phalanx.v1.Assign.fence",
-                  // An operator brings it about by hand; a daemon that does not know it does nothing.
-                  "phalanx.v1.FAULT_KIND_MUTE",
-                  // Why samples are dealt as they are: ranks go by the speeds, which they know.
-                  "phalanx.v1.Layout.slow",
-                  // Left out where some worker of the job is of that release.
-                  "phalanx.v1.NodeDevices.domain"));
+  EXPECT_THAT(
+      older::Protocol().UnreadByOlder(kResponse),
+      ElementsAre(
+          // Its ranks write without asking whether another epoch has begun, as before.
+          "phalanx.v1.Assign.fence",
+          // An operator brings it about by hand; a daemon that does not know it does nothing.
+          "phalanx.v1.FAULT_KIND_MUTE",
+          // Why samples are dealt as they are: ranks go by the speeds, which they know.
+          "phalanx.v1.Layout.slow",
+          // Left out where some worker of the job is of that release.
+          "phalanx.v1.NodeDevices.domain"));
 }
 
 TEST(OlderProtocolTest, OfWhatDaemonsOfTheReleaseBeforeSay_AllIsKnown) {
