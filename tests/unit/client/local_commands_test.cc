@@ -241,10 +241,10 @@ TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
     return captured.talk.str();
   };
   EXPECT_EQ(refusal("tp: 1", "1800Ki"),
-            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
             "term), device has 1.8 MiB\n1 violation\n");
   EXPECT_EQ(refusal("tp: 2", "1Mi"),
-            "spec.modules: without rank 1, rank 0 needs 1.8 MiB (optimizer 1.0 MiB is the largest "
+            "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
             "term), device has 1.0 MiB; replica 0 of module language is 1 wide there instead of "
             "2\n1 violation\n");
 }
