@@ -12,7 +12,8 @@ std::string MakeFolder(absl::string_view name);
 void WriteFile(const std::string& path, absl::string_view bytes);
 std::string ReadFile(const std::string& path);
 
-// A program that scripts/setup brings into a folder of its name: in PATH or there; empty if nowhere.
+// A program that scripts/setup brings into a folder of its name: in PATH or there; empty if
+// nowhere.
 std::string FindTool(absl::string_view name);
 
 }  // namespace phalanx::support

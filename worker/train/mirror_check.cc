@@ -67,13 +67,10 @@ void ForMirrored(const plan::Plan& plan, TrainingState& state, bool mirrors, Vis
   }
 }
 
-absl::Status Exchange(const plan::Plan& plan, const SumsByRank& given, SumsByRank& taken,
-                      comm::Communicator& control) {
+absl::Status Exchange(const BulkGroup& group, const SumsByRank& given, SumsByRank& taken) {
   std::map<Rank, int32_t> positions;
-  for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
-    if (!plan.PlacesOf(rank).empty())
-      positions.try_emplace(rank, static_cast<int32_t>(positions.size()));
-  }
+  for (const Rank rank : group.ranks)
+    positions.try_emplace(rank, static_cast<int32_t>(positions.size()));
   std::vector<comm::Outgoing> sends;
   std::vector<comm::Incoming> receives;
   for (const auto& [rank, sums] : given) {
@@ -85,16 +82,25 @@ absl::Status Exchange(const plan::Plan& plan, const SumsByRank& given, SumsByRan
         {positions.at(rank), sums.data(), static_cast<int64_t>(sums.size() * sizeof(Sums))});
   }
   if (sends.empty() && receives.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(control.Exchange(sends, receives));
-  return control.Flush();
+  RETURN_IF_ERROR(group.communicator->Exchange(sends, receives));
+  return group.communicator->Flush();
 }
 
 }  // namespace
 
 absl::Status CheckMirrors(const plan::Plan& plan, TrainingState& state,
                           comm::Communicator* control) {
+  BulkGroup group{.communicator = control};
+  for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
+    if (!plan.PlacesOf(rank).empty()) group.ranks.push_back(rank);
+  }
+  return CheckMirrors(plan, state, group);
+}
+
+absl::Status CheckMirrors(const plan::Plan& plan, TrainingState& state, const BulkGroup& group) {
   const bool all_say = plan.layout.derivation >= plan::kDerivationOfComparedMirrors;
-  if (control == nullptr || !all_say || state.options().device.is_cuda()) return absl::OkStatus();
+  if (group.communicator == nullptr || !all_say || state.options().device.is_cuda())
+    return absl::OkStatus();
   state.AwaitUpdates();
   SumsByRank given, taken;
   using Runs = std::vector<plan::UnitRange>;
@@ -105,7 +111,7 @@ absl::Status CheckMirrors(const plan::Plan& plan, TrainingState& state,
   ForMirrored(
       plan, state, /*mirrors=*/true,
       [&](PartState&, const StateBlock&, Rank rank, const Runs&) { taken[rank].emplace_back(); });
-  RETURN_IF_ERROR(Exchange(plan, given, taken, *control));
+  RETURN_IF_ERROR(Exchange(group, given, taken));
   absl::Status status;
   std::map<Rank, size_t> next;  // of what each has told
   ForMirrored(plan, state, /*mirrors=*/true,

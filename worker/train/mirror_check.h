@@ -9,15 +9,18 @@
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/training_state.h"
+#include "worker/train/verified_exchange.h"
 
 namespace phalanx::train {
 
 // Of a state that lies in the layout of `plan`, with nothing under way. Every rank that has work
-// calls it. `control`: of all of these, in their order; nullptr: there is one. What a mirror lacks
-// still (StateBlock::lacking) is not looked at. On CPU alone: a device would have to read all of
-// its state while training waits, and what comes to mirrors is hashed on its way. Nor is it under
-// the derivation before kDerivationOfComparedMirrors, whose ranks say nothing. Errors: Internal,
-// naming what differs; those of the communicator.
+// calls it, in a group that has all of these; without a communicator: there is one. What a mirror
+// lacks still (StateBlock::lacking) is not looked at. On CPU alone: a device would have to read all
+// of its state while training waits, and what comes to mirrors is hashed on its way. Nor is it
+// under the derivation before kDerivationOfComparedMirrors, whose ranks say nothing. Errors:
+// Internal, naming what differs; those of the communicator.
+absl::Status CheckMirrors(const plan::Plan& plan, TrainingState& state, const BulkGroup& group);
+// `control`: of all ranks that have work, in their order.
 absl::Status CheckMirrors(const plan::Plan& plan, TrainingState& state,
                           comm::Communicator* control);
 

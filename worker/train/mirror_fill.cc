@@ -38,7 +38,7 @@ absl::StatusOr<size_t> MirrorFill::AgreeOnShare(absl::Duration step) {
 absl::Status MirrorFill::Run(size_t buckets) {
   state_.AwaitUpdates();
   for (; buckets > 0 && !done(); --buckets, ++next_) RETURN_IF_ERROR(Fill(transfers_[next_]));
-  return done() ? CheckMirrors(plan_, state_, group_.communicator) : absl::OkStatus();
+  return done() ? CheckMirrors(plan_, state_, group_) : absl::OkStatus();
 }
 
 PartState* MirrorFill::PartOf(const plan::PartId& id) {

@@ -16,9 +16,9 @@ namespace phalanx::e2e {
 bool KillAndReturn(int64_t tries);
 
 // The same of a single job, whose rank 0 is never hit, so that its process goes through all of
-// them. Whether losses at every step are those of a run that was not hit, to 1e-9, and fall, nothing
-// has grown since a fifth of the kills, of that process either, and no other one has restarted.
-// Gradient norms are told and not judged, and neither are times.
+// them. Whether losses at every step are those of a run that was not hit, to 1e-9, and fall,
+// nothing has grown since a fifth of the kills, of that process either, and no other one has
+// restarted. Gradient norms are told and not judged, and neither are times.
 bool KillOneJob(int64_t tries);
 
 }  // namespace phalanx::e2e
