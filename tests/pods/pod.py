@@ -6,7 +6,6 @@ Phalanx are in /usr/bin there, as an image has them. An emptyDir goes with the p
 forgotten. Every wait has a deadline. Not thread-safe.
 """
 
-import contextlib
 import os
 import pathlib
 import shlex
@@ -167,15 +166,6 @@ class Pod:
             except subprocess.TimeoutExpired:
                 pass
         return self
-
-    @contextlib.contextmanager
-    def stopped(self):
-        """Its process 1 does not run meanwhile."""
-        os.kill(self._init(), signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self._init(), signal.SIGCONT)
 
     def kill(self):
         """As `kubectl delete pod --force --grace-period=0`: every process at once, and nobody hears of it."""
