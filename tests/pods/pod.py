@@ -6,6 +6,7 @@ Phalanx are in /usr/bin there, as an image has them. An emptyDir goes with the p
 forgotten. Every wait has a deadline. Not thread-safe.
 """
 
+import contextlib
 import os
 import pathlib
 import shlex
@@ -166,6 +167,20 @@ class Pod:
             except subprocess.TimeoutExpired:
                 pass
         return self
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """No thread of its process 1 runs meanwhile."""
+        process, end = self._init(), time.monotonic() + 30
+        os.kill(process, signal.SIGSTOP)
+        try:
+            # Each thread stops where it is next interrupted, one after the other.
+            while any("T (stopped)" not in (task / "status").read_text()
+                      for task in pathlib.Path(f"/proc/{process}/task").iterdir()):
+                assert time.monotonic() < end, f"{self.name} does not stop"
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
 
     def kill(self):
         """As `kubectl delete pod --force --grace-period=0`: every process at once, and nobody hears of it."""

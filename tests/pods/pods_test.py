@@ -137,6 +137,11 @@ class PodsTest(unittest.TestCase):
         self.workers = {ordinal: self.make("phalanx-worker", ordinal) for ordinal in (0, 1)}
         for one in self.workers.values():
             one.await_probe("startupProbe").await_probe("readinessProbe")
+        # Of a daemon that is stopped no probe says yes, whatever files it left.
+        with self.workers[1].stopped():
+            for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                self.assertFalse(self.workers[1].probe(kind, seconds=1), kind)
+        self.workers[1].await_probe("livenessProbe").await_probe("readinessProbe")
         self.submit()
 
         before = self.lose(pods.Pod.kill, 1)
