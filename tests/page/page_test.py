@@ -152,6 +152,24 @@ class PageTest(unittest.TestCase):
             self.assertIn("device 1 failed its check: arithmetic", page.text())
             self.assertIn("heard of –", page.text())
 
+    def test_device_that_is_slow_is_marked_and_told_in_words(self):
+        with clusters.Cluster(PROGRAMS, ["--allow-inject", "--heartbeat-interval=500ms"]) as other:
+            other.start_worker("delta", 6)
+            make_data(other, count=200)
+            job = submit(other, emoji_job(other, "slowed", FOR_EVER))
+            other.await_job(job, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 3)
+            other.phalanx("inject", "--job", job, "--rank", "1", "--fault", "slow:3")
+            page = self.browser.open(f"http://{other.http}/")
+            page.wait("document.querySelector('.devices .slow')", seconds=200)
+            self.assertIn("6 used, 0 free, 1 slow.", page.text())
+            self.assertRegex(page.text(), r"device 1 takes \d+\.\d\d times as long for its work as the other one with the same")
+            chip = page.ask("(({textContent, ariaLabel}) => [textContent, ariaLabel])(document.querySelector('.devices .slow'))")
+            self.assertEqual(chip[0], "1 !", "not by its colour alone")
+            self.assertRegex(chip[1], r"^device 1, job \d+, takes \d")
+            for dark in (False, True):
+                page.view(dark=dark)
+                self.assertEqual([one for one in page.ask(CONTRASTS) if one[0] < 4.5], [], f"dark={dark}")
+
     def test_changes_come_without_a_reload(self):
         page = self.open()
         page.ask("window.kept = true")
