@@ -37,9 +37,10 @@ void NodeHost::CheckFree(const std::vector<int32_t>& devices) const {
     // One that only warms up is ended by the stop that is on its way.
     const bool works = process.current() != nullptr && !process.dead();
     if (!meant || !works || slot.told_to_end) continue;
-    shared_.ledger.Violate(absl::StrCat(name_, " device ", process.device(),
-                                        " is given to another job while a rank of ",
-                                        ToString(process.job()), " works on it"));
+    shared_.ledger.Violate(absl::StrCat(
+        name_, " device ", process.device(), " is given to another job while a rank of ",
+        ToString(process.job()), " works on it, process ", number.value, " in epoch ",
+        process.current()->epoch().value));
   }
 }
 
