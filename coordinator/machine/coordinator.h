@@ -137,7 +137,7 @@ class Coordinator {
   bool MayBeForgotten(const Node& node) const;
   void Forget(const NodeName& name);
 
-  // coordinator_queue.cc: submit, cancel, explain, logs, admission, planning.
+  // coordinator_requests.cc: submit, cancel, delete, archive.
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
@@ -146,10 +146,13 @@ class Coordinator {
   absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
   void On(const ArchiveFailed& event);
+  // coordinator_questions.cc: explain, the queue, logs.
   void On(const ExplainRequested& event);
   void On(const QueueRequested& event);
   void On(const LogsRequested& event);
-  void Schedule();  // looks at all of the queue anew, after devices or nodes have changed
+  // coordinator_queue.cc: the queue, and plans.
+  void LookFor(Job& job);  // which is new in the queue
+  void Schedule();         // looks at all of the queue anew, after devices or nodes have changed
   void On(const QuotasChanged& event);
   // Those of the queue in the order in which they are looked at if none of them starts.
   std::vector<JobId> QueueInOrder() const;

@@ -181,7 +181,8 @@ class CurvesTest : public testing::TestWithParam<Case> {
     for (const auto& [rank, count] : cluster_.Starts(job)) {
       if (rank >= with_work || killed.contains(rank)) continue;
       EXPECT_EQ(count, starts[rank]) << "rank " << rank << " has another process since rank "
-                                     << victim.rank << " was killed in " << victim.phase;
+                                     << victim.rank << " was killed in " << victim.phase << "\n"
+                                     << cluster_.WorkerLog();
     }
   }
   // "rank 3 in mirror"; those that came about.

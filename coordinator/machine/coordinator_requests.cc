@@ -1,0 +1,151 @@
+// What users ask of whole jobs: submit, cancel, delete; and the archive of those that have ended.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/ended_job.h"
+
+namespace phalanx::coordinator {
+
+using job::JobPhase;
+
+void Coordinator::On(const SubmitRequested& event) {
+  const auto refuse = [&](absl::Status status) {
+    actions_.push_back(AnswerJob{event.token, std::move(status)});
+  };
+  if (!event.request_id.empty()) {
+    const auto known = request_ids_.find(event.request_id);
+    if (known != request_ids_.end()) {
+      Job& job = jobs_.at(known->second);
+      const JobRequest& first = *job.state.request;
+      if (first.document != event.request->document || first.lost != event.request->lost) {
+        return refuse(RequestIdReused(event.request_id, job.state.id));
+      }
+      return Tell(job, Action(AnswerJob{event.token, std::make_shared<const JobView>(
+                                                         job.state.View(job.last_step))}));
+    }
+  }
+  const auto named = live_names_.find(event.request->name);
+  if (named != live_names_.end()) {
+    return refuse(absl::AlreadyExistsError(
+        absl::StrCat(ToString(named->second), " is named \"", event.request->name,
+                     "\" and has not ended; cancel it or choose another name")));
+  }
+  if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
+    return refuse(absl::ResourceExhaustedError(absl::StrCat(
+        live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
+  }
+  const int64_t bytes = RequestBytes(*event.request);
+  if (live_request_bytes_ + bytes > options_.live_request_bytes_max) {
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat("the documents of jobs that have not ended hold ", live_request_bytes_,
+                     " bytes and this one has ", bytes, "; at most ",
+                     options_.live_request_bytes_max, " in all")));
+  }
+  if (absl::Status fits = owners_.CheckSubmit(*event.request); !fits.ok())
+    return refuse(std::move(fits));
+  live_request_bytes_ += bytes;
+  const JobId id{++last_job_.value};
+  Job& job = jobs_[id];
+  job.state.id = id;
+  if (!event.request_id.empty()) request_ids_.emplace(event.request_id, id);
+  live_names_.emplace(event.request->name, id);
+  Commit(job, JobSubmitted{event.request, event.request_id});
+  Tell(job, Action(AnswerJob{event.token,
+                             std::make_shared<const JobView>(job.state.View(job.last_step))}));
+  Enqueue(job);
+  LookFor(job);
+}
+
+void Coordinator::On(const CancelRequested& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(AnswerJob{event.token, NoSuchJob(event.job)});
+    return;
+  }
+  if (event.checkpoint && MayEndWithCheckpoint(*job)) {
+    WishEnd(*job, {.by = event.by});
+  } else if (!job->state.IsTerminal()) {
+    End(*job, JobPhase::kCancelled, absl::StrCat("cancelled ", OnRequestOf(event.by)), std::nullopt,
+        options_.cancel_grace);
+  }
+  const auto view = std::make_shared<const JobView>(job->state.View(job->last_step));
+  Tell(*job, Action(AnswerJob{event.token, job->state.IsTerminal() ? CancelEnded(view) : view}));
+}
+
+void Coordinator::On(const DeleteRequested& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    actions_.push_back(DeleteEndedJob{event.token, event.job});
+  } else if (job->state.IsTerminal()) {
+    job->delete_requests.push_back(event.token);
+    if (const Team* team = TeamOutOfReach(*job); team != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(*job, team->node));
+    } else if (!job->archive_failure.ok()) {
+      RefuseDeletes(*job, job->archive_failure);
+    }
+  } else {
+    actions_.push_back(RefuseDelete{
+        event.token, absl::FailedPreconditionError(absl::StrCat(
+                         ToString(event.job), " is ", job::ToString(job->state.phase),
+                         "; only a job that has ended can be deleted: cancel it first"))});
+  }
+}
+
+// The team of a job that has ended whose ranks may still be there, on a node that is away.
+const Team* Coordinator::TeamOutOfReach(const Job& job) const {
+  if (!job.run.has_value() || !job.state.IsTerminal()) return nullptr;
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes_.find(team.node);
+    if (!team.released && node != nodes_.end() && !node->second.connected()) return &team;
+  }
+  return nullptr;
+}
+
+// Nobody waits for a node that may stay away.
+absl::Status Coordinator::MayHaveRanksOn(const Job& job, const NodeName& away) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat(ToString(job.state.id), " may still have ranks on node ", away,
+                   ", which is away; delete it when the node is back, or has been away for ",
+                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"));
+}
+
+void Coordinator::RefuseDeletes(Job& job, const absl::Status& status) {
+  for (Token token : std::exchange(job.delete_requests, {})) {
+    actions_.push_back(RefuseDelete{token, status});
+  }
+}
+
+void Coordinator::On(const JobArchived& event) {
+  const auto found = jobs_.find(event.job);
+  if (found == jobs_.end() || !found->second.state.IsTerminal() || found->second.run.has_value()) {
+    return;
+  }
+  for (Token token : found->second.delete_requests) {
+    actions_.push_back(DeleteEndedJob{token, event.job});
+  }
+  const auto requested = request_ids_.find(found->second.state.request_id);
+  if (requested != request_ids_.end() && requested->second == event.job) {
+    request_ids_.erase(requested);
+  }
+  spared_.erase(event.job);
+  jobs_.erase(found);
+}
+
+void Coordinator::On(const ArchiveFailed& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr || !job->state.IsTerminal()) return;
+  job->archive_failure = absl::DataLossError(
+      absl::StrCat(ToString(event.job),
+                   " cannot be stored among the jobs that "
+                   "have ended: ",
+                   event.status.message(), "; phalanx-coordinator --check-store lists all damage"));
+  Log(absl::StrCat("job=", event.job.value, " stays in memory reason=\"",
+                   job->archive_failure.message(), "\""));
+  RefuseDeletes(*job, job->archive_failure);
+}
+
+void Coordinator::Archive(const Job& job) { Tell(job, Action(ArchiveJob{job.state.id})); }
+
+}  // namespace phalanx::coordinator
