@@ -101,6 +101,18 @@ Process::~Process() {
 
 void Process::Signal(int number) const {
   Require(!reaped_ && kill(pid(), number) == 0, "the process to be signalled is gone");
+  if (number == SIGSTOP) AwaitStop();
+}
+
+// The kernel tells the parent once the last thread has stopped.
+void Process::AwaitStop() const {
+  const absl::Time deadline = absl::Now() + kPatience;
+  siginfo_t stopped{};
+  while (waitid(P_PID, static_cast<id_t>(pid()), &stopped, WSTOPPED | WNOHANG) == 0 &&
+         stopped.si_pid == 0) {
+    Require(!watch_.AwaitEnd(absl::Milliseconds(1)), "the process to be stopped has ended");
+    Require(absl::Now() < deadline, absl::StrCat("process ", pid(), " does not stop"));
+  }
 }
 
 int Process::Wait() {

@@ -52,6 +52,7 @@ class Process {
 
   pid_t pid() const { return watch_.pid(); }
   const ProcessWatch& watch() const { return watch_; }
+  // Behind SIGSTOP none of its threads runs any more.
   void Signal(int number) const;
   // Waits for its end; what waitpid said.
   int Wait();
@@ -59,6 +60,8 @@ class Process {
   int WaitExitCode();
 
  private:
+  void AwaitStop() const;
+
   ProcessWatch watch_;
   bool reaped_ = false;
   int status_ = 0;

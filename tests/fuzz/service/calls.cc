@@ -4,11 +4,9 @@
 #include <grpcpp/impl/codegen/client_unary_call.h>
 
 #include <array>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "coordinator/rpc/job_filter.h"
 #include "coordinator/runtime/planning.h"
 #include "coordinator/wire/record_codec.h"
+#include "core/base/mutex.h"
 #include "google/protobuf/duration.pb.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
@@ -69,7 +68,7 @@ std::string Judge(const std::string& method, const grpc::Status& status) {
 // One worker's stream. Answers are read on a thread of their own.
 class Session {
  public:
-  Session(std::shared_ptr<grpc::Channel> channel, Answers& answers, std::mutex& mutex)
+  Session(std::shared_ptr<grpc::Channel> channel, Answers& answers, Mutex& mutex)
       : answers_(answers), mutex_(mutex), stub_(std::move(channel)) {
     SetDeadline(context_);
     stream_ = stub_.OpenSession(&context_);
@@ -94,28 +93,30 @@ class Session {
  private:
   // Only for the next one: who knows whether any other will ever come.
   void AwaitCommand(uint64_t number) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     if (number != commands_ + 1) return;
-    came_.wait_for(lock, kCommandPatience, [&] { return over_ || commands_ >= number; });
+    const auto deadline = std::chrono::steady_clock::now() + kCommandPatience;
+    while (!over_ && commands_ < number && !came_.WaitUntil(&mutex_, deadline)) {
+    }
   }
   void Read() {
     v1::OpenSessionResponse response;
     while (stream_->Read(&response)) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(&mutex_);
       answers_.Learn(response);
       if (response.has_command()) ++commands_;
-      came_.notify_all();
+      came_.SignalAll();
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(&mutex_);
     over_ = true;
-    came_.notify_all();
+    came_.SignalAll();
   }
 
   Answers& answers_;
-  std::mutex& mutex_;  // of answers_ and the two below
+  Mutex& mutex_;  // of answers_ and the two below
   uint64_t commands_ = 0;
   bool over_ = false;
-  std::condition_variable came_;
+  CondVar came_;
   bool ended_ = false;
   v1::WorkerService::Stub stub_;
   grpc::ClientContext context_;
@@ -129,13 +130,13 @@ template <typename Response>
 class Stream {
  public:
   template <typename Open>
-  Stream(Answers& answers, std::mutex& mutex, const Open& open) {
+  Stream(Answers& answers, Mutex& mutex, const Open& open) {
     SetDeadline(context_);
     reader_ = open(&context_);
     thread_ = std::jthread([this, &answers, &mutex] {
       Response response;
       while (reader_->Read(&response)) {
-        std::lock_guard lock(mutex);
+        MutexLock lock(&mutex);
         answers.Learn(response);
       }
       status_ = reader_->Finish();
@@ -183,7 +184,7 @@ class Player {
     std::unique_ptr<Message> request(kind.request->New());
     if (!request->ParseFromString(step.bytes)) return;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(&mutex_);
       answers_.Recall(*request);
     }
     if (kind.method == nullptr) {
@@ -252,7 +253,7 @@ class Player {
             world_.channel().get(), rpc, &context, request, response.get());
     Note(method.full_name(), status);
     if (!status.ok()) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(&mutex_);
     answers_.Learn(*response);
   }
   void Note(const std::string& method, const grpc::Status& status, bool cancelled = false) {
@@ -262,7 +263,7 @@ class Player {
   }
 
   World& world_;
-  std::mutex mutex_;  // of answers_
+  Mutex mutex_;  // of answers_
   Answers answers_;
   Outcome outcome_;
   v1::JobService::Stub jobs_;
