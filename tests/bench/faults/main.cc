@@ -5,9 +5,10 @@
 //   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
 //   phalanx-bench-faults one-job [TRIES]        the same again and again of a single job
 //   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
-//   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
-//   submits, while a job trains
-//   phalanx-bench-faults leaders [KILLS]        the same of the leader of two over one etcd
+//   phalanx-bench-faults away [MINUTES]         a coordinator is away, and jobs lose ranks
+//   meanwhile phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream
+//   of submits, while a job trains phalanx-bench-faults leaders [KILLS]        the same of the
+//   leader of two over one etcd
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
 #include <grpcpp/grpcpp.h>
@@ -26,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/faults/away.h"
 #include "tests/bench/faults/calm.h"
 #include "tests/bench/faults/coordinators.h"
 #include "tests/bench/faults/percentile.h"
@@ -108,7 +110,8 @@ bool KillRanks(int64_t tries) {
 int Usage() {
   std::fprintf(
       stderr,
-      "usage: phalanx-bench-faults ranks|recoveries|one-job|calm|coordinators|leaders [COUNT]\n");
+      "usage: phalanx-bench-faults ranks|recoveries|one-job|calm|away|coordinators|leaders [COUNT]"
+      "\n");
   return 2;
 }
 
@@ -121,6 +124,7 @@ int Main(int argc, char** argv) {
                                                 {"recoveries", {100, KillAndReturn}},
                                                 {"one-job", {100, KillOneJob}},
                                                 {"calm", {10, LeaveAlone}},
+                                                {"away", {10, LeaveWithoutCoordinator}},
                                                 {"coordinators", {100, KillCoordinators}},
                                                 {"leaders", {100, KillLeaders}}};
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
