@@ -49,7 +49,7 @@ std::vector<int64_t> DoneAgain(Cluster& cluster, int64_t job) {
 class CopiesTest : public testing::TestWithParam<Case> {};
 
 TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
-  constexpr int64_t kSteps = 60;
+  constexpr int64_t kSteps = 240;
   const DataFolder data = MakeSmallData();
   Cluster cluster;
   JobOptions options{.name = "whole",

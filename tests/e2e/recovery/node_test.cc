@@ -11,11 +11,12 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kSteps = 60;
+// More than are done before a node notices what is asked of it.
+constexpr int64_t kSteps = 400;
 
-JobOptions Job(const std::string& name, int64_t steps = kSteps) {
+JobOptions Job(const std::string& name) {
   return {.name = name,
-          .steps = steps,
+          .steps = kSteps,
           .precision = "fp64",
           .vision = "",
           .language = "ranks: 6, tp: 2",
@@ -32,19 +33,19 @@ class NodeTest : public testing::Test {
     cluster_.AddWorker("middle", 2);
     there_ = &cluster_.AddWorker("there", 2);
   }
-  void TrainWhole(int64_t steps = kSteps) {
-    const int64_t whole = cluster_.Submit(Document(data_, Job("whole", steps))).id();
+  void TrainWhole() {
+    const int64_t whole = cluster_.Submit(Document(data_, Job("whole"))).id();
     ASSERT_EQ(cluster_.AwaitEnd(whole).phase(), v1::JOB_PHASE_SUCCEEDED);
   }
-  void Train(int64_t steps = kSteps) {
-    job_ = cluster_.Submit(Document(data_, Job("hit", steps))).id();
+  void Train() {
+    job_ = cluster_.Submit(Document(data_, Job("hit"))).id();
     cluster_.AwaitStep(job_, 5);
   }
-  void ExpectItGoesOn(int64_t steps = kSteps) {
+  void ExpectItGoesOn() {
     const v1::JobStatus ended = cluster_.AwaitEnd(job_);
     ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED)
         << ended.reason() << cluster_.CoordinatorLog() << cluster_.WorkerLog();
-    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), steps);
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSteps);
   }
 
   DataFolder data_;
@@ -70,12 +71,11 @@ TEST_F(NodeTest, TwoRanksAtOnce_AreLeftOutTogether) {
 }
 
 TEST_F(NodeTest, NodeThatIsToldToStop_IsLeft_AndTheOthersGoOn) {
-  constexpr int64_t kMoreSteps = 400;  // its ranks end in good order, which takes some of them
-  TrainWhole(kMoreSteps);
-  Train(kMoreSteps);
+  TrainWhole();
+  Train();
   there_->Signal(SIGTERM);
   EXPECT_EQ(there_->WaitExitCode(), 0);
-  ExpectItGoesOn(kMoreSteps);
+  ExpectItGoesOn();
   EXPECT_THAT(MessagesOf(cluster_, job_, "Recovered"), HasSubstr("without ranks 4, 5"));
 }
 
@@ -95,9 +95,8 @@ class AwayTest : public NodeTest {
 
 // Its ranks are of an epoch that is over, and write nothing of it.
 TEST_F(AwayTest, NodeThatComesBackAfterItWasLeftOut_ObeysTheNewEpoch) {
-  constexpr int64_t kMoreSteps = 400;
-  TrainWhole(kMoreSteps);
-  Train(kMoreSteps);
+  TrainWhole();
+  Train();
   const auto ranks = cluster_.Ranks(job_);
   there_->Signal(SIGSTOP);
   for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGSTOP);
@@ -107,7 +106,7 @@ TEST_F(AwayTest, NodeThatComesBackAfterItWasLeftOut_ObeysTheNewEpoch) {
   there_->Signal(SIGCONT);
   for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGCONT);
   for (const int32_t rank : {4, 5}) EXPECT_TRUE(ranks.at(rank).AwaitEnd()) << "rank " << rank;
-  ExpectItGoesOn(kMoreSteps);
+  ExpectItGoesOn();
   EXPECT_GE(without.epoch(), 2);
 }
 

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr int64_t kSteps = 80;
+constexpr int64_t kSteps = 400;
 
 JobOptions Job(const std::string& name, int32_t spares, const std::string& language) {
   return {.name = name,

@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int64_t kSteps = 40;
+constexpr int64_t kSteps = 120;
 
 JobOptions Job(const std::string& name) {
   return {.name = name,
