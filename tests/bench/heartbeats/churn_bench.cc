@@ -1,5 +1,5 @@
 // Jobs come and go, each of one rank on one node that does what it is told: what the coordinator
-// holds of memory when all are gone, beside what it held after the first tenth.
+// holds of memory after each tenth of them, in MB.
 //
 // An hour at 100 jobs a minute has 6,000; they may come faster.
 #include <benchmark/benchmark.h>
@@ -8,12 +8,15 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
+
+constexpr std::chrono::nanoseconds kMinute = std::chrono::minutes(1);
 
 std::string JobText(int64_t number) {
   return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: churn-", number,
@@ -48,23 +51,23 @@ void Churn(benchmark::State& state) {
                 HelloOf("node", "cpu", 1));
   const auto jobs = v1::JobService::NewStub(
       grpc::CreateChannel(coordinator.address(), grpc::InsecureChannelCredentials()));
-  double early = 0;
   for (auto _ : state) {
     auto next = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < count; ++i) {
+      if (a_minute > 0) std::this_thread::sleep_until(next += kMinute / a_minute);
       RunJob(*jobs, member, i);
-      if (i == count / 10) early = static_cast<double>(ResidentBytes(coordinator.pid())) / 1e6;
-      if (a_minute > 0) std::this_thread::sleep_until(next += std::chrono::minutes(1) / a_minute);
+      if ((i + 1) % (count / 10) != 0) continue;
+      state.counters[absl::StrFormat("mb_%03d", (i + 1) * 100 / count)] =
+          static_cast<double>(ResidentBytes(coordinator.pid())) / 1e6;
     }
   }
-  state.counters["early_mb"] = early;
-  state.counters["late_mb"] = static_cast<double>(ResidentBytes(coordinator.pid())) / 1e6;
   state.counters["coordinator_cpu_s"] = CpuSeconds(coordinator.pid());
 }
 // Jobs, and how many a minute; 0: as fast as they go.
 BENCHMARK(Churn)
     ->ArgNames({"jobs", "a_minute"})
     ->Args({6000, 0})
+    ->Args({60000, 0})
     ->Args({6000, 100})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
