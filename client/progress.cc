@@ -1,6 +1,7 @@
 #include "client/progress.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -69,7 +70,14 @@ void Progress::ShowStep(const v1::StepReport& step, bool last, absl::Time now) {
 void Progress::ShowEvents(const v1::WatchJobResponse& response) {
   for (const v1::JobEvent& event : response.events()) {
     if (event.number() <= event_number_) continue;
-    event_number_ = event.number();
+    const int64_t before = std::exchange(event_number_, event.number());
+    const int64_t missed = event.number() - before - 1;
+    // Of what was before the first one nobody asked.
+    if (before > 0 && missed > 0) {
+      Finish();
+      io_.talk << "(" << missed << (missed == 1 ? " event is" : " events are")
+               << " left out here; phalanx events " << JobName(response.job()) << " has them)\n";
+    }
     // Phases have lines of their own.
     if (job::ParseJobPhase(event.type()).has_value()) continue;
     Finish();

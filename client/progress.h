@@ -2,7 +2,8 @@
 //
 // On a terminal one line is redrawn: bar, step, loss, tokens a second, time left. Elsewhere a line
 // is written for the first step, the last, and every few seconds between, so that a log stays
-// readable. Phases and events are lines either way.
+// readable. Phases and events are lines either way; where the coordinator left events out, since
+// they came faster than they were read or while it was away, a line says how many.
 #pragma once
 
 #include <cstdint>

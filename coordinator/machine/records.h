@@ -92,6 +92,14 @@ struct StepReport {
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
+// Of the curves that people see.
+struct CurvePoint {
+  int64_t step = 0;
+  float loss = 0;
+  float tokens_per_second = 0;  // 0: not known
+  friend bool operator==(const CurvePoint&, const CurvePoint&) = default;
+};
+
 // What all ranks derive from everyone's records of one step (StepDecision of the wire). The
 // coordinator hands it on in the same bits and acts on the step alone.
 struct StepDecision {
@@ -204,6 +212,9 @@ struct Evaluated {
 struct StepReached {
   StepReport step;
   std::optional<EpochStart> decided = std::nullopt;  // the last step that it is known of
+  // Of the job up to this step, ascending, thinned out. No decision hangs on it: the machine leaves
+  // it empty, and whoever stores the record fills it in.
+  std::vector<CurvePoint> curve = {};
 };
 // The ranks of a node, all of which have done their last step. Kept so that a coordinator that
 // restarts before the other nodes have done it needs that node no more; of a node that is not done

@@ -216,6 +216,7 @@ void Board::Forget(JobId job) {
   CountEventsLocked(job, found->second.events.bytes(), 0);
   entry = std::move(found->second);
   jobs_.erase(found);
+  curves_.erase(job);
   with_slow_devices_.erase(job);
   if (entry.job == nullptr) return;
   --phases_[entry.job->phase];
@@ -303,9 +304,30 @@ absl::StatusOr<std::vector<IncidentPtr>> Board::Incidents(JobId job) const {
 }
 
 std::vector<CurvePoint> Board::CurveOf(JobId job) const {
+  {
+    MutexLock lock(&mu_);
+    const auto found = curves_.find(job);
+    if (found != curves_.end()) return found->second.points();
+    if (jobs_.contains(job)) return {};
+  }
+  absl::StatusOr<EndedDetails> details = DetailsOf(*ended(), job);
+  return details.ok() ? std::move(details->curve) : std::vector<CurvePoint>();
+}
+
+void Board::RestoreCurve(JobId job, const std::vector<CurvePoint>& points) {
   MutexLock lock(&mu_);
-  const auto found = curves_.find(job);
-  return found == curves_.end() ? std::vector<CurvePoint>() : found->second.points();
+  Curve& curve = curves_[job];
+  for (const CurvePoint& point : points) curve.Add(point);
+  if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
+}
+
+std::vector<CurvePoint> Board::CurveToStore(JobId job, const StepReport& step) {
+  MutexLock lock(&mu_);
+  Curve& curve = curves_[job];
+  curve.Add(step);
+  std::vector<CurvePoint> points = curve.Thinned(kStoredPointsMax);
+  if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
+  return points;
 }
 
 absl::StatusOr<std::shared_ptr<const EvaluationReport>> Board::Evaluation(JobId job) const {

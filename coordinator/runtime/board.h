@@ -25,8 +25,10 @@
 
 namespace phalanx::coordinator {
 
-// Jobs whose curves the board keeps, those with the largest numbers.
+// Jobs whose curves the board keeps until the store has them, those with the largest numbers.
 inline constexpr size_t kCurvesMax = 1024;
+// Points of a job's curve that go to the store with each StepReached.
+inline constexpr size_t kStoredPointsMax = 128;
 // Events that the board keeps of one job that has not ended; the oldest are dropped. (The store
 // keeps all, and shows them once the job has ended.)
 inline constexpr size_t kEventsMax = 4096;
@@ -51,6 +53,12 @@ class Board {
   void Publish(const PublishHeartbeat& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const RetractNode& action) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // What the store has of the job's curve, by step; before anything of the job is published.
+  void RestoreCurve(JobId job, const std::vector<CurvePoint>& points) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds a step that is about to be stored, and perhaps not published yet, to the job's curve.
+  // Returns what is to be stored of that, at most kStoredPointsMax points.
+  std::vector<CurvePoint> CurveToStore(JobId job, const StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
+
   // The job has an entry in the store, which answers for it from now on.
   void Forget(JobId job) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -74,8 +82,9 @@ class Board {
   absl::StatusOr<std::vector<IncidentPtr>> Incidents(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
   // By name, at most `count`.
   std::vector<NodeView> Nodes(size_t count = SIZE_MAX) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of the steps that this coordinator was told of; empty for a job whose curve is not kept any
-  // more (kCurvesMax).
+  // Of the steps that this coordinator was told of, and before them what the store had when it
+  // started; of a job that has an entry what that has. Empty where neither is kept (kCurvesMax) or
+  // can be read.
   std::vector<CurvePoint> CurveOf(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
   // Null: the job has not evaluated itself.
   absl::StatusOr<std::shared_ptr<const EvaluationReport>> Evaluation(JobId job) const
@@ -122,7 +131,7 @@ class Board {
   std::shared_ptr<EndedJobs> ended_ ABSL_GUARDED_BY(mu_);
   std::map<JobId, Entry> jobs_ ABSL_GUARDED_BY(mu_);
   std::set<JobId> with_slow_devices_ ABSL_GUARDED_BY(mu_);
-  std::map<JobId, Curve> curves_ ABSL_GUARDED_BY(mu_);  // also of jobs that have ended
+  std::map<JobId, Curve> curves_ ABSL_GUARDED_BY(mu_);
   std::set<std::pair<size_t, JobId>> event_bytes_ ABSL_GUARDED_BY(mu_);  // of jobs with events
   size_t all_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name

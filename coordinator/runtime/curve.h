@@ -9,20 +9,18 @@
 
 namespace phalanx::coordinator {
 
-struct CurvePoint {
-  int64_t step = 0;
-  float loss = 0;
-  float tokens_per_second = 0;  // 0: not known
-};
-
 // Keeps every step while there are few, then every second, every fourth, ... so that there are
 // never more than kPointsMax. Steps that are done again replace what they were. Not thread-safe.
 class Curve {
  public:
   static constexpr size_t kPointsMax = 512;
   void Add(const StepReport& report);
+  // The same for a point that was kept before (Thinned), in the order of steps.
+  void Add(const CurvePoint& point);
   // By step, ascending.
   const std::vector<CurvePoint>& points() const { return points_; }
+  // At most `count` of them, above 0, as evenly as Add thins them.
+  std::vector<CurvePoint> Thinned(size_t count) const;
 
  private:
   std::vector<CurvePoint> points_;

@@ -56,8 +56,9 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(DriverOptions options, con
           return Annotate(record.status(), absl::StrCat("the store: record ", stored.number, " of ",
                                                         ToString(stored.job)));
         }
-        if (std::holds_alternative<StepReached>(record->body)) {
+        if (auto* reached = std::get_if<StepReached>(&record->body)) {
           driver->step_records_[stored.job] = stored.number;
+          board.RestoreCurve(stored.job, std::exchange(reached->curve, {}));
         } else if (const auto* marked = std::get_if<NodeMarked>(&record->body)) {
           driver->mark_records_[marked->node] = stored.number;
         } else if (const auto* used = std::get_if<DeviceTimeUsed>(&record->body)) {
@@ -369,6 +370,8 @@ void Driver::Carry(std::vector<Action> actions) {
 void Driver::Carry(Action& action) {
   std::visit(Overloaded{
                  [&](StoreRecord& a) {
+                   if (auto* reached = std::get_if<StepReached>(&a.record.body))
+                     reached->curve = board_.CurveToStore(a.record.job, reached->step);
                    journal_->Append({.number = a.record_number,
                                      .job = a.record.job,
                                      .bytes = EncodeRecord(a.record, a.record_number),

@@ -9,6 +9,7 @@
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/seal.h"
 #include "core/base/digest.h"
 #include "core/base/status.h"
@@ -62,6 +63,7 @@ std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord>
   EndedState ended;
   for (const JournalRecord& record : records) {
     for (JobEvent& event : state.Apply(record)) ended.events.push_back(std::move(event));
+    if (const auto* reached = std::get_if<StepReached>(&record.body)) ended.curve = reached->curve;
   }
   if (state.request == nullptr || !state.IsTerminal()) return std::nullopt;
   ended.view = state.View(std::nullopt);
@@ -85,6 +87,7 @@ std::string EncodeDetails(const EndedState& ended) {
   for (const JobEvent& event : ended.events) ToProto(event, details.add_events());
   if (ended.evaluation != nullptr) ToProto(*ended.evaluation, details.mutable_evaluation());
   for (const IncidentPtr& incident : ended.incidents) ToProto(*incident, details.add_incidents());
+  if (!ended.curve.empty()) ToProto(ended.curve, details.mutable_curve());
   const std::string bytes = details.SerializeAsString();
   v1::Compressed compressed;
   compressed.set_size(bytes.size());
@@ -113,6 +116,7 @@ absl::StatusOr<EndedDetails> DecodeDetails(absl::string_view sealed, JobId job) 
   }
   for (const v1::Incident& incident : from.incidents())
     details.incidents.push_back(FromProto(incident));
+  details.curve = FromProto(from.curve());
   return details;
 }
 

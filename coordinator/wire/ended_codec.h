@@ -27,13 +27,14 @@ struct EndedState {
   std::vector<JobEvent> events;
   std::shared_ptr<const EvaluationReport> evaluation;  // null: none
   std::vector<IncidentPtr> incidents;
+  std::vector<CurvePoint> curve;  // as the last StepReached has it
 };
 
 // Replays the records of one job, in order. Nothing: they do not end it.
 std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records);
 
 // Sealed. The summary is the view without its document; the details are document, events,
-// evaluation and incidents, compressed.
+// evaluation, incidents and curve, compressed.
 std::string EncodeSummary(const EndedState& ended);
 std::string EncodeDetails(const EndedState& ended);
 
@@ -45,6 +46,7 @@ struct EndedDetails {
   std::vector<JobEvent> events;
   std::shared_ptr<const EvaluationReport> evaluation;
   std::vector<IncidentPtr> incidents;
+  std::vector<CurvePoint> curve;
 };
 absl::StatusOr<EndedDetails> DecodeDetails(absl::string_view sealed, JobId job);
 

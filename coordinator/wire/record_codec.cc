@@ -92,6 +92,7 @@ class Encoder {
   void operator()(const StepReached& body) {
     ToProto(body.step, out_.mutable_step_reached());
     if (body.decided.has_value()) ToProto(*body.decided, out_.mutable_decided());
+    if (!body.curve.empty()) ToProto(body.curve, out_.mutable_curve());
   }
   void operator()(const RanksSucceeded& body) {
     v1::RanksSucceeded* to = out_.mutable_ranks_succeeded();
@@ -237,6 +238,25 @@ absl::StatusOr<JournalRecord> DecodeRecord(absl::string_view sealed, uint64_t nu
   return DecodeUnsealedRecord(bytes);
 }
 
+void ToProto(const std::vector<CurvePoint>& curve, v1::Curve* out) {
+  for (const CurvePoint& point : curve) {
+    out->add_steps(point.step);
+    out->add_losses(point.loss);
+    out->add_tokens_per_second(point.tokens_per_second);
+  }
+}
+
+std::vector<CurvePoint> FromProto(const v1::Curve& curve) {
+  std::vector<CurvePoint> points;
+  const int count = curve.steps_size();
+  if (curve.losses_size() != count || curve.tokens_per_second_size() != count) return points;
+  for (int i = 0; i < count; ++i) {
+    if (curve.steps(i) <= (points.empty() ? 0 : points.back().step)) continue;
+    points.push_back({curve.steps(i), curve.losses(i), curve.tokens_per_second(i)});
+  }
+  return points;
+}
+
 absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
   v1::JournalRecord from;
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
@@ -272,7 +292,8 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       return record;
     case v1::JournalRecord::kStepReached:
       record.body = StepReached{FromProto(from.step_reached()),
-                                from.has_decided() ? FromProto(from.decided()) : std::nullopt};
+                                from.has_decided() ? FromProto(from.decided()) : std::nullopt,
+                                FromProto(from.curve())};
       return record;
     case v1::JournalRecord::kRanksSucceeded:
       record.body = RanksSucceeded{

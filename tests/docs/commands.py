@@ -180,10 +180,37 @@ def screens_missing(source):
             if not any(re.search(rf"(?:^|[;&|(] ?){re.escape(name)}(?= |$)", command) for command in shown)]
 
 
+# Flags that no screen shows, and where they are tried instead.
+TRIED_ELSEWHERE = {
+    "run": {"--output", "--lost", "--allow-inject"},  # tests/e2e/jobs
+    "plan": {"--device-profile", "--write"},          # tests/unit/client/local_commands_test.cc
+    "inject": {"--at-step", "--phase", "--for"},      # tests/e2e/recovery
+    "drain": {"--force"},                             # tests/unit/client/node_commands_test.cc
+    "rerun": {"--wait"},                              # as of submit
+}
+
+
+def flags_missing(source):
+    """Flags in the table of docs/cli.md that no console of the pages shows; of `[-f|--follow]` one is enough."""
+    shown = [command for path in [source / "README.md", *(source / "docs").glob("*.md")] for block in pages.blocks_of(path)
+             if block.kind == "console" and not block.other for command, _ in block.commands()]
+    errors = []
+    table = (source / "docs/cli.md").read_text(encoding="utf-8").split("\n| Command |")[1].split("\n\n")[0]
+    for form in re.findall(r"`([a-z][^`]*)`", "\n".join(re.split(r"(?<!\\)\|", row)[1] for row in table.split("\n")[2:])):
+        name, form = form.split()[0], form.replace("\\|", "|")
+        have = [command for command in shown if re.search(rf"phalanx {name}\b", command)]
+        for group in re.findall(r"(?<![\w-])--?[a-z][a-z-]*(?:\|--?[a-z][a-z-]*)*", re.sub(r" [A-Z0-9]+\|--", "|--", form)):
+            flags = set(group.split("|"))
+            if not flags & TRIED_ELSEWHERE.get(name, set()) and not any(
+                    re.search(rf"(?<![\w-]){flag}(?![\w-])", command) for flag in flags for command in have):
+                errors.append(f"docs/cli.md: no page shows {name} {group}")
+    return errors
+
+
 def main():
     source, named = pathlib.Path(sys.argv[1]), [pathlib.Path(one) for one in sys.argv[2:] if not one.startswith("--")]
     errors, found = account(source)
-    errors += screens_missing(source)
+    errors += screens_missing(source) + flags_missing(source)
     print(*errors, sep="\n", end="\n" if errors else "")
     good, skipped = not errors, False
     for path in named if named and "--without" not in sys.argv else [one for one in found if one not in named]:

@@ -308,6 +308,21 @@ class PageTest(unittest.TestCase):
         tree = page.call("DOM.getDocument", depth=-1)
         self.assertIn("phalanx list", json.dumps(tree))
 
+    def test_curves_begin_where_they_did_after_a_restart_and_go_on(self):
+        with clusters.Cluster(PROGRAMS) as other:
+            other.start_worker("epsilon", 6)
+            make_data(other, count=200)
+            job = submit(other, emoji_job(other, "kept", FOR_EVER))
+            other.await_job(job, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 3)
+            other.coordinator.kill()
+            other.coordinator.wait()
+            other.start_coordinator()
+            page = self.browser.open(f"http://{other.http}/#job-{id_of(job)}")
+            first = r"document.querySelector('figcaption')?.textContent.match(/^Loss: from [0-9.]+ at step 1 to [0-9.]+ at step ([0-9]+)$/)?.[1]"
+            page.wait(first, seconds=60)
+            last = page.ask(first)
+            page.wait(f"Number({first}) > {last}", seconds=60)
+
     def test_coordinator_that_comes_back_is_followed_again(self):
         with clusters.Cluster(PROGRAMS) as other:
             page = self.browser.open(f"http://{other.http}/")

@@ -214,6 +214,40 @@ TEST_F(StatusTest, Job_HasItsCurveEventsAndPicture_AndEndedOnesToo) {
   EXPECT_EQ(BodyOf(Fetch("/api/jobs/1/timeline.svg?again")), BodyOf(picture));
 }
 
+TEST_F(StatusTest, Curve_OutlivesTheCoordinator_AndTheEndOfItsJob) {
+  ServerOptions options;
+  options.driver.machine.step_record_interval = absl::ZeroDuration();
+  const auto restart = [&] {
+    http_.reset();
+    page_.reset();
+    server_.reset();
+    Start(options);
+    Serve({.interval = absl::Milliseconds(10)});
+  };
+  restart();
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  Step(worker, assign, 1, 3.5);
+  Step(worker, assign, 2, 3.25);
+  Await("a", [](const v1::JobStatus& job) { return job.last_step().step() == 2; });
+  const nlohmann::json curve = nlohmann::json::parse("[[1, 3.5, 1024], [2, 3.25, 1024]]");
+  restart();
+  EXPECT_EQ(Json("/api/jobs/1")["phase"], "Running");
+  EXPECT_EQ(Json("/api/jobs/1")["curve"], curve);
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  v1::CancelJobResponse cancelled;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->CancelJob(&context, cancel, &cancelled).ok());
+  restart();
+  EXPECT_EQ(Json("/api/jobs/1")["phase"], "Cancelled");
+  EXPECT_EQ(Json("/api/jobs/1")["curve"], curve);
+}
+
 TEST_F(StatusTest, WhatAUserWrites_IsTextAndNothingElse) {
   std::string text = JobText("a");
   text.replace(text.find("steps: 10"), 9, "steps: 10\n  output: \"</script><img src=x>\\\"\\n\"");

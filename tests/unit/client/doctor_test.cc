@@ -1,6 +1,7 @@
 // What `phalanx doctor` says of machines that a test describes, and of this one.
 #include "client/doctor.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,77 @@ TEST(DoctorTest, SmallSharedMemoryClockAndPorts_AreWarnings) {
   }
   EXPECT_THAT(Of(findings, "shared memory").found, HasSubstr("/dev/shm has 64.0 MiB"));
   EXPECT_THAT(Of(findings, "ports").found, HasSubstr("only 100"));
+}
+
+// Each on a machine that is good otherwise, so that nobody is blamed for another one's fault.
+TEST(DoctorTest, EachWrongState_IsSaidInWordsWithWhatToDo) {
+  struct Case {
+    std::string check;
+    Verdict verdict;
+    std::string found, next;  // parts of what is said
+    void (*spoil)(MachineFacts&);
+  };
+  using M = MachineFacts&;
+  const Case cases[] = {
+      {"driver", Verdict::kProblem, "libnvidia-ml.so.1 cannot be used: no such file",
+       "container toolkit", [](M m) { m.driver = {.error = "no such file"}; }},
+      {"driver", Verdict::kProblem, "it knows no GPU", "nvidia-smi", [](M m) { m.gpus = 0; }},
+      {"nccl", Verdict::kWarning, "libnccl.so.2 is not where the loader looks", "install libnccl2",
+       [](M m) { m.nccl = {.error = "no such file"}; }},
+      {"shared memory", Verdict::kProblem, "there is no /dev/shm", "--shm-size",
+       [](M m) { m.shared_memory_bytes = 0; }},
+      {"shared memory", Verdict::kWarning, "/dev/shm has 64.0 MiB; NCCL may need 1.0 GiB",
+       "remount,size=8g", [](M m) { m.shared_memory_bytes = 64 << 20; }},
+      {"limits", Verdict::kWarning, "open files 1024,", "ulimit -Hn 16384",
+       [](M m) { m.limits.open_files = 1024; }},
+      {"limits", Verdict::kWarning, "locked memory 64.0 KiB", "ulimit -l unlimited",
+       [](M m) { m.limits.locked_bytes = 64 << 10; }},
+      {"limits", Verdict::kWarning, "processes 100,", "ulimit -u 4096",
+       [](M m) { m.limits.processes = 100; }},
+      {"limits", Verdict::kWarning, "file size 1.0 GiB", "ulimit -f unlimited",
+       [](M m) { m.limits.file_bytes = int64_t{1} << 30; }},
+      {"clock", Verdict::kWarning, "not synchronised", "chrony",
+       [](M m) { m.clock_synchronised = false; }},
+      {"ports", Verdict::kWarning, "ports 40000 to 40009, which other nodes must reach: only 10",
+       "net.ipv4.ip_local_port_range",
+       [](M m) {
+         m.ports_first = 40000;
+         m.ports_last = 40009;
+       }},
+      {"host name", Verdict::kWarning, "\"n1\" gives no address: unknown", "--address",
+       [](M m) { m.host_error = "unknown"; }},
+      {"host name", Verdict::kWarning, "gives loopback addresses alone", "--address",
+       [](M m) { m.host_is_loopback = true; }},
+      {"folder", Verdict::kProblem, "/data: Permission denied", "let the user that runs the worker",
+       [](M m) { m.folder->error = "Permission denied"; }},
+      {"folder", Verdict::kWarning, "/data takes files, 1.0 GiB free", "make room for checkpoints",
+       [](M m) { m.folder->free_bytes = int64_t{1} << 30; }},
+      {"folder", Verdict::kOk, "on a disk of this machine", "all of them mount at this path",
+       [](M m) { m.folder->on_network = false; }},
+  };
+  for (const Case& one : cases) {
+    MachineFacts facts = GoodMachine();
+    one.spoil(facts);
+    for (const Finding& finding : ExamineMachine(facts)) {
+      if (finding.check != one.check) {
+        EXPECT_EQ(finding.verdict, Verdict::kOk) << finding.check << " beside " << one.found;
+        continue;
+      }
+      EXPECT_EQ(finding.verdict, one.verdict) << one.found;
+      EXPECT_THAT(finding.found, HasSubstr(one.found));
+      EXPECT_THAT(finding.next, HasSubstr(one.next));
+    }
+  }
+}
+
+TEST(DoctorTest, WhatTheKernelDoesNotSay_IsSkipped) {
+  MachineFacts facts = GoodMachine();
+  facts.clock_synchronised = std::nullopt;
+  facts.ports_first = facts.ports_last = 0;
+  for (const char* check : {"clock", "ports"}) {
+    EXPECT_EQ(Of(ExamineMachine(facts), check).verdict, Verdict::kSkipped) << check;
+    EXPECT_THAT(Of(ExamineMachine(facts), check).found, HasSubstr("does not say here")) << check;
+  }
 }
 
 TEST(DoctorTest, FolderThatCannotBeWritten_IsAProblem) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
@@ -89,6 +90,30 @@ TEST(WatchTest, BrokenStream_IsOpenedAgain_AndNothingIsShownTwice) {
   EXPECT_THAT(talk, HasSubstr("does not answer; trying again"));
   EXPECT_EQ(talk.find("Planned"), talk.rfind("Planned"));
   EXPECT_EQ(talk.find("step 1/300"), talk.rfind("step 1/300"));
+}
+
+TEST(WatchTest, EventsThatWereLeftOut_AreCounted) {
+  FakeServer server;
+  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+    // What had happened before the watch began, 1 to 4, is not missed.
+    for (const int64_t number : {5, 6, 9, 11}) {
+      v1::WatchJobResponse response = Update(v1::JOB_PHASE_RUNNING, 1);
+      v1::JobEvent* event = response.add_events();
+      event->set_number(number);
+      event->set_type(absl::StrCat("Noise", number));
+      writer->Write(response);
+    }
+    writer->Write(Update(v1::JOB_PHASE_SUCCEEDED, 300));
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Watch(connection, "demo", stopper, captured.io), 0);
+  const std::string talk = captured.talk.str();
+  EXPECT_LT(talk.find("Noise5\n"), talk.find("left out")) << talk;
+  EXPECT_THAT(talk, HasSubstr("Noise6\n(2 events are left out here; phalanx events job-7 "
+                              "has them)\nNoise9\n(1 event is left out here; "));
 }
 
 // However long it was quiet before: who has no patience at all asks once more.

@@ -165,6 +165,20 @@ TEST_F(QueueTest, StartThatIsKnown_IsTold) {
   EXPECT_THAT(h_.Explain(second), Contains(by(absl::Hours(2) + absl::Seconds(350))));
 }
 
+TEST_F(QueueTest, StartThatWasTold_IsKeptWhereJobsTakeAllTheirTime) {
+  const JobId running = Run("runs", 4, absl::Hours(1));
+  const JobId waits = Submit("waits", 4);
+  h_.Feed(QueueRequested{Token{1}, {waits}});
+  ASSERT_TRUE(h_.spots[waits].starts_by.has_value());
+  const Instant by = *h_.spots[waits].starts_by;
+  EXPECT_GT(by, h_.now() + absl::Hours(1));
+  EXPECT_LT(by, h_.now() + absl::Hours(1) + absl::Minutes(5)) << "it says something";
+  while (h_.Phase(running) == JobPhase::kRunning) h_.Advance(absl::Minutes(1));
+  h_.Answer<StopRanks>(node_);
+  EXPECT_FALSE(Waits(waits));
+  EXPECT_LE(h_.now(), by);
+}
+
 TEST_F(QueueTest, StartThatNobodyKnows_IsNotTold) {
   Run("runs", 4);
   EXPECT_THAT(h_.Explain(Submit("waits", 4)), Not(Contains(HasSubstr("it starts by"))));

@@ -189,6 +189,75 @@ TEST(BoardTest, SlowWatcher_KeepsTheNewestSteps) {
   EXPECT_EQ(update->steps.back().step, 1000);
 }
 
+// A watcher that reads on knows how many it was not told of.
+TEST(BoardTest, SlowWatcher_SeesByTheirNumbersHowManyEventsItMissed) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  auto subscription = std::make_shared<Subscription>([] {});
+  ASSERT_TRUE(board.Subscribe(JobId{1}, subscription).ok());
+  constexpr int64_t kMissed = 7, kEvents = kMissed + static_cast<int64_t>(kPendingEventsMax);
+  for (int64_t number = 1; number <= kEvents; ++number)
+    board.Publish(PublishEvent{JobId{1}, {.number = number, .type = "Noise"}});
+  const auto update = subscription->Take();
+  ASSERT_TRUE(update.has_value());
+  ASSERT_EQ(update->events.size(), kPendingEventsMax);
+  EXPECT_EQ(update->events.front().number, kMissed + 1);
+  EXPECT_EQ(update->events.back().number, kEvents);
+  EXPECT_EQ(board.Events(JobId{1}, 0)->size(), static_cast<size_t>(kEvents)) << "they are there";
+}
+
+TEST(BoardTest, CurveOfTheStore_GoesOnWithWhatIsPublished) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  board.RestoreCurve(JobId{1}, {{.step = 1, .loss = 5}, {.step = 2, .loss = 4}});
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  board.Publish(PublishStep{JobId{1}, {.step = 2, .loss = 3}});
+  board.Publish(PublishStep{JobId{1}, {.step = 4, .loss = 2}});
+  EXPECT_THAT(board.CurveOf(JobId{1}),
+              ElementsAre(CurvePoint{.step = 1, .loss = 5}, CurvePoint{.step = 2, .loss = 3},
+                          CurvePoint{.step = 4, .loss = 2}));
+}
+
+TEST(BoardTest, CurveToStore_HasStepsThatAreNotPublishedYet_AndIsBounded) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  board.Publish(PublishJob{View(1, JobPhase::kRunning)});
+  EXPECT_EQ(board.CurveToStore(JobId{1}, {.step = 1}).size(), 1u);
+  EXPECT_EQ(board.CurveToStore(JobId{1}, {.step = 2}).size(), 2u);
+  for (int64_t step = 3; step <= 5000; ++step) board.Publish(PublishStep{JobId{1}, {.step = step}});
+  const std::vector<CurvePoint> stored = board.CurveToStore(JobId{1}, {.step = 5001});
+  EXPECT_LE(stored.size(), kStoredPointsMax);
+  EXPECT_GT(stored.size(), kStoredPointsMax / 4);
+}
+
+TEST(BoardTest, CurvesOfJobsThatTrain_AreBounded_AndEndedOnesAreInTheStore) {
+  auto disk = std::make_shared<MemoryDisk>();
+  MemoryBackend backend(disk);
+  EndedState ended;
+  ended.view = *View(1, JobPhase::kSucceeded);
+  ended.curve = {{.step = 9, .loss = 2}};
+  ASSERT_TRUE(backend
+                  .Commit({.ended = {{.job = JobId{1},
+                                      .name = "a",
+                                      .phase = JobPhase::kSucceeded,
+                                      .summary = EncodeSummary(ended),
+                                      .details = EncodeDetails(ended)}}})
+                  .ok());
+  Board board;
+  board.Connect(backend.ended_jobs());
+  board.Publish(PublishJob{View(1, JobPhase::kSucceeded)});
+  board.Publish(PublishStep{JobId{1}, {.step = 8}});
+  board.Forget(JobId{1});
+  EXPECT_THAT(board.CurveOf(JobId{1}), ElementsAre(CurvePoint{.step = 9, .loss = 2}));
+  for (int64_t id = 2; id <= static_cast<int64_t>(kCurvesMax) + 2; ++id) {
+    board.Publish(PublishJob{View(id, JobPhase::kRunning)});
+    board.Publish(PublishStep{JobId{id}, {.step = 1}});
+  }
+  EXPECT_TRUE(board.CurveOf(JobId{2}).empty());
+  EXPECT_EQ(board.CurveOf(JobId{3}).size(), 1u);
+}
+
 TEST(BoardTest, LateWatcher_GetsTheEvaluation) {
   Board board;
   board.Connect(NoEndedJobs());

@@ -31,6 +31,28 @@ TEST(CurveTest, ManySteps_AreThinnedEvenly) {
   EXPECT_GT(curve.points().back().step, 100'000 - stride);
 }
 
+TEST(CurveTest, WhatIsThinnedForTheStore_IsEvenAndGoesOnWhereItWas) {
+  Curve curve;
+  for (int64_t step = 1; step <= 500; ++step) curve.Add(At(step));
+  const std::vector<CurvePoint> stored = curve.Thinned(128);
+  ASSERT_EQ(stored.size(), 125u);
+  for (size_t i = 0; i < stored.size(); ++i)
+    EXPECT_EQ(stored[i].step, static_cast<int64_t>(i + 1) * 4);
+  Curve next;
+  for (const CurvePoint& point : stored) next.Add(point);
+  EXPECT_EQ(next.points(), stored);
+  for (int64_t step = 501; step <= 1000; ++step) next.Add(At(step));
+  EXPECT_LE(next.points().size(), Curve::kPointsMax);
+  EXPECT_EQ(next.points().front(), stored.front());
+  EXPECT_GE(next.points().back().step, 998);
+}
+
+TEST(CurveTest, FewPoints_AreStoredAsTheyAre) {
+  Curve curve;
+  for (int64_t step = 1; step <= 128; ++step) curve.Add(At(step));
+  EXPECT_EQ(curve.Thinned(128), curve.points());
+}
+
 TEST(CurveTest, StepsDoneAgain_ReplaceWhatTheyWere) {
   Curve curve;
   for (int64_t step = 1; step <= 10; ++step) curve.Add(At(step, 1));

@@ -99,6 +99,10 @@ Incident FullIncident() {
   return incident;
 }
 
+std::vector<CurvePoint> Points() {
+  return {{.step = 1, .loss = 6.5, .tokens_per_second = 3000}, {.step = 5, .loss = 0.25}};
+}
+
 std::vector<JournalRecord> OneOfEach() {
   const auto of = [](decltype(JournalRecord::body) body) {
     return JournalRecord{.time = kTime, .job = JobId{7}, .body = std::move(body)};
@@ -127,7 +131,7 @@ std::vector<JournalRecord> OneOfEach() {
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
       of(EventRecorded{"CorruptSample", "a.tar: 7", Epoch{1}}),
-      of(StepReached{step}),
+      of(StepReached{step, std::nullopt, Points()}),
       of(CheckpointWritten{Epoch{1}, 4, 2, "parts", 1 << 20, 1.5}),
       of(CheckpointEnded{Epoch{1}, 4, "/c/step-4", ""}),
       of(CheckpointWritten{Epoch{1}, 5, 1, "more parts"}),
@@ -462,6 +466,24 @@ TEST(EndedCodecTest, EndedJob_ComesBackAsItWas) {
   EXPECT_EQ(*details.evaluation, *ended->evaluation);
   ASSERT_EQ(details.incidents.size(), 1u);
   EXPECT_EQ(*details.incidents[0], FullIncident());
+  EXPECT_EQ(details.curve, Points());
+}
+
+TEST(RecordCodecTest, CurveOfAStep_ComesBackAsItWas) {
+  const JournalRecord record{.time = kTime,
+                             .job = JobId{7},
+                             .body = StepReached{StepReport{.step = 5}, std::nullopt, Points()}};
+  const JournalRecord again = *DecodeRecord(EncodeRecord(record, 7), 7);
+  EXPECT_EQ(std::get<StepReached>(again.body).curve, Points());
+}
+
+TEST(RecordCodecTest, CurveThatIsNone_LeavesOutWhatIsWrong) {
+  v1::Curve uneven;
+  uneven.add_steps(1);
+  EXPECT_TRUE(FromProto(uneven).empty());
+  v1::Curve unordered;
+  ToProto({{.step = 0}, {.step = 2, .loss = 1}, {.step = 2, .loss = 3}, {.step = 1}}, &unordered);
+  EXPECT_EQ(FromProto(unordered), (std::vector<CurvePoint>{{.step = 2, .loss = 1}}));
 }
 
 TEST(EndedCodecTest, JobThatHasNotEnded_IsNone) {
