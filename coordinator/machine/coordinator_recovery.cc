@@ -417,7 +417,7 @@ void Coordinator::ResumeRecovery(Job& job) {
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   recovery.beside = job.state.beside;
-  recovery.by_choice = job.state.by_choice;
+  recovery.by_choice = job.state.by_choice || job.state.beside;  // of a release before
   recovery.paces = recovery.beside && job.state.layout->lost == job.state.state_layout->lost;
   job.run->ready_known = 0;
   const Run before = MakeRun(*job.state.state_layout);
