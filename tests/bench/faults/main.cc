@@ -4,6 +4,8 @@
 //   "Failed"
 //   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
 //   phalanx-bench-faults one-job [TRIES]        the same again and again of a single job
+//   phalanx-bench-faults returns [TRIES]        for how long ranks that train stand still for one
+//   that comes back
 //   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
 //   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream of
 //   submits, while a job trains
@@ -106,9 +108,9 @@ bool KillRanks(int64_t tries) {
 }
 
 int Usage() {
-  std::fprintf(
-      stderr,
-      "usage: phalanx-bench-faults ranks|recoveries|one-job|calm|coordinators|leaders [COUNT]\n");
+  std::fprintf(stderr,
+               "usage: phalanx-bench-faults "
+               "ranks|recoveries|one-job|returns|calm|coordinators|leaders [COUNT]\n");
   return 2;
 }
 
@@ -117,12 +119,11 @@ int Main(int argc, char** argv) {
     int64_t count;
     bool (*run)(int64_t count);
   };
-  const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
-                                                {"recoveries", {100, KillAndReturn}},
-                                                {"one-job", {100, KillOneJob}},
-                                                {"calm", {10, LeaveAlone}},
-                                                {"coordinators", {100, KillCoordinators}},
-                                                {"leaders", {100, KillLeaders}}};
+  const std::map<std::string, Benchmark> all = {
+      {"ranks", {200, KillRanks}},    {"recoveries", {100, KillAndReturn}},
+      {"one-job", {100, KillOneJob}}, {"returns", {20, ReturnBesideTraining}},
+      {"calm", {10, LeaveAlone}},     {"coordinators", {100, KillCoordinators}},
+      {"leaders", {100, KillLeaders}}};
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
   if (argc > 3 || chosen == all.end()) return Usage();
   int64_t count = chosen->second.count;
