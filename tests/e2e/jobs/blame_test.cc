@@ -109,6 +109,21 @@ TEST(BlameTest, FullDisk_HoldsTrainingUpAndIsThenOutputUnavailable) {
                           [](const v1::JobEvent& e) { return e.type() == "OutputWaiting"; }));
 }
 
+TEST(BlameTest, OutputFolderThatGoesWhileTraining_IsOutputUnavailableToo) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  std::filesystem::rename(data.path + "/out", data.path + "/gone");
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
+  EXPECT_EQ(failed.failure().rank(), 0) << "that writes it";
+  EXPECT_THAT(failed.failure().message(),
+              AllOf(HasSubstr("metrics.jsonl"), HasSubstr("No such file or directory")));
+}
+
 TEST(BlameTest, ShardTruncatedWhileTraining_IsDataUnavailableAndNamed) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2});

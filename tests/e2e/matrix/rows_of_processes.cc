@@ -81,7 +81,8 @@ void AddRanks(std::vector<Row>& rows) {
   add({.fault = "the disk of the output folder is full",
        .job = Steps(kVeryLong),
        .act = FillsDisk({0, 1, 2, 3, 4, 5}),
-       .expected = Fails("OutputUnavailable", 0)});
+       .expected = Fails("OutputUnavailable", 0),
+       .unseen = absl::Seconds(15)});  // in which training waits for room
   add({.fault = "the only rank that saw the decision is killed",
        .job = AJob(),
        .injections = {{3, "hang", "record", kAtStep, "3s"}},
