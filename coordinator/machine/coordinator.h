@@ -464,6 +464,8 @@ class Coordinator {
   bool IsRefused(const Job& job, const plan::SlowPlaces& places) const;
   void OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
                      const absl::StatusOr<PlanSummary>& plan);
+  // Ranks were not connected: has the layout planned in which they trained.
+  void GoBackToPace(Job& job);
   // coordinator_faults.cc: faults on demand.
   void On(const InjectRequested& event);
   absl::Status CheckInject(const InjectRequested& event) const;

@@ -241,9 +241,9 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
   NoteEvidence(job, cause);
-  // Who comes back can do no harm but stay out.
+  // Who comes back can do no harm but stay out, nor can whoever makes room for it.
   if (MayRecover(job) && job.recovery.has_value() && cause.kind != FailureKind::kStateLost &&
-      job.recovery->back.contains(cause.rank)) {
+      (job.recovery->back.contains(cause.rank) || MetWhileConnecting(*job.recovery, cause))) {
     return StartRecovery(job, std::move(cause));
   }
   constexpr absl::string_view kCourseNames[] = {"fail",    "wait",    "start_anew",

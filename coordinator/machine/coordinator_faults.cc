@@ -27,6 +27,20 @@ absl::Status CheckMute(const JobState& state, const Run& run, int32_t rank) {
       absl::StrCat(name, " trains alone: mute is of a message to another rank"));
 }
 
+// A step or a phase that the job never comes to: the fault would wait for it for ever.
+absl::Status CheckPlace(const JobState& state, const job::InjectedFault& fault) {
+  const JobRequest& request = *state.request;
+  if (fault.at_step > request.steps) {
+    return absl::NotFoundError(absl::StrCat(ToString(state.id), " has no step ", fault.at_step,
+                                            "; its last one is ", request.steps));
+  }
+  if (fault.phase == job::FaultPhase::kCheckpoint && !request.checkpoints) {
+    return absl::NotFoundError(
+        absl::StrCat(ToString(state.id), " writes no checkpoints: it has no phase checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Coordinator::CheckInject(const InjectRequested& event) const {
@@ -53,6 +67,7 @@ absl::Status Coordinator::CheckInject(const InjectRequested& event) const {
     return absl::NotFoundError(absl::StrCat("rank ", rank, " of ", ToString(event.job),
                                             " has no work in epoch ", state.epoch.value));
   }
+  RETURN_IF_ERROR(CheckPlace(state, event.fault));
   const auto node = nodes_.find(team->node);
   if (node == nodes_.end() || !node->second.connected()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", team->node, ", which has rank ",

@@ -4,8 +4,10 @@
 // in which its replica is dealt fewer samples; once it keeps up again it is none. Ranks go over to
 // the layout as they do for ranks that come back (coordinator_return.cc): they are connected for it
 // while they train, and leave their epoch at a step boundary. Nobody is lost or back, so it is no
-// incident and counts in no budget; how often it may happen is bounded for itself. Ranks of which
-// nothing new is said stay what they are in the layout.
+// incident and counts in no budget; how often it may happen is bounded for itself. Where they
+// cannot be connected they stop for the layout that they had, which counts in no budget either, and
+// no change is tried for a while. Ranks of which nothing new is said stay what they are in the
+// layout.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -110,6 +112,7 @@ bool Coordinator::IsRefused(const Job& job, const plan::SlowPlaces& places) cons
 
 void Coordinator::ConsiderPace(Job& job) {
   if (!MayPace(job)) return;
+  if (now_ - job.pacing.failed < options_.pace_window) return;
   plan::SlowPlaces places = SlowPlacesOf(job);
   if (places == job.state.layout->slow || IsRefused(job, places)) return;
   std::erase_if(job.pacing.changes,
@@ -146,8 +149,20 @@ void Coordinator::OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
                   job.state.epoch});
   AwaitQuiet(job, {.kind = job::FailureKind::kStartFailed,
                    .message = "samples are dealt by which devices are slow"});
-  job.recovery->beside = job.recovery->paces = true;
+  job.recovery->beside = job.recovery->paces = job.recovery->by_choice = true;
   OnRecoveryPlanned(job, plan);
+}
+
+// Its ranks are the same on the same devices, and no state had a home less.
+void Coordinator::GoBackToPace(Job& job) {
+  job.pacing.failed = now_;
+  Commit(job, EventRecorded{"SamplesStay",
+                            absl::StrCat("ranks were not connected for samples that are dealt "
+                                         "otherwise; they are dealt as before, and are not dealt "
+                                         "anew within ",
+                                         absl::FormatDuration(options_.pace_window)),
+                            job.state.epoch});
+  OrderPlan(job, *job.state.placement, job.state.state_layout, /*lost=*/{});
 }
 
 }  // namespace phalanx::coordinator

@@ -102,6 +102,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   run.EndJudging();
   if (job.recovery.has_value() && job.recovery->goes_back)
     return GoBackWithout(job, std::move(cause), std::move(lost));
+  bool by_choice = false, unpaces = false;
   if (job.recovery.has_value()) {
     std::erase_if(lost, [&](int32_t rank) { return job.recovery->lost.contains(rank); });
     // Ranks of the next epoch that do not find each other try again in another one.
@@ -110,7 +111,10 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     if (lost.empty() && !apart) return;
     if (IsSaving(job)) return EndSaving(job, cause.message);
     if (apart) lost = job.recovery->back;  // without those that came anew, if there are any
-    if (apart && lost.empty() && ++job.recovery->tries > kTriesMax)
+    by_choice = StaysByChoice(*job.recovery, lost, apart);
+    unpaces = by_choice && job.recovery->paces;
+    if (job.recovery->by_choice && !by_choice) job.recovery->tries = 0;
+    if (apart && lost.empty() && ++job.recovery->tries > kTriesMax && !by_choice)
       return FailApart(job, std::move(cause));
   }
   const bool of_ranks =
@@ -118,7 +122,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   if (lost.empty() && of_ranks) return;  // left out already
   if (IsSaving(job)) return EndSaving(job, cause.message);
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
-    if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+    if (!by_choice && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
     AwaitQuiet(job, cause);
   }
   NoteLost(job, cause, lost);
@@ -136,12 +140,14 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;
   recovery.beside = recovery.paces = false;
+  recovery.by_choice = by_choice;
   recovery.tried.clear();
   run.EndRecovering();
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   DropPlanning(job);
   DropStandbyPlan(job);
+  if (unpaces) return GoBackToPace(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
@@ -180,7 +186,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                            .state_epoch = recovery.from,
                            .standby = std::move(standby),
                            .beside = recovery.beside,
-                           .ends = IsSaving(job)});
+                           .ends = IsSaving(job),
+                           .by_choice = recovery.by_choice});
   TellNotes(job, *plan);
   GiveBackDevices(job, before, left);
   ChargeNodes(job);
@@ -274,7 +281,7 @@ void Coordinator::CheckQuiet(Job& job) {
   }
   const int32_t stalls_max = job.state.request->budget.without_progress;
   const bool stalls = !Progresses(job.state, *start) && job.state.without_progress >= stalls_max;
-  if (stalls && !job.state.ends) {
+  if (stalls && !job.state.ends && !recovery.by_choice) {
     FailureCause cause = recovery.cause;
     absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
                     " times in a row, which is all that recovery.budget.without_progress allows");
@@ -410,6 +417,7 @@ void Coordinator::ResumeRecovery(Job& job) {
   for (Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   recovery.beside = job.state.beside;
+  recovery.by_choice = job.state.by_choice || job.state.beside;  // of a release before
   recovery.paces = recovery.beside && job.state.layout->lost == job.state.state_layout->lost;
   job.run->ready_known = 0;
   const Run before = MakeRun(*job.state.state_layout);

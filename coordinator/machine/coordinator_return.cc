@@ -232,7 +232,7 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
     return;
   }
   AwaitQuiet(job, {.kind = job::FailureKind::kStartFailed, .message = "ranks came back"});
-  job.recovery->beside = true;
+  job.recovery->beside = job.recovery->by_choice = true;
   for (const Rank rank : job.state.layout->lost) {  // another place may have what was lent to one
     if (!Contains(plan->layout.lost, rank)) job.recovery->back.insert(rank.value);
   }

@@ -93,15 +93,17 @@ class Applier {
     state_.standby = body.standby;
     state_.beside = body.beside;
     state_.ends = body.ends;
+    state_.by_choice = body.by_choice;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
     // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
-    // come back are none, nor are samples that are dealt otherwise, nor is an epoch that saves
-    // state: what follows it, the queue, is.
+    // come back are none, nor are samples that are dealt otherwise, nor what it takes to go back
+    // from either, nor is an epoch that saves state: what follows it, the queue, is.
     const bool goes_back = is_new && body.state_epoch == Epoch{0};
     const bool goes_on = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
     const bool loses = body.layout->lost.size() >= lost_before;
-    const bool counts = goes_back || (goes_on && loses && !body.beside && !body.ends);
+    const bool counts =
+        goes_back || (goes_on && loses && !body.beside && !body.by_choice && !body.ends);
     if (state_.phase == job::JobPhase::kRunning && counts) state_.recoveries.push_back(time_);
     if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;
@@ -131,7 +133,11 @@ class Applier {
   }
   void operator()(const EpochBegan& body) {
     if (body.epoch != state_.epoch || state_.start.has_value()) return;
-    state_.without_progress = Progresses(state_, body.start) ? 0 : state_.without_progress + 1;
+    if (Progresses(state_, body.start)) {
+      state_.without_progress = 0;
+    } else if (!state_.by_choice) {
+      ++state_.without_progress;
+    }
     state_.start = state_.begun = body.start;
     state_.copies_epoch = body.copies_epoch;
     state_.copied.Began(body.epoch, body.start.step());

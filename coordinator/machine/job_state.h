@@ -41,6 +41,7 @@ struct JobState {
   Shared<plan::Layout> state_layout;           // of that epoch, if there is one
   std::optional<EpochStart> start;             // where it goes on, once that is known
   bool beside = false, ends = false;           // as EpochPlanned
+  bool by_choice = false;                      // likewise
   bool from_copies = false;                    // of state, in host memory
   Epoch copies_epoch;                          // whose, once that is known
   CopiedEpochs copied;                         // whose ranks may have left such

@@ -64,6 +64,8 @@ struct LiveJob {
   // (coordinator_pace.cc).
   struct Pacing {
     std::vector<Instant> changes;  // of this coordinator, in options.pace_window
+    // When ranks could not be connected for one last: none is tried in options.pace_window.
+    Instant failed = absl::InfinitePast();
     // In the newest epoch of which there are any, of which places nothing was to be won if they
     // alone were slow.
     static constexpr size_t kRefusedMax = 64;

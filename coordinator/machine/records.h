@@ -194,6 +194,8 @@ struct EpochPlanned {
   bool beside = false;
   // Its ranks do no step: they write a checkpoint and end (EndWished::queues).
   bool ends = false;
+  // Nobody had to leave the epoch before (Recovery::by_choice): it counts in no budget.
+  bool by_choice = false;
 };
 // From where the epoch goes on: stored before any of its ranks is told.
 struct EpochBegan {

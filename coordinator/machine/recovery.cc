@@ -1,5 +1,7 @@
 #include "coordinator/machine/recovery.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -32,7 +34,24 @@ bool AccusesWhoTrains(const Recovery& recovery, const FailureCause& verdict) {
                         verdict.kind == job::FailureKind::kNodeUnreachable ||
                         verdict.kind == job::FailureKind::kNodeLost;
   const bool trains = recovery.beside && recovery.stage == Recovery::Stage::kLeaving;
-  return trains && of_peers && !recovery.back.contains(verdict.rank);
+  const bool trained = recovery.by_choice && recovery.stage >= Recovery::Stage::kLeaving &&
+                       recovery.tries < kTriesWithoutBlame;
+  return (trains || trained) && of_peers && !recovery.back.contains(verdict.rank);
+}
+
+bool MetWhileConnecting(const Recovery& recovery, const FailureCause& cause) {
+  const bool of_itself = cause.kind == job::FailureKind::kRankError ||
+                         cause.kind == job::FailureKind::kOutOfMemory ||
+                         cause.kind == job::FailureKind::kVersionMismatch;
+  return recovery.beside && recovery.stage == Recovery::Stage::kLeaving && of_itself &&
+         cause.rank >= 0;
+}
+
+bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool apart) {
+  if (!recovery.by_choice) return false;
+  return apart ||
+         (recovery.stage != Recovery::Stage::kEntering &&
+          std::includes(recovery.back.begin(), recovery.back.end(), lost.begin(), lost.end()));
 }
 
 std::string LostText(const Recovery& recovery) {

@@ -22,6 +22,8 @@ namespace phalanx::coordinator {
 
 // Of ranks of the next epoch to find each other.
 inline constexpr int32_t kTriesMax = 5;
+// Of these, by_choice, so many first ones in which the word of peers costs nobody his place.
+inline constexpr int32_t kTriesWithoutBlame = 3;
 
 struct Recovery {
   // Planning the next layout. Waiting: there is none without some of those that are lost. Leaving:
@@ -34,6 +36,9 @@ struct Recovery {
   // Nobody is lost, some are back: ranks leave `from` once they are connected for the next epoch.
   bool beside = false;
   bool paces = false;  // beside, and nobody is back: samples are dealt otherwise
+  // Nobody had to leave `from`: it began beside, and none of those that trained is lost since. That
+  // they do not find each other now ends no job, and counts in no budget.
+  bool by_choice = false;
   Epoch from;          // that ended; 0 where it goes back
   FailureCause cause;  // the first one
   Instant since;
@@ -49,12 +54,21 @@ struct Recovery {
   bool needs_lost =
       false;  // waiting: those have state that nobody else has, on their devices alone
   std::set<int32_t> tried;  // of those that are waited for: with them it still could not go on
-  int32_t tries = 0;        // at most kTriesMax
+  int32_t tries = 0;        // at most kTriesMax, unless by_choice
 };
 
-// Of a verdict on what peers say: whether it is about one that trains on while others come back.
-// They do not find each other then, be it that its daemon is away, and who came back stays out.
+// Of a verdict on what peers say: whether it is about one that trains on while others come back, or
+// that did until a moment ago. They do not find each other then, be it that its daemon is away, and
+// who came back stays out.
 bool AccusesWhoTrains(const Recovery& recovery, const FailureCause& verdict);
+
+// Whether it is what a rank has met on being connected while it trains: that costs its process at
+// most, and would not come again in a layout as there was.
+bool MetWhileConnecting(const Recovery& recovery, const FailureCause& cause);
+
+// Whether the next epoch is planned by_choice, too, once `lost` are, which were not before;
+// `apart`: ranks of the present one have not found each other, and nobody is to blame.
+bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool apart);
 
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);

@@ -81,6 +81,7 @@ class Encoder {
     to->set_standby(body.standby);
     to->set_beside(body.beside);
     to->set_ends(body.ends);
+    to->set_by_choice(body.by_choice);
   }
   void operator()(const EventRecorded& body) {
     v1::JobEvent* to = out_.mutable_event_recorded();
@@ -210,6 +211,7 @@ absl::StatusOr<EpochPlanned> Decode(const v1::EpochPlanned& from) {
   planned.standby = from.standby();
   planned.beside = from.beside();
   planned.ends = from.ends();
+  planned.by_choice = from.by_choice();
   absl::StatusOr<plan::Layout> layout = wire::FromProto(from.layout());
   if (!layout.ok()) return layout.status();
   planned.layout = *std::move(layout);

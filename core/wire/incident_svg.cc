@@ -104,7 +104,7 @@ std::string Picture::Bar(const v1::Incident::Phase& phase, double y) const {
   const char* colour = phase.name() == "detected" ? "d" : phase.name() == "safe_again" ? "s" : "b";
   const bool reasoned = phase.name() == "safe_again" && !incident_.not_safe().empty();
   std::string note = phase.has_end() ? clock_.Show(end - begin)
-                     : reasoned      ? "no second home"
+                     : reasoned      ? "not reached"  // why is in its title
                                      : "not known yet";
   if (phase.slowest_rank() >= 0) absl::StrAppend(&note, ", last rank ", phase.slowest_rank());
   const std::string told = absl::StrCat(

@@ -61,13 +61,13 @@ absl::Status EpochRun::AwaitAllConnected() {
 
 void EpochRun::ConnectBeside(std::function<void()> connected) {
   connector_ = std::jthread([this, connected = std::move(connected)] {
-    connected_beside_ = model::CallTorch("connecting", [this]() -> absl::Status {
+    connected_beside_ = AsCollateral(model::CallTorch("connecting", [this]() -> absl::Status {
       if (order_.device_kind() == "gpu")
         RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
       RETURN_IF_ERROR(MakePlanOfOrder());
       RETURN_IF_ERROR(Connect());
       return AwaitAllConnected();
-    });
+    }));
     connected_after_ = LogPhase("is connected");
     connected();
   });

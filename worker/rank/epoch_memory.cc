@@ -116,12 +116,15 @@ absl::Status EpochRun::DoWithoutHostCopy(const absl::Status& kept) {
     return job::WithKind(job::FailureKind::kOutOfMemory, kept);
   // The job did not ask for it: it trains without a second home.
   kept_.training->set_copied([] { return train::kCopiesNotYet; });
-  TellSafe(std::string(kept.message()));
+  return TellNoSecondHome(kept.message());
+}
+
+absl::Status EpochRun::TellNoSecondHome(absl::string_view why) {
+  TellSafe(std::string(why));
   v1::RankReport report;
   report.mutable_event()->set_type("NoSecondHome");
   report.mutable_event()->set_message(absl::StrCat(
-      kept.message(),
-      ": losing the only home of any state costs the steps since the last checkpoint"));
+      why, ": losing the only home of any state costs the steps since the last checkpoint"));
   return Report(std::move(report));
 }
 

@@ -260,8 +260,13 @@ std::function<absl::StatusOr<bool>()> EpochRun::FillsMirrors() {
     RETURN_IF_ERROR(fill_->Run(buckets));
     if (!fill_->done()) return true;
     LogPhase("has what it mirrors");
+    const std::string damaged = fill_->damaged();
     fill_ = nullptr;
-    if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+    if (!damaged.empty()) {
+      RETURN_IF_ERROR(TellNoSecondHome(damaged));
+    } else if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) {
+      TellSafe();
+    }
     return false;
   };
 }

@@ -131,6 +131,8 @@ class EpochRun {
   void LogMemory() const;
   // Once, behind an epoch before: what this rank keeps has all its homes, or why it gets no more.
   void TellSafe(const std::string& why_not = "");
+  // Some of it has one home for as long as the epoch lasts, and training goes on.
+  absl::Status TellNoSecondHome(absl::string_view why);
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();

@@ -67,6 +67,11 @@ bool IsCollateral(const absl::Status& ended) {
          kind == job::FailureKind::kStateLost;
 }
 
+absl::Status AsCollateral(absl::Status ended) {
+  if (ended.ok() || IsCollateral(ended)) return ended;
+  return job::WithKind(job::FailureKind::kPeerLost, std::move(ended));
+}
+
 void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_t refused,
                    const std::string& last) {
   spdlog::warn(

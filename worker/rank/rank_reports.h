@@ -18,6 +18,11 @@ namespace phalanx::rank {
 // to stop. Its process and its state are sound.
 bool IsCollateral(const absl::Status& ended);
 
+// What kept a rank from being connected for its next epoch while it trains: a loss of peers that
+// nobody is named for, unless it is collateral already. So its process stays, which trained well,
+// and all go on in a layout as there was.
+absl::Status AsCollateral(absl::Status ended);
+
 // Whose they are.
 struct ReportsOf {
   int64_t job = 0, epoch = 0;

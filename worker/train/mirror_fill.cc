@@ -77,8 +77,8 @@ at::Tensor MirrorFill::Pack(const BucketTransfers& bucket, Rank to) {
   return bytes;
 }
 
-absl::Status MirrorFill::Unpack(const BucketTransfers& bucket,
-                                const std::vector<Parcel>& received) {
+absl::Status MirrorFill::Unpack(const BucketTransfers& bucket, const std::vector<Parcel>& received,
+                                bool whole) {
   const at::ScalarType type = GradientType(state_.options().compute);
   PartState& part = *PartOf(bucket.part);
   const plan::BucketRulers& rulers = RulersOf(part)[static_cast<size_t>(bucket.bucket)];
@@ -108,6 +108,7 @@ absl::Status MirrorFill::Unpack(const BucketTransfers& bucket,
       });
     };
     if (!std::all_of(block.lacking.begin(), block.lacking.end(), has_come)) {
+      if (!whole) continue;
       return absl::InternalError(
           absl::StrCat("rank ", rank_.value, " is not given what it lacks of the state of module ",
                        plan_.module_spec(bucket.part.module).name, ", bucket ", bucket.bucket));
@@ -126,11 +127,15 @@ absl::Status MirrorFill::Fill(const BucketTransfers& bucket) {
        PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
     receives.push_back({from, StateParcel(bucket, from, rank_, state_.options())});
   }
-  RETURN_IF_ERROR(exchange_.Run(
-      sends, receives,
+  const std::string what =
       absl::StrCat("mirrored state of module ", plan_.module_spec(bucket.part.module).name,
-                   ", bucket ", bucket.bucket)));
-  return receives.empty() ? absl::OkStatus() : Unpack(bucket, receives);
+                   ", bucket ", bucket.bucket);
+  ASSIGN_OR_RETURN(const std::vector<VerifiedExchange::Damage> damaged,
+                   exchange_.RunPastDamage(sends, receives, what));
+  for (auto damage = damaged.rbegin(); damage != damaged.rend(); ++damage)
+    receives.erase(receives.begin() + static_cast<std::ptrdiff_t>(damage->index));
+  if (!damaged.empty() && damaged_.empty()) damaged_ = damaged.front().words;
+  return receives.empty() ? absl::OkStatus() : Unpack(bucket, receives, damaged.empty());
 }
 
 }  // namespace phalanx::train

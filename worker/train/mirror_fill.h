@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,9 @@ class MirrorFill {
   MirrorFill& operator=(const MirrorFill&) = delete;
 
   bool done() const { return next_ == transfers_.size(); }
+  // What this rank's mirrors did not get as it was sent, the first of it in words; empty: they have
+  // all. No step needs a mirror: these lack it until the next change of layout.
+  const std::string& damaged() const { return damaged_; }
   // So many buckets a call of Run that all mirrors have theirs within plan::kMirrorsWithin where
   // steps take `step`, or at the end of the next one where it takes longer
   // (core/plan/safe_again.h). Every rank of the group calls it before its first Run and says what
@@ -49,8 +53,8 @@ class MirrorFill {
   // The next so many buckets; what a mirror has been given before, it is given again. Every rank of
   // the group calls it with the same number behind the same step, when all of that has been
   // enqueued and decided. Behind the last one mirrors are checked (mirror_check.h). Errors: those
-  // of VerifiedExchange and of CheckMirrors; Internal if something is still lacking. The group is
-  // of no more use then.
+  // of the communicator and of CheckMirrors; Internal if something is still lacking that is not
+  // damaged. The group is of no more use then.
   absl::Status Run(size_t buckets);
 
  private:
@@ -58,7 +62,9 @@ class MirrorFill {
   const std::vector<plan::BucketRulers>& RulersOf(PartState& part);
   absl::Status Fill(const BucketTransfers& bucket);
   at::Tensor Pack(const BucketTransfers& bucket, Rank to);
-  absl::Status Unpack(const BucketTransfers& bucket, const std::vector<Parcel>& received);
+  // `whole`: nothing that was sent is missing.
+  absl::Status Unpack(const BucketTransfers& bucket, const std::vector<Parcel>& received,
+                      bool whole);
 
   const plan::Plan& plan_;
   const Rank rank_;
@@ -67,6 +73,7 @@ class MirrorFill {
   const BulkGroup group_;
   VerifiedExchange exchange_;
   size_t next_ = 0;
+  std::string damaged_;
   std::map<plan::PartId, std::vector<plan::BucketRulers>> rulers_;
 };
 

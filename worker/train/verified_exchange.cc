@@ -86,20 +86,29 @@ absl::Status VerifiedExchange::Exchange(const std::vector<Parcel>& sends,
   return Await();
 }
 
-absl::Status VerifiedExchange::Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
-                                   absl::string_view what) {
+absl::StatusOr<std::vector<VerifiedExchange::Damage>> VerifiedExchange::RunPastDamage(
+    const std::vector<Parcel>& sends, std::vector<Parcel>& receives, absl::string_view what) {
   for (const Parcel& message : sends) TrailerOf(message.bytes).copy_(HashOf(message.bytes));
   RETURN_IF_ERROR(Exchange(sends, receives));
-  for (const Parcel& message : receives) {
+  std::vector<Damage> damaged;
+  for (size_t i = 0; i < receives.size(); ++i) {
+    const Parcel& message = receives[i];
     if (TrailerOf(message.bytes).equal(HashOf(message.bytes))) continue;
-    return Accusing(
-        message.peer,
-        absl::DataLossError(absl::StrCat(
-            "rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
-            " did not get from rank ", message.peer.value, " what that sent of the ", what, ": ",
-            message.bytes.numel() - kHashBytes, " bytes with another hash")));
+    damaged.push_back(
+        {i,
+         absl::StrCat("rank ", group_.ranks[static_cast<size_t>(group_.communicator->rank())].value,
+                      " did not get from rank ", message.peer.value, " what that sent of the ",
+                      what, ": ", message.bytes.numel() - kHashBytes, " bytes with another hash")});
   }
-  return absl::OkStatus();
+  return damaged;
+}
+
+absl::Status VerifiedExchange::Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
+                                   absl::string_view what) {
+  ASSIGN_OR_RETURN(const std::vector<Damage> damaged, RunPastDamage(sends, receives, what));
+  if (damaged.empty()) return absl::OkStatus();
+  const Damage& first = damaged.front();
+  return Accusing(receives[first.index].peer, absl::DataLossError(first.words));
 }
 
 absl::Status VerifiedExchange::Confirm(const std::vector<Parcel>& sends,

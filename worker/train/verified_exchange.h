@@ -10,8 +10,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +48,15 @@ class VerifiedExchange {
   // communicator. The group is of no more use then.
   absl::Status Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
                    absl::string_view what);
+  // What came damaged of messages that were received: which of them, and in words.
+  struct Damage {
+    size_t index = 0;
+    std::string words;
+  };
+  // As Run, but damage is no error, and the group goes on. Errors: those of the communicator.
+  absl::StatusOr<std::vector<Damage>> RunPastDamage(const std::vector<Parcel>& sends,
+                                                    std::vector<Parcel>& receives,
+                                                    absl::string_view what);
   // After Run and with its messages: tells the senders that what came is kept here, and returns
   // once all receivers have said so.
   absl::Status Confirm(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives);

@@ -1,14 +1,15 @@
 // phalanx-bench-faults: what faults cost, and whether anything is lost, with the real processes.
 //
-//   phalanx-bench-faults ranks [TRIES]          kill -9 of a rank, until a watcher has read
-//   "Failed"
-//   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
-//   phalanx-bench-faults one-job [TRIES]        the same again and again of a single job
-//   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
-//   phalanx-bench-faults away [MINUTES]         a coordinator is away, and jobs lose ranks
-//   meanwhile phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream
-//   of submits, while a job trains phalanx-bench-faults leaders [KILLS]        the same of the
-//   leader of two over one etcd
+//   phalanx-bench-faults NAME [COUNT]
+//
+//   ranks          kill -9 of a rank, until a watcher has read "Failed"
+//   recoveries     kill -9 of a rank of a job that goes on
+//   one-job        the same again and again of a single job
+//   returns        for how long ranks that train stand still for one that comes back
+//   calm           minutes in which nothing fails, and much is slow or stands still
+//   away           minutes for which a coordinator is away, and jobs lose ranks
+//   coordinators   kill -9 of the coordinator under a stream of calls, while a job trains
+//   leaders        the same of the leader of two over one etcd
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
 #include <grpcpp/grpcpp.h>
@@ -24,6 +25,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
 #include "nlohmann/json.hpp"
@@ -107,14 +109,6 @@ bool KillRanks(int64_t tries) {
   return wrong == 0 && p99 <= kToldLimitMilliseconds;
 }
 
-int Usage() {
-  std::fprintf(
-      stderr,
-      "usage: phalanx-bench-faults ranks|recoveries|one-job|calm|away|coordinators|leaders [COUNT]"
-      "\n");
-  return 2;
-}
-
 int Main(int argc, char** argv) {
   struct Benchmark {
     int64_t count;
@@ -123,14 +117,24 @@ int Main(int argc, char** argv) {
   const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
                                                 {"recoveries", {100, KillAndReturn}},
                                                 {"one-job", {100, KillOneJob}},
+                                                {"returns", {20, ReturnBesideTraining}},
                                                 {"calm", {10, LeaveAlone}},
                                                 {"away", {10, LeaveWithoutCoordinator}},
                                                 {"coordinators", {100, KillCoordinators}},
                                                 {"leaders", {100, KillLeaders}}};
+  const auto usage = [&all] {
+    const auto name = [](std::string* out, const auto& one) { out->append(one.first); };
+    std::fprintf(stderr,
+                 "usage: phalanx-bench-faults %s [COUNT]
+                 ",
+                 absl::StrJoin(all, "|", name)
+                     .c_str());
+    return 2;
+  };
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
-  if (argc > 3 || chosen == all.end()) return Usage();
+  if (argc > 3 || chosen == all.end()) return usage();
   int64_t count = chosen->second.count;
-  if (argc == 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return Usage();
+  if (argc == 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return usage();
   try {
     return chosen->second.run(count) ? 0 : 1;
   } catch (const std::exception& error) {

@@ -350,6 +350,44 @@ Found Recoveries::RunOne(int64_t tries, int32_t spared, Prng& prng, Survivor& su
   return found;
 }
 
+// Of ReturnBesideTraining.
+constexpr double kLongStep = 1;  // seconds
+constexpr int64_t kStepsOfProbe = 12;
+constexpr int32_t kBatchOfProbe = 256;
+constexpr size_t kRanksOfLongSteps = 4;
+
+// A job whose steps are as long as its batch is large.
+int64_t SubmitLongSteps(Cluster& cluster, const DataFolder& data, const std::string& name,
+                        int64_t steps, int32_t batch) {
+  return cluster
+      .Submit(Document(data, {.name = name,
+                              .steps = steps,
+                              .vision = "",
+                              .language = "ranks: 4, tp: 2",
+                              .batch = batch,
+                              .micro = batch / 16,
+                              .recovery = "{budget: {total: 1000000}}",
+                              .standby = true,
+                              .output = name}))
+      .id();
+}
+
+double MedianSeconds(const DataFolder& data, const std::string& output) {
+  std::vector<double> seconds;
+  for (const Metric& metric : MetricsOf(data, output)) seconds.push_back(metric.seconds);
+  support::Require(!seconds.empty(), "no step is in metrics.jsonl");
+  std::sort(seconds.begin(), seconds.end());
+  return Percentile(seconds, 0.5);
+}
+
+// All ranks train, in an epoch behind `epoch`.
+v1::JobStatus AwaitAllOf(Cluster& cluster, int64_t job, int64_t epoch) {
+  return cluster.Await(job, [&](const v1::JobStatus& status) {
+    return status.epoch() > epoch && status.last_step().epoch() == status.epoch() &&
+           cluster.Ranks(job).size() == kRanksOfLongSteps;
+  });
+}
+
 }  // namespace
 
 bool KillAndReturn(int64_t tries) {
@@ -414,6 +452,42 @@ bool KillOneJob(int64_t tries) {
   std::printf("%s\n", line.dump().c_str());
   const bool learns = found.loss_late < found.loss_early;
   return found.right() && learns && IsFlat(survivor.first, survivor.end);
+}
+
+bool ReturnBesideTraining(int64_t tries) {
+  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 0, .words = 4});
+  Cluster cluster({.devices = 2});
+  cluster.AddWorker("b", 2);
+  cluster.AwaitEnd(SubmitLongSteps(cluster, data, "probe", kStepsOfProbe, kBatchOfProbe));
+  const double seconds = MedianSeconds(data, "probe");
+  const auto batch =
+      static_cast<int32_t>(std::clamp(kLongStep / seconds, 1.0, 64.0) * kBatchOfProbe);
+  const int64_t job = SubmitLongSteps(cluster, data, "hit", kForEver, batch);
+  Prng prng(1);
+  Series pause;
+  for (int64_t i = 0; i < tries; ++i) {
+    const v1::JobStatus now = AwaitAllOf(cluster, job, 0);
+    const auto ranks = cluster.Ranks(job);
+    kill(std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())))->second.pid(),
+         SIGKILL);
+    AwaitAllOf(cluster, job, now.epoch() + 1);
+    const std::optional<v1::Incident> back = NewestOf(cluster, job, v1::Incident::RETURN);
+    support::Require(back.has_value(), "no return is among the incidents");
+    if (const std::optional<absl::Duration> paused = PauseOf(*back))
+      pause.Add(absl::ToDoubleMilliseconds(*paused));
+  }
+  cluster.Cancel(job);
+  cluster.AwaitEnd(job);
+  const double step = 1e3 * MedianSeconds(data, "hit");
+  const bool right = !pause.empty() && pause.Percentile(0.99) < step;
+  const nlohmann::ordered_json line = {{"benchmark", "return_beside_training"},
+                                       {"returns", tries},
+                                       {"batch", batch},
+                                       {"step_p50_ms", step},
+                                       {"return_pause_ms", pause.ToJson()},
+                                       {"less_than_a_step", right}};
+  std::printf("%s\n", line.dump().c_str());
+  return right;
 }
 
 }  // namespace phalanx::e2e

@@ -21,4 +21,9 @@ bool KillAndReturn(int64_t tries);
 // restarted. Gradient norms are told and not judged, and neither are times.
 bool KillOneJob(int64_t tries);
 
+// Of a job on two nodes whose steps take about a second on this machine, `tries` times: a rank is
+// killed and comes back. Prints a line of JSON with how long a step is, and for how long the
+// returns held up those that trained. Whether 99 of 100 of these are less than one step.
+bool ReturnBesideTraining(int64_t tries);
+
 }  // namespace phalanx::e2e

@@ -100,12 +100,28 @@ TEST(BlameTest, FullDisk_HoldsTrainingUpAndIsThenOutputUnavailable) {
   EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
   EXPECT_THAT(failed.failure().message(),
               AllOf(HasSubstr("metrics.jsonl"), HasSubstr("File too large")));
+  EXPECT_EQ(failed.failure().rank(), 0) << "that writes it";
   // No step is reported beyond the one that could not be written.
   const auto written = static_cast<int64_t>(ReadMetrics(data.path + "/out").size());
   EXPECT_LE(failed.last_step().step(), written + 1);
   const std::vector<v1::JobEvent> events = cluster.Events(job);
   EXPECT_TRUE(std::any_of(events.begin(), events.end(),
                           [](const v1::JobEvent& e) { return e.type() == "OutputWaiting"; }));
+}
+
+TEST(BlameTest, OutputFolderThatGoesWhileTraining_IsOutputUnavailableToo) {
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2});
+  const int64_t job =
+      cluster.Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  std::filesystem::rename(data.path + "/out", data.path + "/gone");
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.failure().cause(), "OutputUnavailable") << failed.failure().message();
+  EXPECT_EQ(failed.failure().rank(), 0) << "that writes it";
+  EXPECT_THAT(failed.failure().message(),
+              AllOf(HasSubstr("metrics.jsonl"), HasSubstr("No such file or directory")));
 }
 
 TEST(BlameTest, ShardTruncatedWhileTraining_IsDataUnavailableAndNamed) {
@@ -119,6 +135,11 @@ TEST(BlameTest, ShardTruncatedWhileTraining_IsDataUnavailableAndNamed) {
   const v1::JobStatus failed = cluster.AwaitEnd(job);
   EXPECT_EQ(failed.failure().cause(), "DataUnavailable") << failed.failure().message();
   EXPECT_THAT(failed.failure().message(), HasSubstr("set-001.tar"));
+  EXPECT_GE(failed.failure().rank(), 0) << "whoever came to it first";
+  const std::vector<v1::JobEvent> events = cluster.Events(job);
+  EXPECT_TRUE(std::none_of(events.begin(), events.end(), [](const v1::JobEvent& e) {
+    return e.type() == "Recovered";
+  })) << "others would not have it either";
 }
 
 // What it trained is not lost for them: they were opened with the rest.

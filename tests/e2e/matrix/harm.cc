@@ -1,5 +1,7 @@
 #include "tests/e2e/matrix/harm.h"
 
+#include <sys/resource.h>
+
 #include <csignal>
 #include <utility>
 
@@ -12,6 +14,20 @@ namespace phalanx::e2e {
 
 Harm Kills(std::vector<int32_t> ranks) {
   return [ranks = std::move(ranks)](Scene& scene) { scene.Signal(ranks, SIGKILL); };
+}
+
+Harm Crashes(std::vector<int32_t> ranks, int number) {
+  return [ranks = std::move(ranks), number](Scene& scene) { scene.Signal(ranks, number); };
+}
+
+Harm FillsDisk(std::vector<int32_t> ranks) {
+  return [ranks = std::move(ranks)](Scene& scene) {
+    const rlimit full{1, RLIM_INFINITY};
+    for (const int32_t rank : ranks) {
+      support::Require(prlimit(scene.PidOf(rank), RLIMIT_FSIZE, &full, nullptr) == 0,
+                       "the limit of a file's size is not set");
+    }
+  };
 }
 
 Harm KillsDaemons(std::vector<std::string> nodes) {

@@ -16,6 +16,10 @@ namespace phalanx::e2e {
 using Harm = std::function<void(Scene&)>;
 
 Harm Kills(std::vector<int32_t> ranks);
+// As if they had brought the signal upon themselves.
+Harm Crashes(std::vector<int32_t> ranks, int number);
+// What they write may grow no more.
+Harm FillsDisk(std::vector<int32_t> ranks);
 Harm KillsDaemons(std::vector<std::string> nodes);
 // The daemon and its ranks, at once.
 Harm KillsNode(std::string node);

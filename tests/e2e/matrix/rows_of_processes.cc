@@ -1,4 +1,5 @@
 // What is done to processes, nodes and links from outside.
+#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,23 @@ void AddRanks(std::vector<Row>& rows) {
        .job = AJob(),
        .act = Kills({4, 5}),
        .expected = Lost(kDropped, "RankKilled", {4, 5})});
+  add({.fault = "a rank crashes: SIGSEGV",
+       .job = AJob(),
+       .act = Crashes({3}, SIGSEGV),
+       .expected = Lost(kShrunk, "RankCrashed", {3})});
+  add({.fault = "a rank crashes: SIGABRT, as of an exception that nobody catches",
+       .job = AJob(),
+       .act = Crashes({3}, SIGABRT),
+       .expected = Lost(kShrunk, "RankCrashed", {3})});
+  add({.fault = "two ranks crash at once: SIGSEGV",
+       .job = AJob(),
+       .act = Crashes({1, 4}, SIGSEGV),
+       .expected = Lost("shrink: language tp 2 -> 1 in replicas 0, 2", "RankCrashed", {1, 4})});
+  add({.fault = "the disk of the output folder is full",
+       .job = Steps(kVeryLong),
+       .act = FillsDisk({0, 1, 2, 3, 4, 5}),
+       .expected = Fails("OutputUnavailable", 0),
+       .unseen = absl::Seconds(15)});  // in which training waits for room
   add({.fault = "the only rank that saw the decision is killed",
        .job = AJob(),
        .injections = {{3, "hang", "record", kAtStep, "3s"}},

@@ -142,10 +142,11 @@ void CoordinatorHost::CheckReplay() {
     if (a.phase != b.phase || a.suspended != b.suspended || a.reason != b.reason ||
         a.epoch != b.epoch || a.fence != b.fence || !(a.layout == b.layout) ||
         a.plan_digest != b.plan_digest || a.standby != b.standby || a.beside != b.beside ||
-        a.ends != b.ends || a.recoveries != b.recoveries || a.failed_starts != b.failed_starts ||
-        a.start != b.start || a.state_epoch != b.state_epoch || a.submitted != b.submitted ||
-        a.ended != b.ended || a.stored_step != b.stored_step || a.failure != b.failure ||
-        a.succeeded != b.succeeded || a.event_count != b.event_count) {
+        a.ends != b.ends || a.by_choice != b.by_choice || a.recoveries != b.recoveries ||
+        a.failed_starts != b.failed_starts || a.start != b.start ||
+        a.state_epoch != b.state_epoch || a.submitted != b.submitted || a.ended != b.ended ||
+        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
+        a.event_count != b.event_count) {
       ledger_.Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

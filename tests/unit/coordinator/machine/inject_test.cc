@@ -71,7 +71,7 @@ TEST_F(InjectTest, Fault_IsRecordedThenToldThenAnswered) {
   const JobId job = Train();
   const InjectedFault fault{.kind = FaultKind::kStop,
                             .rank = 1,
-                            .at_step = 20,
+                            .at_step = 8,
                             .phase = FaultPhase::kBackward,
                             .duration = absl::Seconds(2)};
   h_.store_held = true;
@@ -84,7 +84,7 @@ TEST_F(InjectTest, Fault_IsRecordedThenToldThenAnswered) {
   EXPECT_EQ(told[0].second.epoch, Epoch{1});
   EXPECT_EQ(told[0].second.fault, fault);
   EXPECT_THAT(Events(job),
-              ElementsAre("FaultInjected rank 1 (node n): stop in backward of step 20 for 2s"));
+              ElementsAre("FaultInjected rank 1 (node n): stop in backward of step 8 for 2s"));
   EXPECT_THAT(h_.injected, IsEmpty()) << "its node has not taken it on yet";
   h_.Answer<InjectFault>(node_);
   ASSERT_THAT(h_.injected, SizeIs(1));
@@ -124,6 +124,17 @@ TEST_F(InjectTest, RankWithoutWork_IsNotFound) {
   h_.Ready(node_, job, 0, 2);
   h_.Inject(job, Kill(2));
   EXPECT_EQ(Refused(), "NOT_FOUND: rank 2 of job-1 has no work in epoch 1");
+}
+
+TEST_F(InjectTest, StepOrPhaseThatTheJobNeverComesTo_IsNotFound) {
+  const JobId job = Train();
+  h_.Inject(job, {.kind = FaultKind::kKill, .rank = 1, .at_step = 11});
+  EXPECT_EQ(Refused(), "NOT_FOUND: job-1 has no step 11; its last one is 10");
+  h_.Inject(job, {.kind = FaultKind::kKill, .rank = 1, .phase = FaultPhase::kCheckpoint});
+  EXPECT_EQ(Refused(), "NOT_FOUND: job-1 writes no checkpoints: it has no phase checkpoint");
+  EXPECT_THAT(Events(job), IsEmpty());
+  h_.Inject(job, {.kind = FaultKind::kKill, .rank = 1, .at_step = 10});
+  EXPECT_THAT(h_.Commands<InjectFault>(node_), SizeIs(1)) << "its last step is there";
 }
 
 TEST_F(InjectTest, MuteOfARankOnAGpuOrAlone_IsAFailedPrecondition) {

@@ -54,6 +54,14 @@ class PaceTest : public RecoveringTest {
     for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), epoch);
     for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
   }
+  // Ranks of `epoch` do not find each other, as one of them says; all have left `from`.
+  void DoNotConnect(JobId job, int64_t from, int64_t epoch, int32_t accused = -1) {
+    for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), from);
+    h_.Report(node_, job, 0,
+              RankError{.kind = job::FailureKind::kPeerLost, .accused = accused, .message = "who"},
+              epoch);
+    h_.Advance(absl::Seconds(1));
+  }
   const plan::SlowPlaces& Slow(JobId job) { return h_.State(job).layout->slow; }
 
   const std::vector<double> kSound = {0.1, 0.1, 0.1}, kSlow = {0.1, 0.1, 0.3};
@@ -221,9 +229,102 @@ TEST_F(PaceTest, RanksThatDoNotConnect_AreToldToStopForIt) {
   ASSERT_EQ(h_.State(job).epoch, Epoch{3});
   EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
   EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  EXPECT_THAT(Slow(job), IsEmpty()) << "samples are dealt as before";
   for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), 1);
   EXPECT_THAT(BegunBehind(), ElementsAre(step_));
   EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+}
+
+// Nothing is lost but the wish for a better pace, and nobody had to stop for that.
+TEST_F(PaceTest, RanksThatDoNotFindEachOther_TryUntilTheyDo_WhateverTheBudget) {
+  node_ = h_.Open("n", 3);
+  JobRequest request = *AJobThatRecovers("a", 3);
+  request.relieves = true;
+  request.steps = 1'000'000;
+  request.budget = {.total = 0, .without_progress = 0};
+  const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 0, RankError{.kind = job::FailureKind::kPeerLost, .message = "who"}, 2);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(Slow(job), IsEmpty()) << "samples are dealt as before";
+  EXPECT_THAT(Events(job, "SamplesStay"),
+              ElementsAre("ranks were not connected for samples that are dealt otherwise; they are "
+                          "dealt as before, and are not dealt anew within 1h"));
+  DoNotConnect(job, 1, 3);
+  for (int64_t epoch = 4; epoch < 4 + 2 * kTriesMax; ++epoch) {
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch});
+    DoNotConnect(job, epoch - 1, epoch);
+  }
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning) << h_.State(job).reason;
+  const int64_t last = h_.State(job).epoch.value;
+  GoOver(job, last - 1);
+  EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty()) << "it counts in no budget";
+  EXPECT_EQ(h_.State(job).without_progress, 0);
+  for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankSafe{}, last);
+  Train(300, job, kSlow, last);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{last}) << "it is not tried again at once";
+  h_.Advance(absl::Hours(1));
+  Train(80, job, kSlow, last);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{last + 1});
+}
+
+// Whom a peer does not reach has trained a moment ago.
+TEST_F(PaceTest, WhoIsAccusedOfNotBeingReached_KeepsItsPlaceForAFewTries) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 0,
+            RankError{.kind = job::FailureKind::kPeerLost, .accused = 1, .message = "who"}, 2);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  DoNotConnect(job, 1, 3, /*accused=*/1);
+  DoNotConnect(job, 3, 4, /*accused=*/1);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{5});
+  EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty());
+  DoNotConnect(job, 4, 5, /*accused=*/1);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{6});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1})) << "the ladder's turn";
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+}
+
+// Two sets of communicators may be more than a device holds.
+class PaceErrorTest : public PaceTest, public testing::WithParamInterface<job::FailureKind> {};
+
+TEST_P(PaceErrorTest, MetByARankThatIsBeingConnected_FailsNoJobThatTrains) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 1, RankError{.kind = GetParam(), .message = "cannot"}, 2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1})) << "its process ends of it";
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PaceErrorTest,
+                         testing::Values(job::FailureKind::kOutOfMemory,
+                                         job::FailureKind::kRankError,
+                                         job::FailureKind::kVersionMismatch),
+                         [](const auto& kind) { return std::string(job::ToString(kind.param)); });
+
+// What they stop for is stored as theirs by choice.
+TEST_F(PaceTest, CoordinatorThatRestartsWhenTheyDidNotConnect_CountsItInNoBudget) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  h_.Report(node_, job, 0, RankError{.kind = job::FailureKind::kPeerLost, .message = "who"}, 2);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Restart();
+  EXPECT_TRUE(h_.State(job).by_choice);
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{1}}, {job, Epoch{3}}}, 20);
+  DoNotConnect(job, 1, 3);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_TRUE(h_.State(job).by_choice);
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty());
 }
 
 TEST_F(PaceTest, CoordinatorThatRestarts_KnowsWhoIsSlow) {

@@ -254,6 +254,24 @@ TEST_F(ReturnTest, RanksThatDoNotFindEachOther_GoOnWithoutWhoCameBack) {
   EXPECT_THAT(BegunBehind(), ElementsAre(5));
 }
 
+// Nor were they to stop at all but for that.
+TEST_F(ReturnTest, ThoseThatTrainedAndDoNotFindEachOtherBehindAReturn_TryUntilTheyDo) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  for (int64_t epoch = 3; epoch < 3 + 2 * kTriesMax; ++epoch) {
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch});
+    h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "who"}, epoch);
+    h_.Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning) << h_.State(job).reason;
+  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}));
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "of the loss before";
+}
+
 // Nor is it the word of one that is not there against one that is.
 TEST_F(ReturnTest, WhoTrainsAndIsAccusedByWhoCameBack_IsNotLost) {
   const JobId job = Train();

@@ -127,6 +127,7 @@ std::vector<JournalRecord> OneOfEach() {
                       false,
                       "standby/1/a",
                       true,
+                      true,
                       true}),
       of(PhaseChanged{job::JobPhase::kStarting, "starts", std::nullopt}),
       of(PhaseChanged{job::JobPhase::kRunning, "trains", std::nullopt}),
@@ -193,6 +194,10 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(*before.layout, *after.layout);
   EXPECT_EQ(before.plan_digest, after.plan_digest);
   EXPECT_EQ(after.host_memory, (std::vector<int64_t>{5, 1 << 30}));
+  EXPECT_EQ(after.standby, "standby/1/a");
+  EXPECT_TRUE(after.beside);
+  EXPECT_TRUE(after.ends);
+  EXPECT_TRUE(after.by_choice);
   EXPECT_EQ(before.submitted, after.submitted);
   EXPECT_EQ(before.ended, after.ended);
   EXPECT_EQ(before.stored_step, after.stored_step);

@@ -150,6 +150,19 @@ TEST(IncidentSvgTest, EachPhase_HasABarOnOneAxis) {
   EXPECT_THAT(text, Not(HasSubstr("<script")));
 }
 
+// State may have all its homes by and by, and the next incident may come first.
+TEST(IncidentSvgTest, JobThatDoesNotGetSafeInIt_IsSaidToBeSoWithTheReason) {
+  v1::Incident incident = AnIncident();
+  ASSERT_EQ(incident.phases(3).name(), "safe_again");
+  ASSERT_FALSE(incident.phases(3).has_end());
+  incident.set_not_safe("incident 3 came before");
+  const std::string text = IncidentSvg("job-7", incident);
+  EXPECT_THAT(text, HasSubstr(">not reached</text>"));
+  EXPECT_THAT(text, HasSubstr("to no end: incident 3 came before</title>"));
+  incident.clear_not_safe();
+  EXPECT_THAT(IncidentSvg("job-7", incident), HasSubstr(">not known yet</text>"));
+}
+
 TEST(IncidentSvgTest, NothingKnownYet_IsAPictureAllTheSame) {
   EXPECT_TRUE(XmlReader::Read(IncidentSvg("job-7", v1::Incident())).has_value());
 }

@@ -63,6 +63,26 @@ TEST(RankReportsTest, DecisionThatNoneCanBe_IsRefusedByItsField) {
   EXPECT_THAT(StartOf(begins).status().message(), HasSubstr("step -1"));
 }
 
+// It trains meanwhile, and so may whoever could not be reached.
+TEST(RankReportsTest, WhatKeptARankFromBeingConnectedBesideTraining_IsNoFaultOfItsOwn) {
+  const absl::Status short_of_memory = job::WithKind(
+      job::FailureKind::kOutOfMemory, absl::ResourceExhaustedError("no memory for a communicator"));
+  for (const absl::Status& met : {short_of_memory, absl::InternalError("Address already in use"),
+                                  job::WithKind(job::FailureKind::kVersionMismatch,
+                                                absl::FailedPreconditionError("plans"))}) {
+    ASSERT_FALSE(IsCollateral(met));
+    const absl::Status told = AsCollateral(met);
+    EXPECT_TRUE(IsCollateral(told)) << "its process stays";
+    EXPECT_EQ(told.message(), met.message());
+    EXPECT_EQ(ErrorReport(told).kind(), v1::FAILURE_KIND_PEER_LOST);
+    EXPECT_FALSE(ErrorReport(told).has_accused_rank());
+  }
+  const absl::Status accusing = Accusing(Rank{3}, absl::UnavailableError("refused"));
+  EXPECT_EQ(ErrorReport(AsCollateral(accusing)).accused_rank(), 3);
+  EXPECT_TRUE(absl::IsCancelled(AsCollateral(absl::CancelledError("told to stop"))));
+  EXPECT_TRUE(AsCollateral(absl::OkStatus()).ok());
+}
+
 TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
   const v1::RankQuiet quiet = QuietReport({.decided = kDecision,
                                            .counts = {.updates = 10, .skipped_in_a_row = 2},

@@ -111,10 +111,12 @@ inline void FillState(const plan::Plan& plan, TrainingState& state) {
   });
 }
 
-// Flips a bit of what the first receive brings.
+// Flips a bit of what the first receive brings; once, `when` it is asked to, or each time.
 class Corrupting final : public comm::Communicator {
  public:
-  explicit Corrupting(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
+  explicit Corrupting(std::unique_ptr<comm::Communicator> inner,
+                      std::function<bool()> when = nullptr)
+      : inner_(std::move(inner)), when_(std::move(when)) {}
   int32_t rank() const override { return inner_->rank(); }
   int32_t size() const override { return inner_->size(); }
   absl::Status AllReduceSum(void* data, int64_t count, comm::DType dtype) override {
@@ -130,7 +132,9 @@ class Corrupting final : public comm::Communicator {
   absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
                         absl::Span<const comm::Incoming> receives) override {
     const absl::Status status = inner_->Exchange(sends, receives);
-    if (status.ok() && !receives.empty()) static_cast<uint8_t*>(receives[0].data)[3] ^= 4;
+    if (!status.ok() || receives.empty() || done_ || (when_ != nullptr && !when_())) return status;
+    static_cast<uint8_t*>(receives[0].data)[3] ^= 4;
+    done_ = when_ != nullptr;
     return status;
   }
   absl::Status Join() override { return inner_->Join(); }
@@ -139,6 +143,8 @@ class Corrupting final : public comm::Communicator {
 
  private:
   const std::unique_ptr<comm::Communicator> inner_;
+  const std::function<bool()> when_;
+  bool done_ = false;
 };
 
 // Fails its caller, and so everybody, at one of all exchanges.
@@ -192,6 +198,8 @@ class Ranks {
   void set_step(std::function<absl::Duration(Rank)> step) { step_ = std::move(step); }
   // Calls that each of them took in the last Enter.
   const std::map<Rank, int>& fill_runs() const { return fill_runs_; }
+  // What their mirrors did not get as it was sent, in the last Enter.
+  const std::map<Rank, std::string>& damaged() const { return damaged_; }
 
   // The ranks that `after` has lost die first. What each rank's Enter has said.
   using Wrap =
@@ -210,6 +218,7 @@ class Ranks {
     for (const Rank rank : live) {
       results[rank] = absl::OkStatus();
       fill_runs_[rank] = 0;
+      damaged_[rank].clear();
     }
     {
       std::vector<std::jthread> threads;
@@ -227,6 +236,7 @@ class Ranks {
                 step_ == nullptr ? size_t{1} : fill.AgreeOnShare(step_(rank));
             result = share.status();
             for (; result.ok() && !fill.done(); ++fill_runs_.at(rank)) result = fill.Run(*share);
+            damaged_.at(rank) = fill.damaged();
           }
           if (!result.ok()) bulk->Abort(result);
         });
@@ -315,6 +325,7 @@ class Ranks {
   bool fills_ = true;
   std::function<absl::Duration(Rank)> step_;
   std::map<Rank, int> fill_runs_;
+  std::map<Rank, std::string> damaged_;
 };
 
 }  // namespace phalanx::train

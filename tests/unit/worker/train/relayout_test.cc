@@ -23,6 +23,7 @@ namespace {
 using support::AJob;
 using support::Layout;
 using support::Llama;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -268,6 +269,33 @@ TEST(RelayoutOfRanksTest, BytesThatChangeOnTheirWay_AreAnErrorThatNamesThem) {
                         "language, stage 0, chunk 0, bucket 0: "));
   EXPECT_FALSE(results.at(Rank{1}).ok());
   ExpectOk(ranks.Enter(after));
+  ranks.ExpectWhole();
+}
+
+// No step needs it: training goes on, and it is no home.
+TEST(RelayoutOfRanksTest, MirrorThatIsGivenDamagedBytes_LacksThemUntilTheNextChange) {
+  const plan::Plan healthy = HealthyOf(Language({.dp = 3}));
+  const plan::Plan after = Without(healthy, {Rank{2}});
+  Ranks ranks(healthy);
+  ExpectOk(ranks.Enter(
+      after,
+      [&](Rank rank,
+          std::unique_ptr<comm::Communicator> inner) -> std::unique_ptr<comm::Communicator> {
+        if (rank != Rank{0}) return inner;
+        // What primary homes need has come.
+        return std::make_unique<Corrupting>(std::move(inner),
+                                            [&] { return ranks.of(0).layout() == after.digest; });
+      }));
+  EXPECT_THAT(ranks.damaged().at(Rank{0}),
+              AllOf(HasSubstr("rank 0 did not get from rank 1 what that sent of the mirrored state "
+                              "of module language, bucket "),
+                    HasSubstr(" bytes with another hash")));
+  EXPECT_EQ(ranks.damaged().at(Rank{1}), "");
+  EXPECT_TRUE(ranks.of(0).Lacks());
+  EXPECT_FALSE(ranks.of(1).Lacks());
+  ExpectOk(ranks.Enter(after));
+  EXPECT_EQ(ranks.damaged().at(Rank{0}), "");
+  EXPECT_FALSE(ranks.of(0).Lacks());
   ranks.ExpectWhole();
 }
 
