@@ -14,6 +14,7 @@
 #include "tests/e2e/jobs/submitter.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -27,7 +28,9 @@ void AwaitJobs(Cluster& cluster, size_t count) {
 }
 
 TEST(BackupTest, OfARunningCoordinator_HasEveryJobThatWasAcknowledgedBefore) {
-  if (access(kSqlite, X_OK) != 0) GTEST_SKIP() << kSqlite << " is missing: scripts/setup brings it";
+  PHALANX_SKIP_WITHOUT_TOOL(access(kSqlite, X_OK) == 0
+                                ? ""
+                                : absl::StrCat(kSqlite, " is missing: scripts/setup brings it"));
   const DataFolder data = MakeData();
   const std::string folder = support::MakeFolder("e2e-backup");
   const std::string copy = folder + "/copy";

@@ -18,6 +18,7 @@
 #include "tests/rpc/plain_http.h"
 #include "tests/support/etcd.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -29,7 +30,7 @@ constexpr absl::Duration kFoundWithin = absl::Seconds(5);
 class SeveralTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     cluster_ =
         std::make_unique<Cluster>(ClusterOptions{.devices = 2,
                                                  .coordinator_flags = {"--jobs-max", "1000000"},
@@ -187,7 +188,7 @@ TEST_F(SeveralTest, LeaderThatEndsInGoodOrder_IsFollowedAtOnce_AndStandbyNamesTh
 
 // Jobs train on while etcd is away, and nothing is accepted.
 TEST(EtcdAwayTest, LeaderWithoutEtcd_StopsServing_AndNoRankNotices) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const DataFolder data = MakeData();
   support::EtcdServer etcd;
   Cluster cluster({.devices = 2, .store = etcd.NewPlace(), .coordinators = 2});
