@@ -5,10 +5,10 @@
 //   phalanx-bench-faults recoveries [TRIES]     kill -9 of a rank of a job that goes on
 //   phalanx-bench-faults one-job [TRIES]        the same again and again of a single job
 //   phalanx-bench-faults calm [MINUTES]         nothing fails, and much is slow or stands still
-//   phalanx-bench-faults away [MINUTES]         a coordinator is away, and jobs lose ranks
-//   meanwhile phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under a stream
-//   of submits, while a job trains phalanx-bench-faults leaders [KILLS]        the same of the
-//   leader of two over one etcd
+//   phalanx-bench-faults away [MINUTES]         a coordinator is away, jobs lose ranks meanwhile
+//   phalanx-bench-faults coordinators [KILLS]   kill -9 of the coordinator under streams of
+//   submits, cancels, suspends and cordons, while a job trains
+//   phalanx-bench-faults leaders [KILLS]        the same of the leader of two over one etcd
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.
 #include <grpcpp/grpcpp.h>

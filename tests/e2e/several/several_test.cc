@@ -89,7 +89,8 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   const int64_t job = StartJob(kSteps);
   std::vector<std::unique_ptr<Submitter>> submitters;
   for (int32_t i = 0; i < 2; ++i) {
-    submitters.push_back(std::make_unique<Submitter>(cluster_->grpc(), data_, i));
+    submitters.push_back(
+        std::make_unique<Submitter>(cluster_->grpc(), data_, i, i == 0 ? "here" : ""));
   }
   cluster_->AwaitStep(job, 60);
   const absl::Time killed = absl::Now();
@@ -104,12 +105,18 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   cluster_->AwaitStep(job, step + 20);
   ExpectRanksLive();
 
-  std::map<std::string, int64_t> acknowledged;
-  for (const auto& submitter : submitters) acknowledged.merge(submitter->Finish());
-  EXPECT_GT(acknowledged.size(), 20u);
+  Acknowledged acknowledged;
+  for (const auto& submitter : submitters) acknowledged.Add(submitter->Finish());
+  EXPECT_GT(acknowledged.submits.size(), 20u);
+  EXPECT_GT(acknowledged.cancels.size(), 3u);
+  EXPECT_GT(acknowledged.suspends.size(), 3u);
+  EXPECT_GT(acknowledged.marks, 1);
   const Kept kept = LookFor(acknowledged, *cluster_);
-  EXPECT_EQ(kept.missing, 0) << "of " << acknowledged.size();
+  EXPECT_EQ(kept.missing, 0) << "of " << acknowledged.submits.size();
   EXPECT_EQ(kept.doubled, 0);
+  EXPECT_EQ(kept.cancels_missing, 0) << "of " << acknowledged.cancels.size();
+  EXPECT_EQ(kept.suspends_missing, 0) << "of " << acknowledged.suspends.size();
+  EXPECT_EQ(kept.marks_missing, 0) << "of " << acknowledged.marks;
   ExpectSuccess(job, kSteps);
 }
 
