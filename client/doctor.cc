@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/advice.h"
 #include "client/exit_code.h"
 #include "core/base/terminal_text.h"
 #include "core/job/json.h"
@@ -27,6 +28,10 @@ constexpr int32_t kPortsMin = 4096;
 // Heartbeats come each second or so; what they are late by beside that is the clocks'.
 constexpr absl::Duration kClockSkewMax = absl::Seconds(5);
 constexpr size_t kNodesNamedMax = 16;
+constexpr char kNextAfterSilence[] =
+    "see that phalanx-coordinator runs there, listens on an address that this machine reaches "
+    "(--listen) and that no firewall is between; phalanx config show tells where the address is "
+    "from, and --machine leaves the cluster out";
 
 Finding Driver(const MachineFacts& facts) {
   Finding finding{.check = "driver"};
@@ -330,11 +335,8 @@ int Doctor(Connection& connection, const DoctorOptions& options, Io& io) {
     if (!status.ok()) {
       coordinator.verdict = Verdict::kProblem;
       coordinator.found = std::string(status.message());
-      coordinator.next =
-          "see that phalanx-coordinator runs there, listens on an address that this machine "
-          "reaches "
-          "(--listen) and that no firewall is between; phalanx config show tells where the address "
-          "is from, and --machine leaves the cluster out";
+      const bool silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+      coordinator.next = silent ? kNextAfterSilence : NextAfterCall(status);
     }
     findings.push_back(std::move(coordinator));
     if (status.ok()) {

@@ -218,8 +218,8 @@ def main():
             good = run_page(path, source, "--write" in sys.argv) and good
         except NotHere as why:
             skipped = True
-            print(f"{path}: skipped: {why}", flush=True)
-    sys.exit(1 if not good else 77 if skipped else 0)
+            print(f"{path}: {why}", flush=True)
+    sys.exit(1 if not good else int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")) if skipped else 0)
 
 
 main()

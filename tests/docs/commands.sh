@@ -2,22 +2,23 @@
 # The commands of README.md and docs/, run as their readers would: commands.sh PROGRAMS [--write] [PAGE...|--without PAGE...]
 #
 # On a machine of its own, made of namespaces: a network with the addresses of the pages, a copy of the
-# checkout at /home/me/phalanx that is dropped afterwards, processes that end with it. Needs root and
-# overlayfs; says what is missing and skips (77) otherwise. --write puts into the pages what was printed.
+# checkout at /home/me/phalanx that is dropped afterwards, processes that end with it. Needs root, overlayfs
+# and tools that scripts/setup brings: says what is missing and skips (77) otherwise, and fails under CI, which
+# names PHALANX_EXIT_WITHOUT_TOOL. --write puts into the pages what was printed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
-skip() { echo "skipped: $*"; exit 77; }
+not_here() { echo "$*"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
 if [ "${1-}" != --inside ]; then
   programs=$(realpath "$1")
   shift
-  [ "$(id -u)" = 0 ] || skip "a machine of its own is made by root alone"
-  for tool in ip openssl unshare; do command -v $tool > /dev/null || skip "no $tool here"; done
+  [ "$(id -u)" = 0 ] || not_here "a machine of its own is made by root alone"
+  for tool in ip openssl unshare; do command -v $tool > /dev/null || not_here "no $tool here"; done
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   unshare --mount sh -c 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" &&
     mount -t overlay overlay -o "lowerdir=$1,upperdir=$0/u,workdir=$0/w" "$0/o"' "$work" "$source" 2> "$work.error" ||
-    skip "no overlay file system here: $(cat "$work.error"; rm "$work.error")"
+    not_here "no overlay file system here: $(cat "$work.error"; rm "$work.error")"
   rm -f "$work.error"
   /usr/bin/python3 "$source/examples/make_emoji.py" --count 200 "$work/emoji" > /dev/null
   unshare --mount --net --uts --pid --fork --kill-child --mount-proc --propagation private \
@@ -40,8 +41,10 @@ mkdir -p build/release/bin build/emoji
 mount --bind "$programs" build/release/bin
 cp -r "$work/emoji/." build/emoji/
 mount -t tmpfs tmpfs /tmp
-for name in $(compgen -e PHALANX_); do [ "$name" = PHALANX_DEPS_DIR ] || unset "$name"; done
+for name in $(compgen -e PHALANX_); do
+  case $name in PHALANX_DEPS_DIR | PHALANX_EXIT_WITHOUT_TOOL) ;; *) unset "$name" ;; esac
+done
 # Where LibTorch and Python packages of tests are.
 export PHALANX_DEPS_DIR=${PHALANX_DEPS_DIR:-$HOME/.cache/phalanx/deps}
-export HOME=/home/me LC_ALL=C.UTF-8 TZ=UTC PATH=/home/me/phalanx/build/release/bin:$PATH
+export HOME=/home/me LC_ALL=C.UTF-8 TZ=UTC PATH=/home/me/phalanx/build/release/bin:$PHALANX_DEPS_DIR/kubectl:$PHALANX_DEPS_DIR/etcd:$PATH
 exec /usr/bin/python3 /home/source/tests/docs/commands.py /home/source "$@"

@@ -1,4 +1,5 @@
-"""Fenced blocks of a Markdown page, and what to do with those that hold commands.
+"""Fenced blocks of a Markdown page, and what to do with those that hold commands. Commands of others' programs within a
+line of text (`etcdctl alarm disarm`) are among what the page runs, or a comment says why they are not.
 
     ```console          commands behind "$ " and what they print: run, and compared
     ```sh               commands: run, their output is not looked at
@@ -13,6 +14,7 @@ In comments of the page, which no reader sees:
                                 this folder in common; machines.sh makes them
     <!-- on: NAME, ... -->      on such a page: on which of them what follows is run, one after the other, until the
                                 next such comment
+    <!-- inline: BEGINNING, ...: WHY -->  of the page: who runs the commands within its text that begin so, or why nobody does
     <!-- test: NAME -->         behind a block that another test runs
     <!-- compare: RULES -->     before a console block, rules with commas between them:
         first words             of each line what stands before two blanks is compared
@@ -27,11 +29,14 @@ import dataclasses
 import re
 
 FENCE = re.compile(r"```(\w*)$")
-COMMENT = re.compile(r"<!-- (run|not run|test|compare|needs|machines|on): (.*) -->$")
+COMMENT = re.compile(r"<!-- (run|not run|test|compare|needs|machines|on|inline): (.*) -->$")
 # What a block that is neither `console` nor `sh` may not begin a line with, unless a comment says who runs it.
 TYPED = re.compile(r"\s*(?:[$#] +)?(?:sudo +)?(?:\w+=\S* +)*(?:(?:scripts|tests)/\S+|phalanx(?:-[a-z-]+)?|systemctl|journalctl|kubectl|apt-get|apt|dpkg"
                    r"|cmake|ctest|ninja|cpack|podman|docker|buildah|openssl|curl|scp|ssh|rsync|sqlite3|etcdctl|promtool|python3|pip|git|export"
                    r"|sed|cat|cp|mv|rm|mkdir|install|chown|chmod|adduser|sysctl|iptables|nft)(?= +[\w./$\"'<~-]|$)")
+# A command of another's program, with what it is to do, within a line of text.
+INLINE = re.compile(r"`((?:sudo +)?(?:\w+=\S* +)*(?:kubectl|systemctl|journalctl|apt-get|apt|dpkg|podman|docker|buildah|openssl|curl|scp|ssh"
+                    r"|rsync|sqlite3|etcdctl|promtool|sysctl|iptables|nft) +[^`]+)`")
 
 
 @dataclasses.dataclass
@@ -111,6 +116,25 @@ def said_of(path, word):
     return next((comment[2] for comment in comments if comment and comment[1] == word), "")
 
 
+def inline_of(path):
+    """[(line, what is wrong)] of commands within text that the page does not run, and does not say why."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    run = [line for block in blocks_of(path) if block.kind in ("console", "sh", "run") and not block.other for line in block.text]
+    reasons = [comment[2] for comment in map(COMMENT.match, lines) if comment and comment[1] == "inline"]
+    told = {beginning: False for reason in reasons for beginning in reason.split(": ")[0].split(", ")}
+    errors, inside = [], False
+    for number, line in enumerate(lines, 1):
+        inside = inside != line.startswith("```")
+        for command in INLINE.findall("" if inside else line):
+            beginnings = [one for one in told if command.startswith(one)]
+            told.update(dict.fromkeys(beginnings, True))
+            if not beginnings and not any(command in one for one in run):
+                errors.append((number, f"a command that nobody runs ({command}): run it in a block, or say why in a comment `inline`"))
+    errors += [(1, f"no command within the text begins so: {one}") for one, used in told.items() if not used]
+    errors += [(1, f"say why nobody runs it: {one}") for one in reasons if ": " not in one]
+    return errors
+
+
 def account_of(path):
     """[(line, what is wrong)] of commands that nobody runs, and nobody says why; whether the page has some to run."""
     said, errors, blocks = said_of(path, "machines"), [], blocks_of(path)
@@ -124,7 +148,7 @@ def account_of(path):
             errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
         elif block.kind == "console" and len(block.on) > 1:
             errors.append((block.line, "a console is that of one machine"))
-    return errors + stray_fences(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
+    return errors + stray_fences(path) + inline_of(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
 
 
 def shape(line):

@@ -54,6 +54,29 @@ class AccountTest(unittest.TestCase):
         self.assertEqual(len(wrong_with(machines + "<!-- on: b, a -->\n" + block("console", "$ ls"))), 1)
 
 
+class InlineTest(unittest.TestCase):
+    TEXT = "Behind it `etcdctl alarm disarm`, and look with `kubectl get nodes`.\n"
+
+    def test_commands_within_text_are_refused(self):
+        self.assertEqual(len(wrong_with(self.TEXT)), 2)
+
+    def test_those_that_the_page_runs_or_has_a_reason_for_are_not(self):
+        run = "<!-- run: etcdctl alarm disarm -->\n"
+        reason = "<!-- inline: kubectl get, kubectl drain: there is no cluster here -->\n"
+        self.assertEqual(len(wrong_with(run + self.TEXT)), 1)
+        self.assertEqual(wrong_with(run + reason + self.TEXT + "`kubectl drain --force`\n"), [])
+        self.assertEqual(len(wrong_with("<!-- not run: why -->\n" + block("sh", "etcdctl alarm disarm") + reason + self.TEXT
+                                        + "`kubectl drain x`\n")), 1)
+
+    def test_a_reason_is_used_and_is_one(self):
+        self.assertEqual(len(wrong_with("<!-- inline: kubectl get: why -->\n")), 1)
+        self.assertEqual(len(wrong_with("<!-- inline: kubectl get, etcdctl -->\n" + self.TEXT)), 1)
+
+    def test_programs_and_names_within_text_are_none(self):
+        for text in ("`openssl` makes it", "`phalanx nodes`", "`scripts/test`", "`kubectl`"):
+            self.assertEqual(wrong_with(text + "\n"), [], text)
+
+
 class CommandsTest(unittest.TestCase):
     def test_a_line_that_goes_on_and_a_document_are_one_command(self):
         lines = ["a \\", "  b", "cat > file << 'END'", "one", "two", "END", "c"]

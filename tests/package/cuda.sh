@@ -104,7 +104,7 @@ choose() {  # FOLDER of packages
 
 echo "== the package of a rank that does nothing"
 stand_in_build "$work/stand-in" > "$work/build.log" 2>&1 ||
-  { grep -q 'Could NOT find LibTorch' "$work/build.log" && { echo "skipped: no LibTorch here"; exit 77; }
+  { grep -q 'Could NOT find LibTorch' "$work/build.log" && { echo "no LibTorch here"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
     cat "$work/build.log"; fail "the build of nothing but packages"; }
 pack "$work/stand-in/build" "$work/packages"
 examine "$work"/packages/phalanx-rank-cuda_*.deb

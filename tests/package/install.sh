@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # Packs a build as Debian packages, and does with them what docs/install.md says: every command block
 # marked `sh` there runs, in order, on a copy of this machine's root that is dropped afterwards, with
-# a network and processes of its own. Needs root, namespaces and overlayfs; says what is missing and
-# skips (77) otherwise.
+# a network and processes of its own. Needs root, namespaces, overlayfs and tools that scripts/setup brings:
+# says what is missing and skips (77) otherwise, and fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 #
 #   tests/package/install.sh BUILD_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
 build=$(realpath "$1")
-skip() { echo "skipped: $*"; exit 77; }
+not_here() { echo "$*"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
 
 for tool in dpkg-shlibdeps file ip pgrep; do  # scripts/setup brings them
-  command -v "$tool" > /dev/null || { echo "no $tool here"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
+  command -v "$tool" > /dev/null || not_here "no $tool here"
 done
-[ "$(id -u)" = 0 ] || skip "packages are installed by root alone"
+[ "$(id -u)" = 0 ] || not_here "packages are installed by root alone"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unshare --mount sh -c 'mkdir "$0/u" "$0/w" "$0/o" && mount -t tmpfs tmpfs "$0/u" && mkdir "$0/u/u" "$0/u/w" &&
   mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u/u,workdir=$0/u/w" "$0/o"' "$work" 2> "$work/error" ||
-  skip "no overlay file system here: $(cat "$work/error")"
+  not_here "no overlay file system here: $(cat "$work/error")"
 
 cpack --config "$build/CPackConfig.cmake" -B "$work/packages" > "$work/cpack.log" 2>&1 ||
   { cat "$work/cpack.log"; exit 1; }

@@ -5,7 +5,8 @@ place of each gets its ranks back.
     pods_test.py PROGRAMS
 
 The pods are those of deploy/kustomize/base as kubectl renders them, each in namespaces of its own (pod.py). Needs
-root, namespaces and overlayfs; says what is missing and skips (77) otherwise.
+root, namespaces, overlayfs and tools that scripts/setup brings: says what is missing and skips (77) otherwise, and
+fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
 
 import importlib.util
@@ -22,6 +23,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
 sys.path[:0] = [str(SOURCE / "tests"), str(DEPS / "kubernetes-validate")]
+os.environ["PATH"] = f"{DEPS / 'kubectl'}:{os.environ['PATH']}"
 
 from pods import pod as pods  # noqa: E402
 
@@ -29,21 +31,20 @@ INSIDE = "--inside"
 PROGRAMS, PLACE = None, None
 
 
-def skip(why):
-    print("skipped:", why)
-    sys.exit(77)
+def not_here(why):
+    print(why)
+    sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
 
 
 def enter_namespaces():
     """Runs this again where mounts, networks and processes end with it."""
     if os.getuid() != 0:
-        skip("pods have namespaces, which root alone makes")
-    for tool in ("ip", "nsenter", "setpriv", "unshare"):
-        if shutil.which(tool) is None:
-            print(f"no {tool} here")
-            sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
-    if shutil.which("kubectl") is None or importlib.util.find_spec("yaml") is None:
-        skip("no kubectl, or no kubernetes-validate, which brings a reader of YAML: scripts/setup brings both")
+        not_here("pods have namespaces, which root alone makes")
+    missing = [tool for tool in ("ip", "kubectl", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
+    if importlib.util.find_spec("yaml") is None:
+        missing.append("kubernetes-validate, which brings a reader of YAML,")
+    if missing:
+        not_here(f"no {missing[0]} here")
     own = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
     with tempfile.TemporaryDirectory() as folder:
         tried = subprocess.run(
@@ -51,7 +52,7 @@ def enter_namespaces():
              'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u,workdir=$0/w" "$0/o" && '
              "ip link add one type bridge && ip link add two type veth peer name three", folder], capture_output=True, text=True, check=False)
         if tried.returncode != 0:
-            skip(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
+            not_here(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
         return subprocess.run([*own, sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 

@@ -21,6 +21,7 @@
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -31,7 +32,7 @@ using ::testing::HasSubstr;
 class CopyStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     etcd_ = support::SharedEtcd().NewPlace();
     Make();
   }

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
+#include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
 namespace phalanx::coordinator {
@@ -51,7 +52,7 @@ using MakePlace = std::unique_ptr<TokenPlace> (*)();
 class JoinTokensTest : public ::testing::TestWithParam<MakePlace> {
  protected:
   void SetUp() override {
-    if (place_ == nullptr) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(place_ == nullptr ? support::EtcdMissing() : "");
     Reopen();
   }
   void Reopen() {
@@ -229,7 +230,7 @@ TEST(TokenFileTest, DiskThatTakesNothing_ChangesNothing) {
 
 // By its own clock it still leads: nobody joins with a token at two coordinators.
 TEST(EtcdTokensTest, DeposedLeader_ExchangesNoToken) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const EtcdDisk disk;
   const absl::Time now = absl::Now();
   const std::shared_ptr<Leadership> old = disk.LeadBlindly();
@@ -254,7 +255,7 @@ TEST(EtcdTokensTest, DeposedLeader_ExchangesNoToken) {
 
 // It does not even ask etcd, which may be what has failed it.
 TEST(EtcdTokensTest, LeaderThatLeadsNoMore_LoadsNothing) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const EtcdDisk disk;
   const auto silent = std::make_shared<EtcdClient>(EtcdOptions{.members = {"127.0.0.1:1"}});
   std::shared_ptr<Leadership> leadership = disk.LeadBlindly();
@@ -267,7 +268,7 @@ TEST(EtcdTokensTest, LeaderThatLeadsNoMore_LoadsNothing) {
 
 // The change was made though nobody was told so: it is found before the next one.
 TEST(EtcdTokensTest, ChangeWhoseAnswerIsLost_IsFoundByTheNext) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const EtcdDisk disk;
   const absl::Time now = absl::Now();
   int calls = 0;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kBackMaxMilliseconds = 5000;
 
-// A job that trains, and two streams of submits.
+// A job that trains, and two streams of changes.
 class Load {
  public:
   explicit Load(ClusterOptions options) : cluster_(std::move(options)) {
@@ -35,7 +35,8 @@ class Load {
     cluster_.AwaitStep(job_, 1);
     ranks_ = cluster_.Ranks(job_);
     for (int32_t i = 0; i < 2; ++i) {
-      submitters_.push_back(std::make_unique<Submitter>(cluster_.grpc(), data_, i));
+      submitters_.push_back(
+          std::make_unique<Submitter>(cluster_.grpc(), data_, i, i == 0 ? "here" : ""));
     }
   }
   Cluster& cluster() { return cluster_; }
@@ -43,8 +44,8 @@ class Load {
   // Ends it and prints what became of it. `back`: after each kill, the milliseconds until somebody
   // served again. Whether nothing is lost. Call once.
   bool Finish(const char* benchmark, std::vector<double> back) {
-    std::map<std::string, int64_t> acknowledged;
-    for (const auto& submitter : submitters_) acknowledged.merge(submitter->Finish());
+    Acknowledged acknowledged;
+    for (const auto& submitter : submitters_) acknowledged.Add(submitter->Finish());
     const Kept kept = LookFor(acknowledged, cluster_);
     const v1::JobStatus later = cluster_.AwaitStep(job_, cluster_.Get(job_).last_step().step() + 1);
     int64_t ranks_lost = ranks_.size() == 3 ? 0 : 1;
@@ -57,9 +58,15 @@ class Load {
     std::sort(back.begin(), back.end());
     const nlohmann::ordered_json line = {{"benchmark", benchmark},
                                          {"kills", back.size()},
-                                         {"submits", acknowledged.size()},
+                                         {"submits", acknowledged.submits.size()},
                                          {"missing", kept.missing},
                                          {"doubled", kept.doubled},
+                                         {"cancels", acknowledged.cancels.size()},
+                                         {"cancels_missing", kept.cancels_missing},
+                                         {"suspends", acknowledged.suspends.size()},
+                                         {"suspends_missing", kept.suspends_missing},
+                                         {"cordons", acknowledged.marks},
+                                         {"cordons_missing", kept.marks_missing},
                                          {"steps", steps},
                                          {"step_fault", fault},
                                          {"epoch", later.epoch()},
@@ -67,8 +74,8 @@ class Load {
                                          {"back_p50_ms", Percentile(back, 0.5)},
                                          {"back_max_ms", back.back()}};
     std::printf("%s\n", line.dump().c_str());
-    return kept.missing == 0 && kept.doubled == 0 && ranks_lost == 0 && fault.empty() &&
-           later.epoch() == 1 && steps >= later.last_step().step();
+    return kept.all() && ranks_lost == 0 && fault.empty() && later.epoch() == 1 &&
+           steps >= later.last_step().step();
   }
 
  private:

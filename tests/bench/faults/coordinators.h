@@ -6,8 +6,9 @@
 namespace phalanx::e2e {
 
 // Both kill -9 a coordinator so many times, each at a random moment of its life, under two streams
-// of submits, while a job trains, and print a line of JSON. Whether nothing that was acknowledged
-// is missing or double, no rank ended, and no step is missing or double.
+// of submits, cancels and suspends, one of which cordons and uncordons the node too, while a job
+// trains, and print a line of JSON. Whether nothing that was acknowledged is missing or double, no
+// rank ended, and no step is missing or double.
 
 // The only one, which is started again at once.
 bool KillCoordinators(int64_t kills);

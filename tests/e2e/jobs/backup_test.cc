@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "tests/e2e/jobs/submitter.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -27,7 +27,9 @@ void AwaitJobs(Cluster& cluster, size_t count) {
 }
 
 TEST(BackupTest, OfARunningCoordinator_HasEveryJobThatWasAcknowledgedBefore) {
-  if (access(kSqlite, X_OK) != 0) GTEST_SKIP() << kSqlite << " is missing: scripts/setup brings it";
+  PHALANX_SKIP_WITHOUT_TOOL(access(kSqlite, X_OK) == 0
+                                ? ""
+                                : absl::StrCat(kSqlite, " is missing: scripts/setup brings it"));
   const DataFolder data = MakeData();
   const std::string folder = support::MakeFolder("e2e-backup");
   const std::string copy = folder + "/copy";
@@ -36,16 +38,16 @@ TEST(BackupTest, OfARunningCoordinator_HasEveryJobThatWasAcknowledgedBefore) {
       std::make_unique<Cluster>(ClusterOptions{.devices = 1, .store = folder + "/store"});
   Submitter first(cluster->grpc(), data, 1);
   AwaitJobs(*cluster, kJobs);
-  const std::map<std::string, int64_t> before = first.Finish();
-  ASSERT_GE(before.size(), kJobs - 1);
+  const Acknowledged before = first.Finish();
+  ASSERT_GE(before.submits.size(), kJobs - 1);
 
   // Others are submitted meanwhile.
   Submitter second(cluster->grpc(), data, 2);
-  AwaitJobs(*cluster, before.size() + 5);
+  AwaitJobs(*cluster, before.submits.size() + 5);
   const support::Finished backup = support::RunToEnd(
       {kSqlite, folder + "/store/journal.db", absl::StrCat(".backup ", copy, "/journal.db")});
   AwaitJobs(*cluster, cluster->List().size() + 1);
-  const std::map<std::string, int64_t> after = second.Finish();
+  const Acknowledged after = second.Finish();
   ASSERT_EQ(backup.exit_code, 0) << backup.talk;
   EXPECT_EQ(backup.talk, "");
   EXPECT_EQ(LookFor(after, *cluster).missing, 0) << "the coordinator went on";
@@ -60,7 +62,7 @@ TEST(BackupTest, OfARunningCoordinator_HasEveryJobThatWasAcknowledgedBefore) {
   EXPECT_EQ(kept.doubled, 0);
   // It takes jobs, and gives them numbers that none has.
   const int64_t next = restored.Submit(Document(data, {.name = "next"})).id();
-  for (const auto& [name, id] : before) ASSERT_NE(id, next) << name;
+  for (const auto& [name, id] : before.submits) ASSERT_NE(id, next) << name;
 }
 
 }  // namespace

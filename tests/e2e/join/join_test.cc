@@ -18,6 +18,7 @@
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -169,7 +170,7 @@ TEST_F(JoinTest, TokenThatIsRevoked_EndsItsSessions_AlsoBehindARestart) {
 class SeveralJoinTest : public JoinTest {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     store_ = support::SharedEtcd().NewPlace();
     for (Seat& seat : seats_) Start(seat);
     server_ = absl::StrCat(seats_[0].address, ",", seats_[1].address);

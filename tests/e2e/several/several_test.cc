@@ -18,6 +18,7 @@
 #include "tests/rpc/plain_http.h"
 #include "tests/support/etcd.h"
 #include "tests/support/process.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -29,7 +30,7 @@ constexpr absl::Duration kFoundWithin = absl::Seconds(5);
 class SeveralTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     cluster_ =
         std::make_unique<Cluster>(ClusterOptions{.devices = 2,
                                                  .coordinator_flags = {"--jobs-max", "1000000"},
@@ -88,7 +89,8 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   const int64_t job = StartJob(kSteps);
   std::vector<std::unique_ptr<Submitter>> submitters;
   for (int32_t i = 0; i < 2; ++i) {
-    submitters.push_back(std::make_unique<Submitter>(cluster_->grpc(), data_, i));
+    submitters.push_back(
+        std::make_unique<Submitter>(cluster_->grpc(), data_, i, i == 0 ? "here" : ""));
   }
   cluster_->AwaitStep(job, 60);
   const absl::Time killed = absl::Now();
@@ -103,12 +105,18 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   cluster_->AwaitStep(job, step + 20);
   ExpectRanksLive();
 
-  std::map<std::string, int64_t> acknowledged;
-  for (const auto& submitter : submitters) acknowledged.merge(submitter->Finish());
-  EXPECT_GT(acknowledged.size(), 20u);
+  Acknowledged acknowledged;
+  for (const auto& submitter : submitters) acknowledged.Add(submitter->Finish());
+  EXPECT_GT(acknowledged.submits.size(), 20u);
+  EXPECT_GT(acknowledged.cancels.size(), 3u);
+  EXPECT_GT(acknowledged.suspends.size(), 3u);
+  EXPECT_GT(acknowledged.marks, 1);
   const Kept kept = LookFor(acknowledged, *cluster_);
-  EXPECT_EQ(kept.missing, 0) << "of " << acknowledged.size();
+  EXPECT_EQ(kept.missing, 0) << "of " << acknowledged.submits.size();
   EXPECT_EQ(kept.doubled, 0);
+  EXPECT_EQ(kept.cancels_missing, 0) << "of " << acknowledged.cancels.size();
+  EXPECT_EQ(kept.suspends_missing, 0) << "of " << acknowledged.suspends.size();
+  EXPECT_EQ(kept.marks_missing, 0) << "of " << acknowledged.marks;
   ExpectSuccess(job, kSteps);
 }
 
@@ -187,7 +195,7 @@ TEST_F(SeveralTest, LeaderThatEndsInGoodOrder_IsFollowedAtOnce_AndStandbyNamesTh
 
 // Jobs train on while etcd is away, and nothing is accepted.
 TEST(EtcdAwayTest, LeaderWithoutEtcd_StopsServing_AndNoRankNotices) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const DataFolder data = MakeData();
   support::EtcdServer etcd;
   Cluster cluster({.devices = 2, .store = etcd.NewPlace(), .coordinators = 2});

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "core/build/build_info.h"
 #include "tests/support/files.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -221,7 +222,7 @@ TEST(MetricsTest, NonsenseOfAStep_DoesNotReachTheCounters) {
 
 TEST(MetricsTest, Promtool_HasNothingToSay) {
   const std::string promtool = support::FindTool("promtool");
-  if (promtool.empty()) GTEST_SKIP() << "no promtool here";
+  PHALANX_SKIP_WITHOUT_TOOL(promtool.empty() ? "no promtool: scripts/setup brings it" : "");
   Metrics metrics;
   Fill(metrics);
   const std::string path = support::MakeFolder("metrics") + "/text";

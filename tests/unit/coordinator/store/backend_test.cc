@@ -18,6 +18,7 @@
 #include "coordinator/store/sqlite_backend.h"
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
+#include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
@@ -67,7 +68,7 @@ using MakeDisk = std::function<std::unique_ptr<Disk>()>;
 class BackendTest : public ::testing::TestWithParam<MakeDisk> {
  protected:
   void SetUp() override {
-    if (disk_ == nullptr) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(disk_ == nullptr ? support::EtcdMissing() : "");
   }
   const std::unique_ptr<Disk> disk_ = GetParam()();
 };

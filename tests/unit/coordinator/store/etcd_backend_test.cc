@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/support/authority.h"
+#include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
@@ -25,7 +26,7 @@ using ::testing::SizeIs;
 class EtcdBackendTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     disk_.emplace();
   }
   // Everything of the store that lies in etcd.
@@ -264,7 +265,7 @@ TEST_F(EtcdBackendTest, StoreOfANewerVersion_IsRefused) {
 }
 
 TEST(EtcdTlsTest, Etcd_TakesOurCertificateAndNoPlaintext) {
-  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const support::Authority authority;
   support::EtcdServer etcd(
       {.server = authority.Coordinator(), .client = authority.User("phalanx", "operator")});

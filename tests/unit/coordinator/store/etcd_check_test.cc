@@ -12,6 +12,7 @@
 #include "coordinator/store/archive.h"
 #include "coordinator/store/etcd_tokens.h"
 #include "coordinator/wire/record_codec.h"
+#include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
@@ -27,7 +28,7 @@ using ::testing::UnorderedElementsAre;
 class EtcdCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     disk_.emplace();
   }
   EtcdKeys Keys() const { return EtcdKeys(disk_->place.prefix); }

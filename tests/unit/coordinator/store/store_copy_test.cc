@@ -15,6 +15,7 @@
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/token_file.h"
 #include "tests/support/files.h"
+#include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
 
@@ -26,7 +27,7 @@ using ::testing::HasSubstr;
 class StoreCopyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+    PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
     disk_.emplace();
     store_ = *SqliteBackend::Open(folder_ + "/journal.db");
     ASSERT_TRUE(store_->Commit({.records = SomeRecords(std::string(600'000, 'x'))}).ok());

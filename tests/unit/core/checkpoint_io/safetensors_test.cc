@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "tests/support/paths.h"
+#include "tests/support/tools.h"
 #include "tests/unit/core/checkpoint_io/written.h"
 
 namespace phalanx::checkpoint {
@@ -61,10 +62,8 @@ class SafetensorsTest : public testing::TestWithParam<job::Precision> {};
 
 TEST_P(SafetensorsTest, PartFiles_AreReadByHuggingFacesLibrary) {
   const std::string library = Library();
-  if (library.empty()) {
-    ASSERT_EQ(std::getenv("PHALANX_EXIT_WITHOUT_TOOL"), nullptr);
-    GTEST_SKIP() << "no safetensors library: scripts/setup brings it";
-  }
+  PHALANX_SKIP_WITHOUT_TOOL(library.empty() ? "no safetensors library: scripts/setup brings it"
+                                            : "");
   const plan::Plan plan = PlanOf(TwoModules(GetParam()));
   const std::string folder = support::MakeFolder("safetensors");
   const std::string path = support::WriteCheckpoint(plan, folder);

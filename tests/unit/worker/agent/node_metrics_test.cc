@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
+#include "tests/support/tools.h"
 
 namespace phalanx::agent {
 namespace {
@@ -103,7 +104,7 @@ TEST(NodeMetricsTest, Names_CarryTheirUnits) {
 
 TEST(NodeMetricsTest, Promtool_HasNothingToSay) {
   const std::string promtool = support::FindTool("promtool");
-  if (promtool.empty()) GTEST_SKIP() << "no promtool here";
+  PHALANX_SKIP_WITHOUT_TOOL(promtool.empty() ? "no promtool: scripts/setup brings it" : "");
   const std::string path = support::MakeFolder("node-metrics") + "/text";
   std::ofstream(path) << MetricsText(Figures(), {}, kNow);
   EXPECT_EQ(std::system(absl::StrCat(promtool, " check metrics < ", path).c_str()), 0);

@@ -13,6 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/paths.h"
 #include "tests/support/shards.h"
+#include "tests/support/tools.h"
 #include "worker/data/data_set.h"
 #include "worker/data/job_data.h"
 
@@ -25,6 +26,11 @@ using ::phalanx::support::ReadFile;
 using ::phalanx::support::SoundEncoder;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+
+// Why a test of it is skipped; empty: the file that scripts/setup brings is there.
+std::string MissingFile(const char* path) {
+  return access(path, R_OK) == 0 ? "" : absl::StrCat("no ", path, ": scripts/setup brings it");
+}
 
 // What the maker says; its exit status must be 0.
 std::string RunMaker(const std::string& maker, const std::string& folder,
@@ -53,7 +59,7 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
   for (const char* needed :
        {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
         "/usr/share/unicode/cldr/common/annotations/en.xml", "/usr/bin/spm_train"}) {
-    if (access(needed, R_OK) != 0) GTEST_SKIP() << "no " << needed;
+    PHALANX_SKIP_WITHOUT_TOOL(MissingFile(needed));
   }
   const std::string folder = MakeFolder("emoji") + "/set";
   EXPECT_THAT(RunMaker("make_emoji.py", folder), HasSubstr("training and"));
@@ -94,7 +100,7 @@ TEST(MakersTest, Emoji_MakesATrainingAndAValidationSet) {
 }
 
 TEST(MakersTest, Emoji_GivesTheSameBytesEveryTime) {
-  if (access("/usr/bin/spm_train", X_OK) != 0) GTEST_SKIP() << "no spm_train";
+  PHALANX_SKIP_WITHOUT_TOOL(MissingFile("/usr/bin/spm_train"));
   const std::string one = MakeFolder("emoji") + "/set", two = MakeFolder("emoji") + "/set";
   RunMaker("make_emoji.py", one);
   RunMaker("make_emoji.py", two);
@@ -104,7 +110,7 @@ TEST(MakersTest, Emoji_GivesTheSameBytesEveryTime) {
 TEST(MakersTest, EmojiSpeech_FitsItsExample) {
   for (const char* needed : {"/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf",
                              "/usr/bin/spm_train", "/usr/bin/espeak-ng", "/usr/bin/sox"}) {
-    if (access(needed, R_OK) != 0) GTEST_SKIP() << "no " << needed;
+    PHALANX_SKIP_WITHOUT_TOOL(MissingFile(needed));
   }
   const std::string folder = MakeFolder("speech") + "/set", again = MakeFolder("speech") + "/set";
   RunMaker("make_emoji.py", folder, "--speech --count 80");

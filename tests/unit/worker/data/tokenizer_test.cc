@@ -10,6 +10,7 @@
 #include "core/base/prng.h"
 #include "tests/support/files.h"
 #include "tests/support/shards.h"
+#include "tests/support/tools.h"
 #include "worker/data/data_set.h"
 #include "worker/data/tokenizer_model.pb.h"
 
@@ -183,9 +184,10 @@ std::string HardText() {
 }
 
 TEST(TokenizerTest, EveryKindOfModel_SplitsAsSpmEncodeDoes) {
-  if (std::system("command -v spm_train >/dev/null && command -v spm_encode >/dev/null") != 0) {
-    GTEST_SKIP() << "no spm_train here (Debian package sentencepiece)";
-  }
+  PHALANX_SKIP_WITHOUT_TOOL(
+      std::system("command -v spm_train >/dev/null && command -v spm_encode >/dev/null") != 0
+          ? "no spm_train: scripts/setup brings it"
+          : "");
   const std::string folder = MakeFolder("tokenizer");
   std::string corpus;
   for (int i = 0; i < 20; ++i) {

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
 #include "tests/support/paths.h"
+#include "tests/support/tools.h"
 #include "worker/rank/metrics_writer.h"
 
 namespace phalanx::rank {
@@ -80,9 +81,9 @@ Curves Drawn(const std::string& library, const std::string& folder) {
 class TensorBoardTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::filesystem::exists(library_ + "/tensorboard")) return;
-    ASSERT_EQ(std::getenv("PHALANX_EXIT_WITHOUT_TOOL"), nullptr);
-    GTEST_SKIP() << "no TensorBoard: scripts/setup brings it";
+    PHALANX_SKIP_WITHOUT_TOOL(std::filesystem::exists(library_ + "/tensorboard")
+                                  ? ""
+                                  : "no TensorBoard: scripts/setup brings it");
   }
   // From step `from` on with that loss, until the next one.
   static std::vector<std::pair<int64_t, float>> Losses(std::map<int64_t, float> from, int64_t to) {
