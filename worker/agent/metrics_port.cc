@@ -1,6 +1,7 @@
 #include "worker/agent/metrics_port.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/port_refusals.h"
 
 namespace phalanx::agent {
 namespace {
@@ -34,6 +36,30 @@ bool IsReader(absl::string_view uri) {
     if (absl::ConsumePrefix(&name, role)) return IsName(name);
   }
   return false;
+}
+
+// TLS, and who may read. What is refused is counted behind the other metrics.
+absl::Status Guard(const transport::TlsFiles& files, transport::HttpOptions& http) {
+  const auto warn = [](const std::string& line) { spdlog::warn("{}", LineText(line)); };
+  const auto refusals = std::make_shared<PortRefusals>(warn);
+  ASSIGN_OR_RETURN(http.tls, transport::ServerTls::Open(files, warn));
+  http.tls->OnFailedHandshake(
+      [refusals](const transport::FailedHandshake& failed) { refusals->OfHandshake(failed); });
+  http.guard = {
+      .admit =
+          [refusals](const transport::ShownCertificate& who, absl::string_view) {
+            absl::Status status = MayReadMetrics(who);
+            if (!status.ok()) refusals->OfRequest(who, status);
+            return status;
+          },
+      .holds = [](const transport::ShownCertificate& who) { return MayReadMetrics(who).ok(); }};
+  http.unread = [refusals](const transport::ShownCertificate& who, const absl::Status& why) {
+    refusals->OfRequest(who, why);
+  };
+  http.metrics = [metrics = std::move(http.metrics), refusals] {
+    return absl::StrCat(metrics(), refusals->Text());
+  };
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -91,16 +117,8 @@ absl::StatusOr<std::unique_ptr<transport::HttpServer>> OpenMetricsPort(
   RETURN_IF_ERROR(CheckMetricsPort(options));
   ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.address, 0));
   transport::HttpOptions http{.host = address.host, .port = address.port};
-  if (!options.tls.certificate.empty()) {
-    ASSIGN_OR_RETURN(http.tls, transport::ServerTls::Open(options.tls, [](const std::string& line) {
-                       spdlog::warn("{}", LineText(line));
-                     }));
-    http.guard = {
-        .admit = [](const transport::ShownCertificate& who,
-                    absl::string_view) { return MayReadMetrics(who); },
-        .holds = [](const transport::ShownCertificate& who) { return MayReadMetrics(who).ok(); }};
-  }
   http.metrics = std::move(metrics);
+  if (!options.tls.certificate.empty()) RETURN_IF_ERROR(Guard(options.tls, http));
   http.live = std::move(live);
   http.ready = std::move(ready);
   return transport::HttpServer::Start(std::move(http));

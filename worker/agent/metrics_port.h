@@ -2,7 +2,8 @@
 // /readyz (transport/http/http_server.h).
 //
 // With a certificate of its own it speaks TLS, and /metrics asks for one of a viewer, or of whoever
-// may more. Without, it is in plaintext: on loopback, or where that is asked for by name.
+// may more; what is refused is counted and told of in the log (worker/agent/port_refusals.h).
+// Without, it is in plaintext: on loopback, or where that is asked for by name.
 #pragma once
 
 #include <functional>
