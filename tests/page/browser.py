@@ -34,7 +34,7 @@ def find_program():
 
 class Browser:
     def __init__(self, program, home=None, preferences=None):
-        """`home`: of whoever uses it, with their certificates (.pki/nssdb); else none is known. `preferences`: of its profile."""
+        """`home`: of whoever uses it, with their certificates in .pki/nssdb; none: that of this process. `preferences`: of its profile."""
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self._to_write = os.pipe()
         self._from_read, to_answer = os.pipe()

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/terminal_text.h"
+#include "worker/agent/node_metrics.h"
 
 namespace phalanx::agent {
 namespace {
@@ -64,14 +65,8 @@ void PortRefusals::Note(absl::string_view reason, const std::string& line) {
 }
 
 std::string PortRefusals::Text() const {
-  constexpr absl::string_view kName = "phalanx_worker_metrics_refused_total";
-  std::string text = absl::StrCat("# HELP ", kName,
-                                  " Connections and requests that the port for metrics refused\n",
-                                  "# TYPE ", kName, " counter\n");
   MutexLock lock(&mutex_);
-  for (const auto& [reason, count] : counts_)
-    absl::StrAppend(&text, kName, "{reason=\"", reason, "\"} ", count, "\n");
-  return text;
+  return RefusedText(counts_);
 }
 
 }  // namespace phalanx::agent
