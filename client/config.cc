@@ -324,8 +324,8 @@ absl::Status Settings::CheckServer() const {
   const bool plaintext = Of("plaintext") == "true";
   for (const char* file : {"tls_ca", "tls_certificate", "tls_key"}) {
     if (!plaintext || Of(file).empty()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        named("plaintext"), ": does not go with ", named(file), "; leave one of them out"));
+    return absl::InvalidArgumentError(absl::StrCat(named("plaintext"), ": does not go with ",
+                                                   named(file), "; leave one of them out"));
   }
   return transport::CheckPlaintextTo(Of("server"), named("server"), Tls(), plaintext);
 }
