@@ -183,6 +183,27 @@ TEST_F(MetricsOfAgentTest, WhoeverIsRefused_IsCounted_AndHoldsUpNobody) {
   refused("too_slow");
 }
 
+TEST_F(MetricsOfAgentTest, CertificateThatIsRevoked_IsRefusedFromThenOn) {
+  const support::Authority authority;
+  AgentOptions options;
+  options.metrics.tls = authority.Node("gpu-1");
+  options.metrics.revoked = authority.revoked();
+  Create(std::move(options));
+  const transport::TlsFiles gone = authority.User("gone", "operator");
+  ASSERT_THAT(TlsGet(port_, gone, "/metrics"), StartsWith(kOk));
+  authority.Revoke("user-gone");
+  const auto ask = [&] { return TlsGet(port_, gone, "/metrics"); };
+  EXPECT_THAT(Await(ask, "401 Unauthorized"),
+              AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
+                    HasSubstr("the certificate is revoked; ask for another one")));
+  EXPECT_THAT(TlsGet(port_, gone, "/livez"), StartsWith(kOk)) << "probes answer everybody";
+  EXPECT_THAT(
+      TlsGet(port_, authority.User("gone", "operator"), "/metrics"),
+      AllOf(StartsWith(kOk),
+            HasSubstr("\nphalanx_worker_metrics_refused_total{reason=\"unauthenticated\"} 1\n")))
+      << "another certificate of the same name";
+}
+
 TEST(MetricsPortReaderTest, Certificate_NamesOneIdentity_ByTheRulesOfTheCoordinator) {
   const auto judge = [](std::vector<std::string> uris) {
     return MayReadMetrics({.uris = std::move(uris), .chain = "PEM"}).code();
@@ -225,6 +246,12 @@ TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
               HasSubstr("--metrics-key"));
   EXPECT_THAT(check({.address = "a:b"}), StartsWith("--metrics: "));
   EXPECT_THAT(check({.plaintext = true}), HasSubstr("they go with --metrics HOST:PORT"));
+  EXPECT_THAT(check({.revoked = "revoked.pem"}), HasSubstr("they go with --metrics HOST:PORT"));
+  EXPECT_THAT(check({.address = "127.0.0.1:0", .revoked = "revoked.pem"}),
+              StartsWith("--tls-revoked: there are no certificates of readers"));
+  EXPECT_EQ(check({.address = "127.0.0.1:0", .tls = tls, .revoked = authority.revoked()}), "");
+  EXPECT_THAT(check({.address = "127.0.0.1:0", .tls = tls, .revoked = tls.ca}),
+              StartsWith("--tls-revoked: "));
 }
 
 }  // namespace
