@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -54,6 +55,10 @@ std::string TimeoutFault(const std::string& value) {
 std::string PathFault(const std::string& value) {
   // In the file of a config, whoever reads it may be in any folder.
   return fs::path(value).is_absolute() ? "" : "must be an absolute path";
+}
+
+std::string YesNoFault(const std::string& value) {
+  return value == "true" || value == "false" ? "" : "must be true or false";
 }
 
 // "unknown field; did you mean server?", or which there are.
@@ -213,6 +218,7 @@ absl::Span<const SettingField> SettingFields() {
       {"tls_ca", "--tls-ca", "PHALANX_TLS_CA", "", PathFault},
       {"tls_certificate", "--tls-certificate", "PHALANX_TLS_CERTIFICATE", "", PathFault},
       {"tls_key", "--tls-key", "PHALANX_TLS_KEY", "", PathFault},
+      {"plaintext", "--plaintext", "PHALANX_PLAINTEXT", "", YesNoFault},
   };
   return kFields;
 }
@@ -306,6 +312,22 @@ absl::Duration Settings::Timeout(absl::Duration fallback) const {
 
 transport::TlsFiles Settings::Tls() const {
   return {.ca = Of("tls_ca"), .certificate = Of("tls_certificate"), .key = Of("tls_key")};
+}
+
+absl::Status Settings::CheckServer() const {
+  // A flag or a variable is its own name; in the file a field has one.
+  const auto named = [this](const char* name) {
+    const std::string& from = fields.at(name).from;
+    const bool of_file = absl::StartsWith(from, path + ":");
+    return of_file ? absl::StrCat(from, ": ", name) : from;
+  };
+  const bool plaintext = Of("plaintext") == "true";
+  for (const char* file : {"tls_ca", "tls_certificate", "tls_key"}) {
+    if (!plaintext || Of(file).empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(named("plaintext"), ": does not go with ",
+                                                   named(file), "; leave one of them out"));
+  }
+  return transport::CheckPlaintextTo(Of("server"), named("server"), Tls(), plaintext);
 }
 
 Format Settings::OutputFormat() const { return ParseFormat(Of("output")).value_or(Format::kTable); }

@@ -40,7 +40,7 @@ struct SettingField {
   // What is wrong with a value; empty: nothing.
   std::string (*fault)(const std::string& value);
 };
-// server, output, timeout, tls_ca, tls_certificate, tls_key.
+// server, output, timeout, tls_ca, tls_certificate, tls_key, plaintext.
 absl::Span<const SettingField> SettingFields();
 // nullptr: there is none.
 const SettingField* FindSettingField(absl::string_view name);
@@ -89,6 +89,10 @@ struct Settings {
   absl::Duration Timeout(absl::Duration fallback) const;
   Format OutputFormat() const;
   transport::TlsFiles Tls() const;
+  // Whether the server may be called: with TLS, on loopback, or in plaintext where that is asked
+  // for by name. Errors: InvalidArgument, naming the setting as it was given, its value and the
+  // rule; also for plaintext beside certificates.
+  absl::Status CheckServer() const;
 };
 // `flags`: what the command line has, "context" among it; those without a value were not given, and
 // the others are sound.

@@ -216,6 +216,10 @@ void Program::AddGlobalFlags() {
                   "PEM file of your own certificate, which says who you are")
       ->type_name("FILE");
   app_.add_option("--tls-key", flags_.tls.key, "PEM file of its private key")->type_name("FILE");
+  app_.add_flag("--plaintext", flags_.plaintext,
+                "talk to a coordinator on another machine without TLS: everybody on the way may "
+                "read and change what is said")
+      ->check(SettingCheck("plaintext"));
 }
 
 // Reads what the command line does not say from the environment and the config file.
@@ -227,10 +231,14 @@ int Program::RunChosen(Io& io) {
                                                        {"timeout", flags_.timeout},
                                                        {"tls_ca", flags_.tls.ca},
                                                        {"tls_certificate", flags_.tls.certificate},
-                                                       {"tls_key", flags_.tls.key}},
+                                                       {"tls_key", flags_.tls.key},
+                                                       {"plaintext", flags_.plaintext}},
                                                       EnvironmentOf);
   if (!settings.ok()) return FailSettings(settings.status(), io);
   settings_ = *std::move(settings);
+  if (!without_server_.contains(chosen_command_) && !flags_.machine) {
+    if (const absl::Status may = settings_.CheckServer(); !may.ok()) return FailSettings(may, io);
+  }
   return chosen_(io);
 }
 

@@ -24,7 +24,7 @@ namespace phalanx::client {
 // What the command line has, of all commands.
 struct Flags {
   // Settings (client/config.h); empty: not given.
-  std::string context, server, output, timeout;
+  std::string context, server, output, timeout, plaintext;
   transport::TlsFiles tls;  // of settings, as above
   std::string file;
   std::string job;
@@ -69,6 +69,8 @@ class Program {
   CLI::App* AddGroup(const std::string& name, const std::string& description);
   // It uses no settings: a config file that is wrong does not keep it from running.
   void NeedsNoSettings(const CLI::App* command) { without_settings_.insert(command); }
+  // It calls no coordinator: a server that may not be called does not keep it from running.
+  void NeedsNoServer(const CLI::App* command) { without_server_.insert(command); }
   void AddFormat(CLI::App* command);
   // JOB, or -f JOB; one of the two.
   void AddFile(CLI::App* command);
@@ -101,7 +103,7 @@ class Program {
 
   CLI::App app_{"Phalanx trains multimodal models on many devices.", "phalanx"};
   Flags flags_;
-  std::set<const CLI::App*> without_settings_;
+  std::set<const CLI::App*> without_settings_, without_server_;
   Action chosen_;
   const CLI::App* chosen_command_ = nullptr;
   Settings settings_;

@@ -44,6 +44,7 @@ void Program::AddLocalCommands() {
         options.lost = *ParseRanks(flags_.lost);
         return Plan(options, io);
       });
+  NeedsNoServer(plan);
   AddFile(plan);
   AddFormat(plan);
   AddPlanFlags(plan, flags_.plan);
@@ -56,6 +57,7 @@ void Program::AddLocalCommands() {
                          .worker = ProgramFolder() + "/phalanx-worker"},
                         io);
       });
+  NeedsNoServer(validate);
   AddFile(validate);
   AddFormat(validate);
   validate->add_flag("--check-data", flags_.check_data, "also read the shards and the tokenizer");
@@ -66,6 +68,7 @@ void Program::AddCheckpoints() {
   CLI::App* list =
       AddTo(*checkpoints, "list", "List the checkpoints of a folder, newest first",
             [this](Io& io) { return CheckpointsList(flags_.path, format(), absl::Now(), io); });
+  NeedsNoServer(list);
   list->add_option("DIR|JOB", flags_.path, "folder of checkpoints, or a job file that names it")
       ->required();
   AddFormat(list);
@@ -73,6 +76,7 @@ void Program::AddCheckpoints() {
                        int (*command)(const std::string&, Format, Io&)) {
     CLI::App* app = AddTo(*checkpoints, name, description,
                           [this, command](Io& io) { return command(flags_.path, format(), io); });
+    NeedsNoServer(app);
     app->add_option("PATH", flags_.path, "a checkpoint, such as DIR/step-00000050.epoch-1")
         ->required();
     AddFormat(app);
@@ -85,6 +89,7 @@ void Program::AddConfig() {
   CLI::App* config = AddGroup("config", "Which server this client talks to, and how it answers");
   CLI::App* show = AddTo(*config, "show", "Show the settings that hold, and where each is from",
                          [this](Io& io) { return ConfigShow(settings_, format(), io); });
+  NeedsNoServer(show);
   AddFormat(show);
   // These must work whatever the context and the variables say.
   const auto add = [&](const char* name, const char* description,
@@ -108,7 +113,7 @@ void Program::AddConfig() {
       });
   set->add_option("CONTEXT", flags_.name, "name of a context")->required();
   set->add_option("SETTING", flags_.settings,
-                  "as NAME=VALUE: server, output or timeout; without a value it is taken out")
+                  "as NAME=VALUE, such as server=HOST:PORT; without a value it is taken out")
       ->required();
   NeedsNoSettings(set);
   add("delete", "Delete a context", ConfigDelete);

@@ -2,7 +2,8 @@
 //
 // Each side shows a certificate and asks for one of the other. The files are looked at again while
 // the program runs: what is put in their place, by a rename, is used for connections from then on,
-// and what cannot be read changes nothing.
+// and what cannot be read changes nothing. Of what can be read and is spoilt gRPC 1.51 makes
+// nothing: no handshake succeeds until it is mended.
 //
 // Thread-safe: functions of their arguments and of the files.
 #pragma once

@@ -164,6 +164,12 @@ struct Metrics::Series {
           .Name("phalanx_tls_handshakes_failed_total")
           .Help("Handshakes of TLS that came to nothing, by port and reason")
           .Register(registry);
+  prometheus::Counter& upload_waits =
+      BuildCounter()
+          .Name("phalanx_log_upload_waits_total")
+          .Help("Pauses in reading uploads of logs of a node that sends them too fast")
+          .Register(registry)
+          .Add({});
   prometheus::Counter& log_dropped =
       BuildCounter()
           .Name("phalanx_log_bytes_dropped_total")
@@ -354,6 +360,7 @@ void Metrics::HandshakeFailed(absl::string_view port, absl::string_view reason) 
 void Metrics::HandshakeMayFail(absl::string_view port, absl::string_view reason) {
   series_->handshakes_failed.Add({{"port", std::string(port)}, {"reason", std::string(reason)}});
 }
+void Metrics::UploadWaits() { series_->upload_waits.Increment(); }
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));

@@ -90,6 +90,8 @@ class Metrics {
   void HandshakeFailed(absl::string_view port, absl::string_view reason);
   // That may be counted: it is 0 until then, so that an alert on its growth sees the first.
   void HandshakeMayFail(absl::string_view port, absl::string_view reason);
+  // An upload of a worker's, which sends logs faster than it may, is not read for a while.
+  void UploadWaits();
   // Of logs of ranks, on their nodes.
   void LogBytesDropped(int64_t bytes);
 

@@ -16,9 +16,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/unread_requests.h"
+#include "coordinator/rpc/upload_pace.h"
 #include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
@@ -30,6 +32,8 @@ struct WorkerBounds {
   size_t uploads_max = 64;      // open: its daemon sends 16 at a time
   CallRateOptions sessions = {.calls_per_second = 1, .calls_at_once = 60};
   CallRateOptions uploads = {.calls_per_second = 20, .calls_at_once = 400};
+  // Of all its uploads; 8 times as much at once. 0: no limit.
+  int64_t upload_bytes_per_second = int64_t{32} << 20;
 };
 enum class WorkerStream : uint8_t { kSession, kUpload };
 
@@ -47,7 +51,8 @@ class Admission {
         unread_(unread),
         is_open_(std::move(is_open)),
         session_rate_(workers.sessions),
-        upload_rate_(workers.uploads) {}
+        upload_rate_(workers.uploads),
+        upload_pace_(workers.upload_bytes_per_second) {}
 
   // A person's call over a connection; its request is there. Errors: ResourceExhausted.
   absl::Status Take(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
@@ -58,6 +63,10 @@ class Admission {
   absl::Status Open(WorkerStream stream, const Caller& caller, const std::string& peer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Close(WorkerStream stream, const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  // `bytes` of an upload of a worker's were read. For how long no more of its uploads are.
+  absl::Duration ReadOfUpload(const Caller& caller, int64_t bytes) {
+    return upload_pace_.Take(caller, bytes);
+  }
   // A worker's call of one request, whose rate somebody else counts. Errors: ResourceExhausted.
   absl::Status TakeOfWorker(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -72,6 +81,7 @@ class Admission {
   UnreadRequests& unread_;
   const IsOpen is_open_;
   CallRate session_rate_, upload_rate_;
+  UploadPace upload_pace_;
   Mutex mu_;
   // By KeyOf: peers whose connections were open when they were looked at last.
   std::map<std::string, std::set<std::string>> peers_ ABSL_GUARDED_BY(mu_);

@@ -257,6 +257,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(context_.IsCancelled() ? Broken() : absl::OkStatus());
+    admission_.ReadOfUpload(caller_, kMessageCost + static_cast<int64_t>(request_.ByteSizeLong()));
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
@@ -269,15 +270,15 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
     if (source_.pipe->closed())
       return End(absl::NotFoundError("nobody waits for these logs any more"));
     // Only a question whether somebody still reads.
-    if (request_.text().empty()) return ReadNext();
+    if (request_.text().empty()) return ReadOn();
     v1::GetLogsResponse chunk;
     chunk.set_rank(request_.rank());
     chunk.set_node(source_.node);
     chunk.set_text(std::move(*request_.mutable_text()));
     chunk.set_place(std::move(*request_.mutable_place()));
     chunk.set_epoch(request_.epoch());
-    if (source_.pipe->Push(std::move(chunk), [self = shared_from_this()] { self->ReadNext(); })) {
-      ReadNext();
+    if (source_.pipe->Push(std::move(chunk), [self = shared_from_this()] { self->ReadOn(); })) {
+      ReadOn();
     }
   }
 
@@ -290,6 +291,21 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
   }
 
  private:
+  // Of a message in bytes, beside its own: one without any text is read, too.
+  static constexpr int64_t kMessageCost = 1024;
+
+  // Once the worker may send more.
+  void ReadOn() {
+    const absl::Duration wait = admission_.ReadOfUpload(caller_, 0);
+    if (wait == absl::ZeroDuration()) return ReadNext();
+    metrics_.UploadWaits();
+    // The one before may still be calling back, and lives until it has.
+    pause_ = std::make_unique<grpc::Alarm>();
+    pause_->Set(absl::ToChronoTime(absl::Now() + wait), [weak = weak_from_this()](bool expired) {
+      if (!expired) return;
+      if (auto self = weak.lock()) self->ReadNext();
+    });
+  }
   void ReadNext() {
     MutexLock lock(&mu_);
     if (!finished_) StartRead(&request_);
@@ -326,7 +342,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
   v1::UploadLogsRequest request_;
   std::string fetch_id_;
   LogRelay::Source source_;
-  absl::Status outcome_;  // written before Finish, read in OnDone
+  absl::Status outcome_;                // written before Finish, read in OnDone
+  std::unique_ptr<grpc::Alarm> pause_;  // the last one between reads
   Mutex mu_;
   std::string node_ ABSL_GUARDED_BY(mu_) = "the worker";  // until it says for whom it sends
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

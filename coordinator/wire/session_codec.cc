@@ -5,9 +5,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "core/base/cut_text.h"
+#include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/wire/check_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/incident_json.h"
@@ -19,6 +22,7 @@ namespace {
 constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr int kLabelsMax = 64;
+constexpr size_t kBytesShown = 64;  // of a text that is refused
 constexpr int32_t kTemperatureMax = 1000;
 constexpr int64_t kUsedMemoryMax = int64_t{1} << 46;
 constexpr int64_t kJobNumberMax = int64_t{1} << 53;
@@ -342,6 +346,39 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
   return event;
 }
 
+bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+}
+
+// Of labels, version and address, which are shown to people as they are.
+absl::Status CheckTexts(const v1::WorkerHello& from) {
+  const auto too_long = [](const auto& label) {
+    return label.first.size() > kShortTextBytesMax || label.second.size() > kShortTextBytesMax;
+  };
+  if (from.labels_size() > kLabelsMax ||
+      std::any_of(from.labels().begin(), from.labels().end(), too_long) ||
+      from.version().size() > kShortTextBytesMax || from.address().size() > kShortTextBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello has ", from.labels_size(), " labels, a version of ",
+                     from.version().size(), " bytes and an address of ", from.address().size(),
+                     "; at most ", kLabelsMax, " labels, and ", kShortTextBytesMax,
+                     " bytes in each key, each value, the version and the address"));
+  }
+  const auto refused = [](absl::string_view field, const std::string& value) {
+    return absl::InvalidArgumentError(absl::StrCat("hello.", field, ": ",
+                                                   LineText(CutText(value, kBytesShown)),
+                                                   ": must have no control characters"));
+  };
+  for (const auto& [key, value] : from.labels()) {
+    if (HasControl(key)) return refused("labels", key);
+    if (HasControl(value)) return refused("labels", value);
+  }
+  if (HasControl(from.version())) return refused("version", from.version());
+  if (HasControl(from.address())) return refused("address", from.address());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
@@ -382,18 +419,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello.last_job is ", from.last_job(), "; it must be in [0, 2^53]"));
   }
-  const auto too_long = [](const auto& label) {
-    return label.first.size() > kShortTextBytesMax || label.second.size() > kShortTextBytesMax;
-  };
-  if (from.labels_size() > kLabelsMax ||
-      std::any_of(from.labels().begin(), from.labels().end(), too_long) ||
-      from.version().size() > kShortTextBytesMax || from.address().size() > kShortTextBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello has ", from.labels_size(), " labels, a version of ",
-                     from.version().size(), " bytes and an address of ", from.address().size(),
-                     "; at most ", kLabelsMax, " labels, and ", kShortTextBytesMax,
-                     " bytes in each key, each value, the version and the address"));
-  }
+  RETURN_IF_ERROR(CheckTexts(from));
   WorkerHello hello{
       .node = from.node(),
       .incarnation = Incarnation{from.incarnation()},

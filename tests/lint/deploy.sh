@@ -116,6 +116,11 @@ s/nvidia.com\/gpu: 8/nvidia.com\/gpu: 4/
 CHANGES
 planted production << 'CHANGES'
 s/scheme: HTTPS/scheme: HTTP/
+/^ +- phalanx-worker$/,$s/scheme: HTTPS/scheme: HTTP/
+s/--metrics-certificate=.*/--metrics-plaintext/
+s/^( +)- --metrics-certificate=.*/&\n\1- --metrics-plaintext/
+s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --http-plaintext/
+s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --etcd-plaintext/
 CHANGES
 combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"
 examine monitored
@@ -123,6 +128,8 @@ planted monitored << 'CHANGES'
 /kind: ServiceMonitor/,$s/(app.kubernetes.io\/name: phalanx)-coordinator/\1-other/
 /kind: PodMonitor/,$s/port: metrics/port: other/
 s/scheme: https/scheme: http/
+/kind: ServiceMonitor/,/^---/s/scheme: https/scheme: http/
+/kind: PodMonitor/,/^---/s/scheme: https/scheme: http/
 CHANGES
 
 python3 tests/lint/node_labels.py deploy/kustomize/components/node-labels/node_labels.sh

@@ -112,8 +112,6 @@ def wrong_with_program(pod, container):
     if container.get("command") in (["phalanx-coordinator"], ["phalanx-worker"]):
         if "--plaintext" not in container.get("args", []) and not flag_of(container, "--tls-ca"):
             yield "neither certificates nor --plaintext"
-    if "--plaintext" in container.get("args", []) and flag_of(container, "--tls-ca"):
-        yield "--plaintext beside certificates"
     names = {volume["name"]: volume for volume in pod.get("volumes", [])}
     for mount in container.get("volumeMounts", []):
         size = names.get(mount["name"], {}).get("emptyDir", {}).get("sizeLimit")
@@ -158,11 +156,26 @@ def wrong_with_selectors(items):
             if not any(spec["selector"]["matchLabels"].items() <= labels.items() for labels in services):
                 yield where, "chooses no service"
         if one["kind"] == "PodMonitor":
-            ports = {port["name"] for of in items if of["kind"] in CONTROLLERS
-                     and spec["selector"]["matchLabels"].items() <= of["spec"]["template"]["metadata"]["labels"].items()
-                     for each in of["spec"]["template"]["spec"]["containers"] for port in each.get("ports", [])}
+            containers = [each for of in items if of["kind"] in CONTROLLERS
+                          and spec["selector"]["matchLabels"].items() <= of["spec"]["template"]["metadata"]["labels"].items()
+                          for each in of["spec"]["template"]["spec"]["containers"]]
+            ports = {port["name"] for each in containers for port in each.get("ports", [])}
+            if {endpoint.get("scheme") == "https" for endpoint in spec["podMetricsEndpoints"]} != set(map(speaks_tls, containers)):
+                yield where, "does not speak as --metrics does"
             if not {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports:
                 yield where, "asks for a port that no pod has"
+
+
+def wrong_with_plaintext(items):
+    """Where one pod has certificates, all have, on every port."""
+    containers = [(f"{one['kind']} {one['metadata']['name']}", each) for one in items if one["kind"] in CONTROLLERS
+                  for each in one["spec"]["template"]["spec"]["containers"]]
+    if not any(flag_of(each, "--tls-ca") for _, each in containers):
+        return
+    for where, each in containers:
+        for flag in each.get("args", []):
+            if flag.split("=", 1)[0].endswith("-plaintext"):
+                yield f"{where}, container {each['name']}", f"{flag} where there are certificates"
 
 
 def wrong_with(items, node):
@@ -187,6 +200,7 @@ def wrong_with(items, node):
     if containers == 0:
         yield "nothing", "no container"
     yield from wrong_with_selectors(items)
+    yield from wrong_with_plaintext(items)
 
 
 def main():

@@ -33,13 +33,20 @@ def find_program():
 
 
 class Browser:
-    def __init__(self, program):
+    def __init__(self, program, home=None, preferences=None):
+        """`home`: of whoever uses it, with their certificates in .pki/nssdb; none: that of this process. `preferences`: of its profile."""
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self._to_write = os.pipe()
         self._from_read, to_answer = os.pipe()
         flags = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
                  "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
                  "--font-render-hinting=none", "--force-color-profile=srgb", "--user-data-dir=" + self._folder.name]
+        if preferences:
+            profile = os.path.join(self._folder.name, "Default")
+            os.mkdir(profile)
+            with open(os.path.join(profile, "Preferences"), "w", encoding="utf-8") as file:
+                json.dump(preferences, file)
+        environment = dict(os.environ, TZ="UTC", LC_ALL="C.UTF-8", **({"HOME": str(home)} if home else {}))
         if os.getuid() == 0:
             flags.append("--no-sandbox")  # Chromium has none for root; it loads pages of ours alone
         # It reads orders from descriptor 3 and writes answers to 4.
@@ -47,7 +54,7 @@ class Browser:
         self._log = open(os.path.join(self._folder.name, "log"), "w+b")
         self._process = subprocess.Popen(["sh", "-c", script, "sh", program, *flags], pass_fds=(to_read, to_answer),
                                          stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                                         env=dict(os.environ, TZ="UTC", LC_ALL="C.UTF-8"))
+                                         env=environment)
         os.close(to_read)
         os.close(to_answer)
         self._received = b""

@@ -94,9 +94,10 @@ class AccessTest : public RpcTest {
     jobs = v1::JobService::NewStub(channel);
   }
 
-  // Any call of one request, which is empty unless `bytes` says otherwise.
+  // Any call of one request, which is empty unless `bytes` says otherwise. `answer`: nullptr: it is
+  // not looked at.
   static grpc::Status Call(const std::shared_ptr<grpc::Channel>& to, const std::string& path,
-                           const std::string& bytes = "") {
+                           const std::string& bytes = "", std::string* answer = nullptr) {
     grpc::GenericStub stub(to);
     grpc::ClientContext context;
     SetDeadline(context);
@@ -111,6 +112,9 @@ class AccessTest : public RpcTest {
     void* tag = nullptr;
     bool ok = false;
     queue.Next(&tag, &ok);
+    grpc::Slice whole;
+    if (answer != nullptr && status.ok() && response.DumpToSingleSlice(&whole).ok())
+      answer->assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
     return status;
   }
   template <typename Request, typename Response>

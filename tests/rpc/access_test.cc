@@ -1,8 +1,13 @@
 // Who may do what: the table of methods, identities, and lines of the audit.
 #include "coordinator/rpc/access.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/reflection.h>
+
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +31,58 @@ TEST(AccessTableTest, EveryMethod_HasARow) {
       any = any || MayCall(role, method).ok();
     EXPECT_TRUE(any) << method << " has no row in coordinator/rpc/access.cc";
   }
+}
+
+class ReflectionTest : public AccessTest {
+ protected:
+  // By gRPC's reflection, whose messages the library brings without a header; empty: it was
+  // refused.
+  static std::set<std::string> ServicesOf(const std::shared_ptr<grpc::Channel>& to) {
+    using google::protobuf::Message;
+    const auto message = [](const char* name) {
+      const auto* const type =
+          google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(
+              absl::StrCat("grpc.reflection.v1alpha.ServerReflection", name));
+      return std::unique_ptr<Message>(
+          google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
+    };
+    const auto field = [](const Message& of, const char* name) {
+      return of.GetDescriptor()->FindFieldByName(name);
+    };
+    const std::unique_ptr<Message> request = message("Request"), response = message("Response");
+    request->GetReflection()->SetString(request.get(), field(*request, "list_services"), "all");
+    // A stream of one message either way is no different from a call of one, to the server.
+    const std::string path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+    std::string bytes;
+    if (!Call(to, path, request->SerializeAsString(), &bytes).ok()) return {};
+    EXPECT_TRUE(response->ParseFromString(bytes));
+    const Message& list = response->GetReflection()->GetMessage(
+        *response, field(*response, "list_services_response"));
+    std::set<std::string> names;
+    for (const Message& service :
+         list.GetReflection()->GetRepeatedFieldRef<Message>(list, field(list, "service"))) {
+      names.insert(service.GetReflection()->GetString(service, field(service, "name")));
+    }
+    return names;
+  }
+};
+
+// What the server itself says that it serves: no service escapes the tests of roles, which have a
+// case for each of Methods(), and no method of another one is open by chance.
+TEST_F(ReflectionTest, ServicesThatAreServed_AreThoseWhoseMethodsHaveCases) {
+  server_.reset();
+  Open([](ServerOptions& options) {
+    options.reflection = true;
+    LetNodesJoin(options, support::MakeFolder("services") + "/join-tokens");
+  });
+  std::set<std::string> expected = {"grpc.health.v1.Health",
+                                    "grpc.reflection.v1alpha.ServerReflection"};
+  for (const std::string& method : Methods())
+    expected.insert(method.substr(1, method.rfind('/') - 1));
+  EXPECT_EQ(ServicesOf(ChannelOf(FilesOf(Role::kViewer))), expected);
+  EXPECT_THAT(ServicesOf(ChannelOf(FilesOf(Role::kWorker))), ::testing::IsEmpty());
+  EXPECT_THAT(Audit(), Contains(HasSubstr("who=here role=worker method=ServerReflectionInfo "
+                                          "outcome=PERMISSION_DENIED")));
 }
 
 TEST(AccessTableTest, MethodWithoutARow_IsForNobody) {

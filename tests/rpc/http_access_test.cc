@@ -34,8 +34,7 @@ class HttpAccessTest : public AccessTest {
     page_.reset();
     server_.reset();
     Open(change);
-    const transport::TlsFiles files = authority().Coordinator();
-    auto tls = transport::ServerTls::Open(files, [](const std::string&) {});
+    auto tls = transport::ServerTls::Open(files_, [](const std::string&) {});
     ASSERT_TRUE(tls.ok()) << tls.status();
     (*tls)->OnFailedHandshake([this](const transport::FailedHandshake& failed) {
       server_->NoteFailedHandshake("http", failed);
@@ -71,6 +70,7 @@ class HttpAccessTest : public AccessTest {
     return TlsGet(port(), files, path);
   }
 
+  transport::TlsFiles files_ = authority().Coordinator();
   std::unique_ptr<StatusPage> page_;
   std::unique_ptr<transport::HttpServer> http_;
 };
@@ -131,6 +131,14 @@ TEST_F(HttpAccessTest, CertificateThatIsNotSound_GetsNowhere_AndIsTold) {
     answer = GetAs(revoked, "/metrics");
   EXPECT_THAT(answer,
               AllOf(StartsWith("HTTP/1.1 401 "), HasSubstr("the certificate of gone is revoked")));
+}
+
+// As a browser does that has to ask its person first which certificate to show.
+TEST_F(HttpAccessTest, HandshakeThatIsBrokenOff_IsTold) {
+  const int fd = Connect(port());
+  send(fd, "\x16\x03\x01\x02\x00half", 9, MSG_NOSIGNAL);
+  close(fd);
+  ExpectFailedHandshake("http", "broken_off", 0, "it was broken off");
 }
 
 TEST_F(HttpAccessTest, StreamOfWhoseCertificateIsRevoked_Ends) {
@@ -219,6 +227,30 @@ TEST_F(HttpAccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (TlsClient(port(), Nobody()).Certificate() != renewed && absl::Now() < deadline) continue;
   EXPECT_EQ(TlsClient(port(), Nobody()).Certificate(), renewed);
+}
+
+TEST_F(HttpAccessTest, AuthorityInPlaceOfAnother_IsAskedWithoutARestart) {
+  const support::Authority next;
+  transport::TlsFiles older = authority().User("vera", "viewer");
+  transport::TlsFiles newer = next.User("nina", "viewer");
+  newer.ca = older.ca;
+  files_.ca = support::MakeFolder("http-authorities") + "/ca.pem";
+  support::ReplaceFile(files_.ca, support::ReadFile(older.ca));
+  Serve([](ServerOptions&) {});
+  const auto becomes = [this](const transport::TlsFiles& who, bool let_in) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (absl::StartsWith(GetAs(who, "/metrics"), kOk) != let_in && absl::Now() < deadline)
+      continue;
+    return absl::StartsWith(GetAs(who, "/metrics"), kOk) == let_in;
+  };
+  EXPECT_TRUE(becomes(newer, false));
+  const std::string own = support::ReadFile(next.folder() + "/ca.pem");
+  support::ReplaceFile(files_.ca, support::ReadFile(older.ca) + own);
+  EXPECT_TRUE(becomes(newer, true)) << "it was added";
+  EXPECT_TRUE(becomes(older, true));
+  support::ReplaceFile(files_.ca, own);
+  EXPECT_TRUE(becomes(older, false)) << "its own was taken away";
+  EXPECT_TRUE(becomes(newer, true));
 }
 
 }  // namespace

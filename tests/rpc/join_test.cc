@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/join_service.h"
 #include "gmock/gmock.h"
@@ -185,6 +186,15 @@ TEST_F(JoinTest, RequestThatIsNotSound_IsRefused) {
   own.request = std::string(9'000, 'a');
   EXPECT_THAT(Join(token, "new", own).error_message(),
               HasSubstr("certificate_request has 9000 bytes"));
+  // Each of them is a line, which is one, and none has used the token up.
+  std::vector<std::string> lines = Audit();
+  std::erase_if(lines, [](const std::string& line) {
+    return !absl::StrContains(line, "who=- role=- method=Join ");
+  });
+  EXPECT_THAT(lines, ::testing::SizeIs(5));
+  EXPECT_THAT(lines, ::testing::Each(AllOf(HasSubstr(" outcome=INVALID_ARGUMENT reason=\""),
+                                           Not(HasSubstr("\n")))));
+  EXPECT_THAT(Tokens().at(0).uses(), ::testing::IsEmpty());
   MustJoin(token, "new");
 }
 

@@ -188,5 +188,39 @@ TEST_F(TrickTest, NameOfANode) {
   }
 }
 
+// What a worker says of its node is shown to people.
+TEST_F(TrickTest, LabelOfANode) {
+  const std::shared_ptr<grpc::Channel> here = ChannelOf(authority().Worker("here"));
+  for (const auto& [value, shown] : std::vector<std::pair<std::string, std::string>>{
+           {"a\nb", "a\\nb"}, {std::string("a\0b", 3), "a\\x00b"}, {"\x1b[2J", "\\x1b[2J"}}) {
+    v1::WorkerHello hello = FakeWorker::Hello("here", 1, 1);
+    (*hello.mutable_labels())["zone"] = value;
+    FakeWorker worker(here);
+    worker.SayHello(hello);
+    EXPECT_FALSE(worker.Read().has_value());
+    const grpc::Status refused = worker.Finish();
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(refused.error_message(),
+              absl::StrCat("hello.labels: ", shown, ": must have no control characters"));
+    ExpectTold("who=here role=worker", "OpenSession", "INVALID_ARGUMENT");
+  }
+}
+
+TEST_F(TrickTest, ReasonOfAMark) {
+  for (const std::string& reason : {std::string("a\nb \x1b[2J"), kLong}) {
+    v1::DrainNodeRequest request;
+    request.set_node("../x");
+    request.set_reason(reason);
+    v1::DrainNodeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    EXPECT_FALSE(jobs->DrainNode(&context, request, &response).ok());
+    const std::vector<std::string> lines = Audit();
+    EXPECT_THAT(lines.back(), HasSubstr("who=olga role=operator method=DrainNode "));
+    EXPECT_EQ(lines.back().find_first_of("\n\x1b"), std::string::npos);
+    EXPECT_LT(lines.back().size(), 2048u);
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

@@ -48,6 +48,12 @@ void WriteFile(const std::string& path, absl::string_view bytes) {
   Check(file.good(), absl::StrCat("cannot write ", path));
 }
 
+void ReplaceFile(const std::string& path, absl::string_view bytes) {
+  const std::string beside = path + ".new";
+  WriteFile(beside, bytes);
+  Check(std::rename(beside.c_str(), path.c_str()) == 0, absl::StrCat("cannot replace ", path));
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Check(file.good(), absl::StrCat("cannot read ", path));

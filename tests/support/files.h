@@ -10,6 +10,8 @@ namespace phalanx::support {
 // A new folder, removed when the program ends in good order.
 std::string MakeFolder(absl::string_view name);
 void WriteFile(const std::string& path, absl::string_view bytes);
+// By a rename: whoever reads it meanwhile has all of the old one or all of the new one.
+void ReplaceFile(const std::string& path, absl::string_view bytes);
 std::string ReadFile(const std::string& path);
 
 // A program that scripts/setup brings into a folder of its name: in PATH or there; empty if

@@ -276,6 +276,9 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
                  "PEM file of a certificate for that port, which then speaks TLS; who reads "
                  "/metrics shows one of --tls-ca");
   app.add_option("--metrics-key", options.metrics.tls.key, "PEM file of its private key");
+  app.add_option("--tls-revoked", options.metrics.revoked,
+                 "PEM file of revocation lists of the authorities of --tls-ca, for who reads "
+                 "/metrics, looked at every 10 s");
   app.add_flag("--metrics-plaintext", options.metrics.plaintext,
                "serve --metrics without TLS where others reach it: all of them may read it");
   app.add_option("--rank-program", options.rank_program,

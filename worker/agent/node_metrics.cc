@@ -195,4 +195,13 @@ std::string MetricsText(const NodeFigures& figures, const ProcessUsage& usage, I
   return text.Write();
 }
 
+std::string RefusedText(const std::map<std::string, int64_t, std::less<>>& counts) {
+  Family refused = CounterOf("phalanx_worker_metrics_refused_total",
+                             "Connections and requests that the port for metrics refused");
+  for (const auto& [reason, count] : counts) refused.Put(count, {{"reason", reason}});
+  Text text;
+  text.Add(std::move(refused));
+  return text.Write();
+}
+
 }  // namespace phalanx::agent

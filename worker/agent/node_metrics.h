@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,8 @@ struct NodeFigures {
 
 // In the text exposition format, version 0.0.4. What is not known has no sample.
 std::string MetricsText(const NodeFigures& figures, const ProcessUsage& usage, Instant now);
+// The same of what the port for metrics has refused, by reason (worker/agent/port_refusals.h).
+std::string RefusedText(const std::map<std::string, int64_t, std::less<>>& counts);
 
 // Where the daemon's thread leaves its figures for others. Thread-safe.
 class NodeBoard {

@@ -51,6 +51,60 @@ TEST_F(SettingsTest, ServerOfTheContext_IsTheOneThatIsAsked) {
   EXPECT_THAT(list.talk, HasSubstr("what to do: "));
 }
 
+// To 0.0.0.0 a machine reaches itself, where nobody listens at port 1.
+TEST_F(SettingsTest, ServerBeyondLoopback_IsNotCalledInPlaintextUnasked) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"list"},
+      {"get", "7"},
+      {"watch", "7"},
+      {"logs", "7"},
+      {"nodes"},
+      {"top"},
+      {"doctor"},
+      {"incidents", "list", "7"},
+      {"token", "create"},
+      {"cordon", "a", "--reason", "b"},
+      {"rerun", "7"},
+      {"submit", "/nonexistent.yaml"},
+      {"inject", "--job", "7", "--rank", "0", "--fault", "kill"}};
+  for (const std::vector<std::string>& command : commands) {
+    const support::Finished refused = Phalanx({"PHALANX_SERVER=0.0.0.0:1"}, command);
+    EXPECT_EQ(refused.exit_code, 2) << command[0];
+    EXPECT_THAT(refused.talk, HasSubstr("PHALANX_SERVER: 0.0.0.0:1: would be talked to "
+                                        "unencrypted"))
+        << command[0];
+    EXPECT_EQ(refused.out, "") << command[0];
+  }
+  const std::vector<std::string> list = {"list", "--timeout", "100ms"};
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1", "PHALANX_PLAINTEXT=true"}, list).exit_code, 69);
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1"}, {"--plaintext", "list", "--timeout", "100ms"})
+                .exit_code,
+            69);
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1", "PHALANX_PLAINTEXT=true"},
+                    {"--plaintext=false", "list", "--timeout", "100ms"})
+                .exit_code,
+            2);
+  EXPECT_EQ(Phalanx({"PHALANX_PLAINTEXT=yes"}, list).exit_code, 2);
+  EXPECT_EQ(Phalanx({}, {"--plaintext=yes", "list"}).exit_code, 2);
+  const support::Finished both = Phalanx({}, {"--plaintext", "--tls-ca", "ca.pem", "list"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.talk, HasSubstr("--plaintext: does not go with --tls-ca; leave one of them"));
+}
+
+TEST_F(SettingsTest, CommandsThatCallNobody_RunWhateverTheServer) {
+  const std::vector<std::string> elsewhere = {"PHALANX_SERVER=0.0.0.0:1"};
+  EXPECT_EQ(Phalanx(elsewhere, {"config", "show"}).exit_code, 0);
+  EXPECT_THAT(Phalanx(elsewhere, {"doctor", "--machine", "-o", "json"}).out,
+              HasSubstr("\"check\": \"limits\""));
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"plan", "/nonexistent.yaml"},
+                                             {"validate", "/nonexistent.yaml"},
+                                             {"checkpoints", "list", "/nonexistent"},
+                                             {"checkpoints", "show", "/nonexistent"}}) {
+    EXPECT_NE(Phalanx(elsewhere, command).exit_code, 2) << command[0];
+  }
+}
+
 TEST_F(SettingsTest, FileThatIsWrong_StopsWhatNeedsItAndNothingElse) {
   support::WriteFile(path_, "contexts:\n  lab: {servr: a:1}\n");
   const support::Finished list = Phalanx({}, {"list"});

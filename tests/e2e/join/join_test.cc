@@ -227,6 +227,30 @@ TEST_F(JoinTest, Certificate_IsRenewedBeforeItExpires) {
   EXPECT_FALSE(worker->watch().HasEnded());
 }
 
+// A worker that does not know the coordinator, nor is known to it, until its files are replaced.
+TEST_F(JoinTest, FilesInPlaceOfOthers_AreUsedByAWorkerThatRuns) {
+  const support::Authority foreign;
+  const transport::TlsFiles sound = authority_.Worker("moved");
+  const transport::TlsFiles files = foreign.Worker("moved");
+  const std::string ready = folder_ + "/moved.json", worker_log = folder_ + "/moved.log";
+  const support::Process worker(
+      Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", "moved",
+              "--state", StateOf("moved"), "--rank-program", "/bin/true", "--check-interval", "0",
+              "--ready-file", ready},
+             Flags(files)),
+      mark_, worker_log, worker_log);
+  // The coordinator has seen that it was not accepted.
+  support::AwaitText(log(), "method=handshake port=grpc", *coordinator_);
+  EXPECT_FALSE(worker.watch().HasEnded());
+  EXPECT_THAT(Phalanx({"nodes"}).out, Not(HasSubstr("moved")));
+  support::ReplaceFile(files.ca, support::ReadText(foreign.folder() + "/ca.pem") +
+                                     support::ReadText(authority_.folder() + "/ca.pem"));
+  support::ReplaceFile(files.key, support::ReadText(sound.key));
+  support::ReplaceFile(files.certificate, support::ReadText(sound.certificate));
+  support::AwaitFile(ready, worker);
+  EXPECT_THAT(Phalanx({"nodes"}).out, HasSubstr("moved"));
+}
+
 TEST_F(JoinTest, WhatIsMissingOrWrong_IsNamed) {
   const support::Finished none = support::RunToEnd(Worker("new", {}));
   EXPECT_EQ(none.exit_code, client::kUsage) << none.talk;

@@ -17,6 +17,7 @@
 #include "tests/rpc/tls_http.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
+#include "transport/http/http_server.h"
 #include "worker/agent/agent.h"
 
 namespace phalanx::agent {
@@ -124,6 +125,85 @@ TEST_F(MetricsOfAgentTest, Certificates_SayWhoMayRead) {
       << "in plaintext there is nothing";
 }
 
+// Of the file of authorities one is added; the certificate is replaced.
+TEST_F(MetricsOfAgentTest, FilesInPlaceOfOthers_AreUsedWithoutARestart) {
+  const support::Authority authority, next;
+  AgentOptions options;
+  options.metrics.tls = authority.Node("gpu-1");
+  options.metrics.tls.ca = support::MakeFolder("metrics-authorities") + "/ca.pem";
+  const std::string older = support::ReadFile(authority.folder() + "/ca.pem");
+  support::ReplaceFile(options.metrics.tls.ca, older);
+  Create(options);
+  const transport::TlsFiles nobody{.ca = authority.folder() + "/ca.pem"};
+  transport::TlsFiles nina = next.User("nina", "viewer");
+  nina.ca = nobody.ca;
+  const auto metrics = [&] { return TlsGet(port_, nina, "/metrics"); };
+  EXPECT_EQ(metrics(), "");
+  support::ReplaceFile(options.metrics.tls.ca,
+                       older + support::ReadFile(next.folder() + "/ca.pem"));
+  EXPECT_THAT(Await(metrics, "200 OK"), StartsWith(kOk));
+
+  const auto shown = [&] { return coordinator::TlsClient(port_, nobody).Certificate(); };
+  const std::string renewed = support::ReadFile(authority.Node("gpu-1").certificate);
+  EXPECT_EQ(Await(shown, renewed), renewed);
+}
+
+TEST_F(MetricsOfAgentTest, WhoeverIsRefused_IsCounted_AndHoldsUpNobody) {
+  const support::Authority authority, foreign;
+  AgentOptions options;
+  options.metrics.tls = authority.Node("gpu-1");
+  Create(std::move(options));
+  const transport::TlsFiles vera = authority.User("vera", "viewer");
+  const auto refused = [&](const std::string& reason) {
+    const std::string line =
+        "\nphalanx_worker_metrics_refused_total{reason=\"" + reason + "\"} 1\n";
+    EXPECT_THAT(Await([&] { return TlsGet(port_, vera, "/metrics"); }, line), HasSubstr(line));
+  };
+  transport::TlsFiles stranger = foreign.User("vera", "viewer");
+  stranger.ca = vera.ca;
+  EXPECT_EQ(TlsGet(port_, stranger, "/livez"), "");
+  refused("untrusted");
+  EXPECT_EQ(TlsGet(port_, authority.User("late", "viewer", -1), "/livez"), "");
+  refused("expired");
+  EXPECT_EQ(TlsGet(port_, authority.Node("gpu-2"), "/livez"), "") << "is for serving";
+  refused("bad_certificate");
+  EXPECT_THAT(Get(port_, "/livez"), ::testing::Not(HasSubstr("200 OK")));
+  refused("plaintext");
+  EXPECT_THAT(TlsGet(port_, {.ca = vera.ca}, "/metrics"), StartsWith("HTTP/1.1 401 "));
+  refused("unauthenticated");
+  EXPECT_THAT(TlsGet(port_, authority.Worker("here"), "/metrics"), StartsWith("HTTP/1.1 403 "));
+  refused("denied");
+  coordinator::TlsClient drips(port_, vera);
+  drips.Send("GET /metr");
+  coordinator::TlsClient large(port_, vera);
+  large.Send(std::string(transport::HttpOptions::kRequestBytesMax + 1, 'a'));
+  EXPECT_THAT(large.ReadAll(), StartsWith("HTTP/1.1 431 "));
+  refused("too_large");
+  EXPECT_EQ(drips.ReadAll(), "") << "its time is over";
+  refused("too_slow");
+}
+
+TEST_F(MetricsOfAgentTest, CertificateThatIsRevoked_IsRefusedFromThenOn) {
+  const support::Authority authority;
+  AgentOptions options;
+  options.metrics.tls = authority.Node("gpu-1");
+  options.metrics.revoked = authority.revoked();
+  Create(std::move(options));
+  const transport::TlsFiles gone = authority.User("gone", "operator");
+  ASSERT_THAT(TlsGet(port_, gone, "/metrics"), StartsWith(kOk));
+  authority.Revoke("user-gone");
+  const auto ask = [&] { return TlsGet(port_, gone, "/metrics"); };
+  EXPECT_THAT(Await(ask, "401 Unauthorized"),
+              AllOf(StartsWith("HTTP/1.1 401 Unauthorized\r\n"),
+                    HasSubstr("the certificate is revoked; ask for another one")));
+  EXPECT_THAT(TlsGet(port_, gone, "/livez"), StartsWith(kOk)) << "probes answer everybody";
+  EXPECT_THAT(
+      TlsGet(port_, authority.User("gone", "operator"), "/metrics"),
+      AllOf(StartsWith(kOk),
+            HasSubstr("\nphalanx_worker_metrics_refused_total{reason=\"unauthenticated\"} 1\n")))
+      << "another certificate of the same name";
+}
+
 TEST(MetricsPortReaderTest, Certificate_NamesOneIdentity_ByTheRulesOfTheCoordinator) {
   const auto judge = [](std::vector<std::string> uris) {
     return MayReadMetrics({.uris = std::move(uris), .chain = "PEM"}).code();
@@ -166,6 +246,12 @@ TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
               HasSubstr("--metrics-key"));
   EXPECT_THAT(check({.address = "a:b"}), StartsWith("--metrics: "));
   EXPECT_THAT(check({.plaintext = true}), HasSubstr("they go with --metrics HOST:PORT"));
+  EXPECT_THAT(check({.revoked = "revoked.pem"}), HasSubstr("they go with --metrics HOST:PORT"));
+  EXPECT_THAT(check({.address = "127.0.0.1:0", .revoked = "revoked.pem"}),
+              StartsWith("--tls-revoked: there are no certificates of readers"));
+  EXPECT_EQ(check({.address = "127.0.0.1:0", .tls = tls, .revoked = authority.revoked()}), "");
+  EXPECT_THAT(check({.address = "127.0.0.1:0", .tls = tls, .revoked = tls.ca}),
+              StartsWith("--tls-revoked: "));
 }
 
 }  // namespace

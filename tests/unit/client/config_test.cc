@@ -151,9 +151,9 @@ TEST_F(ConfigTest, Set_ThatIsWrong_TellsAllAndChangesNothing) {
   EXPECT_EQ(captured_.talk.str(),
             "server: x: must be HOST:PORT such as 10.0.0.5:4444\n"
             "SETTING: colour=red: must be one of server, output, timeout, tls_ca, tls_certificate, "
-            "tls_key, then = and its value\n"
+            "tls_key, plaintext, then = and its value\n"
             "SETTING: timeout: must be one of server, output, timeout, tls_ca, tls_certificate, "
-            "tls_key, then = and its value\n"
+            "tls_key, plaintext, then = and its value\n"
             "3 violations\n");
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
@@ -242,6 +242,55 @@ TEST_F(ConfigTest, Certificates_AreFromFlagsThenVariablesThenTheContext) {
 TEST_F(ConfigTest, CertificateBesideTheWorkingFolder_IsRefusedOutsideOfFlags) {
   EXPECT_EQ(ConfigSet(path_, "lab", {"tls_ca=ca.pem"}, captured_.io), kUsage);
   EXPECT_THAT(captured_.talk.str(), HasSubstr("tls_ca: ca.pem: must be an absolute path"));
+}
+
+TEST_F(ConfigTest, Plaintext_IsFromTheFlagThenTheVariableThenTheContext) {
+  variables_["PHALANX_CONFIG"] = folder_ + "/lab.yaml";
+  support::WriteFile(variables_["PHALANX_CONFIG"],
+                     "current: lab\ncontexts:\n  lab: {server: train:4444, plaintext: true}\n");
+  EXPECT_EQ(Resolve()->CheckServer(), absl::OkStatus());
+  EXPECT_EQ(Resolve()->fields.at("plaintext").from, folder_ + "/lab.yaml:3");
+  variables_["PHALANX_PLAINTEXT"] = "false";
+  EXPECT_FALSE(Resolve()->CheckServer().ok());
+  EXPECT_TRUE(Resolve({{"plaintext", "true"}})->CheckServer().ok());
+  variables_["PHALANX_PLAINTEXT"] = "true";
+  EXPECT_TRUE(Resolve()->CheckServer().ok());
+  EXPECT_FALSE(Resolve({{"plaintext", "false"}})->CheckServer().ok());
+  variables_["PHALANX_PLAINTEXT"] = "yes";
+  EXPECT_THAT(Resolve().status().message(), HasSubstr("1 violation"));
+  EXPECT_EQ(ConfigSet(path_, "lab", {"plaintext=1"}, captured_.io), kUsage);
+  EXPECT_THAT(captured_.talk.str(), HasSubstr("plaintext: 1: must be true or false"));
+}
+
+TEST_F(ConfigTest, ServerBeyondLoopback_IsCalledWithCertificatesOrInPlaintextByName) {
+  const auto fault = [this](const std::map<std::string, std::string>& flags) {
+    const absl::StatusOr<Settings> settings = Resolve(flags);
+    return std::string(settings.ok() ? settings->CheckServer().message()
+                                     : settings.status().message());
+  };
+  for (const char* here : {"", "127.0.0.1:4444", "localhost:4444", "[::1]:1,127.0.0.2:1"}) {
+    EXPECT_EQ(fault({{"server", here}}), "") << here;
+  }
+  const std::string rule =
+      ": would be talked to unencrypted, whoever answers there; give --tls-ca, --tls-certificate "
+      "and --tls-key, or ask for that with --plaintext";
+  EXPECT_EQ(fault({{"server", "train:4444"}}), "--server: train:4444" + rule);
+  EXPECT_EQ(fault({{"server", "127.0.0.1:1,10.0.0.5:1"}}), "--server: 10.0.0.5:1" + rule);
+  variables_["PHALANX_SERVER"] = "train:4444";
+  EXPECT_EQ(fault({}), "PHALANX_SERVER: train:4444" + rule);
+  variables_.erase("PHALANX_SERVER");
+  ConfigSet(path_, "lab", {"server=train:4444"}, captured_.io);
+  EXPECT_EQ(fault({}), path_ + ":4: server: train:4444" + rule);
+  EXPECT_EQ(fault({{"plaintext", "true"}}), "");
+  EXPECT_EQ(fault({{"tls_ca", "ca.pem"}}), "") << "what the file lacks is told of by name";
+  ConfigSet(path_, "lab", {"tls_key=/key"}, captured_.io);
+  EXPECT_EQ(fault({}), "");
+  EXPECT_EQ(fault({{"plaintext", "true"}}),
+            "--plaintext: does not go with " + path_ + ":5: tls_key; leave one of them out");
+  variables_["PHALANX_TLS_CA"] = "/ca";
+  EXPECT_EQ(fault({{"plaintext", "true"}}),
+            "--plaintext: does not go with PHALANX_TLS_CA; leave one of them out");
+  EXPECT_EQ(fault({{"plaintext", "false"}}), "");
 }
 
 TEST_F(ConfigTest, List_MarksTheCurrentOne) {

@@ -7,11 +7,13 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/support/authority.h"
+#include "tests/support/files.h"
 #include "tests/support/tools.h"
 #include "tests/unit/coordinator/store/entries.h"
 #include "tests/unit/coordinator/store/etcd_disk.h"
@@ -277,6 +279,36 @@ TEST(EtcdTlsTest, Etcd_TakesOurCertificateAndNoPlaintext) {
   EXPECT_TRUE(backend->Commit({.records = {Of(1, "one")}}).ok());
   EtcdClient plain({.members = place.members, .read_time = absl::Milliseconds(100)});
   EXPECT_EQ(plain.Range({}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(EtcdTlsTest, FilesInPlaceOfOthers_AreUsedWithoutARestart) {
+  PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
+  const support::Authority authority, foreign;
+  const transport::TlsFiles sound = authority.User("phalanx", "operator");
+  support::EtcdServer etcd({.server = authority.Coordinator(), .client = sound});
+  const EtcdPlace place = *ParseEtcdPlace(etcd.NewPlace());
+  const auto becomes_well = [&](const transport::TlsFiles& files,
+                                const std::vector<std::pair<std::string, std::string>>& replaced) {
+    EtcdClient client(
+        {.members = place.members, .tls = files, .read_time = absl::Milliseconds(500)});
+    EXPECT_EQ(client.Range({}).status().code(), absl::StatusCode::kUnavailable);
+    for (const auto& [file, by] : replaced) support::ReplaceFile(file, support::ReadFile(by));
+    etcdserverpb::RangeRequest any;
+    any.set_key("any");
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    bool well = false;
+    while (!well && absl::Now() < deadline) well = client.Range(any).ok();
+    return well;
+  };
+  transport::TlsFiles files = sound;
+  files.ca = support::MakeFolder("etcd-authorities") + "/ca.pem";
+  foreign.Coordinator();
+  support::ReplaceFile(files.ca, support::ReadFile(foreign.folder() + "/ca.pem"));
+  EXPECT_TRUE(becomes_well(files, {{files.ca, sound.ca}})) << "an authority";
+  files = foreign.User("phalanx", "operator");
+  files.ca = sound.ca;
+  EXPECT_TRUE(becomes_well(files, {{files.key, sound.key}, {files.certificate, sound.certificate}}))
+      << "a certificate";
 }
 
 TEST(EtcdPlaceTest, Members_StandBetweenCommas) {

@@ -103,7 +103,11 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
         for (int i = 0; i < 6; ++i) h.add_device_memory(-1);
       },
       [](v1::WorkerHello& h) { (*h.mutable_labels())["zone"] = std::string(100'000, 'v'); },
-      [](v1::WorkerHello& h) { h.set_version(std::string(100'000, 'v')); }};
+      [](v1::WorkerHello& h) { h.set_version(std::string(100'000, 'v')); },
+      [](v1::WorkerHello& h) { (*h.mutable_labels())["zone"] = "a\nb"; },
+      [](v1::WorkerHello& h) { (*h.mutable_labels())["zo\x1b[2Jne"] = "a"; },
+      [](v1::WorkerHello& h) { h.set_version("1\x7f"); },
+      [](v1::WorkerHello& h) { h.set_address(std::string("10.0.0.5\0x", 10)); }};
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
 }
 
