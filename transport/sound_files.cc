@@ -105,8 +105,11 @@ class Copies {
     seen_ = std::move(texts);
     if (!AreSound(
             {.ca = PathOf(*ca), .certificate = PathOf(*identity), .key = PathOf(*identity)})) {
-      gpr_log(GPR_ERROR, "%s, %s and %s are not sound together; what was read before holds",
-              files_.ca.c_str(), files_.certificate.c_str(), files_.key.c_str());
+      // At the start whoever serves says what is wrong.
+      if (ca_.has_value()) {
+        gpr_log(GPR_ERROR, "%s, %s and %s are not sound together; what was read before holds",
+                files_.ca.c_str(), files_.certificate.c_str(), files_.key.c_str());
+      }
       return;
     }
     if (!ca_.has_value()) {
