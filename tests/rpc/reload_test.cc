@@ -79,8 +79,9 @@ TEST_F(ReloadTest, WhereNodesMayJoin_AuthoritiesAreFollowedToo) {
 // gRPC by itself would let nobody in any more. It looks each second.
 TEST_F(ReloadTest, FilesThatAreSpoiltOrOfOneAnotherNot_ChangeNothing) {
   server_.reset();
-  const transport::TlsFiles sound = authority().Coordinator();
-  const transport::TlsFiles files = CopyOf(sound);
+  const transport::TlsFiles files = CopyOf(authority().Coordinator());
+  const std::string certificate = support::ReadFile(files.certificate);
+  const std::string key = support::ReadFile(files.key);
   Open([&](ServerOptions& options) {
     options.tls = files;
     options.revoked = "";
@@ -94,7 +95,7 @@ TEST_F(ReloadTest, FilesThatAreSpoiltOrOfOneAnotherNot_ChangeNothing) {
   };
   support::ReplaceFile(files.certificate, "spoilt");
   EXPECT_TRUE(stays_open());
-  support::ReplaceFile(files.certificate, support::ReadFile(sound.certificate));
+  support::ReplaceFile(files.certificate, certificate);
   support::ReplaceFile(files.ca, "spoilt");
   EXPECT_TRUE(stays_open());
   support::ReplaceFile(files.ca, AuthorityOf(authority()));
@@ -104,7 +105,7 @@ TEST_F(ReloadTest, FilesThatAreSpoiltOrOfOneAnotherNot_ChangeNothing) {
   const support::Authority next;
   transport::TlsFiles newer = next.User("nora", "operator");
   newer.ca = olga.ca;
-  support::ReplaceFile(files.key, support::ReadFile(sound.key));
+  support::ReplaceFile(files.key, key);
   support::ReplaceFile(files.ca, AuthorityOf(authority()) + AuthorityOf(next));
   EXPECT_TRUE(Becomes(true, [&] { return GetsIn(newer); }));
 }
