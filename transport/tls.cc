@@ -14,6 +14,7 @@
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "transport/openssl.h"
+#include "transport/sound_files.h"
 
 namespace phalanx::transport {
 namespace {
@@ -101,7 +102,7 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& file
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files) {
   if (!files.on()) return grpc::InsecureServerCredentials();
-  grpc::experimental::TlsServerCredentialsOptions options(ProviderOf(files));
+  grpc::experimental::TlsServerCredentialsOptions options(ProviderOf(SoundCopyOf(files)));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

@@ -2,8 +2,9 @@
 //
 // Each side shows a certificate and asks for one of the other. The files are looked at again while
 // the program runs: what is put in their place, by a rename, is used for connections from then on,
-// and what cannot be read changes nothing. Of what can be read and is spoilt gRPC 1.51 makes
-// nothing: no handshake succeeds until it is mended.
+// and what cannot be read changes nothing; nor does what is spoilt, of a server
+// (transport/sound_files.h). A client whose files are spoilt makes no connection until they are
+// mended.
 //
 // Thread-safe: functions of their arguments and of the files.
 #pragma once

@@ -76,6 +76,40 @@ TEST_F(ReloadTest, WhereNodesMayJoin_AuthoritiesAreFollowedToo) {
   ExpectAuthoritiesAreFollowed([&](ServerOptions& options) { LetNodesJoin(options, tokens); });
 }
 
+// gRPC by itself would let nobody in any more. It looks each second.
+TEST_F(ReloadTest, FilesThatAreSpoiltOrOfOneAnotherNot_ChangeNothing) {
+  server_.reset();
+  const transport::TlsFiles files = CopyOf(authority().Coordinator());
+  const std::string certificate = support::ReadFile(files.certificate);
+  const std::string key = support::ReadFile(files.key);
+  Open([&](ServerOptions& options) {
+    options.tls = files;
+    options.revoked = "";
+  });
+  const transport::TlsFiles olga = authority().User("olga", "operator");
+  const auto stays_open = [&] {
+    const absl::Time end = absl::Now() + absl::Seconds(4);
+    bool open = true;
+    while (open && absl::Now() < end) open = GetsIn(olga);
+    return open;
+  };
+  support::ReplaceFile(files.certificate, "spoilt");
+  EXPECT_TRUE(stays_open());
+  support::ReplaceFile(files.certificate, certificate);
+  support::ReplaceFile(files.ca, "spoilt");
+  EXPECT_TRUE(stays_open());
+  support::ReplaceFile(files.ca, AuthorityOf(authority()));
+  support::ReplaceFile(files.key, support::ReadFile(olga.key));
+  EXPECT_TRUE(stays_open()) << "a key of another certificate";
+  // What is sound again is used.
+  const support::Authority next;
+  transport::TlsFiles newer = next.User("nora", "operator");
+  newer.ca = olga.ca;
+  support::ReplaceFile(files.key, key);
+  support::ReplaceFile(files.ca, AuthorityOf(authority()) + AuthorityOf(next));
+  EXPECT_TRUE(Becomes(true, [&] { return GetsIn(newer); }));
+}
+
 // Clients, workers and the coordinator that calls etcd have the same credentials.
 TEST_F(ReloadTest, AuthorityOfACaller_IsAddedWithoutARestart) {
   const support::Authority foreign;
