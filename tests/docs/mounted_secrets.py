@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Whether secrets have what pods want of them: mounted_secrets.py RENDERED SECRET...
 
-Each file below /etc/phalanx/tls that an argument of a container names has to be in the secret that its pod
-mounts there, as a certificate or a key; of a Statefulset for the name of each of its pods. Prints what is not.
+Each file that an argument of a container names below where its pod mounts a secret has to be in that secret, as a
+certificate or a key; of a StatefulSet for the name of each of its pods. Prints what is not.
 """
 
 import base64
@@ -20,11 +20,13 @@ def objects(path):
 def wanted_of(workload):
     """(secret, file) of every pod."""
     pod, name = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
-    secrets = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tls"]
-    arguments = " ".join(argument for container in pod["containers"] for argument in container.get("args", []))
-    for file in re.findall(r"/etc/phalanx/tls/(\S+)", arguments):
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    (container,) = pod["containers"]
+    wanted = [(secrets[mount["name"]], file) for mount in container["volumeMounts"] if mount["name"] in secrets
+              for file in re.findall(mount["mountPath"] + r"/(\S+)", " ".join(container["args"]))]
+    for secret, file in wanted:
         for number in range(workload["spec"]["replicas"]):
-            yield secrets[0], file.replace("$(POD_NAME)", f"{name}-{number}")
+            yield secret, file.replace("$(POD_NAME)", f"{name}-{number}")
 
 
 def main():
