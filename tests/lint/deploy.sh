@@ -31,7 +31,8 @@ examine() {
   check "$@" < "$work/$name.yaml" || { echo "$name is refused"; exit 1; }
 }
 
-components=(deploy/kustomize/components/*/)
+# join-token changes what tls has put there, so it comes behind it.
+mapfile -t components < <(printf '%s\n' deploy/kustomize/components/*/ | grep -v /join-token/; echo deploy/kustomize/components/join-token/)
 for folder in deploy/kustomize/*/; do
   name=$(basename "$folder")
   [ "$name" != components ] || continue
@@ -39,15 +40,16 @@ for folder in deploy/kustomize/*/; do
   examine "$name"
 done
 
-# BASE COMPONENT...: what an overlay of somebody's own is.
+# BASE [COMPONENT...]: what an overlay of somebody's own is.
 combine() {
   mkdir -p "$work/own"
   up=$(realpath --relative-to "$work/own" .)
   {
     printf 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n'
-    printf 'resources:\n- %s\ncomponents:\n' "$up/deploy/kustomize/$1"
+    printf 'resources:\n- %s\n' "$up/deploy/kustomize/$1"
     shift
-    printf -- "- $up/%s\n" "$@"
+    [ $# = 0 ] || printf 'components:\n'
+    [ $# = 0 ] || printf -- "- $up/%s\n" "$@"
   } > "$work/own/kustomization.yaml"
   kubectl kustomize "$work/own"
 }
@@ -55,8 +57,11 @@ for base in base gpu; do
   for component in "${components[@]}"; do
     flags=()
     [[ $component != */infiniband/ ]] || flags=(--node)
-    combine "$base" "$component" > "$work/combined.yaml"
-    ! cmp -s "$work/combined.yaml" "$work/$base.yaml" || { echo "$component changes nothing of $base"; exit 1; }
+    before=()
+    [[ $component != */join-token/ ]] || before=(deploy/kustomize/components/tls/)
+    combine "$base" "${before[@]}" > "$work/before.yaml"
+    combine "$base" "${before[@]}" "$component" > "$work/combined.yaml"
+    ! cmp -s "$work/combined.yaml" "$work/before.yaml" || { echo "$component changes nothing of $base"; exit 1; }
     examine combined "${flags[@]}"
   done
   combine "$base" "${components[@]}" > "$work/combined.yaml"
@@ -120,6 +125,29 @@ planted monitored << 'CHANGES'
 /kind: ServiceMonitor/,$s/(app.kubernetes.io\/name: phalanx)-coordinator/\1-other/
 /kind: PodMonitor/,$s/port: metrics/port: other/
 s/scheme: https/scheme: http/
+CHANGES
+for base in production gpu; do
+  before=()
+  [ $base = production ] || before=(deploy/kustomize/components/tls/)
+  combine $base "${before[@]}" deploy/kustomize/components/join-token/ > "$work/joining-$base.yaml"
+  examine "joining-$base"
+done
+for base in production gpu; do
+  planted joining-$base << 'CHANGES'
+/join-token-file/d
+s/--join-token-file=.*/&\n        - --tls-certificate=\/x/
+s/--join-token-file=.*/--join-token-file=\/etc\/phalanx\/token/
+s/subPathExpr: token-.*/subPathExpr: token/
+/subPathExpr/d
+s/defaultMode: 288/defaultMode: 292/
+/defaultMode: 288/d
+/fsGroup: /d
+/--join-ca-key/d
+/--join-ca-certificate/d
+CHANGES
+done
+planted joining-production << 'CHANGES'
+s/subPathExpr: token-\$\(POD_NAME\)/subPathExpr: token-$(NODE_NAME)/
 CHANGES
 
 python3 tests/lint/node_labels.py deploy/kustomize/components/node-labels/node_labels.sh

@@ -6,7 +6,7 @@ GPUs where it is to have some, runs as somebody else than root with a root that 
 for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
 devices of their node, and lock memory; then their namespace says that it lets them.
 
-Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
+Secrets are for the pod's group at most, and a worker that joins with a token sees its own alone. Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
 cluster ends it, /dev/shm fits into the memory. Selectors choose something.
 """
 
@@ -61,6 +61,33 @@ def wrong_with_folders(container):
     for folder in folders:
         if not any(folder == one or folder.startswith(one + "/") for one in data):
             yield f"jobs may use {folder}, which is not on the volume data"
+
+
+def wrong_with_secrets(pod, container):
+    """Who reads keys and tokens, and whose they are."""
+    secrets = {one["name"]: one["secret"] for one in pod.get("volumes", []) if "secret" in one}
+    for mount in container.get("volumeMounts", []):
+        if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
+            yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"
+    mounted = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] in secrets]
+    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
+        file = flag_of(container, flag)
+        if file and not any(file == one or file.startswith(one + "/") for one in mounted):
+            yield f"{flag}={file} is in no secret"
+    if (flag_of(container, "--join-ca-certificate") is None) != (flag_of(container, "--join-ca-key") is None):
+        yield "--join-ca-certificate and --join-ca-key: one without the other"
+
+
+def wrong_with_identity(container):
+    """Of a worker: certificate and key of its own, or a token of its own and nothing else."""
+    token, own = flag_of(container, "--join-token-file"), [flag_of(container, one) for one in ("--tls-certificate", "--tls-key")]
+    if container["name"] != "worker" or flag_of(container, "--tls-ca") is None:
+        return
+    if any(own) if token else not all(own):
+        yield "neither a certificate with its key nor a token alone"
+    name = f"token-{flag_of(container, '--node')}"
+    if token and not any(mount["mountPath"] == token and mount.get("subPathExpr") == name for mount in container["volumeMounts"]):
+        yield f"--join-token-file={token} is not {name}: other workers' tokens would be there, too"
 
 
 def wrong_with_metrics(container):
@@ -122,6 +149,8 @@ def wrong_with_program(pod, container):
     yield from wrong_with_probes(container)
     yield from wrong_with_metrics(container)
     yield from wrong_with_folders(container)
+    yield from wrong_with_secrets(pod, container)
+    yield from wrong_with_identity(container)
 
 
 def wrong_with_pod(pod, node):
