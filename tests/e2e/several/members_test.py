@@ -289,7 +289,7 @@ class MembersTest(unittest.TestCase):
         self.await_text(0, "serving no more")
         count = len(submits.jobs)
         self.await_text(0, "nobody knows who leads")
-        self.assertEqual(len(submits.jobs), count)
+        self.assertLessEqual(len(submits.jobs), count + 1, "but one that was acknowledged before and is counted late")
         for member in (leader, self.other_than(leader)):
             self.members.bring_back(member)
         submits.await_more(3)
