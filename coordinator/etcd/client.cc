@@ -83,7 +83,12 @@ absl::Status EtcdClient::Once(absl::Duration patience, const Attempt& attempt) {
   const SteadyTime start = SteadyNow();
   if (!member.channel->WaitForConnected(After(std::min(patience, kConnectTime)))) {
     next_.compare_exchange_strong(asked, (asked + 1) % members_.size());
-    return absl::UnavailableError(absl::StrCat("etcd at ", member.address, " takes no connection"));
+    return absl::UnavailableError(absl::StrCat(
+        "etcd at ", member.address,
+        options_.tls.on() ? " takes no TLS connection; look whether it runs, has a certificate for "
+                            "that address of an authority of --etcd-ca, and takes "
+                            "--etcd-certificate"
+                          : " takes no connection; look whether it runs, and without TLS"));
   }
   grpc::ClientContext context;
   context.set_deadline(After(patience - Since(start)));

@@ -13,6 +13,9 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int kRenewalsEach = 4;  // in each lease
+// Behind one that failed: the next member may do better, and a cluster that elects a leader of its
+// own takes most of a lease for it.
+constexpr absl::Duration kRenewalPause = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -59,27 +62,30 @@ void Leadership::LoseLocked(absl::string_view reason) {
 
 void Leadership::Renew() {
   pthread_setname_np(pthread_self(), "lease");
-  do {
-    waker_.Wait(length_ / kRenewalsEach);
-  } while (RenewOnce());
+  std::optional<absl::Duration> pause = length_ / kRenewalsEach;
+  while (pause.has_value()) {
+    waker_.Wait(*pause);
+    pause = RenewOnce();
+  }
 }
 
-bool Leadership::RenewOnce() {
+std::optional<absl::Duration> Leadership::RenewOnce() {
   {
     MutexLock lock(&mu_);
-    if (stopping_) return false;
+    if (stopping_) return std::nullopt;
   }
-  if (!Held().ok()) return false;
+  if (!Held().ok()) return std::nullopt;
   const SteadyTime sent = SteadyNow();
   const absl::StatusOr<int64_t> seconds = client_->KeepAlive(lease_, length_ / kRenewalsEach);
   MutexLock lock(&mu_);
-  if (!seconds.ok()) return !stopping_;  // until the lease is over by our own clock
+  if (stopping_) return std::nullopt;
+  if (!seconds.ok()) return kRenewalPause;  // until the lease is over by our own clock
   if (*seconds > 0) {
     valid_until_ = sent + absl::ToChronoNanoseconds(absl::Seconds(*seconds));
   } else {
     LoseLocked("etcd has let its lease go");
   }
-  return !stopping_;
+  return length_ / kRenewalsEach;
 }
 
 Election::Election(std::shared_ptr<EtcdClient> client, const std::string& prefix,
@@ -91,13 +97,19 @@ Election::Election(std::shared_ptr<EtcdClient> client, const std::string& prefix
 absl::StatusOr<std::shared_ptr<Leadership>> Election::Try() {
   etcdserverpb::RangeRequest look;
   look.set_key(key_);
-  ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse found, client_->Range(look));
+  ASSIGN_OR_RETURN(etcdserverpb::RangeResponse found, client_->Range(look));
+  if (!found.kvs().empty() && lease_ != 0 && found.kvs(0).lease() == lease_ && last_.expired()) {
+    RETURN_IF_ERROR(client_->Revoke(lease_));
+    ASSIGN_OR_RETURN(found, client_->Range(look));
+  }
   leader_ = found.kvs().empty() ? "" : found.kvs(0).value();
   if (!found.kvs().empty()) return nullptr;
 
   const SteadyTime sent = SteadyNow();
   ASSIGN_OR_RETURN(const etcdserverpb::LeaseGrantResponse lease,
                    client_->Grant(absl::ToInt64Seconds(kLease)));
+  lease_ = lease.id();
+  last_.reset();
   etcdserverpb::TxnRequest make;
   etcdserverpb::Compare& absent = *make.add_compare();
   absent.set_key(key_);
@@ -116,11 +128,13 @@ absl::StatusOr<std::shared_ptr<Leadership>> Election::Try() {
   }
   leader_ = address_;
   const absl::Duration length = absl::Seconds(lease.ttl());
-  return std::make_shared<Leadership>(
+  auto leadership = std::make_shared<Leadership>(
       client_, key_, made->header().revision(),
       Leadership::Lease{.id = lease.id(),
                         .length = length,
                         .valid_until = sent + absl::ToChronoNanoseconds(length)});
+  last_ = leadership;
+  return leadership;
 }
 
 }  // namespace phalanx::coordinator

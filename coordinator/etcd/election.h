@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -54,8 +55,8 @@ class Leadership {
 
  private:
   void Renew() ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether there is anything left to renew.
-  bool RenewOnce() ABSL_LOCKS_EXCLUDED(mu_);
+  // Until the next one; nothing: there is nothing left to renew.
+  std::optional<absl::Duration> RenewOnce() ABSL_LOCKS_EXCLUDED(mu_);
   void LoseLocked(absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<EtcdClient> client_;
@@ -77,7 +78,9 @@ class Election {
   // `address`: under which others reach this coordinator, told to those who ask another one.
   Election(std::shared_ptr<EtcdClient> client, const std::string& prefix, std::string address);
 
-  // Tries to lead, once. Null: somebody else leads. Errors: Unavailable if etcd does not answer.
+  // Tries to lead, once. Null: somebody else leads. What was led by before and could not be given
+  // back, for etcd did not answer, is given back first: else nobody leads until etcd lets it go.
+  // Errors: Unavailable if etcd does not answer.
   absl::StatusOr<std::shared_ptr<Leadership>> Try();
   // The address of whoever led at the last Try; empty: nobody did.
   const std::string& leader() const { return leader_; }
@@ -86,6 +89,8 @@ class Election {
   const std::shared_ptr<EtcdClient> client_;
   const std::string key_, address_;
   std::string leader_;
+  int64_t lease_ = 0;               // that was granted last; 0: none was
+  std::weak_ptr<Leadership> last_;  // that came of it
 };
 
 }  // namespace phalanx::coordinator

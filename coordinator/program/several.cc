@@ -52,6 +52,7 @@ class AmongOthers {
     ASSIGN_OR_RETURN(grpc_, Listen(settings_.listen.host, settings_.listen.port));
     ASSIGN_OR_RETURN(http_, Listen(settings_.http.host, settings_.http.port));
     client_ = std::make_shared<EtcdClient>(EtcdOptionsOf(flags_, *settings_.etcd));
+    election_.emplace(client_, settings_.etcd->prefix, Advertised());
     while (true) {
       ASSIGN_OR_RETURN(std::shared_ptr<Leadership> leadership, StandBy());
       if (leadership == nullptr) break;
@@ -82,18 +83,17 @@ class AmongOthers {
 
   // Null: a signal came first.
   absl::StatusOr<std::shared_ptr<Leadership>> StandBy() {
-    Election election(client_, settings_.etcd->prefix, Advertised());
     std::optional<Standby> standby;
     std::string told;  // what the log says last of who leads
     while (true) {
-      absl::StatusOr<std::shared_ptr<Leadership>> leadership = election.Try();
+      absl::StatusOr<std::shared_ptr<Leadership>> leadership = election_->Try();
       if (leadership.ok() && *leadership != nullptr) return leadership;
       if (!standby.has_value()) {
         ASSIGN_OR_RETURN(standby, StartStandby());
         RETURN_IF_ERROR(WriteReady(true));
       }
       standby->pulse->Beat(clock_.Now());
-      const std::string leader = leadership.ok() ? election.leader() : "";
+      const std::string leader = leadership.ok() ? election_->leader() : "";
       standby->grpc->SetLeader(leader);
       const std::string tells = !leadership.ok()
                                     ? absl::StrCat("nobody knows who leads reason=\"",
@@ -218,6 +218,7 @@ class AmongOthers {
   UniqueFd signals_;      // a signalfd
   UniqueFd grpc_, http_;  // listen as long as the program runs, whoever takes the callers
   std::shared_ptr<EtcdClient> client_;
+  std::optional<Election> election_;  // from when it listens
 };
 
 }  // namespace

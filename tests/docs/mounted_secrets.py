@@ -2,7 +2,8 @@
 """Whether secrets have what pods want of them: mounted_secrets.py RENDERED SECRET...
 
 Each file that an argument of a container names below where its pod mounts a secret has to be in that secret, as a
-certificate or a key; of a StatefulSet for the name of each of its pods. Prints what is not.
+certificate, a key or a token, and so has the one file of a secret that is mounted alone; of a StatefulSet for
+the name of each of its pods. Prints what is not.
 """
 
 import base64
@@ -22,11 +23,14 @@ def wanted_of(workload):
     pod, name = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
     secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     (container,) = pod["containers"]
-    wanted = [(secrets[mount["name"]], file) for mount in container["volumeMounts"] if mount["name"] in secrets
-              for file in re.findall(mount["mountPath"] + r"/(\S+)", " ".join(container["args"]))]
-    for secret, file in wanted:
-        for number in range(workload["spec"]["replicas"]):
-            yield secret, file.replace("$(POD_NAME)", f"{name}-{number}")
+    arguments = " ".join(container["args"])
+    for mount in container["volumeMounts"]:
+        if mount["name"] not in secrets:
+            continue
+        alone = [mount["subPathExpr"]] if "subPathExpr" in mount else re.findall(mount["mountPath"] + r"/(\S+)", arguments)
+        for file in alone:
+            for number in range(workload["spec"]["replicas"]):
+                yield secrets[mount["name"]], file.replace("$(POD_NAME)", f"{name}-{number}")
 
 
 def main():
@@ -34,8 +38,9 @@ def main():
     workloads = [one for one in objects(sys.argv[1]) if one["kind"] == "StatefulSet"]
     namespaces = {one["metadata"]["namespace"] for one in [*workloads, *secrets.values()]}
     wanted = [one for workload in workloads for one in wanted_of(workload)]
-    errors = [f"{secret}: no {file}" for secret, file in wanted if b"-----BEGIN " not in
-              base64.b64decode(secrets.get(secret, {}).get("data", {}).get(file, ""))]
+    errors = [f"{secret}: no {file}" for secret, file in wanted if not re.match(
+        rb"phx_" if file.startswith("token-") else rb"-----BEGIN ",
+        base64.b64decode(secrets.get(secret, {}).get("data", {}).get(file, "")))]
     errors += [] if wanted else ["no pod wants certificates"]
     errors += [] if len(namespaces) == 1 else [f"several namespaces: {sorted(namespaces)}"]
     print(*errors, sep="\n", end="\n" if errors else "")

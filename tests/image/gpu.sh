@@ -1,6 +1,6 @@
 # Part of image.sh: the image of the worker with ranks for CUDA. Its packages are those of a build of the preset
 # `cuda` beside BUILD_FOLDER, or else of a rank that does nothing; NVIDIA's repository is one of packages of the
-# same names, with the libraries of a toolkit in /usr/local/cuda or empty ones.
+# same names, with NCCL of a toolkit in /usr/local/cuda, if there is one, and empty libraries for the rest.
 say "packages for CUDA"
 toolkit=/usr/local/cuda/lib64
 [ -d "$toolkit" ] || toolkit=
@@ -30,10 +30,9 @@ gpu_image() {  # BASE LOG
 ! gpu_image localhost/debian:test "$work/refused" || fail "an image for GPUs without NVIDIA's repository"
 grep -q 'Depends: libnccl2 but it is not installable' "$work/refused" || { tail "$work/refused"; fail "apt does not say what is missing"; }
 gpu_image localhost/debian-nvidia:test "$work/worker-cuda.log" || fail "the image of the worker for GPUs"
-[ "$(inside worker-cuda id -u)" = 65532 ] || fail "the image of the worker for GPUs has another user"
-inside worker-cuda phalanx-worker --help > /dev/null || fail "phalanx-worker does not start in the image for GPUs"
+look_into worker-cuda phalanx-worker
 inside worker-cuda ldd /usr/bin/phalanx-rank > "$work/libraries"
 ! grep 'not found' "$work/libraries" || fail "libraries of ranks are missing in the image for GPUs"
-for library in libtorch_cuda.so libcudart.so.13 libnccl.so.2 libcudnn.so.9; do
+for library in libtorch_cpu.so libtorch_cuda.so libcudart.so.13 libnccl.so.2 libcudnn.so.9; do
   grep -q "$library => /" "$work/libraries" || fail "the rank in the image for GPUs does not load $library"
 done

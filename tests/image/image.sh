@@ -74,16 +74,18 @@ inside() {  # IMAGE COMMAND...
   buildah "${store[@]}" rm "$container" > /dev/null
   return "$status"
 }
-for target in coordinator worker; do
-  user=$(buildah "${store[@]}" inspect --format '{{.OCIv1.Config.User}}' "localhost/phalanx-$target:test")
-  [ "$user" = 65532:65532 ] || fail "the image of the $target runs as '$user'"
-  [ "$(inside $target id -u)" = 65532 ] || fail "the image of the $target has another user"
-  inside $target "phalanx-$target" --help > /dev/null || fail "phalanx-$target does not start"
-  inside $target phalanx version > /dev/null || fail "phalanx does not start"
-  writable=$(inside $target find / -xdev -writable -not -type l -not -path '/proc/*' -not -path '/dev/*' 2> /dev/null |
+look_into() {  # IMAGE PROGRAM
+  local user writable
+  user=$(buildah "${store[@]}" inspect --format '{{.OCIv1.Config.User}}' "localhost/phalanx-$1:test")
+  [ "$user" = 65532:65532 ] || fail "the image $1 runs as '$user'"
+  [ "$(inside "$1" id -u)" = 65532 ] || fail "the image $1 has another user"
+  inside "$1" "$2" --help > /dev/null || fail "$2 does not start in the image $1"
+  inside "$1" phalanx version > /dev/null || fail "phalanx does not start in the image $1"
+  writable=$(inside "$1" find / -xdev -writable -not -type l -not -path '/proc/*' -not -path '/dev/*' 2> /dev/null |
     grep -vxE '/|/(run/lock|tmp|var/tmp|var/lib/phalanx|run/phalanx|run/shm|dev|etc|run|sys)(/.*)?' || true)
-  [ -z "$writable" ] || fail "the user of the $target can write: $writable"
-done
+  [ -z "$writable" ] || fail "the user of the image $1 can write: $writable"
+}
+for target in coordinator worker; do look_into $target phalanx-$target; done
 inside coordinator sh -c 'command -v curl jq' > /dev/null || fail "no curl or jq in the image of the coordinator"
 ! inside worker ldd /usr/bin/phalanx-rank | grep 'not found' || fail "libraries of ranks are missing"
 buildah "${store[@]}" images --format '{{.Name}} {{.Size}}' | grep phalanx- || true

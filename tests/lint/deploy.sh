@@ -34,7 +34,8 @@ examine() {
   check "$@" < "$work/$name.yaml" || { echo "$name is refused"; exit 1; }
 }
 
-components=(deploy/kustomize/components/*/)
+# join-token changes what tls has put there, so it comes behind it.
+mapfile -t components < <(printf '%s\n' deploy/kustomize/components/*/ | grep -v /join-token/; echo deploy/kustomize/components/join-token/)
 for folder in deploy/kustomize/*/; do
   name=$(basename "$folder")
   [ "$name" != components ] || continue
@@ -42,15 +43,16 @@ for folder in deploy/kustomize/*/; do
   examine "$name"
 done
 
-# BASE COMPONENT...: what an overlay of somebody's own is.
+# BASE [COMPONENT...]: what an overlay of somebody's own is.
 combine() {
   mkdir -p "$work/own"
   up=$(realpath --relative-to "$work/own" .)
   {
     printf 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n'
-    printf 'resources:\n- %s\ncomponents:\n' "$up/deploy/kustomize/$1"
+    printf 'resources:\n- %s\n' "$up/deploy/kustomize/$1"
     shift
-    printf -- "- $up/%s\n" "$@"
+    [ $# = 0 ] || printf 'components:\n'
+    [ $# = 0 ] || printf -- "- $up/%s\n" "$@"
   } > "$work/own/kustomization.yaml"
   kubectl kustomize "$work/own"
 }
@@ -58,8 +60,11 @@ for base in base gpu; do
   for component in "${components[@]}"; do
     flags=()
     [[ $component != */infiniband/ ]] || flags=(--node)
-    combine "$base" "$component" > "$work/combined.yaml"
-    ! cmp -s "$work/combined.yaml" "$work/$base.yaml" || { echo "$component changes nothing of $base"; exit 1; }
+    before=()
+    [[ $component != */join-token/ ]] || before=(deploy/kustomize/components/tls/)
+    combine "$base" "${before[@]}" > "$work/before.yaml"
+    combine "$base" "${before[@]}" "$component" > "$work/combined.yaml"
+    ! cmp -s "$work/combined.yaml" "$work/before.yaml" || { echo "$component changes nothing of $base"; exit 1; }
     examine combined "${flags[@]}"
   done
   combine "$base" "${components[@]}" > "$work/combined.yaml"
@@ -67,13 +72,14 @@ for base in base gpu; do
 done
 
 # The check itself: each of these changes is one that it has to see.
-planted() {
+planted() {  # FROM [FLAG...] < CHANGES
   local from=$1 change refused
+  shift
   while IFS= read -r change; do
     sed -E "$change" "$work/$from.yaml" > "$work/spoiled.yaml"
     ! cmp -s "$work/$from.yaml" "$work/spoiled.yaml" || { echo "changes nothing of $from: $change"; exit 1; }
     refused=0
-    check < "$work/spoiled.yaml" > /dev/null || refused=$?
+    check "$@" < "$work/spoiled.yaml" > /dev/null || refused=$?
     [ "$refused" = 3 ] || { echo "not seen by manifests.py in $from: $change"; exit 1; }
   done
 }
@@ -108,11 +114,45 @@ s/path: \/readyz/path: \/livez/
 s/enforce: restricted/enforce: privileged/
 s/(kind: PodDisruptionBudget)/\1/;s/kind: StatefulSet/kind: DaemonSet/
 s/--plaintext/--plaintext\n        - --tls-ca=x/
+s/kind: NetworkPolicy/kind: Other/
+s/kind: PodDisruptionBudget/kind: Other/
+s/( +)grpc:$/\1httpGet:/;s/( +)port: 4444$/\1port: http\n\1path: \/readyz/
+s/--listen=0.0.0.0:4444/--listen=0.0.0.0:4443/
+s/--http=0.0.0.0:4445/--http=0.0.0.0:4447/
+s/name: POD_NAME/name: OTHER/
+s/mountPath: \/dev\/shm/mountPath: \/dev\/other/
+s/medium: Memory/medium: ""/
+s/--store=.*/--store=\/tmp\/store/
+s/--coordinator=.*/--coordinator=phalanx-coordinator:4443/
+s/--coordinator=.*/--coordinator=other:4444/
+s/targetPort: grpc/targetPort: other/
+s/serviceName: phalanx-worker/serviceName: other/
+s/serviceAccountName: phalanx/serviceAccountName: other/
 CHANGES
 planted gpu << 'CHANGES'
 s/--devices=8/--devices=4/
 s/nvidia.com\/gpu: 8/nvidia.com\/gpu: 4/
 /nvidia.com\/gpu: 8/d
+s/key: nvidia.com\/gpu.present/key: other/
+s/key: nvidia.com\/gpu$/key: other/
+s/effect: NoSchedule/effect: NoExecute/
+s/name: ZONE/name: OTHER/
+CHANGES
+combine gpu deploy/kustomize/components/infiniband/ > "$work/infiniband.yaml"
+planted infiniband --node << 'CHANGES'
+/hostNetwork: true/d
+/dnsPolicy: /d
+s/- IPC_LOCK/- SYS_ADMIN/
+s/path: \/dev\/infiniband/path: \/dev/
+s/mountPath: \/dev\/infiniband/mountPath: \/dev\/other/
+CHANGES
+combine gpu deploy/kustomize/components/node-labels/ > "$work/labelled.yaml"
+planted labelled << 'CHANGES'
+s/^  - get$/  - "*"/
+s/^  - nodes$/  - secrets/
+s/kind: ClusterRoleBinding/kind: Other/
+/kind: ClusterRoleBinding/,$s/namespace: phalanx$/namespace: other/
+s/kind: ServiceAccount$/kind: Other/
 CHANGES
 planted production << 'CHANGES'
 s/scheme: HTTPS/scheme: HTTP/
@@ -121,6 +161,10 @@ s/--metrics-certificate=.*/--metrics-plaintext/
 s/^( +)- --metrics-certificate=.*/&\n\1- --metrics-plaintext/
 s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --http-plaintext/
 s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --etcd-plaintext/
+s/defaultMode: 288/defaultMode: 420/
+s/--tls-ca=.*/--tls-ca=\/data\/ca.pem/
+/--tls-key=/d
+/^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
 combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"
 examine monitored
@@ -131,7 +175,32 @@ s/scheme: https/scheme: http/
 /kind: ServiceMonitor/,/^---/s/scheme: https/scheme: http/
 /kind: PodMonitor/,/^---/s/scheme: https/scheme: http/
 CHANGES
+for base in production gpu; do
+  before=()
+  [ $base = production ] || before=(deploy/kustomize/components/tls/)
+  combine $base "${before[@]}" deploy/kustomize/components/join-token/ > "$work/joining-$base.yaml"
+  examine "joining-$base"
+done
+for base in production gpu; do
+  planted joining-$base << 'CHANGES'
+/join-token-file/d
+s/--join-token-file=.*/&\n        - --tls-certificate=\/x/
+s/--join-token-file=.*/--join-token-file=\/etc\/phalanx\/token/
+s/subPathExpr: token-.*/subPathExpr: token/
+/subPathExpr/d
+s/defaultMode: 288/defaultMode: 292/
+/defaultMode: 288/d
+/fsGroup: /d
+/--join-ca-key/d
+/--join-ca-certificate/d
+CHANGES
+done
+planted joining-production << 'CHANGES'
+s/subPathExpr: token-\$\(POD_NAME\)/subPathExpr: token-$(NODE_NAME)/
+CHANGES
 
 python3 tests/lint/node_labels.py deploy/kustomize/components/node-labels/node_labels.sh
 awk '/^FROM/ {user = ""} /^USER [1-9]/ {user = $2} END {exit user == ""}' deploy/Containerfile ||
   { echo "deploy/Containerfile: runs as root"; exit 1; }
+awk '/^FROM/ {wrong = wrong || !($2 ~ /^\$\{[A-Z_]+\}$/ || $2 in stages); stages[$4]; ++count} END {exit wrong || count < 4}' deploy/Containerfile ||
+  { echo "deploy/Containerfile: a stage begins with an image that no argument names"; exit 1; }

@@ -6,8 +6,9 @@ GPUs where it is to have some, runs as somebody else than root with a root that 
 for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
 devices of their node, and lock memory; then their namespace says that it lets them.
 
-Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
-cluster ends it, /dev/shm fits into the memory. Selectors choose something.
+Secrets are for the pod's group at most, and a worker that joins with a token sees its own alone. Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
+cluster ends it, /dev/shm fits into the memory, arguments name variables, ports, services and volumes that are there. Selectors choose something;
+each pod has a NetworkPolicy, workers that a drain evicts a budget. Roles may read nodes and nothing else. GPU pods go where GPUs are.
 """
 
 import re
@@ -37,7 +38,19 @@ def speaks_tls(container):
 
 
 def wrong_with_probes(container):
+    ports = {one.get("name"): one["containerPort"] for one in container.get("ports", [])}
     for probe in PROBES:
+        said = container.get(probe, {})
+        if "grpc" in said and flag_of(container, "--tls-ca"):
+            yield f"{probe} by gRPC, which knows no TLS"
+        # With TLS the health service of gRPC is behind it, and HTTP says the same.
+        if container["name"] == "coordinator" and probe == "readinessProbe" and ("grpc" in said) == bool(flag_of(container, "--tls-ca")):
+            yield f"{probe} does not ask as --listen speaks"
+        for flag, port in (("--listen", said.get("grpc", {}).get("port")), ("--http", ports.get(said.get("httpGet", {}).get("port"))),
+                           ("--metrics", ports.get(said.get("httpGet", {}).get("port")))):
+            address = flag_of(container, flag)
+            if port and address and address.rsplit(":", 1)[1] != str(port):
+                yield f"{probe} asks port {port}, and {flag} is {address}"
         if probe not in container:
             yield f"it has no {probe}"
         asks = container.get(probe, {}).get("httpGet", {})
@@ -52,6 +65,49 @@ def wrong_with_probes(container):
             yield f"{probe} asks for more than whether it lives"
 
 
+def wrong_with_variables(container):
+    """The cluster leaves $(NAME) as it is where there is no such variable."""
+    known = {one["name"] for one in container.get("env", [])}
+    texts = container.get("args", []) + [mount.get("subPathExpr", "") for mount in container.get("volumeMounts", [])]
+    for name in sorted({name for text in texts for name in re.findall(r"\$\((\w+)\)", text)} - known):
+        yield f"$({name}) is no variable of its own"
+
+
+def wrong_with_volumes(pod, container, claims):
+    mounts = {one["mountPath"]: one["name"] for one in container.get("volumeMounts", [])}
+    memory = {one["name"] for one in pod.get("volumes", []) if one.get("emptyDir", {}).get("medium") == "Memory"}
+    if container["name"] == "worker" and mounts.get("/dev/shm") not in memory:
+        yield "/dev/shm is the container runtime's, of 64 MiB"
+    store = flag_of(container, "--store")
+    if store and not any(store.startswith(path + "/") and name in claims for path, name in mounts.items()):
+        yield f"--store={store} goes with the pod"
+
+
+def wrong_with_place(pod, container):
+    """Of one that gets GPUs."""
+    if "nvidia.com/gpu" not in container.get("resources", {}).get("limits", {}):
+        return
+    terms = (pod.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+             .get("nodeSelectorTerms", [{}]))
+    if not all(any(one["key"] == "nvidia.com/gpu.present" and one.get("values") == ["true"] for one in term.get("matchExpressions", []))
+               for term in terms):
+        yield "no affinity keeps it to nodes with GPUs"
+    if not any(one.get("key") == "nvidia.com/gpu" and one.get("effect") in (None, "NoSchedule") for one in pod.get("tolerations", [])):
+        yield "it does not tolerate the taint of nodes with GPUs"
+
+
+def wrong_with_node_access(pod, container):
+    """Of a worker in its node's network."""
+    folders = {one["name"]: one["hostPath"]["path"] for one in pod.get("volumes", []) if "hostPath" in one}
+    mounted = {one["mountPath"] for one in container["volumeMounts"] if folders.get(one["name"]) == one["mountPath"]}
+    if mounted != {"/dev/infiniband"}:
+        yield "without the InfiniBand devices of its node"
+    if not pod.get("hostNetwork") or pod.get("dnsPolicy") != "ClusterFirstWithHostNet":
+        yield "not in its node's network, or without the cluster's names there"
+    if container["securityContext"]["capabilities"].get("add") != ["IPC_LOCK"]:
+        yield "it may not lock memory"
+
+
 def wrong_with_folders(container):
     """Of a worker: jobs that are not held to volumes could read its certificates and tokens."""
     folders = [one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(("--read-folder=", "--write-folder="))]
@@ -61,6 +117,33 @@ def wrong_with_folders(container):
     for folder in folders:
         if not any(folder == one or folder.startswith(one + "/") for one in data):
             yield f"jobs may use {folder}, which is not on the volume data"
+
+
+def wrong_with_secrets(pod, container):
+    """Who reads keys and tokens, and whose they are."""
+    secrets = {one["name"]: one["secret"] for one in pod.get("volumes", []) if "secret" in one}
+    for mount in container.get("volumeMounts", []):
+        if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
+            yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"
+    mounted = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] in secrets]
+    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
+        file = flag_of(container, flag)
+        if file and not any(file == one or file.startswith(one + "/") for one in mounted):
+            yield f"{flag}={file} is in no secret"
+    if (flag_of(container, "--join-ca-certificate") is None) != (flag_of(container, "--join-ca-key") is None):
+        yield "--join-ca-certificate and --join-ca-key: one without the other"
+
+
+def wrong_with_identity(container):
+    """Of a worker: certificate and key of its own, or a token of its own and nothing else."""
+    token, own = flag_of(container, "--join-token-file"), [flag_of(container, one) for one in ("--tls-certificate", "--tls-key")]
+    if container["name"] != "worker" or flag_of(container, "--tls-ca") is None:
+        return
+    if any(own) if token else not all(own):
+        yield "neither a certificate with its key nor a token alone"
+    name = f"token-{flag_of(container, '--node')}"
+    if token and not any(mount["mountPath"] == token and mount.get("subPathExpr") == name for mount in container["volumeMounts"]):
+        yield f"--join-token-file={token} is not {name}: other workers' tokens would be there, too"
 
 
 def wrong_with_metrics(container):
@@ -100,8 +183,13 @@ def wrong_with_container(pod, container, node):
         yield "it keeps capabilities"
 
 
-def wrong_with_program(pod, container):
+def wrong_with_program(pod, container, claims, node):
     """What of the flags of ours does not fit the pod."""
+    yield from wrong_with_variables(container)
+    yield from wrong_with_volumes(pod, container, claims)
+    yield from wrong_with_place(pod, container)
+    if node and container["name"] == "worker":
+        yield from wrong_with_node_access(pod, container)
     limits = container.get("resources", {}).get("limits", {})
     gpus = limits.get("nvidia.com/gpu")
     if flag_of(container, "--device") == "gpu" and flag_of(container, "--devices") != str(gpus):
@@ -120,6 +208,8 @@ def wrong_with_program(pod, container):
     yield from wrong_with_probes(container)
     yield from wrong_with_metrics(container)
     yield from wrong_with_folders(container)
+    yield from wrong_with_secrets(pod, container)
+    yield from wrong_with_identity(container)
 
 
 def wrong_with_pod(pod, node):
@@ -178,6 +268,63 @@ def wrong_with_plaintext(items):
                 yield f"{where}, container {each['name']}", f"{flag} where there are certificates"
 
 
+def wrong_with_protection(items):
+    """Pods that anybody reaches, and workers that a drain takes all at once."""
+    def chosen(kind, labels):
+        selectors = [one["spec"]["podSelector" if kind == "NetworkPolicy" else "selector"].get("matchLabels", {}) for one in items if one["kind"] == kind]
+        return any(selector.items() <= labels.items() for selector in selectors)
+
+    for one in items:
+        if one["kind"] not in CONTROLLERS:
+            continue
+        where, labels = f"{one['kind']} {one['metadata']['name']}", one["spec"]["template"]["metadata"]["labels"]
+        if not chosen("NetworkPolicy", labels):
+            yield where, "no NetworkPolicy chooses its pods"
+        if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "phalanx-worker" and not chosen("PodDisruptionBudget", labels):
+            yield where, "no PodDisruptionBudget: a drain evicts workers all at once"
+
+
+def wrong_with_services(items):
+    services = {one["metadata"]["name"]: one["spec"] for one in items if one["kind"] == "Service"}
+    workloads = [one for one in items if one["kind"] in CONTROLLERS]
+    for one in workloads:
+        where = f"{one['kind']} {one['metadata']['name']}"
+        if one["kind"] == "StatefulSet" and one["spec"]["serviceName"] not in services:
+            yield where, f"no service {one['spec']['serviceName']}"
+        for container in one["spec"]["template"]["spec"]["containers"]:
+            name, _, port = (flag_of(container, "--coordinator") or "").partition(":")
+            if name and port not in {str(each["port"]) for each in services.get(name, {}).get("ports", [])}:
+                yield where, f"--coordinator={name}:{port} is no service"
+    for name, spec in services.items():
+        ports = {port["name"] for one in workloads if spec["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+                 for container in one["spec"]["template"]["spec"]["containers"] for port in container.get("ports", [])}
+        for port in spec.get("ports", []):
+            if port["targetPort"] not in ports:
+                yield f"Service {name}", f"port {port['targetPort']} is of no pod"
+
+
+def wrong_with_roles(items):
+    """Who may ask the cluster's API, and what."""
+    accounts = {one["metadata"]["name"] for one in items if one["kind"] == "ServiceAccount"}
+    roles = {one["metadata"]["name"] for one in items if one["kind"] == "ClusterRole"}
+    for one in items:
+        where = f"{one['kind']} {one['metadata']['name']}"
+        if one["kind"] == "Role" or (one["kind"] == "ClusterRole" and one["rules"] != [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]):
+            yield where, "grants something else than to read nodes"
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            if one["roleRef"]["name"] not in roles or any(subject["kind"] != "ServiceAccount" or subject["name"] not in accounts or
+                                                          subject["namespace"] != "phalanx" for subject in one["subjects"]):
+                yield where, "binds what is not there"
+        if one["kind"] in CONTROLLERS:
+            pod = one["spec"]["template"]["spec"]
+            if pod["serviceAccountName"] not in accounts:
+                yield where, f"no service account {pod['serviceAccountName']}"
+            if any("serviceAccountToken" in source for volume in pod["volumes"] for source in volume.get("projected", {}).get("sources", [])):
+                asks = pod["serviceAccountName"]
+                if not any(asks in {subject["name"] for subject in each["subjects"]} for each in items if each["kind"] == "ClusterRoleBinding"):
+                    yield where, f"{asks} may not read its node"
+
+
 def wrong_with(items, node):
     privileged = {one["metadata"]["labels"].get("pod-security.kubernetes.io/enforce") for one in items
                   if one["kind"] == "Namespace"} - {"restricted"}
@@ -195,16 +342,20 @@ def wrong_with(items, node):
             for rule in wrong_with_container(pod, container, node):
                 yield f"{where}, container {container['name']}", rule
         for container in pod["containers"]:
-            for rule in wrong_with_program(pod, container):
+            claims = {one["metadata"]["name"] for one in item["spec"].get("volumeClaimTemplates", [])}
+            for rule in wrong_with_program(pod, container, claims, node):
                 yield f"{where}, container {container['name']}", rule
     if containers == 0:
         yield "nothing", "no container"
     yield from wrong_with_selectors(items)
     yield from wrong_with_plaintext(items)
+    yield from wrong_with_protection(items)
+    yield from wrong_with_services(items)
+    yield from wrong_with_roles(items)
 
 
 def main():
-    found = list(wrong_with([one for one in yaml.safe_load_all(sys.stdin) if one], "--node" in sys.argv[1:]))
+    found = list(wrong_with([one for one in yaml.load_all(sys.stdin, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if one], "--node" in sys.argv[1:]))
     for where, rule in found:
         print(f"{where}: {rule}")
     sys.exit(3 if found else 0)  # 1 is that of a program that broke

@@ -1,5 +1,5 @@
 # Parts of what packs the rank for CUDA on machines that have no CUDA: sourced by cuda.sh and image.sh, with
-# `source` the checkout and `toolkit` the folder of CUDA's libraries, if there are any.
+# `source` the checkout and `toolkit` the folder of CUDA's libraries, empty if there are none.
 
 # FOLDER: a build folder of cmake/package.cmake alone for PHALANX_WITH_CUDA, with programs that do nothing and
 # the LibTorch that a real one has.
@@ -25,7 +25,8 @@ CMAKE
 }
 
 # FOLDER: a repository of packages that are named as NVIDIA's, which the rank's package depends on. Their
-# libraries are the toolkit's, or empty where it has none.
+# libraries are empty, but for NCCL where there is a toolkit: those of CUDA are gigabytes, and need others that
+# NVIDIA's own packages bring.
 nvidia_packages() {
   local folder=$1 library package root
   mkdir -p "$folder"
@@ -35,10 +36,9 @@ nvidia_packages() {
     printf 'Package: %s\nVersion: 13.0-0\nArchitecture: amd64\nMaintainer: nobody <nobody@packages.invalid>\nDescription: stands in for the one of NVIDIA\n' \
       "$package" > "$root/DEBIAN/control"
     printf 'activate-noawait ldconfig\n' > "$root/DEBIAN/triggers"
-    if [ -n "$toolkit" ] && compgen -G "$toolkit/${library%.so.*}*.so.*" > /dev/null; then
-      cp -L "$toolkit/${library%.so.*}"*.so.* "$root/usr/lib/x86_64-linux-gnu/"
+    if [ "$library" = libnccl.so.2 ] && [ -e "$toolkit/$library" ]; then
+      cp -L "$toolkit/$library" "$root/usr/lib/x86_64-linux-gnu/"
     else
-      echo "no $library in the toolkit: an empty one stands in"
       gcc -shared -nostdlib "-Wl,-soname,$library" -o "$root/usr/lib/x86_64-linux-gnu/$library" -x c /dev/null
     fi
   done < <(libraries_of_cuda)

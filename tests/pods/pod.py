@@ -3,14 +3,16 @@
 A pod is one container of a rendered StatefulSet: its command, arguments and environment and nothing else of this
 one's, its user, its root, which it cannot write, its volumes, an address and processes of its own. Programs of
 Phalanx are in /usr/bin there, as an image has them. An emptyDir goes with the pod; a claim stays, until it is
-forgotten. Every wait has a deadline. Not thread-safe.
+forgotten; a secret is a folder below `secrets` of the place. Every wait has a deadline. Not thread-safe.
 """
 
 import contextlib
 import os
 import pathlib
 import shlex
+import shutil
 import signal
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -66,21 +68,41 @@ class Pod:
                 size = size_of(volume["emptyDir"]["sizeLimit"])
                 yield f"mount -t tmpfs -o mode=777,size={size} tmpfs {at}"
                 continue
+            if "secret" in volume:
+                yield from self._secret(volume["secret"], mount, at)
+                continue
             claim = volume["persistentVolumeClaim"]["claimName"] if volume else self.claims[mount["name"]]
             folder = self._claims / claim
             folder.mkdir(parents=True, exist_ok=True)
             os.chown(folder, self.user, self.spec["securityContext"]["fsGroup"])
             yield f"mount --bind {shlex.quote(str(folder))} {at}"
 
-    def _command(self):
+    def _secret(self, secret, mount, at):
+        """As it was when the pod started, of root and the pod's group, and nobody there changes it."""
+        kept = self._place / mount["name"]
+        kept.mkdir()
+        for file in (self._claims.parent / "secrets" / secret["secretName"]).iterdir():
+            copy = shutil.copy(file, kept)
+            os.chown(copy, 0, self.spec["securityContext"]["fsGroup"])
+            os.chmod(copy, secret["defaultMode"])
+        alone = self._filled(mount.get("subPathExpr", ""))
+        if alone:
+            yield f"rmdir {at}; touch {at}"
+        yield f"mount --bind {shlex.quote(str(kept / alone))} {at}; mount -o remount,bind,ro {at}"
+
+    def _variables(self):
         fields = {"metadata.name": self.name, "status.podIP": self.address}
-        variables = {one["name"]: one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
-                     for one in self.container.get("env", [])}
-        arguments = self.container["command"] + self.container["args"]
-        for name, value in variables.items():
-            arguments = [one.replace(f"$({name})", value) for one in arguments]
-        assert not any("$(" in one for one in arguments), arguments
-        return self._as_user(variables, arguments)
+        return {one["name"]: one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+                for one in self.container.get("env", [])}
+
+    def _filled(self, text):
+        for name, value in self._variables().items():
+            text = text.replace(f"$({name})", value)
+        assert "$(" not in text, text
+        return text
+
+    def _command(self):
+        return self._as_user(self._variables(), [self._filled(one) for one in self.container["command"] + self.container["args"]])
 
     def _as_user(self, variables, arguments):
         context = self.container["securityContext"]
@@ -152,8 +174,10 @@ class Pod:
             return self.execute(*asked["exec"]["command"], codes=None).returncode == 0
         ports = {one["name"]: one["containerPort"] for one in self.container["ports"]}
         try:
-            url = f"http://{self.address}:{ports[asked['httpGet']['port']]}{asked['httpGet']['path']}"
-            with urllib.request.urlopen(url, timeout=seconds or asked.get("timeoutSeconds", 1) * 10) as answer:  # tests share their machine
+            scheme = asked["httpGet"].get("scheme", "HTTP").lower()
+            url = f"{scheme}://{self.address}:{ports[asked['httpGet']['port']]}{asked['httpGet']['path']}"
+            anybody = ssl._create_unverified_context()  # a probe asks for no name
+            with urllib.request.urlopen(url, timeout=seconds or asked.get("timeoutSeconds", 1) * 10, context=anybody) as answer:  # tests share their machine
                 return answer.status == 200
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False

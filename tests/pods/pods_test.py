@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A worker's pod that is killed, and one that is deleted: the job goes on by its ladder, and the pod that takes the
-place of each gets its ranks back.
+place of each gets its ranks back. With certificates a worker's pod joins with its own token.
 
     pods_test.py PROGRAMS
 
-The pods are those of deploy/kustomize/base as kubectl renders them, each in namespaces of its own (pod.py). Needs
-root, namespaces, overlayfs and tools that scripts/setup brings: says what is missing and skips (77) otherwise, and
-fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
+The pods are those of deploy/kustomize/base, and of production with join-token, as kubectl renders them, each in
+namespaces of its own (pod.py). Needs root, namespaces, overlayfs and tools that scripts/setup brings: says what is
+missing and skips (77) otherwise, and fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
 
 import importlib.util
@@ -56,15 +56,22 @@ def enter_namespaces():
         return subprocess.run([*own, sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 
+def setUpModule():
+    pods.make_network()
+    pods.run("mount", "-t", "tmpfs", "tmpfs", PLACE)
+
+
+def stateful_sets(overlay):
+    import yaml  # of a folder that is on the path by now
+    text = pods.run("kubectl", "kustomize", overlay)
+    return {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one and one["kind"] == "StatefulSet"}
+
+
 class PodsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        pods.make_network()
-        cls.place = PLACE
-        pods.run("mount", "-t", "tmpfs", "tmpfs", cls.place)
-        import yaml  # of a folder that is on the path by now
-        text = pods.run("kubectl", "kustomize", SOURCE / "deploy/kustomize/base")
-        cls.items = {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one and one["kind"] == "StatefulSet"}
+        cls.place = PLACE / "plain"
+        cls.items = stateful_sets(SOURCE / "deploy/kustomize/base")
         data = cls.place / "claims/phalanx-data"
         pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data / "emoji")
         pods.run("chown", "-R", "65532:65532", data)
@@ -160,6 +167,64 @@ class PodsTest(unittest.TestCase):
         self.assertEqual([one.delete() for one in (*self.workers.values(), self.coordinator)], [0, 0, 0])
         lines = (self.place / "claims/phalanx-data/emoji/runs/pods/metrics.jsonl").read_text(encoding="utf-8").splitlines()
         self.assertEqual([json.loads(one)["step"] for one in lines], list(range(1, len(lines) + 1)))
+
+
+class JoiningTest(unittest.TestCase):
+    """Of production with the component join-token."""
+
+    def setUp(self):
+        self.place = PLACE / "joining"
+        overlay, authorities = self.place / "overlay", self.place / "authorities"
+        overlay.mkdir(parents=True)
+        up = os.path.relpath(SOURCE / "deploy/kustomize", overlay)
+        (overlay / "kustomization.yaml").write_text(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
+            f"resources: [{up}/production]\ncomponents: [{up}/components/join-token]\n", encoding="utf-8")
+        self.items = stateful_sets(overlay)
+        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "user", "olga", "operator"), ("nodes", "worker", "any")):
+            pods.run(SOURCE / "scripts/make_ca", authorities / arguments[0], *arguments[1:])
+        ca, nodes = authorities / "ca", authorities / "nodes"
+        self.secret("phalanx-coordinator-tls", {"coordinator.pem": ca / "coordinator.pem", "coordinator-key.pem": ca / "coordinator-key.pem"})
+        both = (ca / "ca.pem").read_text() + (nodes / "ca.pem").read_text()
+        (self.place / "secrets/phalanx-coordinator-tls/ca.pem").write_text(both)
+        self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
+        self.secret("phalanx-join-ca", {"ca.pem": nodes / "ca.pem", "ca-key.pem": nodes / "ca-key.pem"})
+        # Of the operator, who is in the coordinator's pod here.
+        olga = self.place / "claims/phalanx-data/olga"
+        olga.mkdir(parents=True)
+        for file in ("ca.pem", "user-olga.pem", "user-olga-key.pem"):
+            shutil.copy(ca / file, olga)
+        pods.run("chown", "-R", "65532:65532", olga)
+        self.coordinator = self.make("phalanx-coordinator", 0).await_probe("startupProbe").await_probe("readinessProbe")
+
+    def secret(self, name, files):
+        folder = self.place / "secrets" / name
+        folder.mkdir(parents=True)
+        for file, source in files.items():
+            shutil.copy(source, folder / file)
+
+    def make(self, name, ordinal):
+        hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": self.coordinator.address}
+        return pods.Pod(self.place, PROGRAMS, DEPS, self.items[name], ordinal, hosts)
+
+    def phalanx(self, *arguments):
+        return self.coordinator.execute(
+            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", "/data/olga/ca.pem",
+            "--tls-certificate", "/data/olga/user-olga.pem", "--tls-key", "/data/olga/user-olga-key.pem")
+
+    def test_worker_joins_with_the_token_of_its_pod_alone_and_comes_back_with_its_certificate(self):
+        folder = self.place / "secrets/phalanx-join-tokens"
+        folder.mkdir()
+        for name in ("phalanx-worker-0", "phalanx-worker-1"):
+            (folder / f"token-{name}").write_text(self.phalanx("token", "create", "--node", name))
+        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        self.assertEqual(worker.execute("ls", "/etc/phalanx/join").split(), ["token"])
+        self.assertEqual(worker.execute("ls", "/etc/phalanx/tls").split(), ["ca.pem"])
+        self.assertEqual(worker.execute("cat", "/etc/phalanx/join/token"), (folder / "token-phalanx-worker-0").read_text())
+        self.assertEqual(worker.delete(), 0)
+        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
+        self.assertEqual([worker.delete(), self.coordinator.delete()], [0, 0])
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
-def end_with_parent():
+def end_with_parent(number=signal.SIGTERM):
     """Of a child: whatever ends the test ends it, too."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 class Cluster:

@@ -266,6 +266,23 @@ TEST_F(EtcdBackendTest, StoreOfANewerVersion_IsRefused) {
   EXPECT_EQ(disk_->Open().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// etcd grants leases anew when it has elected: whoever waited for this one would wait seconds.
+TEST(EtcdElectionTest, LeadershipThatCouldNotBeGivenBack_IsGivenBackByTheNextTry) {
+  if (!support::EtcdMissing().empty()) GTEST_SKIP() << support::EtcdMissing();
+  support::EtcdServer etcd;
+  const EtcdPlace place = *ParseEtcdPlace(etcd.NewPlace());
+  const auto client = std::make_shared<EtcdClient>(EtcdOptions{.members = place.members});
+  Election election(client, place.prefix, "127.0.0.1:1");
+  std::shared_ptr<Leadership> leadership = *election.Try();
+  ASSERT_NE(leadership, nullptr);
+  EXPECT_EQ(*election.Try(), nullptr) << "it leads, and nothing is taken from it";
+  etcd.Kill();
+  leadership.reset();
+  etcd.Start();
+  EXPECT_NE(*election.Try(), nullptr);
+  EXPECT_EQ(election.leader(), "127.0.0.1:1");
+}
+
 TEST(EtcdTlsTest, Etcd_TakesOurCertificateAndNoPlaintext) {
   PHALANX_SKIP_WITHOUT_TOOL(support::EtcdMissing());
   const support::Authority authority;
