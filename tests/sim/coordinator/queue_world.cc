@@ -187,11 +187,23 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
       absl::StrCat(ToString(job.state.id), " of ", job.state.request->devices, " goes ahead of ",
                    ToString(first->state.id), " of ", needed);
   if (needed <= free) return Violate(absl::StrCat(both, ", for which ", free, " were free"));
-  const Instant before = StartOf(needed, free, held);
-  held.emplace_back(EndOf(job), job.state.request->devices);
-  const Instant after = StartOf(needed, free - job.state.request->devices, held);
-  // A promise is of when it was made: what was planned then has started since, and ends sooner.
-  if (before == absl::InfiniteFuture() || after > before + kPlanned) {
+  const auto delays = [&](int64_t there) {
+    const Instant before = StartOf(needed, there, held);
+    auto more = held;
+    more.emplace_back(EndOf(job), job.state.request->devices);
+    const Instant after = StartOf(needed, there - job.state.request->devices, more);
+    // A promise is of when it was made: what was planned then has started since, and ends sooner.
+    return before == absl::InfiniteFuture() || after > before + kPlanned;
+  };
+  // Nor was a node silent then that is now.
+  int64_t silent = 0;
+  for (const auto& [name, node] : machine_->nodes()) {
+    if (node.suspect && node.connected() && node.MayTakeJobs()) silent += node.FreeDevices();
+  }
+  if (delays(free) && (silent == 0 || delays(free + silent))) {
+    const Instant before = StartOf(needed, free, held);
+    held.emplace_back(EndOf(job), job.state.request->devices);
+    const Instant after = StartOf(needed, free - job.state.request->devices, held);
     Violate(absl::StrCat(both, ", which would start by ", absl::FormatTime(before), ", and now by ",
                          absl::FormatTime(after)));
   }
