@@ -118,6 +118,14 @@ TEST(QueueSimulation, NodesThatAreLost_KeepThePropertiesAndEverybodyEndsOrFailsO
   EXPECT_GT(counts.turns, count / 10) << "too few jobs go before older ones of other owners";
 }
 
+// The coordinator dies while a checkpoint is being published and the one that the ranks have ended
+// with waits for its turn; what is stored is that they have succeeded. A step was once done again.
+TEST(QueueSimulation, CoordinatorThatDiesBeforeTheTurnOfTheLastCheckpoint_LosesNoStep) {
+  QueueWorld::Counts counts;
+  RunSeed(131, {.crashes = true, .losses = true}, counts);
+  EXPECT_GT(counts.crashes, 0);
+}
+
 // Both at once.
 TEST(QueueSimulation, CoordinatorThatDiesWhileNodesAreLost_KeepsTheProperties) {
   const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
