@@ -25,6 +25,21 @@ constexpr size_t kCorruptNamedMax = 32;
 // counts.
 constexpr size_t kFingerprintsMax = 1 << 20;
 
+// Whether a coordinator before this one may have heard that the step that the ranks ended with is
+// written, and not stored it, for the checkpoint before was being published: nodes say it again,
+// though it is stored that their ranks have succeeded.
+bool PartsMayBeSaidAgain(const LiveJob& job, const NodeTable& nodes) {
+  if (!job.state.request->checkpoints || job.state.checkpoint_step >= job.run->ended_step)
+    return false;
+  const std::vector<Team>& teams = job.run->teams;
+  const bool is_back =
+      std::any_of(teams.begin(), teams.end(), [](const Team& p) { return p.seen; });
+  return is_back || std::none_of(teams.begin(), teams.end(), [&nodes](const Team& team) {
+           const auto node = nodes.find(team.node);
+           return node != nodes.end() && node->second.connected();
+         });
+}
+
 }  // namespace
 
 void Coordinator::On(const RankReported& event) {
@@ -193,7 +208,10 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
 void Coordinator::CheckSucceeded(Job& job) {
   if (job.state.phase != JobPhase::kRunning) return;
   if (!job.run->Succeeded() || !CheckpointsAreDone(job)) return;
-  if (job.run->ended_step < job.state.request->steps) return EndEarly(job, job.state.ending->wish);
+  if (job.run->ended_step < job.state.request->steps) {
+    if (PartsMayBeSaidAgain(job, nodes_)) return;  // until the grace is over
+    return EndEarly(job, job.state.ending->wish);
+  }
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);

@@ -43,9 +43,10 @@ bool IsLost(const plan::Layout& layout, Rank rank) {
   return std::find(layout.lost.begin(), layout.lost.end(), rank) != layout.lost.end();
 }
 
+// A node that was only drained still has its ranks, until they end or another one of its jobs does.
 bool MayLive(FailureKind kind) {
   return kind == FailureKind::kNodeLost || kind == FailureKind::kNodeUnreachable ||
-         kind == FailureKind::kPeerLost;
+         kind == FailureKind::kPeerLost || kind == FailureKind::kNodeStopped;
 }
 
 }  // namespace
@@ -135,7 +136,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
     const bool is_new = recovery.back.erase(rank) != 0 && !recovery.awaited.contains(rank);
     recovery.awaited.erase(rank);
     const bool has_said = recovery.quiets.erase(rank) != 0;
-    if (!has_said && !is_new && MayLive(cause.kind)) recovery.silent.insert(rank);
+    const bool may_live = MayLive(cause.kind) && !run.ranks[static_cast<size_t>(rank)].exited;
+    if (!has_said && !is_new && may_live) recovery.silent.insert(rank);
   }
   recovery.lost.insert(lost.begin(), lost.end());
   recovery.stage = Recovery::Stage::kPlanning;

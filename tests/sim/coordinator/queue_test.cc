@@ -19,8 +19,8 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-void RunSeed(int64_t seed, bool crashes, QueueWorld::Counts& counts) {
-  QueueWorld world(static_cast<uint64_t>(seed), crashes);
+void RunSeed(int64_t seed, QueueWorld::Faults faults, QueueWorld::Counts& counts) {
+  QueueWorld world(static_cast<uint64_t>(seed), faults);
   for (int i = 0; i < kSeconds && world.violations().empty(); ++i) world.Act();
   const bool ends = world.violations().empty() && world.Finish();
   ASSERT_TRUE(world.violations().empty())
@@ -36,7 +36,7 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
   const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
   QueueWorld::Counts counts;
   for (int64_t seed = first; seed < first + count; ++seed) {
-    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, /*crashes=*/false, counts));
+    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, {}, counts));
   }
   if (only >= 0) return;
   EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
@@ -53,7 +53,7 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
 // theirs before it, and the order of the queue for another.
 TEST(QueueSimulation, OwnerOfWhomSeveralStartAtOnce_HasTheShareOfEachTurn) {
   QueueWorld::Counts counts;
-  RunSeed(293, /*crashes=*/false, counts);
+  RunSeed(293, {}, counts);
   EXPECT_GT(counts.turns, 0) << "another seed is wanted: in this one owners take no turns";
 }
 
@@ -61,7 +61,7 @@ TEST(QueueSimulation, OwnerOfWhomSeveralStartAtOnce_HasTheShareOfEachTurn) {
 // then, and the machine heard nothing of the one, whose devices the check counted on.
 TEST(QueueSimulation, CoordinatorThatDiesWhileNodesRegister_HearsThemAll) {
   QueueWorld::Counts counts;
-  RunSeed(1188, /*crashes=*/true, counts);
+  RunSeed(1188, {.crashes = true}, counts);
   EXPECT_GT(counts.crashes, 0);
 }
 
@@ -72,7 +72,7 @@ TEST(QueueSimulation, CoordinatorThatDies_KeepsThePropertiesAndWhatItAnswered) {
   const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
   QueueWorld::Counts counts;
   for (int64_t seed = first; seed < first + count; ++seed) {
-    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, /*crashes=*/true, counts));
+    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, {.crashes = true}, counts));
   }
   std::printf("%lld crashes lost %lld records; %lld answers of jobs and %lld of nodes looked for\n",
               static_cast<long long>(counts.crashes), static_cast<long long>(counts.lost),
@@ -85,6 +85,60 @@ TEST(QueueSimulation, CoordinatorThatDies_KeepsThePropertiesAndWhatItAnswered) {
   EXPECT_GT(counts.node_answers, counts.crashes);
   EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
   EXPECT_GT(counts.went_on, count / 2) << "too few jobs go on where they left";
+  EXPECT_GT(counts.turns, count / 10) << "too few jobs go before older ones of other owners";
+}
+
+// Random arrivals where nodes die or are cut off, for a moment or for long, and come back.
+TEST(QueueSimulation, NodesThatAreLost_KeepThePropertiesAndEverybodyEndsOrFailsOfIt) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
+  QueueWorld::Counts counts;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, {.losses = true}, counts));
+  }
+  std::printf(
+      "%lld nodes died, %lld were cut off; of %lld jobs that were hit %lld recovered, %lld went "
+      "back, %lld were queued again, %lld failed; %lld steps again; ahead %lld preempted %lld\n",
+      static_cast<long long>(counts.died), static_cast<long long>(counts.cut),
+      static_cast<long long>(counts.hit), static_cast<long long>(counts.recovered),
+      static_cast<long long>(counts.went_back), static_cast<long long>(counts.queued),
+      static_cast<long long>(counts.failed), static_cast<long long>(counts.again),
+      static_cast<long long>(counts.ahead), static_cast<long long>(counts.preempted));
+  if (only >= 0) return;
+  EXPECT_GT(counts.died, count) << "too few to mean anything";
+  EXPECT_GT(counts.cut, count) << "too few to mean anything";
+  EXPECT_GT(counts.hit, count) << "too few of them meet a job";
+  EXPECT_GT(counts.recovered, count / 10) << "too few jobs go on with what they had";
+  EXPECT_GT(counts.went_back, count / 10) << "too few jobs go back to a checkpoint";
+  EXPECT_GT(counts.queued, count / 10) << "too few jobs wait for other devices";
+  EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
+  EXPECT_GT(counts.preempted, count / 4) << "too few jobs are preempted";
+  EXPECT_GT(counts.kept, count) << "too few jobs are kept by quotas";
+  EXPECT_GT(counts.turns, count / 10) << "too few jobs go before older ones of other owners";
+}
+
+// The coordinator dies while a checkpoint is being published and the one that the ranks have ended
+// with waits for its turn; what is stored is that they have succeeded. A step was once done again.
+TEST(QueueSimulation, CoordinatorThatDiesBeforeTheTurnOfTheLastCheckpoint_LosesNoStep) {
+  QueueWorld::Counts counts;
+  RunSeed(131, {.crashes = true, .losses = true}, counts);
+  EXPECT_GT(counts.crashes, 0);
+}
+
+// Both at once.
+TEST(QueueSimulation, CoordinatorThatDiesWhileNodesAreLost_KeepsTheProperties) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
+  QueueWorld::Counts counts;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, {.crashes = true, .losses = true}, counts));
+  }
+  if (only >= 0) return;
+  EXPECT_GT(counts.crashes, 5 * count) << "too few to mean anything";
+  EXPECT_GT(counts.hit, count) << "too few losses meet a job";
+  EXPECT_GT(counts.ahead, count / 4) << "too few jobs go ahead to mean anything";
 }
 
 }  // namespace

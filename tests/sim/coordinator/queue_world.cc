@@ -17,12 +17,16 @@ constexpr absl::Duration kLeft = absl::Seconds(60);
 
 }  // namespace
 
-QueueWorld::QueueWorld(uint64_t seed, bool crashes) : prng_(seed), crashes_(crashes) {
+QueueWorld::QueueWorld(uint64_t seed, Faults faults) : prng_(seed), faults_(faults) {
   options_.end_grace = absl::Seconds(20 + static_cast<int64_t>(prng_.Below(20)));
   options_.cancel_grace = absl::Seconds(2);
   options_.share_half_life = absl::Seconds(static_cast<int64_t>(prng_.Below(4)) * 120);
-  if (crashes_) options_.share_half_life = absl::ZeroDuration();
   if (Chance(2)) options_.quotas = quotas_ = DrawQuotas();
+  if (faults_.losses) {
+    options_.heartbeat_interval = absl::Seconds(1);
+    options_.heartbeat_timeout = absl::Seconds(4 + static_cast<int64_t>(prng_.Below(12)));
+    options_.node_forget_delay = absl::Seconds(30 + static_cast<int64_t>(prng_.Below(200)));
+  }
   machine_.emplace(options_);
   for (const Action& action : machine_->Recover(now_, {})) Take(action);
   const uint64_t count = 1 + prng_.Below(4);
@@ -48,6 +52,7 @@ void QueueWorld::Feed(const Event& event) {
   while (!events.empty()) {
     planned_.clear();
     const std::vector<Action> actions = machine_->Step(now_, events.front());
+    NoteSaved(events.front());
     events.pop_front();
     for (const Action& action : actions) Take(action);
     CheckPlanned(planned_);
@@ -69,6 +74,8 @@ void QueueWorld::Take(const Action& action) {
   if (const auto* store = std::get_if<StoreRecord>(&action)) {
     ++records_;
     log_.push_back(store->record);
+    if (const auto* moved = std::get_if<PhaseChanged>(&store->record.body))
+      CheckMoved(store->record.job, *moved);
     const auto* wish = std::get_if<EndWished>(&store->record.body);
     if (wish == nullptr || wish->preempted_by == JobId{}) return;
     ++counts_.preempted;
@@ -92,58 +99,20 @@ void QueueWorld::Take(const Action& action) {
     Note(*node);
   } else if (const auto* send = std::get_if<SendCommand>(&action)) {
     for (Host& host : hosts_) {
-      if (host.session == send->session) Obey(host, send->command_number, send->command);
+      const bool hears = host.session == send->session && !host.away_until.has_value();
+      if (hears) Obey(host, send->command_number, send->command);
+    }
+  } else if (const auto* welcome = std::get_if<SendWelcome>(&action)) {
+    for (Host& host : hosts_) {
+      const bool hears = host.session == welcome->session && !host.away_until.has_value();
+      if (hears && !std::exchange(host.welcome, true)) host.back = now_;
+    }
+  } else if (const auto* close = std::get_if<CloseSession>(&action)) {
+    for (Host& host : hosts_) {
+      const bool is_refused = host.session == close->session && !host.away_until.has_value();
+      if (is_refused) host.away_until = now_, host.cut = true;  // it comes again
     }
   }
-}
-
-void QueueWorld::Obey(Host& host, uint64_t number, const Command& command) {
-  host.last_command = std::max(host.last_command, number);
-  CommandFinished answer{.session = host.session, .command_number = number};
-  if (std::holds_alternative<PrepareData>(command)) answer.data_digest = "data";
-  if (const auto* assign = std::get_if<Assign>(&command)) Assigned(host, *assign);
-  if (const auto* stop = std::get_if<StopRanks>(&command)) {
-    const auto runs = host.running.find(stop->job);
-    if (runs != host.running.end() && runs->second <= stop->epoch) {
-      std::replace(host.devices.begin(), host.devices.end(), stop->job, JobId{});
-      host.running.erase(runs);
-    }
-    const auto trains = training_.find(stop->job);
-    if (trains != training_.end() && trains->second.epoch <= stop->epoch) training_.erase(trains);
-  }
-  const auto* wish = std::get_if<Wish>(&command);
-  if (wish != nullptr && training_.contains(wish->job)) training_.at(wish->job).wished = true;
-  if (const auto* publish = std::get_if<PublishCheckpoint>(&command)) {
-    answers_.push_back(RankReported{
-        host.session, publish->job, publish->epoch, publish->rank,
-        RankCheckpointPublished{publish->step, absl::StrCat("/c/", publish->step), ""}});
-  }
-  answers_.push_back(std::move(answer));
-}
-
-void QueueWorld::Assigned(Host& host, const Assign& assign) {
-  Training& training = training_[assign.job];
-  if (training.epoch != assign.epoch)
-    training = {.epoch = assign.epoch, .placement = assign.layout->nodes};
-  training.assigned.insert(host.name);
-  host.running[assign.job] = assign.epoch;
-  for (const NodeDevices& entry : training.placement) {
-    if (entry.node != host.name) continue;
-    for (const int32_t device : entry.devices) {
-      JobId& holder = host.devices[static_cast<size_t>(device)];
-      if (holder != JobId{} && !(crashes_ && holder == assign.job)) {
-        Violate(absl::StrCat(host.name, " device ", device, " is given to ", ToString(assign.job),
-                             " and has ", ToString(holder)));
-      }
-      holder = assign.job;
-    }
-  }
-  const int64_t behind = assign.checkpoint.has_value() ? assign.checkpoint->step : 0;
-  if (behind != done_[assign.job]) {
-    Violate(absl::StrCat(ToString(assign.job), " goes on behind step ", behind, " and had done ",
-                         done_[assign.job]));
-  }
-  if (behind != 0) ++counts_.went_on;
 }
 
 int64_t QueueWorld::Free() const {
@@ -155,6 +124,12 @@ int64_t QueueWorld::Free() const {
 }
 
 Instant QueueWorld::EndOf(const Coordinator::Job& job) const {
+  const Instant end = LimitOf(job);
+  // Ranks that are not gone by then may never be.
+  return job.state.ended.has_value() && end <= now_ ? absl::InfiniteFuture() : end;
+}
+
+Instant QueueWorld::LimitOf(const Coordinator::Job& job) const {
   if (job.state.ended.has_value()) return *job.state.ended + options_.cancel_grace + kGone;
   const Instant since = job.state.counts_since.value_or(now_ + kPlanned);
   return since + job.state.request->time_limit - job.state.used + options_.end_grace +
@@ -195,9 +170,10 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
   std::map<JobId, int64_t> holders;
   for (const auto& [name, node] : machine_->nodes()) {
     if (!node.MayTakeJobs()) continue;
-    capacity += static_cast<int64_t>(node.device_jobs.size());
+    if (!node.lost) capacity += static_cast<int64_t>(node.device_jobs.size());
     for (const JobId holder : node.device_jobs) {
-      if (holder != JobId{} && !later.contains(holder)) ++holders[holder];
+      const bool holds = holder != JobId{} && node.connected();
+      if (holds && !later.contains(holder)) ++holders[holder];
     }
   }
   const Coordinator::Job* first = FirstBefore(job, capacity, later);
@@ -211,11 +187,23 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
       absl::StrCat(ToString(job.state.id), " of ", job.state.request->devices, " goes ahead of ",
                    ToString(first->state.id), " of ", needed);
   if (needed <= free) return Violate(absl::StrCat(both, ", for which ", free, " were free"));
-  const Instant before = StartOf(needed, free, held);
-  held.emplace_back(EndOf(job), job.state.request->devices);
-  const Instant after = StartOf(needed, free - job.state.request->devices, held);
-  // A promise is of when it was made: what was planned then has started since, and ends sooner.
-  if (before == absl::InfiniteFuture() || after > before + kPlanned) {
+  const auto delays = [&](int64_t there) {
+    const Instant before = StartOf(needed, there, held);
+    auto more = held;
+    more.emplace_back(EndOf(job), job.state.request->devices);
+    const Instant after = StartOf(needed, there - job.state.request->devices, more);
+    // A promise is of when it was made: what was planned then has started since, and ends sooner.
+    return before == absl::InfiniteFuture() || after > before + kPlanned;
+  };
+  // Nor was a node silent then that is now.
+  int64_t silent = 0;
+  for (const auto& [name, node] : machine_->nodes()) {
+    if (node.suspect && node.connected() && node.MayTakeJobs()) silent += node.FreeDevices();
+  }
+  if (delays(free) && (silent == 0 || delays(free + silent))) {
+    const Instant before = StartOf(needed, free, held);
+    held.emplace_back(EndOf(job), job.state.request->devices);
+    const Instant after = StartOf(needed, free - job.state.request->devices, held);
     Violate(absl::StrCat(both, ", which would start by ", absl::FormatTime(before), ", and now by ",
                          absl::FormatTime(after)));
   }
@@ -224,7 +212,10 @@ void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
 // Nobody has devices for longer than a reservation counts with.
 void QueueWorld::CheckLimits() {
   for (const auto& [id, job] : machine_->jobs()) {
-    if (job.run.has_value() && job.state.counts_since.has_value() && now_ > EndOf(job))
+    if (!job.run.has_value() || !job.state.counts_since.has_value()) continue;
+    if (IsOnlyOfAway(id)) continue;
+    const absl::Duration ends = options_.end_grace + options_.cancel_grace + kGone;
+    if (now_ > LimitOf(job) && now_ > UndisturbedSince(id) + ends)
       Violate(absl::StrCat(ToString(id), " has its devices behind its limit"));
   }
 }
@@ -232,63 +223,18 @@ void QueueWorld::CheckLimits() {
 void QueueWorld::CheckDrains() {
   for (const Host& host : hosts_) {
     if (!host.drains.has_value() || now_ < *host.drains + kLeft) continue;
+    if (!machine_->nodes().contains(host.name)) continue;  // lost, and forgotten
     for (const JobId id : machine_->nodes().at(host.name).device_jobs) {
       const auto holder = machine_->jobs().find(id);
-      if (holder != machine_->jobs().end() && holder->second.state.request->checkpoints)
+      if (holder == machine_->jobs().end()) continue;
+      const JobRequest& request = *holder->second.state.request;
+      // What it has lost it may wait for.
+      const absl::Duration hold = lost_.contains(id) ? request.hold : absl::ZeroDuration();
+      if (now_ < std::max(*host.drains, UndisturbedSince(id)) + hold + kLeft) continue;
+      if (request.checkpoints)
         Violate(absl::StrCat(host.name, " drains, and ", ToString(id), " does not leave it"));
     }
   }
-}
-
-void QueueWorld::Report(JobId id, Training& training, int32_t rank,
-                        decltype(RankReported::report) report) {
-  int32_t first = 0;
-  for (const NodeDevices& entry : training.placement) {
-    const int32_t end = first + static_cast<int32_t>(entry.devices.size());
-    if (rank < end) {
-      const RankReported said{HostNamed(entry.node).session, id, training.epoch, rank,
-                              std::move(report)};
-      if (std::holds_alternative<StepReport>(said.report)) {
-        std::erase_if(training.said, [](const auto& before) {
-          return std::holds_alternative<StepReport>(before.second.report);
-        });
-      }
-      training.said.emplace_back(entry.node, said);
-      return answers_.push_back(said);
-    }
-    first = end;
-  }
-}
-
-void QueueWorld::ReportAll(JobId id, Training& training, decltype(RankReported::report) report) {
-  int32_t ranks = 0;
-  for (const NodeDevices& entry : training.placement)
-    ranks += static_cast<int32_t>(entry.devices.size());
-  for (int32_t rank = 0; rank < ranks; ++rank) Report(id, training, rank, report);
-}
-
-// A second of a job: a step, or what comes before and behind all steps.
-void QueueWorld::Train(JobId id, Training& training) {
-  if (training.ended || training.assigned.size() < training.placement.size()) return;
-  if (!training.ready) {
-    training.ready = true;
-    return ReportAll(id, training, RankReady{});
-  }
-  const auto job = machine_->jobs().find(id);
-  if (job == machine_->jobs().end() || job->second.state.phase != job::JobPhase::kRunning) return;
-  const int64_t step = ++done_[id];
-  Report(id, training, 0, StepReport{.step = step, .epoch = training.epoch});
-  const bool last = step == job->second.state.request->steps;
-  if (!last && !training.wished) return;
-  training.ended = true;
-  if (!last) {
-    int32_t ranks = 0;
-    for (const NodeDevices& entry : training.placement)
-      ranks += static_cast<int32_t>(entry.devices.size());
-    for (int32_t rank = 0; rank < ranks; ++rank)
-      Report(id, training, rank, RankCheckpointPart{step, {.file = absl::StrCat("rank-", rank)}});
-  }
-  ReportAll(id, training, RankSucceeded{.step = step, .early = !last});
 }
 
 void QueueWorld::Submit() {
@@ -303,6 +249,13 @@ void QueueWorld::Submit() {
   request->preemptible = Chance(2);
   if (Chance(2)) request->time_limit = absl::Seconds(5 + static_cast<int64_t>(prng_.Below(200)));
   request->owner = kOwners[prng_.Below(std::size(kOwners))];
+  if (faults_.losses) {
+    request->waits = !Chance(3);
+    request->restarts = !Chance(3);
+    request->recovers = request->waits || request->restarts;
+    request->hold = absl::Seconds(10 + static_cast<int64_t>(prng_.Below(150)));
+    if (Chance(2)) mirrored_.insert(request->name);
+  }
   asked_[Token{token_}] = request;
   Feed(SubmitRequested{Token{token_}, request, ""});
 }
@@ -319,7 +272,7 @@ void QueueWorld::Ask() {
     Feed(QuotasChanged{quotas_});
   }
   if (Chance(300)) Cancel(job, Chance(2));
-  if (crashes_ && Chance(100)) Reserve(hosts_[prng_.Below(hosts_.size())].name, Chance(3));
+  if (faults_.crashes && Chance(100)) Reserve(hosts_[prng_.Below(hosts_.size())].name, Chance(3));
   if (!Chance(80)) return;
   Host& host = hosts_[prng_.Below(hosts_.size())];
   std::optional<NodeMark> mark;
@@ -331,23 +284,22 @@ void QueueWorld::Ask() {
   }
   if (!mark.has_value()) host.drains.reset();
   Mark(host.name, mark, /*force=*/Chance(4));
+  if (faults_.losses && !machine_->nodes().contains(host.name)) host.drains.reset();  // forgotten
 }
 
 void QueueWorld::Second() {
   UseDevices();
   now_ += absl::Seconds(1);
-  for (const Host& host : hosts_) Feed(HeartbeatReceived{.session = host.session});
+  for (Host& host : hosts_) {
+    if (!host.welcome) NoteHit(host);  // jobs may have been placed there since
+    if (host.away_until.has_value() && *host.away_until <= now_) ComeBack(host);
+    if (!host.away_until.has_value()) Feed(HeartbeatReceived{.session = host.session});
+  }
   Feed(DeadlineReached{});
   const int64_t crashes = counts_.crashes;
   for (const ComputePlan& order : std::exchange(plans_, {})) {
     if (counts_.crashes != crashes) break;  // another one has ordered its own
-    plan::Layout layout{.epoch = order.epoch, .nodes = order.placement};
-    if (order.layout.has_value()) {  // of an epoch that begins anew
-      layout = **order.layout;
-      layout.epoch = std::max(layout.epoch, order.epoch);
-    }
-    Feed(PlanComputed{order.number, PlanSummary{.layout = std::move(layout),
-                                                .digest = absl::StrCat("plan:", order.number)}});
+    Feed(PlanComputed{order.number, PlanOf(order)});
   }
   std::vector<JobId> trains;
   for (const auto& [id, training] : training_) trains.push_back(id);
@@ -362,15 +314,21 @@ void QueueWorld::Second() {
   }
   CheckLimits();
   CheckDrains();
+  CheckWaits();
 }
 
 void QueueWorld::Act() {
   Ask();
+  if (faults_.losses) LoseSomething();
   Second();
 }
 
 bool QueueWorld::Finish() {
   settling_ = true;
+  for (Host& host : hosts_) {
+    if (host.away_until.has_value())
+      host.away_until = now_ + absl::Seconds(static_cast<int64_t>(prng_.Below(200)));
+  }
   std::vector<JobId> suspended;
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.suspended && !job.state.IsTerminal()) suspended.push_back(id);
@@ -379,7 +337,7 @@ bool QueueWorld::Finish() {
   for (Host& host : hosts_) {
     host.drains.reset();
     Mark(host.name, std::nullopt, false);
-    if (crashes_) Reserve(host.name, false);
+    if (faults_.crashes) Reserve(host.name, false);
   }
   // What no quota lets run for ever is let.
   for (const char* owner : kOwners) {

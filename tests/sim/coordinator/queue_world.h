@@ -1,7 +1,7 @@
 // tests/sim/coordinator/queue_world.h: the queue of the coordinator's machine, where nothing
-// breaks, or the coordinator alone: jobs of all sizes, priorities, limits and owners arrive at
-// random, people suspend and resume them, cordon and drain nodes, and change quotas. A second is a
-// step of every job that trains.
+// breaks, or the coordinator alone, or nodes: jobs of all sizes, priorities, limits and owners
+// arrive at random, people suspend and resume them, cordon and drain nodes, and change quotas. A
+// second is a step of every job that trains.
 //
 // The machine is the real one; nodes do at once what they are told. What must hold is computed
 // anew from its plain state, with none of its own arithmetic:
@@ -10,13 +10,19 @@
 //   start later for it, nor for want of what is left of its owner's quota; jobs start in the order
 //   of the queue otherwise;
 // - owners have no more than their quotas when a job of theirs gets devices, and of jobs of one
-//   priority the one whose owner has used less by its weight is before the other;
+//   priority the one whose owner has used less by its weight, as far as that was stored when the
+//   coordinator died last, is before the other;
 // - a job asked to leave for another one is preemptible and of a smaller priority;
 // - a job that left goes on behind the last step that it did; a job's limit ends it in time;
 // - a drained node is left by all that can save their state;
+// - the first job that waits starts as soon as there are devices for it;
 // - where the coordinator dies, in the middle of a write, and another one goes on with what is
 //   stored: every submit, cancel, suspend, resume, cordon, drain, uncordon, reserve and unreserve
-//   that was answered is there (queue_world_crashes.cc).
+//   that was answered is there (queue_world_crashes.cc);
+// - where nodes are lost (queue_world_losses.cc), all of this holds of the nodes that are there: a
+//   job of which a node is away, or has come back a moment ago, may be late to leave and to end,
+//   and goes on behind its last checkpoint that was published; where no state was lost it goes on
+//   behind its last step all the same. Only jobs that had something on a lost node fail of it.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "coordinator/machine/coordinator.h"
 #include "core/base/prng.h"
 
@@ -35,9 +42,12 @@ namespace phalanx::coordinator {
 
 class QueueWorld {
  public:
-  // `crashes`: the coordinator dies now and then. Then owners take no turns: how much they have
-  // used is stored seldom, so that those who come after may know of less.
-  explicit QueueWorld(uint64_t seed, bool crashes = false);
+  // What breaks now and then.
+  struct Faults {
+    bool crashes = false;  // the coordinator dies
+    bool losses = false;   // nodes are lost
+  };
+  explicit QueueWorld(uint64_t seed, Faults faults);
 
   // A second passes, and somebody may ask for something.
   void Act();
@@ -55,6 +65,11 @@ class QueueWorld {
     int64_t crashes = 0, lost = 0;  // of the coordinator; records that went with it
     // Answers that were looked for after each crash since: of jobs and of nodes.
     int64_t job_answers = 0, node_answers = 0;
+    // Nodes that died, and that were cut off; jobs that a loss hit while they had devices, that
+    // went on with what they had, that went on behind a checkpoint, that were queued again, that
+    // failed of it; steps done again.
+    int64_t died = 0, cut = 0, hit = 0, recovered = 0, went_back = 0, queued = 0, failed = 0;
+    int64_t again = 0;
     Counts& operator+=(const Counts& other);
   };
   const Counts& counts() const { return counts_; }
@@ -66,6 +81,13 @@ class QueueWorld {
     SessionId session;
     std::vector<JobId> devices;     // the job whose ranks are there; 0: nobody's
     std::optional<Instant> drains;  // since then
+    Incarnation incarnation{1};
+    // When it comes back; nullopt: it is there. Meanwhile nothing passes between it and the
+    // coordinator, and its ranks live on if it is cut off.
+    std::optional<Instant> away_until;
+    bool cut = false;
+    bool welcome = true;                  // the coordinator has taken it in since
+    Instant back = absl::InfinitePast();  // when it did so, after a loss
     std::map<JobId, Epoch> running;
     uint64_t last_command = 0;
   };
@@ -76,10 +98,18 @@ class QueueWorld {
     std::set<NodeName> assigned;
     bool ready = false, wished = false, ended = false;
     std::vector<std::pair<NodeName, RankReported>> said;  // but for steps of before
+    // Of an epoch that goes on with what ranks have: nodes that were told behind which step, and
+    // that have the state of it.
+    bool goes_on = false, ends = false, gave_up = false, accuses = false;
+    std::set<int32_t> lost;  // ranks that it has no work for
+    std::set<NodeName> begun, state;
+    std::vector<NodeName> Working() const;
+    std::vector<int32_t> RanksOf(const NodeName& node) const;  // with work
   };
 
   // Plain copies of what the machine promises with.
-  Instant EndOf(const Coordinator::Job& job) const;
+  Instant LimitOf(const Coordinator::Job& job) const;
+  Instant EndOf(const Coordinator::Job& job) const;  // InfiniteFuture: nobody knows
   Instant StartOf(int64_t needed, int64_t free,
                   std::vector<std::pair<Instant, int64_t>> held) const;
   int64_t Free() const;
@@ -103,12 +133,14 @@ class QueueWorld {
   void CheckQuotas(const std::vector<JobId>& planned);
   void CheckAnswer(const AnswerJob& answer);
   void UseDevices();  // for a second
+  void RestoreUse();  // a coordinator that has just read what is stored knows of no more
 
   // queue_world_crashes.cc
   // It dies, and one that goes on with the first `kept` records takes its place.
   void Crash(uint64_t kept);
   std::optional<uint64_t> CrashesAt();  // drawn: so many of the records are kept
-  void Reopen(Host& host);
+  void RestoreEnds();
+  SessionOpened Hello(Host& host);  // on a new stream
   void Suspend(JobId job, bool suspended);
   void Cancel(JobId job, bool checkpoint);
   void Mark(const NodeName& node, std::optional<NodeMark> mark, bool force);
@@ -116,6 +148,34 @@ class QueueWorld {
   void Note(const AnswerJob& answer);
   void Note(const AnswerNode& answer);
   void CheckAnswered();
+
+  // queue_world_losses.cc
+  void LoseSomething();
+  void Lose(Host& host, bool cut, absl::Duration time);
+  void ComeBack(Host& host);
+  void NoteHit(const Host& host);
+  void DropAnswersOf(SessionId session);
+  void NoteSaved(const Event& heard);
+  // Since when all nodes that the job has devices of are there; InfiniteFuture: some is not.
+  Instant UndisturbedSince(JobId job) const;
+  bool IsOnlyOfAway(JobId job) const;  // no device of a node that is there
+  void Accuse(JobId id, Training& training, const NodeName& gone);
+  void CheckMoved(JobId id, const PhaseChanged& moved);
+  void CheckWaits();
+  absl::StatusOr<PlanSummary> PlanOf(const ComputePlan& order);
+
+  // queue_world_nodes.cc
+  void Begin(Host& host, const BeginEpoch& begin);
+  void Stop(Host& host, const StopRanks& stop);
+  void SayQuiet(Host& host, JobId id, Epoch epoch, Training& training);
+  bool IsMirrored(JobId id) const;
+  EpochStart KnownOf(JobId id);  // what its ranks know to be decided
+  // The epoch begins with what ranks have. False: it cannot, or not yet.
+  bool Enter(JobId id, Training& training);
+  void EndEpoch(JobId id, Training& training, int64_t step, bool early);
+  void WriteParts(JobId id, Training& training, int64_t step);
+  // `behind`: the step of the checkpoint that it begins with.
+  void BeginAnew(const Assign& assign, int64_t behind);
 
   void Feed(const Event& event);
   void Take(const Action& action);
@@ -140,7 +200,7 @@ class QueueWorld {
   bool Chance(uint64_t in) { return prng_.Below(in) == 0; }
 
   Prng prng_;
-  const bool crashes_;
+  const Faults faults_;
   CoordinatorOptions options_;
   Instant now_ = absl::FromUnixSeconds(1'700'000'000);
   Quotas quotas_;
@@ -154,7 +214,15 @@ class QueueWorld {
   std::deque<Event> answers_;      // of nodes, not yet heard
   uint64_t records_ = 0, stored_ = 0, token_ = 0;
   std::vector<JournalRecord> log_;  // records_ of them, of which stored_ outlive the coordinator
-  uint64_t sessions_ = 0;
+  uint64_t sessions_ = 0, incarnations_ = 1;
+  // Jobs of which ranks were lost since they began or went back; that had something on a node that
+  // was lost since they were queued; all of whose ranks have all of the state; the last step whose
+  // checkpoint the coordinator has heard to be published; the epoch that was over when they were
+  // queued again.
+  std::set<JobId> lost_, hit_;
+  std::set<std::string> mirrored_;  // by name
+  std::map<JobId, int64_t> saved_;
+  std::map<JobId, Epoch> over_;
   bool settling_ = false;
   // What was asked for, by the token of who waits, and what was answered last. Who asks again for
   // the same knows nothing until that is answered, too.

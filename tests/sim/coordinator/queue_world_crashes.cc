@@ -11,6 +11,9 @@ QueueWorld::Counts& QueueWorld::Counts::operator+=(const Counts& other) {
   ahead += other.ahead, preempted += other.preempted, went_on += other.went_on;
   drained += other.drained, kept += other.kept, turns += other.turns, left += other.left;
   crashes += other.crashes, lost += other.lost;
+  died += other.died, cut += other.cut, hit += other.hit, recovered += other.recovered;
+  went_back += other.went_back, queued += other.queued, failed += other.failed;
+  again += other.again;
   job_answers += other.job_answers, node_answers += other.node_answers;
   return *this;
 }
@@ -18,7 +21,7 @@ QueueWorld::Counts& QueueWorld::Counts::operator+=(const Counts& other) {
 std::optional<uint64_t> QueueWorld::CrashesAt() {
   // Mostly in the middle of a write: some of what was to be stored is there.
   const uint64_t waiting = records_ - stored_;
-  if (!crashes_ || settling_ || !Chance(waiting > 0 ? 30 : 3000)) return std::nullopt;
+  if (!faults_.crashes || settling_ || !Chance(waiting > 0 ? 30 : 3000)) return std::nullopt;
   return stored_ + prng_.Below(waiting + 1);
 }
 
@@ -37,6 +40,8 @@ void QueueWorld::Crash(uint64_t kept) {
   const std::vector<JournalRecord> stored = log_;
   for (const Action& action : machine_->Recover(now_, stored, {.last_record = kept})) Take(action);
   CheckAnswered();
+  RestoreUse();
+  RestoreEnds();
   for (Host& host : hosts_) {  // of what was asked for, and not answered, nobody knows
     const auto node = machine_->nodes().find(host.name);
     const bool drains = node != machine_->nodes().end() && node->second.Drains();
@@ -45,9 +50,13 @@ void QueueWorld::Crash(uint64_t kept) {
   }
   // Daemons say again what they run, and what its ranks have said.
   answers_.clear();
-  for (Host& host : hosts_) Reopen(host);
+  for (Host& host : hosts_) {
+    if (host.away_until.has_value()) continue;
+    for (const Action& action : machine_->Step(now_, Hello(host))) Take(action);
+  }
   for (auto& [id, training] : training_) {
     for (auto& [node, report] : training.said) {
+      if (HostNamed(node).away_until.has_value()) continue;
       report.session = HostNamed(node).session;
       answers_.push_back(report);
     }
@@ -55,15 +64,30 @@ void QueueWorld::Crash(uint64_t kept) {
   planned_.clear();
 }
 
-void QueueWorld::Reopen(Host& host) {
+// Of checkpoints that were published, and of epochs that are over, it knows what is stored.
+void QueueWorld::RestoreEnds() {
+  saved_.clear();
+  over_.clear();
+  std::map<JobId, Epoch> planned;
+  for (const JournalRecord& record : log_) {
+    const auto* epoch = std::get_if<EpochPlanned>(&record.body);
+    if (epoch != nullptr) planned[record.job] = epoch->layout->epoch;
+    const auto* moved = std::get_if<PhaseChanged>(&record.body);
+    if (moved != nullptr && moved->phase == job::JobPhase::kQueued)
+      over_[record.job] = planned[record.job];
+    const auto* ended = std::get_if<CheckpointEnded>(&record.body);
+    if (ended != nullptr && ended->error.empty()) saved_[record.job] = ended->step;
+  }
+}
+
+SessionOpened QueueWorld::Hello(Host& host) {
   host.session = SessionId{++sessions_};
   WorkerHello hello{.node = host.name,
-                    .incarnation = Incarnation{1},
+                    .incarnation = host.incarnation,
                     .last_command_number = host.last_command,
                     .devices = static_cast<int32_t>(host.devices.size())};
   for (const auto& [job, epoch] : host.running) hello.running.push_back({job, epoch});
-  for (const Action& action : machine_->Step(now_, SessionOpened{host.session, std::move(hello)}))
-    Take(action);
+  return {host.session, std::move(hello)};
 }
 
 void QueueWorld::Suspend(JobId job, bool suspended) {

@@ -38,6 +38,28 @@ void QueueWorld::UseDevices() {
   }
 }
 
+// Of what was used what was stored last, and since then what those have used that have devices.
+void QueueWorld::RestoreUse() {
+  const double half_life = absl::ToDoubleSeconds(options_.share_half_life);
+  if (half_life <= 0) return;
+  std::map<std::string, std::pair<Instant, double>> stored;
+  for (const JournalRecord& record : log_) {
+    if (const auto* used = std::get_if<DeviceTimeUsed>(&record.body))
+      stored[used->owner] = {record.time, used->device_seconds};
+  }
+  used_.clear();
+  for (const auto& [owner, last] : stored)
+    used_[owner] = last.second * std::exp2(-absl::ToDoubleSeconds(now_ - last.first) / half_life);
+  for (const auto& [id, job] : machine_->jobs()) {
+    if (!job.run.has_value() || !job.state.counts_since.has_value()) continue;
+    const std::string& owner = job.state.request->owner;
+    Instant since = *job.state.counts_since;
+    if (stored.contains(owner)) since = std::max(since, stored.at(owner).first);
+    const double counted = 1 - std::exp2(-absl::ToDoubleSeconds(now_ - since) / half_life);
+    used_[owner] += job.state.request->devices * half_life / std::log(2.0) * counted;
+  }
+}
+
 std::set<JobId> QueueWorld::Waiting(const std::set<JobId>& later) const {
   std::set<JobId> waiting;
   for (const auto& [id, job] : machine_->jobs()) {

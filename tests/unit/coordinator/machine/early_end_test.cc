@@ -192,6 +192,34 @@ TEST_F(EarlyEndTest, GraceThatEndsWithoutACoordinator_LeavesTimeToSayWhatWasDone
             "its time_limit of 5m is reached; it ended with step 7 of 10, checkpoint /c/7");
 }
 
+// What they ended with was written, and its turn to be published had not come. It was once given
+// up, and the steps behind the checkpoint before were done again.
+TEST_F(EarlyEndTest, RestartBeforeTheTurnOfTheLastCheckpoint_WaitsUntilItIsSaidAgain) {
+  Train();
+  h_.Advance(kLimit);
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 3);
+  AllEndAt(7);
+  RestartAndComeBack();
+  Publish(3);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 7);
+  Publish(7);
+  EXPECT_EQ(Kind(), FailureKind::kTimeLimit);
+  EXPECT_THAT(Message(), HasSubstr("it ended with step 7 of 10, checkpoint /c/7"));
+}
+
+TEST_F(EarlyEndTest, LastCheckpointThatNobodySaysAgain_IsWaitedForUntilTheGraceIsOver) {
+  Train();
+  h_.Advance(kLimit);
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 3);
+  AllEndAt(7);
+  RestartAndComeBack();
+  Publish(3);
+  h_.Advance(kGrace);
+  EXPECT_EQ(Kind(), FailureKind::kTimeLimit);
+  EXPECT_THAT(Message(), HasSubstr("without a checkpoint"));
+}
+
 TEST_F(EarlyEndTest, CheckpointThatIsNotWhole_IsSaidAndEndsIt) {
   Train();
   h_.Advance(kLimit);

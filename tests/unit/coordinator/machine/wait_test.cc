@@ -73,6 +73,34 @@ TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBack_IsAskedWhereItsStateStands) {
   EXPECT_THAT(BegunBehind(), ElementsAre(6));
 }
 
+// Its processes were not ended, and were once taken for new ones that know of no step.
+TEST_F(WaitTest, NodeThatIsDrainedByForceAndTakesJobsAgain_IsAskedWhereItsStateStands) {
+  const JobId job = TrainIndivisible();
+  Step(job, 3, 1);
+  const NodeMark drains{.drains = true, .reason = "new fan"};
+  h_.Feed(NodeMarkRequested{Token{1'000'000}, "n", drains, "ops", /*force=*/true});
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  h_.commands.clear();
+  h_.Feed(NodeMarkRequested{Token{1'000'001}, "n", std::nullopt, "ops"});
+  h_.Prepare(node_);
+  ASSERT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_THAT(BegunBehind(), IsEmpty()) << "nobody has said anything";
+  h_.Report(node_, job, 0, Quiet(5));
+  h_.Report(node_, job, 1, Quiet(6, 1));
+  EXPECT_THAT(BegunBehind(), ElementsAre(6));
+}
+
+// Its worker has ended them: nothing is to be heard of who comes back.
+TEST_F(WaitTest, NodeThatHasEndedItsProcesses_IsNotAsked) {
+  const JobId job = TrainIndivisible();
+  Step(job, 3, 1);
+  for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, RankExited{.expected = true});
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  h_.Prepare(node_);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
 TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBackWithoutItsProcesses_IsNotAsked) {
   const JobId job = TrainIndivisible();
   Step(job, 3, 1);
