@@ -1,6 +1,7 @@
 // What must hold of a node.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/cluster/epoch_run.h"
 #include "tests/sim/cluster/node_host.h"
@@ -40,6 +41,14 @@ void NodeHost::CheckFree(const std::vector<int32_t>& devices) const {
         name_, " device ", process.device(), " is given to another job while a rank of ",
         ToString(process.job()), run == nullptr ? " waits" : " works", " on it, process ",
         number.value, run == nullptr ? "" : absl::StrCat(" in epoch ", run->epoch().value)));
+  }
+}
+
+void NodeHost::CheckResult(const agent::SendCommandResult& result) const {
+  if (absl::IsFailedPrecondition(result.status) &&
+      absl::StrContains(result.status.message(), " runs job-")) {
+    shared_.ledger.Violate(
+        absl::StrCat(name_, " refuses an assignment: ", result.status.message()));
   }
 }
 

@@ -57,6 +57,9 @@ class NodeHost {
   // waits or only warms up.
   void CheckFree(const std::vector<int32_t>& devices) const;
 
+  // No job is given a device on which a process of another works.
+  void CheckResult(const agent::SendCommandResult& result) const;
+
   // What the coordinator sends.
   void Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message);
   void OnStreamClosed(const StreamPtr& stream, const absl::Status& status);

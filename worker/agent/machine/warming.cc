@@ -39,6 +39,17 @@ bool Machine::HasLiveProcess(JobId job, int32_t device) const {
   });
 }
 
+bool Machine::MakesReady(JobId job) const {
+  return warmings_.contains(job) ||
+         std::any_of(data_requests_.begin(), data_requests_.end(),
+                     [job](const auto& entry) { return entry.second.job == job; }) ||
+         std::any_of(processes_.begin(), processes_.end(), [job](const auto& entry) {
+           const Process& process = entry.second;
+           return process.job == job && process.warms && process.state != ProcessState::kEnding &&
+                  process.state != ProcessState::kDead;
+         });
+}
+
 bool Machine::WarmsUpFor(JobId job, uint64_t command_number,
                          const std::shared_ptr<const DataOutcome>& data) {
   const auto assigned = assignments_.find(job);
