@@ -95,6 +95,7 @@ void Coordinator::RecoverRun(Job& job) {
       node.device_jobs[static_cast<size_t>(device)] = state.id;
     }
     team.assigned = was_assigned;
+    team.starts_again = state.goes_on();
     NoteDeadline(node);
   }
   ChargeNodes(job);

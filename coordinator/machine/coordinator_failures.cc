@@ -206,8 +206,7 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   Run& run = *job.run;
-  RankState& state = run.ranks[static_cast<size_t>(rank)];
-  state.exited = true;
+  const RankState& state = run.ranks[static_cast<size_t>(rank)];
   if (job.recovery.has_value()) job.recovery->silent.erase(rank);
   if (job.state.IsTerminal()) return CheckReleased(job, *run.TeamOfRank(rank));
   if (state.succeeded || !state.used) return;

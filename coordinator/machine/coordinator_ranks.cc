@@ -56,6 +56,9 @@ void Coordinator::On(const RankReported& event) {
   if (team == nullptr || team->released || team->node != node->name) return;
   TellExit(*job, event);
   if (event.epoch != job->state.epoch) return OnEarlierReport(*job, event);  // most are fenced
+  // Where a process of an earlier epoch ends, its node may start another for this one.
+  if (std::holds_alternative<RankExited>(event.report))
+    job->run->ranks[static_cast<size_t>(event.rank)].exited = true;
   NoteDecided(*job, event.decided);
   std::visit([&](const auto& report) { OnReport(*job, event.rank, report); }, event.report);
 }
@@ -415,6 +418,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
 }
 
 void Coordinator::CheckReleased(Job& job, Team& team) {
+  if (team.starts_again) return;  // the stop's answer says when they are gone
   for (const int32_t each : team.ranks) {
     const RankState& rank = job.run->ranks[static_cast<size_t>(each)];
     if (rank.used && !rank.exited) return;

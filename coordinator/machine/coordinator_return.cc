@@ -188,6 +188,7 @@ void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32
   preparation.of = node.incarnation;
   preparation.done = preparation.refused = false;
   preparation.ranks.insert(ranks.begin(), ranks.end());
+  if (Team* team = job.run->TeamOf(node.name)) team->starts_again = true;
   Tell(job, NodeCommand{node.name, node.incarnation,
                         PrepareData{job.state.id, job.state.request, /*choose_checkpoint=*/false}});
 }

@@ -37,6 +37,9 @@ struct Team {
   bool assigned = false;  // it was told to start its ranks, so they may be there
   bool seen = false;  // after a restart of the coordinator: its node says that the ranks are there
   bool released = false;  // its ranks are gone for certain; its devices are free
+  // Its node may have been told to make ready for ranks that are lost, and may have processes for
+  // some that have exited.
+  bool starts_again = false;
   // The node is back and does not list the ranks: their last reports must come until then.
   Instant missing_deadline = absl::InfiniteFuture();
 

@@ -1,6 +1,7 @@
 // What must hold of a node.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/cluster/epoch_run.h"
 #include "tests/sim/cluster/node_host.h"
@@ -34,13 +35,20 @@ void NodeHost::CheckFree(const std::vector<int32_t>& devices) const {
   for (const auto& [number, slot] : processes_) {
     const RankProcess& process = *slot.process;
     const bool meant = std::count(devices.begin(), devices.end(), process.device()) != 0;
-    // One that only warms up is ended by the stop that is on its way.
-    const bool works = process.current() != nullptr && !process.dead();
-    if (!meant || !works || slot.told_to_end) continue;
+    if (!meant || process.dead() || slot.told_to_end) continue;
+    const EpochRun* run = process.current();
     shared_.ledger.Violate(absl::StrCat(
         name_, " device ", process.device(), " is given to another job while a rank of ",
-        ToString(process.job()), " works on it, process ", number.value, " in epoch ",
-        process.current()->epoch().value));
+        ToString(process.job()), run == nullptr ? " waits" : " works", " on it, process ",
+        number.value, run == nullptr ? "" : absl::StrCat(" in epoch ", run->epoch().value)));
+  }
+}
+
+void NodeHost::CheckResult(const agent::SendCommandResult& result) const {
+  if (absl::IsFailedPrecondition(result.status) &&
+      absl::StrContains(result.status.message(), " runs job-")) {
+    shared_.ledger.Violate(
+        absl::StrCat(name_, " refuses an assignment: ", result.status.message()));
   }
 }
 

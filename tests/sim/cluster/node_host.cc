@@ -141,8 +141,10 @@ void NodeHost::Carry(const agent::Action& action) {
   if (const auto* start = std::get_if<StartProcess>(&action)) return Carry(*start);
   if (const auto* run = std::get_if<SendRunEpoch>(&action)) return Carry(*run);
   if (const auto* beat = std::get_if<SendHeartbeat>(&action)) return SendUp(MessageOf(*beat, {}));
-  if (const auto* result = std::get_if<SendCommandResult>(&action))
+  if (const auto* result = std::get_if<SendCommandResult>(&action)) {
+    CheckResult(*result);
     return SendUp(MessageOf(*result));
+  }
   if (const auto* report = std::get_if<SendReport>(&action)) return SendUp(MessageOf(*report));
   if (CarryToProcess(action)) return;
   if (const auto* warm = std::get_if<SendWarmUp>(&action)) {

@@ -53,8 +53,12 @@ class NodeHost {
 
   // Each second: ranks are told from where their epoch goes on, soon after nothing hinders it.
   void CheckTold();
-  // They are taken for free: no process is there that nobody has told to end.
+  // They are taken for free: no process is there that nobody has told to end, whether it trains,
+  // waits or only warms up.
   void CheckFree(const std::vector<int32_t>& devices) const;
+
+  // No job is given a device on which a process of another works.
+  void CheckResult(const agent::SendCommandResult& result) const;
 
   // What the coordinator sends.
   void Receive(const StreamPtr& stream, const v1::OpenSessionResponse& message);

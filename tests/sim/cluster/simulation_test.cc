@@ -30,8 +30,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   Cluster::Counts total;
   std::map<std::string, int64_t> failures;
   for (int64_t seed = first; seed < first + count; ++seed) {
-    // Without people's decisions: with them seed 517 is not understood yet (docs/simulator.md).
-    Cluster cluster(planner, {.seed = static_cast<uint64_t>(seed), .manages = false});
+    Cluster cluster(planner, {.seed = static_cast<uint64_t>(seed)});
     cluster.Run(kFaultyTime);
     cluster.Settle();
     ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);

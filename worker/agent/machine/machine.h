@@ -314,7 +314,11 @@ class Machine {
   // warming.cc: processes that make ready beside training.
   void Apply(const RankWarmed& event);
   void RememberWork(const Assignment& assignment);
+  // nullptr: its job does not have the device, or not any more.
+  const LastWork* LastWorkOn(JobId job, int32_t device) const;
   bool HasLiveProcess(JobId job, int32_t device) const;
+  // Whether processes of the job warm up, are warm, or may have to be once its data is there.
+  bool MakesReady(JobId job) const;
   // Whether the command is answered later, when the processes are warm that this calls for.
   bool WarmsUpFor(JobId job, uint64_t command_number,
                   const std::shared_ptr<const DataOutcome>& data);

@@ -450,9 +450,10 @@ std::vector<RunningAssignment> Machine::Running() const {
     if (process.warms && !goes_over) continue;
     running.emplace(process.job, goes_over ? assigned->second.command->epoch : process.epoch);
   }
-  // An assignment whose data is still being read has no process yet and is no less taken on.
+  // An assignment whose data is still being read has no process yet and is no less taken on, nor is
+  // one for which processes warm up, or are about to: nobody else knows of them.
   for (const auto& [job, assignment] : assignments_) {
-    if (!assignment.data.has_value() || !assignment.to_start.empty()) {
+    if (!assignment.data.has_value() || !assignment.to_start.empty() || MakesReady(job)) {
       running.emplace(job, assignment.command->epoch);
     }
   }

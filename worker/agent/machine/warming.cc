@@ -13,8 +13,22 @@
 namespace phalanx::agent {
 
 void Machine::RememberWork(const Assignment& assignment) {
+  std::map<int32_t, LastWork>& last = last_work_[assignment.command->job];
+  // What its job has given back may be another's by now.
+  std::set<int32_t> has;
+  for (const NodeDevices& node : assignment.command->placement) {
+    if (node.node == options_.node) has.insert(node.devices.begin(), node.devices.end());
+  }
+  std::erase_if(last, [&has](const auto& work) { return !has.contains(work.first); });
   for (const auto& [device, rank] : assignment.rank_of_device)
-    last_work_[assignment.command->job][device] = {assignment.command, rank};
+    last[device] = {assignment.command, rank};
+}
+
+const Machine::LastWork* Machine::LastWorkOn(JobId job, int32_t device) const {
+  const auto last = last_work_.find(job);
+  if (last == last_work_.end()) return nullptr;
+  const auto work = last->second.find(device);
+  return work == last->second.end() ? nullptr : &work->second;
 }
 
 bool Machine::HasLiveProcess(JobId job, int32_t device) const {
@@ -23,6 +37,17 @@ bool Machine::HasLiveProcess(JobId job, int32_t device) const {
     return process.job == job && process.device == device &&
            process.state != ProcessState::kEnding && process.state != ProcessState::kDead;
   });
+}
+
+bool Machine::MakesReady(JobId job) const {
+  return warmings_.contains(job) ||
+         std::any_of(data_requests_.begin(), data_requests_.end(),
+                     [job](const auto& entry) { return entry.second.job == job; }) ||
+         std::any_of(processes_.begin(), processes_.end(), [job](const auto& entry) {
+           const Process& process = entry.second;
+           return process.job == job && process.warms && process.state != ProcessState::kEnding &&
+                  process.state != ProcessState::kDead;
+         });
 }
 
 bool Machine::WarmsUpFor(JobId job, uint64_t command_number,
@@ -52,8 +77,9 @@ void Machine::StartWarming() {
                          std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
                            return entry.second.device == *device;
                          });
-      // A newer epoch was quicker, or the device has failed meanwhile.
-      if (HasLiveProcess(job, *device) || !LostDevice(*device).ok()) {
+      const LastWork* work = LastWorkOn(job, *device);
+      // A newer epoch was quicker, or does not have the device, or it has failed meanwhile.
+      if (work == nullptr || HasLiveProcess(job, *device) || !LostDevice(*device).ok()) {
         device = warming.to_start.erase(device);
         continue;
       }
@@ -61,19 +87,18 @@ void Machine::StartWarming() {
         ++device;
         continue;
       }
-      const LastWork& work = last_work_.at(job).at(*device);
       last_process_ = ProcessNumber{last_process_.value + 1};
       processes_[last_process_] = {
           .job = job,
           .device = *device,
-          .rank = work.rank,
+          .rank = work->rank,
           .kill_at = now_ + options_.hello_timeout,
           .fault = absl::StrCat("it said nothing within ",
                                 absl::FormatDuration(options_.hello_timeout), " of its start"),
           .warms = true};
       warming.under_way.insert(last_process_);
-      actions_.push_back(StartProcess{last_process_, job, highest_epoch_[job], work.rank, *device,
-                                      store_, work.command});
+      actions_.push_back(StartProcess{last_process_, job, highest_epoch_[job], work->rank, *device,
+                                      store_, work->command});
       device = warming.to_start.erase(device);
     }
   }
@@ -83,9 +108,10 @@ void Machine::StartWarming() {
 void Machine::WarmUpIn(ProcessNumber number, Process& process) {
   const auto warming = warmings_.find(process.job);
   if (warming == warmings_.end() || !warming->second.under_way.contains(number)) return;
+  const LastWork* work = LastWorkOn(process.job, process.device);
+  if (work == nullptr) return;  // the assignment without its device ends it once it has its data
   process.kill_at = now_ + options_.warm_up_timeout;
-  const LastWork& work = last_work_.at(process.job).at(process.device);
-  actions_.push_back(SendWarmUp{number, work.command, work.rank, process.device,
+  actions_.push_back(SendWarmUp{number, work->command, work->rank, process.device,
                                 warming->second.data->index_path,
                                 warming->second.data->validation_index_path, store_});
 }

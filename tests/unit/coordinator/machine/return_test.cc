@@ -346,5 +346,34 @@ TEST_F(ReturnTest, RankThatIsLostAgain_WarmsUpAgain) {
   EXPECT_EQ(h_.State(job).epoch, Epoch{5});
 }
 
+// Their node starts others for the epoch that they were to go to.
+TEST_F(ReturnTest, RanksThatExitOnTheirWayToAnEpoch_DoNotFreeItsDevices) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.plans_held = true;
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, kKilled, 1);
+  ASSERT_TRUE(h_.Cancel(job).ok());
+  EXPECT_EQ(h_.Free("n"), 0);
+  h_.Answer<StopRanks>(node_);
+  EXPECT_EQ(h_.Free("n"), 3);
+}
+
+// A coordinator before this one may have had others started for them.
+TEST_F(ReturnTest, ExitsThatARestartedCoordinatorIsTold_DoNotFreeDevices) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}}, 9);
+  h_.plans_held = true;
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, kKilled, 2);
+  ASSERT_TRUE(h_.Cancel(job).ok());
+  EXPECT_EQ(h_.Free("n"), 0);
+  h_.Answer<StopRanks>(node_);
+  EXPECT_EQ(h_.Free("n"), 3);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

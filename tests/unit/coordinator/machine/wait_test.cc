@@ -137,6 +137,43 @@ TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
   EXPECT_THAT(h_.State(job).failure->message, HasSubstr("not enough came back within 10m"));
 }
 
+// Its node was told to make ready for ranks that had exited, and has processes of them again.
+TEST_F(WaitTest, ProcessesThatWereStartedAgain_KeepTheirDevicesUntilTheyAreGone) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
+  JobRequest request = *AJobThatRecovers("two nodes", 2);
+  request.waits = true;
+  request.hold = absl::Minutes(1);
+  request.document.text = "needs every rank";
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  h_.Prepare(a);
+  h_.Prepare(b);
+  h_.Report(a, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  h_.Feed(SessionClosed{a});
+  const auto let_pass = [&](int seconds) {
+    for (int second = 0; second < seconds; ++second) {
+      h_.Advance(absl::Seconds(1));
+      h_.Feed(HeartbeatReceived{.session = b});
+    }
+  };
+  let_pass(30);
+  h_.commands.clear();
+  h_.Report(b, job, 1, kKilled);
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  h_.Prepare(b);
+  h_.store_held = true;  // the disk takes nothing when the time is over
+  let_pass(60);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.Commands<StopRanks>(b), IsEmpty());
+  EXPECT_EQ(h_.Free("b"), 0);
+  h_.store_held = false;
+  h_.Commit();
+  EXPECT_EQ(h_.Free("b"), 0);
+  h_.Answer<StopRanks>(b);
+  EXPECT_EQ(h_.Free("b"), 1);
+}
+
 // As long as it has what to start again from.
 TEST_F(WaitTest, TimeThatIsOver_FreesTheDevicesAndQueuesTheJobAgain) {
   const JobId job = TrainOn([](JobRequest& request) {

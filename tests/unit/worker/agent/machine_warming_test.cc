@@ -130,6 +130,38 @@ TEST_F(WarmingTest, Stop_EndsIt) {
   EXPECT_THAT(said, Contains("Result 11 ABORTED"));
 }
 
+// It may be another job's by now.
+TEST_F(WarmingTest, DeviceThatTheJobHasGivenBack_GetsNoProcess) {
+  h_.Exited(2, 0, 9);
+  AssignCommand without = h_.AnAssign(3, {0});
+  without.goes_on = true;
+  h_.Command(11, without);
+  EXPECT_THAT(Ask(12), ElementsAre("Result 12 OK"));
+}
+
+TEST_F(WarmingTest, DeviceThatIsGivenBackBeforeItIsFree_GetsNoProcess) {
+  Ask();
+  AssignCommand without = h_.AnAssign(3, {0});
+  without.goes_on = true;
+  h_.Command(12, without);
+  const std::vector<std::string> said = h_.Exited(2, 0, 9);
+  EXPECT_THAT(said, Contains("Result 11 OK"));
+  EXPECT_THAT(said, Not(Contains(HasSubstr("StartProcess"))));
+}
+
+// Its coordinator may have given the device to another job meanwhile.
+TEST_F(WarmingTest, ProcessThatWarmsUp_IsSaidWhenTheSessionIsOpenedAgain) {
+  h_.Exited(2, 0, 9);
+  AssignCommand without = h_.AnAssign(3, {0, 2});
+  without.goes_on = true;
+  without.without_work = {2, 3};
+  h_.Command(11, without);
+  h_.Exited(1, 0, 0);
+  Ask(12);
+  h_.Break();
+  EXPECT_THAT(h_.Welcome(), Contains(HasSubstr("running [job-7/3]")));
+}
+
 TEST_F(WarmingTest, JobThatBeginsOrWaits_WarmsNothingUp) {
   Harness h;
   h.Welcome();
