@@ -181,13 +181,14 @@ class JoiningTest(unittest.TestCase):
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
             f"resources: [{up}/production]\ncomponents: [{up}/components/join-token]\n", encoding="utf-8")
         self.items = stateful_sets(overlay)
-        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "user", "olga", "operator"), ("nodes", "worker", "any")):
+        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "node", "phalanx-worker"), ("ca", "user", "olga", "operator"), ("nodes", "worker", "any")):
             pods.run(SOURCE / "scripts/make_ca", authorities / arguments[0], *arguments[1:])
         ca, nodes = authorities / "ca", authorities / "nodes"
         self.secret("phalanx-coordinator-tls", {"coordinator.pem": ca / "coordinator.pem", "coordinator-key.pem": ca / "coordinator-key.pem"})
         both = (ca / "ca.pem").read_text() + (nodes / "ca.pem").read_text()
         (self.place / "secrets/phalanx-coordinator-tls/ca.pem").write_text(both)
         self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
+        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in ("node-phalanx-worker.pem", "node-phalanx-worker-key.pem")})
         self.secret("phalanx-join-ca", {"ca.pem": nodes / "ca.pem", "ca-key.pem": nodes / "ca-key.pem"})
         # Of the operator, who is in the coordinator's pod here.
         olga = self.place / "claims/phalanx-data/olga"
