@@ -118,8 +118,10 @@ class Copies {
       return;
     }
     // The paths stay; what they lead to is another file from one moment to the next.
-    dup3(ca->get(), ca_->get(), O_CLOEXEC);
-    dup3(identity->get(), identity_->get(), O_CLOEXEC);
+    if (dup3(ca->get(), ca_->get(), O_CLOEXEC) < 0 ||
+        dup3(identity->get(), identity_->get(), O_CLOEXEC) < 0) {
+      seen_.reset();  // at the next look
+    }
   }
 
  private:

@@ -89,7 +89,15 @@ class AmongOthers {
       absl::StatusOr<std::shared_ptr<Leadership>> leadership = election_->Try();
       if (leadership.ok() && *leadership != nullptr) return leadership;
       if (!standby.has_value()) {
-        ASSIGN_OR_RETURN(standby, StartStandby());
+        absl::StatusOr<Standby> started = StartStandby();
+        if (!started.ok()) {
+          if (!MayDoLater(started.status())) return started.status();
+          spdlog::error("cannot stand by now reason=\"{}\"", LineText(started.status().message()));
+          if (SignalWithin(kLookInterval)) return nullptr;
+          continue;
+        }
+        standby = *std::move(started);
+        has_answered_ = true;
         RETURN_IF_ERROR(WriteReady(true));
       }
       standby->pulse->Beat(clock_.Now());
@@ -147,14 +155,12 @@ class AmongOthers {
     spdlog::info("leading address={} revision={}", Advertised(), leadership->revision());
     absl::StatusOr<std::unique_ptr<Serving>> serving = StartServing(leadership);
     if (!serving.ok()) {
-      // Others may open what this one cannot, but for a store that is damaged or newer.
-      if (!absl::IsUnavailable(serving.status()) && !absl::IsAborted(serving.status())) {
-        return serving.status();
-      }
+      if (!MayDoLater(serving.status())) return serving.status();
       spdlog::error("cannot serve now reason=\"{}\"", LineText(serving.status().message()));
       leadership.reset();
       return SignalWithin(kLookInterval);
     }
+    has_answered_ = true;
     RETURN_IF_ERROR(WriteReady(false));
     pollfd fds[] = {{signals_.get(), POLLIN, 0}, {leadership->lost_descriptor(), POLLIN, 0}};
     while (poll(fds, 2, -1) < 0) {
@@ -192,6 +198,13 @@ class AmongOthers {
     return options;
   }
 
+  // Others may open what this one cannot, but for a store that is damaged or newer; and files that
+  // served before, of certificates that are being replaced, will be sound again.
+  bool MayDoLater(const absl::Status& status) const {
+    return absl::IsUnavailable(status) || absl::IsAborted(status) ||
+           (has_answered_ && absl::IsInvalidArgument(status));
+  }
+
   bool SignalWithin(absl::Duration wait) {
     pollfd fd{signals_.get(), POLLIN, 0};
     if (poll(&fd, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) <= 0) return false;
@@ -219,6 +232,7 @@ class AmongOthers {
   UniqueFd grpc_, http_;  // listen as long as the program runs, whoever takes the callers
   std::shared_ptr<EtcdClient> client_;
   std::optional<Election> election_;  // from when it listens
+  bool has_answered_ = false;         // it has led or stood by
 };
 
 }  // namespace

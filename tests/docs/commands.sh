@@ -12,13 +12,13 @@ not_here() { echo "$*"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
 if [ "${1-}" != --inside ]; then
   programs=$(realpath "$1")
   shift
-  [ "$(id -u)" = 0 ] || not_here "a machine of its own is made by root alone"
+  [ "$(id -u)" = 0 ] || { echo "a machine of its own is made by root alone"; exit 77; }  # this process may not
   for tool in ip openssl unshare; do command -v $tool > /dev/null || not_here "no $tool here"; done
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   unshare --mount sh -c 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" &&
     mount -t overlay overlay -o "lowerdir=$1,upperdir=$0/u,workdir=$0/w" "$0/o"' "$work" "$source" 2> "$work.error" ||
-    not_here "no overlay file system here: $(cat "$work.error"; rm "$work.error")"
+    { cat "$work.error"; rm "$work.error"; exit 77; }  # this process may not mount
   rm -f "$work.error"
   /usr/bin/python3 "$source/examples/make_emoji.py" --count 200 "$work/emoji" > /dev/null
   unshare --mount --net --uts --pid --fork --kill-child --mount-proc --propagation private \

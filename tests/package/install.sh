@@ -14,12 +14,12 @@ not_here() { echo "$*"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
 for tool in dpkg-shlibdeps file ip pgrep; do  # scripts/setup brings them
   command -v "$tool" > /dev/null || not_here "no $tool here"
 done
-[ "$(id -u)" = 0 ] || not_here "packages are installed by root alone"
+[ "$(id -u)" = 0 ] || { echo "packages are installed by root alone"; exit 77; }  # this process may not
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unshare --mount sh -c 'mkdir "$0/u" "$0/w" "$0/o" && mount -t tmpfs tmpfs "$0/u" && mkdir "$0/u/u" "$0/u/w" &&
   mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u/u,workdir=$0/u/w" "$0/o"' "$work" 2> "$work/error" ||
-  not_here "no overlay file system here: $(cat "$work/error")"
+  { cat "$work/error"; exit 77; }  # this process may not mount
 
 cpack --config "$build/CPackConfig.cmake" -B "$work/packages" > "$work/cpack.log" 2>&1 ||
   { cat "$work/cpack.log"; exit 1; }

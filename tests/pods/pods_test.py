@@ -6,7 +6,7 @@ place of each gets its ranks back. With certificates a worker's pod joins with i
 
 The pods are those of deploy/kustomize/base, and of production with join-token, as kubectl renders them, each in
 namespaces of its own (pod.py). Needs root, namespaces, overlayfs and tools that scripts/setup brings: says what is
-missing and skips (77) otherwise, and fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
+missing and skips (77) otherwise; where a tool is missing it fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
 
 import importlib.util
@@ -36,10 +36,15 @@ def not_here(why):
     sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
 
 
+def not_allowed(why):
+    print(why)
+    sys.exit(77)  # this process may not
+
+
 def enter_namespaces():
     """Runs this again where mounts, networks and processes end with it."""
     if os.getuid() != 0:
-        not_here("pods have namespaces, which root alone makes")
+        not_allowed("pods have namespaces, which root alone makes")
     missing = [tool for tool in ("ip", "kubectl", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
     if importlib.util.find_spec("yaml") is None:
         missing.append("kubernetes-validate, which brings a reader of YAML,")
@@ -52,7 +57,7 @@ def enter_namespaces():
              'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u,workdir=$0/w" "$0/o" && '
              "ip link add one type bridge && ip link add two type veth peer name three", folder], capture_output=True, text=True, check=False)
         if tried.returncode != 0:
-            not_here(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
+            not_allowed(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
         return subprocess.run([*own, sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 

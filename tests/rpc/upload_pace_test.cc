@@ -87,29 +87,29 @@ class LogVolumeTest : public AccessTest {
 TEST_F(LogVolumeTest, LogsOfOneWorker_AreReadAtARate_AndNothingIsLost) {
   server_.reset();
   Open([](ServerOptions& options) {
-    options.workers.upload_bytes_per_second = 1 << 20;
+    options.workers.upload_bytes_per_second = 64 << 10;
     options.sessions.heartbeat_timeout = absl::Minutes(10);
   });
   Be("sam", "submitter");
   const std::unique_ptr<Reading> quiet = Begin("quiet");
   const std::jthread of_quiet(
-      [&] { EXPECT_TRUE(Upload("quiet", quiet->fetch, 4, 256 << 10).ok()); });
-  EXPECT_EQ(ReadAll(*quiet), size_t{1} << 20);
+      [&] { EXPECT_TRUE(Upload("quiet", quiet->fetch, 4, 64 << 10).ok()); });
+  EXPECT_EQ(ReadAll(*quiet), size_t{256} << 10);
   EXPECT_THAT(server_->MetricsText(), HasSubstr("\nphalanx_log_upload_waits_total 0\n"));
 
   const std::unique_ptr<Reading> loud = Begin("loud");
-  const std::jthread of_loud([&] { EXPECT_TRUE(Upload("loud", loud->fetch, 40, 256 << 10).ok()); });
-  EXPECT_EQ(ReadAll(*loud), size_t{10} << 20);
+  const std::jthread of_loud([&] { EXPECT_TRUE(Upload("loud", loud->fetch, 40, 16 << 10).ok()); });
+  EXPECT_EQ(ReadAll(*loud), size_t{640} << 10);
   EXPECT_THAT(server_->MetricsText(), Not(HasSubstr("\nphalanx_log_upload_waits_total 0\n")));
 }
 
 // Questions whether somebody still reads are messages without text, and cost all the same.
 TEST_F(LogVolumeTest, MessagesWithoutText_CountToo) {
   server_.reset();
-  Open([](ServerOptions& options) { options.workers.upload_bytes_per_second = 16 << 10; });
+  Open([](ServerOptions& options) { options.workers.upload_bytes_per_second = 4 << 10; });
   Be("sam", "submitter");
   const std::unique_ptr<Reading> reading = Begin("empty");
-  const std::jthread upload([&] { EXPECT_TRUE(Upload("empty", reading->fetch, 140, 0).ok()); });
+  const std::jthread upload([&] { EXPECT_TRUE(Upload("empty", reading->fetch, 40, 0).ok()); });
   EXPECT_EQ(ReadAll(*reading), 0u);
   EXPECT_THAT(server_->MetricsText(), Not(HasSubstr("\nphalanx_log_upload_waits_total 0\n")));
 }

@@ -125,11 +125,8 @@ int Main(int argc, char** argv) {
                                                 {"leaders", {100, KillLeaders}}};
   const auto usage = [&all] {
     const auto name = [](std::string* out, const auto& one) { out->append(one.first); };
-    std::fprintf(stderr,
-                 "usage: phalanx-bench-faults %s [COUNT]
-                 ",
-                 absl::StrJoin(all, "|", name)
-                     .c_str());
+    std::fprintf(stderr, "usage: phalanx-bench-faults %s [COUNT]\n",
+                 absl::StrJoin(all, "|", name).c_str());
     return 2;
   };
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");

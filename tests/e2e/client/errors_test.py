@@ -52,7 +52,7 @@ LOCAL = {
     "config list": Row("-o xml", "-o: xml not in {table,wide,json,yaml,name}", USAGE),
     "config use": Row("nowhere", *NO_CONTEXT),
     "config set": Row("lab colour=red", "SETTING: colour=red: must be one of server, output, timeout, tls_ca, tls_certificate, "
-                      "tls_key, then = and its value", ""),
+                      "tls_key, plaintext, then = and its value", ""),
     "config delete": Row("nowhere", *NO_CONTEXT),
     "version": Row("now", "The following argument was not expected: now", USAGE),
     "completion": Row("csh", "SHELL: csh not in {bash,zsh,fish}", USAGE),

@@ -28,8 +28,9 @@ DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / 
 ETCD = shutil.which("etcd") or shutil.which(DEPS / "etcd/etcd")
 PATIENCE = 60
 # Seconds from one submit that is acknowledged to the next. etcd's members elect within 2 s, and again where two of them
-# got as many votes; a coordinator whose lease ended meanwhile leads again. Of another member one attempt fails.
-INTERRUPTION = {"leader": 10, "follower": 4}
+# got as many votes; a coordinator whose lease ended meanwhile leads again. Of another member one attempt fails, and
+# where the machine is busy the two that are left may elect, too.
+INTERRUPTION = 10
 
 sys.path.insert(0, str(SOURCE / "tests"))
 from support.cluster import end, end_with_parent  # noqa: E402
@@ -126,7 +127,12 @@ class Members:
         raise AssertionError(f"{name} is not healthy within {PATIENCE} s: {self.log(name)[-2000:]}")
 
     def leader(self):
-        return next(name for name in self.names if "\netcd_server_is_leader 1\n" in self._page(name, "/metrics"))
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for name in self.names:
+                if "\netcd_server_is_leader 1\n" in self._page(name, "/metrics"):
+                    return name
+        raise AssertionError(f"etcd's members have elected nobody within {PATIENCE} s")
 
     def signal(self, name, number):
         self.processes[name].send_signal(number)
@@ -274,7 +280,7 @@ class MembersTest(unittest.TestCase):
             self.members.signal(member, number)
             waited = submits.await_more(20)
             print(f"{who} {member}, {number.name}: {waited:.2f} s without a submit", flush=True)
-            self.assertLess(waited, INTERRUPTION[who], self.logs())
+            self.assertLess(waited, INTERRUPTION, self.logs())
             self.members.bring_back(member)
             submits.await_more(3)
         self.expect_kept(submits.finish())

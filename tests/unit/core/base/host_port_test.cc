@@ -65,7 +65,7 @@ TEST(HostPortTest, HostAlone_IsANameOrAnAddress) {
 }
 
 TEST(HostPortTest, Loopback_IsWhatOnlyThisMachineReaches) {
-  for (const char* host : {"localhost", "127.0.0.1", "127.1.2.3", "[::1]"})
+  for (const char* host : {"localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "[::1]"})
     EXPECT_TRUE(IsLoopback(host)) << host;
   for (const char* host : {"0.0.0.0", "[::]", "10.0.0.5", "127.0.0.1.example", "node", ""})
     EXPECT_FALSE(IsLoopback(host)) << host;
