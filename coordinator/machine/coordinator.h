@@ -521,6 +521,9 @@ class Coordinator {
   // How a rank ended that was left out before that was known.
   void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
+  // How long better evidence is waited for. Ranks by choice that do not find each other again and
+  // again try less and less often, at least every 40 s.
+  absl::Duration SettleDelay(const Job& job) const;
   void ConvictNodes(Job& job);
   // Nodes that have ranks of the job, had a session with this coordinator and have none.
   std::set<NodeName> BrokenNodes(const Job& job) const;

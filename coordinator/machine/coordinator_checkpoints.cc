@@ -158,9 +158,12 @@ void Coordinator::OnPublishDeadline(Job& job) {
 
 void Coordinator::EndPublishing(Job& job, const std::string& since) {
   job.run->publish_deadline = absl::InfiniteFuture();
-  if (!job.state.publishing.has_value()) return;
-  GiveUpPublishing(job, since);
-  PublishNext(job);
+  if (job.state.publishing.has_value()) {
+    GiveUpPublishing(job, since);
+    PublishNext(job);
+  } else {
+    job.run->awaits_parts = false;
+  }
   CheckSucceeded(job);
 }
 

@@ -45,6 +45,7 @@ void Coordinator::NoteDaemons(Job& job) const {
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan.layout));
+  job.run->KeepStartsAgain(before);
   WatchEnd(job);
   job.run->data_digest = plan.layout.data_digest;
   job.decided.reset();

@@ -99,6 +99,14 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   OnFailure(job, std::move(cause));
 }
 
+absl::Duration Coordinator::SettleDelay(const Job& job) const {
+  // Nothing else ends their tries.
+  constexpr int32_t kDoublingsMax = 7;
+  const int32_t tries =
+      job.recovery.has_value() && job.recovery->by_choice ? job.recovery->tries - kTriesMax : 0;
+  return options_.settle_delay * (1 << std::clamp(tries, 0, kDoublingsMax));
+}
+
 void Coordinator::Accuse(Job& job, Accusation accusation) {
   Run& run = *job.run;
   std::vector<Accusation>& known = run.accusations;
@@ -112,7 +120,7 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
   if (known.empty()) run.accused_at = now_;
   known.push_back(std::move(accusation));
   if (known.size() == 1 && !run.accuser_killed.has_value())
-    SetDeadline(job, run.settle_deadline, options_.settle_delay);
+    SetDeadline(job, run.settle_deadline, SettleDelay(job));
   ConvictNodes(job);
 }
 

@@ -392,9 +392,13 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
       }
       if (!job.state.IsTerminal()) continue;  // it waits
     }
-    if (!processes_gone || !job.run.has_value()) continue;
-    team = job.run->TeamOf(node.name);
-    if (team != nullptr) ReleaseTeam(job, *team);
+    team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
+    if (team == nullptr || team->released) continue;
+    if (processes_gone) {
+      ReleaseTeam(job, *team);
+    } else {
+      CheckReleased(job, *team);
+    }
   }
 }
 

@@ -28,16 +28,9 @@ constexpr size_t kFingerprintsMax = 1 << 20;
 // Whether a coordinator before this one may have heard that the step that the ranks ended with is
 // written, and not stored it, for the checkpoint before was being published: nodes say it again,
 // though it is stored that their ranks have succeeded.
-bool PartsMayBeSaidAgain(const LiveJob& job, const NodeTable& nodes) {
-  if (!job.state.request->checkpoints || job.state.checkpoint_step >= job.run->ended_step)
-    return false;
-  const std::vector<Team>& teams = job.run->teams;
-  const bool is_back =
-      std::any_of(teams.begin(), teams.end(), [](const Team& p) { return p.seen; });
-  return is_back || std::none_of(teams.begin(), teams.end(), [&nodes](const Team& team) {
-           const auto node = nodes.find(team.node);
-           return node != nodes.end() && node->second.connected();
-         });
+bool PartsMayBeSaidAgain(const LiveJob& job) {
+  return job.run->awaits_parts && job.state.request->checkpoints &&
+         job.state.checkpoint_step < job.run->ended_step;
 }
 
 }  // namespace
@@ -211,10 +204,12 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
 void Coordinator::CheckSucceeded(Job& job) {
   if (job.state.phase != JobPhase::kRunning) return;
   if (!job.run->Succeeded() || !CheckpointsAreDone(job)) return;
-  if (job.run->ended_step < job.state.request->steps) {
-    if (PartsMayBeSaidAgain(job, nodes_)) return;  // until the grace is over
-    return EndEarly(job, job.state.ending->wish);
+  if (PartsMayBeSaidAgain(job)) {
+    if (job.run->publish_deadline == absl::InfiniteFuture())
+      SetDeadline(job, job.run->publish_deadline, options_.publish_timeout);
+    return;
   }
+  if (job.run->ended_step < job.state.request->steps) return EndEarly(job, job.state.ending->wish);
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);
@@ -418,7 +413,10 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
 }
 
 void Coordinator::CheckReleased(Job& job, Team& team) {
-  if (team.starts_again) return;  // the stop's answer says when they are gone
+  // The stop's answer says when they are gone. A node that is lost answers nothing; should it come
+  // back, what it has of the job is stopped before anything is placed there.
+  const auto node = nodes_.find(team.node);
+  if (team.starts_again && node != nodes_.end() && !node->second.lost) return;
   for (const int32_t each : team.ranks) {
     const RankState& rank = job.run->ranks[static_cast<size_t>(each)];
     if (rank.used && !rank.exited) return;

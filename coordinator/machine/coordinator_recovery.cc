@@ -179,6 +179,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   job.standby = {};
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan->layout));
+  job.run->KeepStartsAgain(before);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
   Commit(job, EpochPlanned{.layout = plan->layout,

@@ -182,13 +182,13 @@ void Coordinator::ConsiderReturn(Job& job) {
 }
 
 void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {
+  if (Team* team = job.run->TeamOf(node.name)) team->starts_again = true;
   Job::Preparation& preparation = job.prepared[node.name];
   if (preparation.of == node.incarnation && !preparation.done) return;  // under way, or refused
   if (preparation.of != node.incarnation) preparation.ranks.clear();
   preparation.of = node.incarnation;
   preparation.done = preparation.refused = false;
   preparation.ranks.insert(ranks.begin(), ranks.end());
-  if (Team* team = job.run->TeamOf(node.name)) team->starts_again = true;
   Tell(job, NodeCommand{node.name, node.incarnation,
                         PrepareData{job.state.id, job.state.request, /*choose_checkpoint=*/false}});
 }

@@ -310,6 +310,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan->layout));
+  job.run->KeepStartsAgain(before);
   WatchEnd(job);
   job.run->data_digest = plan->layout.data_digest;
   job.decided.reset();

@@ -34,8 +34,10 @@ bool AccusesWhoTrains(const Recovery& recovery, const FailureCause& verdict) {
                         verdict.kind == job::FailureKind::kNodeUnreachable ||
                         verdict.kind == job::FailureKind::kNodeLost;
   const bool trains = recovery.beside && recovery.stage == Recovery::Stage::kLeaving;
+  // Later than that a node whose session broke, too, is lost.
   const bool trained = recovery.by_choice && recovery.stage >= Recovery::Stage::kLeaving &&
-                       recovery.tries < kTriesWithoutBlame;
+                       recovery.tries < kTriesWithoutBlame &&
+                       verdict.kind != job::FailureKind::kNodeLost;
   return (trains || trained) && of_peers && !recovery.back.contains(verdict.rank);
 }
 

@@ -44,6 +44,13 @@ void Run::EndAll() {
   for (Team& team : teams) team.missing_deadline = absl::InfiniteFuture();
 }
 
+void Run::KeepStartsAgain(const Run& before) {
+  for (const Team& team : before.teams) {
+    if (!team.starts_again) continue;
+    if (Team* const now = TeamOf(team.node)) now->starts_again = true;
+  }
+}
+
 const Team* Run::TeamOf(const NodeName& node) const {
   const auto found =
       std::find_if(teams.begin(), teams.end(), [&node](const Team& p) { return p.node == node; });

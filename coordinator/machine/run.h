@@ -117,11 +117,17 @@ struct Run {
     }
     return true;
   }
-  // All ranks have succeeded and the last checkpoint is not published.
+  // All ranks have succeeded and the last checkpoint is not published, or not known to be written.
   Instant publish_deadline = absl::InfiniteFuture();
   // The job is to wish for its end; once it has, to end whatever its ranks have done.
   Instant end_deadline = absl::InfiniteFuture();
   int64_t ended_step = 0;  // of the ranks that have succeeded, one for all; 0: none has
+  // A coordinator before this one had it, and may have heard of parts what it did not store: nodes
+  // say it again.
+  bool awaits_parts = false;
+
+  // What nodes may start again they still may in this run, which follows.
+  void KeepStartsAgain(const Run& before);
 
   Team* TeamOf(const NodeName& node);
   const Team* TeamOf(const NodeName& node) const;

@@ -316,18 +316,17 @@ std::vector<CurvePoint> Board::CurveOf(JobId job) const {
 
 void Board::RestoreCurve(JobId job, const std::vector<CurvePoint>& points) {
   MutexLock lock(&mu_);
+  if (curves_.size() >= kCurvesMax && !curves_.contains(job)) return;
   Curve& curve = curves_[job];
   for (const CurvePoint& point : points) curve.Add(point);
-  if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
 }
 
 std::vector<CurvePoint> Board::CurveToStore(JobId job, const StepReport& step) {
   MutexLock lock(&mu_);
+  if (curves_.size() >= kCurvesMax && !curves_.contains(job)) return {};
   Curve& curve = curves_[job];
   curve.Add(step);
-  std::vector<CurvePoint> points = curve.Thinned(kStoredPointsMax);
-  if (curves_.size() > kCurvesMax) curves_.erase(curves_.begin());
-  return points;
+  return curve.Thinned(kStoredPointsMax);
 }
 
 absl::StatusOr<std::shared_ptr<const EvaluationReport>> Board::Evaluation(JobId job) const {

@@ -220,6 +220,31 @@ TEST_F(EarlyEndTest, LastCheckpointThatNobodySaysAgain_IsWaitedForUntilTheGraceI
   EXPECT_THAT(Message(), HasSubstr("without a checkpoint"));
 }
 
+TEST_F(EarlyEndTest, RestartBeforeTheTurnOfTheCheckpointOfTheLastStep_WaitsUntilItIsSaidAgain) {
+  Train();
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 3);
+  AllEndAt(10);
+  RestartAndComeBack();
+  Publish(3);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 10);
+  Publish(10);
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  EXPECT_EQ(h_.State(job_).checkpoint_step, 10);
+}
+
+TEST_F(EarlyEndTest, CheckpointOfTheLastStepThatNobodySaysAgain_IsWaitedForUntilItsTimeIsOver) {
+  Train();
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 3);
+  AllEndAt(10);
+  RestartAndComeBack();
+  Publish(3);
+  h_.Advance(absl::Minutes(1));
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  h_.Advance(absl::Minutes(1));
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+}
+
 TEST_F(EarlyEndTest, CheckpointThatIsNotWhole_IsSaidAndEndsIt) {
   Train();
   h_.Advance(kLimit);

@@ -55,12 +55,13 @@ class PaceTest : public RecoveringTest {
     for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
   }
   // Ranks of `epoch` do not find each other, as one of them says; all have left `from`.
-  void DoNotConnect(JobId job, int64_t from, int64_t epoch, int32_t accused = -1) {
+  void DoNotConnect(JobId job, int64_t from, int64_t epoch, int32_t accused = -1,
+                    absl::Duration pause = absl::Seconds(1)) {
     for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), from);
     h_.Report(node_, job, 0,
               RankError{.kind = job::FailureKind::kPeerLost, .accused = accused, .message = "who"},
               epoch);
-    h_.Advance(absl::Seconds(1));
+    h_.Advance(pause);
   }
   const plan::SlowPlaces& Slow(JobId job) { return h_.State(job).layout->slow; }
 
@@ -255,11 +256,16 @@ TEST_F(PaceTest, RanksThatDoNotFindEachOther_TryUntilTheyDo_WhateverTheBudget) {
   DoNotConnect(job, 1, 3);
   for (int64_t epoch = 4; epoch < 4 + 2 * kTriesMax; ++epoch) {
     ASSERT_EQ(h_.State(job).epoch, Epoch{epoch});
-    DoNotConnect(job, epoch - 1, epoch);
+    DoNotConnect(job, epoch - 1, epoch, /*accused=*/-1,
+                 absl::Seconds(epoch < 4 + kTriesMax ? 1 : 20));
   }
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning) << h_.State(job).reason;
-  const int64_t last = h_.State(job).epoch.value;
-  GoOver(job, last - 1);
+  const int64_t stuck = h_.State(job).epoch.value, last = stuck + 1;
+  DoNotConnect(job, stuck - 1, stuck);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{stuck}) << "less and less often";
+  h_.Advance(absl::Seconds(40));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{last});
+  GoOver(job, stuck);
   EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
   EXPECT_THAT(h_.State(job).recoveries, IsEmpty()) << "it counts in no budget";
   EXPECT_EQ(h_.State(job).without_progress, 0);

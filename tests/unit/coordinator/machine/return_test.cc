@@ -359,6 +359,46 @@ TEST_F(ReturnTest, RanksThatExitOnTheirWayToAnEpoch_DoNotFreeItsDevices) {
   EXPECT_EQ(h_.Free("n"), 3);
 }
 
+// Ranks 0 and 1 on a, 2 on b, which makes ready for it when 1 is lost, too.
+class WarmingElsewhereTest : public ReturnTest {
+ protected:
+  void SetUp() override {
+    node_ = h_.Open("a", 2);
+    b_ = h_.Open("b", 1);
+    job_ = h_.Submit(AJobThatRecovers("two nodes", 3));
+    for (const SessionId node : {node_, b_}) h_.Prepare(node);
+    for (const SessionId node : {node_, b_}) h_.Answer<Assign>(node);
+    for (const int32_t rank : {0, 1}) h_.Report(node_, job_, rank, RankReady{});
+    h_.Report(b_, job_, 2, RankReady{});
+    Step(job_, 3, 1);
+    h_.Report(b_, job_, 2, kKilled);
+    GoOver(job_, {0, 1}, 3, 1, {0, 1});
+    h_.commands.clear();
+    Step(job_, 4, 2);
+    ASSERT_THAT(h_.Commands<PrepareData>(b_), SizeIs(1));
+    h_.Report(node_, job_, 1, kKilled, 2);
+    ASSERT_EQ(h_.State(job_).epoch, Epoch{3});
+  }
+
+  SessionId b_;
+  JobId job_;
+};
+
+TEST_F(WarmingElsewhereTest, Devices_AreFreeOnceTheStopIsAnswered_WhateverEpochCameSince) {
+  ASSERT_TRUE(h_.Cancel(job_).ok());
+  EXPECT_EQ(h_.Free("b"), 0);
+  h_.Answer<StopRanks>(b_);
+  EXPECT_EQ(h_.Free("b"), 1);
+}
+
+TEST_F(WarmingElsewhereTest, DevicesOfANodeThatIsLost_WaitForNoAnswer) {
+  ASSERT_TRUE(h_.Cancel(job_).ok());
+  h_.Feed(SessionClosed{b_});
+  EXPECT_EQ(h_.Free("b"), 0);
+  h_.Advance(CoordinatorOptions().heartbeat_timeout + absl::Seconds(1));
+  EXPECT_EQ(h_.Free("b"), 1);
+}
+
 // A coordinator before this one may have had others started for them.
 TEST_F(ReturnTest, ExitsThatARestartedCoordinatorIsTold_DoNotFreeDevices) {
   const JobId job = Train();
