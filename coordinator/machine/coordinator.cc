@@ -105,7 +105,7 @@ void Coordinator::RecoverRun(Job& job) {
     }
   }
   run.ended_step = state.ended_step;
-  run.awaits_parts = true;
+  run.awaits_parts = !state.succeeded.empty();
   WatchEnd(job);
   // Ranks may have ended while there was no coordinator, and have still to say so.
   if (state.ending.has_value())

@@ -204,9 +204,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
 void Coordinator::CheckSucceeded(Job& job) {
   if (job.state.phase != JobPhase::kRunning) return;
   if (!job.run->Succeeded() || !CheckpointsAreDone(job)) return;
-  if (PartsMayBeSaidAgain(job)) {
+  if (PartsMayBeSaidAgain(job)) {  // as soon as nodes are back
     if (job.run->publish_deadline == absl::InfiniteFuture())
-      SetDeadline(job, job.run->publish_deadline, options_.publish_timeout);
+      SetDeadline(job, job.run->publish_deadline, options_.end_grace / 4);
     return;
   }
   if (job.run->ended_step < job.state.request->steps) return EndEarly(job, job.state.ending->wish);

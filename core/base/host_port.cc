@@ -110,7 +110,8 @@ absl::StatusOr<std::vector<std::string>> ParseHostPorts(absl::string_view text, 
 bool IsLoopback(absl::string_view host) {
   in_addr address;
   const bool is_ipv4 = inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
-  return absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]" || (is_ipv4 && absl::StartsWith(host, "127."));
+  return absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]" ||
+         (is_ipv4 && absl::StartsWith(host, "127."));
 }
 
 }  // namespace phalanx

@@ -257,7 +257,8 @@ TEST_F(ConfigTest, Plaintext_IsFromTheFlagThenTheVariableThenTheContext) {
   EXPECT_TRUE(Resolve()->CheckServer().ok());
   EXPECT_FALSE(Resolve({{"plaintext", "false"}})->CheckServer().ok());
   variables_["PHALANX_PLAINTEXT"] = "yes";
-  EXPECT_THAT(Resolve().status().message(), HasSubstr("1 violation"));
+  EXPECT_THAT(Resolve().status().message(),
+              HasSubstr("PHALANX_PLAINTEXT: yes: must be true or false"));
   EXPECT_EQ(ConfigSet(path_, "lab", {"plaintext=1"}, captured_.io), kUsage);
   EXPECT_THAT(captured_.talk.str(), HasSubstr("plaintext: 1: must be true or false"));
 }

@@ -239,9 +239,9 @@ TEST_F(EarlyEndTest, CheckpointOfTheLastStepThatNobodySaysAgain_IsWaitedForUntil
   AllEndAt(10);
   RestartAndComeBack();
   Publish(3);
-  h_.Advance(absl::Minutes(1));
+  h_.Advance(kGrace / 8);
   ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
-  h_.Advance(absl::Minutes(1));
+  h_.Advance(kGrace / 8);
   EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
 }
 
