@@ -44,6 +44,7 @@ class Shell:
     def __init__(self, folder="~/phalanx", prefix=()):
         self._process = subprocess.Popen([*prefix, "bash", "--noprofile", "--norc"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._early = b""
         self.run(PREAMBLE)
         self.run(f"cd {folder} && rm -rf ~/.config")
 
@@ -58,14 +59,16 @@ class Shell:
         end = b"\x01"
         self._process.stdin.write(b"{ " + command.encode() + b"\n} < /dev/null 2>&1; printf '\\001%d\\n' $?\n")
         self._process.stdin.flush()
-        printed, deadline = b"", time.monotonic() + PATIENCE
-        while end not in printed or not printed.endswith(b"\n"):
+        printed, deadline = self._early, time.monotonic() + PATIENCE
+        while b"\n" not in printed.partition(end)[2]:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
             data = os.read(self._process.stdout.fileno(), 1 << 16) if ready else b""
             if not data:
                 raise SystemExit(f"no end within {PATIENCE} s, or of the shell: {command}\n{printed.decode()[-2000:]}")
             printed += data
-        text, code = printed.rsplit(end, 1)
+        text, _, behind = printed.partition(end)
+        # What runs in the background may write right behind it.
+        code, _, self._early = behind.partition(b"\n")
         lines = [line.rstrip() for line in text.decode().split("\n")]
         while lines and not lines[-1]:
             lines.pop()
