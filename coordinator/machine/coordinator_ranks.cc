@@ -413,14 +413,17 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
 }
 
 void Coordinator::CheckReleased(Job& job, Team& team) {
-  // The stop's answer says when they are gone. A node that is lost answers nothing; should it come
+  // Of ranks that were left out, and of those that are started again, processes may be there: the
+  // stop's answer says when they are gone. A node that is lost answers nothing; should it come
   // back, what it has of the job is stopped before anything is placed there.
-  const auto node = nodes_.find(team.node);
-  if (team.starts_again && node != nodes_.end() && !node->second.lost) return;
+  bool has_others = team.starts_again;
   for (const int32_t each : team.ranks) {
     const RankState& rank = job.run->ranks[static_cast<size_t>(each)];
     if (rank.used && !rank.exited) return;
+    has_others |= !rank.used;
   }
+  const auto node = nodes_.find(team.node);
+  if (has_others && node != nodes_.end() && !node->second.lost) return;
   ReleaseTeam(job, team);
 }
 

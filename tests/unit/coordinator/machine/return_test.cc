@@ -401,6 +401,24 @@ TEST_F(WarmingElsewhereTest, DevicesOfANodeThatIsLost_WaitForNoAnswer) {
   EXPECT_EQ(h_.Free("b"), 1);
 }
 
+// Its daemon is still ending it when the job ends.
+TEST_F(ReturnTest, DeviceOfARankThatWasLeftOut_IsFreeOnceTheStopIsAnswered) {
+  node_ = h_.Open("a", 2);
+  const SessionId b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+  for (const SessionId node : {node_, b}) h_.Prepare(node);
+  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+  for (const int32_t rank : {0, 1}) h_.Report(node_, job, rank, RankReady{});
+  h_.Report(b, job, 2, RankReady{});
+  Step(job, 3, 1);
+  h_.Report(b, job, 2, RankError{.kind = FailureKind::kRankHung, .message = "it hangs"});
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  ASSERT_TRUE(h_.Cancel(job).ok());
+  EXPECT_EQ(h_.Free("b"), 0);
+  h_.Answer<StopRanks>(b);
+  EXPECT_EQ(h_.Free("b"), 1);
+}
+
 // A coordinator before this one may have had others started for them.
 TEST_F(ReturnTest, ExitsThatARestartedCoordinatorIsTold_DoNotFreeDevices) {
   const JobId job = Train();
