@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every figure of a machine with two, four or eight GPUs, in parts of under 25 minutes each.
 
-    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6] ...
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2|3|4] [--only NAME,...] [--seconds 1500] [--dry-run]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT ...
 
@@ -137,13 +137,13 @@ class Plan:
                  self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=2)
 
     def recovery(self, name, layout, kills, seconds, part=2, none=2):
-        """Without standby communicators in part `none`."""
-        for standby in ("auto", "none"):
+        """Without standby communicators in part `none`: state that no rank holds has none anyway."""
+        recovery = layout.get("recovery", "").strip("{}")
+        for standby in ("auto",) if "host" in recovery else ("auto", "none"):
             label = f"recovery-{name}" + ("" if standby == "auto" else "-without-standby")
-            recovery = layout.get("recovery", "").strip("{}")
             options = ", ".join(part for part in (recovery, f"standby: {standby}", KILL_BUDGET) if part)
             text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{{options}}}", "steps": 100000})
-            mirrored = standby == "auto" and "host" not in recovery  # state that no rank holds has no set
+            mirrored = standby == "auto" and "host" not in recovery
             limit = ("--within", 0.4, "--standby") if mirrored else ("--within", 1.0)
             if "host" in recovery:
                 limit += ("--pinned",)
@@ -161,10 +161,10 @@ def two(plan):
         "tp2-host": {"language": "{ranks: 2, tp: 2}", "recovery": "{state_home: host}"},
         "pp2-host": {"language": "{ranks: 2, pp: 2}", "recovery": "{state_home: host}"},
     }
-    for (name, layout), part, none in zip(layouts.items(), (1, 1, 2), (3, 3, 6)):
-        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 560, part=part, none=none)
+    for (name, layout), part in zip(layouts.items(), (1, 1, 2)):
+        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 700, part=part, none=3)
         if name != "dp2":  # mirrors of this model and their move take more than a device has
-            plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2, none=3)
+            plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2)
     plan.restart()
     for microbatches in (1, 4):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
@@ -326,7 +326,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--only", type=lambda text: text.split(","))
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5, 6), default=1)
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5), default=1)
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)
 
