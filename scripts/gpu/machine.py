@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every figure of a machine with two, four or eight GPUs, in parts of under 25 minutes each.
 
-    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5] ...
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2|3|4] [--only NAME,...] [--seconds 1500] [--dry-run]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT ...
 
@@ -161,8 +161,8 @@ def two(plan):
         "tp2-host": {"language": "{ranks: 2, tp: 2}", "recovery": "{state_home: host}"},
         "pp2-host": {"language": "{ranks: 2, pp: 2}", "recovery": "{state_home: host}"},
     }
-    for (name, layout), part in zip(layouts.items(), (1, 1, 2)):
-        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 700, part=part, none=3)
+    for (name, layout), part in zip(layouts.items(), (1, 3, 6)):
+        plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, 420 if name == "dp2" else 1000, part=part, none=3)
         if name != "dp2":  # mirrors of this model and their move take more than a device has
             plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2)
     plan.restart()
@@ -326,7 +326,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--only", type=lambda text: text.split(","))
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5), default=1)
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4, 5, 6), default=1)
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(arguments)
 

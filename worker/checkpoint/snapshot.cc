@@ -62,7 +62,7 @@ std::unique_ptr<Snapshot> Snapshot::Into(PinnedMapping& mapping, int64_t offset,
 }
 
 Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
-    : state_(&state), stream_(train::NewStream(state.options().device)) {
+    : state_(&state), stream_(train::TakeStream(state.options().device)) {
   for (Section& section : sections) copies_.push_back({.section = std::move(section)});
 }
 
@@ -109,9 +109,9 @@ absl::Status Snapshot::Begin() {
     complete_ = false;
     failed_ = absl::OkStatus();
   }
-  if (stream_.has_value()) {
+  if (stream_.get().has_value()) {
     const train::Moment now = train::Moment::Now(state_->options().device);
-    const c10::OptionalStreamGuard guard(stream_);
+    const c10::OptionalStreamGuard guard(stream_.get());
     now.Await();
     state_->AwaitUpdates();
     RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {

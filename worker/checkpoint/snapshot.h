@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -25,6 +24,7 @@
 #include "core/plan/plan.h"
 #include "worker/checkpoint/pinned_mapping.h"
 #include "worker/checkpoint/sections.h"
+#include "worker/device/cuda_device.h"
 #include "worker/train/message_stream.h"
 #include "worker/train/training_state.h"
 
@@ -80,7 +80,7 @@ class Snapshot {
   std::unique_ptr<PinnedMapping> memory_;  // its own; nullptr: none
   std::byte* grid_ = nullptr;              // where the mapping begins that it copies to
   std::vector<Copied> copies_;
-  std::optional<c10::Stream> stream_;  // none on CPU
+  device::OwnedStream stream_;  // none on CPU
   // Of the thread that trains.
   bool frozen_copied_ = false;
   Mutex mu_;

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,32 @@ cudaError_t MakeStream(StreamPriority priority, cudaStream_t* stream) {
                                                          : (least + greatest) / 2;
   return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, chosen);
 }
+
+// Streams that nobody has now.
+class IdleStreams {
+ public:
+  static IdleStreams& Get() {
+    static IdleStreams& idle = *new IdleStreams;  // for streams that go at the process's end
+    return idle;
+  }
+  std::optional<c10::Stream> Take(c10::DeviceIndex device, StreamPriority priority) {
+    const MutexLock lock(&mu_);
+    std::vector<c10::Stream>& streams = streams_[{device, priority}];
+    if (streams.empty()) return std::nullopt;
+    const c10::Stream stream = streams.back();
+    streams.pop_back();
+    return stream;
+  }
+  void Give(const c10::Stream& stream, StreamPriority priority) {
+    const MutexLock lock(&mu_);
+    streams_[{stream.device_index(), priority}].push_back(stream);
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::pair<c10::DeviceIndex, StreamPriority>, std::vector<c10::Stream>> streams_
+      ABSL_GUARDED_BY(mu_);
+};
 
 // The one of this process for passes on the current device, `index`, becomes this thread's.
 cudaError_t TakePassesStream(int32_t index) {
@@ -107,12 +134,22 @@ absl::Status AwaitDevice(absl::Duration timeout) {
 
 void* CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-std::optional<c10::Stream> NewStream(StreamPriority priority) {
+OwnedStream TakeStream(StreamPriority priority) {
   int device = 0;
-  cudaStream_t stream = nullptr;
   C10_CUDA_CHECK(cudaGetDevice(&device));
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  OwnedStream taken;
+  taken.priority_ = priority;
+  taken.stream_ = IdleStreams::Get().Take(index, priority);
+  if (taken.stream_.has_value()) return taken;
+  cudaStream_t stream = nullptr;
   C10_CUDA_CHECK(MakeStream(priority, &stream));
-  return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
+  taken.stream_ = c10::cuda::getStreamFromExternal(stream, index);
+  return taken;
+}
+
+OwnedStream::~OwnedStream() {
+  if (stream_.has_value()) IdleStreams::Get().Give(*stream_, priority_);
 }
 
 void* Handle(const c10::Stream& stream) { return c10::cuda::CUDAStream(stream).stream(); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -33,10 +34,31 @@ enum class StreamPriority : uint8_t {
   kPasses,  // those of UseCudaDevice
   kLast,    // beside passes, where these leave room
 };
-// A new stream of the current device, for the rest of the process. Not of LibTorch's pool, which
-// makes all of its streams at once: there are then more than hardware queues, and a stream that
-// waits holds up another. Nothing without CUDA. Throws c10::Error.
-std::optional<c10::Stream> NewStream(StreamPriority priority = StreamPriority::kFirst);
+// A stream that nobody else has, for as long as this lives. Then whoever takes the next one of the
+// kind gets it, behind what it was given: CUDA keeps memory for each stream that was made, which
+// recoveries would add to. Movable; thread-safe to make and to destroy.
+class OwnedStream {
+ public:
+  OwnedStream() = default;  // none
+  OwnedStream(OwnedStream&& other) noexcept { *this = std::move(other); }
+  OwnedStream& operator=(OwnedStream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    std::swap(priority_, other.priority_);
+    return *this;
+  }
+  ~OwnedStream();
+
+  const std::optional<c10::Stream>& get() const { return stream_; }
+
+ private:
+  friend OwnedStream TakeStream(StreamPriority priority);
+  std::optional<c10::Stream> stream_;
+  StreamPriority priority_ = StreamPriority::kFirst;
+};
+// Of the current device. Not of LibTorch's pool, which makes all of its streams at once: there are
+// then more than hardware queues, and a stream that waits holds up another. None without CUDA.
+// Throws c10::Error.
+OwnedStream TakeStream(StreamPriority priority = StreamPriority::kFirst);
 
 // Its cudaStream_t; nullptr without CUDA.
 void* Handle(const c10::Stream& stream);

@@ -10,7 +10,8 @@ absl::Status AwaitDevice(absl::Duration) { return absl::OkStatus(); }
 
 void* CurrentStream() { return nullptr; }
 
-std::optional<c10::Stream> NewStream(StreamPriority) { return std::nullopt; }
+OwnedStream TakeStream(StreamPriority) { return {}; }
+OwnedStream::~OwnedStream() = default;
 
 void* Handle(const c10::Stream&) { return nullptr; }
 

@@ -264,8 +264,8 @@ absl::StatusOr<StandbyPool::Made> StandbyPool::Connect(Making& making) {
   }
   if (gpu) {
     // That of this thread is the one on which training may wait for its peers.
-    static const std::optional<c10::Stream> stream = device::NewStream();
-    warm_up->stream = stream;
+    static const device::OwnedStream& stream = *new device::OwnedStream(device::TakeStream());
+    warm_up->stream = stream.get();
     options.current_stream = [warm_up] {
       return warm_up->in_use ? device::Handle(*warm_up->stream) : device::CurrentStream();
     };

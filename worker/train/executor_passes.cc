@@ -158,7 +158,7 @@ void Executor::LayerDone(size_t part_index) {
 absl::Status Executor::AddNormBeside(Part& part) {
   if (part.reduction->begun() <= part.normed) return absl::OkStatus();
   ASSIGN_OR_RETURN(const comm::Communicator::Point there, part.groups.data->Mark());
-  const c10::OptionalStreamGuard guard(state_.reductions().stream);
+  const c10::OptionalStreamGuard guard(state_.reductions().stream.get());
   RETURN_IF_ERROR(there());
   AddNorm(part, part.reduction->begun());
   normed_ = Moment::Now(options_.device);

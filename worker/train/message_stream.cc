@@ -43,9 +43,9 @@ void HeldMemory::LetGo() {
   while (!entries_.empty() && entries_.front().until.Passed()) entries_.pop_front();
 }
 
-std::optional<c10::Stream> NewStream(at::Device device, device::StreamPriority priority) {
-  if (device.is_cpu()) return std::nullopt;
-  return device::NewStream(priority);
+device::OwnedStream TakeStream(at::Device device, device::StreamPriority priority) {
+  if (device.is_cpu()) return {};
+  return device::TakeStream(priority);
 }
 
 MessageStream::MessageStream(comm::Communicator* communicator, at::Device device,

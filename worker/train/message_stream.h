@@ -46,8 +46,8 @@ class Moment {
 
 // A stream for messages, of `device`, which is current; none on CPU. Memory that was allocated on
 // it is kept for it, so a process takes it once.
-std::optional<c10::Stream> NewStream(
-    at::Device device, device::StreamPriority priority = device::StreamPriority::kFirst);
+device::OwnedStream TakeStream(at::Device device,
+                               device::StreamPriority priority = device::StreamPriority::kFirst);
 
 // Whether anybody beside the caller's one handle names the memory: a copy of the handle, or a view.
 bool IsNamedElsewhere(const at::Tensor& tensor);

@@ -74,7 +74,7 @@ std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int
 
 }  // namespace
 
-ReductionMeans::ReductionMeans(at::Device device) : stream(NewStream(device)), scratch(device) {}
+ReductionMeans::ReductionMeans(at::Device device) : stream(TakeStream(device)), scratch(device) {}
 
 PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
                              ReductionMeans& means, Order order)
@@ -114,7 +114,7 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
 absl::Status PartReduction::Begin(absl::Status (ShareExchange::*way)()) {
   const at::Device device = state_.weights().device();
   const Moment now = Moment::Now(device);
-  const c10::OptionalStreamGuard guard(means_.stream);
+  const c10::OptionalStreamGuard guard(means_.stream.get());
   now.Await();
   RETURN_IF_ERROR((*messages_.*way)());
   begun_ = [done = Moment::Now(device)] {
@@ -188,7 +188,7 @@ absl::Status PartReduction::Gather() {
     return messages_.has_value() ? Begin(&ShareExchange::Gather) : absl::OkStatus();
   }
   const Moment now = Moment::Now(state_.weights().device());
-  const c10::OptionalStreamGuard guard(means_.stream);
+  const c10::OptionalStreamGuard guard(means_.stream.get());
   now.Await();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());

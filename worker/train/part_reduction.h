@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "c10/core/Stream.h"
 #include "core/plan/reduction.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/cuda_device.h"
 #include "worker/train/copy_exchange.h"
 #include "worker/train/part_state.h"
 #include "worker/train/share_exchange.h"
@@ -34,7 +34,7 @@ struct PartGroups {
 struct ReductionMeans {
   explicit ReductionMeans(at::Device device);
   // On which packing and summing run, so that no pass waits for a peer; none on CPU.
-  const std::optional<c10::Stream> stream;
+  const device::OwnedStream stream;
   ReductionScratch scratch;
 };
 

@@ -65,10 +65,10 @@ TrainingState::TrainingState(Rank rank, const BufferOptions& options)
     : rank_(rank),
       options_(options),
       kernels_(MakeKernels(options.device)),
-      forward_stream_(NewStream(options.device)),
-      backward_stream_(NewStream(options.device)),
-      update_stream_(NewStream(options.device)),
-      mirror_stream_(NewStream(options.device, device::StreamPriority::kLast)),
+      forward_stream_(TakeStream(options.device)),
+      backward_stream_(TakeStream(options.device)),
+      update_stream_(TakeStream(options.device)),
+      mirror_stream_(TakeStream(options.device, device::StreamPriority::kLast)),
       reductions_(options.device) {}
 
 void TrainingState::NumberHomes() {
@@ -92,7 +92,7 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
   {
-    const c10::OptionalStreamGuard guard(update_stream_);
+    const c10::OptionalStreamGuard guard(update_stream_.get());
     now.Await();
     for (StateBlock& block : std::views::reverse(part.blocks())) {
       mirrors |= block.mirrors;
@@ -105,7 +105,7 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
   }
   if (!mirrors) return absl::OkStatus();
   RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
-  const c10::OptionalStreamGuard guard(mirror_stream_);
+  const c10::OptionalStreamGuard guard(mirror_stream_.get());
   updated_.Await();
   for (StateBlock& block : part.blocks()) {
     if (block.mirrors) Update(plan, part, block, step);

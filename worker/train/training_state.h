@@ -34,6 +34,7 @@
 #include "c10/core/Stream.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
+#include "worker/device/cuda_device.h"
 #include "worker/train/commit.h"
 #include "worker/train/fault_points.h"
 #include "worker/train/holdings.h"
@@ -103,8 +104,8 @@ class TrainingState {
   const std::vector<std::unique_ptr<PartState>>& parts() const { return parts_; }
   StepKernels& kernels() { return *kernels_; }
   // On which an epoch's messages run; none on CPU.
-  std::optional<c10::Stream> forward_stream() const { return forward_stream_; }
-  std::optional<c10::Stream> backward_stream() const { return backward_stream_; }
+  std::optional<c10::Stream> forward_stream() const { return forward_stream_.get(); }
+  std::optional<c10::Stream> backward_stream() const { return backward_stream_.get(); }
 
   ReductionMeans& reductions() { return reductions_; }
 
@@ -216,8 +217,7 @@ class TrainingState {
   std::vector<std::unique_ptr<PartState>> parts_;
   int32_t homes_ = 0;
   std::unique_ptr<StepKernels> kernels_;
-  const std::optional<c10::Stream> forward_stream_, backward_stream_, update_stream_,
-      mirror_stream_;
+  const device::OwnedStream forward_stream_, backward_stream_, update_stream_, mirror_stream_;
   Moment updated_, mirrored_;  // all that is enqueued on these two
   ReductionMeans reductions_;
   FaultPoints* faults_ = &FaultPoints::None();
