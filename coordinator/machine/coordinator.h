@@ -215,6 +215,7 @@ class Coordinator {
   // What the process behind the name before had is gone.
   void ReplaceProcess(Node& node);
   void PrepareAgain(Node& node);
+  void PrepareAnew(Job& job, Team& team, FailureCause cause);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
   // Judges anew what was said about the ranks of a node that is back.
@@ -232,7 +233,7 @@ class Coordinator {
   void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void Resend(Node& node, uint64_t carried_out);
-  bool IsObsolete(const Command& command) const;
+  bool IsObsolete(const Node& node, const Command& command) const;
   // Whether the node is still to carry out the assignment of the epoch.
   static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
@@ -393,7 +394,7 @@ class Coordinator {
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
-  // It was queued again, and is starting.
+  // It is starting, and no rank of its epoch has trained.
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others. `in_order`: as PhaseChanged.
@@ -493,6 +494,8 @@ class Coordinator {
   void EndPublishing(Job& job, const std::string& since);
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
+  // Whether its node is to choose the checkpoint that the job begins with.
+  static bool Chooses(const Job& job, const Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
   static std::vector<Rendezvous> RendezvousOf(const Job& job,

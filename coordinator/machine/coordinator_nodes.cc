@@ -126,6 +126,18 @@ void Coordinator::ReplaceProcess(Node& node) {
   node.last_command_number = 0;
 }
 
+// What its node had prepared went with it. Data of a job may be what ends the worker: as often as
+// the job may recover without a step between it is asked again. Each node for itself, since workers
+// are restarted one by one when they are given another release.
+void Coordinator::PrepareAnew(Job& job, Team& team, FailureCause cause) {
+  team.prepared = false;
+  const int32_t again_max = job.state.request->budget.without_progress;
+  if (++team.lost_preparing <= again_max) return;
+  absl::StrAppend(&cause.message, "; it prepared the job's data then, as ", again_max,
+                  " times before, which is all that recovery.budget.without_progress allows");
+  Fail(job, std::move(cause));
+}
+
 // A node that came back without anything may be asked again for what it had not done.
 void Coordinator::PrepareAgain(Node& node) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
@@ -237,13 +249,18 @@ void Coordinator::SendTo(Node& node, Command command) {
   node.outstanding.push_back(std::move(outstanding));
 }
 
-bool Coordinator::IsObsolete(const Command& command) const {
+bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
   const auto check = [this](JobId id, std::optional<Epoch> epoch) {
     const auto job = jobs_.find(id);
     return job == jobs_.end() || job->second.state.IsTerminal() ||
            (epoch.has_value() && *epoch != job->second.state.epoch);
   };
-  if (const auto* prepare = std::get_if<PrepareData>(&command)) return check(prepare->job, {});
+  if (const auto* prepare = std::get_if<PrepareData>(&command)) {
+    if (check(prepare->job, {})) return true;
+    const Job& job = jobs_.at(prepare->job);  // it may have gone elsewhere since
+    return !job.run.has_value() ||
+           (job.run->TeamOf(node.name) == nullptr && !job.prepared.contains(node.name));
+  }
   if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
   if (const auto* begin = std::get_if<BeginEpoch>(&command)) return check(begin->job, begin->epoch);
   if (const auto* entries = std::get_if<Rendezvous>(&command))
@@ -264,7 +281,7 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   std::vector<Outstanding> before = std::exchange(node.outstanding, {});
   std::vector<Command> renumbered;
   for (Outstanding& outstanding : before) {
-    const bool obsolete = IsObsolete(outstanding.command);
+    const bool obsolete = IsObsolete(node, outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
       // more.
@@ -387,7 +404,10 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
       } else {
         // Left out before; its devices stay the job's, which has the first claim on them.
         if (team->assigned && !job.run->HasWork(*team)) continue;
-        OnFailure(job, CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message));
+        FailureCause cause =
+            CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message);
+        if (!team->assigned) cause.rank = -1;  // there is none yet
+        OnFailure(job, std::move(cause));
         if (processes_gone) EndSilence(job, node.name);
       }
       if (!job.state.IsTerminal()) continue;  // it waits
@@ -416,10 +436,12 @@ void Coordinator::On(const CommandFinished& event) {
     Job* job = FindJob(prepare->job);
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
     Team* team = job->run->TeamOf(node->name);
-    if (team != nullptr && job->run->stage == Run::Stage::kPreparing)
-      OnPrepared(*job, *team, event);
-    else if (team != nullptr || job->prepared.contains(node->name))
+    if (team != nullptr && job->run->stage == Run::Stage::kPreparing) {
+      // Of a start before this one, in which another node was to choose: it is asked anew.
+      if (prepare->choose_checkpoint || !Chooses(*job, *team)) OnPrepared(*job, *team, event);
+    } else if (team != nullptr || job->prepared.contains(node->name)) {
       OnReturnPrepared(*job, *node, event);
+    }
   } else if (const auto* inject = std::get_if<InjectFault>(&command)) {
     OnInjected(*node, *inject, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
