@@ -209,7 +209,7 @@ class Coordinator {
   // At the latest, where that is known.
   std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead) const;
 
-  // coordinator_nodes.cc: sessions, commands and their results.
+  // coordinator_nodes.cc: sessions.
   void On(const SessionOpened& event);
   void Admit(Node& node, const SessionOpened& event);
   // What the process behind the name before had is gone.
@@ -222,26 +222,27 @@ class Coordinator {
   void SettleAnew(const Node& node);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
+  void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
+  void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
+  void LoseRanks(Node& node, const std::string& message, bool processes_gone);
+  void Disconnect(Node& node);
+  void PublishView(const Node& node);
+  Node* NodeOf(SessionId session);
+  // coordinator_commands.cc: commands and their results.
+  void SendTo(Node& node, Command command);
+  void Resend(Node& node, uint64_t carried_out);
+  bool IsObsolete(const Node& node, const Command& command) const;
+  // Whether the node is still to carry out the assignment of the epoch.
+  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
+  void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
+  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
+  void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
   // coordinator_checks.cc: what checks of idle devices found.
   void NoteCheck(Node& node, const std::shared_ptr<const job::NodeCheck>& check);
   void ForgiveChecks(Node& node, const std::string& by);  // until the next one
   void StoreNode(Node& node);                             // its mark and what checks found
   void RestoreNodes(const std::vector<JournalRecord>& records);
-  void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
-  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
-  void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
-  void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
-  void Resend(Node& node, uint64_t carried_out);
-  bool IsObsolete(const Node& node, const Command& command) const;
-  // Whether the node is still to carry out the assignment of the epoch.
-  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
-  void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
-  void LoseRanks(Node& node, const std::string& message, bool processes_gone);
-  void SendTo(Node& node, Command command);
-  void Disconnect(Node& node);
-  void PublishView(const Node& node);
-  Node* NodeOf(SessionId session);
 
   // coordinator_ranks.cc: what ranks report, failures, the end of runs.
   void On(const RankReported& event);
