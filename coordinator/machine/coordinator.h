@@ -19,7 +19,8 @@
 //             again where one of them is gone.
 //   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
 //             the others, and their digests agree; all ranks are assigned; what ranks say for the
-//             others (rendezvous) is forwarded to every node.
+//             others (rendezvous) is forwarded to every node. One of which a node is lost before
+//             any rank is assigned is Queued again, a few times in a row.
 //   Running   all ranks are ready. Steps come from the reporter rank.
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
 //             that writes checkpoints has its ranks end with one first where its time limit, or a
