@@ -19,7 +19,8 @@
 //             again where one of them is gone.
 //   Starting  its epoch is stored with its layout; the data is prepared on the first node, then on
 //             the others, and their digests agree; all ranks are assigned; what ranks say for the
-//             others (rendezvous) is forwarded to every node.
+//             others (rendezvous) is forwarded to every node. One of which a node is lost before
+//             any rank is assigned is Queued again, a few times in a row.
 //   Running   all ranks are ready. Steps come from the reporter rank.
 //   then Succeeded when all ranks are, Failed at the first evidence, or Cancelled on request. One
 //             that writes checkpoints has its ranks end with one first where its time limit, or a
@@ -209,38 +210,40 @@ class Coordinator {
   // At the latest, where that is known.
   std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead) const;
 
-  // coordinator_nodes.cc: sessions, commands and their results.
+  // coordinator_nodes.cc: sessions.
   void On(const SessionOpened& event);
   void Admit(Node& node, const SessionOpened& event);
   // What the process behind the name before had is gone.
   void ReplaceProcess(Node& node);
   void PrepareAgain(Node& node);
+  void PrepareAnew(Job& job, Team& team, FailureCause cause);
   void KeepWaiting(Node& node, const SessionOpened& event);
   void AdmitNewcomer(Node& node);
   // Judges anew what was said about the ranks of a node that is back.
   void SettleAnew(const Node& node);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
+  void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
+  void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
+  void LoseRanks(Node& node, const std::string& message, bool processes_gone);
+  void Disconnect(Node& node);
+  void PublishView(const Node& node);
+  Node* NodeOf(SessionId session);
+  // coordinator_commands.cc: commands and their results.
+  void SendTo(Node& node, Command command);
+  void Resend(Node& node, uint64_t carried_out);
+  bool IsObsolete(const Node& node, const Command& command) const;
+  // Whether the node is still to carry out the assignment of the epoch.
+  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
+  void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
+  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
+  void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
   // coordinator_checks.cc: what checks of idle devices found.
   void NoteCheck(Node& node, const std::shared_ptr<const job::NodeCheck>& check);
   void ForgiveChecks(Node& node, const std::string& by);  // until the next one
   void StoreNode(Node& node);                             // its mark and what checks found
   void RestoreNodes(const std::vector<JournalRecord>& records);
-  void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
-  void OnPrepared(Job& job, Team& team, const CommandFinished& result);
-  void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
-  void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
-  void Resend(Node& node, uint64_t carried_out);
-  bool IsObsolete(const Command& command) const;
-  // Whether the node is still to carry out the assignment of the epoch.
-  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
-  void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
-  void LoseRanks(Node& node, const std::string& message, bool processes_gone);
-  void SendTo(Node& node, Command command);
-  void Disconnect(Node& node);
-  void PublishView(const Node& node);
-  Node* NodeOf(SessionId session);
 
   // coordinator_ranks.cc: what ranks report, failures, the end of runs.
   void On(const RankReported& event);
@@ -393,7 +396,7 @@ class Coordinator {
   // what is lost may have copies. Whether the job may wait for it, and does.
   bool MayWaitForState(const Job& job) const;
   void WaitForState(Job& job, FailureCause cause);
-  // It was queued again, and is starting.
+  // It is starting, and no rank of its epoch has trained.
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others. `in_order`: as PhaseChanged.
@@ -493,6 +496,8 @@ class Coordinator {
   void EndPublishing(Job& job, const std::string& since);
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
+  // Whether its node is to choose the checkpoint that the job begins with.
+  static bool Chooses(const Job& job, const Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
   static std::vector<Rendezvous> RendezvousOf(const Job& job,

@@ -267,7 +267,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
         Enqueue(job);
         capacity_changed_ = true;
       } else if (Team* team = job.run->TeamOf(cause.node)) {
-        team->prepared = false;  // what its node had prepared went with it
+        PrepareAnew(job, *team, std::move(cause));
       }
       return;
     case Course::kStartAnew:

@@ -122,14 +122,18 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
       cause.kind != FailureKind::kPeerLost && cause.kind != FailureKind::kNoProgress;
   if (lost.empty() && of_ranks) return;  // left out already
   if (IsSaving(job)) return EndSaving(job, cause.message);
-  if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering) {
-    if (!by_choice && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
-    AwaitQuiet(job, cause);
-  }
+  const bool begins =
+      !job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering;
+  // What follows is of a loss, and counts as one.
+  const bool turns = !begins && job.recovery->by_choice && !by_choice;
+  if (!by_choice && (begins || turns) && BudgetIsSpent(job))
+    return FailOfBudget(job, std::move(cause));
+  if (begins) AwaitQuiet(job, cause);
   NoteLost(job, cause, lost);
   job.returning.clear();
   Recovery& recovery = *job.recovery;
-  if (recovery.cause.kind == FailureKind::kNoProgress && !lost.empty()) recovery.cause = cause;
+  const bool stood = recovery.cause.kind == FailureKind::kNoProgress && !lost.empty();
+  if (stood || turns) recovery.cause = cause;
   for (const int32_t rank : lost) {
     recovery.spared.erase(rank);
     // Who came anew, and is not asked for what a process of before kept, has nothing to say.

@@ -147,6 +147,13 @@ void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
                     "recovery.budget.without_progress allows");
     return Fail(job, std::move(cause));
   }
+  const int64_t left = CapacityFor(nodes_, *job.state.request);
+  if (!job.state.trained && !job.state.request->waits && left < job.state.request->devices) {
+    absl::StrAppend(&cause.message, "; it needs ", job.state.request->devices,
+                    " devices, nodes that match have ", left,
+                    ", and without `wait` in its recovery.ladder it waits for no others");
+    return Fail(job, std::move(cause));
+  }
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
                             cause.message, job.state.epoch});
   const Team* team = job.run->TeamOfRank(cause.rank);
@@ -154,7 +161,10 @@ void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
   if (cause.kind == job::FailureKind::kDeviceFailed && node != nodes_.end())
     node->second.failed_devices.insert(team->DeviceOf(cause.rank));
   const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
-  QueueAgain(job, absl::StrCat(lines.front(), " before it trained again: it waits for devices"));
+  QueueAgain(job,
+             absl::StrCat(lines.front(),
+                          job.state.trained ? " before it trained again" : " before it trained",
+                          ": it waits for devices"));
 }
 
 bool Coordinator::MayWaitForState(const Job& job) const {

@@ -85,7 +85,7 @@ class Applier {
       state_.publishing = std::nullopt;
       state_.unpublished = std::nullopt;
     }
-    const size_t lost_before = state_.layout->lost.size();
+    const bool was_by_choice = state_.by_choice;
     state_.epoch = epoch;
     state_.layout = body.layout;
     if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
@@ -96,14 +96,14 @@ class Applier {
     state_.by_choice = body.by_choice;
     state_.checkpoint = body.checkpoint;
     state_.host_memory = body.host_memory;
-    // Losses before the next epoch has begun belong to the recovery that is under way; ranks that
+    // Losses before the next epoch has begun belong to the recovery that is under way. Ranks that
     // come back are none, nor are samples that are dealt otherwise, nor what it takes to go back
-    // from either, nor is an epoch that saves state: what follows it, the queue, is.
+    // from either: the first loss on such a way is. Nor is an epoch that saves state: what follows
+    // it, the queue, is.
     const bool goes_back = is_new && body.state_epoch == Epoch{0};
-    const bool goes_on = body.state_epoch != Epoch{0} && body.state_epoch != state_.state_epoch;
-    const bool loses = body.layout->lost.size() >= lost_before;
-    const bool counts =
-        goes_back || (goes_on && loses && !body.beside && !body.by_choice && !body.ends);
+    const bool begins = body.state_epoch != state_.state_epoch || (is_new && was_by_choice);
+    const bool goes_on = body.state_epoch != Epoch{0} && begins;
+    const bool counts = goes_back || (goes_on && !body.beside && !body.by_choice && !body.ends);
     if (state_.phase == job::JobPhase::kRunning && counts) state_.recoveries.push_back(time_);
     if (goes_back) state_.begun = state_.decided = std::nullopt;
     state_.state_epoch = body.state_epoch;

@@ -91,7 +91,7 @@ struct JobState {
   // When ranks were lost that others went on without, and how often in a row behind the same step.
   std::vector<Instant> recoveries;
   int32_t without_progress = 0;
-  int32_t failed_starts = 0;  // in a row, of one that was queued again
+  int32_t failed_starts = 0;  // in a row, that led back to the queue
   // Of its time_limit, when its run began or begins.
   absl::Duration TimeLeft() const { return request->time_limit - used; }
   // The first step that a recovery can lose: behind it the job began.

@@ -22,11 +22,12 @@ Remedy OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
     return {Course::kFail, absl::StrCat("ranks on node ", name,
                                         " may have trained, and this release does not move them")};
   }
+  if (!policy.may_wait) return {Course::kFail, "the job may not wait"};
   const auto node = cluster.find(name);
   if (node == cluster.end() || !node->second.connected()) {
-    return {Course::kFail, absl::StrCat("node ", name, " is away")};
+    return {Course::kQueue, absl::StrCat("no rank had started on node ", name,
+                                         ", which is away, so the job waits for devices again")};
   }
-  if (!policy.may_wait) return {Course::kFail, "the job may not wait"};
   return {Course::kWait, absl::StrCat("no rank had started on node ", name,
                                       ", which is back and prepares the data again")};
 }

@@ -22,7 +22,9 @@ struct Policy {
   bool may_wait = true;
   bool may_recover = false;  // training may go on without a rank, from where it stands
   bool may_go_back = false;  // to a checkpoint, or to the beginning if nothing is decided yet
-  bool may_queue = false;    // it is starting again: no rank of its epoch has trained
+  // It is starting again: no rank of its epoch has trained, whatever is lost. One that has never
+  // trained goes back to the queue only where no rank had started on a node that is away.
+  bool may_queue = false;
   // It is starting, no rank is ready, and a node has come back to a coordinator with ranks of it:
   // what ranks say for each other before they are connected may have waited for that.
   bool may_start_anew = false;

@@ -31,6 +31,7 @@ struct Team {
   std::vector<int32_t> devices;
   std::vector<int32_t> ranks;  // on them; ascending
   bool prepared = false;       // its data is checked and indexed
+  int32_t lost_preparing = 0;  // so often its node came back as another process before that
   // Until then, as the last heartbeat of its node said.
   int64_t bytes_read = 0;
   JobId behind;           // whose data this job's waits behind; 0: it does not wait

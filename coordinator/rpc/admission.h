@@ -19,8 +19,8 @@
 #include "absl/time/time.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/caller_stores.h"
 #include "coordinator/rpc/unread_requests.h"
-#include "coordinator/rpc/upload_pace.h"
 #include "core/base/mutex.h"
 
 namespace phalanx::coordinator {
@@ -32,8 +32,9 @@ struct WorkerBounds {
   size_t uploads_max = 64;      // open: its daemon sends 16 at a time
   CallRateOptions sessions = {.calls_per_second = 1, .calls_at_once = 60};
   CallRateOptions uploads = {.calls_per_second = 20, .calls_at_once = 400};
-  // Of all its uploads; 8 times as much at once. 0: no limit.
+  // Of all its uploads; kUploadSecondsAtOnce times as much at once. 0: no limit.
   int64_t upload_bytes_per_second = int64_t{32} << 20;
+  static constexpr int64_t kUploadSecondsAtOnce = 8;
 };
 enum class WorkerStream : uint8_t { kSession, kUpload };
 
@@ -52,7 +53,9 @@ class Admission {
         is_open_(std::move(is_open)),
         session_rate_(workers.sessions),
         upload_rate_(workers.uploads),
-        upload_pace_(workers.upload_bytes_per_second) {}
+        upload_bytes_({.per_second = static_cast<double>(workers.upload_bytes_per_second),
+                       .size = static_cast<double>(WorkerBounds::kUploadSecondsAtOnce *
+                                                   workers.upload_bytes_per_second)}) {}
 
   // A person's call over a connection; its request is there. Errors: ResourceExhausted.
   absl::Status Take(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
@@ -63,9 +66,10 @@ class Admission {
   absl::Status Open(WorkerStream stream, const Caller& caller, const std::string& peer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Close(WorkerStream stream, const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
-  // `bytes` of an upload of a worker's were read. For how long no more of its uploads are.
+  // `bytes` of an upload of a worker's were read. For how long no more of its uploads are: nothing
+  // is lost, since what was not read waits at the worker, where its files are.
   absl::Duration ReadOfUpload(const Caller& caller, int64_t bytes) {
-    return upload_pace_.Take(caller, bytes);
+    return upload_bytes_.Spend(caller, static_cast<double>(bytes));
   }
   // A worker's call of one request, whose rate somebody else counts. Errors: ResourceExhausted.
   absl::Status TakeOfWorker(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
@@ -81,7 +85,7 @@ class Admission {
   UnreadRequests& unread_;
   const IsOpen is_open_;
   CallRate session_rate_, upload_rate_;
-  UploadPace upload_pace_;
+  CallerStores upload_bytes_;
   Mutex mu_;
   // By KeyOf: peers whose connections were open when they were looked at last.
   std::map<std::string, std::set<std::string>> peers_ ABSL_GUARDED_BY(mu_);

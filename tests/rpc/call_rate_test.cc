@@ -1,4 +1,4 @@
-// How often one person may call.
+// How often one person may call, and how much a worker may send.
 #include "coordinator/rpc/call_rate.h"
 
 #include <string>
@@ -65,6 +65,34 @@ TEST(CallRateTest, AtTheBound_FullStoresMakeRoom) {
   const Caller third = Identity{"c", Role::kViewer};
   EXPECT_TRUE(absl::IsResourceExhausted(rate.Take(third, start)));
   EXPECT_TRUE(rate.Take(third, start + std::chrono::seconds(1)).ok());
+}
+
+// Bytes of uploads: what was read is taken, whatever there is.
+TEST(CallerStoresTest, WhoeverHasSpentTooMuch_WaitsUntilItsStoreHasFilled) {
+  CallerStores stores({.per_second = 100, .size = 800});
+  const Caller here = Identity{"here", Role::kWorker}, there = Identity{"there", Role::kWorker};
+  const SteadyTime start;
+  const auto take = [&](const Caller& caller, int64_t bytes, absl::Duration since) {
+    return stores.Spend(caller, static_cast<double>(bytes),
+                        start + absl::ToChronoNanoseconds(since));
+  };
+  EXPECT_EQ(take(here, 800, absl::ZeroDuration()), absl::ZeroDuration()) << "at once";
+  EXPECT_EQ(take(here, 50, absl::ZeroDuration()), absl::Milliseconds(500));
+  EXPECT_EQ(take(here, 0, absl::Milliseconds(300)), absl::Milliseconds(200));
+  EXPECT_EQ(take(there, 800, absl::Milliseconds(300)), absl::ZeroDuration()) << "somebody else";
+  EXPECT_EQ(take(here, 0, absl::Milliseconds(500)), absl::ZeroDuration());
+  EXPECT_EQ(take(here, 900, absl::Hours(1)), absl::Seconds(1)) << "no more than its size is kept";
+  EXPECT_EQ(take(std::nullopt, 1'000'000, absl::Hours(1)), absl::ZeroDuration()) << "in plaintext";
+  EXPECT_EQ(CallerStores({}).Spend(here, 1'000'000, start), absl::ZeroDuration()) << "no limit";
+}
+
+TEST(CallerStoresTest, OneMoreThanCanBeCounted_WaitsASecondAtATime) {
+  CallerStores stores({.per_second = 1, .size = 1, .callers_max = 1});
+  const Caller here = Identity{"here", Role::kWorker}, there = Identity{"there", Role::kWorker};
+  const SteadyTime start;
+  EXPECT_EQ(stores.Spend(here, 1, start), absl::ZeroDuration());
+  EXPECT_EQ(stores.Spend(there, 0, start), absl::Seconds(1));
+  EXPECT_EQ(stores.Spend(there, 0, start + std::chrono::seconds(1)), absl::ZeroDuration());
 }
 
 }  // namespace

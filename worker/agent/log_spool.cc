@@ -28,6 +28,12 @@ UniqueFd OpenToAppend(const std::string& path) {
   return UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
 }
 
+// 0: there is no file.
+ino_t InodeOf(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
 // The last `bytes_max` bytes of a file; nothing if there is none.
 std::string LastBytes(const std::string& path, size_t bytes_max) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -131,10 +137,10 @@ std::vector<LogFile> LogFiles(const std::string& folder, JobId job, int32_t rank
   std::vector<LogFile> files;
   for (const int64_t epoch : NumberedFolders(epochs)) {
     const std::string path = absl::StrCat(epochs, "/", epoch, "/rank-", rank, ".log");
-    for (const std::string& file : {Rotated(path), path}) {
-      struct stat info;
-      if (stat(file.c_str(), &info) == 0) files.push_back({file, Epoch{epoch}, info.st_ino});
-    }
+    // The newest first: one that is rotated meanwhile is found twice, not passed over.
+    const ino_t newest = InodeOf(path), before = InodeOf(Rotated(path));
+    if (before != 0) files.push_back({Rotated(path), Epoch{epoch}, before});
+    if (newest != 0 && newest != before) files.push_back({path, Epoch{epoch}, newest});
   }
   return files;
 }

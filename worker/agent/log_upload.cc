@@ -20,6 +20,8 @@ namespace phalanx::agent {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10;
+// Of files that are rotated between a look at their names and the opening.
+constexpr int kOpensMax = 8;
 
 // Where the last `lines` lines of a file begin, or 0; what it lacks stays in `lines`. A newline
 // that ends the log (`last`) ends a line and begins none.
@@ -49,7 +51,7 @@ LogReader::LogReader(std::string folder, JobId job, int32_t rank, int32_t tail,
   if (!after.empty()) {
     GoTo(after);
   } else if (tail > 0) {
-    SkipTo(tail);
+    for (int failed = 0; !SkipTo(tail) && failed < kOpensMax; ++failed) continue;
   }
 }
 
@@ -75,38 +77,42 @@ std::string LogReader::place() const {
   return absl::StrCat(given_.epoch.value, ":", given_.inode, ":", given_.offset);
 }
 
-void LogReader::SkipTo(int32_t tail) {
+bool LogReader::SkipTo(int32_t tail) {
   const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
   for (size_t i = files.size(); i > 0; --i) {
-    if (!Open(files[i - 1])) continue;
+    if (!Open(files[i - 1])) return false;
     const off_t start = StartOfLastLines(file_.get(), i == files.size(), tail);
     lseek(file_.get(), start, SEEK_SET);
-    if (tail == 0) return;
+    if (tail == 0) break;
   }
+  return true;
 }
 
 bool LogReader::Open(const LogFile& file) {
   UniqueFd opened(open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info;
   if (!opened.is_open() || fstat(opened.get(), &info) != 0) return false;
+  if (info.st_ino != file.inode) return false;  // it was rotated since
   file_ = std::move(opened);
   inode_ = info.st_ino;
   epoch_ = file.epoch;
   return true;
 }
 
-bool LogReader::MoveOn() {
+std::optional<LogFile> LogReader::FileBehind() const {
   const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
-  if (files.empty()) return false;
-  if (inode_ == 0) return Open(files.front());
+  if (files.empty()) return std::nullopt;
+  if (inode_ == 0) return files.front();
   for (size_t i = 0; i < files.size(); ++i) {
-    if (files[i].inode == inode_) return i + 1 < files.size() && Open(files[i + 1]);
+    if (files[i].inode != inode_) continue;
+    if (i + 1 == files.size()) return std::nullopt;
+    return files[i + 1];
   }
   // The present file was rotated away: on to the oldest that is left of its epoch or a later one.
   for (const LogFile& file : files) {
-    if (file.epoch >= epoch_) return Open(file);
+    if (file.epoch >= epoch_) return file;
   }
-  return false;
+  return std::nullopt;
 }
 
 void LogReader::Append(absl::string_view block) {
@@ -145,7 +151,8 @@ std::string LogReader::Take(size_t bytes) {
 }
 
 std::string LogReader::Next(bool final) {
-  while (unfinished_.size() < kChunkBytes) {
+  std::optional<LogFile> behind;
+  for (int failed = 0; unfinished_.size() < kChunkBytes;) {
     std::string block(kBlockBytes, '\0');
     const ssize_t n = file_.is_open() ? read(file_.get(), block.data(), block.size()) : 0;
     if (n < 0 && errno == EINTR) continue;
@@ -153,7 +160,13 @@ std::string LogReader::Next(bool final) {
       Append(absl::string_view(block.data(), static_cast<size_t>(n)));
       continue;
     }
-    if (!MoveOn()) break;
+    // A file that another one follows is written no more, so it ends where it does now.
+    const bool had_ended = behind.has_value();
+    if (!had_ended) behind = FileBehind();
+    if (!behind.has_value()) break;
+    if (!had_ended) continue;
+    if (!Open(*behind) && ++failed == kOpensMax) break;
+    behind.reset();
   }
   size_t bytes = unfinished_.rfind('\n');
   bytes = bytes == std::string::npos ? 0 : bytes + 1;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -37,7 +38,9 @@ class LogReader {
             const std::string& after = "");
 
   // The next whole lines of one epoch, at most kChunkBytes (a longer line comes in parts); empty:
-  // none for now. What an epoch ended with may lack its line end.
+  // none for now. What an epoch ended with may lack its line end. Whoever is overtaken by rotation
+  // has the file that it reads whole, then the oldest that is left: all in order, and nothing
+  // twice.
   // `final`: also the last line, which has no end yet.
   std::string Next(bool final);
   // Right after what Next gave last, as text; empty before that.
@@ -53,13 +56,13 @@ class LogReader {
     int64_t offset = 0;
     size_t bytes = 0;
   };
-  void SkipTo(int32_t tail);
+  bool SkipTo(int32_t tail);  // false: files were rotated meanwhile
   void GoTo(const std::string& place);
   void Append(absl::string_view block);
   std::string Take(size_t bytes);
-  size_t BytesOfFirstEpoch() const;  // of what was read and not yet given
-  bool Open(const LogFile& file);
-  bool MoveOn();  // to the file after the present one; false: there is none
+  size_t BytesOfFirstEpoch() const;           // of what was read and not yet given
+  bool Open(const LogFile& file);             // false: it has another name since, or is gone
+  std::optional<LogFile> FileBehind() const;  // the present one
 
   const std::string folder_;
   const JobId job_;

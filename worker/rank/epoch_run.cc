@@ -29,7 +29,6 @@
 namespace phalanx::rank {
 namespace {
 
-constexpr std::chrono::milliseconds kProgressInterval{100};
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
@@ -165,73 +164,6 @@ absl::Status EpochRun::OpenMetrics() {
   };
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
   return RankFigures::MakeFolder(output_);
-}
-
-// The figures are of the step before. A checkpoint takes memory and processors while it is written,
-// and not all ranks write as much.
-void EpochRun::NoteWork(const train::StepSummary& step) {
-  const bool writes = checkpoints_ != nullptr && checkpoints_->writing();
-  const bool wrote = std::exchange(wrote_, writes);
-  const bool profiled = profiler_.has_value() && profiler_->begun();
-  work_.Add(step.previous.busy, step.previous.flops, writes || wrote || profiled);
-}
-
-void EpochRun::OnStep(const train::StepSummary& step) {
-  NoteWork(step);
-  if (!profiler_.has_value() || !profiler_->begun())
-    figures_.Add(step, *program_, device::CountAllocations());
-  // What is trained is worth more than its profile.
-  if (profiler_.has_value()) {
-    const absl::Status profiled = profiler_->OnDecided(step.step);
-    if (!profiled.ok()) Log(absl::StrCat("no profile: ", profiled.ToString()));
-  }
-  const auto now = std::chrono::steady_clock::now();
-  const bool due = !progress_sent_.has_value() || now - *progress_sent_ >= kProgressInterval;
-  if (due || step.step == trainer_->last_step()) {
-    progress_sent_ = now;
-    v1::ToDaemon message;
-    message.mutable_progress()->set_epoch(epoch());
-    message.mutable_progress()->set_step(step.step);
-    message.mutable_progress()->set_step_seconds(step.seconds);
-    message.mutable_progress()->set_work_seconds(work_.Median());
-    message.mutable_progress()->set_equal_work(equal_work_);
-    message.mutable_progress()->set_work_seconds_per_gflop(work_.MedianPerGflop());
-    message.mutable_progress()->set_like_work(like_work_);
-    report_status_.Update(channel_.Send(message, kSendTimeout));
-  }
-  if (!reporter_) return;
-  if (const absl::Status written = metrics_->Write(step, epoch()); !written.ok()) {
-    report_status_.Update(written);
-    MutexLock lock(&mu_);
-    if (training_ != nullptr) training_->RequestStop();
-  }
-  v1::RankReport report;
-  v1::StepReport& out = *report.mutable_step();
-  out.set_step(step.step);
-  out.set_loss(step.loss);
-  out.set_gradient_norm(step.gradient_norm);
-  out.set_learning_rate(step.learning_rate);
-  out.set_tokens(step.tokens);
-  out.set_counted_tokens(step.counted_tokens);
-  out.set_seconds(step.seconds);
-  out.set_epoch(epoch());
-  out.set_skipped(step.skipped);
-  out.set_corrupt_samples(step.corrupt_samples);
-  *report.mutable_decided() = BeginsAt(kept_.training->decided(), kept_.training->counts());
-  report_status_.Update(Report(std::move(report)));
-}
-
-void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) {
-  if (!reporter_) return;
-  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline);
-  // What was trained is worth more than its picture.
-  if (!path.ok()) {
-    spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(),
-                 path.status().ToString());
-    return;
-  }
-  spdlog::info("job={} epoch={} trace of step {} is in {}", order_.assign().job(), epoch(),
-               TraceStep(plan_.spec), *path);
 }
 
 int64_t EpochRun::LengthMultiple() const { return order_.device_kind() == "gpu" ? 8 : 1; }

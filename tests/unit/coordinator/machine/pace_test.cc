@@ -223,6 +223,25 @@ TEST_F(PaceTest, LossWhileTheyConnect_StopsEverybody_AndItStaysSlow) {
   EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
   EXPECT_THAT(Slow(job), ElementsAre(plan::SlowPlace{Rank{2}, kThird}));
   EXPECT_THAT(h_.State(job).incidents, SizeIs(1));
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "it counts as any";
+}
+
+TEST_F(PaceTest, LossWhileTheyGoBack_CountsOnce) {
+  const JobId job = TrainRelieved();
+  Train(60, job, kSlow);
+  h_.Report(node_, job, 0, RankError{.kind = job::FailureKind::kPeerLost, .message = "who"}, 2);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty());
+  h_.Report(node_, job, 1, kKilled, 1);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}));
+  EXPECT_FALSE(h_.State(job).by_choice);
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(step_, rank), 1);
+  h_.Report(node_, job, 2, kKilled, 4);  // before all are ready
+  ASSERT_EQ(h_.State(job).epoch, Epoch{5});
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(2));
 }
 
 // They are told to stop for the layout, which is what they do then.

@@ -97,7 +97,7 @@ TEST(PolicyTest, NodeLost_Table) {
   const std::vector<Row> table = {
       {{b}, {}, Course::kWait, "no rank had started on node b"},
       {{b}, {.may_wait = false}, Course::kFail, "may not wait"},
-      {{b}, {.back = false}, Course::kFail, "node b is away"},
+      {{b}, {.back = false}, Course::kQueue, "no rank had started on node b, which is away"},
       {{b}, {.assigned = true}, Course::kFail, "may have trained"},
       {{b}, {.assigned = true, .may_queue = true}, Course::kQueue, "waits for devices again"},
       {{b}, {.back = false, .may_queue = true}, Course::kQueue, "waits for devices again"},

@@ -46,6 +46,13 @@ class RecoveringTest : public testing::Test {
     h_.Feed(RankReported{node_, job, Epoch{epoch}, 0,
                          StepReport{.step = step, .epoch = Epoch{epoch}}, Behind(step)});
   }
+  // Ranks that are there leave `epoch` behind `step` and are ready in the next one.
+  void GoOver(JobId job, const std::vector<int32_t>& ranks, int64_t step, int64_t epoch,
+              const std::vector<int32_t>& next) {
+    for (const int32_t rank : ranks) h_.Report(node_, job, rank, Quiet(step, rank), epoch);
+    for (const int32_t rank : next) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
+  }
+  const plan::RankList& Lost(JobId job) { return h_.State(job).layout->lost; }
   std::vector<int64_t> BegunBehind() {
     std::vector<int64_t> steps;
     for (const auto& [number, begin] : h_.Commands<BeginEpoch>(node_))

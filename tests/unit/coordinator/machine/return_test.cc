@@ -15,16 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class ReturnTest : public RecoveringTest {
- protected:
-  // Ranks that are there leave `epoch` behind `step` and are ready in the next one.
-  void GoOver(JobId job, const std::vector<int32_t>& ranks, int64_t step, int64_t epoch,
-              const std::vector<int32_t>& next) {
-    for (const int32_t rank : ranks) h_.Report(node_, job, rank, Quiet(step, rank), epoch);
-    for (const int32_t rank : next) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
-  }
-  const plan::RankList& Lost(JobId job) { return h_.State(job).layout->lost; }
-};
+class ReturnTest : public RecoveringTest {};
 
 TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   const JobId job = Train();
@@ -225,6 +216,7 @@ TEST_F(ReturnTest, CoordinatorThatRestartsWhileAllWait_KnowsThatNobodyTrains) {
   h_.AnswerPlans();
   h_.Commit();
   ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(2)) << "two were lost, whoever came back with them";
   EXPECT_FALSE(h_.State(job).beside);
   h_.Restart();
   node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}, {job, Epoch{3}}}, 20);

@@ -1,10 +1,14 @@
 #include "worker/agent/log_spool.h"
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -99,6 +103,37 @@ TEST(LogReaderTest, Reader_WhoseFileWasRotatedAway_GoesOnWithTheOldestLeft) {
   EXPECT_EQ(ReadAll(reader, false), "one\n");
   for (const char* text : {"two\n", "thr\n", "fou\n"}) spool->Append(text);
   EXPECT_EQ(ReadAll(reader, false), "thr\nfou\n");
+}
+
+// Once it lost what was written between its look at the end of a file and at the file behind.
+TEST(LogReaderTest, Reader_OfAFileThatIsRotatedMeanwhile_LosesNothingThatIsKept) {
+  constexpr int kLines = 20'000, kLinesOfFile = 2;
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 2 * kLinesOfFile * 8);
+  std::atomic<int> read = 0;  // lines
+  std::atomic<bool> over = false;
+  const std::jthread writer([&] {
+    for (int line = 0; line < kLines && !over; ++line) {
+      // What is rotated away has been read.
+      while (read < (line / kLinesOfFile - 1) * kLinesOfFile && !over) std::this_thread::yield();
+      spool->Append(absl::StrFormat("%07d\n", line));
+    }
+  });
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  LogReader reader(state, kJob, 3, 0);
+  while (read < kLines && std::chrono::steady_clock::now() < give_up) {
+    const std::string text = reader.Next(false);
+    int line = read;
+    std::string wanted;
+    for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
+    if (text != wanted) {
+      ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
+      break;
+    }
+    read = line;
+  }
+  EXPECT_EQ(read, kLines);
+  over = true;
 }
 
 TEST(LogReaderTest, Place_IsWhereAnotherReaderGoesOn_AlsoInTheMiddleOfAFile) {

@@ -10,7 +10,9 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/mutex.h"
 #include "gmock/gmock.h"
@@ -70,6 +72,112 @@ class Receiver final : public v1::WorkerService::Service {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
+
+// Of one upload it takes the first text, and the others once it is told to.
+class SlowReceiver final : public v1::WorkerService::Service {
+ public:
+  SlowReceiver() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~SlowReceiver() override {
+    GoOn();
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+
+  std::shared_ptr<grpc::Channel> Connect() const {
+    return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_),
+                               grpc::InsecureChannelCredentials());
+  }
+  grpc::Status UploadLogs(grpc::ServerContext*, grpc::ServerReader<v1::UploadLogsRequest>* reader,
+                          v1::UploadLogsResponse*) override {
+    v1::UploadLogsRequest message;
+    while (reader->Read(&message)) {
+      MutexLock lock(&mu_);
+      text_ += message.text();
+      changed_.SignalAll();
+      while (!text_.empty() && !goes_on_) changed_.Wait(&mu_);
+    }
+    MutexLock lock(&mu_);
+    ended_ = true;
+    changed_.SignalAll();
+    return grpc::Status::OK;
+  }
+  void GoOn() {
+    MutexLock lock(&mu_);
+    goes_on_ = true;
+    changed_.SignalAll();
+  }
+  bool AwaitText() {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    MutexLock lock(&mu_);
+    while (text_.empty() && !changed_.WaitUntil(&mu_, give_up)) continue;
+    return !text_.empty();
+  }
+  // All of it, once the upload has ended.
+  std::string AwaitEnd() {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    MutexLock lock(&mu_);
+    while (!ended_ && !changed_.WaitUntil(&mu_, give_up)) continue;
+    EXPECT_TRUE(ended_);
+    return text_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::string text_ ABSL_GUARDED_BY(mu_);
+  bool goes_on_ ABSL_GUARDED_BY(mu_) = false, ended_ ABSL_GUARDED_BY(mu_) = false;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// The coordinator reads nothing of it for a while, since its reader is slow or the node has sent
+// much.
+TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWhatIsLeft) {
+  constexpr size_t kLineBytes = 64, kLinesOfFile = 8192, kFiles = 32;
+  constexpr size_t kLines = kFiles * kLinesOfFile;
+  const std::string state = support::MakeFolder("uploads");
+  const auto spool = LogSpool::Open(StoreFolder(state, 1), kJob, Epoch{1}, 0,
+                                    static_cast<int64_t>(2 * kLinesOfFile * kLineBytes));
+  ASSERT_TRUE(spool.ok()) << spool.status();
+  const auto append = [&](size_t first, size_t end) {
+    std::string text;
+    for (size_t line = first; line < end; ++line) absl::StrAppendFormat(&text, "%063d\n", line);
+    (*spool)->Append(text);
+  };
+  append(0, 16);
+  LogActivity activity;
+  activity.ProcessBegan(kJob);
+  SlowReceiver receiver;
+  LogUploader uploader(state, activity);
+  ASSERT_TRUE(
+      uploader.Start(receiver.Connect(), 1, {.fetch_id = "f", .job = kJob, .follow = true}).ok());
+  ASSERT_TRUE(receiver.AwaitText());
+  append(16, kLines);
+  activity.ProcessEnded(kJob);
+  receiver.GoOn();
+  const std::string text = receiver.AwaitEnd();
+
+  ASSERT_EQ(text.size() % kLineBytes, 0u);
+  size_t next = 0, gaps = 0;
+  for (size_t at = 0; at < text.size(); at += kLineBytes) {
+    size_t line = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(text.substr(at, kLineBytes - 1), &line)) << "at " << at;
+    if (line != next) {
+      ++gaps;
+      ASSERT_GT(line, next) << "twice, or out of turn";
+      EXPECT_EQ(next % kLinesOfFile, 0u) << "of the file that it read it has all";
+      EXPECT_EQ(line % kLinesOfFile, 0u) << "and of the next one";
+    }
+    next = line + 1;
+  }
+  EXPECT_EQ(next, kLines);
+  EXPECT_GT(gaps, 0u) << "it was not overtaken";
+  EXPECT_EQ(uploader.bytes_sent(), static_cast<int64_t>(text.size()));
+}
 
 // Else followers that were left behind keep out everybody after them.
 TEST(LogUploadTest, OneMoreThanMayBeUnderWay_CutsTheOldest) {

@@ -1,0 +1,182 @@
+// Nodes are lost while they prepare the data of a job, of which nothing has started.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/coordinator/machine/harness.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using job::FailureKind;
+using job::JobPhase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+JobRequestPtr AJobThatWaits(const std::string& name, int32_t devices) {
+  JobRequest request = *AJob(name, devices);
+  request.waits = true;
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+class PrepareLossTest : public testing::Test {
+ protected:
+  // The node's session breaks and it stays away for as long as it is waited for; the others live.
+  void Lose(SessionId node, const std::vector<SessionId>& others = {}) {
+    h_.Feed(SessionClosed{node});
+    for (int i = 0; i < 4; ++i) {
+      h_.Advance(absl::Seconds(4));
+      for (const SessionId other : others) h_.Feed(HeartbeatReceived{.session = other});
+    }
+  }
+  std::vector<std::string> Events(JobId job, absl::string_view type) {
+    std::vector<std::string> messages;
+    for (const JobEvent& event : h_.events[job]) {
+      if (event.type == type) messages.push_back(event.message);
+    }
+    return messages;
+  }
+
+  Harness h_;
+};
+
+TEST_F(PrepareLossTest, JobIsPlannedAnewOnOtherNodes) {
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(AJob("j", 1));
+  ASSERT_THAT(h_.Commands<PrepareData>(a), SizeIs(1));
+  const SessionId b = h_.Open("b", 1);
+  Lose(a, {b});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(Events(job, "NodeLost"), ElementsAre("node a has been away for 15s"));
+  EXPECT_THAT(Events(job, "Queued"),
+              ElementsAre("node a has been away for 15s before it trained: it waits for devices"));
+  EXPECT_EQ(h_.Free("a"), 1);
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  EXPECT_TRUE(h_.Commands<PrepareData>(b)[0].second.choose_checkpoint);
+  h_.Prepare(b);
+  h_.Answer<Assign>(b);
+  h_.Ready(b, job, 0, 1, /*epoch=*/2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_THAT(h_.State(job).recoveries, IsEmpty()) << "nothing had trained";
+}
+
+// One of two has prepared its part, and is there.
+TEST_F(PrepareLossTest, LossOfTheOtherNode_FreesBoth) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatWaits("j", 2));
+  h_.Prepare(a);
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  Lose(b, {a});
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_EQ(h_.Free("a"), 1);
+  EXPECT_EQ(h_.Free("b"), 1);
+  EXPECT_THAT(h_.Commands<Assign>(a), IsEmpty());
+}
+
+TEST_F(PrepareLossTest, WithoutOtherNodes_ItWaitsWhereItsLadderLetsIt) {
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(AJobThatWaits("j", 1));
+  Lose(a);
+  ASSERT_EQ(h_.Published(job), JobPhase::kQueued);
+  h_.Advance(absl::Minutes(30));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  const SessionId again = h_.Open("a", 1, /*incarnation=*/2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+  h_.Prepare(again);
+  EXPECT_THAT(h_.Commands<Assign>(again), SizeIs(1));
+}
+
+TEST_F(PrepareLossTest, WithoutOtherNodes_AJobThatMayNotWaitFails) {
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(AJob("j", 1));
+  Lose(a);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  const FailureCause& cause = *h_.State(job).failure;
+  EXPECT_EQ(cause.kind, FailureKind::kNodeLost);
+  EXPECT_EQ(cause.node, "a");
+  EXPECT_EQ(cause.rank, -1) << "there was none yet";
+  EXPECT_EQ(cause.message,
+            "node a has been away for 15s; it needs 1 devices, nodes that match have 0, and "
+            "without `wait` in its recovery.ladder it waits for no others");
+}
+
+TEST_F(PrepareLossTest, JobThatKillsItsNodes_EndsAfterAFewStarts) {
+  JobRequest request = *AJobThatWaits("j", 1);
+  request.budget.without_progress = 2;
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  for (const uint64_t incarnation : {1, 2, 3}) {
+    ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+    const SessionId a = h_.Open("a", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+    Lose(a);
+  }
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message,
+              HasSubstr("2 starts before it failed, too, which is all that "
+                        "recovery.budget.without_progress allows"));
+}
+
+// Its worker is started again each time before anybody misses it.
+TEST_F(PrepareLossTest, JobThatKillsItsWorkers_EndsAfterAFewTries) {
+  h_.Open("a", 1, /*incarnation=*/1);
+  const JobId job = h_.Submit(AJob("j", 1));
+  for (const uint64_t incarnation : {2, 3, 4}) {
+    const SessionId a = h_.Replace("a", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+    EXPECT_THAT(h_.Commands<PrepareData>(a), SizeIs(1));
+  }
+  h_.Replace("a", 1, /*incarnation=*/5);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kNodeLost);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("as 3 times before"));
+  EXPECT_EQ(h_.Free("a"), 1);
+}
+
+TEST_F(PrepareLossTest, WorkersThatAreRestartedInTurn_AreAskedAgain) {
+  for (const char* name : {"a", "b", "c", "d", "e"}) h_.Open(name, 1);
+  const JobId job = h_.Submit(AJob("j", 5));
+  for (const char* name : {"a", "b", "c", "d", "e"}) h_.Replace(name, 1, /*incarnation=*/2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
+}
+
+// Else it began anew, where it has a checkpoint to go on from.
+TEST_F(PrepareLossTest, AnswerToTheStartBefore_ChoosesNoCheckpoint) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
+  h_.Submit(AJob("j", 2));
+  h_.Prepare(a);
+  const SessionId c = h_.Open("c", 1);
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  EXPECT_FALSE(h_.Commands<PrepareData>(b)[0].second.choose_checkpoint);
+  Lose(a, {b, c});
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(2)) << "now it is the first node";
+  EXPECT_TRUE(h_.Commands<PrepareData>(b)[1].second.choose_checkpoint);
+  CommandFinished late{.data_digest = "data"};
+  late.session = b;
+  late.command_number = h_.Commands<PrepareData>(b)[0].first;
+  h_.Feed(late);
+  EXPECT_THAT(h_.Commands<PrepareData>(c), IsEmpty());
+  h_.Prepare(b);
+  EXPECT_THAT(h_.Commands<PrepareData>(c), SizeIs(1));
+}
+
+TEST_F(PrepareLossTest, NodeThatComesBackLater_PreparesNothingForAJobThatIsElsewhere) {
+  const SessionId a = h_.Open("a", 1);
+  h_.Submit(AJob("j", 1));
+  const SessionId b = h_.Open("b", 1);
+  Lose(a, {b});
+  ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  const SessionId again = h_.Open("a", 1, /*incarnation=*/1);  // it never had the order
+  EXPECT_THAT(h_.Commands<PrepareData>(again), IsEmpty());
+  EXPECT_THAT(h_.Commands<StopRanks>(again), SizeIs(1)) << "in place of it";
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
