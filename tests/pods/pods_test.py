@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A worker's pod that is killed, and one that is deleted: the job goes on by its ladder, and the pod that takes the
-place of each gets its ranks back. With certificates a worker's pod joins with its own token.
+place of each gets its ranks back. With certificates workers' pods join with their own tokens and train, and who was
+taken back is refused.
 
     pods_test.py PROGRAMS
 
@@ -178,7 +179,7 @@ class JoiningTest(unittest.TestCase):
     """Of production with the component join-token."""
 
     def setUp(self):
-        self.place = PLACE / "joining"
+        self.place = PLACE / self._testMethodName.split("_")[1]
         overlay, authorities = self.place / "overlay", self.place / "authorities"
         overlay.mkdir(parents=True)
         up = os.path.relpath(SOURCE / "deploy/kustomize", overlay)
@@ -186,21 +187,26 @@ class JoiningTest(unittest.TestCase):
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
             f"resources: [{up}/production]\ncomponents: [{up}/components/join-token]\n", encoding="utf-8")
         self.items = stateful_sets(overlay)
-        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "node", "phalanx-worker"), ("ca", "user", "olga", "operator"), ("nodes", "worker", "any")):
+        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "node", "phalanx-worker"), ("ca", "user", "olga", "operator"),
+                          ("ca", "user", "alice", "submitter"), ("nodes", "worker", "any")):
             pods.run(SOURCE / "scripts/make_ca", authorities / arguments[0], *arguments[1:])
-        ca, nodes = authorities / "ca", authorities / "nodes"
-        self.secret("phalanx-coordinator-tls", {"coordinator.pem": ca / "coordinator.pem", "coordinator-key.pem": ca / "coordinator-key.pem"})
+        self.ca, nodes = authorities / "ca", authorities / "nodes"
+        ca = self.ca
+        self.secret("phalanx-coordinator-tls", {one: ca / one for one in ("coordinator.pem", "coordinator-key.pem", "revoked.pem")})
         both = (ca / "ca.pem").read_text() + (nodes / "ca.pem").read_text()
         (self.place / "secrets/phalanx-coordinator-tls/ca.pem").write_text(both)
         self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
-        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in ("node-phalanx-worker.pem", "node-phalanx-worker-key.pem")})
+        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in (
+            "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")})
         self.secret("phalanx-join-ca", {"ca.pem": nodes / "ca.pem", "ca-key.pem": nodes / "ca-key.pem"})
-        # Of the operator, who is in the coordinator's pod here.
-        olga = self.place / "claims/phalanx-data/olga"
-        olga.mkdir(parents=True)
-        for file in ("ca.pem", "user-olga.pem", "user-olga-key.pem"):
-            shutil.copy(ca / file, olga)
-        pods.run("chown", "-R", "65532:65532", olga)
+        # Of people, who are in the coordinator's pod here.
+        data = self.place / "claims/phalanx-data"
+        for name in ("olga", "alice"):
+            folder = data / name
+            folder.mkdir(parents=True)
+            for file, source in (("ca.pem", "ca.pem"), ("own.pem", f"user-{name}.pem"), ("own-key.pem", f"user-{name}-key.pem")):
+                shutil.copy(ca / source, folder / file)
+        pods.run("chown", "-R", "65532:65532", data)
         self.coordinator = self.make("phalanx-coordinator", 0).await_probe("startupProbe").await_probe("readinessProbe")
 
     def secret(self, name, files):
@@ -213,24 +219,61 @@ class JoiningTest(unittest.TestCase):
         hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": self.coordinator.address}
         return pods.Pod(self.place, PROGRAMS, DEPS, self.items[name], ordinal, hosts)
 
-    def phalanx(self, *arguments):
+    def phalanx(self, *arguments, who="olga", codes=(0,)):
         return self.coordinator.execute(
-            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", "/data/olga/ca.pem",
-            "--tls-certificate", "/data/olga/user-olga.pem", "--tls-key", "/data/olga/user-olga-key.pem")
+            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", f"/data/{who}/ca.pem",
+            "--tls-certificate", f"/data/{who}/own.pem", "--tls-key", f"/data/{who}/own-key.pem", codes=codes)
+
+    def make_tokens(self, *names):
+        folder = self.place / "secrets/phalanx-join-tokens"
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / f"token-{name}").write_text(self.phalanx("token", "create", "--node", name))
+        return folder
+
+    def make_worker(self, ordinal):
+        return self.make("phalanx-worker", ordinal).await_probe("startupProbe").await_probe("readinessProbe")
+
+    def await_refusal(self, words, *arguments, **options):
+        """Of a command that goes well at first; files are looked at every 10 s."""
+        deadline = time.monotonic() + 60
+        while (done := self.phalanx(*arguments, codes=None, **options)).returncode == 0:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.tail())
+        self.assertIn(words, done.stderr)
 
     def test_worker_joins_with_the_token_of_its_pod_alone_and_comes_back_with_its_certificate(self):
-        folder = self.place / "secrets/phalanx-join-tokens"
-        folder.mkdir()
-        for name in ("phalanx-worker-0", "phalanx-worker-1"):
-            (folder / f"token-{name}").write_text(self.phalanx("token", "create", "--node", name))
-        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        folder = self.make_tokens("phalanx-worker-0", "phalanx-worker-1")
+        worker = self.make_worker(0)
         self.assertEqual(worker.execute("ls", "/etc/phalanx/join").split(), ["token"])
         self.assertEqual(worker.execute("ls", "/etc/phalanx/tls").split(), ["ca.pem"])
         self.assertEqual(worker.execute("cat", "/etc/phalanx/join/token"), (folder / "token-phalanx-worker-0").read_text())
         self.assertEqual(worker.delete(), 0)
-        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        worker = self.make_worker(0)
         self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
         self.assertEqual([worker.delete(), self.coordinator.delete()], [0, 0])
+
+    def test_job_trains_on_workers_with_certificates_until_its_owner_is_taken_back(self):
+        self.make_tokens("phalanx-worker-0", "phalanx-worker-1")
+        workers = [self.make_worker(ordinal) for ordinal in (0, 1)]
+        data = self.place / "claims/phalanx-data/emoji"
+        pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data)
+        text = (SOURCE / "examples/emoji-captions.yaml").read_text(encoding="utf-8")
+        for old, new in {"steps: 500": "steps: 8", "warmup_steps: 60": "warmup_steps: 2", "global: 48": "global: 12"}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        (data / "job.yaml").write_text(text, encoding="utf-8")
+        pods.run("chown", "-R", "65532:65532", data)
+        self.phalanx("submit", "--wait", "/data/emoji/job.yaml", who="alice")
+        job = json.loads(self.phalanx("get", "emoji-captions", "-o", "json"))
+        self.assertEqual((job["phase"], job["owner"]), ("Succeeded", "alice"))
+        self.assertEqual(len(job["placement"]["nodes"]), 2)
+
+        pods.run(SOURCE / "scripts/make_ca", self.ca, "revoke", "user-alice")
+        shutil.copy(self.ca / "revoked.pem", self.place / "secrets/phalanx-coordinator-tls")
+        self.coordinator.take_secrets()
+        self.await_refusal("the certificate of alice is revoked", "list", who="alice")
+        self.assertIn("emoji-captions", self.phalanx("list"))
+        self.assertEqual([one.delete() for one in (*workers, self.coordinator)], [0, 0, 0])
 
 
 if __name__ == "__main__":
