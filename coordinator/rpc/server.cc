@@ -127,6 +127,9 @@ class ServerImpl final : public Server {
     return metrics_.Text(gauges);
   }
   const Board& board() const override { return board_; }
+  void AskQueue(std::vector<JobId> jobs, QueueCallback callback) override {
+    driver_->AskQueue(std::move(jobs), std::move(callback));
+  }
   absl::Status AdmitToPage(const transport::ShownCertificate& who) override {
     const absl::StatusOr<Identity> identity = JudgePage(who);
     absl::Status status = identity.status();

@@ -98,7 +98,7 @@ class PageTest(unittest.TestCase):
         cls.cluster.start_worker("beta", 3)
         make_data(cls.cluster, count=200)
         cls.done = submit(cls.cluster, emoji_job(cls.cluster, "done", 8), "--wait", seconds=200)
-        cls.running = submit(cls.cluster, emoji_job(cls.cluster, "running", FOR_EVER, "  checkpoint: {every: 1000}\n"))
+        cls.running = submit(cls.cluster, emoji_job(cls.cluster, "running", FOR_EVER, "  time_limit: 12h\n  checkpoint: {every: 1000}\n"))
         cls.cluster.await_job(cls.running, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 3)
         lose_a_rank(cls.cluster, cls.running)
         cls.waiting = submit(cls.cluster, emoji_job(
@@ -277,6 +277,16 @@ class PageTest(unittest.TestCase):
         wrong = [one["params"] for one in events if one["method"] == "Runtime.exceptionThrown" or
                  (one["method"] == "Log.entryAdded" and one["params"]["entry"]["level"] == "error")]
         self.assertEqual(wrong, [])
+
+    def test_job_that_waits_has_its_place_in_the_queue(self):
+        page = self.open()
+        words = r"/number 1, starts by \d/.test(document.body.innerText)"
+        page.wait(words)
+        row = page.ask(f"document.querySelector('a[href=\"#job-{id_of(self.waiting)}\"]').closest('tr').innerText")
+        self.assertRegex(row, r"Queued\s+number 1, starts by \d")
+        page = self.open_job(self.waiting)
+        page.wait(words)
+        self.assertRegex(page.text(), r"Place in the queue\s+number 1, starts by \d")
 
     def test_markup_in_a_job_is_text(self):
         page = self.open_job(self.waiting)
