@@ -94,7 +94,7 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
   if (!answered && !holds.ok()) {
     return WithNext(absl::Status(plain.code(), absl::StrCat("the coordinator at ", options_.server,
                                                             " does not answer: ", holds.message())),
-                    "put a certificate that holds in its place, or name another one; phalanx "
+                    "ask for a certificate that holds, or name another one; phalanx "
                     "config show tells where its name is from");
   }
   return WithNext(

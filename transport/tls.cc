@@ -116,14 +116,12 @@ absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::T
   const absl::Time begin = TimeOf(X509_get0_notBefore(own.get()));
   const absl::Time end = TimeOf(X509_get0_notAfter(own.get()));
   if (begin <= now && now <= end) return absl::OkStatus();
-  const auto text = [](absl::Time time) {
-    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
-  };
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, ": ", files.certificate, ": ",
-                   now > end ? absl::StrCat("expired at ", text(end), "; ask for another one")
-                             : absl::StrCat("holds from ", text(begin), " on; it is ", text(now),
-                                            " by the clock here")));
+  const std::string when =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now > end ? end : begin, absl::UTCTimeZone());
+  return absl::FailedPreconditionError(absl::StrCat(
+      name, ": ", files.certificate,
+      now > end ? absl::StrCat(": expired at ", when, "; put another one in its place")
+                : absl::StrCat(": holds from ", when, " on; is the clock here right?")));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files) {

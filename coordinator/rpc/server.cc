@@ -363,6 +363,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   if (absl::Status status = transport::CheckTlsFiles(options.tls, "--tls-"); !status.ok()) {
     return status;
   }
+  // Nobody gets in with it, and only they are told why.
+  if (absl::Status holds = transport::CheckHolds(options.tls, "--tls-", absl::Now()); !holds.ok())
+    options.driver.log(std::string(holds.message()));
   if (absl::Status status =
           transport::CheckSignerFiles(options.join.signer, options.tls.ca, "--join-ca-");
       !status.ok()) {

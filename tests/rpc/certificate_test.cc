@@ -322,6 +322,21 @@ TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
             absl::StrCat("--tls-ca: ", bad.ca, ": certificate 2 of it must be one in PEM"));
 }
 
+TEST_F(AccessTest, CoordinatorWhoseOwnCertificateHasExpired_SaysSo) {
+  server_.reset();
+  std::vector<std::string> lines;
+  Open([&](ServerOptions& options) {
+    options.tls = authority().Coordinator(-1);
+    // Other lines are of other threads.
+    options.driver.log = [&](const std::string& line) {
+      if (absl::StartsWith(line, "--tls-certificate")) lines.push_back(line);
+    };
+  });
+  EXPECT_THAT(lines, Contains(StartsWith(absl::StrCat("--tls-certificate: ", authority().folder(),
+                                                      "/coordinator.pem: expired at 20"))));
+  server_.reset();  // before what it logs to
+}
+
 TEST(TlsFilesTest, CertificateThatHoldsNoLonger_IsNamedWithItsTime) {
   const support::Authority authority;
   const auto fault = [&](const transport::TlsFiles& files, absl::Duration from_now) {

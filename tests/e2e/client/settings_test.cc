@@ -131,7 +131,7 @@ TEST_F(SettingsTest, OwnFilesOfCertificatesThatAreSpoilt_AreNamedWithTheRule) {
   EXPECT_EQ(expired.exit_code, 69);
   EXPECT_THAT(expired.talk,
               AllOf(HasSubstr("--tls-certificate: " + old.certificate + ": expired at 20"),
-                    HasSubstr("what to do: put a certificate that holds in its place")));
+                    HasSubstr("what to do: ask for a certificate that holds")));
 }
 
 TEST_F(SettingsTest, CommandsThatCallNobody_RunWhateverTheServer) {
