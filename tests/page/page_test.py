@@ -353,7 +353,7 @@ def write_pictures(folder):
         cluster.start_worker("node-1", 4)
         cluster.start_worker("node-2", 3)
         make_data(cluster)
-        job = submit(cluster, emoji_job(cluster, "emoji-captions", 500))
+        job = submit(cluster, emoji_job(cluster, "emoji-captions", 500, "  time_limit: 2h\n"))
         submit(cluster, emoji_job(cluster, "next-in-line", 50))
         cluster.await_job(job, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 200, seconds=900)
         lose_a_rank(cluster, job)
