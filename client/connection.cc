@@ -89,6 +89,14 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
   const bool answered = SaidByCoordinator(status);
+  // Who is called turns away whoever shows such a certificate, and says no more than that.
+  const absl::Status holds = transport::CheckHolds(options_.tls, "--tls-", absl::Now());
+  if (!answered && !holds.ok()) {
+    return WithNext(absl::Status(plain.code(), absl::StrCat("the coordinator at ", options_.server,
+                                                            " does not answer: ", holds.message())),
+                    "ask for a certificate that holds, or name another one; phalanx "
+                    "config show tells where its name is from");
+  }
   return WithNext(
       absl::Status(plain.code(),
                    absl::StrCat("the coordinator at ", options_.server,

@@ -52,6 +52,17 @@ bool IsEnd(const v1::Incident& incident, const v1::FailureCause& failure) {
          EndText(incident, "resumed") == "-" && EndText(incident, "first_step") == "-";
 }
 
+// "device 2" of a rank that failed while the job was starting, which is no incident; "": not known.
+std::string PlacedDevice(const v1::JobStatus& job) {
+  int32_t rank = job.failure().rank();
+  for (const v1::NodeDevices& part : job.placement().nodes()) {
+    if (rank >= 0 && rank < part.devices_size() && part.node() == job.failure().node())
+      return absl::StrCat("device ", part.devices(rank));
+    rank -= part.devices_size();
+  }
+  return "";
+}
+
 // Of a cell: "3", "4, 5", "12 ranks".
 std::string RanksCell(const v1::Incident& incident) {
   std::vector<int32_t> ranks(incident.lost().begin(), incident.lost().end());
@@ -142,14 +153,22 @@ absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
   return std::vector<v1::Incident>(response.incidents().begin(), response.incidents().end());
 }
 
-void PrintTried(const v1::FailureCause& failure, const std::vector<v1::Incident>& incidents,
+void PrintTried(const v1::JobStatus& job, const std::vector<v1::Incident>& incidents,
                 std::ostream& out) {
+  const v1::FailureCause& failure = job.failure();
   size_t count = incidents.size();
+  std::string device = PlacedDevice(job);
   if (count > 0 && IsEnd(incidents.back(), failure)) {
-    const v1::Incident& end = incidents.back();
-    if (end.device() >= 0 && failure.rank() >= 0)
-      PrintField("Device", absl::StrCat(DeviceText(end), " of node ", failure.node()), out);
+    if (incidents.back().device() >= 0) device = DeviceText(incidents.back());
     --count;
+  }
+  if (!device.empty() && failure.rank() >= 0)
+    PrintField("Device", absl::StrCat(device, " of node ", failure.node()), out);
+  if (count == 0) {
+    PrintField("Tried",
+               job.has_last_step() ? "nothing: no loss came before this one"
+                                   : "nothing: no step was trained",
+               out);
   }
   const size_t first = count - std::min(count, kTriedMax);
   if (first > 0)

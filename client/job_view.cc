@@ -193,7 +193,7 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   PrintField("Output", job.output(), out);
   for (const std::string& warning : job.warnings()) PrintField("Warning", warning, out);
   for (const std::string& line : FailureLines(job)) PrintField("Failure", line, out);
-  if (job.has_failure()) PrintTried(job.failure(), incidents, out);
+  if (job.has_failure()) PrintTried(job, incidents, out);
   // Why it failed is what the failure says.
   if (!job.has_failure()) {
     for (const std::string& reason : reasons) PrintField("Why", reason, out);

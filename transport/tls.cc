@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -27,13 +28,30 @@ absl::StatusOr<Bio> Open(const std::string& path, absl::string_view name) {
       absl::StrCat(name, ": ", path, ": cannot be read: ", std::strerror(errno)));
 }
 
+// The first one; those behind it are read, too.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& path, absl::string_view name) {
   ASSIGN_OR_RETURN(const Bio file, Open(path, name));
-  Certificate certificate(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
-  if (certificate != nullptr) return certificate;
+  Certificate first(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
+  for (int number = 2; first != nullptr; ++number) {
+    const Certificate next(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
+    if (next != nullptr) continue;
+    const unsigned long error = ERR_peek_last_error();
+    ERR_clear_error();
+    if (ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE)
+      return first;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", path, ": certificate ", number, " of it must be one in PEM"));
+  }
   ERR_clear_error();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": ", path, ": must begin with a certificate in PEM"));
+}
+
+// Infinite: it is none that OpenSSL reads.
+absl::Time TimeOf(const ASN1_TIME* time) {
+  std::tm parts{};
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
@@ -89,6 +107,21 @@ absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix) {
         absl::StrCat(key, ": ", files.key, ": is not the key of ", files.certificate));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::Time now) {
+  if (files.certificate.empty()) return absl::OkStatus();
+  const std::string name = absl::StrCat(prefix, "certificate");
+  ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(files.certificate, name));
+  const absl::Time begin = TimeOf(X509_get0_notBefore(own.get()));
+  const absl::Time end = TimeOf(X509_get0_notAfter(own.get()));
+  if (begin <= now && now <= end) return absl::OkStatus();
+  const std::string when =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now > end ? end : begin, absl::UTCTimeZone());
+  return absl::FailedPreconditionError(absl::StrCat(
+      name, ": ", files.certificate,
+      now > end ? absl::StrCat(": expired at ", when, "; put another one in its place")
+                : absl::StrCat(": holds from ", when, " on; is the clock here right?")));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files) {

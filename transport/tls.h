@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 
@@ -30,9 +31,13 @@ struct TlsFiles {
   bool on() const { return !ca.empty() || !certificate.empty() || !key.empty(); }
 };
 
-// Whether they are all there, of the right kind and of one another; OK of plaintext. Errors:
+// Whether they are all there, whole, of the right kind and of one another; OK of plaintext. Errors:
 // InvalidArgument, with the name of a file as the user gave it: `prefix`ca, such as "--tls-ca".
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
+
+// Whether the certificate of one's own holds at `now`; OK of none. Errors: FailedPrecondition, with
+// the name of the file as above, and when it expired or begins to hold; as CheckTlsFiles.
+absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::Time now);
 
 // Whether who calls `servers` ("HOST:PORT[,HOST:PORT...]", named by `flag`) may: with TLS, on
 // loopback, or `plaintext`, where that was asked for by --plaintext. Errors: InvalidArgument,

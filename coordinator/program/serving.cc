@@ -38,7 +38,10 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options,
   const std::shared_ptr<EndedJobs> ended = backend->ended_jobs();
   ASSIGN_OR_RETURN(serving->server_, Server::Start(std::move(options), std::move(backend)));
   Server& server = *serving->server_;
-  serving->page_ = std::make_unique<StatusPage>(server.board());
+  serving->page_ = std::make_unique<StatusPage>(
+      server.board(), [&server](std::vector<JobId> jobs, QueueCallback answer) {
+        server.AskQueue(std::move(jobs), std::move(answer));
+      });
   http.metrics = [&server] { return server.MetricsText(); };
   http.live = [&server] { return server.liveness(); };
   http.ready = [&server] { return server.readiness(); };

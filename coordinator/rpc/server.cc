@@ -127,6 +127,9 @@ class ServerImpl final : public Server {
     return metrics_.Text(gauges);
   }
   const Board& board() const override { return board_; }
+  void AskQueue(std::vector<JobId> jobs, QueueCallback callback) override {
+    driver_->AskQueue(std::move(jobs), std::move(callback));
+  }
   absl::Status AdmitToPage(const transport::ShownCertificate& who) override {
     const absl::StatusOr<Identity> identity = JudgePage(who);
     absl::Status status = identity.status();
@@ -360,6 +363,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   if (absl::Status status = transport::CheckTlsFiles(options.tls, "--tls-"); !status.ok()) {
     return status;
   }
+  // Nobody gets in with it, and only they are told why.
+  if (absl::Status holds = transport::CheckHolds(options.tls, "--tls-", absl::Now()); !holds.ok())
+    options.driver.log(std::string(holds.message()));
   if (absl::Status status =
           transport::CheckSignerFiles(options.join.signer, options.tls.ca, "--join-ca-");
       !status.ok()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -99,6 +100,8 @@ class Server {
   virtual std::string MetricsText() const = 0;
   // What the coordinator has told. Of the server.
   virtual const Board& board() const = 0;
+  // As Driver::AskQueue.
+  virtual void AskQueue(std::vector<JobId> jobs, QueueCallback callback) = 0;
   // Of whoever asks for a page of the HTTP port over TLS: whether they may have it; refusals are
   // told as those of other calls. Errors: Unauthenticated, PermissionDenied, ResourceExhausted.
   virtual absl::Status AdmitToPage(const transport::ShownCertificate& who) = 0;

@@ -76,7 +76,7 @@ Tree NodeTree(const NodeView& node) {
        {"version", Text(node.version)}});
 }
 
-std::vector<Tree::Entry> JobEntries(const JobView& job) {
+std::vector<Tree::Entry> JobEntries(const JobView& job, const QueueWatch::Spots& queue) {
   std::vector<Tree::Entry> entries = {{"id", Number(job.id.value)},
                                       {"name", Text(job.request->name)},
                                       {"phase", Text(job::ToString(job.phase))},
@@ -88,6 +88,11 @@ std::vector<Tree::Entry> JobEntries(const JobView& job) {
                                       {"devices", Number(int64_t{job.request->devices})},
                                       {"priority", Number(int64_t{job.request->priority})},
                                       {"steps", Number(job.request->steps)}};
+  if (const auto spot = queue.find(job.id);
+      spot != queue.end() && job.phase == job::JobPhase::kQueued) {
+    entries.push_back({"queue_number", Number(spot->second.number)});
+    entries.push_back({"starts_by", Time(spot->second.starts_by)});
+  }
   if (job.last_step.has_value()) {
     const StepReport& step = *job.last_step;
     const double rate = step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : 0;
@@ -153,14 +158,14 @@ std::string OverviewJson(const Overview& overview) {
                                     {"devices_reserved", Number(counts.devices_reserved)},
                                     {"phases", MappingTree(std::move(phases))},
                                     {"nodes", List(overview.nodes, NodeTree)},
-                                    {"jobs", List(overview.jobs, [](const JobViewPtr& job) {
-                                       return MappingTree(JobEntries(*job));
+                                    {"jobs", List(overview.jobs, [&](const JobViewPtr& job) {
+                                       return MappingTree(JobEntries(*job, overview.queue));
                                      })}}));
 }
 
 std::string JobJson(const JobPage& page) {
   const JobView& job = *page.job;
-  std::vector<Tree::Entry> entries = JobEntries(job);
+  std::vector<Tree::Entry> entries = JobEntries(job, page.queue);
   entries.push_back({"output", Text(job.request->output)});
   entries.push_back({"warnings", List(job.request->warnings, Text)});
   entries.push_back({"failure", job.failure.has_value() ? FailureTree(*job.failure) : Tree()});

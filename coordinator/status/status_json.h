@@ -8,6 +8,7 @@
 
 #include "coordinator/machine/incident.h"
 #include "coordinator/runtime/board.h"
+#include "coordinator/status/queue_watch.h"
 
 namespace phalanx::coordinator {
 
@@ -15,6 +16,7 @@ struct Overview {
   Gauges counts;
   std::vector<NodeView> nodes;   // the first of them
   std::vector<JobViewPtr> jobs;  // newest first
+  QueueWatch::Spots queue;       // of those of them of which it is known
 };
 std::string OverviewJson(const Overview& overview);
 
@@ -24,6 +26,7 @@ struct JobPage {
   std::vector<IncidentPtr> incidents;
   std::vector<JobEvent> events;
   std::shared_ptr<const EvaluationReport> evaluation;  // null: none
+  QueueWatch::Spots queue;                             // of the job, where it is known
 };
 std::string JobJson(const JobPage& page);
 

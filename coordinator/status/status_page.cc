@@ -48,38 +48,20 @@ transport::HttpResponse Refusal(const absl::Status& status) {
   return {.code = code, .body = absl::StrCat(status.message(), "\n")};
 }
 
-// Live jobs first of all, whichever they are; then the newest that have ended.
-absl::StatusOr<Overview> OverviewOf(const Board& board) {
-  Overview overview;
-  board.Count(overview.counts);
-  overview.nodes = board.Nodes(StatusPage::kNodesMax);
-  const JobId end{INT64_MAX};
-  overview.jobs = board.ListLive(end, StatusPage::kJobsMax);
-  ASSIGN_OR_RETURN(const std::vector<JobViewPtr> newest, board.List(end, StatusPage::kJobsMax / 2));
-  for (const JobViewPtr& job : newest) {
-    if (job::IsTerminal(job->phase)) overview.jobs.push_back(job);
+// Jobs that wait for devices, as the page has them in order.
+std::vector<JobId> QueueOf(const std::vector<JobViewPtr>& jobs) {
+  std::vector<JobViewPtr> waiting;
+  for (const JobViewPtr& job : jobs) {
+    if (job->phase == job::JobPhase::kQueued && !job->suspended && !job->damaged)
+      waiting.push_back(job);
   }
-  std::stable_sort(overview.jobs.begin(), overview.jobs.end(),
-                   [](const JobViewPtr& a, const JobViewPtr& b) { return a->id > b->id; });
-  const auto same = [](const JobViewPtr& a, const JobViewPtr& b) { return a->id == b->id; };
-  overview.jobs.erase(std::unique(overview.jobs.begin(), overview.jobs.end(), same),
-                      overview.jobs.end());
-  return overview;
-}
-
-absl::StatusOr<JobPage> PageOf(const Board& board, const std::string& name) {
-  JobPage page;
-  ASSIGN_OR_RETURN(page.job, board.Find(name));
-  const JobId id = page.job->id;
-  page.curve = board.CurveOf(id);
-  if (page.job->damaged) return page;
-  ASSIGN_OR_RETURN(page.incidents, board.Incidents(id));
-  ASSIGN_OR_RETURN(page.events, board.Events(id, 0));
-  if (page.events.size() > StatusPage::kEventsShown) {
-    page.events.erase(page.events.begin(), page.events.end() - StatusPage::kEventsShown);
-  }
-  ASSIGN_OR_RETURN(page.evaluation, board.Evaluation(id));
-  return page;
+  std::sort(waiting.begin(), waiting.end(), [](const JobViewPtr& a, const JobViewPtr& b) {
+    return std::pair(-int64_t{a->request->priority}, a->id) <
+           std::pair(-int64_t{b->request->priority}, b->id);
+  });
+  std::vector<JobId> ids;
+  for (const JobViewPtr& job : waiting) ids.push_back(job->id);
+  return ids;
 }
 
 absl::StatusOr<std::string> IncidentPicture(const Board& board, const std::string& name,
@@ -105,8 +87,9 @@ absl::StatusOr<std::string> TimelinePicture(const JobView& job) {
 
 }  // namespace
 
-StatusPage::StatusPage(const Board& board)
+StatusPage::StatusPage(const Board& board, QueueWatch::Ask queue)
     : board_(board),
+      queue_(std::move(queue), clock_),
       readers_("status", WorkPool::Priority::kServing, kReaders, kReadsWaiting),
       drawers_("status-drawer", WorkPool::Priority::kBehind, kDrawers, kDrawingsWaiting) {}
 
@@ -124,12 +107,49 @@ void StatusPage::Serve(const std::string& target, transport::HttpAnswer answer) 
   });
 }
 
+// Live jobs first of all, whichever they are; then the newest that have ended.
+absl::StatusOr<Overview> StatusPage::OverviewOf() {
+  Overview overview;
+  board_.Count(overview.counts);
+  overview.nodes = board_.Nodes(StatusPage::kNodesMax);
+  const JobId end{INT64_MAX};
+  overview.jobs = board_.ListLive(end, StatusPage::kJobsMax);
+  ASSIGN_OR_RETURN(const std::vector<JobViewPtr> newest,
+                   board_.List(end, StatusPage::kJobsMax / 2));
+  for (const JobViewPtr& job : newest) {
+    if (job::IsTerminal(job->phase)) overview.jobs.push_back(job);
+  }
+  std::stable_sort(overview.jobs.begin(), overview.jobs.end(),
+                   [](const JobViewPtr& a, const JobViewPtr& b) { return a->id > b->id; });
+  const auto same = [](const JobViewPtr& a, const JobViewPtr& b) { return a->id == b->id; };
+  overview.jobs.erase(std::unique(overview.jobs.begin(), overview.jobs.end(), same),
+                      overview.jobs.end());
+  overview.queue = queue_.Of(QueueOf(overview.jobs));
+  return overview;
+}
+
+absl::StatusOr<JobPage> StatusPage::PageOf(const std::string& name) {
+  JobPage page;
+  ASSIGN_OR_RETURN(page.job, board_.Find(name));
+  const JobId id = page.job->id;
+  page.curve = board_.CurveOf(id);
+  if (page.job->damaged) return page;
+  page.queue = queue_.Of(QueueOf({page.job}));
+  ASSIGN_OR_RETURN(page.incidents, board_.Incidents(id));
+  ASSIGN_OR_RETURN(page.events, board_.Events(id, 0));
+  if (page.events.size() > StatusPage::kEventsShown) {
+    page.events.erase(page.events.begin(), page.events.end() - StatusPage::kEventsShown);
+  }
+  ASSIGN_OR_RETURN(page.evaluation, board_.Evaluation(id));
+  return page;
+}
+
 transport::HttpResponse StatusPage::Make(const std::string& path) {
   if (path == "/") return File("text/html; charset=utf-8", PageHtml());
   if (path == "/page.css") return File("text/css; charset=utf-8", PageCss());
   if (path == "/page.js") return File("text/javascript; charset=utf-8", PageJs());
   if (path == "/api/overview") {
-    const absl::StatusOr<Overview> overview = OverviewOf(board_);
+    const absl::StatusOr<Overview> overview = OverviewOf();
     return overview.ok() ? Json(OverviewJson(*overview)) : Refusal(overview.status());
   }
   absl::string_view rest = path;
@@ -143,7 +163,7 @@ transport::HttpResponse StatusPage::OfJob(absl::string_view rest) {
   if (!absl::SimpleAtoi(parts[0], &id)) return NotFound();
   const std::string job = ToString(JobId{id});
   if (parts.size() == 1) {
-    const absl::StatusOr<JobPage> page = PageOf(board_, job);
+    const absl::StatusOr<JobPage> page = PageOf(job);
     return page.ok() ? Json(JobJson(*page)) : Refusal(page.status());
   }
   if (parts.size() == 2 && parts[1] == "timeline.svg") return Timeline(job);

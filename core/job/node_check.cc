@@ -1,5 +1,7 @@
 #include "core/job/node_check.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -7,11 +9,40 @@
 namespace phalanx::job {
 namespace {
 
+// Far below what any sound device does, and far below what a loaded one does. Bytes a second.
+constexpr double kSlowCpu = 100e6, kSlowGpu = 1e9, kSlowPeer = 1e9;
+// A device that is as good as out of reach.
+constexpr double kUseless = 1e6;
+
 std::string Rate(double bytes_per_second) {
   return absl::StrFormat("%.1f GB/s", bytes_per_second / 1e9);
 }
 
 }  // namespace
+
+void JudgeRates(bool gpu, DeviceCheck& check) {
+  std::vector<std::string> slow;
+  const auto judge = [&](double rate, double slowest, const std::string& what) {
+    if (rate < kUseless) {
+      check.verdict = CheckVerdict::kFailed;
+      check.reason = absl::StrFormat("%s at %.3f MB/s: it cannot be used", what, rate / 1e6);
+    } else if (rate < slowest) {
+      slow.push_back(
+          absl::StrFormat("%s at %.0f MB/s, below %.0f MB/s", what, rate / 1e6, slowest / 1e6));
+    }
+    return check.verdict != CheckVerdict::kFailed;
+  };
+  const double slowest = gpu ? kSlowGpu : kSlowCpu;
+  if (!judge(check.to_bytes_per_second, slowest, "copies to it") ||
+      !judge(check.from_bytes_per_second, slowest, "copies from it") ||
+      (check.peer >= 0 && !judge(check.peer_bytes_per_second, kSlowPeer,
+                                 absl::StrCat("copies from device ", check.peer)))) {
+    return;
+  }
+  if (slow.empty()) return;
+  check.verdict = CheckVerdict::kSlow;
+  check.reason = absl::StrJoin(slow, "; ");
+}
 
 absl::string_view ToString(CheckVerdict verdict) {
   switch (verdict) {

@@ -54,6 +54,11 @@ struct NodeCheck {
 
 inline constexpr size_t kCheckReasonBytesMax = 512;
 
+// Of a check that has passed: as slow, or as failed where its memory is as good as out of reach,
+// with every rate that is to blame. What was not measured, such as copies from a peer where there
+// is none, is not judged.
+void JudgeRates(bool gpu, DeviceCheck& check);
+
 // "passed", "slow", "failed"; "" for kNone.
 absl::string_view ToString(CheckVerdict verdict);
 // "16.0 MiB kept, 41.2 GFLOP/s, 9.1 GB/s to it, 8.8 GB/s from it": what was measured.

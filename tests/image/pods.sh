@@ -42,7 +42,15 @@ play phalanx-worker-0
 await 60 ' Ready ' ask nodes
 [ "$(engine exec phalanx-worker-0-worker id -u)" = 65532 ] || fail "the worker runs as another user"
 ! engine exec phalanx-worker-0-worker touch /usr/x 2> /dev/null || fail "the root of the worker can be written"
-engine exec phalanx-worker-0-worker test -s /run/phalanx/ready || fail "the worker's readiness probe fails"
+# As the probe of that path, which podman does not make: probe CONTAINER PORT PATH
+probe() {
+  await 20 '^HTTP/1.1 200 ' engine exec "$1" bash -c \
+    'exec 3<> "/dev/tcp/127.0.0.1/$0" && printf "GET %s HTTP/1.1\r\nHost: pod\r\n\r\n" "$1" >&3 && head -n 1 <&3' "$2" "$3"
+}
+for path in /livez /readyz; do
+  probe phalanx-coordinator-coordinator 4445 $path
+  probe phalanx-worker-0-worker 4446 $path
+done
 
 say "data"
 /usr/bin/python3 "$source/examples/make_emoji.py" "$work/emoji" > "$work/emoji.log" 2>&1 || fail "no data"

@@ -164,6 +164,9 @@ s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --etcd-plaintext/
 s/defaultMode: 288/defaultMode: 420/
 s/--tls-ca=.*/--tls-ca=\/data\/ca.pem/
 /--tls-key=/d
+/--tls-revoked=/d
+s/--tls-revoked=.*/--tls-revoked=\/data\/revoked.pem/
+/^ +- phalanx-worker$/,${/--tls-revoked=/d}
 /^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
 combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"

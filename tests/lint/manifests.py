@@ -126,10 +126,12 @@ def wrong_with_secrets(pod, container):
         if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
             yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"
     mounted = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] in secrets]
-    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
+    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--tls-revoked", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
         file = flag_of(container, flag)
         if file and not any(file == one or file.startswith(one + "/") for one in mounted):
             yield f"{flag}={file} is in no secret"
+    if flag_of(container, "--tls-ca") and flag_of(container, "--tls-revoked") is None:
+        yield "--tls-ca without --tls-revoked: nobody's certificate can be taken back"
     if (flag_of(container, "--join-ca-certificate") is None) != (flag_of(container, "--join-ca-key") is None):
         yield "--join-ca-certificate and --join-ca-key: one without the other"
 

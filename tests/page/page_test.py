@@ -98,7 +98,7 @@ class PageTest(unittest.TestCase):
         cls.cluster.start_worker("beta", 3)
         make_data(cls.cluster, count=200)
         cls.done = submit(cls.cluster, emoji_job(cls.cluster, "done", 8), "--wait", seconds=200)
-        cls.running = submit(cls.cluster, emoji_job(cls.cluster, "running", FOR_EVER, "  checkpoint: {every: 1000}\n"))
+        cls.running = submit(cls.cluster, emoji_job(cls.cluster, "running", FOR_EVER, "  time_limit: 12h\n  checkpoint: {every: 1000}\n"))
         cls.cluster.await_job(cls.running, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 3)
         lose_a_rank(cls.cluster, cls.running)
         cls.waiting = submit(cls.cluster, emoji_job(
@@ -278,6 +278,16 @@ class PageTest(unittest.TestCase):
                  (one["method"] == "Log.entryAdded" and one["params"]["entry"]["level"] == "error")]
         self.assertEqual(wrong, [])
 
+    def test_job_that_waits_has_its_place_in_the_queue(self):
+        page = self.open()
+        words = r"/number 1, starts by \d/.test(document.body.innerText)"
+        page.wait(words)
+        row = page.ask(f"document.querySelector('a[href=\"#job-{id_of(self.waiting)}\"]').closest('tr').innerText")
+        self.assertRegex(row, r"Queued\s+number 1, starts by \d")
+        page = self.open_job(self.waiting)
+        page.wait(words)
+        self.assertRegex(page.text(), r"Place in the queue\s+number 1, starts by \d")
+
     def test_markup_in_a_job_is_text(self):
         page = self.open_job(self.waiting)
         self.assertIn("<b>bold</b>", page.text())
@@ -343,7 +353,7 @@ def write_pictures(folder):
         cluster.start_worker("node-1", 4)
         cluster.start_worker("node-2", 3)
         make_data(cluster)
-        job = submit(cluster, emoji_job(cluster, "emoji-captions", 500))
+        job = submit(cluster, emoji_job(cluster, "emoji-captions", 500, "  time_limit: 2h\n"))
         submit(cluster, emoji_job(cluster, "next-in-line", 50))
         cluster.await_job(job, lambda status: int(status.get("last_step", {}).get("step", 0)) >= 200, seconds=900)
         lose_a_rank(cluster, job)

@@ -77,14 +77,25 @@ class Pod:
             os.chown(folder, self.user, self.spec["securityContext"]["fsGroup"])
             yield f"mount --bind {shlex.quote(str(folder))} {at}"
 
-    def _secret(self, secret, mount, at):
-        """As it was when the pod started, of root and the pod's group, and nobody there changes it."""
-        kept = self._place / mount["name"]
-        kept.mkdir()
+    def _put(self, secret, kept):
+        """Its files, each by a rename, of root and the pod's group."""
         for file in (self._claims.parent / "secrets" / secret["secretName"]).iterdir():
-            copy = shutil.copy(file, kept)
+            copy = shutil.copy(file, kept / f".{file.name}")
             os.chown(copy, 0, self.spec["securityContext"]["fsGroup"])
             os.chmod(copy, secret["defaultMode"])
+            copy.rename(kept / file.name)
+
+    def take_secrets(self):
+        """As they are now; a cluster does that by itself, in a minute or two."""
+        for volume in self.spec["volumes"]:
+            if "secret" in volume:
+                self._put(volume["secret"], self._place / volume["name"])
+
+    def _secret(self, secret, mount, at):
+        """As it was when the pod started, until take_secrets, and nobody there changes it."""
+        kept = self._place / mount["name"]
+        kept.mkdir()
+        self._put(secret, kept)
         alone = self._filled(mount.get("subPathExpr", ""))
         if alone:
             yield f"rmdir {at}; touch {at}"

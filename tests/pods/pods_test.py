@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A worker's pod that is killed, and one that is deleted: the job goes on by its ladder, and the pod that takes the
-place of each gets its ranks back. With certificates a worker's pod joins with its own token.
+place of each gets its ranks back. With certificates a job trains, and who was taken back is refused; a worker's pod
+joins with its own token.
 
     pods_test.py PROGRAMS
 
-The pods are those of deploy/kustomize/base, and of production with join-token, as kubectl renders them, each in
+The pods are those of deploy/kustomize/base, of production, and of that with join-token, as kubectl renders them, each in
 namespaces of its own (pod.py). Needs root, namespaces, overlayfs and tools that scripts/setup brings: says what is
 missing and skips (77) otherwise; where a tool is missing it fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
@@ -14,11 +15,14 @@ import json
 import os
 import pathlib
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
@@ -174,38 +178,40 @@ class PodsTest(unittest.TestCase):
         self.assertEqual([json.loads(one)["step"] for one in lines], list(range(1, len(lines) + 1)))
 
 
-class JoiningTest(unittest.TestCase):
-    """Of production with the component join-token."""
+class Secured(unittest.TestCase):
+    """Of production, with components of its own, in a place of its own."""
 
-    def setUp(self):
-        self.place = PLACE / "joining"
-        overlay, authorities = self.place / "overlay", self.place / "authorities"
+    def start(self, name, *components):
+        self.place = PLACE / name
+        overlay = self.place / "overlay"
         overlay.mkdir(parents=True)
         up = os.path.relpath(SOURCE / "deploy/kustomize", overlay)
         (overlay / "kustomization.yaml").write_text(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
-            f"resources: [{up}/production]\ncomponents: [{up}/components/join-token]\n", encoding="utf-8")
+            f"resources: [{up}/production]\ncomponents: [{', '.join(f'{up}/components/{one}' for one in components)}]\n", encoding="utf-8")
         self.items = stateful_sets(overlay)
-        for arguments in (("ca", "coordinator", "phalanx-coordinator"), ("ca", "node", "phalanx-worker"), ("ca", "user", "olga", "operator"), ("nodes", "worker", "any")):
-            pods.run(SOURCE / "scripts/make_ca", authorities / arguments[0], *arguments[1:])
-        ca, nodes = authorities / "ca", authorities / "nodes"
-        self.secret("phalanx-coordinator-tls", {"coordinator.pem": ca / "coordinator.pem", "coordinator-key.pem": ca / "coordinator-key.pem"})
-        both = (ca / "ca.pem").read_text() + (nodes / "ca.pem").read_text()
-        (self.place / "secrets/phalanx-coordinator-tls/ca.pem").write_text(both)
+        self.ca = ca = self.place / "ca"
+        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker"), ("user", "olga", "operator"), ("user", "alice", "submitter")):
+            pods.run(SOURCE / "scripts/make_ca", ca, *arguments)
+        self.secret("phalanx-coordinator-tls", {one: ca / one for one in ("ca.pem", "coordinator.pem", "coordinator-key.pem", "revoked.pem")})
         self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
-        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in ("node-phalanx-worker.pem", "node-phalanx-worker-key.pem")})
-        self.secret("phalanx-join-ca", {"ca.pem": nodes / "ca.pem", "ca-key.pem": nodes / "ca-key.pem"})
-        # Of the operator, who is in the coordinator's pod here.
-        olga = self.place / "claims/phalanx-data/olga"
-        olga.mkdir(parents=True)
-        for file in ("ca.pem", "user-olga.pem", "user-olga-key.pem"):
-            shutil.copy(ca / file, olga)
-        pods.run("chown", "-R", "65532:65532", olga)
+        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in (
+            "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")})
+        # Of people, who are in the coordinator's pod here.
+        data = self.place / "claims/phalanx-data"
+        for name in ("olga", "alice"):
+            folder = data / name
+            folder.mkdir(parents=True)
+            for file, source in (("ca.pem", "ca.pem"), ("own.pem", f"user-{name}.pem"), ("own-key.pem", f"user-{name}-key.pem")):
+                shutil.copy(ca / source, folder / file)
+        pods.run("chown", "-R", "65532:65532", data)
+
+    def start_coordinator(self):
         self.coordinator = self.make("phalanx-coordinator", 0).await_probe("startupProbe").await_probe("readinessProbe")
 
     def secret(self, name, files):
         folder = self.place / "secrets" / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for file, source in files.items():
             shutil.copy(source, folder / file)
 
@@ -213,22 +219,99 @@ class JoiningTest(unittest.TestCase):
         hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": self.coordinator.address}
         return pods.Pod(self.place, PROGRAMS, DEPS, self.items[name], ordinal, hosts)
 
-    def phalanx(self, *arguments):
+    def phalanx(self, *arguments, who="olga", codes=(0,)):
         return self.coordinator.execute(
-            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", "/data/olga/ca.pem",
-            "--tls-certificate", "/data/olga/user-olga.pem", "--tls-key", "/data/olga/user-olga-key.pem")
+            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", f"/data/{who}/ca.pem",
+            "--tls-certificate", f"/data/{who}/own.pem", "--tls-key", f"/data/{who}/own-key.pem", codes=codes)
+
+    def make_worker(self, ordinal):
+        return self.make("phalanx-worker", ordinal).await_probe("startupProbe").await_probe("readinessProbe")
+
+
+class CertificatesTest(Secured):
+    def setUp(self):
+        self.start("certificates")
+        for name in ("phalanx-worker-0", "phalanx-worker-1"):
+            pods.run(SOURCE / "scripts/make_ca", self.ca, "worker", name)
+        self.secret("phalanx-worker-tls", {one.name: one for one in self.ca.glob("worker-*.pem")})
+        self.start_coordinator()
+
+    def submit(self, who):
+        data = self.place / "claims/phalanx-data/emoji"
+        pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data)
+        text = (SOURCE / "examples/emoji-captions.yaml").read_text(encoding="utf-8")
+        for old, new in {"steps: 500": "steps: 8", "warmup_steps: 60": "warmup_steps: 2", "global: 48": "global: 12"}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        (data / "job.yaml").write_text(text, encoding="utf-8")
+        pods.run("chown", "-R", "65532:65532", data)
+        self.phalanx("submit", "--wait", "/data/emoji/job.yaml", who=who)
+
+    def take_back(self, name, *readers):
+        """Of who the certificate is: the list in the secrets that have it, and so in the pods."""
+        pods.run(SOURCE / "scripts/make_ca", self.ca, "revoke", name)
+        for secret in ("phalanx-coordinator-tls", "phalanx-worker-metrics-tls"):
+            self.secret(secret, {"revoked.pem": self.ca / "revoked.pem"})
+        for pod in readers:
+            pod.take_secrets()
+
+    def figures(self, pod, who):
+        """What a worker's port for metrics answers to them."""
+        context = ssl.create_default_context(cafile=self.ca / "ca.pem")
+        context.check_hostname = False  # all have one name
+        context.load_cert_chain(self.ca / f"user-{who}.pem", self.ca / f"user-{who}-key.pem")
+        try:
+            with urllib.request.urlopen(f"https://{pod.address}:4446/metrics", timeout=20, context=context) as answer:
+                return answer.status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    def await_change(self, before, look):
+        """What it gives once it is not that any more; files are looked at every 10 s."""
+        deadline = time.monotonic() + 60
+        while (now := look()) == before:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.tail())
+        return now
+
+    def test_job_trains_and_who_is_taken_back_is_refused_by_coordinator_and_workers(self):
+        workers = [self.make_worker(ordinal) for ordinal in (0, 1)]
+        self.submit("alice")
+        job = json.loads(self.phalanx("get", "emoji-captions", "-o", "json"))
+        self.assertEqual((job["phase"], job["owner"]), ("Succeeded", "alice"))
+        self.assertEqual(len(job["placement"]["nodes"]), 2)
+        self.assertEqual(self.figures(workers[0], "alice"), 200)
+
+        self.take_back("user-alice", self.coordinator, *workers)
+        refused = self.await_change(None, lambda: self.phalanx("list", who="alice", codes=None).stderr or None)
+        self.assertIn("the certificate of alice is revoked", refused)
+        self.assertEqual(self.await_change(200, lambda: self.figures(workers[0], "alice")), 401)
+        self.assertEqual(self.figures(workers[0], "olga"), 200)
+        self.assertIn("emoji-captions", self.phalanx("list"))
+        self.assertEqual([one.delete() for one in (*workers, self.coordinator)], [0, 0, 0])
+
+
+class JoiningTest(Secured):
+    def setUp(self):
+        self.start("joining", "join-token")
+        nodes = self.place / "nodes"
+        pods.run(SOURCE / "scripts/make_ca", nodes, "worker", "any")
+        both = self.place / "both.pem"
+        both.write_text((self.ca / "ca.pem").read_text() + (nodes / "ca.pem").read_text())
+        self.secret("phalanx-coordinator-tls", {"ca.pem": both})
+        self.secret("phalanx-join-ca", {"ca.pem": nodes / "ca.pem", "ca-key.pem": nodes / "ca-key.pem"})
+        self.start_coordinator()
 
     def test_worker_joins_with_the_token_of_its_pod_alone_and_comes_back_with_its_certificate(self):
         folder = self.place / "secrets/phalanx-join-tokens"
         folder.mkdir()
         for name in ("phalanx-worker-0", "phalanx-worker-1"):
             (folder / f"token-{name}").write_text(self.phalanx("token", "create", "--node", name))
-        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        worker = self.make_worker(0)
         self.assertEqual(worker.execute("ls", "/etc/phalanx/join").split(), ["token"])
         self.assertEqual(worker.execute("ls", "/etc/phalanx/tls").split(), ["ca.pem"])
         self.assertEqual(worker.execute("cat", "/etc/phalanx/join/token"), (folder / "token-phalanx-worker-0").read_text())
         self.assertEqual(worker.delete(), 0)
-        worker = self.make("phalanx-worker", 0).await_probe("startupProbe").await_probe("readinessProbe")
+        worker = self.make_worker(0)
         self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
         self.assertEqual([worker.delete(), self.coordinator.delete()], [0, 0])
 

@@ -313,6 +313,41 @@ TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
   bad.ca = good.key;
   EXPECT_EQ(fault(bad),
             absl::StrCat("--tls-ca: ", good.key, ": must begin with a certificate in PEM"));
+  const std::string ca = support::ReadFile(good.ca), own = support::ReadFile(good.certificate);
+  bad.ca = authority.folder() + "/both.pem";
+  support::WriteFile(bad.ca, ca + own + "what people write between them\n");
+  EXPECT_EQ(fault(bad), "");
+  support::WriteFile(bad.ca, ca + own.substr(0, own.size() / 2));
+  EXPECT_EQ(fault(bad),
+            absl::StrCat("--tls-ca: ", bad.ca, ": certificate 2 of it must be one in PEM"));
+}
+
+TEST_F(AccessTest, CoordinatorWhoseOwnCertificateHasExpired_SaysSo) {
+  server_.reset();
+  std::vector<std::string> lines;
+  Open([&](ServerOptions& options) {
+    options.tls = authority().Coordinator(-1);
+    // Other lines are of other threads.
+    options.driver.log = [&](const std::string& line) {
+      if (absl::StartsWith(line, "--tls-certificate")) lines.push_back(line);
+    };
+  });
+  EXPECT_THAT(lines, Contains(StartsWith(absl::StrCat("--tls-certificate: ", authority().folder(),
+                                                      "/coordinator.pem: expired at 20"))));
+  server_.reset();  // before what it logs to
+}
+
+TEST(TlsFilesTest, CertificateThatHoldsNoLonger_IsNamedWithItsTime) {
+  const support::Authority authority;
+  const auto fault = [&](const transport::TlsFiles& files, absl::Duration from_now) {
+    return std::string(transport::CheckHolds(files, "--tls-", absl::Now() + from_now).message());
+  };
+  const transport::TlsFiles good = authority.User("sam", "submitter");
+  EXPECT_EQ(fault(good, absl::ZeroDuration()), "");
+  EXPECT_EQ(fault({}, absl::ZeroDuration()), "") << "plaintext";
+  const std::string named = absl::StrCat("--tls-certificate: ", good.certificate, ": ");
+  EXPECT_THAT(fault(good, absl::Hours(25)), StartsWith(named + "expired at 20"));
+  EXPECT_THAT(fault(good, -absl::Hours(1)), StartsWith(named + "holds from 20"));
 }
 
 }  // namespace

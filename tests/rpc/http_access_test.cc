@@ -39,7 +39,10 @@ class HttpAccessTest : public AccessTest {
     (*tls)->OnFailedHandshake([this](const transport::FailedHandshake& failed) {
       server_->NoteFailedHandshake("http", failed);
     });
-    page_ = std::make_unique<StatusPage>(server_->board());
+    page_ = std::make_unique<StatusPage>(server_->board(),
+                                         [this](std::vector<JobId> jobs, QueueCallback answer) {
+                                           server_->AskQueue(std::move(jobs), std::move(answer));
+                                         });
     auto http = transport::HttpServer::Start(
         {.tls = *std::move(tls),
          .guard = {.admit = [this](const transport::ShownCertificate& who,

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "coordinator/status/status_page.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
@@ -83,7 +84,10 @@ class StatusTest : public RpcTest {
   }
   void Serve(transport::StreamOptions streams) {
     http_.reset();
-    page_ = std::make_unique<StatusPage>(server_->board());
+    page_ = std::make_unique<StatusPage>(server_->board(),
+                                         [this](std::vector<JobId> jobs, QueueCallback answer) {
+                                           server_->AskQueue(std::move(jobs), std::move(answer));
+                                         });
     auto http = transport::HttpServer::Start(
         {.metrics = [] { return std::string(); },
          .ready = [] { return Health(); },
@@ -149,6 +153,38 @@ TEST_F(StatusTest, Overview_HasNodesJobsAndTheQueue) {
   EXPECT_EQ(page["jobs"][0]["name"], "waits");
   EXPECT_EQ(page["jobs"][0]["phase"], "Queued");
   EXPECT_EQ(page["jobs"][1]["phase"], "Starting");
+}
+
+TEST_F(StatusTest, JobThatWaits_HasItsNumber_AndWhenItStartsAtTheLatest) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  const auto limited = [](const std::string& name) {
+    std::string text = JobText(name);
+    return text.replace(text.find("steps: 10"), 9, "steps: 10\n  time_limit: 1h");
+  };
+  MustSubmit(limited("runs"));
+  worker.Ready(worker.TakeAssignment(), 0);
+  WaitFor("runs", v1::JOB_PHASE_RUNNING);
+  MustSubmit(limited("first"));
+  MustSubmit(limited("second"));
+  EventReader overview(port(), "/api/overview");
+  nlohmann::json page;
+  do {
+    page = nlohmann::json::parse(overview.Next("page"));
+  } while (!page["jobs"][0].contains("queue_number"));
+  EXPECT_EQ(page["jobs"][0]["name"], "second");
+  EXPECT_EQ(page["jobs"][0]["queue_number"], 2);
+  EXPECT_EQ(page["jobs"][1]["queue_number"], 1);
+  EXPECT_FALSE(page["jobs"][2].contains("queue_number")) << "it runs";
+  const double first = page["jobs"][1]["starts_by"], second = page["jobs"][0]["starts_by"];
+  EXPECT_GT(first, absl::ToUnixSeconds(absl::Now()) + 3000);
+  EXPECT_GE(second, first + 3600);
+  EventReader job(port(), "/api/jobs/2");
+  do {
+    page = nlohmann::json::parse(job.Next("page"));
+  } while (!page.contains("queue_number"));
+  EXPECT_EQ(page["queue_number"], 1);
+  EXPECT_EQ(page["starts_by"], first);
 }
 
 TEST_F(StatusTest, Overview_SaysWhyDevicesGetNoJob) {

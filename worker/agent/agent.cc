@@ -252,7 +252,10 @@ void Agent::FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds) {
 
 void Agent::Feed(const Event& event) {
   if (std::holds_alternative<SessionWelcomed>(event)) WriteReadyFile();
-  if (std::holds_alternative<SessionClosed>(event)) RemoveReadyFile();
+  if (std::holds_alternative<SessionClosed>(event)) {
+    RemoveReadyFile();
+    TellOfCertificate();
+  }
   events_.push_back(event);
   while (!events_.empty()) {
     const Event next = std::move(events_.front());
@@ -262,6 +265,15 @@ void Agent::Feed(const Event& event) {
     if (stall > absl::ZeroDuration()) Carry(machine_.Step(now, Stalled{stall}));
     Carry(machine_.Step(now, next));
   }
+}
+
+// A coordinator turns away whoever shows such a certificate, and says no more than that.
+void Agent::TellOfCertificate() {
+  const absl::Status holds = transport::CheckHolds(options_.tls, "--tls-", absl::Now());
+  const std::string fault(holds.message());
+  if (!fault.empty() && fault != told_of_certificate_)
+    spdlog::warn("node={} {}", options_.node, fault);
+  told_of_certificate_ = fault;
 }
 
 void Agent::Carry(const std::vector<Action>& actions) {

@@ -104,6 +104,8 @@ class Agent {
   absl::Status OpenMetrics();
   void WriteReadyFile();
   void RemoveReadyFile();
+  // In the log, once, what keeps the coordinator from accepting our own.
+  void TellOfCertificate();
 
   void Carry(const std::vector<Action>& actions);
   void Carry(const OpenSession& action) { session_.Open(action); }
@@ -138,6 +140,7 @@ class Agent {
   StallWatch watch_;
   std::deque<Event> events_;  // to be fed, in order
   std::optional<Exit> exit_;
+  std::string told_of_certificate_;  // what is wrong with our own, as the log has it
   SessionClient session_;
   Supervisor supervisor_;
   LogUploader uploader_;

@@ -41,10 +41,6 @@ constexpr int64_t kInner = 256;
 constexpr int64_t kCpuSide = 256, kGpuSide = 1024;
 constexpr int kGpuProducts = 16;
 constexpr absl::Duration kDevicePatience = absl::Seconds(30);
-// Far below what any sound device does, and far below what a loaded one does.
-constexpr double kSlowCpu = 100e6, kSlowGpu = 1e9, kSlowPeer = 1e9;  // bytes a second
-// A device that is as good as out of reach.
-constexpr double kUseless = 1e6;
 
 // What is found to be wrong: the device has failed.
 struct Fault {
@@ -206,23 +202,6 @@ void CheckArithmetic(const NodeCheckOptions& options, const at::Device& target,
   }
 }
 
-void JudgeSpeed(const at::Device& target, DeviceCheck& check) {
-  const double slow = target.is_cuda() ? kSlowGpu : kSlowCpu;
-  const auto judge = [&check](double rate, double slowest, const std::string& what) {
-    if (rate >= slowest) return;
-    if (rate < kUseless)
-      throw Fault{absl::StrFormat("%s at %.3f MB/s: it cannot be used", what, rate / 1e6)};
-    check.verdict = CheckVerdict::kSlow;
-    absl::StrAppend(
-        &check.reason, check.reason.empty() ? "" : "; ",
-        absl::StrFormat("%s at %.0f MB/s, below %.0f MB/s", what, rate / 1e6, slowest / 1e6));
-  };
-  judge(check.to_bytes_per_second, slow, "copies to it");
-  judge(check.from_bytes_per_second, slow, "copies from it");
-  if (check.peer >= 0)
-    judge(check.peer_bytes_per_second, kSlowPeer, absl::StrCat("copies from device ", check.peer));
-}
-
 void Check(const NodeCheckOptions& options, int32_t peer, DeviceCheck& check) {
   while (Wants(options, check.device, "hang")) absl::SleepFor(absl::Milliseconds(100));
   if (Wants(options, check.device, "error")) throw Fault{"an error, as --check-faults wants it"};
@@ -236,7 +215,7 @@ void Check(const NodeCheckOptions& options, int32_t peer, DeviceCheck& check) {
   CheckMemory(options, target, peer, check);
   CheckArithmetic(options, target, check);
   check.verdict = CheckVerdict::kPassed;
-  JudgeSpeed(target, check);
+  job::JudgeRates(target.is_cuda(), check);
 }
 
 void Print(const v1::NodeCheck& said, std::ostream& out) {

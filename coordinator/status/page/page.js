@@ -51,8 +51,16 @@ function nodeItem(node) {
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 
+// Of one that waits: its number among those that wait for the same devices, and when it starts at the latest, where that is known.
+function place(job) {
+  if (!isNumber(job.queue_number)) return null;
+  return 'number ' + job.queue_number + (isNumber(job.starts_by) ? ', starts by ' + clock(job.starts_by) : '');
+}
+
 function jobRow(job) {
-  return [String(job.id), jobLink(job.id, job.name), make('span', {class: 'phase ' + job.phase}, job.phase),
+  const waits = place(job);
+  return [String(job.id), jobLink(job.id, job.name),
+    make('div', {}, make('span', {class: 'phase ' + job.phase}, job.phase), waits && make('div', {class: 'soft'}, waits)),
     isNumber(job.step) ? number(job.step) + ' / ' + number(job.steps) : '–', number(job.loss, 4),
     number(job.tokens_per_second, 0), job.devices > 0 ? number(job.devices) : '–', job.reason];
 }
@@ -67,7 +75,8 @@ function jobsPart(title, jobs, none) {
 function showOverview(page) {
   document.title = 'Phalanx';
   const nodes = page.nodes_ready + page.nodes_suspect + page.nodes_disconnected;
-  const queue = page.jobs.filter((job) => job.phase === 'Queued').sort((a, b) => b.priority - a.priority || a.id - b.id);
+  const queue = page.jobs.filter((job) => job.phase === 'Queued').sort((a, b) =>
+    b.priority - a.priority || (a.queue_number || Infinity) - (b.queue_number || Infinity) || a.id - b.id);
   const hidden = nodes > page.nodes.length ? ', the first ' + page.nodes.length + ' shown' : '';
   return [
     make('h2', {}, 'Cluster'),
@@ -124,7 +133,7 @@ function showJob(job) {
   return [
     make('p', {}, make('a', {href: '#'}, '← all jobs')),
     make('h2', {}, 'job-' + job.id + ' ' + job.name),
-    facts([['Phase', make('span', {class: 'phase ' + job.phase}, job.phase)], ['Reason', job.reason],
+    facts([['Phase', make('span', {class: 'phase ' + job.phase}, job.phase)], ['Place in the queue', place(job)], ['Reason', job.reason],
       ['Failure', failure && failure.cause + ': ' + failure.message], ['Next', failure && failure.next],
       ['Step', isNumber(job.step) && number(job.step) + ' of ' + number(job.steps)], ['Loss', isNumber(job.loss) && number(job.loss, 5)],
       ['Tokens/s', isNumber(job.tokens_per_second) && number(job.tokens_per_second, 0)], ['Epoch', String(job.epoch)],

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/authority.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
@@ -89,6 +90,48 @@ TEST_F(SettingsTest, ServerBeyondLoopback_IsNotCalledInPlaintextUnasked) {
   const support::Finished both = Phalanx({}, {"--plaintext", "--tls-ca", "ca.pem", "list"});
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.talk, HasSubstr("--plaintext: does not go with --tls-ca; leave one of them"));
+}
+
+// Before anybody is called: nobody listens at port 1.
+TEST_F(SettingsTest, OwnFilesOfCertificatesThatAreSpoilt_AreNamedWithTheRule) {
+  const support::Authority authority;
+  const transport::TlsFiles good = authority.User("sam", "submitter");
+  const std::string bad = authority.folder() + "/bad.pem";
+  const auto list = [&](const transport::TlsFiles& files) {
+    return Phalanx({}, {"--server", "127.0.0.1:1", "--timeout", "100ms", "--tls-ca", files.ca,
+                        "--tls-certificate", files.certificate, "--tls-key", files.key, "list"});
+  };
+  EXPECT_EQ(list(good).exit_code, 69);
+  EXPECT_THAT(list(good).talk, HasSubstr("each side's certificate holds"));
+  support::WriteFile(bad, "spoilt\n");
+  struct Row {
+    std::string transport::TlsFiles::*file;
+    std::string path, said;
+  };
+  for (const auto& [file, path, said] : std::vector<Row>{
+           {&transport::TlsFiles::ca, bad, "--tls-ca: " + bad + ": must begin with a certificate"},
+           {&transport::TlsFiles::certificate, bad,
+            "--tls-certificate: " + bad + ": must begin with a certificate in PEM"},
+           {&transport::TlsFiles::key, bad,
+            "--tls-key: " + bad + ": must be a private key in PEM, without a password"},
+           {&transport::TlsFiles::key, authority.User("sue", "submitter").key,
+            "-key.pem: is not the key of " + good.certificate},
+           {&transport::TlsFiles::ca, "/nowhere", "--tls-ca: /nowhere: cannot be read: No such"},
+           {&transport::TlsFiles::ca, "/", "--tls-ca: /: "}}) {
+    transport::TlsFiles files = good;
+    files.*file = path;
+    const support::Finished refused = list(files);
+    EXPECT_EQ(refused.exit_code, 1) << path;
+    EXPECT_THAT(refused.talk, AllOf(HasSubstr("error: "), HasSubstr(said),
+                                    HasSubstr("what to do: correct the file or name another one")));
+    EXPECT_EQ(refused.out, "");
+  }
+  const transport::TlsFiles old = authority.User("old", "submitter", -1);
+  const support::Finished expired = list(old);
+  EXPECT_EQ(expired.exit_code, 69);
+  EXPECT_THAT(expired.talk,
+              AllOf(HasSubstr("--tls-certificate: " + old.certificate + ": expired at 20"),
+                    HasSubstr("what to do: ask for a certificate that holds")));
 }
 
 TEST_F(SettingsTest, CommandsThatCallNobody_RunWhateverTheServer) {

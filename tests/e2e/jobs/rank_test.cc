@@ -44,6 +44,9 @@ TEST(RankTest, KilledWhileTraining_IsNamedAndItsJobEnds_AndTheDevicesAreFree) {
   EXPECT_THAT(why.out, names_it);
   EXPECT_EQ(story.exit_code, 0);
   EXPECT_THAT(story.out, names_it);
+  EXPECT_THAT(story.out, AllOf(HasSubstr("Device:        slot 4 of node here\n"),
+                               HasSubstr("Tried:         nothing: no loss came before this one\n"),
+                               HasSubstr("Failure:       what to do: ")));
   EXPECT_EQ(cluster.Phalanx({"watch", "victim"}).exit_code, 100);
 
   // All six devices again.

@@ -251,6 +251,22 @@ TEST_F(JoinTest, FilesInPlaceOfOthers_AreUsedByAWorkerThatRuns) {
   EXPECT_THAT(Phalanx({"nodes"}).out, HasSubstr("moved"));
 }
 
+TEST_F(JoinTest, WorkerWhoseCertificateHasExpired_SaysSo_AndComesBackWithTheNext) {
+  const transport::TlsFiles files = authority_.Worker("late", -1);
+  const std::string ready = folder_ + "/late.json", worker_log = folder_ + "/late.log";
+  const support::Process worker(
+      Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", "late",
+              "--state", StateOf("late"), "--rank-program", "/bin/true", "--check-interval", "0",
+              "--ready-file", ready},
+             Flags(files)),
+      mark_, worker_log, worker_log);
+  support::AwaitText(worker_log,
+                     absl::StrCat("--tls-certificate: ", files.certificate, ": expired at 20"),
+                     worker);
+  authority_.Worker("late");
+  support::AwaitFile(ready, worker);
+}
+
 TEST_F(JoinTest, WhatIsMissingOrWrong_IsNamed) {
   const support::Finished none = support::RunToEnd(Worker("new", {}));
   EXPECT_EQ(none.exit_code, client::kUsage) << none.talk;

@@ -3,8 +3,11 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
 #include "client/list.h"
+#include "core/job/failure.h"
 #include "core/job/json.h"
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
@@ -15,6 +18,7 @@ namespace phalanx::client {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 grpc::Status ListTwo(const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
@@ -193,6 +197,73 @@ TEST(DescribeTest, FailedJob_NamesItsDeviceAndWhatWasTried) {
   EXPECT_THAT(text, HasSubstr("Device:        GPU 6 of node b\n"));
   EXPECT_THAT(text, HasSubstr(", incident 1: rank 1 died; language tp 2 -> 1\n"));
   EXPECT_EQ(text.find("rank 2 died"), std::string::npos) << text;
+}
+
+// What happened, when, on which device, what was tried, what to do next.
+TEST(DescribeTest, FailedJob_OfEveryKind_TellsItsFiveParts) {
+  for (const job::FailureTraits& kind : job::AllFailures()) {
+    for (const int32_t rank : {-1, 4}) {
+      FakeServer server;
+      server.explain = [&](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+        v1::JobStatus& job = *response->mutable_job();
+        job = AJob(v1::JOB_PHASE_FAILED, rank < 0 ? 0 : 7);
+        job.mutable_ended()->set_seconds(1'700'000'100);
+        v1::NodeDevices& a = *job.mutable_placement()->add_nodes();
+        a.set_node("a");
+        for (const int32_t device : {0, 1, 2}) a.add_devices(device);
+        v1::NodeDevices& b = *job.mutable_placement()->add_nodes();
+        b.set_node("b");
+        for (const int32_t device : {5, 6, 7}) b.add_devices(device);
+        job.mutable_failure()->set_cause(std::string(kind.name));
+        job.mutable_failure()->set_message("what was seen");
+        job.mutable_failure()->set_rank(rank);
+        job.mutable_failure()->set_node("b");
+        return grpc::Status::OK;
+      };
+      server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+        return grpc::Status::OK;
+      };
+      server.incidents = [](const v1::ListIncidentsRequest&, v1::ListIncidentsResponse*) {
+        return grpc::Status::OK;
+      };
+      Connection connection = server.Connect();
+      Captured captured;
+      EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+      const std::string text = captured.out.str();
+      EXPECT_THAT(text, HasSubstr(absl::StrCat("Failure:       ", kind.name,
+                                               rank < 0 ? "" : " rank 4", " on b\n")));
+      EXPECT_THAT(text, HasSubstr("Failure:       what was seen\n"));
+      EXPECT_THAT(text, HasSubstr("Ended:         2023-11-1"));
+      EXPECT_THAT(text, HasSubstr(absl::StrCat("Failure:       what to do: ", kind.next, "\n")));
+      EXPECT_THAT(text, HasSubstr(rank < 0 ? "Tried:         nothing: no step was trained\n"
+                                           : "Device:        device 6 of node b\n"
+                                             "Tried:         nothing: no loss came before this "
+                                             "one\n"));
+      EXPECT_EQ(absl::StrContains(text, "Device: "), rank >= 0) << text;
+    }
+  }
+}
+
+TEST(DescribeTest, DeviceThatIsNotTheFailedRanks_IsNotNamed) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_FAILED);
+    *response->mutable_job()->mutable_failure() = ALossOf(0, "").cause();  // on node b
+    v1::NodeDevices& a = *response->mutable_job()->mutable_placement()->add_nodes();
+    a.set_node("a");
+    a.add_devices(3);
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  server.incidents = [](const v1::ListIncidentsRequest&, v1::ListIncidentsResponse*) {
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), Not(HasSubstr("Device: ")));
 }
 
 TEST(DeleteTest, SaysWhatIsGone) {
