@@ -33,7 +33,7 @@ using job::Tree;
 // More read no faster, and take the file system from who trains.
 constexpr unsigned kThreadsMax = 8;
 
-std::string TimeText(absl::Time time) {
+std::string UtcText(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
 }
 
@@ -77,7 +77,7 @@ Tree TreeOf(const ListedCheckpoint& listed) {
     entries.push_back({"bytes", job::NumberTree(manifest.bytes())});
   }
   if (listed.written > absl::InfinitePast()) {
-    entries.push_back({"written", job::TextTree(TimeText(listed.written))});
+    entries.push_back({"written", job::TextTree(UtcText(listed.written))});
   }
   entries.push_back({"damage", job::TextTree(std::string(listed.manifest.status().message()))});
   return job::MappingTree(std::move(entries));

@@ -82,7 +82,7 @@ Finding Nccl(const MachineFacts& facts) {
   return finding;
 }
 
-Finding Clock(const MachineFacts& facts) {
+Finding ClockFinding(const MachineFacts& facts) {
   Finding finding{.check = "clock", .found = "the kernel keeps it with a time server's"};
   if (!facts.clock_synchronised.has_value()) {
     finding.verdict = Verdict::kSkipped;
@@ -213,7 +213,7 @@ std::string Names(const std::vector<std::string>& names) {
   return text;
 }
 
-job::Tree TreeOf(const std::vector<Finding>& findings) {
+job::Tree FindingsTree(const std::vector<Finding>& findings) {
   std::vector<job::Tree> list;
   for (const Finding& finding : findings) {
     list.push_back(
@@ -227,7 +227,7 @@ job::Tree TreeOf(const std::vector<Finding>& findings) {
 
 void PrintFindings(const std::vector<Finding>& findings, Format format, Io& io) {
   if (format == Format::kJson || format == Format::kYaml) {
-    return PrintTree(TreeOf(findings), format, io.out);
+    return PrintTree(FindingsTree(findings), format, io.out);
   }
   const auto is_trouble = [](const Finding& finding) {
     return finding.verdict == Verdict::kProblem || finding.verdict == Verdict::kWarning;
@@ -266,8 +266,9 @@ absl::string_view ToString(Finding::Verdict verdict) {
 }
 
 std::vector<Finding> ExamineMachine(const MachineFacts& facts) {
-  std::vector<Finding> findings = {Driver(facts), Nccl(facts),  SharedMemory(facts), Limits(facts),
-                                   Clock(facts),  Ports(facts), Host(facts)};
+  std::vector<Finding> findings = {Driver(facts), Nccl(facts),         SharedMemory(facts),
+                                   Limits(facts), ClockFinding(facts), Ports(facts),
+                                   Host(facts)};
   if (facts.folder.has_value()) findings.push_back(Folder(*facts.folder));
   return findings;
 }

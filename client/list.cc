@@ -173,7 +173,7 @@ class ListWatch {
   std::set<int64_t> live_;                  // those of the round before
 };
 
-int Watch(Connection& connection, const ListOptions& options, Stopper& stopper, Io& io) {
+int WatchList(Connection& connection, const ListOptions& options, Stopper& stopper, Io& io) {
   ListWatch watch(connection, options, io);
   absl::Status status = watch.Begin();
   while (status.ok() && io.out && !stopper.Pause(options.interval)) status = watch.Round();
@@ -183,7 +183,7 @@ int Watch(Connection& connection, const ListOptions& options, Stopper& stopper, 
 }  // namespace
 
 int List(Connection& connection, const ListOptions& options, Stopper& stopper, Io& io) {
-  if (options.watch) return Watch(connection, options, stopper, io);
+  if (options.watch) return WatchList(connection, options, stopper, io);
   const absl::StatusOr<std::vector<v1::JobStatus>> jobs =
       ListJobs(connection, RequestOf(options), options.limit);
   if (!jobs.ok()) return FailCall(jobs.status(), io);

@@ -35,7 +35,7 @@
 namespace phalanx::client {
 namespace {
 
-constexpr size_t kValueBytesShown = 64;
+constexpr size_t kFlagBytesShown = 64;
 
 #ifndef PHALANX_VERSION
 #define PHALANX_VERSION "unknown"
@@ -73,7 +73,7 @@ std::string ProgramFolder() {
 
 std::string FlagFault(const std::string& value, const std::string& rule) {
   if (rule.empty()) return "";
-  return absl::StrCat("\"", TerminalText(CutText(value, kValueBytesShown)), "\": ", rule);
+  return absl::StrCat("\"", TerminalText(CutText(value, kFlagBytesShown)), "\": ", rule);
 }
 
 const char* EnvironmentOf(const char* name) { return std::getenv(name); }

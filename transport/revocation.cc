@@ -19,11 +19,7 @@ namespace phalanx::transport {
 namespace {
 
 // Some hundred thousand certificates.
-constexpr int64_t kFileBytesMax = 16 << 20;
-
-Bio Reader(absl::string_view text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
+constexpr int64_t kListBytesMax = 16 << 20;
 
 // All that `read` finds in the text, one after another.
 template <typename Thing, typename Read>
@@ -92,13 +88,13 @@ absl::Status Revocations::Refresh() {
   const auto fault = [this](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(options_.name, ": ", options_.file, ": ", what));
   };
-  absl::StatusOr<std::string> text = ReadWholeFile(options_.file, kFileBytesMax);
+  absl::StatusOr<std::string> text = ReadWholeFile(options_.file, kListBytesMax);
   if (!text.ok()) return fault(text.status().message());
   if (*text == text_) return absl::OkStatus();
   auto lists = std::make_shared<Lists>();
   lists->all = All<CertificateList>(*text, PEM_read_bio_X509_CRL);
   if (lists->all.empty()) return fault("must begin with a certificate revocation list in PEM");
-  ASSIGN_OR_RETURN(const std::string ca, ReadWholeFile(options_.ca, kFileBytesMax));
+  ASSIGN_OR_RETURN(const std::string ca, ReadWholeFile(options_.ca, kListBytesMax));
   const std::vector<Certificate> authorities = All<Certificate>(ca, PEM_read_bio_X509);
   for (const CertificateList& list : lists->all) {
     if (!IsSignedBy(*list, authorities))

@@ -21,12 +21,12 @@
 namespace phalanx::transport {
 namespace {
 
-constexpr int64_t kFileBytesMax = 16 << 20;
+constexpr int64_t kServedFileBytesMax = 16 << 20;
 
-absl::StatusOr<std::string> TextsOf(const TlsFiles& files) {
+absl::StatusOr<std::string> JoinedTextsOf(const TlsFiles& files) {
   std::string texts;
   for (const std::string& path : {files.ca, files.certificate, files.key}) {
-    const absl::StatusOr<std::string> text = ReadWholeFile(path, kFileBytesMax);
+    const absl::StatusOr<std::string> text = ReadWholeFile(path, kServedFileBytesMax);
     if (!text.ok()) return Annotate(text.status(), path);
     absl::StrAppend(&texts, text->size(), "\n", *text);
   }
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<ServerTls>> ServerTls::Open(
 
 absl::Status ServerTls::Load() {
   look_at_ = std::chrono::steady_clock::now() + std::chrono::seconds(files_.refresh_seconds);
-  ASSIGN_OR_RETURN(std::string texts, TextsOf(files_));
+  ASSIGN_OR_RETURN(std::string texts, JoinedTextsOf(files_));
   if (texts == texts_) return absl::OkStatus();
   std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>> made(SSL_CTX_new(TLS_server_method()));
   const bool sound = made != nullptr && Configure(made.get(), files_);

@@ -30,7 +30,7 @@
 namespace phalanx::transport {
 namespace {
 
-constexpr int64_t kFileBytesMax = 16 << 20;
+constexpr int64_t kWatchedFileBytesMax = 16 << 20;
 // Copies cost nothing to look at: what gRPC adds to the time of the files is little.
 constexpr int kCopyRefreshSeconds = 1;
 
@@ -54,9 +54,10 @@ struct Texts {
   friend bool operator==(const Texts&, const Texts&) = default;
 };
 std::optional<Texts> TextsOf(const TlsFiles& files) {
-  const absl::StatusOr<std::string> ca = ReadWholeFile(files.ca, kFileBytesMax);
-  const absl::StatusOr<std::string> certificate = ReadWholeFile(files.certificate, kFileBytesMax);
-  const absl::StatusOr<std::string> key = ReadWholeFile(files.key, kFileBytesMax);
+  const absl::StatusOr<std::string> ca = ReadWholeFile(files.ca, kWatchedFileBytesMax);
+  const absl::StatusOr<std::string> certificate =
+      ReadWholeFile(files.certificate, kWatchedFileBytesMax);
+  const absl::StatusOr<std::string> key = ReadWholeFile(files.key, kWatchedFileBytesMax);
   if (!ca.ok() || !certificate.ok() || !key.ok()) return std::nullopt;
   return Texts{*ca, *certificate, *key};
 }

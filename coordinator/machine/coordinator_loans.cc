@@ -23,10 +23,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-bool Contains(const plan::RankList& ranks, Rank rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 // Since when the job does without what it has lost.
 Instant LostSince(const LiveJob& job) {
   if (job.recovery.has_value()) return job.recovery->since;

@@ -14,7 +14,7 @@ namespace {
 using job::JobPhase;
 
 // Reasons that a job waits for others are listed for so many of them.
-constexpr size_t kNamedMax = 8;
+constexpr size_t kWaitReasonsMax = 8;
 // Jobs before one in the queue past which nobody guesses when it starts.
 constexpr size_t kGuessedMax = 256;
 // Jobs that one question is answered for, and jobs before each of them past which no start is told:
@@ -222,19 +222,19 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   }
   size_t named = 0;
   for (const auto& [holder, devices] : holders) {
-    if (++named > kNamedMax) break;
+    if (++named > kWaitReasonsMax) break;
     const Job& other = jobs_.at(holder);
     reasons.push_back(absl::StrCat(Named(other), " holds ", devices,
                                    other.state.IsTerminal() ? " until its ranks are gone" : ""));
   }
   const auto append = [&reasons](std::vector<std::string> more) {
-    more.resize(std::min(more.size(), kNamedMax));
+    more.resize(std::min(more.size(), kWaitReasonsMax));
     std::move(more.begin(), more.end(), std::back_inserter(reasons));
   };
   const std::vector<const Job*> waiting = AheadOf(job);
   std::vector<std::string> ahead;
   for (const Job* other : waiting) {
-    if (ahead.size() == kNamedMax) break;
+    if (ahead.size() == kWaitReasonsMax) break;
     const JobRequest& first = *other->state.request;
     const std::string why =
         first.priority > request.priority ? absl::StrCat(" has priority ", first.priority)

@@ -20,7 +20,7 @@ constexpr size_t kRendezvousCommandBytes = 1 << 20;
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
 
 // Corrupt samples that a failure lists; the others have their events.
-constexpr size_t kCorruptNamedMax = 32;
+constexpr size_t kCorruptToldMax = 32;
 // Of the corrupt samples of a job without an event so many are told apart; past it each report
 // counts.
 constexpr size_t kFingerprintsMax = 1 << 20;
@@ -234,7 +234,7 @@ bool Coordinator::FailIfCorrupt(Job& job, const NodeName& node, int64_t unnamed)
       absl::StrCat(count, " corrupt samples; spec.data.corrupt_max allows ", limit);
   size_t named = 0;
   for (const std::string& sample : job.state.corrupt_samples) {
-    if (++named > kCorruptNamedMax) break;
+    if (++named > kCorruptToldMax) break;
     absl::StrAppend(&message, "\n", sample);
   }
   OnFailure(job, {.kind = FailureKind::kDataCorrupt,

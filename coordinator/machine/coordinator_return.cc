@@ -17,10 +17,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-bool Contains(const plan::RankList& ranks, Rank rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 // It has not come back to this coordinator, and it is too early to say that it does not.
 bool IsAwaited(const Node& node) {
   return node.incarnation == Incarnation{} && !node.connected() && !node.lost;
@@ -33,7 +29,7 @@ bool MayTakeOver(const Node& node, int32_t device) {
   return there && !node.HasFailed(device);
 }
 
-std::string RanksText(const plan::RankList& ranks) {
+std::string RankNumbers(const plan::RankList& ranks) {
   return absl::StrJoin(ranks, ", ",
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
 }
@@ -227,7 +223,7 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
         NoteLostAgain(job, rank.value, job.run->TeamOfRank(rank.value)->node);
     }
     Commit(job, EventRecorded{"ReturnRefused",
-                              absl::StrCat("ranks ", RanksText(back),
+                              absl::StrCat("ranks ", RankNumbers(back),
                                            " cannot be taken back: ", plan.status().message()),
                               job.state.epoch});
     return;

@@ -13,7 +13,7 @@ namespace phalanx::coordinator {
 namespace {
 
 // Reasons of a job, and devices of a node in one of them.
-constexpr size_t kNamedMax = 8;
+constexpr size_t kSlowNamedMax = 8;
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", 1000 * seconds); }
 
@@ -36,12 +36,12 @@ SlowDevice DeviceOf(const LiveJob& job, int32_t rank, const SlowRanks::Verdict& 
   return slow;
 }
 
-std::string Named(const SlowDevice& slow) {
+std::string NamedDevice(const SlowDevice& slow) {
   return absl::StrCat("device ", slow.device, " of node ", slow.node, " (rank ", slow.rank, ")");
 }
 
 std::string Slowness(const SlowDevice& slow) {
-  return absl::StrCat(Named(slow), " ", ToString(slow));
+  return absl::StrCat(NamedDevice(slow), " ", ToString(slow));
 }
 
 // Whether the job is in the middle of its epoch, so that its ranks can be compared.
@@ -107,7 +107,7 @@ void Coordinator::TellSlow(Job& job, const SlowRanks::Change& change) {
     Commit(job, EventRecorded{"SlowDeviceOver",
                               absl::StrFormat("%s keeps up again: it takes %.2f times as long for "
                                               "its work as %s with the same",
-                                              Named(slow), slow.ratio(), Others(slow.others)),
+                                              NamedDevice(slow), slow.ratio(), Others(slow.others)),
                               job.state.epoch});
   }
 }
@@ -118,7 +118,7 @@ std::string Coordinator::AdviceOn(const Job& job, const SlowDevice& slow) const 
       relieved ? "; its replica is dealt fewer samples for that" : "; every step waits for it";
   std::vector<int32_t> beside;  // slow devices of its node
   for (const SlowDevice& other : SlowDevicesOf(job)) {
-    if (other.node == slow.node && other.rank != slow.rank && beside.size() < kNamedMax)
+    if (other.node == slow.node && other.rank != slow.rank && beside.size() < kSlowNamedMax)
       beside.push_back(other.device);
   }
   if (!beside.empty()) {
@@ -145,22 +145,22 @@ std::string Coordinator::AdviceOn(const Job& job, const SlowDevice& slow) const 
 std::vector<std::string> Coordinator::ExplainSlow(const Job& job) const {
   const std::vector<SlowDevice> all = SlowDevicesOf(job);
   std::vector<std::string> reasons;
-  for (size_t i = 0; i < std::min(all.size(), kNamedMax); ++i)
+  for (size_t i = 0; i < std::min(all.size(), kSlowNamedMax); ++i)
     reasons.push_back(absl::StrCat(Slowness(all[i]), AdviceOn(job, all[i])));
   for (const plan::SlowPlace& slow : job.state.layout->slow) {
     const Team* team = job.run.has_value() ? job.run->TeamOfRank(slow.place.value) : nullptr;
     const bool named = job.slowness.ranks.slow().contains(slow.place.value);
-    if (team == nullptr || named || reasons.size() == kNamedMax) continue;
+    if (team == nullptr || named || reasons.size() == kSlowNamedMax) continue;
     reasons.push_back(absl::StrFormat(
         "%s was slow, %.2f times, so that its replica is dealt fewer samples; since then it has %s",
-        Named({.rank = slow.place.value,
-               .node = team->node,
-               .device = team->DeviceOf(slow.place.value)}),
+        NamedDevice({.rank = slow.place.value,
+                     .node = team->node,
+                     .device = team->DeviceOf(slow.place.value)}),
         static_cast<double>(plan::kPaceOfOthers) / static_cast<double>(slow.pace),
         job.slowness.over.contains(slow.place.value) ? "kept up" : "not been judged"));
   }
-  if (all.size() > kNamedMax)
-    reasons.push_back(absl::StrCat(all.size() - kNamedMax, " more of its devices are slow"));
+  if (all.size() > kSlowNamedMax)
+    reasons.push_back(absl::StrCat(all.size() - kSlowNamedMax, " more of its devices are slow"));
   return reasons;
 }
 

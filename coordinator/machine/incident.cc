@@ -29,7 +29,7 @@ std::string FirstLine(absl::string_view text) {
   return CutText(std::string(text.substr(0, text.find('\n'))), kLineBytesMax);
 }
 
-int64_t Since(const Incident& incident, Instant at) {
+int64_t SinceDetected(const Incident& incident, Instant at) {
   return std::max<int64_t>(0, absl::ToInt64Microseconds(at - incident.detected));
 }
 
@@ -141,19 +141,19 @@ void AddEvidence(Incident& incident, absl::string_view line) {
 
 void BeginPhase(Incident& incident, Phase phase, Instant at) {
   Incident::Span& span = incident[phase];
-  if (!span.begin.has_value()) span.begin = Since(incident, at);
+  if (!span.begin.has_value()) span.begin = SinceDetected(incident, at);
 }
 
 void EndPhase(Incident& incident, Phase phase, Instant at, int32_t slowest) {
   BeginPhase(incident, phase, at);
   Incident::Span& span = incident[phase];
-  span.end = std::max(*span.begin, Since(incident, at));
+  span.end = std::max(*span.begin, SinceDetected(incident, at));
   span.slowest = slowest;
 }
 
 void ExtendPhase(Incident& incident, Phase phase, Instant at, int32_t slowest) {
   const Incident::Span& span = incident[phase];
-  if (!span.end.has_value() || *span.end < Since(incident, at))
+  if (!span.end.has_value() || *span.end < SinceDetected(incident, at))
     EndPhase(incident, phase, at, slowest);
 }
 

@@ -13,13 +13,13 @@
 namespace phalanx::coordinator {
 namespace {
 
-constexpr size_t kRanksNamedMax = 16;
+constexpr size_t kLostNamedMax = 16;
 
 // ", without ranks 1, 5"; "": all are there.
 std::string WithoutText(const plan::RankList& lost) {
   if (lost.empty()) return "";
   const absl::Span<const Rank> named =
-      absl::MakeSpan(lost).first(std::min(lost.size(), kRanksNamedMax));
+      absl::MakeSpan(lost).first(std::min(lost.size(), kLostNamedMax));
   return absl::StrCat(
       ", without ", lost.size() == 1 ? "rank " : "ranks ",
       absl::StrJoin(named, ", ",

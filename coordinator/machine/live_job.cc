@@ -49,12 +49,15 @@ bool HasRanks(const LiveJob& job, const Team& team) {
   });
 }
 
+bool Contains(const plan::RankList& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
 plan::RankList LostOfLayout(const LiveJob& job) {
   const plan::RankList& known = job.state.layout->lost;
   plan::RankList gone;
   for (const int32_t rank : job.recovery->lost) {
-    if (std::find(known.begin(), known.end(), Rank{rank}) == known.end())
-      gone.push_back(Rank{rank});
+    if (!Contains(known, Rank{rank})) gone.push_back(Rank{rank});
   }
   return gone;
 }

@@ -147,6 +147,8 @@ Assign AssignmentOf(const LiveJob& job);
 // Whether some rank of the team has work and is not known to be lost. Who runs ranks has the data.
 bool HasRanks(const LiveJob& job, const Team& team);
 
+bool Contains(const plan::RankList& ranks, Rank rank);
+
 // Of one that recovers:
 // ranks that are lost and that the present layout, which may never have begun, still counts on;
 plan::RankList LostOfLayout(const LiveJob& job);

@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,14 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/net/open_peers.h"
+
 namespace phalanx::coordinator {
 namespace {
-
-// The socket behind a descriptor; 0: none.
-uint64_t SocketOf(int fd) {
-  struct stat info;
-  return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
-}
 
 struct Silence {
   absl::Duration length;

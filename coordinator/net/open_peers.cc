@@ -7,15 +7,11 @@
 #include "core/posix/peer_name.h"
 
 namespace phalanx::coordinator {
-namespace {
 
-// The socket behind a descriptor; 0: none.
 uint64_t SocketOf(int fd) {
   struct stat info {};
   return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? info.st_ino : 0;
 }
-
-}  // namespace
 
 void OpenPeers::Note(int fd) {
   std::string peer = PeerNameOf(fd);

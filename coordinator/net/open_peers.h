@@ -13,6 +13,9 @@
 
 namespace phalanx::coordinator {
 
+// The socket behind a descriptor; 0: none.
+uint64_t SocketOf(int fd);
+
 // Thread-safe.
 class OpenPeers {
  public:

@@ -77,7 +77,7 @@ bool HasDevicesOf(const Placement& placement, const std::string& node) {
   });
 }
 
-bool Matches(const JobView& job, const v1::ListJobsRequest& request) {
+bool MatchesFilter(const JobView& job, const v1::ListJobsRequest& request) {
   if (request.phases_size() > 0 && std::find(request.phases().begin(), request.phases().end(),
                                              ToProto(job.phase)) == request.phases().end()) {
     return false;
@@ -120,7 +120,7 @@ absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
   while (looked < jobs.size() && response->jobs_size() < size) {
     const JobView& job = *jobs[looked++];
     before = job.id;
-    if (Matches(job, request)) ToProto(job, false, response->add_jobs());
+    if (MatchesFilter(job, request)) ToProto(job, false, response->add_jobs());
   }
   const bool all = looked == jobs.size() && jobs.size() < looks;
   if (!all && before.value > 1) response->set_next_page_token(absl::StrCat(before.value));

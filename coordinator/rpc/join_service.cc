@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kTokenBytesMax = 256;
 constexpr size_t kRequestBytesMax = 8 << 10;
 
-std::vector<std::string> TokensIn(const std::vector<std::string>& uris) {
+std::vector<std::string> TokensOfUris(const std::vector<std::string>& uris) {
   std::vector<std::string> tokens;
   for (const std::string& uri : uris) {
     std::string token = TokenOfUri(uri);
@@ -41,7 +41,7 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const transport::TlsFiles
 
 absl::Status CheckTokensOf(const std::vector<std::string>& uris, const JoinTokens* tokens) {
   if (tokens == nullptr) return absl::OkStatus();
-  for (const std::string& token : TokensIn(uris)) RETURN_IF_ERROR(tokens->MayServe(token));
+  for (const std::string& token : TokensOfUris(uris)) RETURN_IF_ERROR(tokens->MayServe(token));
   return absl::OkStatus();
 }
 
@@ -177,7 +177,7 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RenewCertificate(
     return end.With(status);
   }
   if (absl::Status status = CheckSigner(); !status.ok()) return end.With(status);
-  const std::vector<std::string> tokens = TokensIn(UrisOf(*context->auth_context()));
+  const std::vector<std::string> tokens = TokensOfUris(UrisOf(*context->auth_context()));
   if (tokens.size() != 1 || !end.caller().has_value()) {
     return end.With(absl::FailedPreconditionError(
         "the certificate came of no join token; whoever made it makes the next one"));

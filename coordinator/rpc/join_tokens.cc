@@ -18,12 +18,12 @@ namespace {
 constexpr absl::string_view kPrefix = "phx_";
 constexpr absl::string_view kUriPrefix = "phalanx-token:";
 constexpr size_t kIdDigits = 16, kSecretDigits = 64;
-constexpr size_t kNodeBytesMax = 253;
+constexpr size_t kNodeNameBytesMax = 253;
 // What is over for so long is listed no more.
 constexpr absl::Duration kKeptAfterEnd = absl::Hours(24 * 7);
 
 bool IsNodeName(absl::string_view name) {
-  return !name.empty() && name.size() <= kNodeBytesMax &&
+  return !name.empty() && name.size() <= kNodeNameBytesMax &&
          std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
                   c == '-';
@@ -33,7 +33,7 @@ bool IsNodeName(absl::string_view name) {
 absl::Status CheckNode(absl::string_view node) {
   if (IsNodeName(node)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("node is \"", absl::CHexEscape(node.substr(0, 64)),
-                                                 "\"; it must be 1 to ", kNodeBytesMax,
+                                                 "\"; it must be 1 to ", kNodeNameBytesMax,
                                                  " of A-Z a-z 0-9 . _ -"));
 }
 

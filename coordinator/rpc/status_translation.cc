@@ -12,11 +12,11 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kDetailsBytesMax = 6000;
-constexpr size_t kMessageBytesMax = 1000;
+constexpr size_t kShownBytesMax = 1000;
 
 std::string Shortened(absl::string_view text) {
-  if (text.size() <= kMessageBytesMax) return std::string(text);
-  return absl::StrCat(text.substr(0, kMessageBytesMax), "...");
+  if (text.size() <= kShownBytesMax) return std::string(text);
+  return absl::StrCat(text.substr(0, kShownBytesMax), "...");
 }
 
 void AddViolations(const std::vector<Violation>& violations, google::rpc::Status& out) {

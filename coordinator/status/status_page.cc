@@ -29,7 +29,7 @@ constexpr char kPagePolicy[] =
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 constexpr char kPicturePolicy[] = "default-src 'none'; style-src 'unsafe-inline'";
 
-transport::HttpResponse File(const char* type, absl::string_view text) {
+transport::HttpResponse FileResponse(const char* type, absl::string_view text) {
   return {.type = type, .body = std::string(text), .policy = kPagePolicy};
 }
 transport::HttpResponse Json(std::string text) {
@@ -145,9 +145,9 @@ absl::StatusOr<JobPage> StatusPage::PageOf(const std::string& name) {
 }
 
 transport::HttpResponse StatusPage::Make(const std::string& path) {
-  if (path == "/") return File("text/html; charset=utf-8", PageHtml());
-  if (path == "/page.css") return File("text/css; charset=utf-8", PageCss());
-  if (path == "/page.js") return File("text/javascript; charset=utf-8", PageJs());
+  if (path == "/") return FileResponse("text/html; charset=utf-8", PageHtml());
+  if (path == "/page.css") return FileResponse("text/css; charset=utf-8", PageCss());
+  if (path == "/page.js") return FileResponse("text/javascript; charset=utf-8", PageJs());
   if (path == "/api/overview") {
     const absl::StatusOr<Overview> overview = OverviewOf();
     return overview.ok() ? Json(OverviewJson(*overview)) : Refusal(overview.status());

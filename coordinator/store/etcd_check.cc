@@ -22,8 +22,8 @@
 namespace phalanx::coordinator {
 namespace {
 
-// Keys of one page: of values in parts, whose parts may be large, and of small ones.
-constexpr int64_t kPartsPage = 256, kSmallPage = 5000, kEntriesPage = 500;
+// Keys of one page, of small values.
+constexpr int64_t kSmallPage = 5000;
 // A leader carries out a batch within so long.
 constexpr int kAttempts = 50;
 constexpr absl::Duration kPause = absl::Milliseconds(100);

@@ -12,7 +12,6 @@ namespace {
 
 // A summary of more bytes lies apart, so that a page of entries is of a few megabytes at most.
 constexpr size_t kSummaryBytesMax = 16 << 10;
-constexpr int64_t kEntriesPage = 500, kPartsPage = 256;
 
 }  // namespace
 

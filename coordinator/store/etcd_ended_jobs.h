@@ -16,6 +16,9 @@
 
 namespace phalanx::coordinator {
 
+// Keys of one page: of entries, and of values in parts, whose parts may be large.
+inline constexpr int64_t kEntriesPage = 500, kPartsPage = 256;
+
 // One page of the keys from `first` on, before `behind`; `revision` 0: the newest. `count`: of
 // keys.
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdPage(EtcdClient& client, std::string first,

@@ -21,7 +21,7 @@ namespace phalanx::coordinator {
 namespace {
 
 // What one call of Prune deletes or gives back at most: other commits wait for it.
-constexpr int64_t kPruneJobs = 200, kPruneRequests = 2000, kPrunePages = 1000;
+constexpr int64_t kPruneRows = 200, kPruneRequestRows = 2000, kPrunePages = 1000;
 // Free pages that are kept for what comes next.
 constexpr int64_t kFreePagesKept = 1000;
 
@@ -353,11 +353,11 @@ absl::StatusOr<uint64_t> SqliteBackend::Reopen() {
 absl::StatusOr<std::vector<JobId>> SqliteBackend::Expired(const Retention& retention, Instant now) {
   int64_t count = 0;
   for (const auto& [phase, jobs] : ended_jobs_->Count()) count += jobs;
-  const int64_t excess = std::clamp<int64_t>(count - retention.count_max, 0, kPruneJobs);
+  const int64_t excess = std::clamp<int64_t>(count - retention.count_max, 0, kPruneRows);
   ASSIGN_OR_RETURN(
       sqlite::Statement read,
       handles_->connection.Prepare("SELECT job, ended FROM ended ORDER BY ended LIMIT ?"));
-  read.Bind(kPruneJobs);
+  read.Bind(kPruneRows);
   std::vector<JobId> expired;
   const int64_t oldest = absl::ToUnixMicros(now - retention.age_max);
   while (true) {
@@ -374,19 +374,20 @@ absl::StatusOr<bool> SqliteBackend::Prune(const Retention& retention, Instant no
                    handles_->connection.Number(
                        absl::StrCat("SELECT count(*) FROM (SELECT 1 FROM requests WHERE "
                                     "expires <= ",
-                                    absl::ToUnixMicros(now), " LIMIT ", kPruneRequests, ")")));
+                                    absl::ToUnixMicros(now), " LIMIT ", kPruneRequestRows, ")")));
   if (!expired.empty() || requests != 0) {
     Counts changes;
     RETURN_IF_ERROR(Transact([&]() -> absl::Status {
       for (JobId job : expired) RETURN_IF_ERROR(DeleteEnded(job, changes));
       return handles_->connection.Execute(absl::StrCat(
           "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ",
-          absl::ToUnixMicros(now), " LIMIT ", kPruneRequests, ")"));
+          absl::ToUnixMicros(now), " LIMIT ", kPruneRequestRows, ")"));
     }));
     Counted(changes);
   }
   ASSIGN_OR_RETURN(const bool pages, GiveBackPages());
-  return static_cast<int64_t>(expired.size()) == kPruneJobs || requests == kPruneRequests || pages;
+  return static_cast<int64_t>(expired.size()) == kPruneRows || requests == kPruneRequestRows ||
+         pages;
 }
 
 absl::StatusOr<bool> SqliteBackend::GiveBackPages() {

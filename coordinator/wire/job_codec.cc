@@ -9,7 +9,7 @@
 namespace phalanx::coordinator {
 namespace {
 
-void ToProto(const SlowDevice& slow, v1::SlowDevice* out) {
+void SlowToProto(const SlowDevice& slow, v1::SlowDevice* out) {
   out->set_job(slow.job.value);
   out->set_rank(slow.rank);
   out->set_node(slow.node);
@@ -18,7 +18,7 @@ void ToProto(const SlowDevice& slow, v1::SlowDevice* out) {
   out->set_seconds(slow.seconds);
   out->set_others_seconds(slow.others_seconds);
   out->set_others(slow.others);
-  coordinator::ToProto(slow.since, out->mutable_since());
+  ToProto(slow.since, out->mutable_since());
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_suspended(job.suspended);
   out->set_damaged(job.damaged);
   out->set_owner(request.owner);
-  for (const SlowDevice& slow : *job.slow_devices) ToProto(slow, out->add_slow_devices());
+  for (const SlowDevice& slow : *job.slow_devices) SlowToProto(slow, out->add_slow_devices());
 }
 
 JobView FromProto(const v1::JobStatus& status) {
@@ -94,7 +94,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
                                             node.device_used_memory.end());
   out->mutable_failed_devices()->Assign(node.failed_devices.begin(), node.failed_devices.end());
   if (node.check != nullptr) wire::ToProto(*node.check, out->mutable_check());
-  for (const SlowDevice& slow : node.slow_devices) ToProto(slow, out->add_slow_devices());
+  for (const SlowDevice& slow : node.slow_devices) SlowToProto(slow, out->add_slow_devices());
   if (node.last_heartbeat != Instant()) ToProto(node.last_heartbeat, out->mutable_last_heartbeat());
   out->mutable_labels()->insert(node.labels.begin(), node.labels.end());
   out->set_version(node.version);

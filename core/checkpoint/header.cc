@@ -23,10 +23,10 @@ namespace {
 using job::Tree;
 
 constexpr int64_t kLengthBytes = 8;  // the number before the text
-constexpr size_t kDigestDigits = 16;
+constexpr size_t kEntryDigestDigits = 16;
 constexpr absl::string_view kAbout = "__metadata__";
 // An entry has eight values or fewer.
-constexpr size_t kNodesMax = 8'000'000;
+constexpr size_t kHeaderNodesMax = 8'000'000;
 
 absl::Status Lie(const std::string& entry, absl::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat("entry ", entry, ": ", rule));
@@ -106,19 +106,19 @@ absl::StatusOr<Entry> ReadEntry(const std::string& name, const Tree& tree, int64
 }
 
 absl::Status ReadDigests(absl::string_view digests, std::vector<Entry>* entries) {
-  if (digests.size() != entries->size() * kDigestDigits) {
+  if (digests.size() != entries->size() * kEntryDigestDigits) {
     return absl::InvalidArgumentError(absl::StrCat(kAbout, ".digests: has ", digests.size(),
-                                                   " characters; must have ", kDigestDigits,
+                                                   " characters; must have ", kEntryDigestDigits,
                                                    " for each of ", entries->size(), " entries"));
   }
   for (size_t i = 0; i < entries->size(); ++i) {
-    const absl::string_view text = digests.substr(i * kDigestDigits, kDigestDigits);
+    const absl::string_view text = digests.substr(i * kEntryDigestDigits, kEntryDigestDigits);
     uint64_t& digest = (*entries)[i].digest;
     if (!absl::SimpleHexAtoi(text, &digest) ||
         absl::StrCat(absl::Hex(digest, absl::kZeroPad16)) != text) {
       return absl::InvalidArgumentError(absl::StrCat(kAbout, ".digests: of entry ", i, ": ",
                                                      job::JsonString(text), ": must be ",
-                                                     kDigestDigits, " hexadecimal digits"));
+                                                     kEntryDigestDigits, " hexadecimal digits"));
     }
   }
   return absl::OkStatus();
@@ -176,7 +176,7 @@ absl::StatusOr<PartHeader> ReadHeader(absl::string_view bytes) {
   }
   const absl::string_view text =
       bytes.substr(size_t{kLengthBytes}, static_cast<size_t>(length - kLengthBytes));
-  absl::StatusOr<Tree> tree = job::ParseJson(text, kNodesMax);
+  absl::StatusOr<Tree> tree = job::ParseJson(text, kHeaderNodesMax);
   if (!tree.ok()) return Annotate(tree.status(), "its header");
   if (text.front() != '{' || tree->entries.empty() || tree->entries[0].key != kAbout) {
     return absl::InvalidArgumentError(

@@ -114,7 +114,7 @@ size_t ChoiceOf(Fields& fields, absl::string_view name,
   return 0;
 }
 
-std::string DigestOf(Fields& fields, absl::string_view name) {
+std::string ReadDigest(Fields& fields, absl::string_view name) {
   std::string digest = fields.Text(name);
   if (digest.size() != kDigestDigits || !IsHex(digest)) {
     fields.Fail(name, "must be 32 hexadecimal digits");
@@ -189,7 +189,7 @@ void ReadParts(Fields& fields, absl::Status* first, std::vector<PartFile>* parts
                                              " and less than bytes (", part.bytes, ")"));
     }
     part.entries = item.Integer("entries", 1, part.bytes);
-    part.digest = DigestOf(item, "digest");
+    part.digest = ReadDigest(item, "digest");
     parts->push_back(std::move(part));
   });
   if (parts->empty()) fields.Fail("parts", "must not be empty");
@@ -284,7 +284,7 @@ absl::StatusOr<Manifest> ReadManifest(absl::string_view text) {
   manifest.epoch = fields.Integer("epoch", 1);
   manifest.step = fields.Integer("step", 1);
   manifest.seed = fields.Unsigned("seed");
-  manifest.data_digest = DigestOf(fields, "data_digest");
+  manifest.data_digest = ReadDigest(fields, "data_digest");
   manifest.updates = fields.Integer("updates", 0, manifest.step);
   manifest.skipped_in_a_row =
       fields.Integer("skipped_in_a_row", 0, manifest.step - manifest.updates);

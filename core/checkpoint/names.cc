@@ -20,6 +20,10 @@ Number NumberBehind(absl::string_view before, absl::string_view text) {
 
 }  // namespace
 
+std::string ManifestPath(const std::string& checkpoint) {
+  return absl::StrCat(checkpoint, "/", kManifestFile);
+}
+
 std::string ToString(const CheckpointName& name) {
   return absl::StrCat(absl::StrFormat("step-%08d.epoch-%d", name.step, name.epoch),
                       name.copy == 0 ? "" : absl::StrCat(".", name.copy));

@@ -20,6 +20,8 @@
 namespace phalanx::checkpoint {
 
 inline constexpr absl::string_view kManifestFile = "manifest.json";
+// Of the checkpoint in that folder.
+std::string ManifestPath(const std::string& checkpoint);
 
 // In the order in which checkpoints were written.
 struct CheckpointName {

@@ -29,10 +29,6 @@ namespace {
 // Of a folder whose checkpoints are deleted while they are looked at.
 constexpr int32_t kListingsMax = 8;
 
-std::string ManifestPath(const std::string& checkpoint) {
-  return absl::StrCat(checkpoint, "/", kManifestFile);
-}
-
 absl::Status FolderError(const std::string& folder, const std::error_code& error) {
   // Nobody knows what is behind it: that is not a folder that nobody has made yet.
   if (const std::optional<std::string> dead = DeadLinkOn(folder))

@@ -12,10 +12,6 @@
 namespace phalanx::checkpoint {
 namespace {
 
-std::string ManifestOf(const std::string& checkpoint) {
-  return absl::StrCat(checkpoint, "/", kManifestFile);
-}
-
 // False: somebody holds a lock against it. Any other error is of a file system that has none.
 bool Lock(const UniqueFd& file, int how) {
   int result = 0;
@@ -35,7 +31,7 @@ bool IsStillAt(const UniqueFd& file, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<CheckpointLock> CheckpointLock::ToRead(const std::string& checkpoint) {
-  const std::string path = ManifestOf(checkpoint);
+  const std::string path = ManifestPath(checkpoint);
   UniqueFd manifest(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!manifest.is_open()) return CheckpointLock(UniqueFd());
   if (!Lock(manifest, LOCK_SH) || !IsStillAt(manifest, path))
@@ -44,7 +40,7 @@ absl::StatusOr<CheckpointLock> CheckpointLock::ToRead(const std::string& checkpo
 }
 
 std::optional<CheckpointLock> CheckpointLock::ToDelete(const std::string& checkpoint) {
-  const std::string path = ManifestOf(checkpoint);
+  const std::string path = ManifestPath(checkpoint);
   // Over NFS an exclusive lock takes a file that is open for writing.
   UniqueFd manifest(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!manifest.is_open()) manifest.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -72,7 +72,8 @@ class Draft {
 
 // The entry's bytes as the file has them: where they stand, if they stand so there, else in
 // `gathered`.
-absl::string_view BytesOf(const Entry& entry, const EntrySource& source, std::string& gathered) {
+absl::string_view ContiguousBytes(const Entry& entry, const EntrySource& source,
+                                  std::string& gathered) {
   const auto bytes = static_cast<size_t>(entry.bytes());
   const char* from = static_cast<const char*>(source.first);
   if (source.stride == entry.line() || entry.lines() == 1) return {from, bytes};
@@ -100,7 +101,7 @@ absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
   std::string gathered;
   for (size_t i = 0; i < header.entries.size(); ++i) {
     Entry& entry = header.entries[i];
-    const absl::string_view bytes = BytesOf(entry, write.sources[i], gathered);
+    const absl::string_view bytes = ContiguousBytes(entry, write.sources[i], gathered);
     entry.digest = Digest64(bytes);
     RETURN_IF_ERROR(draft.Write(header_bytes + entry.offset, bytes, write.before_block));
   }

@@ -213,7 +213,7 @@ bool IsPublished(const std::string& path, const Publication& publication) {
 }
 
 // Its name, with the first number of a copy that is free or its own already.
-absl::StatusOr<CheckpointName> NameOf(const Publication& publication) {
+absl::StatusOr<CheckpointName> FreeName(const Publication& publication) {
   CheckpointName name{.step = publication.manifest.step, .epoch = publication.manifest.epoch};
   for (; name.copy <= kCopiesMax; name.copy += name.copy == 0 ? 2 : 1) {
     const std::string path = absl::StrCat(publication.directory, "/", ToString(name));
@@ -293,7 +293,7 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
   Manifest manifest = publication.manifest;
   const std::string draft_name =
       DraftName({manifest.step, manifest.epoch}, manifest.store, manifest.number);
-  ASSIGN_OR_RETURN(const CheckpointName name, NameOf(publication));
+  ASSIGN_OR_RETURN(const CheckpointName name, FreeName(publication));
   Published published{.path = absl::StrCat(publication.directory, "/", ToString(name))};
   if (IsPublished(published.path, publication)) return published;
   RETURN_IF_ERROR(CheckNewest(publication));
@@ -305,7 +305,7 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
         " part files, and they are not those that the ranks wrote: checkpoint.directory must be "
         "one folder that all nodes reach"));
   }
-  const std::string path = absl::StrCat(draft.path(), "/", kManifestFile);
+  const std::string path = ManifestPath(draft.path());
   RETURN_IF_ERROR(WriteWholeFile(path, WriteManifest(manifest)));
   RETURN_IF_ERROR(SyncFolder(draft.path()));
   // A process may have stood still since it last looked.

@@ -35,7 +35,7 @@ constexpr string_view kRejoinNames[] = {"auto", "manual"};
 constexpr string_view kStandbyNames[] = {"auto", "none"};
 constexpr string_view kSlowDevicesNames[] = {"name", "fewer-samples"};
 constexpr string_view kApiVersions[] = {"phalanx/v1"};
-constexpr string_view kKinds[] = {"TrainingJob"};
+constexpr string_view kDocumentKinds[] = {"TrainingJob"};
 constexpr string_view kProjectorNames[] = {"mlp"};
 constexpr string_view kFormatNames[] = {"webdataset"};
 constexpr string_view kOptimizerNames[] = {"adamw"};
@@ -392,7 +392,7 @@ constexpr Field kMetadata[] = {
 constexpr Field kDocument[] = {
     {.name = "apiVersion", .type = T::kChoice, .choices = kApiVersions,
      .doc = "The version of this format."},
-    {.name = "kind", .type = T::kChoice, .choices = kKinds, .doc = "What the document is."},
+    {.name = "kind", .type = T::kChoice, .choices = kDocumentKinds, .doc = "What the document is."},
     {.name = "metadata", .type = T::kMapping, .at = kOfOwner, .absence = Absence::kRequired,
      .fields = kMetadata, .doc = "What the job is called."},
     {.name = "spec", .type = T::kMapping, .at = kOfOwner, .absence = Absence::kRequired,

@@ -20,7 +20,7 @@ using job::ScheduleName;
 static_assert(kWorldMax == job::kRanksMax);
 
 // Layers by cost in the order of data flow, or each stage's written layers evenly over its chunks.
-std::vector<int32_t> PlaceLayers(const job::JobSpec& spec, int32_t index, const PartOrder& order) {
+std::vector<int32_t> LayersByFlow(const job::JobSpec& spec, int32_t index, const PartOrder& order) {
   const std::vector<int32_t>& given = spec.modules[static_cast<size_t>(index)].parallel.layers;
   std::vector<int32_t> by_flow;
   if (given.empty()) by_flow = BalanceLayers(spec, index, order.count());
@@ -45,7 +45,7 @@ PartOrder OrderUnder(const job::Schedule& schedule, const job::JobSpec& spec, in
 
 ModuleLayout DecideModule(const job::JobSpec& spec, const job::Schedule& schedule, int32_t index) {
   const job::Module& module = spec.modules[static_cast<size_t>(index)];
-  ModuleLayout layout{.layers = PlaceLayers(spec, index, OrderUnder(schedule, spec, index))};
+  ModuleLayout layout{.layers = LayersByFlow(spec, index, OrderUnder(schedule, spec, index))};
   DecideHomes(spec.recovery, module.parallel.dp, &layout);
   return layout;
 }

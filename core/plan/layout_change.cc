@@ -10,7 +10,7 @@ namespace phalanx::plan {
 namespace {
 
 // Replicas that a phrase names; past it how many more there are.
-constexpr size_t kNamedMax = 8;
+constexpr size_t kReplicasNamedMax = 8;
 // LayoutChange::replica.
 constexpr int32_t kReplicas = -1, kStages = -2;
 
@@ -28,7 +28,7 @@ bool SameSubject(const LayoutChange& a, const LayoutChange& b) {
 }
 
 std::string ReplicasText(const std::vector<int32_t>& replicas) {
-  const size_t named = std::min(replicas.size(), kNamedMax);
+  const size_t named = std::min(replicas.size(), kReplicasNamedMax);
   return absl::StrCat(
       replicas.size() == 1 ? " in replica " : " in replicas ",
       absl::StrJoin(replicas.begin(), replicas.begin() + static_cast<std::ptrdiff_t>(named), ", "),

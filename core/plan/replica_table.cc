@@ -13,7 +13,7 @@ std::string SlotName(const SlotChange& change) {
   return absl::StrCat("the slot of dp ", change.dp, " and pp ", change.pp);
 }
 
-absl::Status CheckChange(const Grid& grid, const SlotChange& change) {
+absl::Status CheckSlotChange(const Grid& grid, const SlotChange& change) {
   const int32_t tp = grid.AxisLength(Axis::kTensor), cp = grid.AxisLength(Axis::kContext);
   if (change.dp < 0 || change.dp >= grid.AxisLength(Axis::kData) || change.pp < 0 ||
       change.pp >= grid.AxisLength(Axis::kPipeline)) {
@@ -38,7 +38,7 @@ absl::Status CheckChange(const Grid& grid, const SlotChange& change) {
 absl::StatusOr<ReplicaTable> ReplicaTable::Create(const Grid& grid,
                                                   absl::Span<const SlotChange> changes,
                                                   absl::Span<const int32_t> order) {
-  for (const SlotChange& change : changes) RETURN_IF_ERROR(CheckChange(grid, change));
+  for (const SlotChange& change : changes) RETURN_IF_ERROR(CheckSlotChange(grid, change));
   ReplicaTable table(grid);
   RETURN_IF_ERROR(table.EnterChanges(changes));
   table.Summarise();

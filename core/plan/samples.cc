@@ -77,8 +77,8 @@ uint64_t Feistel(uint64_t seed, uint64_t pass, int half_bits, uint64_t value) {
   return left << half_bits | right;
 }
 
-std::vector<int64_t> LaneStarts(const Plan& plan, int32_t module,
-                                const MicrobatchSamples& microbatch) {
+std::vector<int64_t> MicrobatchStarts(const Plan& plan, int32_t module,
+                                      const MicrobatchSamples& microbatch) {
   if (module == plan.spec.language) return microbatch.lane_first;
   return LaneStarts(ModuleOf(plan, module), static_cast<int64_t>(microbatch.samples.size()));
 }
@@ -106,8 +106,8 @@ void AppendPair(const RankList& sources, const RankList& destinations, UnitRange
 std::vector<LinkMessage> EdgeMessages(const Plan& plan, const Link& link,
                                       const MicrobatchSamples& microbatch) {
   std::vector<LinkMessage> messages;
-  const std::vector<int64_t> from_starts = LaneStarts(plan, link.from.module, microbatch);
-  const std::vector<int64_t> to_starts = LaneStarts(plan, link.to.module, microbatch);
+  const std::vector<int64_t> from_starts = MicrobatchStarts(plan, link.from.module, microbatch);
+  const std::vector<int64_t> to_starts = MicrobatchStarts(plan, link.to.module, microbatch);
   const auto sources = static_cast<int32_t>(from_starts.size()) - 1;
   const auto destinations = static_cast<int32_t>(to_starts.size()) - 1;
   // Both sides cut one list into ascending runs, so one walk over both finds all intersections.
@@ -132,7 +132,7 @@ std::vector<LinkMessage> StageMessages(const Plan& plan, const Link& link,
   std::vector<LinkMessage> messages;
   const ReplicaTable& replicas = plan.replicas(link.from.module);
   const bool sliced = plan.IsSliced(link);
-  const std::vector<int64_t> starts = LaneStarts(plan, link.from.module, microbatch);
+  const std::vector<int64_t> starts = MicrobatchStarts(plan, link.from.module, microbatch);
   for (int32_t dp = 0; dp < replicas.replicas(); ++dp) {
     const UnitRange samples = RunOf(starts, dp);
     if (samples.count == 0) continue;

@@ -23,9 +23,9 @@ using plan::ScheduleCandidate;
 // simulated, and as many microbatches as it takes to show a steady state: what is left only
 // repeats. Of large graphs it may be as few as there are stages; if even that is more than the
 // second limit allows, nothing is simulated.
-constexpr int64_t kWorkEnough = 30'000;
+constexpr int64_t kCandidateWork = 30'000;
 constexpr int64_t kWorkMax = 150'000;
-constexpr double kNearlyEqual = 1.01;
+constexpr double kNearlyFastest = 1.01;
 
 // In the order in which equals are taken. `plan`: of the job under 1f1b.
 std::vector<job::Schedule> SchedulesToTry(const job::JobSpec& spec, const plan::Plan& plan) {
@@ -80,7 +80,7 @@ int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
     work += 3 * parts * parts;
   }
   const int64_t stages = plan.stages;
-  const int64_t wanted = std::min(plan.microbatches, std::max(kWorkEnough / work, 4 * stages));
+  const int64_t wanted = std::min(plan.microbatches, std::max(kCandidateWork / work, 4 * stages));
   if (wanted * work <= kWorkMax) return wanted;
   const int64_t fewer = kWorkMax / work;
   return fewer < stages ? 0 : fewer;
@@ -88,7 +88,7 @@ int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
 
 // Fills what simulation and estimate say about the plan; of its microbatches only `simulated` are
 // left then.
-absl::Status Measure(plan::Plan& plan, int64_t simulated, ScheduleCandidate& candidate) {
+absl::Status SimulateCandidate(plan::Plan& plan, int64_t simulated, ScheduleCandidate& candidate) {
   for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan)) {
     candidate.memory = std::max(candidate.memory, estimate.total());
   }
@@ -115,7 +115,7 @@ size_t Best(const std::vector<ScheduleCandidate>& candidates) {
   }
   const ScheduleCandidate* best = nullptr;
   for (const ScheduleCandidate& candidate : candidates) {
-    if (!candidate.left_out.empty() || candidate.step > kNearlyEqual * fastest->step) continue;
+    if (!candidate.left_out.empty() || candidate.step > kNearlyFastest * fastest->step) continue;
     if (best == nullptr || candidate.memory < best->memory) best = &candidate;
   }
   return static_cast<size_t>(best - candidates.data());
@@ -151,7 +151,7 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
       candidate.left_out = WhyNot(plan.status());
       continue;
     }
-    RETURN_IF_ERROR(Measure(*plan, simulated, candidate));
+    RETURN_IF_ERROR(SimulateCandidate(*plan, simulated, candidate));
     layout = std::move(plan->layout);
   }
   ASSIGN_OR_RETURN(plan::Plan plan, plan::Expand(spec, std::move(layouts[Best(candidates)])));

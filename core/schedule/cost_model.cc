@@ -56,7 +56,7 @@ double SumOfSpeeds(const plan::ModulePlan& module) {
 }
 
 // Samples of a full microbatch over all language replicas: the fastest has batch.micro.
-double SamplesOfMicrobatch(const plan::Plan& plan) {
+double SamplesOfFullMicrobatch(const plan::Plan& plan) {
   const plan::ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
   const int64_t fastest = language.speeds.empty()
                               ? 1
@@ -142,7 +142,7 @@ ReplicaKinds KindsOf(const plan::Plan& plan, const plan::ModulePlan& module,
 
 CostModel CostFromFlops(const plan::Plan& plan) {
   CostModel model;
-  const double samples = SamplesOfMicrobatch(plan);
+  const double samples = SamplesOfFullMicrobatch(plan);
   for (const plan::ModulePlan& module : plan.modules) {
     std::vector<PartCost>& parts = model.parts.emplace_back();
     for (int32_t stage = 0; stage < module.pp(); ++stage) {

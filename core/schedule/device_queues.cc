@@ -5,8 +5,6 @@
 namespace phalanx::schedule {
 namespace {
 
-constexpr int64_t kNone = kNoInstruction;
-
 bool IsMessageQueue(size_t queue) {
   return queue == kForwardMessages || queue == kBackwardMessages;
 }
@@ -40,16 +38,16 @@ void DeviceQueues::EnqueueMessages(int32_t member, size_t queue) {
   const auto at = [&](size_t place) { return index_.Queued(member, queue, place); };
   size_t& end = Of(member).messages[queue];
   size_t& in_order = Of(member).in_order[queue];
-  while (at(in_order) != kNone && IsEnqueued(member, at(in_order))) ++in_order;
+  while (at(in_order) != kNoInstruction && IsEnqueued(member, at(in_order))) ++in_order;
   size_t place = std::max(in_order, Of(member).heads[queue]);
   end = std::max(end, place);
-  for (bool receives = false; at(place) != kNone;) {
+  for (bool receives = false; at(place) != kNoInstruction;) {
     const size_t next = OperationEnd(member, queue, place);
     bool made = true, receive = false;
     for (; place < next; ++place) {
       receive |= IsReceive(index_.At(at(place)).op);
       index_.ForNeeds(member, index_.At(at(place)),
-                      [&](int64_t id) { made &= id != kNone && IsEnqueued(member, id); });
+                      [&](int64_t id) { made &= id != kNoInstruction && IsEnqueued(member, id); });
     }
     if (!made || (receive && receives)) return;
     receives |= receive;
@@ -59,7 +57,7 @@ void DeviceQueues::EnqueueMessages(int32_t member, size_t queue) {
 
 size_t DeviceQueues::OperationEnd(int32_t member, size_t queue, size_t place) const {
   const int64_t ticket = index_.At(index_.Queued(member, queue, place)).ticket;
-  for (int64_t next; (next = index_.Queued(member, queue, ++place)) != kNone;) {
+  for (int64_t next; (next = index_.Queued(member, queue, ++place)) != kNoInstruction;) {
     if (index_.At(next).ticket != ticket || ticket == 0) break;
   }
   return place;
@@ -69,8 +67,8 @@ int64_t DeviceQueues::Head(int32_t member, size_t queue, size_t ahead) const {
   const size_t place = Of(member).heads[queue] + ahead;
   const int64_t id = index_.Queued(member, queue, place);
   if (!paced_) return id;
-  if (IsMessageQueue(queue)) return place < Of(member).messages[queue] ? id : kNone;
-  return id != kNone && IsEnqueued(member, id) ? id : kNone;
+  if (IsMessageQueue(queue)) return place < Of(member).messages[queue] ? id : kNoInstruction;
+  return id != kNoInstruction && IsEnqueued(member, id) ? id : kNoInstruction;
 }
 
 size_t DeviceQueues::HeadSize(int32_t member, size_t queue) const {

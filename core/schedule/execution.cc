@@ -10,8 +10,6 @@
 namespace phalanx::schedule {
 namespace {
 
-constexpr int64_t kNone = kNoInstruction;
-
 struct CrewPass {
   int32_t missing = 0;  // members that have not come
   double ready = 0;
@@ -175,7 +173,7 @@ class Engine {
         has_senders &= own.senders >= state_.index.PeerCount(member, state_.At(id));
       } else if (!std::exchange(own.posted, true)) {
         state_.index.ForPeers(member, state_.At(id), [&](int32_t peer_member, int64_t peer) {
-          if (peer == kNone) return;
+          if (peer == kNoInstruction) return;
           ++state_.rendezvous[static_cast<size_t>(peer)].senders;
           Wake(peer_member);
         });
@@ -191,7 +189,7 @@ class Engine {
     const int32_t peers = state_.index.PeerCount(member, state_.At(id));
     own.missing += peers;
     state_.index.ForPeers(member, state_.At(id), [&](int32_t peer_member, int64_t peer) {
-      if (peer == kNone) return;
+      if (peer == kNoInstruction) return;
       Rendezvous& other = state_.rendezvous[static_cast<size_t>(peer)];
       other.ready = std::max(other.ready, ready);
       if (--other.missing == 0 && other.arrived) {
@@ -222,7 +220,7 @@ class Engine {
   bool AdvanceInOrder(int32_t member, size_t queue) {
     const auto m = static_cast<size_t>(member);
     const int64_t id = state_.Head(member, queue);
-    if (id == kNone) return false;
+    if (id == kNoInstruction) return false;
     if (!state_.Done(id)) {
       const Instruction& instruction = state_.At(id);
       const double ready = state_.NeedsReady(member, instruction);
@@ -241,7 +239,7 @@ class Engine {
 
   bool AdvanceMessages(int32_t member, size_t queue) {
     const auto m = static_cast<size_t>(member);
-    if (state_.Head(member, queue) == kNone) return false;
+    if (state_.Head(member, queue) == kNoInstruction) return false;
     const size_t size = state_.queues.HeadSize(member, queue);
     if (!state_.rendezvous[static_cast<size_t>(state_.Head(member, queue))].arrived) {
       double ready = ends_[m][queue];
@@ -266,7 +264,7 @@ class Engine {
   double Arrival(int32_t member, const Instruction& receive) const {
     double arrival = 0;
     state_.index.ForPeers(member, receive, [&](int32_t, int64_t send) {
-      if (send == kNone || !state_.Done(send)) {
+      if (send == kNoInstruction || !state_.Done(send)) {
         arrival = -1;
       } else if (arrival >= 0) {
         arrival = std::max(arrival,

@@ -56,8 +56,8 @@ RatedWork WorkUnder(const plan::Plan& plan, const Pipeline& pipeline, const Devi
 }
 
 // That all passes take at least.
-double BoundOf(const plan::Plan& plan, const Pipeline& pipeline,
-               const std::vector<PassSeconds>& passes) {
+double BoundOfPasses(const plan::Plan& plan, const Pipeline& pipeline,
+                     const std::vector<PassSeconds>& passes) {
   std::vector<PartCost> seconds;
   for (const PassSeconds& pass : passes) {
     seconds.push_back({.forward = pass.forward,
@@ -118,7 +118,7 @@ void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
                             .slow_mhz = power.slow_clock_mhz,
                             .idle_watts = power.idle_watts,
                             .limit_watts = profile.measured.power_limit_watts};
-  const double bound = BoundOf(plan, pipeline, parts_);
+  const double bound = BoundOfPasses(plan, pipeline, parts_);
   for (size_t i = 0; i < clocks_.size(); ++i) {
     WorkAtClocks work;
     double passes = 0;

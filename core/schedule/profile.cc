@@ -258,8 +258,8 @@ double AttentionFlops(const Shape& shape) {
   return 4 * shape.rows * shape.length * shape.heads * shape.head_size * (shape.causal ? 0.5 : 1);
 }
 
-double SecondsOf(const std::vector<ProductTimes>& products, double launch, ProductPass pass,
-                 double rows, double inputs, double outputs) {
+double SecondsOfProduct(const std::vector<ProductTimes>& products, double launch, ProductPass pass,
+                        double rows, double inputs, double outputs) {
   const double size = rows * inputs * outputs;
   if (size <= 0) return 0;
   const ProductTimes& nearest = Nearest(products, [&](const ProductTimes& entry) {
@@ -325,14 +325,14 @@ absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name) {
 
 double ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                       double outputs) {
-  return SecondsOf(rates.products, rates.launch, pass, rows, inputs, outputs);
+  return SecondsOfProduct(rates.products, rates.launch, pass, rows, inputs, outputs);
 }
 
 double Fp8ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                          double outputs) {
   const std::vector<ProductTimes>& products =
       rates.fp8.has_value() ? rates.fp8->products : rates.products;
-  return SecondsOf(products, rates.launch, pass, rows, inputs, outputs);
+  return SecondsOfProduct(products, rates.launch, pass, rows, inputs, outputs);
 }
 
 double Fp8CastSeconds(const WorkRates& rates, double elements) {

@@ -21,7 +21,7 @@ constexpr int32_t kLongest = -1, kShortest = -2;
 
 // What a part takes; passes that training leaves out take no time. `kind`: of its module's
 // replicas.
-PartCost SecondsOf(const Pipeline& pipeline, const CostModel& costs, int32_t p, int32_t kind) {
+PartCost CostOf(const Pipeline& pipeline, const CostModel& costs, int32_t p, int32_t kind) {
   const Part& part = pipeline.parts[static_cast<size_t>(p)];
   const auto m = static_cast<size_t>(part.module);
   const auto index = static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk);
@@ -71,7 +71,7 @@ double BoundOf(const plan::Plan& plan, const Pipeline& pipeline, const CostModel
     for (size_t p = 0; p < pipeline.parts.size(); ++p) {
       const bool language = pipeline.parts[p].module == plan.spec.language;
       seconds.push_back(
-          SecondsOf(pipeline, costs, static_cast<int32_t>(p), language ? kind : kShortest));
+          CostOf(pipeline, costs, static_cast<int32_t>(p), language ? kind : kShortest));
     }
     bound = std::max(bound, StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
   }
@@ -92,7 +92,7 @@ MemberCosts SecondsOfRanks(const plan::Plan& plan, const Pipeline& pipeline, con
         const int32_t dp = plan.PlaceOf(Rank{rank}, module)->dp;
         kind = costs.replicas[m].kind_of[static_cast<size_t>(dp)];
       }
-      mine.push_back(SecondsOf(pipeline, costs, p, kind));
+      mine.push_back(CostOf(pipeline, costs, p, kind));
     }
   }
   return seconds;
@@ -106,7 +106,7 @@ MemberCosts SecondsOfClasses(const plan::Plan& plan, const Pipeline& pipeline,
     std::vector<PartCost>& mine = seconds.emplace_back();
     for (const int32_t p : ranks.parts) {
       const bool language = pipeline.parts[static_cast<size_t>(p)].module == plan.spec.language;
-      mine.push_back(SecondsOf(pipeline, costs, p, language ? kind : kLongest));
+      mine.push_back(CostOf(pipeline, costs, p, language ? kind : kLongest));
     }
   }
   return seconds;

@@ -8,8 +8,6 @@
 namespace phalanx::schedule {
 namespace {
 
-constexpr int64_t kNone = kNoInstruction;
-
 class StallReport {
  public:
   explicit StallReport(const ExecutionState& state) : state_(state) {}
@@ -30,7 +28,7 @@ class StallReport {
 
  private:
   void Add(int32_t member, int64_t id) {
-    if (id == kNone || stalls_.size() == kStallsMax) return;
+    if (id == kNoInstruction || stalls_.size() == kStallsMax) return;
     const std::string reason = Reason(member, id);
     if (reason.empty()) return;
     stalls_.push_back(absl::StrCat(Name(member), " at ", ToString(state_.At(id)), " ", reason));
@@ -40,7 +38,7 @@ class StallReport {
 
   // What the member has at the head of a queue, for "which is at ...".
   std::string WhereIs(int32_t member, size_t queue) const {
-    int64_t id = kNone;
+    int64_t id = kNoInstruction;
     if (state_.model != ExecutionModel::kBlocking) {
       id = state_.Head(member, queue);
     } else {
@@ -49,7 +47,7 @@ class StallReport {
         id = static_cast<int64_t>(state_.execution.first[m] + state_.positions[m]);
       }
     }
-    return id == kNone ? "its end" : ToString(state_.At(id));
+    return id == kNoInstruction ? "its end" : ToString(state_.At(id));
   }
 
   // Why the instruction cannot run, or "" if only because of another one on the same member that
@@ -59,8 +57,8 @@ class StallReport {
     const size_t queue = QueueOf(instruction.op);
     std::string reason;
     state_.index.ForNeeds(member, instruction, [&](int64_t need) {
-      if (!reason.empty() || (need != kNone && state_.Done(need))) return;
-      if (need == kNone) {
+      if (!reason.empty() || (need != kNoInstruction && state_.Done(need))) return;
+      if (need == kNoInstruction) {
         reason = "needs an instruction that its program does not have";
       } else if (state_.model == ExecutionModel::kBlocking || IsPass(instruction.op)) {
         reason = absl::StrCat("waits for its ", ToString(state_.At(need)));
@@ -70,7 +68,7 @@ class StallReport {
     if (IsMessage(instruction.op)) {
       state_.index.ForPeers(member, instruction, [&](int32_t peer, int64_t other) {
         if (!reason.empty()) return;
-        if (other == kNone) {
+        if (other == kNoInstruction) {
           reason =
               absl::StrCat("waits for ", Name(peer), ", whose program does not have the other end");
         } else if (!state_.Done(other) && !state_.rendezvous[static_cast<size_t>(other)].arrived) {
@@ -84,7 +82,7 @@ class StallReport {
         const int64_t there = state_.index.PassAt(other, state_.PositionOf(other, instruction),
                                                   instruction.op, instruction.microbatch);
         if (!reason.empty()) break;
-        if (there == kNone) {
+        if (there == kNoInstruction) {
           reason =
               absl::StrCat("waits for ", Name(other), ", whose program does not have the pass");
         } else if (!state_.rendezvous[static_cast<size_t>(there)].arrived) {

@@ -7,31 +7,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "core/wire/incident_json.h"
+#include "core/wire/xml_text.h"
 
 namespace phalanx::wire {
 namespace {
 
 // Pixels.
-constexpr double kMargin = 12, kLeft = 168, kPlot = 620, kNote = 190, kTop = 92, kRow = 26,
+constexpr double kBorder = 12, kLeft = 168, kPlot = 620, kNote = 190, kHead = 92, kRow = 26,
                  kBar = 18;
 constexpr size_t kSummaryMax = 150;  // characters
 
-std::string Escape(absl::string_view text) {
-  std::string plain(text);
-  // XML has no place for control characters.
-  std::replace_if(
-      plain.begin(), plain.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return absl::StrReplaceAll(plain,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
-
-std::string Pixels(double value) { return absl::StrFormat("%.1f", value); }
+std::string Tenths(double value) { return absl::StrFormat("%.1f", value); }
 
 // One unit for a picture.
-struct Clock {
+struct SpanClock {
   double scale = 1e-6;  // of microseconds
   const char* unit = "s";
   std::string Show(double microseconds, int decimals = 3) const {
@@ -39,11 +30,13 @@ struct Clock {
   }
 };
 
-Clock ClockOf(double span) { return span >= 1e6 ? Clock() : Clock{.scale = 1e-3, .unit = "ms"}; }
+SpanClock ClockOf(double span) {
+  return span >= 1e6 ? SpanClock() : SpanClock{.scale = 1e-3, .unit = "ms"};
+}
 
-class Picture {
+class IncidentPicture {
  public:
-  Picture(const std::string& title, const v1::Incident& incident)
+  IncidentPicture(const std::string& title, const v1::Incident& incident)
       : title_(title), incident_(incident) {
     for (const v1::Incident::Phase& phase : incident.phases()) {
       if (!phase.has_begin()) continue;
@@ -67,10 +60,10 @@ class Picture {
   const v1::Incident& incident_;
   std::vector<const v1::Incident::Phase*> phases_;  // those that began
   double span_ = 1;
-  Clock clock_;
+  SpanClock clock_;
 };
 
-std::string Picture::Style() const {
+std::string IncidentPicture::Style() const {
   return "<style>text{font:11px sans-serif;fill:#24292f}.p{fill:#ffffff}.l{fill:#f3f5f7}"
          ".a{stroke:#c4cad0;stroke-width:1}.h{font-size:14px;font-weight:bold}.x{text-anchor:"
          "middle}"
@@ -80,24 +73,24 @@ std::string Picture::Style() const {
 }
 
 // A line and a time at every round number, two to ten of them.
-std::string Picture::Axis() const {
+std::string IncidentPicture::Axis() const {
   const double span = span_ * clock_.scale;
   double tick = std::pow(10, std::floor(std::log10(span)));
   if (span / tick < 2) tick /= 5;
   const int decimals = std::max(0, static_cast<int>(-std::floor(std::log10(tick) + 1e-9)));
-  const double foot = kTop + kRow * static_cast<double>(phases_.size());
+  const double foot = kHead + kRow * static_cast<double>(phases_.size());
   std::string text;
   for (int i = 0; i * tick <= span; ++i) {
-    const std::string x = Pixels(X(i * tick / clock_.scale));
-    absl::StrAppend(&text, "<path class=\"a\" d=\"M", x, " ", kTop - 6, "V", foot, "\"/>",
-                    "<text class=\"x\" x=\"", x, "\" y=\"", kTop - 10, "\">",
+    const std::string x = Tenths(X(i * tick / clock_.scale));
+    absl::StrAppend(&text, "<path class=\"a\" d=\"M", x, " ", kHead - 6, "V", foot, "\"/>",
+                    "<text class=\"x\" x=\"", x, "\" y=\"", kHead - 10, "\">",
                     absl::StrFormat("%.*f", i == 0 ? 0 : decimals, i * tick), "</text>\n");
   }
-  return absl::StrCat(text, "<text class=\"r\" x=\"", kLeft - 8, "\" y=\"", kTop - 10, "\">",
+  return absl::StrCat(text, "<text class=\"r\" x=\"", kLeft - 8, "\" y=\"", kHead - 10, "\">",
                       clock_.unit, "</text>\n");
 }
 
-std::string Picture::Bar(const v1::Incident::Phase& phase, double y) const {
+std::string IncidentPicture::Bar(const v1::Incident::Phase& phase, double y) const {
   const auto begin = static_cast<double>(phase.begin());
   const double end = phase.has_end() ? static_cast<double>(phase.end()) : span_;
   const double width = std::max(1.5, X(end) - X(begin));
@@ -112,20 +105,20 @@ std::string Picture::Bar(const v1::Incident::Phase& phase, double y) const {
       phase.has_end() ? clock_.Show(end)
                       : absl::StrCat("no end", reasoned ? ": " + incident_.not_safe() : ""));
   return absl::StrCat(
-      "<g class=\"phase\" transform=\"translate(0 ", Pixels(y), ")\"><path class=\"l\" d=\"M",
+      "<g class=\"phase\" transform=\"translate(0 ", Tenths(y), ")\"><path class=\"l\" d=\"M",
       kLeft, " 0h", kPlot, "v", kBar, "H", kLeft, "z\"/><text class=\"r\" x=\"", kLeft - 8,
-      "\" y=\"13\">", Escape(phase.name()), "</text><path class=\"", colour,
-      phase.has_end() ? "" : " o", "\" d=\"M", Pixels(X(begin)), " 0h", Pixels(width), "v", kBar,
-      "h-", Pixels(width), "z\"><title>", Escape(told), "</title></path><text x=\"",
-      kLeft + kPlot + 8, "\" y=\"13\">", Escape(note), "</text></g>\n");
+      "\" y=\"13\">", XmlText(phase.name()), "</text><path class=\"", colour,
+      phase.has_end() ? "" : " o", "\" d=\"M", Tenths(X(begin)), " 0h", Tenths(width), "v", kBar,
+      "h-", Tenths(width), "z\"><title>", XmlText(told), "</title></path><text x=\"",
+      kLeft + kPlot + 8, "\" y=\"13\">", XmlText(note), "</text></g>\n");
 }
 
-std::string Picture::Draw() const {
-  const double foot = kTop + kRow * static_cast<double>(phases_.size()) + kMargin;
-  const std::string width = Pixels(kLeft + kPlot + kNote), height = Pixels(foot);
-  const std::string heading = Escape(absl::StrCat(title_, ", incident ", incident_.number()));
+std::string IncidentPicture::Draw() const {
+  const double foot = kHead + kRow * static_cast<double>(phases_.size()) + kBorder;
+  const std::string width = Tenths(kLeft + kPlot + kNote), height = Tenths(foot);
+  const std::string heading = XmlText(absl::StrCat(title_, ", incident ", incident_.number()));
   std::string summary = incident_.summary();
-  const std::string whole = Escape(summary);
+  const std::string whole = XmlText(summary);
   if (summary.size() > kSummaryMax) {
     size_t cut = kSummaryMax - 3;
     while (cut > 0 && (static_cast<unsigned char>(summary[cut]) & 0xC0) == 0x80) --cut;
@@ -135,9 +128,9 @@ std::string Picture::Draw() const {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", height, "\" width=\"",
       width, "\" height=\"", height, "\" role=\"img\">\n<title>", heading, ": ", whole,
       "</title>\n", Style(), "<path class=\"p\" d=\"M0 0H", width, "V", height, "H0z\"/>\n",
-      "<text class=\"h\" x=\"", kMargin, "\" y=\"24\">", heading, "</text>\n<text x=\"", kMargin,
-      "\" y=\"44\">", Escape(summary), "<title>", whole, "</title></text>\n", Axis());
-  double y = kTop;
+      "<text class=\"h\" x=\"", kBorder, "\" y=\"24\">", heading, "</text>\n<text x=\"", kBorder,
+      "\" y=\"44\">", XmlText(summary), "<title>", whole, "</title></text>\n", Axis());
+  double y = kHead;
   for (const v1::Incident::Phase* phase : phases_) {
     absl::StrAppend(&svg, Bar(*phase, y));
     y += kRow;
@@ -148,7 +141,7 @@ std::string Picture::Draw() const {
 }  // namespace
 
 std::string IncidentSvg(const std::string& title, const v1::Incident& incident) {
-  return Picture(title, incident).Draw();
+  return IncidentPicture(title, incident).Draw();
 }
 
 }  // namespace phalanx::wire

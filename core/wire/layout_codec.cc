@@ -40,7 +40,7 @@ absl::StatusOr<Value> ValueIn(absl::Span<const absl::string_view> names, absl::s
   return AnyValueIn<Value>(names, 1, field, text);
 }
 
-void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
+void ModuleToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   out->mutable_layers()->Assign(module.layers.begin(), module.layers.end());
   for (const plan::SlotChange& change : module.changes) {
     v1::ModuleLayout::SlotChange* to = out->add_changes();
@@ -67,7 +67,7 @@ void ToProto(const plan::ModuleLayout& module, v1::ModuleLayout* out) {
   for (Rank rank : module.lowered->ranks) lowered.add_ranks(rank.value);
 }
 
-absl::StatusOr<plan::ModuleLayout> FromProto(const v1::ModuleLayout& from) {
+absl::StatusOr<plan::ModuleLayout> ModuleFromProto(const v1::ModuleLayout& from) {
   const absl::StatusOr<StateHome> home =
       ValueIn<StateHome>(job::StateHomeNames(), "state_home", from.state_home());
   if (!home.ok()) return home.status();
@@ -132,7 +132,7 @@ void ToProto(const plan::Layout& layout, v1::Layout* out) {
   out->set_schedule(NameIn(job::ScheduleNames(), layout.schedule.name));
   out->set_chunks(layout.schedule.chunks);
   out->set_encoder_chunks(layout.schedule.encoder_chunks);
-  for (const plan::ModuleLayout& module : layout.modules) ToProto(module, out->add_modules());
+  for (const plan::ModuleLayout& module : layout.modules) ModuleToProto(module, out->add_modules());
   ToProto(layout.nodes, out->mutable_placement());
   for (Rank rank : layout.lost) out->add_lost(rank.value);
   for (Rank rank : layout.idle) out->add_idle(rank.value);
@@ -162,7 +162,7 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
   for (const v1::Layout::SlowPlace& slow : from.slow())
     layout.slow.push_back({Rank{slow.place()}, slow.pace()});
   for (const v1::ModuleLayout& module : from.modules()) {
-    absl::StatusOr<plan::ModuleLayout> decoded = FromProto(module);
+    absl::StatusOr<plan::ModuleLayout> decoded = ModuleFromProto(module);
     if (!decoded.ok()) return decoded.status();
     layout.modules.push_back(*std::move(decoded));
   }

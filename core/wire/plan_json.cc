@@ -23,7 +23,7 @@ Json ToJson(const v1::Plan::Run& run) { return Json::array({run.first(), run.cou
 template <typename T>
 Json ToJson(const RepeatedPtrField<T>& elements);
 
-const std::string& NameOf(const v1::Plan& plan, int32_t module) {
+const std::string& ModuleName(const v1::Plan& plan, int32_t module) {
   return plan.modules(module).name();
 }
 
@@ -69,9 +69,9 @@ Json ToJson(const v1::Plan::Link& link) {
 }
 
 Json EdgeJson(const v1::Plan& plan, const v1::Plan::Edge& edge) {
-  return {{"from", NameOf(plan, edge.from())},   {"to", NameOf(plan, edge.to())},
-          {"colocated", edge.colocated()},       {"from_lanes", ToJson(edge.from_lanes())},
-          {"to_lanes", ToJson(edge.to_lanes())}, {"links", ToJson(edge.links())}};
+  return {{"from", ModuleName(plan, edge.from())}, {"to", ModuleName(plan, edge.to())},
+          {"colocated", edge.colocated()},         {"from_lanes", ToJson(edge.from_lanes())},
+          {"to_lanes", ToJson(edge.to_lanes())},   {"links", ToJson(edge.links())}};
 }
 
 // ---- Ranks ----
@@ -180,7 +180,7 @@ Json ToJson(const v1::Plan::Units& units) {
 }
 
 Json ReplicaJson(const v1::Plan& plan, const v1::Plan::Replica& replica) {
-  return {{"module", NameOf(plan, replica.module())},
+  return {{"module", ModuleName(plan, replica.module())},
           {"dp", replica.dp()},
           {"pp", replica.pp()},
           {"width", replica.ranks_size()},
@@ -189,7 +189,7 @@ Json ReplicaJson(const v1::Plan& plan, const v1::Plan::Replica& replica) {
           {"units", replica.has_units() ? ToJson(replica.units()) : Json(nullptr)}};
 }
 
-const char* NameOf(v1::Plan::Segment::Kind kind) {
+const char* FamilyText(v1::Plan::Segment::Kind kind) {
   switch (kind) {
     case v1::Plan::Segment::KIND_ATTENTION:
       return "attention";
@@ -207,10 +207,13 @@ const char* NameOf(v1::Plan::Segment::Kind kind) {
 }
 
 Json SegmentJson(const v1::Plan& plan, const v1::Plan::Segment& segment) {
-  Json json = {{"module", NameOf(plan, segment.module())}, {"pp", segment.pp()},
-               {"family", NameOf(segment.kind())},         {"first", segment.units().first()},
-               {"count", segment.units().count()},         {"holders", ToJson(segment.holders())}};
-  if (segment.has_projector()) json["projector"] = NameOf(plan, segment.projector());
+  Json json = {{"module", ModuleName(plan, segment.module())},
+               {"pp", segment.pp()},
+               {"family", FamilyText(segment.kind())},
+               {"first", segment.units().first()},
+               {"count", segment.units().count()},
+               {"holders", ToJson(segment.holders())}};
+  if (segment.has_projector()) json["projector"] = ModuleName(plan, segment.projector());
   return json;
 }
 
@@ -221,7 +224,7 @@ Json HomesJson(const RepeatedField<int32_t>& ranks, bool host) {
 }
 
 Json ShareJson(const v1::Plan& plan, const v1::Plan::Share& share) {
-  return {{"module", NameOf(plan, share.module())},
+  return {{"module", ModuleName(plan, share.module())},
           {"pp", share.pp()},
           {"chunk", share.chunk()},
           {"segment", share.segment()},
@@ -235,8 +238,8 @@ Json MoveJson(const v1::Plan& plan, const v1::Plan::Move& move) {
   Json from = move.source() == v1::Plan::Move::SOURCE_RANK   ? Json(move.from())
               : move.source() == v1::Plan::Move::SOURCE_HOST ? Json("host")
                                                              : Json("checkpoint");
-  Json json = {{"module", NameOf(plan, move.module())},
-               {"family", NameOf(move.kind())},
+  Json json = {{"module", ModuleName(plan, move.module())},
+               {"family", FamilyText(move.kind())},
                {"chunk", move.chunk()},
                {"bucket", move.bucket()},
                {"first", move.elements().first()},
@@ -245,7 +248,7 @@ Json MoveJson(const v1::Plan& plan, const v1::Plan::Move& move) {
                {"from_pp", move.from_pp()},
                {"to", move.to()},
                {"to_pp", move.pp()}};
-  if (move.has_projector()) json["projector"] = NameOf(plan, move.projector());
+  if (move.has_projector()) json["projector"] = ModuleName(plan, move.projector());
   return json;
 }
 
@@ -254,7 +257,7 @@ Json StateHomesJson(const v1::Plan& plan, const v1::Plan::StateHomes& state) {
   for (const v1::Plan::Ranks& ranks : state.homes()) {
     homes.push_back(HomesJson(ranks.ranks(), state.host()));
   }
-  return {{"module", NameOf(plan, state.module())},
+  return {{"module", ModuleName(plan, state.module())},
           {"pp", state.pp()},
           {"tp", state.tp()},
           {"homes", std::move(homes)}};

@@ -12,6 +12,7 @@
 #include "core/schedule/pipeline.h"
 #include "core/wire/plan_text.h"
 #include "core/wire/timeline_names.h"
+#include "core/wire/xml_text.h"
 
 namespace phalanx::wire {
 namespace {
@@ -44,25 +45,8 @@ std::string Pixels(double value) {
   return text;
 }
 
-// Names of modules and jobs are plain (core/job), so no byte of them is illegal in XML.
-std::string Escape(const std::string& text) {
-  std::string escaped;
-  for (char c : text) {
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '>') {
-      escaped += "&gt;";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 // How the times of a picture are written: all in one unit.
-struct Clock {
+struct TimelineClock {
   double scale = 1;  // of seconds
   const char* unit = "";
   int decimals = 2;
@@ -72,14 +56,14 @@ struct Clock {
   }
 };
 
-Clock ClockOf(const plan::Plan& plan, double step) {
+TimelineClock ClockOf(const plan::Plan& plan, double step) {
   const bool known =
       std::all_of(plan.spec.modules.begin(), plan.spec.modules.end(),
                   [](const auto& module) { return job::TraitsOf(module.architecture).known(); });
   if (!known) return {.unit = "layer passes"};
   if (step >= 1) return {.unit = "s", .decimals = 3};
-  return step >= 1e-3 ? Clock{.scale = 1e3, .unit = "ms", .decimals = 3}
-                      : Clock{.scale = 1e6, .unit = "us"};
+  return step >= 1e-3 ? TimelineClock{.scale = 1e3, .unit = "ms", .decimals = 3}
+                      : TimelineClock{.scale = 1e6, .unit = "us"};
 }
 
 struct Lane {
@@ -118,10 +102,10 @@ std::vector<Lane> LanesOf(const plan::Plan& plan, const std::vector<TimedInstruc
   return list;
 }
 
-class Picture {
+class TimelinePicture {
  public:
-  Picture(const plan::Plan& plan, const PlanFigures& figures,
-          const std::vector<TimedInstruction>& timeline)
+  TimelinePicture(const plan::Plan& plan, const PlanFigures& figures,
+                  const std::vector<TimedInstruction>& timeline)
       : plan_(plan), figures_(figures), lanes_(LanesOf(plan, timeline)) {
     for (const TimedInstruction& timed : timeline) {
       if (schedule::IsPass(timed.instruction.op)) passes_ = std::max(passes_, timed.end);
@@ -151,11 +135,11 @@ class Picture {
   std::vector<Lane> lanes_;
   size_t lanes_all_ = 0;
   double passes_ = 0, end_ = 0;  // of all passes and of what is drawn
-  Clock clock_;
+  TimelineClock clock_;
   double left_ = 0, plot_ = 0;
 };
 
-void Picture::Crop() {
+void TimelinePicture::Crop() {
   lanes_all_ = lanes_.size();
   if (lanes_.size() > kLanesMax) lanes_.resize(kLanesMax);
   end_ = passes_;
@@ -168,7 +152,7 @@ void Picture::Crop() {
   }
 }
 
-void Picture::Measure() {
+void TimelinePicture::Measure() {
   size_t label = 12, passes = 0;
   for (const Lane& lane : lanes_) {
     label = std::max(label, std::min(Label(lane).size(), kLabelMax));
@@ -180,20 +164,20 @@ void Picture::Measure() {
   plot_ = std::clamp((kDigit * digits + 5) * static_cast<double>(passes), kPlotMin, kPlotMax);
 }
 
-std::string Picture::Figures() const {
+std::string TimelinePicture::Figures() const {
   return absl::StrFormat("%s, %d %s in %s, bubble %.1f %% (lower bound %.1f %%)",
                          ScheduleText(plan_.spec.schedule), plan_.microbatches,
                          plan_.microbatches == 1 ? "microbatch" : "microbatches",
                          clock_.Show(passes_), 100 * figures_.bubble, 100 * figures_.lower_bound);
 }
 
-std::string Picture::Label(const Lane& lane) const {
+std::string TimelinePicture::Label(const Lane& lane) const {
   return absl::StrCat("rank ", lane.rank.value,
                       lane.alike > 1 ? absl::StrCat(" x ", lane.alike) : "", ": ",
                       PlacesTitle(plan_, lane.rank));
 }
 
-std::string Picture::Style() const {
+std::string TimelinePicture::Style() const {
   std::string style =
       "text{font:11px sans-serif;fill:#24292f}"
       ".p{fill:#ffffff}.l{fill:#f3f5f7}.a{stroke:#c4cad0;stroke-width:1}"
@@ -213,7 +197,7 @@ std::string Picture::Style() const {
 }
 
 // A line and a time at every round number, five to ten of them.
-std::string Picture::Axis() const {
+std::string TimelinePicture::Axis() const {
   std::string text;
   const double span = end_ * clock_.scale;
   if (!(span > 0)) return text;
@@ -232,7 +216,7 @@ std::string Picture::Axis() const {
   return text;
 }
 
-std::string Picture::DrawPass(const TimedInstruction& pass) const {
+std::string TimelinePicture::DrawPass(const TimedInstruction& pass) const {
   const schedule::Instruction& what = pass.instruction;
   const double x = X(pass.begin), width = X(pass.end) - x;
   const size_t kind = KindOf(what.op);
@@ -241,7 +225,7 @@ std::string Picture::DrawPass(const TimedInstruction& pass) const {
   std::string text =
       absl::StrCat("<path class=\"m", static_cast<size_t>(what.module) % kColours.size(), "k", kind,
                    "\" d=\"M", Pixels(x), " 0h", drawn, "v", kBox, "H", Pixels(x), "z\"><title>",
-                   Escape(InstructionTitle(plan_, what)), ": ", clock_.Show(pass.begin), " to ",
+                   XmlText(InstructionTitle(plan_, what)), ": ", clock_.Show(pass.begin), " to ",
                    clock_.Show(pass.end), "</title></path>");
   const int32_t chunks = plan_.modules[static_cast<size_t>(what.module)].chunks();
   if (what.chunk > 0) {
@@ -257,7 +241,7 @@ std::string Picture::DrawPass(const TimedInstruction& pass) const {
   return absl::StrCat(text, "\n");
 }
 
-std::string Picture::DrawLane(const Lane& lane, double y) const {
+std::string TimelinePicture::DrawLane(const Lane& lane, double y) const {
   std::string label = Label(lane);
   const std::string full = label;
   if (label.size() > kLabelMax) label = absl::StrCat(label.substr(0, kLabelMax - 2), "..");
@@ -265,14 +249,14 @@ std::string Picture::DrawLane(const Lane& lane, double y) const {
       absl::StrCat("<g class=\"lane\" transform=\"translate(0 ", Pixels(y),
                    ")\"><path class=\"l\" d=\"M", Pixels(left_), " 0h", Pixels(plot_), "v", kBox,
                    "H", Pixels(left_), "z\"/>", "<text class=\"r\" x=\"", Pixels(left_ - 8),
-                   "\" y=\"15\">", Escape(label), "<title>", Escape(full), "</title></text>\n");
+                   "\" y=\"15\">", XmlText(label), "<title>", XmlText(full), "</title></text>\n");
   for (const TimedInstruction* pass : lane.passes) absl::StrAppend(&text, DrawPass(*pass));
   return absl::StrCat(text, "</g>\n");
 }
 
 // Only what the picture has: passes that take no time have no colour. Moves `y`, the line of the
 // first row, to that of the last one.
-std::string Picture::Legend(double& y) const {
+std::string TimelinePicture::Legend(double& y) const {
   constexpr const char* kKinds[] = {"forward", "backward, inputs", "backward, weights"};
   std::set<std::pair<int32_t, size_t>> used;
   for (const Lane& lane : lanes_) {
@@ -289,7 +273,7 @@ std::string Picture::Legend(double& y) const {
       y += 18;
     }
     absl::StrAppend(&text, "<g transform=\"translate(", Pixels(x), " ", Pixels(y - 9), ")\">",
-                    glyph, "<text x=\"15\" y=\"9\">", Escape(name), "</text></g>\n");
+                    glyph, "<text x=\"15\" y=\"9\">", XmlText(name), "</text></g>\n");
     x += width;
   };
   for (const auto& [module, kind] : used) {
@@ -315,7 +299,7 @@ std::string Picture::Legend(double& y) const {
   return text;
 }
 
-std::string Picture::LeftOut() const {
+std::string TimelinePicture::LeftOut() const {
   std::string text;
   if (const size_t idle = plan_.layout.idle.size(); idle > 0) {
     text = absl::StrCat(idle, idle == 1 ? " device is" : " devices are", " idle. ");
@@ -330,7 +314,7 @@ std::string Picture::LeftOut() const {
   return text;
 }
 
-std::string Picture::Draw() const {
+std::string TimelinePicture::Draw() const {
   double y = kTop + kLane * static_cast<double>(lanes_.size()) + 18;
   std::string foot = Legend(y);
   if (const std::string note = LeftOut(); !note.empty()) {
@@ -339,7 +323,7 @@ std::string Picture::Draw() const {
                     note, "</text>\n");
   }
   const std::string width = Pixels(left_ + plot_ + kRight), height = Pixels(y + kMargin);
-  const std::string name = Escape(plan_.spec.name), figures = Escape(Figures());
+  const std::string name = XmlText(plan_.spec.name), figures = XmlText(Figures());
   std::string svg =
       absl::StrCat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", height,
                    "\" width=\"", width, "\" height=\"", height, "\" role=\"img\">\n<title>", name,
@@ -357,7 +341,7 @@ std::string Picture::Draw() const {
 
 std::string TimelineSvg(const plan::Plan& plan, const PlanFigures& figures,
                         const std::vector<TimedInstruction>& timeline) {
-  return Picture(plan, figures, timeline).Draw();
+  return TimelinePicture(plan, figures, timeline).Draw();
 }
 
 }  // namespace phalanx::wire

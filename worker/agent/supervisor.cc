@@ -29,7 +29,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kChannelReadBytes = 64 << 10;
 // Of one process before the others have their turn.
 constexpr size_t kTurnBytes = 1 << 20;
 // What an ended process, or a grandchild that still holds its pipes, may leave to be read.
@@ -368,7 +368,7 @@ std::vector<Event> Supervisor::LookAtBeats() {
 }
 
 bool Supervisor::ReadChannel(ProcessNumber number, Process& process, size_t bytes_max) {
-  char bytes[kReadBytes];
+  char bytes[kChannelReadBytes];
   for (size_t total = 0; total < bytes_max;) {
     if (!process.spawned.channel.is_open()) return true;
     const ssize_t n = recv(process.spawned.channel.get(), bytes, sizeof(bytes), MSG_DONTWAIT);

@@ -13,7 +13,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kOutputReadBytes = 64 << 10;
 // The first time is told at once.
 constexpr std::chrono::seconds kDroppedInterval{60};
 
@@ -32,7 +32,7 @@ void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t 
 }
 
 bool Supervisor::ReadOutput(ProcessNumber number, Process& process, size_t bytes_max) {
-  char bytes[kReadBytes];
+  char bytes[kOutputReadBytes];
   bool appended = false;
   bool drained = false;
   for (size_t total = 0; total < bytes_max && !drained;) {

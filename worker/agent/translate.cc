@@ -116,7 +116,7 @@ RankOutcome OutcomeOf(const v1::RankReport& report) {
   return failed ? RankOutcome::kFailed : RankOutcome::kNone;
 }
 
-std::vector<Event> EventsOf(ProcessNumber process, const v1::RankReport& report) {
+std::vector<Event> EventsOfReport(ProcessNumber process, const v1::RankReport& report) {
   // Only the daemon knows how a process ended.
   if (report.has_exited() || report.has_died()) return {};
   std::vector<Event> events = {RankReported{process, Epoch{report.epoch()}, KindOf(report),
@@ -192,7 +192,7 @@ std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message) 
     case v1::ToDaemon::kHello:
       return {RankHelloReceived{process}};
     case v1::ToDaemon::kReport:
-      return EventsOf(process, message.report());
+      return EventsOfReport(process, message.report());
     case v1::ToDaemon::kProgress:
       return {RankProgressed{process, Epoch{message.progress().epoch()}, message.progress().step(),
                              absl::Seconds(message.progress().step_seconds()),

@@ -14,7 +14,7 @@ using std::chrono::steady_clock;
 // A host that is short of memory or of time is no reason to pause for longer.
 constexpr std::chrono::milliseconds kPauseMax{50};
 
-int64_t BytesOf(int fd, int64_t bytes) {
+int64_t MappedBytes(int fd, int64_t bytes) {
   struct stat info {};
   return bytes > 0 || fstat(fd, &info) != 0 ? bytes : info.st_size;
 }
@@ -148,7 +148,7 @@ Mappings PinningThread::TakeWanted(Mappings& spare, const Wanted& wanted) {
   for (size_t i = 0; i < std::max<size_t>(wanted.fds.size(), 1); ++i) {
     const int fd = wanted.fds.empty() ? -1 : wanted.fds[i].get();
     const auto same = std::find_if(spare.begin(), spare.end(), [&](const auto& mapping) {
-      return mapping->Is(fd, BytesOf(fd, wanted.bytes));
+      return mapping->Is(fd, MappedBytes(fd, wanted.bytes));
     });
     taken.push_back(same == spare.end() ? nullptr : std::move(*same));
     if (same != spare.end()) spare.erase(same);
@@ -237,7 +237,8 @@ absl::Status PinningThread::MakeAll(Task& task) {
   for (size_t i = 0; i < task.mappings.size(); ++i) {
     if (task.mappings[i] != nullptr) continue;
     const int fd = wanted.fds.empty() ? -1 : wanted.fds[i].get();
-    ASSIGN_OR_RETURN(task.mappings[i], PinnedMapping::Map(fd, BytesOf(fd, wanted.bytes), pinning_));
+    ASSIGN_OR_RETURN(task.mappings[i],
+                     PinnedMapping::Map(fd, MappedBytes(fd, wanted.bytes), pinning_));
   }
   for (const auto& mapping : task.mappings)
     RETURN_IF_ERROR(mapping->Pin([&] { return Pause(task, mapping->locked()); }));

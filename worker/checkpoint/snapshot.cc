@@ -14,7 +14,7 @@ namespace phalanx::checkpoint {
 namespace {
 
 // Between two looks at the device, from a thread that has no other work.
-constexpr std::chrono::milliseconds kLookInterval{2};
+constexpr std::chrono::milliseconds kDeviceLookInterval{2};
 
 int64_t Aligned(int64_t bytes) {
   return (bytes + plan::kHostSectionAlignment - 1) / plan::kHostSectionAlignment *
@@ -164,7 +164,7 @@ absl::Status Snapshot::Await(const std::stop_token& stop) {
   return model::CallTorch("the copy for a checkpoint", [&]() -> absl::Status {
     while (!copied.Passed()) {
       if (stop.stop_requested()) return absl::CancelledError("asked to stop");
-      std::this_thread::sleep_for(kLookInterval);
+      std::this_thread::sleep_for(kDeviceLookInterval);
     }
     return absl::OkStatus();
   });

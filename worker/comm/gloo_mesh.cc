@@ -147,7 +147,7 @@ void IgnoreBrokenPipes() {
 }
 
 // Our end of each connection as its peer is to know it, one after another in the order of ranks.
-std::string Announcement(GlooContext& context, absl::Span<const int32_t> peers) {
+std::string EndsOf(GlooContext& context, absl::Span<const int32_t> peers) {
   std::string addresses;
   for (const int32_t peer : peers) {
     const std::vector<char> address = context.createPair(peer)->address().bytes();
@@ -175,7 +175,7 @@ absl::StatusOr<std::vector<char>> AddressIn(const std::string& announced, int32_
 absl::Status ConnectPairs(GlooContext& context, absl::Span<const int32_t> peers,
                           Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop) {
   const auto key = [](int32_t rank) { return absl::StrCat("gloo/", rank); };
-  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), Announcement(context, peers)));
+  RETURN_IF_ERROR(rendezvous.Put(key(context.rank), EndsOf(context, peers)));
   // A pair that is closed waits no longer for its peer.
   const std::stop_callback close(stop, [&context, peers] {
     for (const int32_t peer : peers) context.getPair(peer)->close();

@@ -59,8 +59,8 @@ unsigned ScaleDenominator(const jpeg_decompress_struct& info, int32_t size) {
   return denominator;
 }
 
-bool ReadPixels(jpeg_decompress_struct& info, ErrorState& state, absl::string_view bytes,
-                int32_t size, Image& image, std::vector<uint8_t>& pixels) {
+bool ReadJpeg(jpeg_decompress_struct& info, ErrorState& state, absl::string_view bytes,
+              int32_t size, Image& image, std::vector<uint8_t>& pixels) {
   jpeg_progress_mgr progress = {};
   if (setjmp(state.jump) != 0) return false;
   jpeg_create_decompress(&info);
@@ -111,7 +111,7 @@ absl::StatusOr<Image> DecodeJpeg(absl::string_view bytes, int32_t size) {
   state.manager.emit_message = &OnMessage;
   Image image;
   std::vector<uint8_t> pixels;
-  const bool complete = ReadPixels(info, state, bytes, size, image, pixels);
+  const bool complete = ReadJpeg(info, state, bytes, size, image, pixels);
   const bool four = complete && info.out_color_space == JCS_CMYK;
   const bool inverted = complete && info.saw_Adobe_marker;
   info.progress = nullptr;

@@ -53,8 +53,8 @@ void SetTransforms(png_structp png, png_infop info) {
 }
 
 // `rgba` and `rows` belong to the caller, so that an error leaks nothing.
-bool ReadPixels(png_structp png, png_infop info, Reading& reading, Image& image,
-                std::vector<uint8_t>& rgba, std::vector<png_bytep>& rows) {
+bool ReadPng(png_structp png, png_infop info, Reading& reading, Image& image,
+             std::vector<uint8_t>& rgba, std::vector<png_bytep>& rows) {
   const uint64_t file_bytes = reading.rest.size();
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &reading, &OnRead);
@@ -91,7 +91,7 @@ absl::StatusOr<Image> DecodePng(absl::string_view bytes) {
   Image image;
   std::vector<uint8_t> rgba;
   std::vector<png_bytep> rows;
-  const bool complete = info != nullptr && ReadPixels(png, info, reading, image, rgba, rows);
+  const bool complete = info != nullptr && ReadPng(png, info, reading, image, rgba, rows);
   png_destroy_read_struct(&png, &info, nullptr);
   if (!complete)
     return absl::InvalidArgumentError(absl::StrCat("is a damaged PNG: ", reading.message));

@@ -21,7 +21,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr absl::string_view kMagic = "\x93NUMPY";
+constexpr absl::string_view kNpyMagic = "\x93NUMPY";
 
 absl::Status NoArray() { return absl::InvalidArgumentError("is no NPY file"); }
 
@@ -65,7 +65,7 @@ bool ReadShape(absl::string_view text, NpyShape& shape) {
 }  // namespace
 
 absl::StatusOr<NpyShape> ReadNpyHeader(absl::string_view bytes, int64_t file_bytes) {
-  if (!absl::StartsWith(bytes, kMagic) || bytes.size() < 12) return NoArray();
+  if (!absl::StartsWith(bytes, kNpyMagic) || bytes.size() < 12) return NoArray();
   const size_t length_bytes = bytes[6] == 1 ? 2 : 4;
   if (bytes[6] < 1 || bytes[6] > 3) return NoArray();
   const size_t begin = 8 + length_bytes, length = NumberAt(bytes, 8, length_bytes);

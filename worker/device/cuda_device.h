@@ -12,6 +12,13 @@
 
 namespace phalanx::device {
 
+// Whether this is a build for GPUs.
+#ifdef PHALANX_WITH_CUDA
+inline constexpr bool kWithCuda = true;
+#else
+inline constexpr bool kWithCuda = false;
+#endif
+
 // Makes device `index` current for this thread and loads its kernels. What the thread enqueues from
 // then on runs on one stream of the process, of StreamPriority::kPasses, which waits for no other
 // one: not for CUDA's legacy default stream either, on which threads enqueue that have not called

@@ -6,16 +6,13 @@
 #include <cmath>
 #include <limits>
 
+#include "worker/device/cuda_device.h"
 #include "worker/model/fp8_cuda.h"
 
 namespace phalanx::model {
 namespace {
 
-#ifdef PHALANX_WITH_CUDA
-constexpr bool kWithCuda = true;
-#else
-constexpr bool kWithCuda = false;
-#endif
+using device::kWithCuda;
 
 // What cuda_fp8.h does, without its types.
 at::Tensor RoundedValues(const at::Tensor& values, Fp8Format format) {

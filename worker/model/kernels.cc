@@ -6,17 +6,14 @@
 #include <tuple>
 #include <utility>
 
+#include "worker/device/cuda_device.h"
 #include "worker/model/cpu_kernels.h"
 #include "worker/model/kernels_cuda.h"
 
 namespace phalanx::model {
 namespace {
 
-#ifdef PHALANX_WITH_CUDA
-constexpr bool kWithCuda = true;
-#else
-constexpr bool kWithCuda = false;
-#endif
+using device::kWithCuda;
 
 // Whether the fused CPU loops apply to tensors of this kind.
 bool IsPlain(const at::Tensor& tensor) {

@@ -8,7 +8,7 @@ namespace phalanx::model {
 namespace {
 
 // [items * patches, 3 * patch * patch], features in the order of the convolution's weight.
-at::Tensor Unfold(const at::Tensor& pixels, int64_t patch) {
+at::Tensor UnfoldPatches(const at::Tensor& pixels, int64_t patch) {
   const int64_t items = pixels.size(0), side = pixels.size(2) / patch;
   return pixels.reshape({items, 3, side, patch, side, patch})
       .permute({0, 2, 4, 1, 3, 5})
@@ -38,7 +38,7 @@ PatchEmbedding::PatchEmbedding(const LayerContext& context, const ParameterTable
 at::Tensor PatchEmbedding::Forward(const at::Tensor& pixels, PatchState* state) const {
   const int64_t items = pixels.size(0), rows = EncoderRows(context_.architecture);
   const int64_t hidden = context_.architecture.hidden_size;
-  at::Tensor patches = Unfold(pixels, context_.architecture.patch_size);
+  at::Tensor patches = UnfoldPatches(pixels, context_.architecture.patch_size);
   at::Tensor embedded =
       patch_bias_.weight.defined() ? Linear(patches, patch_, patch_bias_) : Linear(patches, patch_);
   if (class_token_) {

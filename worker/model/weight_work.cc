@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/device/cuda_device.h"
 #include "worker/model/fp8_cuda.h"
 #include "worker/model/kernels.h"
 #include "worker/model/unwritten.h"
@@ -12,11 +13,7 @@
 namespace phalanx::model {
 namespace {
 
-#ifdef PHALANX_WITH_CUDA
-constexpr bool kWithCuda = true;
-#else
-constexpr bool kWithCuda = false;
-#endif
+using device::kWithCuda;
 
 // gradient += output_gradient^T input.
 void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& right) {

@@ -7,7 +7,7 @@
 namespace phalanx::rank {
 namespace {
 
-constexpr absl::Duration kSendTimeout = absl::Seconds(10);
+constexpr absl::Duration kPutTimeout = absl::Seconds(10);
 
 }  // namespace
 
@@ -24,7 +24,7 @@ absl::Status ChannelRendezvous::Put(const std::string& key, const std::string& v
   report.set_rank(rank_);
   report.mutable_rendezvous()->set_key(key);
   report.mutable_rendezvous()->set_value(value);
-  return channel_.Send(message, kSendTimeout);
+  return channel_.Send(message, kPutTimeout);
 }
 
 absl::StatusOr<std::string> ChannelRendezvous::Get(const std::string& key,

@@ -13,7 +13,7 @@
 namespace phalanx::rank {
 namespace {
 
-constexpr absl::Duration kSendTimeout = absl::Seconds(10);
+constexpr absl::Duration kDaemonTimeout = absl::Seconds(10);
 
 absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
 
@@ -113,7 +113,7 @@ void RankProcess::ReadOrders() {
 void RankProcess::TellStopped(int64_t epoch) {
   v1::ToDaemon stopped;
   stopped.mutable_stopped()->set_epoch(epoch);
-  channel_.Send(stopped, kSendTimeout).IgnoreError();
+  channel_.Send(stopped, kDaemonTimeout).IgnoreError();
 }
 
 void RankProcess::TellNotWritten(const v1::WriteIncident& order, const absl::Status& status) {
@@ -127,7 +127,7 @@ void RankProcess::TellNotWritten(const v1::WriteIncident& order, const absl::Sta
   report.mutable_event()->set_type("IncidentNotWritten");
   report.mutable_event()->set_message(
       absl::StrCat("incident ", order.number(), ": ", status.message()));
-  channel_.Send(message, kSendTimeout).IgnoreError();
+  channel_.Send(message, kDaemonTimeout).IgnoreError();
 }
 
 void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase phase,
@@ -146,7 +146,7 @@ void RankProcess::TellReached(const job::InjectedFault& fault, job::FaultPhase p
   report.mutable_event()->set_message(absl::StrCat(job::FaultWord(fault), " at step ", step,
                                                    where.empty() ? "" : absl::StrCat(", ", where)));
   spdlog::info("rank={} fault on demand: {}", report.rank(), report.event().message());
-  channel_.Send(message, kSendTimeout).IgnoreError();
+  channel_.Send(message, kDaemonTimeout).IgnoreError();
 }
 
 void RankProcess::WarmUp(EpochRun& run) {
@@ -157,14 +157,14 @@ void RankProcess::WarmUp(EpochRun& run) {
   }
   v1::ToDaemon message;
   message.mutable_warmed();
-  channel_.Send(message, kSendTimeout).IgnoreError();
+  channel_.Send(message, kDaemonTimeout).IgnoreError();
 }
 
 int RankProcess::Run() {
   v1::ToDaemon hello;
   hello.mutable_hello()->set_pid(getpid());
   hello.mutable_hello()->set_version(PHALANX_VERSION);
-  if (!channel_.Send(hello, kSendTimeout).ok()) return 2;
+  if (!channel_.Send(hello, kDaemonTimeout).ok()) return 2;
   std::thread reader([this] { ReadOrders(); });
   int exit_code = 0;
   while (true) {

@@ -15,7 +15,7 @@
 namespace phalanx::rank {
 namespace {
 
-v1::StepDecision::Verdict ToProto(train::Verdict verdict) {
+v1::StepDecision::Verdict VerdictToProto(train::Verdict verdict) {
   switch (verdict) {
     case train::Verdict::kCommitted:
       return v1::StepDecision::COMMITTED;
@@ -42,7 +42,7 @@ train::Verdict FromProto(v1::StepDecision::Verdict verdict) {
   }
 }
 
-constexpr absl::Duration kSendTimeout = absl::Seconds(30);
+constexpr absl::Duration kReportTimeout = absl::Seconds(30);
 
 }  // namespace
 
@@ -58,7 +58,7 @@ absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
   }
   v1::ToDaemon message;
   *message.mutable_report() = std::move(report);
-  return channel.Send(message, kSendTimeout);
+  return channel.Send(message, kReportTimeout);
 }
 
 bool IsCollateral(const absl::Status& ended) {
@@ -80,7 +80,7 @@ void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_
       whose.job, whose.epoch, whose.rank, refused, LineText(last));
   v1::ToDaemon message;
   message.mutable_strangers()->set_refused(refused);
-  channel.Send(message, kSendTimeout).IgnoreError();
+  channel.Send(message, kReportTimeout).IgnoreError();
 }
 
 v1::RankError ErrorReport(const absl::Status& ended) {
@@ -94,7 +94,7 @@ v1::RankError ErrorReport(const absl::Status& ended) {
 v1::StepDecision ToProto(const train::Decision& decision) {
   v1::StepDecision out;
   out.set_step(decision.step);
-  out.set_verdict(ToProto(decision.verdict));
+  out.set_verdict(VerdictToProto(decision.verdict));
   out.set_loss(decision.loss);
   out.set_gradient_norm(decision.gradient_norm);
   out.set_gradient_scale(decision.gradient_scale);

@@ -24,7 +24,7 @@ namespace {
 
 // Of one set: nobody waits for it, and others of the epoch wait to be made.
 constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
-constexpr std::chrono::milliseconds kLookInterval{5};
+constexpr std::chrono::milliseconds kStandbyLookInterval{5};
 // That a device has left before a set is made, beside what the layout takes more of it.
 constexpr int64_t kRoom = int64_t{2} << 30;
 
@@ -188,7 +188,7 @@ absl::Status StandbyPool::AwaitIdle(const std::stop_token& stop) {
           job::FailureKind::kPeerLost,
           absl::DeadlineExceededError("communicators of before are still being made"));
     }
-    changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kLookInterval);
+    changed_.WaitUntil(&mu_, std::chrono::steady_clock::now() + kStandbyLookInterval);
   }
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@
 namespace phalanx::rank {
 namespace {
 
-constexpr absl::Duration kLastWorkTimeout = absl::Seconds(30);
+constexpr absl::Duration kWarmWorkTimeout = absl::Seconds(30);
 constexpr int32_t kLossesMax = 8;  // as there are sets of standby communicators
 
 #ifdef PHALANX_WITH_CUDA
@@ -76,7 +76,7 @@ absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
   };
   const absl::Status warmed = train::WarmUpAlone(plan, Rank{order_.rank()}, *kept_.source, *state,
                                                  LengthMultiple(), kept_.warm);
-  RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
+  RETURN_IF_ERROR(device::AwaitDevice(kWarmWorkTimeout));
   return warmed;
 }
 

@@ -1,13 +1,9 @@
 #include "worker/train/await_work.h"
 
+#include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
 
 namespace phalanx::train {
-namespace {
-
-constexpr absl::Duration kPatience = absl::Minutes(10);
-
-}  // namespace
 
 absl::Status AwaitWork(Executor& executor, absl::string_view missing) {
   const Moment given = Moment::Now(executor.options().device);

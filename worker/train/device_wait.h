@@ -11,6 +11,9 @@
 
 namespace phalanx::train {
 
+// For what peers bring about: past it they are taken for lost.
+inline constexpr absl::Duration kPatience = absl::Minutes(10);
+
 struct DeviceWait {
   absl::FunctionRef<bool()> done;
   absl::FunctionRef<bool()> stopped;

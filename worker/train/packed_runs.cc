@@ -34,7 +34,7 @@ int64_t ElementsOf(const std::vector<plan::UnitRange>& runs) {
 }
 
 #ifdef PHALANX_WITH_CUDA
-cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+cudaStream_t PackingStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 DeviceRuns RunsOf(const at::Tensor& table, int64_t elements) {
   const int64_t* offsets = table.const_data_ptr<int64_t>();
@@ -75,7 +75,8 @@ void PackedRuns::Pack(const at::Tensor& flat, at::Tensor packed) const {
 #ifdef PHALANX_WITH_CUDA
   if (flat.is_cuda()) {
     return LaunchPackRuns(flat.const_data_ptr(), packed.mutable_data_ptr(),
-                          RunsOf(table_, elements_), flat.element_size(), aligned_, Stream());
+                          RunsOf(table_, elements_), flat.element_size(), aligned_,
+                          PackingStream());
   }
 #endif
   const auto size = static_cast<int64_t>(flat.element_size());
@@ -92,7 +93,8 @@ void PackedRuns::Unpack(const at::Tensor& packed, at::Tensor& flat) const {
 #ifdef PHALANX_WITH_CUDA
   if (flat.is_cuda()) {
     return LaunchUnpackRuns(packed.const_data_ptr(), flat.mutable_data_ptr(),
-                            RunsOf(table_, elements_), flat.element_size(), aligned_, Stream());
+                            RunsOf(table_, elements_), flat.element_size(), aligned_,
+                            PackingStream());
   }
 #endif
   const auto size = static_cast<int64_t>(flat.element_size());
@@ -126,7 +128,7 @@ void SummedRuns::Sum(const at::Tensor& taken, at::Tensor& flat) const {
   if (flat.is_cuda()) {
     return LaunchSumRuns(taken.const_data_ptr<float>(), flat.mutable_data_ptr<float>(),
                          RunsOf(table_, elements_), sources_.const_data_ptr<int64_t>(), replicas_,
-                         Stream());
+                         PackingStream());
   }
 #endif
   if (flat.scalar_type() == at::kDouble) {

@@ -14,8 +14,6 @@
 namespace phalanx::train {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(10);
-
 // How many buckets a collective takes: a few, since each kernel of it waits for processors that
 // passes hold, but no more than keep links and updates busy beside each other.
 size_t AtOnce(PartReduction::Order order) {

@@ -16,7 +16,7 @@
 namespace phalanx::train {
 namespace {
 
-cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+cudaStream_t StepStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 // Calls body(table) for all runs of a block, as many at a time as a launch takes.
 template <typename Body>
@@ -44,7 +44,7 @@ class CudaStepKernels final : public StepKernels {
     std::memset(static_cast<void*>(words_), 0, sizeof(CommitWords));
     SetHomes(homes, 0);
     C10_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&decisions_), 2 * sizeof(Decision)));
-    C10_CUDA_CHECK(cudaMemsetAsync(decisions_, 0, 2 * sizeof(Decision), Stream()));
+    C10_CUDA_CHECK(cudaMemsetAsync(decisions_, 0, 2 * sizeof(Decision), StepStream()));
   }
   ~CudaStepKernels() override {
     cudaFreeHost(words_);
@@ -64,23 +64,23 @@ class CudaStepKernels final : public StepKernels {
       partials_ = at::empty({partials}, accumulator.options());
     double* out = partials_.mutable_data_ptr<double>();
     ForTables(block, [&](const RunTable& table) {
-      LaunchSquaredNormPartials(gradients.const_data_ptr<float>(), table, out, Stream());
+      LaunchSquaredNormPartials(gradients.const_data_ptr<float>(), table, out, StepStream());
       out += kNormBlocks;
     });
     LaunchSumPartials(partials_.const_data_ptr<double>(), partials,
-                      accumulator.mutable_data_ptr<double>(), Stream());
+                      accumulator.mutable_data_ptr<double>(), StepStream());
   }
 
   void WriteRecord(at::Tensor& records, int32_t rank, const Record& header,
                    const at::Tensor& sums) override {
     LaunchWriteRecord(reinterpret_cast<Record*>(records.mutable_data_ptr<uint8_t>()) + rank, header,
-                      sums.const_data_ptr<double>(), applied_, homes_, words_, Stream());
+                      sums.const_data_ptr<double>(), applied_, homes_, words_, StepStream());
   }
 
   void MakeDecision(const at::Tensor& records, int32_t world,
                     const Expectation& expected) override {
     LaunchMakeDecision(reinterpret_cast<const Record*>(records.const_data_ptr<uint8_t>()), world,
-                       expected, decisions_, words_, Stream());
+                       expected, decisions_, words_, StepStream());
   }
 
   bool ReadDecision(int64_t step, Decision* decision) override {
@@ -98,8 +98,8 @@ class CudaStepKernels final : public StepKernels {
       words_->decisions[last.step % 2] = {last, last.step};
       on_device[last.step % 2] = last;
     }
-    C10_CUDA_CHECK(
-        cudaMemcpyAsync(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice, Stream()));
+    C10_CUDA_CHECK(cudaMemcpyAsync(decisions_, on_device, sizeof on_device, cudaMemcpyHostToDevice,
+                                   StepStream()));
   }
 
   void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
@@ -127,12 +127,13 @@ class CudaStepKernels final : public StepKernels {
     buffers.first = block.first_moment.mutable_data_ptr<float>();
     buffers.second = block.second_moment.mutable_data_ptr<float>();
     ForTables(block, [&](const RunTable& table) {
-      LaunchAdamW(buffers, table, factors, decisions_ + expected_step % 2, expected_step, Stream());
+      LaunchAdamW(buffers, table, factors, decisions_ + expected_step % 2, expected_step,
+                  StepStream());
     });
   }
 
   void MarkApplied(int32_t home, int64_t step) override {
-    LaunchMarkApplied(applied_ + home, step, decisions_ + step % 2, Stream());
+    LaunchMarkApplied(applied_ + home, step, decisions_ + step % 2, StepStream());
   }
   void SetHomes(int32_t homes, int64_t step) override {
     const int32_t words = std::max(homes, kHomesAtLeast);
@@ -155,7 +156,7 @@ class CudaStepKernels final : public StepKernels {
   }
 
   absl::Status Check() override {
-    const cudaError_t error = cudaStreamQuery(Stream());
+    const cudaError_t error = cudaStreamQuery(StepStream());
     if (error == cudaSuccess) return absl::OkStatus();
     if (error == cudaErrorNotReady) {
       cudaGetLastError();  // it is no error, and the next launch must not find it
@@ -165,7 +166,7 @@ class CudaStepKernels final : public StepKernels {
                          absl::InternalError(absl::StrCat("the GPU: ", cudaGetErrorString(error))));
   }
 
-  void MarkProgress(int64_t count) override { LaunchMarkProgress(words_, count, Stream()); }
+  void MarkProgress(int64_t count) override { LaunchMarkProgress(words_, count, StepStream()); }
   int64_t progress() const override {
     return *const_cast<const volatile int64_t*>(&words_->progress);
   }

@@ -21,8 +21,6 @@
 namespace phalanx::train {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(10);
-
 // [kHashBytes] of kByte, beside the message.
 at::Tensor HashOf(const at::Tensor& message) {
   const at::Tensor payload = message.narrow(0, 0, message.numel() - kHashBytes);

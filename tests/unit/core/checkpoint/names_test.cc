@@ -16,6 +16,10 @@ TEST(NamesTest, Checkpoint_ReadsBack) {
   }
 }
 
+TEST(NamesTest, Manifest_IsInItsFolder) {
+  EXPECT_EQ(ManifestPath("out/step-00000007.epoch-2"), "out/step-00000007.epoch-2/manifest.json");
+}
+
 TEST(NamesTest, Checkpoints_OrderByStepThenEpoch) {
   EXPECT_LT((CheckpointName{50, 3}), (CheckpointName{100, 1}));
   EXPECT_LT((CheckpointName{50, 3}), (CheckpointName{50, 4}));
