@@ -11,7 +11,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 find_program(CCACHE ccache)
-if(CCACHE)
+if(CCACHE AND NOT PHALANX_QUICK)
   # Paths relative to the checkout: a second checkout finds what the first has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
@@ -42,6 +42,8 @@ if(CMAKE_UNITY_BUILD)
 endif()
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
+# What decides, plans and tells, which takes milliseconds of a small job either way.
+set(PHALANX_RARE_FOLDERS "^(client|coordinator|core/(job|plan|schedule|wire)|transport|worker/agent)(/|$)")
 
 function(phalanx_compile target)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "EXCEPTIONS" "" "")
@@ -49,6 +51,9 @@ function(phalanx_compile target)
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   if(folder MATCHES "${PHALANX_PRODUCT_FOLDERS}")
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)
+  endif()
+  if(PHALANX_QUICK AND folder MATCHES "${PHALANX_RARE_FOLDERS}")
+    target_compile_options(${target} PRIVATE -O1)
   endif()
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
