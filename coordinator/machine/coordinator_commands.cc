@@ -54,8 +54,8 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
     const bool obsolete = IsObsolete(node, outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
-      // more.
-      if (obsolete) outstanding.command = StopRanks{.reason = "superseded"};
+      // more: for no job. A stop for none calls off the data of all jobs, in releases before.
+      if (obsolete) outstanding.command = Rendezvous{};
       actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
       node.outstanding.push_back(std::move(outstanding));
     } else if (!obsolete &&

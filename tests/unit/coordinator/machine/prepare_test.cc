@@ -175,7 +175,9 @@ TEST_F(PrepareLossTest, NodeThatComesBackLater_PreparesNothingForAJobThatIsElsew
   ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
   const SessionId again = h_.Open("a", 1, /*incarnation=*/1);  // it never had the order
   EXPECT_THAT(h_.Commands<PrepareData>(again), IsEmpty());
-  EXPECT_THAT(h_.Commands<StopRanks>(again), SizeIs(1)) << "in place of it";
+  ASSERT_THAT(h_.Commands<Rendezvous>(again), SizeIs(1)) << "in place of it";
+  EXPECT_EQ(h_.Commands<Rendezvous>(again)[0].second.job, JobId{});
+  EXPECT_THAT(h_.Commands<StopRanks>(again), IsEmpty()) << "of no job, it would end others' data";
 }
 
 }  // namespace
