@@ -92,8 +92,9 @@ void Coordinator::On(const CommandFinished& event) {
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
     Team* team = job->run->TeamOf(node->name);
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing) {
-      // Of a start before this one, in which another node was to choose: it is asked anew.
-      if (prepare->choose_checkpoint || !Chooses(*job, *team)) OnPrepared(*job, *team, event);
+      // Else of a start before this one, in which another node was to choose, or the job had no
+      // checkpoint of its own yet: it is asked anew.
+      if (prepare->choose_checkpoint == Chooses(*job, *team)) OnPrepared(*job, *team, event);
     } else if (team != nullptr || job->prepared.contains(node->name)) {
       OnReturnPrepared(*job, *node, event);
     }
