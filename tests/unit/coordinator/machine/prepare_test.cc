@@ -140,6 +140,27 @@ TEST_F(PrepareLossTest, JobThatKillsItsWorkers_EndsAfterAFewTries) {
   EXPECT_EQ(h_.Free("a"), 1);
 }
 
+// However often: the job's data has nothing to do with it.
+TEST_F(PrepareLossTest, WorkerThatIsNotAskedYetOrHasPreparedIt_CountsInNothing) {
+  SessionId a = h_.Open("a", 1);
+  h_.Open("b", 1, /*incarnation=*/1);
+  const JobId job = h_.Submit(AJob("j", 2));
+  SessionId b;
+  for (const uint64_t incarnation : {2, 3, 4, 5, 6}) {
+    b = h_.Replace("b", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting) << "a is asked first";
+    EXPECT_THAT(h_.Commands<PrepareData>(b), IsEmpty());
+  }
+  for (const uint64_t incarnation : {2, 3, 4, 5, 6}) {
+    h_.Prepare(a);
+    a = h_.Replace("a", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting) << "it had prepared its part";
+  }
+  h_.Prepare(a);
+  h_.Prepare(b);
+  EXPECT_THAT(h_.Commands<Assign>(a), SizeIs(1));
+}
+
 TEST_F(PrepareLossTest, WorkersThatAreRestartedInTurn_AreAskedAgain) {
   for (const char* name : {"a", "b", "c", "d", "e"}) h_.Open(name, 1);
   const JobId job = h_.Submit(AJob("j", 5));
