@@ -124,6 +124,15 @@ TEST_F(PrepareLossTest, JobThatKillsItsNodes_EndsAfterAFewStarts) {
                         "recovery.budget.without_progress allows"));
 }
 
+TEST_F(PrepareLossTest, JobWithoutRecoveries_HasNothingToRecoverFrom) {
+  JobRequest request = *AJobThatWaits("j", 1);
+  request.budget.total = 0;
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  Lose(a);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+}
+
 // Its worker is started again each time before anybody misses it.
 TEST_F(PrepareLossTest, JobThatKillsItsWorkers_EndsAfterAFewTries) {
   h_.Open("a", 1, /*incarnation=*/1);
