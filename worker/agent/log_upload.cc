@@ -65,10 +65,13 @@ void LogReader::GoTo(const std::string& place) {
     return;
   }
   given_ = {.epoch = epoch_, .inode = inode_, .offset = offset};
-  for (const LogFile& file : LogFiles(folder_, job_, rank_)) {
-    if (file.epoch != epoch_ || file.inode != inode_ || !Open(file)) continue;
-    lseek(file_.get(), offset, SEEK_SET);
-    return;
+  for (int failed = 0; !file_.is_open() && failed < kOpensMax; ++failed) {
+    const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
+    const auto file = std::find_if(files.begin(), files.end(), [this](const LogFile& one) {
+      return one.epoch == epoch_ && one.inode == inode_;
+    });
+    if (file == files.end()) return;  // it was rotated away
+    if (Open(*file)) lseek(file_.get(), offset, SEEK_SET);
   }
 }
 

@@ -136,6 +136,41 @@ TEST(LogReaderTest, Reader_OfAFileThatIsRotatedMeanwhile_LosesNothingThatIsKept)
   over = true;
 }
 
+// Once the rest of a file was passed over that was rotated between a look at its name and its
+// opening.
+TEST(LogReaderTest, ReadersThatGoOnFromAPlaceInAFileThatIsRotatedMeanwhile_LoseNothing) {
+  constexpr int kLines = 20'000, kLinesOfFile = 4;
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 2 * kLinesOfFile * 8);
+  std::atomic<int> read = 0;  // lines
+  std::atomic<bool> over = false;
+  const std::jthread writer([&] {
+    for (int line = 0; line < kLines && !over; ++line) {
+      // The file with the last place is there.
+      while (line / kLinesOfFile > (read - 1) / kLinesOfFile + 1 && !over)
+        std::this_thread::yield();
+      spool->Append(absl::StrFormat("%07d\n", line));
+    }
+  });
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::string place;
+  while (read < kLines && std::chrono::steady_clock::now() < give_up) {
+    LogReader reader(state, kJob, 3, 0, place);
+    const std::string text = reader.Next(false);
+    int line = read;
+    std::string wanted;
+    for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
+    if (text != wanted) {
+      ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
+      break;
+    }
+    if (!text.empty()) place = reader.place();
+    read = line;
+  }
+  EXPECT_EQ(read, kLines);
+  over = true;
+}
+
 TEST(LogReaderTest, Place_IsWhereAnotherReaderGoesOn_AlsoInTheMiddleOfAFile) {
   const std::string state = support::MakeFolder("spool");
   const auto spool = OpenSpool(state, 1, 20);
