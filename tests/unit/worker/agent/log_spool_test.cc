@@ -1,5 +1,9 @@
 #include "worker/agent/log_spool.h"
 
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -9,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -103,6 +108,26 @@ TEST(LogReaderTest, Reader_WhoseFileWasRotatedAway_GoesOnWithTheOldestLeft) {
   EXPECT_EQ(ReadAll(reader, false), "one\n");
   for (const char* text : {"two\n", "thr\n", "fou\n"}) spool->Append(text);
   EXPECT_EQ(ReadAll(reader, false), "thr\nfou\n");
+}
+
+// Its inode may be the newest file's by then.
+TEST(LogReaderTest, Place_InAFileThatWasRotatedAway_GoesOnWithTheOldestLeft) {
+  const std::string state = support::MakeFolder("spool");
+  const UniqueFd folder(open(state.c_str(), O_RDONLY | O_CLOEXEC));
+  long generation = 0;
+  if (ioctl(folder.get(), FS_IOC_GETVERSION, &generation) != 0)
+    GTEST_SKIP() << "the file system knows no generations";
+  const auto spool = OpenSpool(state, 1, 8);
+  spool->Append("one\n");
+  std::string place;
+  {
+    LogReader reader(state, kJob, 3, 0);
+    EXPECT_EQ(reader.Next(false), "one\n");
+    place = reader.place();
+  }
+  for (const char* text : {"two\n", "thr\n"}) spool->Append(text);
+  LogReader next(state, kJob, 3, 0, place);
+  EXPECT_EQ(ReadAll(next, false), "two\nthr\n");
 }
 
 // Once it lost what was written between its look at the end of a file and at the file behind.
