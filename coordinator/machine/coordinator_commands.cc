@@ -54,8 +54,8 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
     const bool obsolete = IsObsolete(node, outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
-      // more.
-      if (obsolete) outstanding.command = StopRanks{.reason = "superseded"};
+      // more: for no job. A stop for none calls off the data of all jobs, in releases before.
+      if (obsolete) outstanding.command = Rendezvous{};
       actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
       node.outstanding.push_back(std::move(outstanding));
     } else if (!obsolete &&
@@ -92,8 +92,9 @@ void Coordinator::On(const CommandFinished& event) {
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;
     Team* team = job->run->TeamOf(node->name);
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing) {
-      // Of a start before this one, in which another node was to choose: it is asked anew.
-      if (prepare->choose_checkpoint || !Chooses(*job, *team)) OnPrepared(*job, *team, event);
+      // Else of a start before this one, in which another node was to choose, or the job had no
+      // checkpoint of its own yet: it is asked anew.
+      if (prepare->choose_checkpoint == Chooses(*job, *team)) OnPrepared(*job, *team, event);
     } else if (team != nullptr || job->prepared.contains(node->name)) {
       OnReturnPrepared(*job, *node, event);
     }

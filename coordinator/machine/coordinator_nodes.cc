@@ -10,6 +10,20 @@ namespace phalanx::coordinator {
 using job::FailureKind;
 using job::JobPhase;
 
+namespace {
+
+// The order to prepare the job's data that the node has not answered; nullptr: there is none.
+const Outstanding* OrderToPrepare(const Node& node, JobId job) {
+  const auto found = std::find_if(
+      node.outstanding.begin(), node.outstanding.end(), [job](const Outstanding& outstanding) {
+        const auto* order = std::get_if<PrepareData>(&outstanding.command);
+        return order != nullptr && order->job == job;
+      });
+  return found == node.outstanding.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
 Node* Coordinator::NodeOf(SessionId session) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return nullptr;
@@ -127,10 +141,13 @@ void Coordinator::ReplaceProcess(Node& node) {
 
 // What its node had prepared went with it. Data of a job may be what ends the worker: as often as
 // the job may recover without a step between it is asked again. Each node for itself, since workers
-// are restarted one by one when they are given another release.
+// are restarted one by one when they are given another release. One that was not asked yet, or had
+// prepared it, did not end of that.
 void Coordinator::PrepareAnew(Job& job, Team& team, FailureCause cause) {
   team.prepared = false;
   const int32_t again_max = job.state.request->budget.without_progress;
+  const Outstanding* order = OrderToPrepare(nodes_.at(team.node), job.state.id);
+  if (order == nullptr || order->number == 0) return;  // 0: it was not sent
   if (++team.lost_preparing <= again_max) return;
   absl::StrAppend(&cause.message, "; it prepared the job's data then, as ", again_max,
                   " times before, which is all that recovery.budget.without_progress allows");
@@ -143,11 +160,7 @@ void Coordinator::PrepareAgain(Node& node) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
     Team* team = job.run->TeamOf(node.name);
-    const bool asked = std::any_of(
-        node.outstanding.begin(), node.outstanding.end(), [id](const Outstanding& outstanding) {
-          const PrepareData* prepare = std::get_if<PrepareData>(&outstanding.command);
-          return prepare != nullptr && prepare->job == id;
-        });
+    const bool asked = OrderToPrepare(node, id) != nullptr;
     // The first node is asked before the others; those whose turn has not come wait.
     const bool first = team == &job.run->teams.front();
     if (team != nullptr && !asked && (first || job.run->teams.front().prepared)) {

@@ -138,7 +138,8 @@ void Coordinator::EndHold(Job& job, const std::string& how) {
 }
 
 void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
-  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  // What has never trained has recovered from nothing, also where `total` is 0.
+  if (job.state.trained && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
   // What takes long to fail never spends that.
   const int32_t starts_max = job.state.request->budget.without_progress;
   if (job.state.failed_starts >= starts_max) {

@@ -1,6 +1,8 @@
 #include "worker/agent/log_spool.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,9 +31,9 @@ UniqueFd OpenToAppend(const std::string& path) {
 }
 
 // 0: there is no file.
-ino_t InodeOf(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+uint64_t IdentityAt(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file.is_open() ? IdentityOf(file.get()) : 0;
 }
 
 // The last `bytes_max` bytes of a file; nothing if there is none.
@@ -132,13 +134,21 @@ std::string LogSpool::Tail(size_t bytes_max) const {
   return text.substr(whole_lines ? newline + 1 : 1);
 }
 
+uint64_t IdentityOf(int file) {
+  struct stat info;
+  if (fstat(file, &info) != 0) return 0;
+  long generation = 0;  // the type that the call is declared with; 32 bits come
+  if (ioctl(file, FS_IOC_GETVERSION, &generation) != 0) generation = 0;
+  return info.st_ino ^ (uint64_t{static_cast<uint32_t>(generation)} << 32);
+}
+
 std::vector<LogFile> LogFiles(const std::string& folder, JobId job, int32_t rank) {
   const std::string epochs = JobFolder(folder, job);
   std::vector<LogFile> files;
   for (const int64_t epoch : NumberedFolders(epochs)) {
     const std::string path = absl::StrCat(epochs, "/", epoch, "/rank-", rank, ".log");
     // The newest first: one that is rotated meanwhile is found twice, not passed over.
-    const ino_t newest = InodeOf(path), before = InodeOf(Rotated(path));
+    const uint64_t newest = IdentityAt(path), before = IdentityAt(Rotated(path));
     if (before != 0) files.push_back({Rotated(path), Epoch{epoch}, before});
     if (newest != 0 && newest != before) files.push_back({path, Epoch{epoch}, newest});
   }

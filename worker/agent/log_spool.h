@@ -55,8 +55,11 @@ class LogSpool {
 struct LogFile {
   std::string path;
   Epoch epoch;
-  uint64_t inode = 0;
+  uint64_t identity = 0;
 };
+// Of an open file, whatever its name; 0: it cannot be told. Its inode, and where the file system
+// has one its generation: the inode of a file that is gone is the next one's.
+uint64_t IdentityOf(int file);
 // The files of one rank, oldest text first.
 std::vector<LogFile> LogFiles(const std::string& folder, JobId job, int32_t rank);
 // Ranks that have files, ascending.

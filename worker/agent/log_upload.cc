@@ -59,22 +59,25 @@ void LogReader::GoTo(const std::string& place) {
   const std::vector<std::string> parts = absl::StrSplit(place, ':');
   int64_t offset = 0;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &epoch_.value) ||
-      !absl::SimpleAtoi(parts[1], &inode_) || !absl::SimpleAtoi(parts[2], &offset)) {
+      !absl::SimpleAtoi(parts[1], &identity_) || !absl::SimpleAtoi(parts[2], &offset)) {
     epoch_ = Epoch{};
-    inode_ = 0;
+    identity_ = 0;
     return;
   }
-  given_ = {.epoch = epoch_, .inode = inode_, .offset = offset};
-  for (const LogFile& file : LogFiles(folder_, job_, rank_)) {
-    if (file.epoch != epoch_ || file.inode != inode_ || !Open(file)) continue;
-    lseek(file_.get(), offset, SEEK_SET);
-    return;
+  given_ = {.epoch = epoch_, .identity = identity_, .offset = offset};
+  for (int failed = 0; !file_.is_open() && failed < kOpensMax; ++failed) {
+    const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
+    const auto file = std::find_if(files.begin(), files.end(), [this](const LogFile& one) {
+      return one.epoch == epoch_ && one.identity == identity_;
+    });
+    if (file == files.end()) return;  // it was rotated away
+    if (Open(*file)) lseek(file_.get(), offset, SEEK_SET);
   }
 }
 
 std::string LogReader::place() const {
-  if (given_.inode == 0) return "";
-  return absl::StrCat(given_.epoch.value, ":", given_.inode, ":", given_.offset);
+  if (given_.identity == 0) return "";
+  return absl::StrCat(given_.epoch.value, ":", given_.identity, ":", given_.offset);
 }
 
 bool LogReader::SkipTo(int32_t tail) {
@@ -90,11 +93,9 @@ bool LogReader::SkipTo(int32_t tail) {
 
 bool LogReader::Open(const LogFile& file) {
   UniqueFd opened(open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info;
-  if (!opened.is_open() || fstat(opened.get(), &info) != 0) return false;
-  if (info.st_ino != file.inode) return false;  // it was rotated since
+  if (!opened.is_open() || IdentityOf(opened.get()) != file.identity) return false;
   file_ = std::move(opened);
-  inode_ = info.st_ino;
+  identity_ = file.identity;
   epoch_ = file.epoch;
   return true;
 }
@@ -102,9 +103,9 @@ bool LogReader::Open(const LogFile& file) {
 std::optional<LogFile> LogReader::FileBehind() const {
   const std::vector<LogFile> files = LogFiles(folder_, job_, rank_);
   if (files.empty()) return std::nullopt;
-  if (inode_ == 0) return files.front();
+  if (identity_ == 0) return files.front();
   for (size_t i = 0; i < files.size(); ++i) {
-    if (files[i].inode != inode_) continue;
+    if (files[i].identity != identity_) continue;
     if (i + 1 == files.size()) return std::nullopt;
     return files[i + 1];
   }
@@ -119,9 +120,9 @@ void LogReader::Append(absl::string_view block) {
   const auto begin =
       static_cast<int64_t>(lseek(file_.get(), 0, SEEK_CUR)) - static_cast<int64_t>(block.size());
   const bool joins =
-      !stretches_.empty() && stretches_.back().inode == inode_ &&
+      !stretches_.empty() && stretches_.back().identity == identity_ &&
       stretches_.back().offset + static_cast<int64_t>(stretches_.back().bytes) == begin;
-  if (!joins) stretches_.push_back({.epoch = epoch_, .inode = inode_, .offset = begin});
+  if (!joins) stretches_.push_back({.epoch = epoch_, .identity = identity_, .offset = begin});
   stretches_.back().bytes += block.size();
   absl::StrAppend(&unfinished_, block);
 }

@@ -52,7 +52,7 @@ class LogReader {
   // `bytes` that lie in one file.
   struct Stretch {
     Epoch epoch;
-    uint64_t inode = 0;
+    uint64_t identity = 0;
     int64_t offset = 0;
     size_t bytes = 0;
   };
@@ -69,7 +69,7 @@ class LogReader {
   const int32_t rank_;
   UniqueFd file_;
   Epoch epoch_;
-  uint64_t inode_ = 0;             // of file_
+  uint64_t identity_ = 0;          // of file_
   std::string unfinished_;         // a line whose end was not yet read
   std::deque<Stretch> stretches_;  // where it lies
   Stretch given_;                  // behind it: where what was given ends

@@ -166,6 +166,8 @@ void Machine::Run(uint64_t number, const PrepareStandbyCommand& command) {
 }
 
 void Machine::Run(uint64_t number, const StopCommand& command) {
+  // In place of a command that is not wanted any more: of a coordinator of a release before.
+  if (command.job == JobId{}) return Answer(number, absl::OkStatus());
   const auto highest = highest_epoch_.find(command.job);
   if (highest != highest_epoch_.end() && command.epoch < highest->second) {
     return Answer(number, Superseded(command.job, command.epoch));

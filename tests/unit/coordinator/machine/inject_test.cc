@@ -207,7 +207,7 @@ TEST_F(InjectTest, NodeThatGoesBeforeItAnswers_IsNotToldAgain) {
   // It never came there; the number that it had is not left out.
   const SessionId again = h_.Open("n", 3, 1, {{job, Epoch{1}}}, told[0].first - 1);
   EXPECT_THAT(h_.Commands<InjectFault>(again), IsEmpty());
-  const auto instead = h_.Commands<StopRanks>(again);
+  const auto instead = h_.Commands<Rendezvous>(again);
   ASSERT_THAT(instead, SizeIs(1));
   EXPECT_EQ(instead[0].first, told[0].first);
   EXPECT_EQ(h_.Phase(job), job::JobPhase::kRunning);

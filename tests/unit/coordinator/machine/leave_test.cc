@@ -162,6 +162,38 @@ TEST_F(LeaveTest, JobThatStartsAgainAndIsSuspended_HasLostNothing) {
   EXPECT_EQ(h_.State(job).failed_starts, 0);
 }
 
+// Its node took longer for that than the job took elsewhere to have a checkpoint.
+TEST_F(LeaveTest, ChoiceForAStartBefore_DoesNotTakeTheJobsOwnCheckpoint) {
+  const SessionId first = node_;
+  const JobId job = h_.Submit(Asking("a"));
+  ASSERT_THAT(h_.Commands<PrepareData>(first), SizeIs(1));
+  EXPECT_TRUE(h_.Commands<PrepareData>(first)[0].second.choose_checkpoint);
+  CommandFinished late{.session = first,
+                       .command_number = h_.Commands<PrepareData>(first)[0].first,
+                       .data_digest = "data"};
+  late.choice.emplace();  // there was none: the job begins with its first step
+  ASSERT_TRUE(Suspend(job).ok());
+  const JobId other = h_.Submit(Asking("b"));  // there now
+  node_ = h_.Open("o", 2);
+  ASSERT_TRUE(Resume(job).ok());
+  h_.Prepare(node_);
+  h_.Answer<Assign>(node_);
+  h_.Ready(node_, job, 0, 2, /*epoch=*/2);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  ASSERT_TRUE(Suspend(job).ok());
+  Save(job, 7, /*epoch=*/2);
+  h_.Answer<StopRanks>(node_);
+  ASSERT_TRUE(h_.Cancel(other).ok());
+  ASSERT_TRUE(Resume(job).ok());
+  ASSERT_EQ(h_.State(job).placement->front().node, "n");
+  h_.Feed(late);
+  h_.Prepare(first);
+  ASSERT_THAT(h_.Commands<Assign>(first), SizeIs(1));
+  const Assign assigned = h_.Commands<Assign>(first)[0].second;
+  ASSERT_TRUE(assigned.checkpoint.has_value());
+  EXPECT_EQ(assigned.checkpoint->path, "/c/7");
+}
+
 TEST_F(LeaveTest, ResumeWhileTheStateIsSaved_GoesOnFromIt) {
   const JobId job = h_.Run(node_, Asking("a"));
   ASSERT_TRUE(Suspend(job).ok());

@@ -124,6 +124,15 @@ TEST_F(PrepareLossTest, JobThatKillsItsNodes_EndsAfterAFewStarts) {
                         "recovery.budget.without_progress allows"));
 }
 
+TEST_F(PrepareLossTest, JobWithoutRecoveries_HasNothingToRecoverFrom) {
+  JobRequest request = *AJobThatWaits("j", 1);
+  request.budget.total = 0;
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  Lose(a);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+}
+
 // Its worker is started again each time before anybody misses it.
 TEST_F(PrepareLossTest, JobThatKillsItsWorkers_EndsAfterAFewTries) {
   h_.Open("a", 1, /*incarnation=*/1);
@@ -138,6 +147,27 @@ TEST_F(PrepareLossTest, JobThatKillsItsWorkers_EndsAfterAFewTries) {
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kNodeLost);
   EXPECT_THAT(h_.State(job).failure->message, HasSubstr("as 3 times before"));
   EXPECT_EQ(h_.Free("a"), 1);
+}
+
+// However often: the job's data has nothing to do with it.
+TEST_F(PrepareLossTest, WorkerThatIsNotAskedYetOrHasPreparedIt_CountsInNothing) {
+  SessionId a = h_.Open("a", 1);
+  h_.Open("b", 1, /*incarnation=*/1);
+  const JobId job = h_.Submit(AJob("j", 2));
+  SessionId b;
+  for (const uint64_t incarnation : {2, 3, 4, 5, 6}) {
+    b = h_.Replace("b", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting) << "a is asked first";
+    EXPECT_THAT(h_.Commands<PrepareData>(b), IsEmpty());
+  }
+  for (const uint64_t incarnation : {2, 3, 4, 5, 6}) {
+    h_.Prepare(a);
+    a = h_.Replace("a", 1, incarnation);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting) << "it had prepared its part";
+  }
+  h_.Prepare(a);
+  h_.Prepare(b);
+  EXPECT_THAT(h_.Commands<Assign>(a), SizeIs(1));
 }
 
 TEST_F(PrepareLossTest, WorkersThatAreRestartedInTurn_AreAskedAgain) {
@@ -175,7 +205,9 @@ TEST_F(PrepareLossTest, NodeThatComesBackLater_PreparesNothingForAJobThatIsElsew
   ASSERT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
   const SessionId again = h_.Open("a", 1, /*incarnation=*/1);  // it never had the order
   EXPECT_THAT(h_.Commands<PrepareData>(again), IsEmpty());
-  EXPECT_THAT(h_.Commands<StopRanks>(again), SizeIs(1)) << "in place of it";
+  ASSERT_THAT(h_.Commands<Rendezvous>(again), SizeIs(1)) << "in place of it";
+  EXPECT_EQ(h_.Commands<Rendezvous>(again)[0].second.job, JobId{});
+  EXPECT_THAT(h_.Commands<StopRanks>(again), IsEmpty()) << "of no job, it would end others' data";
 }
 
 }  // namespace

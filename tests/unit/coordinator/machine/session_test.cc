@@ -214,8 +214,10 @@ TEST(CommandTest, ObsoleteAssignment_IsNotSentAgain) {
   ASSERT_TRUE(h.Cancel(job).ok());
   const SessionId again = h.Open("n", 1, 1, {}, 1);
   EXPECT_THAT(h.Commands<Assign>(again), IsEmpty());
-  ASSERT_EQ(h.Commands<StopRanks>(again).size(), 2u) << "one takes the number of the assignment";
-  EXPECT_EQ(h.Commands<StopRanks>(again)[0].first, 2u);
+  EXPECT_EQ(h.Commands<StopRanks>(again).size(), 1u) << "that of its end";
+  ASSERT_EQ(h.Commands<Rendezvous>(again).size(), 1u) << "it takes the number of the assignment";
+  EXPECT_EQ(h.Commands<Rendezvous>(again)[0].first, 2u);
+  EXPECT_EQ(h.Commands<Rendezvous>(again)[0].second.job, JobId{});
 }
 
 TEST(CommandTest, NewProcessWhilePreparing_IsAskedAgain) {

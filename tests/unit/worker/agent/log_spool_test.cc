@@ -1,5 +1,9 @@
 #include "worker/agent/log_spool.h"
 
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -9,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -105,6 +110,26 @@ TEST(LogReaderTest, Reader_WhoseFileWasRotatedAway_GoesOnWithTheOldestLeft) {
   EXPECT_EQ(ReadAll(reader, false), "thr\nfou\n");
 }
 
+// Its inode may be the newest file's by then.
+TEST(LogReaderTest, Place_InAFileThatWasRotatedAway_GoesOnWithTheOldestLeft) {
+  const std::string state = support::MakeFolder("spool");
+  const UniqueFd folder(open(state.c_str(), O_RDONLY | O_CLOEXEC));
+  long generation = 0;
+  if (ioctl(folder.get(), FS_IOC_GETVERSION, &generation) != 0)
+    GTEST_SKIP() << "the file system knows no generations";
+  const auto spool = OpenSpool(state, 1, 8);
+  spool->Append("one\n");
+  std::string place;
+  {
+    LogReader reader(state, kJob, 3, 0);
+    EXPECT_EQ(reader.Next(false), "one\n");
+    place = reader.place();
+  }
+  for (const char* text : {"two\n", "thr\n"}) spool->Append(text);
+  LogReader next(state, kJob, 3, 0, place);
+  EXPECT_EQ(ReadAll(next, false), "two\nthr\n");
+}
+
 // Once it lost what was written between its look at the end of a file and at the file behind.
 TEST(LogReaderTest, Reader_OfAFileThatIsRotatedMeanwhile_LosesNothingThatIsKept) {
   constexpr int kLines = 20'000, kLinesOfFile = 2;
@@ -130,6 +155,41 @@ TEST(LogReaderTest, Reader_OfAFileThatIsRotatedMeanwhile_LosesNothingThatIsKept)
       ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
       break;
     }
+    read = line;
+  }
+  EXPECT_EQ(read, kLines);
+  over = true;
+}
+
+// Once the rest of a file was passed over that was rotated between a look at its name and its
+// opening.
+TEST(LogReaderTest, ReadersThatGoOnFromAPlaceInAFileThatIsRotatedMeanwhile_LoseNothing) {
+  constexpr int kLines = 20'000, kLinesOfFile = 4;
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 2 * kLinesOfFile * 8);
+  std::atomic<int> read = 0;  // lines
+  std::atomic<bool> over = false;
+  const std::jthread writer([&] {
+    for (int line = 0; line < kLines && !over; ++line) {
+      // The file with the last place is there.
+      while (line / kLinesOfFile > (read - 1) / kLinesOfFile + 1 && !over)
+        std::this_thread::yield();
+      spool->Append(absl::StrFormat("%07d\n", line));
+    }
+  });
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::string place;
+  while (read < kLines && std::chrono::steady_clock::now() < give_up) {
+    LogReader reader(state, kJob, 3, 0, place);
+    const std::string text = reader.Next(false);
+    int line = read;
+    std::string wanted;
+    for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
+    if (text != wanted) {
+      ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
+      break;
+    }
+    if (!text.empty()) place = reader.place();
     read = line;
   }
   EXPECT_EQ(read, kLines);

@@ -80,6 +80,17 @@ TEST(AgentMachineTest, Stop_CallsOffTheDataOfItsJobAlone) {
   EXPECT_THAT(h.DataReady(2), ElementsAre("Result 2 OK"));
 }
 
+// It took the place of a command that was not wanted any more, and once ended the data of all jobs.
+TEST(AgentMachineTest, Stop_OfNoJob_CallsOffNothing) {
+  Harness h;
+  h.Welcome();
+  h.Command(1, PrepareDataCommand{JobId{7}, {"text", "/jobs"}});
+  h.Command(2, h.AnAssign(1, {0}, /*job=*/8));
+  EXPECT_THAT(h.Command(3, StopCommand{.reason = "superseded"}), ElementsAre("Result 3 OK"));
+  EXPECT_THAT(h.DataReady(1), ElementsAre("Result 1 OK"));
+  EXPECT_THAT(h.DataReady(2), Not(IsEmpty())) << "its ranks start";
+}
+
 TEST(AgentMachineTest, Stop_WithoutGrace_KillsAtOnce) {
   Harness h;
   h.Welcome();
