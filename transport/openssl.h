@@ -1,4 +1,4 @@
-// transport/openssl.h: things of OpenSSL that free themselves.
+// transport/openssl.h: things of OpenSSL that free themselves, and what several read of them.
 //
 // Immutable; safe to read from any thread.
 #pragma once
@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace phalanx::transport {
 
@@ -36,5 +37,8 @@ inline Bio Reader(absl::string_view text) {
 
 // A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
 inline int NoPassword(char*, int, int, void*) { return -1; }
+
+// InfinitePast: it is none that OpenSSL reads.
+absl::Time TimeOf(const ASN1_TIME* time);
 
 }  // namespace phalanx::transport

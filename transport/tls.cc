@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -45,13 +44,6 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& path, absl::strin
   ERR_clear_error();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": ", path, ": must begin with a certificate in PEM"));
-}
-
-// Infinite: it is none that OpenSSL reads.
-absl::Time TimeOf(const ASN1_TIME* time) {
-  std::tm parts{};
-  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
-  return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
