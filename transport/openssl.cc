@@ -1,8 +1,17 @@
 #include "transport/openssl.h"
 
+#include <openssl/err.h>
+#include <openssl/pem.h>
+
 #include <ctime>
 
 namespace phalanx::transport {
+
+bool IsEndOfPem() {
+  const unsigned long error = ERR_peek_last_error();
+  ERR_clear_error();
+  return ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
+}
 
 absl::Time TimeOf(const ASN1_TIME* time) {
   std::tm parts{};

@@ -38,6 +38,10 @@ inline Bio Reader(absl::string_view text) {
 // A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
 inline int NoPassword(char*, int, int, void*) { return -1; }
 
+// Where PEM_read_bio_... has found nothing: whether that is because there is no more in PEM, and
+// not because what comes next is spoilt. Clears the errors of this thread.
+bool IsEndOfPem();
+
 // InfinitePast: it is none that OpenSSL reads.
 absl::Time TimeOf(const ASN1_TIME* time);
 

@@ -34,10 +34,7 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& path, absl::strin
   for (int number = 2; first != nullptr; ++number) {
     const Certificate next(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
     if (next != nullptr) continue;
-    const unsigned long error = ERR_peek_last_error();
-    ERR_clear_error();
-    if (ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE)
-      return first;
+    if (IsEndOfPem()) return first;
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": ", path, ": certificate ", number, " of it must be one in PEM"));
   }

@@ -221,6 +221,11 @@ TEST(RevocationsTest, WhatIsWrong_IsNamed) {
   EXPECT_EQ(fault(foreign.revoked()),
             absl::StrCat("--tls-revoked: ", foreign.revoked(),
                          ": a list in it is signed by no authority of ", ca));
+  const std::string list = support::ReadFile(own.revoked()), cut = own.folder() + "/cut.pem";
+  support::WriteFile(cut, list + "what people write between them\r\n" + list);
+  EXPECT_EQ(fault(cut), "");
+  support::WriteFile(cut, list + list.substr(0, list.size() / 2));
+  EXPECT_EQ(fault(cut), absl::StrCat("--tls-revoked: ", cut, ": list 2 of it must be one in PEM"));
 }
 
 TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
