@@ -109,7 +109,7 @@ absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::T
       absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now > end ? end : begin, absl::UTCTimeZone());
   return absl::FailedPreconditionError(absl::StrCat(
       name, ": ", files.certificate,
-      now > end ? absl::StrCat(": expired at ", when, "; put another one in its place")
+      now > end ? absl::StrCat(": expired at ", when)
                 : absl::StrCat(": holds from ", when, " on; is the clock here right?")));
 }
 
