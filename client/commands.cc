@@ -236,8 +236,7 @@ int Describe(Connection& connection, const std::string& job, Format format, Io& 
   // Without them the rest is told all the same.
   absl::StatusOr<std::vector<v1::Incident>> incidents = std::vector<v1::Incident>();
   if (explained->job().has_failure()) incidents = ListIncidents(connection, job);
-  DescribeJob(explained->job(), reasons, incidents.ok() ? *incidents : std::vector<v1::Incident>(),
-              *events, absl::Now(), io.out);
+  DescribeJob(explained->job(), reasons, incidents, *events, absl::Now(), io.out);
   return kSuccess;
 }
 

@@ -153,9 +153,10 @@ absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
   return std::vector<v1::Incident>(response.incidents().begin(), response.incidents().end());
 }
 
-void PrintTried(const v1::JobStatus& job, const std::vector<v1::Incident>& incidents,
+void PrintTried(const v1::JobStatus& job, const absl::StatusOr<std::vector<v1::Incident>>& told,
                 std::ostream& out) {
   const v1::FailureCause& failure = job.failure();
+  const std::vector<v1::Incident> incidents = told.ok() ? *told : std::vector<v1::Incident>();
   size_t count = incidents.size();
   std::string device = PlacedDevice(job);
   if (count > 0 && IsEnd(incidents.back(), failure)) {
@@ -164,7 +165,9 @@ void PrintTried(const v1::JobStatus& job, const std::vector<v1::Incident>& incid
   }
   if (!device.empty() && failure.rank() >= 0)
     PrintField("Device", absl::StrCat(device, " of node ", failure.node()), out);
-  if (count == 0) {
+  if (!told.ok()) {
+    PrintField("Tried", absl::StrCat("not known: ", told.status().message()), out);
+  } else if (count == 0) {
     PrintField("Tried",
                job.has_last_step() ? "nothing: no loss came before this one"
                                    : "nothing: no step was trained",

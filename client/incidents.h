@@ -18,8 +18,9 @@ absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
                                                         const std::string& job);
 
 // Of a job that failed: the device, where a rank is to blame, and what became of each loss and
-// return before, the last 8; or that nothing came before.
-void PrintTried(const v1::JobStatus& job, const std::vector<v1::Incident>& incidents,
+// return before, the last 8; or that nothing came before. `told`: of ListIncidents; without them it
+// says why nobody knows.
+void PrintTried(const v1::JobStatus& job, const absl::StatusOr<std::vector<v1::Incident>>& told,
                 std::ostream& out);
 
 // Oldest first, the last 64.

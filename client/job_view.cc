@@ -151,7 +151,7 @@ std::vector<std::string> FailureLines(const v1::JobStatus& job) {
 }
 
 void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
-                 const std::vector<v1::Incident>& incidents,
+                 const absl::StatusOr<std::vector<v1::Incident>>& incidents,
                  const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out) {
   PrintField("Name", job.name(), out);
   PrintField("Id", JobName(job), out);

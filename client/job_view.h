@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/format.h"
 #include "phalanx/v1/common.pb.h"
@@ -23,9 +24,9 @@ void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool heade
                std::ostream& out);
 // One job: the object for json and yaml, else a row.
 void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out);
-// The whole story of one job; `incidents` count where it failed.
+// The whole story of one job; `incidents`, or why they are not known, count where it failed.
 void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
-                 const std::vector<v1::Incident>& incidents,
+                 const absl::StatusOr<std::vector<v1::Incident>>& incidents,
                  const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out);
 void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::ostream& out);
 void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::Time now,

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -95,12 +94,6 @@ absl::StatusOr<Authority> ReadAuthority(const SignerFiles& files, absl::string_v
 }
 
 bool IsRoot(X509* certificate) { return X509_check_issued(certificate, certificate) == X509_V_OK; }
-
-absl::Time TimeOf(const ASN1_TIME* time) {
-  std::tm parts{};
-  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
-  return absl::FromTimeT(timegm(&parts));
-}
 
 bool AddExtension(X509* to, X509V3_CTX* context, int nid, const char* value) {
   const Extension extension(X509V3_EXT_conf_nid(nullptr, context, nid, value));

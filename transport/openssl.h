@@ -1,4 +1,4 @@
-// transport/openssl.h: things of OpenSSL that free themselves.
+// transport/openssl.h: things of OpenSSL that free themselves, and what several read of them.
 //
 // Immutable; safe to read from any thread.
 #pragma once
@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace phalanx::transport {
 
@@ -36,5 +37,12 @@ inline Bio Reader(absl::string_view text) {
 
 // A key that is encrypted is refused, where OpenSSL would ask a terminal for its password.
 inline int NoPassword(char*, int, int, void*) { return -1; }
+
+// Where PEM_read_bio_... has found nothing: whether that is because there is no more in PEM, and
+// not because what comes next is spoilt. Clears the errors of this thread.
+bool IsEndOfPem();
+
+// InfinitePast: it is none that OpenSSL reads.
+absl::Time TimeOf(const ASN1_TIME* time);
 
 }  // namespace phalanx::transport

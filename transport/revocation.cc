@@ -21,15 +21,20 @@ namespace {
 // Some hundred thousand certificates.
 constexpr int64_t kListBytesMax = 16 << 20;
 
-// All that `read` finds in the text, one after another.
-template <typename Thing, typename Read>
-std::vector<Thing> All(absl::string_view text, Read read) {
-  const Bio from = Reader(text);
+// All that `read` finds in the text, one after another, up to what is spoilt.
+template <typename Thing>
+struct Found {
   std::vector<Thing> things;
+  bool whole = false;  // nothing is spoilt
+};
+template <typename Thing, typename Read>
+Found<Thing> All(absl::string_view text, Read read) {
+  const Bio from = Reader(text);
+  Found<Thing> found;
   while (Thing thing{read(from.get(), nullptr, NoPassword, nullptr)})
-    things.push_back(std::move(thing));
-  ERR_clear_error();  // of the end
-  return things;
+    found.things.push_back(std::move(thing));
+  found.whole = IsEndOfPem();
+  return found;
 }
 
 bool IsSignedBy(X509_CRL& list, const std::vector<Certificate>& authorities) {
@@ -70,7 +75,7 @@ bool Revocations::Has(absl::string_view certificates) const {
     lists = lists_;
   }
   if (lists->count == 0) return false;
-  for (const Certificate& certificate : All<Certificate>(certificates, PEM_read_bio_X509)) {
+  for (const Certificate& certificate : All<Certificate>(certificates, PEM_read_bio_X509).things) {
     for (const CertificateList& list : lists->all) {
       X509_REVOKED* entry = nullptr;
       if (X509_NAME_cmp(X509_CRL_get_issuer(list.get()), X509_get_issuer_name(certificate.get())) ==
@@ -92,10 +97,14 @@ absl::Status Revocations::Refresh() {
   if (!text.ok()) return fault(text.status().message());
   if (*text == text_) return absl::OkStatus();
   auto lists = std::make_shared<Lists>();
-  lists->all = All<CertificateList>(*text, PEM_read_bio_X509_CRL);
-  if (lists->all.empty()) return fault("must begin with a certificate revocation list in PEM");
+  Found<CertificateList> found = All<CertificateList>(*text, PEM_read_bio_X509_CRL);
+  if (found.things.empty()) return fault("must begin with a certificate revocation list in PEM");
+  // Whoever is in the rest would get in again.
+  if (!found.whole)
+    return fault(absl::StrCat("list ", found.things.size() + 1, " of it must be one in PEM"));
+  lists->all = std::move(found.things);
   ASSIGN_OR_RETURN(const std::string ca, ReadWholeFile(options_.ca, kListBytesMax));
-  const std::vector<Certificate> authorities = All<Certificate>(ca, PEM_read_bio_X509);
+  const std::vector<Certificate> authorities = All<Certificate>(ca, PEM_read_bio_X509).things;
   for (const CertificateList& list : lists->all) {
     if (!IsSignedBy(*list, authorities))
       return fault(absl::StrCat("a list in it is signed by no authority of ", options_.ca));

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -35,23 +34,13 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& path, absl::strin
   for (int number = 2; first != nullptr; ++number) {
     const Certificate next(PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
     if (next != nullptr) continue;
-    const unsigned long error = ERR_peek_last_error();
-    ERR_clear_error();
-    if (ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE)
-      return first;
+    if (IsEndOfPem()) return first;
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": ", path, ": certificate ", number, " of it must be one in PEM"));
   }
   ERR_clear_error();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": ", path, ": must begin with a certificate in PEM"));
-}
-
-// Infinite: it is none that OpenSSL reads.
-absl::Time TimeOf(const ASN1_TIME* time) {
-  std::tm parts{};
-  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
-  return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
@@ -120,7 +109,7 @@ absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::T
       absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now > end ? end : begin, absl::UTCTimeZone());
   return absl::FailedPreconditionError(absl::StrCat(
       name, ": ", files.certificate,
-      now > end ? absl::StrCat(": expired at ", when, "; put another one in its place")
+      now > end ? absl::StrCat(": expired at ", when)
                 : absl::StrCat(": holds from ", when, " on; is the clock here right?")));
 }
 

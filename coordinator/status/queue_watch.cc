@@ -29,11 +29,13 @@ struct QueueWatch::State {
     wanted.insert(first ? wanted.begin() : wanted.end(), job);
     if (wanted.size() > kAskedMax) wanted.pop_back();
   }
-  void Take(const absl::StatusOr<Spots>& spots, Instant when) ABSL_LOCKS_EXCLUDED(mu) {
+  void Take(const std::vector<JobId>& question, const absl::StatusOr<Spots>& spots, Instant when)
+      ABSL_LOCKS_EXCLUDED(mu) {
     MutexLock lock(&mu);
     under_way = false;
     std::erase_if(said, [when](const auto& entry) { return when - entry.second.asked > kKept; });
-    if (!spots.ok()) return;  // asked again on the next look
+    if (!spots.ok()) return;                           // asked again on the next look
+    for (const JobId job : question) said.erase(job);  // what has no spot waits no longer
     for (const auto& [job, spot] : *spots) said[job] = {spot, when};
   }
 
@@ -63,8 +65,9 @@ QueueWatch::Spots QueueWatch::Of(const std::vector<JobId>& jobs) {
     question = state_->TakeQuestion(now);
   }
   if (question.empty()) return spots;
-  ask_(std::move(question),
-       [state = state_, now](const absl::StatusOr<Spots>& answer) { state->Take(answer, now); });
+  ask_(question, [state = state_, now, question](const absl::StatusOr<Spots>& answer) {
+    state->Take(question, answer, now);
+  });
   return spots;
 }
 

@@ -19,7 +19,9 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -221,6 +223,11 @@ TEST(RevocationsTest, WhatIsWrong_IsNamed) {
   EXPECT_EQ(fault(foreign.revoked()),
             absl::StrCat("--tls-revoked: ", foreign.revoked(),
                          ": a list in it is signed by no authority of ", ca));
+  const std::string list = support::ReadFile(own.revoked()), cut = own.folder() + "/cut.pem";
+  support::WriteFile(cut, list + "what people write between them\r\n" + list);
+  EXPECT_EQ(fault(cut), "");
+  support::WriteFile(cut, list + list.substr(0, list.size() / 2));
+  EXPECT_EQ(fault(cut), absl::StrCat("--tls-revoked: ", cut, ": list 2 of it must be one in PEM"));
 }
 
 TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
@@ -346,7 +353,9 @@ TEST(TlsFilesTest, CertificateThatHoldsNoLonger_IsNamedWithItsTime) {
   EXPECT_EQ(fault(good, absl::ZeroDuration()), "");
   EXPECT_EQ(fault({}, absl::ZeroDuration()), "") << "plaintext";
   const std::string named = absl::StrCat("--tls-certificate: ", good.certificate, ": ");
-  EXPECT_THAT(fault(good, absl::Hours(25)), StartsWith(named + "expired at 20"));
+  // What to do is another thing for who joined with a token.
+  EXPECT_THAT(fault(good, absl::Hours(25)),
+              AllOf(StartsWith(named + "expired at 20"), EndsWith("Z")));
   EXPECT_THAT(fault(good, -absl::Hours(1)), StartsWith(named + "holds from 20"));
 }
 

@@ -244,6 +244,26 @@ TEST(DescribeTest, FailedJob_OfEveryKind_TellsItsFiveParts) {
   }
 }
 
+TEST(DescribeTest, IncidentsThatAreNotTold_AreNotKnown) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_FAILED);
+    *response->mutable_job()->mutable_failure() = ALossOf(2, "").cause();
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  server.incidents = [](const v1::ListIncidentsRequest&, v1::ListIncidentsResponse*) {
+    return grpc::Status(grpc::StatusCode::INTERNAL, "its entry is damaged");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "7", Format::kTable, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("Tried:         not known: its entry is damaged\n"));
+  EXPECT_THAT(captured.out.str(), Not(HasSubstr("Tried:         nothing")));
+}
+
 TEST(DescribeTest, DeviceThatIsNotTheFailedRanks_IsNotNamed) {
   FakeServer server;
   server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {

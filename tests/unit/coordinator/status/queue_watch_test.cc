@@ -83,6 +83,15 @@ TEST_F(QueueWatchTest, AnswerToOthers_HidesNobody) {
       ElementsAre(Pair(JobId{7}, Number(1)), Pair(JobId{8}, Number(2)), Pair(JobId{9}, Number(3))));
 }
 
+TEST_F(QueueWatchTest, JobThatWaitsNoLonger_HasNoPlace) {
+  watch_->Of({JobId{7}, JobId{8}});
+  Say(QueueWatch::Spots{{JobId{7}, {.number = 1}}, {JobId{8}, {.number = 2}}});
+  clock_.Advance(QueueWatch::kPause);
+  watch_->Of({JobId{7}, JobId{8}});
+  Say(QueueWatch::Spots{{JobId{8}, {.number = 1}}});
+  EXPECT_THAT(watch_->Of({JobId{7}, JobId{8}}), ElementsAre(Pair(JobId{8}, Number(1))));
+}
+
 TEST_F(QueueWatchTest, WhatWasSaidLongAgo_IsNotTold) {
   watch_->Of({JobId{7}});
   Say(QueueWatch::Spots{{JobId{7}, {.number = 1}}});
