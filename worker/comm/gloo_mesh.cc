@@ -57,7 +57,12 @@ class CatchingPair final : public tcp::Pair {
     // What listened is closed by that, and Gloo's loop forgets it.
     if (dup3(made.get(), fd_, O_CLOEXEC) < 0)
       throw std::system_error(errno, std::generic_category(), "dup3");
-    handleConnected();
+    try {
+      handleConnected();
+    } catch (...) {
+      CloseUnregistered();
+      throw;
+    }
   }
 
   // As the overridden one, except that what is thrown fails the pair.
@@ -75,17 +80,20 @@ class CatchingPair final : public tcp::Pair {
           return handleReadWrite(events);
       }
     } catch (const std::exception& error) {
-      // A descriptor that was only just accepted is not registered, and taking it out of Gloo's
-      // loop would throw where nothing may. Closing takes out any.
-      if (state_ != CONNECTED && fd_ != -1) {
-        ::close(fd_);
-        fd_ = -1;
-      }
+      CloseUnregistered();
       signalException(error.what());
     }
   }
 
  private:
+  // A descriptor that was only just accepted or taken is not registered, and taking it out of
+  // Gloo's loop would throw where nothing may. Closing takes out any.
+  void CloseUnregistered() {
+    if (state_ == CONNECTED || fd_ == -1) return;
+    ::close(fd_);
+    fd_ = -1;
+  }
+
   const bool anybody_;
 };
 
