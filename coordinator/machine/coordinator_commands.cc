@@ -31,7 +31,13 @@ bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
     return !job.run.has_value() ||
            (job.run->TeamOf(node.name) == nullptr && !job.prepared.contains(node.name));
   }
-  if (const auto* assign = std::get_if<Assign>(&command)) return check(assign->job, assign->epoch);
+  if (const auto* assign = std::get_if<Assign>(&command)) {
+    if (check(assign->job, assign->epoch)) return true;
+    // It may have been queued again since: nobody would stop what it starts.
+    const Job& job = jobs_.at(assign->job);
+    const Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
+    return team == nullptr || !team->assigned;
+  }
   if (const auto* begin = std::get_if<BeginEpoch>(&command)) return check(begin->job, begin->epoch);
   if (const auto* entries = std::get_if<Rendezvous>(&command))
     return check(entries->job, entries->epoch);

@@ -66,6 +66,21 @@ class DrainTest : public testing::Test {
   uint64_t token_ = 1'000'000;  // beside those of the harness
 };
 
+TEST_F(DrainTest, AssignmentThatANodeNeverGot_IsNotSentOnceTheJobIsQueuedAgain) {
+  const SessionId other = h_.Open("b", 2);
+  const JobId job = h_.Submit(AJob("job", 4));
+  h_.Prepare(node_);
+  h_.Prepare(other);
+  ASSERT_THAT(h_.Commands<Assign>(other), SizeIs(1));
+  h_.Feed(SessionClosed{other});
+  ASSERT_TRUE(Drain("a").ok());
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  // It has carried out what came before.
+  const SessionId again = h_.Open("b", 2, 1, {}, h_.Commands<Assign>(other)[0].first - 1);
+  EXPECT_THAT(h_.Commands<Assign>(again), IsEmpty()) << "nobody would stop its ranks";
+  EXPECT_EQ(h_.Free("b"), 2);
+}
+
 TEST_F(DrainTest, CordonedNode_GetsNothingNewUntilItIsUncordoned) {
   ASSERT_TRUE(Cordon("a").ok());
   const JobId job = h_.Submit(Asking("job"));
