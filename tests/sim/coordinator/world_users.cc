@@ -67,9 +67,15 @@ void World::CheckDevicesOf(const NodeName& name) {
 void World::Operate() {
   const JobId job{1 + static_cast<int64_t>(prng_.Below(machine_->jobs().size() + 1))};
   const NodeName node = nodes_[prng_.Below(nodes_.size())].name;
+  std::vector<JobId> savers;  // jobs that have state to leave with
+  for (const auto& [id, held] : machine_->jobs()) {
+    if (held.state.phase == job::JobPhase::kRunning && held.state.request->checkpoints)
+      savers.push_back(id);
+  }
   switch (prng_.Below(7)) {
     case 0:
-      return Feed(SuspensionRequested{Token{++token_}, job, true});
+      return Feed(SuspensionRequested{
+          Token{++token_}, savers.empty() ? job : savers[prng_.Below(savers.size())], true});
     case 1:
     case 2:
       return Feed(SuspensionRequested{Token{++token_}, job, false});
