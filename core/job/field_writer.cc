@@ -42,6 +42,16 @@ enum class Extent : uint8_t {
 };
 
 class FieldWriter {
+  // In front of the visitor that names them: clang 14 makes them for it nowhere else.
+  template <typename T>
+  Written Write(const Field& field, std::optional<T>* value) const {
+    return value->has_value() ? Write(field, &**value) : Tree();
+  }
+  template <typename T>
+  Written Write(const Field&, std::vector<T>* values) const {
+    return values->empty() ? Tree() : ListOf(*values);
+  }
+
  public:
   FieldWriter(const JobSpec* spec, Extent extent) : spec_(spec), extent_(extent) {}
 
@@ -91,14 +101,6 @@ class FieldWriter {
   Written Write(const Field&, const bool* value) const { return Plain(*value ? "true" : "false"); }
   Written Write(const Field&, const absl::Duration* value) const {
     return Plain(phalanx::job::FormatDuration(*value));
-  }
-  template <typename T>
-  Written Write(const Field& field, std::optional<T>* value) const {
-    return value->has_value() ? Write(field, &**value) : Tree();
-  }
-  template <typename T>
-  Written Write(const Field&, std::vector<T>* values) const {
-    return values->empty() ? Tree() : ListOf(*values);
   }
   Written Write(const Field&, const std::array<double, 2>* values) const { return ListOf(*values); }
   Written Write(const Field&, const std::map<std::string, std::string>* values) const {
