@@ -142,9 +142,9 @@ std::map<Rank, NodeName> Coordinator::RanksThatMayReturn(const Job& job) const {
     if (rank >= job.state.request->world && !waits) continue;
     const auto loan = job.loans.find(rank);
     if (loan != job.loans.end()) {
-      ranks.emplace(rank, loan->second.node);
+      ranks.emplace(Rank{rank}, loan->second.node);
     } else if (MayServe(job, rank)) {
-      ranks.emplace(rank, job.run->TeamOfRank(rank)->node);
+      ranks.emplace(Rank{rank}, job.run->TeamOfRank(rank)->node);
     }
   }
   return ranks;

@@ -135,10 +135,11 @@ void AddFlows(const plan::Plan& plan, const std::vector<TimedInstruction>& timel
     }
     for (const auto& [send, receive] : FlowsOf(exchange, peers)) {
       ++id;
-      const auto add = [&](const char* phase, const TimedInstruction* end, double time) {
+      const auto add = [&, name = backward ? "gradient" : "activation"](
+                           const char* phase, const TimedInstruction* end, double time) {
         Json event = {{"ph", phase},
                       {"id", id},
-                      {"name", backward ? "gradient" : "activation"},
+                      {"name", name},
                       {"cat", "message"},
                       {"pid", end->rank.value},
                       {"tid", ThreadOf(end->instruction.op)},
