@@ -251,12 +251,13 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
 void Machine::TellNeverRan(const Assignment& assignment) {
   const AssignCommand& command = *assignment.command;
   for (const auto& [device, rank] : assignment.rank_of_device) {
-    const bool runs = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
-      const Process& process = entry.second;
-      return process.job == command.job && process.device == device &&
-             process.epoch == command.epoch && process.state != ProcessState::kStarting &&
-             process.state != ProcessState::kEnding;
-    });
+    const bool runs =
+        std::any_of(processes_.begin(), processes_.end(), [&, device = device](const auto& entry) {
+          const Process& process = entry.second;
+          return process.job == command.job && process.device == device &&
+                 process.epoch == command.epoch && process.state != ProcessState::kStarting &&
+                 process.state != ProcessState::kEnding;
+        });
     if (!runs) reports_.Add({command.job, command.epoch, rank, RankNeverRan{}}, ReportKind::kOther);
   }
   SendQueuedReports();
