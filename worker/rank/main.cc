@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
   spdlog::info("environment: {}", environment);
   phalanx::LetWritesFail();
+  phalanx::TellOfFaults();
   // SIGTERM and SIGINT keep their default: the daemon, which orders an end in good order over the
   // channel, then sees by which signal somebody else has ended the process.
   at::set_num_threads(1);
