@@ -93,11 +93,22 @@ void GiveBackSignals(NcclHandle& handle) {
   if (state != cudaSuccess) (void)signals.release();
 }
 
+void Abort(ncclComm_t comm, Mutex* group_abort) {
+  if (group_abort == nullptr) {
+    ncclCommAbort(comm);
+    return;
+  }
+  MutexLock lock(group_abort);
+  ncclCommAbort(comm);
+}
+
 void Release(NcclHandle& handle, bool healthy) {
   cudaSetDevice(handle.device);
+  std::shared_ptr<Mutex> group_abort;
   {
     MutexLock lock(&handle.mutex);
     while (handle.creating) handle.created.Wait(&handle.mutex);
+    group_abort = handle.group_abort;
   }
   if (handle.comm != nullptr) {
     ncclResult_t result = ncclRemoteError;
@@ -110,7 +121,11 @@ void Release(NcclHandle& handle, bool healthy) {
         if (ncclCommGetAsyncError(handle.comm, &result) != ncclSuccess) result = ncclInternalError;
       }
     }
-    result == ncclSuccess ? ncclCommDestroy(handle.comm) : ncclCommAbort(handle.comm);
+    if (result == ncclSuccess) {
+      ncclCommDestroy(handle.comm);
+    } else {
+      Abort(handle.comm, group_abort.get());
+    }
   }
   GiveBackSignals(handle);
   cudaEventDestroy(handle.before);

@@ -29,6 +29,7 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 // it back. Nothing touches `comm` once `failure` is set, but for that thread, which waits until
 // nobody is `creating` it.
 struct NcclHandle {
+  std::string name;  // which NCCL names as long as it has `comm`
   int device = 0;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
@@ -39,6 +40,10 @@ struct NcclHandle {
   bool released ABSL_GUARDED_BY(mutex) = false;  // its release has begun
   bool creating ABSL_GUARDED_BY(mutex) = false;  // NCCL is about to set `comm`
   CondVar created;
+  // Held by whoever aborts one of the communicators that are created in one group, until all are
+  // created: NCCL ends such a group at the first abort of it, and lets a second one that comes
+  // meanwhile free what the group's threads still use.
+  std::shared_ptr<Mutex> group_abort ABSL_GUARDED_BY(mutex);
   std::unique_ptr<NcclSignals> signals ABSL_GUARDED_BY(mutex);  // none: receives begin at once
 };
 // Gives the handle back in the background: aborted, or finalized if it is healthy.

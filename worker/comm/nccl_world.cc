@@ -37,12 +37,12 @@ void SetEnvironment(const std::string& address) {
   });
 }
 
-ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec) {
+ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec, const NcclHandle& handle) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 0;
   config.collnetEnable = 0;
-  config.commName = spec.name.c_str();
+  config.commName = handle.name.c_str();
   if (spec.use != plan::CommunicatorSpec::Use::kData) config.maxCTAs = kMaxCtas;
   return config;
 }
@@ -203,6 +203,8 @@ class NcclSetup {
   // Between them nobody gives back what NCCL is about to write to. Errors: why one was aborted.
   absl::Status BeginCreating();
   void EndCreating();
+  // All are created: from here on each is aborted by itself.
+  void Ungroup();
   const plan::CommunicatorSpec& SpecOf(size_t i) const { return specs_[memberships_[i].index]; }
   // With whom this rank exchanges messages.
   std::vector<int32_t> PeersOf(size_t i) const;
@@ -231,6 +233,7 @@ absl::Status NcclSetup::Make(Communicators& result) {
   for (const Membership& membership : memberships_) {
     const plan::CommunicatorSpec& spec = specs_[membership.index];
     ASSIGN_OR_RETURN(std::shared_ptr<NcclHandle> handle, MakeHandle(options_));
+    handle->name = spec.name;
     const auto size = static_cast<int32_t>(spec.ranks.size());
     auto group =
         std::make_unique<NcclCommunicator>(handle, spec.name, membership.rank, size, options_);
@@ -256,10 +259,12 @@ absl::Status NcclSetup::MeetSenders(Rank self, int32_t world, Rendezvous& rendez
 }
 
 absl::Status NcclSetup::BeginCreating() {
+  const auto group_abort = std::make_shared<Mutex>();
   for (const std::shared_ptr<NcclHandle>& handle : handles_) {
     MutexLock lock(&handle->mutex);
     if (!handle->failure.ok()) return handle->failure;
     handle->creating = true;
+    handle->group_abort = group_abort;
   }
   return absl::OkStatus();
 }
@@ -272,6 +277,13 @@ void NcclSetup::EndCreating() {
   }
 }
 
+void NcclSetup::Ungroup() {
+  for (const std::shared_ptr<NcclHandle>& handle : handles_) {
+    MutexLock lock(&handle->mutex);
+    handle->group_abort = nullptr;
+  }
+}
+
 absl::Status NcclSetup::Create() {
   std::vector<ncclConfig_t> configs;
   configs.reserve(memberships_.size());
@@ -281,7 +293,7 @@ absl::Status NcclSetup::Create() {
   ncclResult_t created = ncclSuccess;
   for (size_t i = 0; i < memberships_.size(); ++i) {
     const Membership& membership = memberships_[i];
-    configs.push_back(ConfigOf(SpecOf(i)));
+    configs.push_back(ConfigOf(SpecOf(i), *handles_[i]));
     const ncclResult_t one = ncclCommInitRankConfig(
         &handles_[i]->comm, groups_[i]->size(), membership.id, membership.rank, &configs.back());
     if (one != ncclSuccess && one != ncclInProgress && created == ncclSuccess) created = one;
@@ -294,6 +306,7 @@ absl::Status NcclSetup::Create() {
     RETURN_IF_ERROR(groups_[i]->Settle(ncclInProgress, deadline_,
                                        absl::StrCat("creating communicator ", SpecOf(i).name)));
   }
+  Ungroup();
   return absl::OkStatus();
 }
 

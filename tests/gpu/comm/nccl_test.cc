@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -324,6 +326,37 @@ TEST_P(NcclTest, NewCommunicators_WhileOldOnesAreAborted) {
                        return CollectivesOf(me);
                      }),
             All("fine"));
+}
+
+// The peer of all communicators never comes: NCCL waits for it in a thread of each.
+TEST_P(NcclTest, Stop_WhileCommunicatorsAreCreated_EndsThemAll) {
+  constexpr int kRounds = 40;
+  const auto body = [](const gpu::ForkedRank& me) -> std::string {
+    const int32_t missing = me.world;
+    std::vector<plan::CommunicatorSpec> specs;
+    for (int i = 0; i < 8; ++i) {
+      specs.push_back({.use = Use::kData, .name = absl::StrCat("group ", i)});
+      specs.back().ranks = {Rank{me.rank}, Rank{missing}};
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      gpu::FolderRendezvous rendezvous(me.folder, absl::StrCat(me.rank, "/", round, "/"));
+      std::stop_source stop;
+      std::thread stopper([&stop, round] {
+        // At another moment of the creation each time.
+        const Deadline moment = DeadlineIn(absl::Milliseconds(round));
+        while (std::chrono::steady_clock::now() < moment) std::this_thread::yield();
+        stop.request_stop();
+      });
+      const auto connected =
+          ConnectNccl(specs, Rank{me.rank}, missing + 1, rendezvous, {.stop = stop.get_token()});
+      stopper.join();
+      if (connected.status().code() != absl::StatusCode::kCancelled)
+        return absl::StrCat("round ", round, ": ", connected.status().ToString());
+      if (!WaitForNcclReleases(DeadlineIn(absl::Seconds(20)))) return "not released";
+    }
+    return cudaDeviceSynchronize() == cudaSuccess ? "ended" : "the device is broken";
+  };
+  EXPECT_EQ(gpu::RunRanks(GetParam(), kRankSecondsMax, body), All("ended"));
 }
 
 TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {
