@@ -25,7 +25,7 @@ struct LocalClusterOptions {
   bool allow_inject = false;
   std::string temporary;  // where the folder is made; empty: TMPDIR or /tmp
   absl::Duration start_timeout = absl::Seconds(60);
-  absl::Duration worker_grace = absl::Seconds(15), coordinator_grace = absl::Seconds(5);
+  absl::Duration worker_grace = absl::Seconds(60), coordinator_grace = absl::Seconds(5);
 };
 
 // Not thread-safe, but for AnyEnded and Hurry.
