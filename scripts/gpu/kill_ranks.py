@@ -160,9 +160,11 @@ def safe(output):
     return not known or phases(known[-1])["safe_again"][1] is not None
 
 
-def said(output, what):
+def standby_ready(output):
+    """Whether communicators are there for losses of the layout that trains, whose last rank has come back."""
     with open(os.path.join(output, "run.log"), errors="replace") as file:
-        return sum(line.startswith(what) for line in file)
+        behind = file.read().rpartition("\nReturned: ")[2]
+    return "\nStandbyReady: " in behind
 
 
 def logs(output):
@@ -212,15 +214,14 @@ def kill_one(job, metrics, options, draw, world):
     epoch = metrics.last["epoch"]
     if options.pinned:
         wait(job, metrics, lambda: pinned(output, epoch, world), "pinned copies")
-    if options.standby and draw.ready < epoch:
-        wait(job, metrics, lambda: said(output, "StandbyReady") > draw.sets, "standby communicators")
-        draw.sets, draw.ready = said(output, "StandbyReady"), epoch
+    if options.standby:
+        wait(job, metrics, lambda: standby_ready(output), "standby communicators")
     healthy = statistics.median(metrics.of_epoch(epoch)[1:])
     memory = memory_used()
-    time.sleep(draw.random.uniform(0, healthy))
+    time.sleep(draw.uniform(0, healthy))
     metrics.read()
     epoch = metrics.last["epoch"]  # another one may have begun in between
-    victim = draw.random.choice(sorted(ranks_below(job.pid)))
+    victim = draw.choice(sorted(ranks_below(job.pid)))
     before = len(incidents(output))
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
@@ -242,13 +243,6 @@ def kill_one(job, metrics, options, draw, world):
         "return_pause_seconds": paused, "return_pause_in_steps": None if paused is None else paused / healthy,
         "steps_redone": loss["steps_redone"], "communicators": loss["communicators"], "memory_mib": memory,
         "phases_ms": phases(loss), "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
-
-
-class Draw:
-    """What is drawn, and which standby sets were seen."""
-
-    def __init__(self, seed):
-        self.random, self.sets, self.ready = random.Random(seed), 0, 0
 
 
 def summary(figures, before, after):
@@ -298,7 +292,7 @@ def main():
         job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
     job.stalls = Stalls(os.path.join(options.output, "stalls.log"))
     metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
-    figures, draw, before, after = [], Draw(options.seed), None, None
+    figures, draw, before, after = [], random.Random(options.seed), None, None
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
         before = healthy_step(job, metrics)

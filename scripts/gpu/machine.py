@@ -79,11 +79,11 @@ class Plan:
         self.add(name, "the fastest layouts as the search predicts them, before any is measured",
                  ["phalanx", "plan", self.path_of(name), "--search", "--devices", self.devices, "--device-memory", "141Gi",
                   "--device-kind", "h200", "--items", 4, "--write", self.path_of(f"found-{model}")], 10,
-                 job=jobs.job(name, self.devices, model, ranks, ranks, batch=batch, micro=micro, steps=9))
+                 job=jobs.job(name, self.devices, model, ranks, ranks, batch=batch, micro=micro, steps=26))
 
     def found(self, model, part):
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
-                 self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 35, part=part)
+                 self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, part=part)
 
     def speed(self, model, micro, point, seconds, float8=False, copies=2, part=1):
         sizes = {"1p6b": "--hidden 2048 --ffn 8192", "5b": "--hidden 4096 --ffn 14336"}[model]
@@ -129,12 +129,12 @@ class Plan:
     def stage(self, name, point, seconds):
         self.add(name, point, [HERE / "run", self.pack, self.work, self.output, name], seconds)
 
-    def restart(self):
+    def restart(self, part=2):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", self.devices, "--max-restarts", 4, "--monitor-interval", 0.1,
                    os.environ.get("ANCHOR", "$ANCHOR"), "--hidden", 2048, "--ffn", 8192, "--mbs", 2, "--skip", 1, "--warmup", 0, "--steps", 100000,
                    "--ckpt", 1, "--mark", "{mark}"]
         self.add("restart", "torchrun --max-restarts of the 1.6B model, with a checkpoint every 4 steps on the same disk",
-                 self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=2)
+                 self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=part)
 
     def recovery(self, name, layout, kills, seconds, part=2, none=2):
         """Without standby communicators in part `none`: state that no rank holds has none anyway."""
@@ -168,8 +168,9 @@ def two(plan):
     plan.restart()
     for microbatches in (1, 4):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
-            plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 40,
-                        part=1, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery)
+            plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 75,
+                        part=1, model="1p6b", language=whole, vision=whole, batch=8 * microbatches, micro=4, recovery=recovery,
+                        steps=60 if microbatches == 1 else 22)
     for part, model, batch, micro, goals in ((4, "5b", 8, 4, "bf16 at least 41,000 tokens/s, FP8 57,500"),
                                              (5, "1p6b", 16, 8, "bf16 at least 111,000 tokens/s, FP8 132,500")):
         plan.speed(model, micro, f"data parallel on 2: {goals}, or 96 and 92 % of the limit", 800, copies=1, part=part)
@@ -197,7 +198,7 @@ def four(plan):
     for model in ("5b", "1p6b"):
         plan.limit(model, part=1)
     plan.layout("dp4", "one of ten layouts, whose exposed communication is under 1.5 %; healthy, of dp4 with one lost", 50, part=2, model="1p6b",
-                language=whole, vision=whole, batch=48, micro=4)
+                language=whole, vision=whole, batch=48, micro=4, steps=24)
     ten = {  # but for dp4
         "tp2-dp2": {"language": "{ranks: 4, tp: 2}", "vision": whole},
         "tp4": {"language": "{ranks: 4, tp: 4}", "vision": whole},
@@ -210,26 +211,26 @@ def four(plan):
         "tp2-apart": {"language": "{ranks: 2, tp: 2}", "vision": half, "together": False},
     }
     for name, layout in ten.items():
-        plan.layout(name, "one of ten layouts, 1.6B: predicted within 5 %, memory within 5 %", 35, part=2, model="1p6b", batch=48, micro=4,
-                    steps=9, **layout)
+        plan.layout(name, "one of ten layouts, 1.6B: predicted within 5 %, memory within 5 %", 75, part=2, model="1p6b", batch=48, micro=4,
+                    steps=22, **layout)
     plan.found("1p6b", part=2)
     for schedule, goal in (("1f1b", 1.25), ("zero_bubble_h1", 1.35)):
-        plan.layout(f"megatron-{schedule.replace('_', '-')}", f"vision dp1, language pp3 7/7/4, 16 microbatches: at least {goal} times Megatron-core's 41,844", 65,
+        plan.layout(f"megatron-{schedule.replace('_', '-')}", f"vision dp1, language pp3 7/7/4, 16 microbatches: at least {goal} times Megatron-core's 41,844", 120,
                     part=2, model="5b", steps=9, language="{ranks: 3, pp: 3, layers: [7, 7, 4]}", vision="{ranks: 1}", together=False,
                     batch=64, micro=4, schedule=f"{{name: {schedule}}}")
-    plan.layout("tp2-dp2-without-rank-3", "tp2 dp2 with one device lost: at least 97 % of 3/4 of healthy", 35, part=2, lost="3", model="1p6b", steps=9,
+    plan.layout("tp2-dp2-without-rank-3", "tp2 dp2 with one device lost: at least 97 % of 3/4 of healthy", 60, part=2, lost="3", model="1p6b", steps=18,
                 language="{ranks: 4, tp: 2}", vision=whole, batch=48, micro=4)
-    plan.layout("dp4-without-rank-3", "dp4 with one lost: at least 97 % of 3/4 of healthy", 35, part=2, lost="3", model="1p6b", steps=9,
+    plan.layout("dp4-without-rank-3", "dp4 with one lost: at least 97 % of 3/4 of healthy", 60, part=2, lost="3", model="1p6b", steps=18,
                 language=whole, vision=whole, batch=48, micro=4)
-    plan.layout("tp4-without-rank-3", "tp4 losing one: 97 % of what the simulator says, beside tp4", 35, part=2, lost="3", model="1p6b", steps=9,
+    plan.layout("tp4-without-rank-3", "tp4 losing one: 97 % of what the simulator says, beside tp4", 60, part=2, lost="3", model="1p6b", steps=18,
                 language="{ranks: 4, tp: 4}", vision=whole, batch=48, micro=4)
     plan.add("copies", "copies bit-equal over 50 steps",
-             [plan.work / "home" / "bin" / "test_gpu_train", "--gtest_filter=*Copies_AfterFiftySteps*"], 40, part=2)
+             [plan.work / "home" / "bin" / "test_gpu_train", "--gtest_filter=*Copies_AfterFiftySteps*/4"], 100, part=2)
     short = {"model": "1p6b", "batch": 16, "micro": 2}
     plan.recovery("dp4", {**short, "language": whole, "vision": whole}, 20, 420, part=3, none=4)
     plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, 420, part=3, none=4)
     plan.recovery("tp2-pp2-host", {**short, "language": "{ranks: 4, tp: 2, pp: 2}", "vision": whole, "recovery": "{state_home: host}"}, 20, 560, part=3, none=4)
-    plan.restart()
+    plan.restart(part=4)
     plan.predict_layouts(part=2)
 
 

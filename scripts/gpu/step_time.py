@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a job and prints one JSON line: its median step behind the first five, and what its ranks say.
+"""Runs a job and prints one JSON line: its median step behind the first five and the first ten seconds, beside which
+standby communicators are made, and what its ranks say.
 
     scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,...] [--bound SHARE]
 
@@ -19,14 +20,24 @@ import sys
 import time
 
 WARM_UP = 5  # steps
+WARM_UP_SECONDS = 10
+
+
+def behind_warm_up(lines):
+    warm, begins = [], 0.0
+    for number, line in enumerate(lines):
+        if number >= WARM_UP and begins >= WARM_UP_SECONDS:
+            warm.append(line)
+        begins += line["step_seconds"]
+    return warm
 
 
 def measure(output):
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    if len(lines) <= WARM_UP:
-        sys.exit(f"{output}: {len(lines)} steps; the first {WARM_UP} count in nothing")
+    warm = behind_warm_up(lines)
+    if not warm:
+        sys.exit(f"{output}: {len(lines)} steps; the first {WARM_UP} and {WARM_UP_SECONDS} s count in nothing")
     ranks = [json.loads(path.read_text()) for path in sorted((output / "ranks").glob("rank-*.json"))]
-    warm = lines[WARM_UP:]
     step = statistics.median(line["step_seconds"] for line in warm)
 
     def part(key):
