@@ -1,12 +1,20 @@
 #include "core/posix/signals.h"
 
+#include <errno.h>
 #include <execinfo.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <thread>
 
 namespace phalanx {
 namespace {
@@ -32,7 +40,21 @@ void Write(const char* text) {
   _exit(128 + fault);
 }
 
+// By which a thread is asked; libraries take the first of these.
+int SignalOfThread() { return SIGRTMAX - 3; }
+
 // Only what a handler may call; backtrace() may once its library is loaded.
+void WriteFrames() {
+  std::array<void*, kFramesMax> frames;
+  const int count = backtrace(frames.data(), kFramesMax);
+  backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+}
+
+void LoadBacktrace() {
+  void* frame = nullptr;
+  backtrace(&frame, 1);
+}
+
 void Tell(int fault) {
   int none = 0;
   if (!told_of.compare_exchange_strong(none, fault)) {
@@ -43,13 +65,39 @@ void Tell(int fault) {
   Write("*** ");
   Write(sigdescr_np(fault));
   Write(", by:\n");
-  std::array<void*, kFramesMax> frames;
-  const int count = backtrace(frames.data(), kFramesMax);
-  backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  WriteFrames();
   EndBy(fault);
 }
 
 void TellNoMore(int) { EndBy(told_of); }
+
+// Of the thread that tells when it is asked.
+sem_t asked, told;
+
+void Ask(int) { sem_post(&asked); }
+void TellOfThread(int) {
+  const int saved = errno;
+  WriteFrames();
+  sem_post(&told);
+  errno = saved;
+}
+
+// One thread after the other, so that their lines stay apart. One that blocks the signal, or is
+// gone meanwhile, is left out.
+void TellOfThreads() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator task("/proc/self/task", error), end;
+       !error && task != end; task.increment(error)) {
+    const pid_t thread = static_cast<pid_t>(std::stol(task->path().filename()));
+    if (thread == gettid()) continue;
+    Write(("*** thread " + std::to_string(thread) + " stands at:\n").c_str());
+    if (syscall(SYS_tgkill, getpid(), thread, SignalOfThread()) != 0) continue;
+    timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    while (sem_timedwait(&told, &until) != 0 && errno == EINTR) continue;
+  }
+}
 
 }  // namespace
 
@@ -59,8 +107,7 @@ void LetWritesFail() {
 }
 
 void TellOfFaults() {
-  void* loads_the_library = nullptr;
-  backtrace(&loads_the_library, 1);
+  LoadBacktrace();
   // Where a stack has run over there is no room on it: of the thread that calls this.
   static std::array<char, kStackBytes> memory;
   const stack_t stack = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};
@@ -72,6 +119,24 @@ void TellOfFaults() {
     sigaction(fault, &action, nullptr);
   action.sa_handler = TellNoMore;
   sigaction(SIGALRM, &action, nullptr);
+}
+
+void TellWhenAsked() {
+  LoadBacktrace();
+  sem_init(&asked, 0, 0);
+  sem_init(&told, 0, 0);
+  struct sigaction action = {};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = TellOfThread;
+  sigaction(SignalOfThread(), &action, nullptr);
+  action.sa_handler = Ask;
+  sigaction(SIGQUIT, &action, nullptr);
+  std::thread([] {
+    while (true) {
+      while (sem_wait(&asked) != 0) continue;
+      TellOfThreads();
+    }
+  }).detach();
 }
 
 }  // namespace phalanx

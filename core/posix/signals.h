@@ -13,4 +13,8 @@ void LetWritesFail();
 // and offset for addr2line, and still ends by that signal, within 3 seconds. Once in a process.
 void TellOfFaults();
 
+// From then on SIGQUIT makes this process write where each of its threads stands, in the same form,
+// and go on. Once in a process.
+void TellWhenAsked();
+
 }  // namespace phalanx

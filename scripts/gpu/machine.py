@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import jobs  # noqa: E402
+import kill_ranks  # noqa: E402
 import predicted_layouts  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -285,6 +287,20 @@ def write_jobs(plan, measurement):
         plan.path_of(name).write_text(text)
 
 
+def ask_ranks_where_they_stand(pid):
+    ranks = kill_ranks.ranks_below(pid)
+    for rank in ranks:
+        os.kill(rank, signal.SIGQUIT)
+    time.sleep(3 if ranks else 0)
+
+
+def keep_logs(plan, name):
+    """Those of the ranks of the last run of this name, as OUTPUT/NAME-rank-R.log."""
+    folders = sorted((plan.work / "runs").glob(f"{name}-*/logs"), key=lambda folder: folder.stat().st_mtime)
+    for log in folders[-1].glob("rank-*.log") if folders else ():
+        shutil.copy(log, plan.output / f"{name}-{log.name}")
+
+
 def run(plan, measurement):
     write_jobs(plan, measurement)
     log = plan.output / f"{measurement.name}.log"
@@ -298,7 +314,11 @@ def run(plan, measurement):
                 code = process.wait(timeout=wait)
                 break
             except subprocess.TimeoutExpired:
+                if then == signal.SIGTERM:
+                    ask_ranks_where_they_stand(process.pid)
                 os.killpg(process.pid, then)
+    if code != 0:
+        keep_logs(plan, measurement.name)
     lines = log.read_text(errors="replace").splitlines()
     return {"point": measurement.point, "command": shlex.join(measurement.command), "exit_code": code,
             "seconds": round(time.monotonic() - begin, 1), "cut": time.monotonic() - begin >= measurement.seconds,

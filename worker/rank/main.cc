@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   spdlog::info("environment: {}", environment);
   phalanx::LetWritesFail();
   phalanx::TellOfFaults();
+  phalanx::TellWhenAsked();
   // SIGTERM and SIGINT keep their default: the daemon, which orders an end in good order over the
   // channel, then sees by which signal somebody else has ended the process.
   at::set_num_threads(1);

@@ -3,7 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <semaphore>
+#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -48,6 +52,40 @@ TEST_F(SignalsDeathTest, ProcessWithoutStandardError_EndsByTheSignal) {
         raise(SIGFPE);
       },
       testing::KilledBySignal(SIGFPE), "");
+}
+
+int ThreadsIn(const std::string& said) {
+  int threads = 0;
+  for (size_t at = 0; (at = said.find("*** thread", at)) != std::string::npos; ++at) ++threads;
+  return threads;
+}
+
+// What is said comes through a pipe, so that the process knows when it has come.
+[[noreturn]] void AsksWithAnotherThread() {
+  int ends[2];
+  if (pipe(ends) != 0) _exit(1);
+  const int out = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  TellWhenAsked();
+  std::binary_semaphore end(0);
+  std::thread waits([&end] { end.acquire(); });
+  raise(SIGQUIT);
+  std::string said;
+  std::array<char, 4096> part;
+  while (ThreadsIn(said) < 2) {
+    const ssize_t count = read(ends[0], part.data(), part.size());
+    if (count <= 0) _exit(1);
+    said.append(part.data(), static_cast<size_t>(count));
+  }
+  end.release();
+  waits.join();
+  dprintf(out, "%s", said.c_str());
+  _exit(0);
+}
+
+TEST_F(SignalsDeathTest, ProcessThatIsAsked_SaysWhereEachThreadStands_AndGoesOn) {
+  EXPECT_EXIT(AsksWithAnotherThread(), testing::ExitedWithCode(0),
+              "\\*\\*\\* thread [0-9]+ stands at:\n(.|\n)*test_unit_core_posix");
 }
 
 TEST_F(SignalsDeathTest, ProcessThatIsAskedToEnd_SaysNothing) {
