@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <set>
@@ -43,18 +44,28 @@ std::optional<std::string> DerivedRule(absl::string_view path, absl::string_view
   return std::nullopt;
 }
 
+// What `mapping` has under the name, the first where it is written twice; nullptr: nothing, or
+// null.
+const Tree* WrittenIn(const Tree& mapping, absl::string_view name) {
+  const auto found = std::find_if(mapping.entries.begin(), mapping.entries.end(),
+                                  [name](const Tree::Entry& entry) { return entry.key == name; });
+  if (found == mapping.entries.end() || found->value.kind == Tree::Kind::kNull) return nullptr;
+  return &found->value;
+}
+
 class FieldReader {
  public:
   FieldReader(Purpose purpose, Report& report) : purpose_(purpose), report_(report) {}
 
-  // `family`: of the module that the mapping belongs to, where that is known.
-  void Read(const std::string& path, absl::Span<const Field> fields, void* owner,
+  // `node` is at `path`. `family`: of the module that it belongs to, where that is known.
+  void Read(const std::string& path, const Tree& node, absl::Span<const Field> fields, void* owner,
             std::optional<Family> family);
 
  private:
   void CheckFieldNames(const std::string& path, const Tree& mapping,
                        absl::Span<const Field> fields);
-  void CheckPresence(const std::string& path, const Field& field, std::optional<Family> family);
+  bool IsRequired(const Field& field, std::optional<Family> family) const;
+  void CheckFamily(const std::string& path, const Field& field, std::optional<Family> family);
   std::optional<Family> FamilyOf(const std::string& module) const;
 
   void Expect(const Entry& entry) {
@@ -91,33 +102,37 @@ class FieldReader {
   Report& report_;
 };
 
-void FieldReader::Read(const std::string& path, absl::Span<const Field> fields, void* owner,
-                       std::optional<Family> family) {
-  const Tree* mapping = report_.Find(path);
-  if (mapping->kind != Tree::Kind::kMapping) {
+void FieldReader::Read(const std::string& path, const Tree& node, absl::Span<const Field> fields,
+                       void* owner, std::optional<Family> family) {
+  if (node.kind != Tree::Kind::kMapping) {
     report_.Add(path, path.empty()
                           ? "the document must be a mapping: apiVersion, kind, metadata, spec"
                           : "must be a mapping");
     return;
   }
-  CheckFieldNames(path, *mapping, fields);
+  CheckFieldNames(path, node, fields);
   for (const Field& field : fields) {
+    const Tree* value = WrittenIn(node, field.name);
+    // Most fields are not written: these cost no path.
+    if (value == nullptr && !IsRequired(field, family)) continue;
     const std::string inner = JoinPath(path, field.name);
-    CheckPresence(inner, field, family);
-    const Tree* node = report_.Written(inner);
-    if (node == nullptr) continue;
+    if (value == nullptr) {
+      report_.Add(inner, absl::StrCat("is required: ", DescribeValue(field)));
+      continue;
+    }
+    CheckFamily(inner, field, family);
     const Member member = field.Of(owner);
     if (const Section* section = std::get_if<Section>(&member)) {
       void* section_owner = section->make(section->holder);
-      if (field.automatic != nullptr && node->kind != Tree::Kind::kMapping) {
-        FillAutomatic({inner, field, *node}, section_owner);
+      if (field.automatic != nullptr && value->kind != Tree::Kind::kMapping) {
+        FillAutomatic({inner, field, *value}, section_owner);
       } else {
-        Read(inner, field.fields, section_owner, family);
+        Read(inner, *value, field.fields, section_owner, family);
       }
     } else {
       std::visit(
           [&](auto to) {
-            if constexpr (!std::is_same_v<decltype(to), Section>) Fill({inner, field, *node}, to);
+            if constexpr (!std::is_same_v<decltype(to), Section>) Fill({inner, field, *value}, to);
           },
           member);
     }
@@ -131,16 +146,17 @@ void FieldReader::FillAutomatic(const Entry& entry, void* owner) {
 
 void FieldReader::CheckFieldNames(const std::string& path, const Tree& mapping,
                                   absl::Span<const Field> fields) {
-  std::vector<absl::string_view> known;
-  for (const Field& field : fields) known.push_back(field.name);
   std::set<absl::string_view> seen;
   for (const auto& [name, value] : mapping.entries) {
-    const std::string inner = JoinPath(path, name);
     if (!seen.insert(name).second) {
-      report_.AddAt(inner, value, "written twice");
+      report_.AddAt(JoinPath(path, name), value, "written twice");
       continue;
     }
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto is_it = [&key = name](const Field& field) { return field.name == key; };
+    if (std::any_of(fields.begin(), fields.end(), is_it)) continue;
+    const std::string inner = JoinPath(path, name);
+    std::vector<absl::string_view> known;
+    for (const Field& field : fields) known.push_back(field.name);
     const std::optional<absl::string_view> nearest = NearestName(name, known);
     if (const std::optional<std::string> rule = DerivedRule(path, name)) {
       report_.Add(inner, *rule);
@@ -152,22 +168,20 @@ void FieldReader::CheckFieldNames(const std::string& path, const Tree& mapping,
   }
 }
 
-void FieldReader::CheckPresence(const std::string& path, const Field& field,
-                                std::optional<Family> family) {
+bool FieldReader::IsRequired(const Field& field, std::optional<Family> family) const {
   const FamilySet module = family.has_value() ? SetOf(*family) : 0;
-  const bool written = report_.Written(path) != nullptr;
-  if (written && module != 0 && (field.families & module) == 0) {
-    report_.Add(path, TraitsOf(*family).known()
-                          ? absl::StrCat("family ", TraitsOf(*family).name, " has no such field")
-                          : "needs architecture.family");
-  }
-  const bool required =
-      field.absence == Absence::kRequired ||
-      (field.absence == Absence::kRequiredToRun && purpose_ == Purpose::kSubmit) ||
-      (field.required_of & module) != 0;
-  if (required && !written) {
-    report_.Add(path, absl::StrCat("is required: ", DescribeValue(field)));
-  }
+  return field.absence == Absence::kRequired ||
+         (field.absence == Absence::kRequiredToRun && purpose_ == Purpose::kSubmit) ||
+         (field.required_of & module) != 0;
+}
+
+void FieldReader::CheckFamily(const std::string& path, const Field& field,
+                              std::optional<Family> family) {
+  const FamilySet module = family.has_value() ? SetOf(*family) : 0;
+  if (module == 0 || (field.families & module) != 0) return;
+  report_.Add(path, TraitsOf(*family).known()
+                        ? absl::StrCat("family ", TraitsOf(*family).name, " has no such field")
+                        : "needs architecture.family");
 }
 
 // The family decides which fields a module has; so it is looked at before them.
@@ -421,14 +435,14 @@ void FieldReader::Fill(const Entry& entry, Sections out) {
   out.resize(out.list, count);
   for (size_t i = 0; i < count; ++i) {
     const std::string path = absl::StrCat(entry.path, "[", i, "]");
-    Read(path, entry.field.fields, out.at(out.list, i), FamilyOf(path));
+    Read(path, entry.node.items[i], entry.field.fields, out.at(out.list, i), FamilyOf(path));
   }
 }
 
 }  // namespace
 
 void ReadFields(Purpose purpose, Report& report, JobSpec& spec) {
-  FieldReader(purpose, report).Read("", FieldsOf(""), &spec, std::nullopt);
+  FieldReader(purpose, report).Read("", *report.Find(""), FieldsOf(""), &spec, std::nullopt);
 }
 
 }  // namespace phalanx::job

@@ -14,6 +14,12 @@ namespace {
 // Levels of a job file: spec.modules[0].parallel.order[0] is the deepest.
 constexpr int kDepthMax = 8;
 
+bool IsShownAsItIs(absl::string_view name) {
+  return name.size() <= kValueMax && std::none_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+         });
+}
+
 // Cuts on a character boundary of UTF-8.
 std::string Cut(std::string text, size_t bytes) {
   for (char& c : text) {
@@ -78,7 +84,9 @@ std::string ShowName(absl::string_view name) {
 }
 
 std::string JoinPath(absl::string_view path, absl::string_view name) {
-  return path.empty() ? ShowName(name) : absl::StrCat(path, ".", ShowName(name));
+  if (path.empty()) return ShowName(name);
+  if (IsShownAsItIs(name)) return absl::StrCat(path, ".", name);
+  return absl::StrCat(path, ".", ShowName(name));
 }
 
 Report::Report(const Tree& document) : document_(document) { Index("", document, 0); }
@@ -135,6 +143,7 @@ void Report::AddAt(const std::string& path, const Tree& node, std::string rule) 
 }
 
 bool Report::Sound(const std::string& path) const {
+  if (unsound_.empty()) return true;
   for (absl::string_view up = path; !up.empty(); up = ParentOf(up)) {
     if (unsound_.find(up) != unsound_.end()) return false;
   }
