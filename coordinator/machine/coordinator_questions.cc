@@ -270,8 +270,8 @@ std::vector<JobId> Coordinator::QueueInOrder() const {
     order.resize(order.size() - jobs.size());
     TakeTurns(
         jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
-        [&order](JobId job) {
-          order.push_back(job);
+        [&](size_t place) {
+          order.push_back(jobs[place].job);
           return true;
         });
   }

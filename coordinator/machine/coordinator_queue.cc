@@ -60,24 +60,30 @@ void Coordinator::Schedule() {
   closed_.clear();
   owners_.BeginLook();
   backfills_ = 0;
-  const auto consider = [this](JobId id) {
+  std::vector<OwnedJob> jobs;  // of one priority
+  std::vector<Job*> live;      // the same; none leaves jobs_ meanwhile
+  const auto consider = [this, &live](size_t place) {
     if (PlannersAreFull()) return false;
-    Consider(jobs_.at(id));
+    Consider(*live[place]);
     return true;
   };
   const std::vector<QueuePlace> queue(queue_.begin(), queue_.end());
   for (auto place = queue.begin(); place != queue.end();) {
-    std::vector<OwnedJob> jobs;  // of one priority
+    jobs.clear();
+    live.clear();
     const int32_t priority = place->priority;
-    for (; place != queue.end() && place->priority == priority; ++place)
-      jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
+    for (; place != queue.end() && place->priority == priority; ++place) {
+      Job& job = jobs_.at(place->job);
+      jobs.push_back({place->job, job.state.request->owner});
+      live.push_back(&job);
+    }
     if (owners_.Compete()) {
       TakeTurns(
           jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
           consider);
     } else {
-      for (const OwnedJob& job : jobs) {
-        if (!consider(job.job)) return;
+      for (size_t i = 0; i < live.size(); ++i) {
+        if (!consider(i)) return;
       }
     }
   }

@@ -1,7 +1,7 @@
 #include "coordinator/machine/owners.h"
 
-#include <deque>
-#include <set>
+#include <functional>
+#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -121,18 +121,32 @@ double Owners::ShareOf(const std::string& owner, Instant now) const {
 
 void TakeTurns(const std::vector<OwnedJob>& jobs,
                const std::function<double(const std::string& owner)>& share,
-               const std::function<bool(JobId job)>& visit) {
-  std::map<std::string, std::deque<JobId>> waiting;
-  for (const OwnedJob& job : jobs) waiting[job.owner].push_back(job.job);
-  std::set<std::tuple<double, JobId, std::string>> turns;  // share, oldest job, owner
-  for (const auto& [owner, queue] : waiting) turns.emplace(share(owner), queue.front(), owner);
+               const std::function<bool(size_t place)>& visit) {
+  struct Waiting {
+    std::string owner;
+    std::vector<size_t> places;  // of jobs, the oldest first
+    size_t visited = 0;
+  };
+  std::vector<Waiting> waiting;
+  std::map<absl::string_view, size_t> known;  // by owner, where in `waiting`
+  for (size_t place = 0; place < jobs.size(); ++place) {
+    const auto [found, added] = known.try_emplace(jobs[place].owner, waiting.size());
+    if (added) waiting.push_back({std::string(jobs[place].owner), {}});
+    waiting[found->second].places.push_back(place);
+  }
+  using Turn = std::tuple<double, JobId, size_t>;  // share, oldest job, where in `waiting`
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+  const auto line_up = [&](size_t owner) {
+    const Waiting& its = waiting[owner];
+    turns.emplace(share(its.owner), jobs[its.places[its.visited]].job, owner);
+  };
+  for (size_t owner = 0; owner < waiting.size(); ++owner) line_up(owner);
   while (!turns.empty()) {
-    const auto [before, job, owner] = *turns.begin();
-    turns.erase(turns.begin());
-    if (!visit(job)) return;
-    std::deque<JobId>& queue = waiting.at(owner);
-    queue.pop_front();
-    if (!queue.empty()) turns.emplace(share(owner), queue.front(), owner);
+    const size_t owner = std::get<2>(turns.top());
+    turns.pop();
+    Waiting& its = waiting[owner];
+    if (!visit(its.places[its.visited])) return;
+    if (++its.visited < its.places.size()) line_up(owner);
   }
 }
 

@@ -7,6 +7,7 @@
 // free at once. Only owners that wait compete.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/machine/quotas.h"
 #include "coordinator/machine/records.h"
 #include "core/base/ids.h"
@@ -87,12 +89,12 @@ class Owners {
 // The owner and age of a job that waits, the oldest first.
 struct OwnedJob {
   JobId job;
-  std::string owner;
+  absl::string_view owner;  // outlives what has it
 };
-// Visits jobs of one priority as their owners take turns, until `visit` returns false. Shares are
-// asked for anew after each visit of one of the owner's jobs.
+// Visits jobs of one priority as their owners take turns, until `visit`, which is told the place in
+// `jobs`, returns false. Shares are asked for anew after each visit of one of the owner's jobs.
 void TakeTurns(const std::vector<OwnedJob>& jobs,
                const std::function<double(const std::string& owner)>& share,
-               const std::function<bool(JobId job)>& visit);
+               const std::function<bool(size_t place)>& visit);
 
 }  // namespace phalanx::coordinator

@@ -147,11 +147,9 @@ TEST(TakeTurns, OwnerWithTheSmallestShare_GoesFirst_AndItsShareIsAskedForAnew) {
                                       {JobId{4}, "bob"},   {JobId{5}, "carol"}, {JobId{6}, "bob"}};
   TakeTurns(
       jobs, [&](const std::string& owner) { return shares.at(owner); },
-      [&](JobId id) {
-        order.push_back(id.value);
-        for (const OwnedJob& job : jobs) {
-          if (job.job == id) shares.at(job.owner) += 1;  // it starts
-        }
+      [&](size_t place) {
+        order.push_back(jobs[place].job.value);
+        shares.at(std::string(jobs[place].owner)) += 1;  // it starts
         return true;
       });
   // Of equal shares the older job.
