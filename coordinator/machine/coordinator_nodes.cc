@@ -228,9 +228,8 @@ void Coordinator::On(const HeartbeatReceived& event) {
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
-    if (job != nullptr && job->state.phase == JobPhase::kStarting && job->run.has_value() &&
-        progress.epoch == job->state.epoch && progress.step > 0 &&
-        job->run->TeamOf(node->name) != nullptr) {
+    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch &&
+        progress.step > job->state.BegunBehind() && job->run->TeamOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
     if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch)
