@@ -236,6 +236,7 @@ class Coordinator {
   // Whether the node is still to carry out the assignment of the epoch.
   static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
+  void EndLeftovers(Node& node, const Command& command);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);

@@ -83,6 +83,16 @@ bool Coordinator::IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t 
                      });
 }
 
+// Of a job whose order is answered, processes that it has not are gone, or told to end: nothing
+// starts on their devices before they are.
+void Coordinator::EndLeftovers(Node& node, const Command& command) {
+  const auto* assign = std::get_if<Assign>(&command);
+  const auto* stop = std::get_if<StopRanks>(&command);
+  const bool ended = (assign != nullptr && node.EndLeftovers(assign->job, assign->epoch)) ||
+                     (stop != nullptr && node.EndLeftovers(stop->job, stop->epoch));
+  if (ended) capacity_changed_ = true;
+}
+
 void Coordinator::On(const CommandFinished& event) {
   Node* node = NodeOf(event.session);
   if (node == nullptr) return;
@@ -93,6 +103,7 @@ void Coordinator::On(const CommandFinished& event) {
   if (it == node->outstanding.end()) return;
   const Command command = std::move(it->command);
   node->outstanding.erase(it);
+  EndLeftovers(*node, command);
   if (const auto* prepare = std::get_if<PrepareData>(&command)) {
     Job* job = FindJob(prepare->job);
     if (job == nullptr || !job->run.has_value() || job->state.IsTerminal()) return;

@@ -252,9 +252,14 @@ void Coordinator::GiveBackDevices(Job& job, const Run& before, Epoch epoch) {
     if (left.empty() || team.released) continue;
     FreeDevices(job, team.node, left);
     const auto node = nodes_.find(team.node);
-    if (now != nullptr || node == nodes_.end()) continue;
-    job.prepared.erase(team.node);
+    if (node == nodes_.end()) continue;
+    if (now == nullptr) job.prepared.erase(team.node);
+    // What one that is away has by then it says when it comes back.
     if (!team.assigned || !node->second.connected()) continue;
+    if (now != nullptr) {
+      node->second.NoteLeftovers(job.state.id, job.state.epoch);
+      continue;
+    }
     // Nothing else runs there before what may still be there is gone.
     node->second.foreign.insert({job.state.id, epoch});
     Tell(job, NodeCommand{team.node, node->second.incarnation,

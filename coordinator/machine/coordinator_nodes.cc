@@ -136,6 +136,7 @@ void Coordinator::ReplaceProcess(Node& node) {
       true);
   node.outstanding.clear();
   node.foreign.clear();
+  node.leftovers.clear();
   node.last_command_number = 0;
 }
 
@@ -227,9 +228,8 @@ void Coordinator::On(const HeartbeatReceived& event) {
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);
     // A rank that steps has built its communicators, so the whole epoch is running.
-    if (job != nullptr && job->state.phase == JobPhase::kStarting && job->run.has_value() &&
-        progress.epoch == job->state.epoch && progress.step > 0 &&
-        job->run->TeamOf(node->name) != nullptr) {
+    if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch &&
+        progress.step > job->state.BegunBehind() && job->run->TeamOf(node->name) != nullptr) {
       MarkRunning(*job);
     }
     if (job != nullptr && job->run.has_value() && progress.epoch == job->state.epoch)
@@ -255,8 +255,9 @@ void Coordinator::NotePreparing(const Node& node, const std::vector<Preparing>& 
 void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running,
                             uint64_t carried_out) {
   // What was foreign before stays so until the stop is answered: ranks that are ending are not
-  // listed.
+  // listed. On devices that jobs gave back are none but those that are.
   std::set<std::pair<JobId, Epoch>> listed;
+  node.leftovers.clear();
   for (const RunningAssignment& assignment : running) {
     listed.insert({assignment.job, assignment.epoch});
     Job* job = FindJob(assignment.job);
@@ -272,6 +273,8 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
     if (goes_over) {
       team->seen = true;
       listed.insert({job->state.id, job->state.epoch});  // as soon as it is told
+      // Which devices its processes are on it does not say.
+      node.NoteLeftovers(job->state.id, job->state.epoch);
       if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
       // What was said before it was told went by.
       std::vector<Command> commands = {AssignmentOf(*job)};
@@ -286,7 +289,11 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       }
       continue;
     }
-    if (team == nullptr || team->released) node.foreign.insert({assignment.job, assignment.epoch});
+    if (team == nullptr || team->released) {
+      node.foreign.insert({assignment.job, assignment.epoch});
+    } else if (!current) {
+      node.NoteLeftovers(assignment.job, assignment.epoch);
+    }
     node.outstanding.push_back({0, StopRanks{.job = assignment.job,
                                              .epoch = assignment.epoch,
                                              .grace = options_.failure_grace,

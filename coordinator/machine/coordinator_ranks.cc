@@ -142,8 +142,14 @@ void Coordinator::CheckReady(Job& job) {
                       absl::StrCat("trains on ", ToString(*job.state.placement)), std::nullopt});
 }
 
+// A rank that has done a step of the epoch was connected to all others, whatever these have said.
+// Of a job that goes back it would be thrown away with the next loss: nobody asks on the way.
 void Coordinator::MarkRunning(Job& job) {
-  if (job.state.phase != JobPhase::kStarting || job.run->stage == Run::Stage::kPreparing) return;
+  const bool starts =
+      job.state.phase == JobPhase::kStarting && job.run->stage != Run::Stage::kPreparing;
+  const bool goes_back = job.recovery.has_value() && job.recovery->goes_back &&
+                         job.recovery->stage == Recovery::Stage::kEntering;
+  if (!starts && !goes_back) return;
   for (RankState& rank : job.run->ranks) rank.ready = true;
   CheckReady(job);
 }

@@ -210,6 +210,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (!job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering ||
       job.recovery->from_copies) {
     job.run->quiets[rank] = report;
+    // Who was ready knows of no state of before.
+    const bool stepped = report.known.step() > job.state.BegunBehind();
+    if (stepped && job.run->ranks[static_cast<size_t>(rank)].ready) MarkRunning(job);
     return;
   }
   Recovery& recovery = *job.recovery;

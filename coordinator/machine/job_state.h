@@ -96,6 +96,8 @@ struct JobState {
   absl::Duration TimeLeft() const { return request->time_limit - used; }
   // The first step that a recovery can lose: behind it the job began.
   int64_t FirstStep() const { return checkpoint.has_value() ? checkpoint->step : 0; }
+  // Behind which its epoch began, or would if it went on from no other's state.
+  int64_t BegunBehind() const { return start.has_value() ? start->step() : FirstStep(); }
   bool goes_on() const { return state_epoch != Epoch{0}; }
   JobView View(const std::optional<StepReport>& last_step) const;
 };

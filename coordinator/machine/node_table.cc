@@ -35,8 +35,21 @@ bool Node::HasFailed(int32_t device) const {
   return failed_devices.contains(device) || failed_checks.contains(device);
 }
 
+void Node::NoteLeftovers(JobId job, Epoch epoch) {
+  Epoch& last = leftovers[job];
+  last = std::max(last, epoch);
+}
+
+bool Node::EndLeftovers(JobId job, Epoch epoch) {
+  const auto left = leftovers.find(job);
+  if (left == leftovers.end() || epoch < left->second) return false;
+  leftovers.erase(left);
+  return leftovers.empty();
+}
+
 bool Node::IsFree(int32_t device) const {
-  return device_jobs[static_cast<size_t>(device)] == JobId{} && !HasFailed(device);
+  return leftovers.empty() && device_jobs[static_cast<size_t>(device)] == JobId{} &&
+         !HasFailed(device);
 }
 
 int32_t Node::FreeDevices() const {

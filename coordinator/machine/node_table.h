@@ -63,6 +63,9 @@ struct Node {
   std::optional<Newcomer> newcomer;      // while connected
   // Assignments that it runs and nobody here knows: until they are gone it gets nothing new.
   std::set<std::pair<JobId, Epoch>> foreign;
+  // Jobs that have devices here and may have processes on others, which they gave back: until the
+  // assignment of this epoch, or a stop, is answered nobody gets a device that is free.
+  std::map<JobId, Epoch> leftovers;
 
   bool connected() const { return session.value != 0; }
   // Whence silence, or absence, is counted.
@@ -82,7 +85,10 @@ struct Node {
   bool TakesJobs() const { return Schedulable() && !reserve.has_value(); }
   // A rank or a check.
   bool HasFailed(int32_t device) const;
-  // No job has it, and it has not failed.
+  void NoteLeftovers(JobId job, Epoch epoch);
+  // An assignment of the epoch, or a stop, is carried out. Whether free devices may be had since.
+  bool EndLeftovers(JobId job, Epoch epoch);
+  // No job has it, nor may have a process on it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;
   bool Idle() const;  // no job has a device of it

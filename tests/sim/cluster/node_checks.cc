@@ -15,8 +15,14 @@ constexpr absl::Duration kTold = absl::Seconds(60);
 }  // namespace
 
 void NodeHost::NoteEpoch(const agent::Event& event) {
+  // What still comes on a stream that it has given up it does not obey, the welcome included.
+  const auto* welcomed = std::get_if<agent::SessionWelcomed>(&event);
+  if (welcomed != nullptr && stream_ != nullptr && stream_->number == welcomed->session)
+    welcomed_ = welcomed->session;
+  const auto* closed = std::get_if<agent::SessionClosed>(&event);
+  if (closed != nullptr && closed->session == welcomed_) welcomed_ = {};
   const auto* received = std::get_if<agent::CommandReceived>(&event);
-  if (received == nullptr) return;
+  if (received == nullptr || received->session != welcomed_) return;
   if (const auto* assign = std::get_if<agent::AssignCommand>(&received->command)) {
     Epoch& lowest = lowest_[assign->job];
     lowest = std::max(lowest, assign->epoch);

@@ -31,6 +31,7 @@ void NodeHost::Start() {
       agent::MachineOptions{
           .node = name_, .devices = devices_, .seed = IncarnationOf(index_, life_)},
       shared_.timeline.now());
+  welcomed_ = {};
   lowest_.clear();
   assigned_.clear();
   meets_older_ = false;
@@ -245,6 +246,7 @@ void NodeHost::Carry(const agent::OpenSession& order) {
 }
 
 void NodeHost::Carry(const agent::CloseSession& order) {
+  if (order.session == welcomed_) welcomed_ = {};
   if (stream_ == nullptr || stream_->number != order.session) return;
   const StreamPtr stream = std::exchange(stream_, nullptr);
   stream->daemon_closed = true;

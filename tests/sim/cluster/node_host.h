@@ -116,6 +116,7 @@ class NodeHost {
     std::pair<Instant, coordinator::SessionId> untold{absl::InfiniteFuture(), {}};
   };
   std::map<agent::ProcessNumber, Slot> processes_;
+  agent::SessionNumber welcomed_;                           // on which commands count; 0: none
   std::map<JobId, Epoch> lowest_;                           // that this daemon may obey
   std::map<JobId, std::map<Epoch, v1::Command>> assigned_;  // to it, the last ones
   bool meets_older_ = false;

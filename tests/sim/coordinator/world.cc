@@ -91,7 +91,8 @@ std::string World::Describe() const {
   for (const auto& [name, node] : machine_->nodes()) {
     absl::StrAppend(&text, name, node.connected() ? " connected" : " away", " free ",
                     node.FreeDevices(), " of ", node.device_jobs.size(), " foreign ",
-                    node.foreign.size(), " outstanding ", node.outstanding.size(), "\n");
+                    node.foreign.size(), " leftovers ", node.leftovers.size(), " outstanding ",
+                    node.outstanding.size(), "\n");
   }
   for (const FakeNode& node : nodes_) {
     absl::StrAppend(&text, node.name, node.daemon.has_value() ? "" : " has no daemon",
@@ -476,7 +477,7 @@ bool World::Heal() {
       done = done && !fits && job.state.phase == job::JobPhase::kQueued;
     }
     for (const auto& [name, node] : machine_->nodes())
-      done = done && node.Idle() && node.foreign.empty();
+      done = done && node.Idle() && node.foreign.empty() && node.leftovers.empty();
     if (done) return true;
   }
   return false;

@@ -382,5 +382,69 @@ TEST_F(WaitTest, LossOnTheWayBack_GoesBackToTheSameCheckpoint) {
   EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
 }
 
+// A job of three ranks that went back to its beginning, in epoch 3, without rank 1.
+class WayBackTest : public WaitTest {
+ protected:
+  void SetUp() override {
+    node_ = h_.Open("m", 2);
+    other_ = h_.Open("n", 1);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    request.restarts = true;
+    job_ = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+    for (const SessionId session : {node_, other_}) h_.Prepare(session);
+    h_.Ready(node_, job_, 0, 2);
+    h_.Ready(other_, job_, 2, 3);
+    h_.Report(node_, job_, 1, kKilled);
+    h_.Report(node_, job_, 0, Quiet(0));
+    h_.Report(other_, job_, 2, Quiet(0, 2));
+    h_.Report(node_, job_, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+    ASSERT_EQ(h_.State(job_).epoch, Epoch{3});
+    ASSERT_FALSE(h_.State(job_).goes_on());
+  }
+  bool GoesBack() {
+    const auto& recovery = h_.machine().jobs().at(job_).recovery;
+    return recovery.has_value() && recovery->goes_back;
+  }
+  // Rank 0, of which nothing was heard, is lost.
+  void LoseFirst() { h_.Report(node_, job_, 0, kKilled, 3); }
+
+  SessionId other_;
+  JobId job_;
+};
+
+// Of whose first rank nothing is heard.
+TEST_F(WayBackTest, StepThatAHeartbeatTellsOf_IsNotThrownAway) {
+  h_.Feed(HeartbeatReceived{.session = other_, .progress = {{job_, Epoch{3}, 1}}});
+  EXPECT_FALSE(GoesBack()) << "all were connected";
+  LoseFirst();
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{4});
+  EXPECT_TRUE(h_.State(job_).goes_on());
+}
+
+TEST_F(WayBackTest, StepThatARankKnowsWhichLeaves_IsNotThrownAway) {
+  h_.Report(other_, job_, 2, RankReady{}, 3);
+  h_.Report(other_, job_, 2, Quiet(1, 2), 3);
+  EXPECT_FALSE(GoesBack());
+  LoseFirst();
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{4});
+  EXPECT_TRUE(h_.State(job_).goes_on());
+  EXPECT_EQ(h_.State(job_).start->step(), 1);
+}
+
+// It may be of what was given up.
+TEST_F(WayBackTest, StepOfARankThatWasNotReady_IsNotAskedFor) {
+  h_.Report(other_, job_, 2, Quiet(1, 2), 3);
+  EXPECT_TRUE(GoesBack());
+  LoseFirst();
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{4});
+  EXPECT_FALSE(h_.State(job_).goes_on());
+}
+
+TEST_F(WayBackTest, StepThatIsReported_IsNotThrownAway) {
+  h_.Feed(
+      RankReported{other_, job_, Epoch{3}, 2, StepReport{.step = 1, .epoch = Epoch{3}}, Behind(1)});
+  EXPECT_FALSE(GoesBack());
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator
