@@ -26,13 +26,14 @@ TEST_F(SignalsDeathTest, ProcessThatFails_SaysWhereItStood_AndEndsByTheSignal) {
         TellOfFaults();
         raise(SIGSEGV);
       },
-      testing::KilledBySignal(SIGSEGV), "Segmentation fault, by:(.|\n)*test_unit_core_posix");
+      testing::KilledBySignal(SIGSEGV),
+      "Segmentation fault, by:(.|\n)*test_unit_core_posix\\(\\+0x[0-9a-f]+\\)\n");
   EXPECT_EXIT(
       {
         TellOfFaults();
         abort();
       },
-      testing::KilledBySignal(SIGABRT), "Aborted, by:(.|\n)*abort");
+      testing::KilledBySignal(SIGABRT), "Aborted, by:(.|\n)*libc.so");
 }
 
 TEST_F(SignalsDeathTest, ThreadThatFails_EndsTheProcess) {
@@ -54,6 +55,16 @@ TEST_F(SignalsDeathTest, ProcessWithoutStandardError_EndsByTheSignal) {
       testing::KilledBySignal(SIGFPE), "");
 }
 
+// It has a meaning of ours only while a fault is told of.
+TEST_F(SignalsDeathTest, ProcessThatSomebodySendsAnAlarm_EndsByIt) {
+  EXPECT_EXIT(
+      {
+        TellOfFaults();
+        raise(SIGALRM);
+      },
+      testing::KilledBySignal(SIGALRM), "^$");
+}
+
 int ThreadsIn(const std::string& said) {
   int threads = 0;
   for (size_t at = 0; (at = said.find("*** thread", at)) != std::string::npos; ++at) ++threads;
@@ -61,14 +72,23 @@ int ThreadsIn(const std::string& said) {
 }
 
 // What is said comes through a pipe, so that the process knows when it has come.
-[[noreturn]] void AsksWithAnotherThread() {
+[[noreturn]] void AsksWithAnotherThread(bool answers) {
   int ends[2];
   if (pipe(ends) != 0) _exit(1);
   const int out = dup(STDERR_FILENO);
   dup2(ends[1], STDERR_FILENO);
   TellWhenAsked();
-  std::binary_semaphore end(0);
-  std::thread waits([&end] { end.acquire(); });
+  std::binary_semaphore end(0), blocked(0);
+  std::thread waits([&] {
+    if (!answers) {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    }
+    blocked.release();
+    end.acquire();
+  });
+  blocked.acquire();
   raise(SIGQUIT);
   std::string said;
   std::array<char, 4096> part;
@@ -84,8 +104,13 @@ int ThreadsIn(const std::string& said) {
 }
 
 TEST_F(SignalsDeathTest, ProcessThatIsAsked_SaysWhereEachThreadStands_AndGoesOn) {
-  EXPECT_EXIT(AsksWithAnotherThread(), testing::ExitedWithCode(0),
+  EXPECT_EXIT(AsksWithAnotherThread(true), testing::ExitedWithCode(0),
               "\\*\\*\\* thread [0-9]+ stands at:\n(.|\n)*test_unit_core_posix");
+}
+
+TEST_F(SignalsDeathTest, ThreadThatBlocksSignals_DoesNotKeepTheOthersFromAnswering) {
+  EXPECT_EXIT(AsksWithAnotherThread(false), testing::ExitedWithCode(0),
+              "stands at:\n(.|\n)*test_unit_core_posix(.|\n)*does not answer");
 }
 
 TEST_F(SignalsDeathTest, ProcessThatIsAskedToEnd_SaysNothing) {
