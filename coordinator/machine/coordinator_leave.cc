@@ -79,7 +79,8 @@ void Coordinator::MakeRoomFor(const Job& job) {
   for (const auto& [name, node] : nodes_) {
     if (!node.connected() || !node.MayTakeJobs() || !Matches(node, request)) continue;
     if (closed_.contains(name)) continue;  // what is free there is for those before it
-    if (node.Schedulable()) missing -= node.FreeDevices();
+    // Also where ranks of before are still ending: for what is free soon nobody else leaves.
+    if (!node.suspect) missing -= node.UnheldDevices();
     for (const JobId holder : node.device_jobs) {
       if (holder != JobId{}) ++held[holder];
     }

@@ -52,10 +52,13 @@ bool Node::IsFree(int32_t device) const {
          !HasFailed(device);
 }
 
-int32_t Node::FreeDevices() const {
-  int32_t free = 0;
-  for (size_t i = 0; i < device_jobs.size(); ++i) free += IsFree(static_cast<int32_t>(i)) ? 1 : 0;
-  return free;
+int32_t Node::FreeDevices() const { return leftovers.empty() ? UnheldDevices() : 0; }
+
+int32_t Node::UnheldDevices() const {
+  int32_t count = 0;
+  for (size_t i = 0; i < device_jobs.size(); ++i)
+    count += device_jobs[i] == JobId{} && !HasFailed(static_cast<int32_t>(i)) ? 1 : 0;
+  return count;
 }
 
 bool Node::Idle() const {

@@ -91,6 +91,8 @@ struct Node {
   // No job has it, nor may have a process on it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;
+  // Free ones, and those that are once processes of before are gone.
+  int32_t UnheldDevices() const;
   bool Idle() const;  // no job has a device of it
   NodeView View() const;
 };

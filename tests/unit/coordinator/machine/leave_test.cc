@@ -270,6 +270,20 @@ TEST_F(LeaveTest, LargerPriority_PreemptsAndThePreemptedGoesOnAfterIt) {
   EXPECT_EQ(CheckpointOfTheNextEpoch(), "/c/7") << "no step is done again";
 }
 
+TEST_F(LeaveTest, DevicesWhoseRanksAreStillEnding_PreemptNobodyElse) {
+  const JobId low = h_.Run(node_, Asking("low"));
+  const SessionId other = h_.Open("m", 2);
+  h_.Run(other, Asking("middle", 1));
+  const JobId high = h_.Submit(Asking("high", 2));
+  ASSERT_THAT(h_.Commands<Wish>(node_), SizeIs(1));
+  Save(low, 7);
+  ASSERT_EQ(h_.Phase(low), JobPhase::kQueued);
+  ASSERT_EQ(h_.Phase(high), JobPhase::kQueued);
+  EXPECT_THAT(h_.Commands<Wish>(other), IsEmpty()) << "what low had is enough";
+  h_.Answer<StopRanks>(node_);
+  EXPECT_EQ(h_.Phase(high), JobPhase::kStarting);
+}
+
 TEST_F(LeaveTest, SamePriority_DoesNotPreempt) {
   h_.Run(node_, Asking("runs", 1));
   h_.Submit(Asking("same", 1));
