@@ -14,6 +14,7 @@ The environment names programs of others: ANCHOR takes the flags of torch_fsdp_b
 needs one that is not there is left out, by name.
 """
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,7 +35,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
 LINES_MAX = 40  # of a command's output, on the page
-GRACE = 20  # seconds that a command which is cut has to end
+GRACE = 90  # seconds that a command which is cut has to end: phalanx run waits for its worker up to 60
 
 
 @dataclasses.dataclass
@@ -290,13 +291,34 @@ def write_jobs(plan, measurement):
 def ask_ranks_where_they_stand(pid):
     ranks = kill_ranks.ranks_below(pid)
     for rank in ranks:
-        os.kill(rank, signal.SIGQUIT)
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.kill(rank, signal.SIGQUIT)
     time.sleep(3 if ranks else 0)
+
+
+def lives(group):
+    """Whether any process of it has not ended; who waits for those that have, and when, is not known."""
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        state, _, its_group = (kill_ranks.text_of(stat).rpartition(")")[2].split() + ["Z", "", ""])[:3]
+        if its_group == str(group) and state not in "ZX":
+            return True
+    return False
+
+
+def end(process):
+    """With all of its group, which may end after it: only then are devices free for the next."""
+    for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 10)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        until = time.monotonic() + patience
+        while lives(process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+    return process.wait()
 
 
 def keep_logs(plan, name):
     """Those of the ranks of the last run of this name, as OUTPUT/NAME-rank-R.log."""
-    folders = sorted((plan.work / "runs").glob(f"{name}-*/logs"), key=lambda folder: folder.stat().st_mtime)
+    folders = sorted((plan.work / "runs").glob(f"{name}-[0-9]*/logs"), key=lambda folder: folder.stat().st_mtime)
     for log in folders[-1].glob("rank-*.log") if folders else ():
         shutil.copy(log, plan.output / f"{name}-{log.name}")
 
@@ -308,15 +330,11 @@ def run(plan, measurement):
     with open(log, "w") as file:
         process = subprocess.Popen(measurement.command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                                    env={**os.environ, **measurement.environment})
-        code = None
-        for wait, then in ((measurement.seconds, signal.SIGTERM), (GRACE, signal.SIGKILL), (None, None)):
-            try:
-                code = process.wait(timeout=wait)
-                break
-            except subprocess.TimeoutExpired:
-                if then == signal.SIGTERM:
-                    ask_ranks_where_they_stand(process.pid)
-                os.killpg(process.pid, then)
+        try:
+            code = process.wait(timeout=measurement.seconds)
+        except subprocess.TimeoutExpired:
+            ask_ranks_where_they_stand(process.pid)
+            code = end(process)
     if code != 0:
         keep_logs(plan, measurement.name)
     lines = log.read_text(errors="replace").splitlines()

@@ -3,11 +3,12 @@
 
 Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured;
-scripts/gpu/steady.py tells a run that grows from one that does not.
+scripts/gpu/steady.py tells a run that grows from one that does not; what a command that is cut has started has ended before the next.
 """
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -117,10 +118,30 @@ def steadiness():
     check("too few" in str(judged(samples(0)[:12])), "a run that is too short")
 
 
+# Ends as soon as it is told to, as step_time.py does; what it has started does not.
+STARTS_ANOTHER = """
+import signal, subprocess, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also of the other, from its beginning
+subprocess.Popen([sys.executable, "-c", "import signal; print('there', flush=True); signal.sigwait({signal.SIGTERM}); "
+                  "sum(range(10**7)); print('ended', flush=True)"])
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+signal.pause()
+"""
+
+
+def cuts():
+    process = subprocess.Popen([sys.executable, "-c", STARTS_ANOTHER], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process.stdout.readline()
+    code = machine.end(process)
+    check(not machine.lives(process.pid), "what a command has started that is cut outlives it")
+    check(code == -signal.SIGTERM and process.stdout.read() == "ended\n", f"a command that is cut: exit code {code}")
+
+
 with tempfile.TemporaryDirectory() as folder:
     dry_runs(pathlib.Path(folder))
     jobs(pathlib.Path(folder))
     predictions(pathlib.Path(folder) / "predicted")
+cuts()
 steadiness()
 for fault in faults:
     print(fault)
