@@ -175,7 +175,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   std::vector<std::string> unavailable;
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
-    if (!node.TakesJobs()) {
+    if (!node.TakesJobs() || !node.leftovers.empty()) {
       unavailable.push_back(absl::StrCat("node ", name, " matches but is ",
                                          node.mark.has_value() ? ToString(*node.mark)
                                          : !node.connected()   ? "disconnected"

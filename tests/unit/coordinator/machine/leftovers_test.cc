@@ -11,7 +11,7 @@
 namespace phalanx::coordinator {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -62,6 +62,7 @@ TEST_F(LeftoversTest, DeviceThatAPlaceHadOnANodeOfItsJob_IsFreeOnceTheNodeHasIts
   EXPECT_EQ(h_.Free("m"), 0);
   const JobId other = h_.Submit(AJob("b", 1));
   EXPECT_EQ(Holder("m", 0), JobId{}) << "a process of the rank may be on it";
+  EXPECT_THAT(h_.Explain(other), Contains("node m matches but is still ending ranks of before"));
   h_.Answer<Assign>(m_);
   EXPECT_EQ(Holder("m", 0), other);
 }
