@@ -15,15 +15,14 @@ namespace {
 
 using device::kWithCuda;
 
-// gradient += output_gradient^T input.
-void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& right) {
-  // Both sides transposed, so that the product lies as what it is added to.
-  if (gradient.stride(0) < gradient.stride(1)) return AddProduct(gradient.t(), right, left);
-  const bool write = TakeUnwritten(gradient, /*may_write=*/true);
+thread_local int in_both_ways = 0;  // ProductsInBothWays that live
+
+// gradient = output_gradient^T input, or gradient += that; it lies as the product does.
+void Multiply(const at::Tensor& gradient, const Operand& left, const Operand& right, bool add) {
   if (left.in_fp8()) {
     if constexpr (kWithCuda) {
       fused::MultiplyFp8(left.columns, left.scale, right.columns, right.scale, Fp8Sums::kPrecise,
-                         /*add=*/!write, gradient);
+                         add, gradient);
     }
     return;
   }
@@ -33,23 +32,36 @@ void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& 
   if (widens && gradient.is_cuda()) {
     // Added in the product itself: a sum of its own would read and write the gradient's size once
     // more each, and hold the product.
-    if (write) {
-      at::mm_out(sum, left.rows.t(), right.rows, type);
-    } else {
+    if (add) {
       at::addmm_out(sum, gradient, left.rows.t(), right.rows, type);
+    } else {
+      at::mm_out(sum, left.rows.t(), right.rows, type);
     }
     return;
   }
   const at::Tensor output_gradient = widens ? left.rows.to(type) : left.rows;
   const at::Tensor input = widens ? right.rows.to(type) : right.rows;
-  if (write) {
-    at::mm_out(sum, output_gradient.t(), input);
-  } else {
+  if (add) {
     sum.addmm_(output_gradient.t(), input);
+  } else {
+    at::mm_out(sum, output_gradient.t(), input);
   }
 }
 
+// gradient += output_gradient^T input.
+void AddProduct(const at::Tensor& gradient, const Operand& left, const Operand& right) {
+  // Both sides transposed, so that the product lies as what it is added to.
+  if (gradient.stride(0) < gradient.stride(1)) return AddProduct(gradient.t(), right, left);
+  const bool written = TakeUnwritten(gradient, /*may_write=*/true);
+  const bool both = in_both_ways > 0 && gradient.is_contiguous();
+  if (written || both) Multiply(gradient, left, right, /*add=*/false);
+  if (!written || both) Multiply(gradient, left, right, /*add=*/true);
+}
+
 }  // namespace
+
+ProductsInBothWays::ProductsInBothWays() { ++in_both_ways; }
+ProductsInBothWays::~ProductsInBothWays() { --in_both_ways; }
 
 Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count) {
   Parameter rows;

@@ -33,6 +33,17 @@ using Pace = std::function<void()>;
 // Rows [first, first + count) of a parameter.
 Parameter NarrowRows(const Parameter& parameter, int64_t first, int64_t count);
 
+// While one lives, its thread does every product that may be written (worker/model/unwritten.h) in
+// both ways: it is written, then added. On a device these may be different kernels, and a step runs
+// both. What gradients hold then is of no use.
+class ProductsInBothWays {
+ public:
+  ProductsInBothWays();
+  ~ProductsInBothWays();
+  ProductsInBothWays(const ProductsInBothWays&) = delete;
+  ProductsInBothWays& operator=(const ProductsInBothWays&) = delete;
+};
+
 // Not thread-safe.
 class WeightWork {
  public:

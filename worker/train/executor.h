@@ -62,11 +62,11 @@ class Executor {
   absl::Status RunStep(int64_t step, Batches& batches, const std::vector<Microbatch>& microbatches,
                        const std::function<absl::Status()>& previous_decided);
   // Runs the passes whose shapes `known` has not, on zeros instead of what others send and with
-  // nobody to sum or gather with, and adds them to it. Of each shape one microbatch is enough;
-  // kEvery runs all, so that no length of them is new. Where the rows held to labels are filled up,
-  // one of each new shape runs with all rows listed first, so that shorter lists find their memory.
-  // The device has done it when it returns. Nobody else need call it. The state is as before, but
-  // for gradients.
+  // nobody to sum or gather with, every weight product in both ways, and adds them to it. Of each
+  // shape one microbatch is enough; kEvery runs all, so that no length of them is new. Where the
+  // rows held to labels are filled up, one of each new shape runs with all rows listed first, so
+  // that shorter lists find their memory. The device has done it when it returns. Nobody else need
+  // call it. The state is as before, but for gradients.
   enum class Passes : uint8_t { kUnknown, kEvery };
   absl::Status RunPassesAlone(Batches& batches, const std::vector<Microbatch>& microbatches,
                               Passes which, WarmPasses& known);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/parameters.h"
+#include "worker/model/weight_work.h"
 #include "worker/train/attention_shapes.h"
 #include "worker/train/await_work.h"
 #include "worker/train/device_wait.h"
@@ -91,6 +92,7 @@ absl::Status Executor::RunPassesAlone(Batches& batches, const std::vector<Microb
       .batches = &batches, .microbatches = &microbatches, .decides = false, .alone = true};
   muted_ = true;
   const absl::Cleanup heard = [this] { muted_ = false; };
+  const model::ProductsInBothWays both;  // a step writes the first of each, and adds the others
   batches.ListAllRows(true);
   const absl::Status largest = RunAlone(with_all_rows, context);
   batches.ListAllRows(false);

@@ -1,9 +1,10 @@
 // worker/train/warm_passes.h: which passes a process has run, by their shape.
 //
 // On CUDA a pass may load kernels the first time that it is run (cuBLAS chooses one for each shape
-// of a product), and loading waits for all that the device has been given: among that must be no
-// message of a peer who waits for this rank (docs/decisions/0011). So a pass whose shape is new is
-// run once alone, before the messages of an epoch. What is loaded stays for as long as the process
+// of a product, perhaps another where it is written than where it is added), and loading waits for
+// all that the device has been given: among that must be no message, from or to a peer who waits
+// for this rank or loads something too (docs/decisions/0011). So a pass whose shape is new is run
+// once alone, before the messages of an epoch. What is loaded stays for as long as the process
 // lives, whatever the layout: passes of a shape that is known are not run again.
 //
 // A shape is what a part computes, the local matrices it computes with, and how many samples it

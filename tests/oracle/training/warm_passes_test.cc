@@ -1,16 +1,27 @@
 // What ranks run before the first step of an epoch for the sake of kernels alone.
 #include "worker/train/warm_passes.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/epochs.h"
 #include "tests/oracle/training/harness.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/executor.h"
 #include "worker/train/warm_up.h"
 
 namespace phalanx::oracle {
@@ -103,6 +114,82 @@ TEST_F(WarmPassesTest, NarrowerStage_OnlyWhoeverHasNewShapesRunsThem) {
   epochs_->RunSteps(1);
   EXPECT_EQ(Alone()[0], narrow[0]) << "it has run those shapes before";
   EXPECT_EQ(Programs(), (Counts{1, 0, 1, 1}));
+}
+
+// Products of matrices that LibTorch is asked for on this thread: which one, of which shapes.
+class Products {
+ public:
+  Products()
+      : handle_(
+            at::addThreadLocalCallback(at::RecordFunctionCallback(&See).needsInputs(true).scopes(
+                {at::RecordScope::FUNCTION}))) {
+    seen().clear();
+  }
+  ~Products() { at::removeCallback(handle_); }
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  static std::set<std::string>& seen() {
+    thread_local std::set<std::string> products;
+    return products;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> See(const at::RecordFunction& call) {
+    std::string product = call.name();
+    if (!absl::StrContains(product, "mm")) return nullptr;
+    for (const c10::IValue& input : call.inputs()) {
+      if (input.isTensor())
+        absl::StrAppend(&product, " [", absl::StrJoin(input.toTensor().sizes(), ", "), "]");
+    }
+    seen().insert(std::move(product));
+    return nullptr;
+  }
+
+  const at::CallbackHandle handle_;
+};
+
+// A kernel that is loaded in a step waits for messages, and so may the peers' (decision 0011).
+TEST(RunPassesAloneTest, EveryProductOfAStep_HasBeenRun) {
+  AJob builder = AJob()
+                     .Module("vision", TinyVision(), {.offset = 0})
+                     .Module("language", TinyLanguage({.layers = 2}), {.offset = 0})
+                     .Edge("vision", "language", {.projector = 20})
+                     .Batch(4, 2);
+  const NamedJob job = Named("products", std::move(builder));
+  const auto plan = PlanWithout(job.spec, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto source = MakeData(job.data);
+  const auto state = train::TrainingState::Create(
+      *plan, Rank{0}, {.compute = train::ComputeType(job.spec.compute)});
+  ASSERT_TRUE(state.ok());
+  comm::InProcessWorld world(1);
+  comm::Communicators communicators = world.Connect(plan::Communicators(*plan), Rank{0});
+  const auto executor = train::Executor::Create(*plan, Rank{0}, communicators, **state);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  train::Batches batches(*plan, (*executor)->places(), *source, at::kCPU,
+                         train::ComputeType(job.spec.compute), /*length_multiple=*/1);
+  const std::vector<train::Microbatch> microbatches = batches.OfStep(1);
+  batches.Announce(microbatches, {});
+  std::set<std::string> alone, step;
+  {
+    const Products products;
+    train::WarmPasses warm;
+    ASSERT_EQ(
+        (*executor)->RunPassesAlone(batches, microbatches, train::Executor::Passes::kEvery, warm),
+        absl::OkStatus());
+    alone = Products::seen();
+  }
+  {
+    const Products products;
+    ASSERT_EQ((*executor)->RunUndecided(batches, microbatches), absl::OkStatus());
+    step = Products::seen();
+  }
+  EXPECT_FALSE(step.empty());
+  std::vector<std::string> missing;
+  std::set_difference(step.begin(), step.end(), alone.begin(), alone.end(),
+                      std::back_inserter(missing));
+  EXPECT_TRUE(missing.empty()) << absl::StrJoin(missing, "\n");
 }
 
 // A new process, before it has peers: what it would run of the plan's first step.

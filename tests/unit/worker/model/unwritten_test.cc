@@ -51,6 +51,18 @@ TEST_F(UnwrittenTest, FirstProduct_IsWrittenAndTheNextOneAdded) {
   ExpectOthersUntouched();
 }
 
+TEST_F(UnwrittenTest, ProductsInBothWays_AreWrittenThenAddedWhetherMarkedOrNot) {
+  const at::Tensor product = at::mm(dy_.t(), x_);
+  for (int times = 1; times <= 2; ++times) {
+    const ProductsInBothWays both;
+    AddProduct(buffer_.matrix, dy_, x_);
+    EXPECT_TRUE(at::allclose(buffer_.matrix, 2 * product));
+  }
+  AddProduct(buffer_.matrix, dy_, x_);
+  EXPECT_TRUE(at::allclose(buffer_.matrix, 3 * product));
+  ExpectOthersUntouched();
+}
+
 TEST_F(UnwrittenTest, TransposedMatrix_IsWritten) {
   AddProduct(buffer_.matrix.t(), x_, dy_);
   EXPECT_TRUE(at::allclose(buffer_.matrix, at::mm(dy_.t(), x_)));
