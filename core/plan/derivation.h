@@ -26,5 +26,7 @@ inline constexpr int32_t kDerivationOfComparedMirrors = 6;
 // From this one on ranks on CPU prove to each other that they are of the epoch when they connect
 // (worker/comm/links.h); before, whoever connected first was taken for a peer.
 inline constexpr int32_t kDerivationOfProvenLinks = 6;
+// From this one on state of several buckets moves together (Relayout); before, bucket by bucket.
+inline constexpr int32_t kDerivationOfMovesTogether = 6;
 
 }  // namespace phalanx::plan

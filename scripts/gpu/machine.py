@@ -335,8 +335,7 @@ def run(plan, measurement):
         except subprocess.TimeoutExpired:
             ask_ranks_where_they_stand(process.pid)
             code = end(process)
-    if code != 0:
-        keep_logs(plan, measurement.name)
+    keep_logs(plan, measurement.name)
     lines = log.read_text(errors="replace").splitlines()
     return {"point": measurement.point, "command": shlex.join(measurement.command), "exit_code": code,
             "seconds": round(time.monotonic() - begin, 1), "cut": time.monotonic() - begin >= measurement.seconds,

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/activity.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
 #include "core/job/failure.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/ruler_map.h"
 #include "core/plan/safe_again.h"
 #include "spdlog/spdlog.h"
@@ -145,14 +147,16 @@ absl::Status EpochRun::ChangeLayout() {
   RETURN_IF_ERROR(transfers.status());
   RETURN_IF_ERROR(faults_.points.Reach(job::FaultPhase::kRecovery, start_.decision.step));
   LogPhase("knows what moves");
-  RETURN_IF_ERROR(training.Enter(plan_, *transfers, group));
+  ASSIGN_OR_RETURN(const train::Moved moved, training.Enter(plan_, *transfers, group));
   kept_.plan = std::make_unique<plan::Plan>(plan_);  // also where mirrors do not get theirs
   if (!transfers->mirrors.empty()) {
     fill_ = std::make_unique<train::MirrorFill>(plan_, Rank{order_.rank()}, training,
                                                 transfers->mirrors, group,
                                                 [&training] { return training.stop_requested(); });
   }
-  LogPhase(absl::StrCat("lies in its layout", SegmentsText()));
+  LogPhase(absl::StrCat("lies in its layout; has sent ", plan::FormatBytes(moved.sent_bytes),
+                        " and been given ", plan::FormatBytes(moved.received_bytes), " within ",
+                        absl::FormatDuration(moved.messages), SegmentsText()));
   return absl::OkStatus();
 }
 

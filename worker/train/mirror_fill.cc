@@ -123,15 +123,15 @@ absl::Status MirrorFill::Fill(const BucketTransfers& bucket) {
   std::vector<Parcel> sends, receives;
   for (const Rank to : PeersOf(bucket.transfers, &StateTransfer::from, &StateTransfer::to, rank_))
     sends.push_back({to, Pack(bucket, to)});
-  for (const Rank from :
-       PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
-    receives.push_back({from, StateParcel(bucket, from, rank_, state_.options())});
-  }
   const std::string what =
       absl::StrCat("mirrored state of module ", plan_.module_spec(bucket.part.module).name,
                    ", bucket ", bucket.bucket);
+  for (const Rank from :
+       PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
+    receives.push_back({from, StateParcel(bucket, from, rank_, state_.options()), what});
+  }
   ASSIGN_OR_RETURN(const std::vector<VerifiedExchange::Damage> damaged,
-                   exchange_.RunPastDamage(sends, receives, what));
+                   exchange_.RunPastDamage(sends, receives));
   for (auto damage = damaged.rbegin(); damage != damaged.rend(); ++damage)
     receives.erase(receives.begin() + static_cast<std::ptrdiff_t>(damage->index));
   if (!damaged.empty() && damaged_.empty()) damaged_ = damaged.front().words;

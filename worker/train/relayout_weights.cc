@@ -73,11 +73,12 @@ absl::Status Relayout::MoveWeights(const PartWeightTransfers& part) {
       if (transfer.to == rank_ && transfer.from == from)
         elements += transfer.rows.count * ColsOf(needed, transfer.tensor);
     }
-    receives.push_back({from, EmptyParcel(elements, options_.compute)});
+    receives.push_back({from, EmptyParcel(elements, options_.compute),
+                        absl::StrCat("weights of ", NameOf(part.part))});
   }
-  RETURN_IF_ERROR(exchange_.Run(sends, receives, absl::StrCat("weights of ", NameOf(part.part))));
+  RETURN_IF_ERROR(Exchange(sends, receives));
   if (makes) RETURN_IF_ERROR(MakeFlat(part, needed, receives));
-  RETURN_IF_ERROR(exchange_.Confirm(sends, receives));
+  RETURN_IF_ERROR(Confirm(sends, receives));
   std::vector<LooseFlat>& flats = loose_.FlatsOf(part.part);
   if (makes) flats.erase(flats.begin(), std::prev(flats.end()));
   return absl::OkStatus();

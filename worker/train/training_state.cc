@@ -275,8 +275,8 @@ Holdings TrainingState::HoldingsNow() const {
   return holdings;
 }
 
-absl::Status TrainingState::Enter(const plan::Plan& after, const Transfers& transfers,
-                                  const BulkGroup& group) {
+absl::StatusOr<Moved> TrainingState::Enter(const plan::Plan& after, const Transfers& transfers,
+                                           const BulkGroup& group) {
   if (!layout_.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("this rank's state still lies in ", layout_));
   }
@@ -285,7 +285,7 @@ absl::Status TrainingState::Enter(const plan::Plan& after, const Transfers& tran
   parts_ = relayout.Take();
   layout_ = after.digest;
   NumberHomes();
-  return absl::OkStatus();
+  return relayout.moved();
 }
 
 Standing TrainingState::StandingNow() const {

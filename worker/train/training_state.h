@@ -162,7 +162,8 @@ class TrainingState {
   // It comes to lie in `after`; parameters are still to be gathered. All ranks that are named in
   // `transfers`, or hold state, call it with the same list. Errors: those of Relayout::Run; then it
   // lies in no layout and has lost nothing.
-  absl::Status Enter(const plan::Plan& after, const Transfers& transfers, const BulkGroup& group);
+  absl::StatusOr<Moved> Enter(const plan::Plan& after, const Transfers& transfers,
+                              const BulkGroup& group);
 
   // Somebody reads the state of the last decided step beside what is enqueued next: before any of
   // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "core/plan/units.h"
@@ -53,6 +55,12 @@ struct Transfers {
   int64_t state_elements = 0;  // of all, each with its three numbers
 };
 
+// What brought a rank's state into its layout.
+struct Moved {
+  int64_t sent_bytes = 0, received_bytes = 0;
+  absl::Duration messages;  // of all windows: until they had come, and receivers had said so
+};
+
 // What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
 // as little as can be; as does the core's MovesBetween, but from any state: ranks may be between
 // layouts. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
@@ -64,5 +72,10 @@ struct Transfers {
 absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
                                         const std::map<Rank, Holdings>& holdings,
                                         int64_t at_once_max = 0);
+
+// Buckets that move together, in order: as many as leave every rank at most `elements_max` to send
+// and to receive, and one at least.
+std::vector<absl::Span<const BucketTransfers>> WindowsOf(
+    const std::vector<BucketTransfers>& buckets, int64_t elements_max);
 
 }  // namespace phalanx::train

@@ -18,7 +18,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
@@ -34,6 +33,7 @@ struct BulkGroup {
 struct Parcel {
   Rank peer;
   at::Tensor bytes;  // kByte; kHashBytes at its end are the exchange's
+  std::string what;  // of one that is received, for messages: "state of ..."
 };
 inline constexpr int64_t kHashBytes = 8;
 
@@ -43,11 +43,9 @@ class VerifiedExchange {
   VerifiedExchange(const BulkGroup& group, at::Device device, std::function<bool()> stopped)
       : group_(group), device_(device), stopped_(std::move(stopped)) {}
 
-  // Returns once all has come and is what was sent. `what`, for messages: "state of ...".
-  // Errors: DataLoss that names this rank, the sender, `what` and the bytes; those of the
-  // communicator. The group is of no more use then.
-  absl::Status Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives,
-                   absl::string_view what);
+  // Returns once all has come and is what was sent. Errors: DataLoss that names this rank, the
+  // sender, what it is and the bytes; those of the communicator. The group is of no more use then.
+  absl::Status Run(const std::vector<Parcel>& sends, std::vector<Parcel>& receives);
   // What came damaged of messages that were received: which of them, and in words.
   struct Damage {
     size_t index = 0;
@@ -55,8 +53,7 @@ class VerifiedExchange {
   };
   // As Run, but damage is no error, and the group goes on. Errors: those of the communicator.
   absl::StatusOr<std::vector<Damage>> RunPastDamage(const std::vector<Parcel>& sends,
-                                                    std::vector<Parcel>& receives,
-                                                    absl::string_view what);
+                                                    std::vector<Parcel>& receives);
   // After Run and with its messages: tells the senders that what came is kept here, and returns
   // once all receivers have said so.
   absl::Status Confirm(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives);

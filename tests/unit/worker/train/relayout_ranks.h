@@ -229,7 +229,7 @@ class Ranks {
           const BulkGroup group{.communicator = bulk.get(), .ranks = live};
           absl::Status& result = results.at(rank);
           TrainingState& state = *states_.at(rank);
-          result = state.Enter(after, *transfers, group);
+          result = state.Enter(after, *transfers, group).status();
           if (result.ok() && fills_) {
             MirrorFill fill(after, rank, state, transfers->mirrors, group, [] { return false; });
             const absl::StatusOr<size_t> share =
