@@ -19,8 +19,8 @@
 namespace phalanx::comm {
 namespace {
 
-// Enough to fill the links of a host for all but gradients, at a third of the memory and set-up
-// time of NCCL's default.
+// Enough for messages and for what is small, at a third of the memory and set-up time of NCCL's
+// default, which gradients have, and what tensor ranks exchange in each layer.
 constexpr int kMaxCtas = 8;
 constexpr int64_t kWarmUpCount = 64;  // elements a rank
 
@@ -43,7 +43,8 @@ ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec, const NcclHandle& hand
   config.splitShare = 0;
   config.collnetEnable = 0;
   config.commName = handle.name.c_str();
-  if (spec.use != plan::CommunicatorSpec::Use::kData) config.maxCTAs = kMaxCtas;
+  using Use = plan::CommunicatorSpec::Use;
+  if (spec.use != Use::kData && spec.use != Use::kTensor) config.maxCTAs = kMaxCtas;
   return config;
 }
 

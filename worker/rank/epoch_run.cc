@@ -273,7 +273,10 @@ absl::Status EpochRun::Train() {
   steps_begun_ = std::chrono::steady_clock::now();
   const absl::Status ran = trainer_->Run();
   standby_.Close(epoch());  // before the device is waited for
-  if (ran.ok()) LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));
+  if (ran.ok()) {
+    LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));
+    LogMemory();
+  }
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
   RETURN_IF_ERROR(ran);

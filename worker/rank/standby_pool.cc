@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/plan/memory_estimate.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
@@ -272,9 +273,15 @@ absl::StatusOr<StandbyPool::Made> StandbyPool::Connect(Making& making) {
   }
   // Nobody else's entries, nor those of another set or attempt.
   PrefixedRendezvous rendezvous(making.rendezvous, Prefix(making.order));
+  const int64_t left = gpu ? MemoryLeft() : 0;
   RETURN_IF_ERROR(MeetAll(plan, Rank{making.of.rank()}, rendezvous));
   ASSIGN_OR_RETURN(made.communicators, ConnectRanks(plan, making.of, faults_, rendezvous, options));
   warm_up->in_use = false;
+  if (gpu) {
+    spdlog::info("job={} epoch={} rank={} {}: the device has {} left, {} before",
+                 making.order.job(), making.order.epoch(), making.of.rank(), making.order.set(),
+                 plan::FormatBytes(MemoryLeft()), plan::FormatBytes(left));
+  }
   return made;
 }
 

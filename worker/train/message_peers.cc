@@ -15,6 +15,9 @@ namespace {
 
 using Use = plan::CommunicatorSpec::Use;
 
+// To connect two ranks takes some 10 ms for each of the communicator's channels.
+constexpr std::ptrdiff_t kStatePeersEachSide = 8;
+
 // Those that differ in what lanes work on, of which there are few.
 std::vector<plan::MicrobatchSamples> Microbatches(const plan::Plan& plan) {
   std::map<std::vector<int64_t>, plan::MicrobatchSamples> distinct;
@@ -79,15 +82,36 @@ void InsertPeersOfShares(const plan::Plan& plan, const plan::Place& place, int32
   }
 }
 
+// Who may hold what a rank lacks on its way into the plan (relayout.h), or lack what it holds:
+// those that work on the same stage, next to it in their order, since shares go by that.
+void InsertPeersOfState(const plan::Plan& plan, const plan::Place& place, Rank rank,
+                        std::set<Rank>& peers) {
+  const plan::ReplicaTable& table = plan.replicas(place.module);
+  std::set<Rank> all;
+  for (const int32_t dp : table.order()) {
+    for (int32_t cp = 0; cp < table.cp(); ++cp) {
+      for (int32_t tp = 0; tp < table.Width(dp, place.pp); ++tp)
+        all.insert(table.At(dp, place.pp, cp, tp));
+    }
+  }
+  const plan::RankList list(all.begin(), all.end());
+  const auto at = std::lower_bound(list.begin(), list.end(), rank);
+  const auto before = std::min<std::ptrdiff_t>(at - list.begin(), kStatePeersEachSide);
+  const auto behind = std::min<std::ptrdiff_t>(list.end() - at, kStatePeersEachSide + 1);
+  peers.insert(at - before, at + behind);
+  peers.erase(rank);
+}
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
                                                absl::Span<const plan::CommunicatorSpec> specs) {
   const std::set<Rank> of_links = PeersOfLinks(plan, rank);
-  std::set<Rank> of_ties;
+  std::set<Rank> of_ranks;  // on the control communicator
   std::map<std::pair<Use, plan::RankList>, std::set<Rank>> of_groups;
   for (const plan::Place& place : plan.PlacesOf(rank)) {
-    InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ties);
+    InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ranks);
+    if (plan.layout.epoch.value > 1) InsertPeersOfState(plan, place, rank, of_ranks);
     std::set<Rank>& in_group =
         of_groups[{Use::kTensor, plan.TensorGroup(place.module, place.dp, place.pp, place.cp)}];
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
@@ -101,7 +125,7 @@ std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank
   for (size_t i = 0; i < specs.size(); ++i) {
     const plan::RankList& ranks = specs[i].ranks;
     const std::set<Rank>* peers = nullptr;
-    if (specs[i].use == Use::kControl) peers = &of_ties;
+    if (specs[i].use == Use::kControl) peers = &of_ranks;
     if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) peers = &of_links;
     if (const auto found = of_groups.find({specs[i].use, ranks}); found != of_groups.end())
       peers = &found->second;

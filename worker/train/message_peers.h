@@ -16,8 +16,9 @@
 namespace phalanx::train {
 
 // By communicator, ascending, in its ranks; nothing where `rank` is no member. The messages are
-// those of links, in training and in evaluation of any number of samples, and those that keep
-// copies alike (copy_exchange.h). Two ranks name each other or neither does.
+// those of links, in training and in evaluation of any number of samples, those that keep copies
+// alike (copy_exchange.h), and, in every epoch but the first, those in which state moves
+// (relayout.h). Two ranks name each other or neither does.
 std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
                                                absl::Span<const plan::CommunicatorSpec> specs);
 

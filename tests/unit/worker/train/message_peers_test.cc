@@ -184,5 +184,50 @@ TEST(MessagePeersTest, ReplicasOfUnequalWidths_TalkOnTheirDataGroup) {
   EXPECT_EQ(MessagePeers(*plan, Rank{2}, specs)[index], (std::vector<int32_t>{0, 1}));
 }
 
+// Ranks give each other state on their way into every epoch but the first.
+TEST(MessagePeersTest, RanksOfAStage_AreConnectedForTheirState_BeforeItMoves) {
+  const plan::Plan healthy =
+      PlanOf(AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2, .pp = 2}).Batch(4, 1));
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(healthy);
+  const auto control = static_cast<size_t>(plan::FindCommunicator(
+      specs, Use::kControl,
+      {Rank{0}, Rank{1}, Rank{2}, Rank{3}, Rank{4}, Rank{5}, Rank{6}, Rank{7}}));
+  const auto of_stage = [&](Rank rank) {
+    const plan::Place place = healthy.PlacesOf(rank)[0];
+    std::vector<int32_t> others;
+    for (int32_t other = 0; other < healthy.world; ++other) {
+      if (Rank{other} != rank && healthy.PlacesOf(Rank{other})[0].pp == place.pp)
+        others.push_back(other);
+    }
+    return others;
+  };
+  plan::Layout next = healthy.layout;
+  next.epoch = Epoch{2};
+  const plan::Plan later = *plan::Expand(healthy.spec, next);
+  for (Rank rank{0}; rank.value < healthy.world; ++rank.value) {
+    EXPECT_TRUE(MessagePeers(healthy, rank, specs)[control].empty());
+    EXPECT_EQ(MessagePeers(later, rank, specs)[control], of_stage(rank));
+    EXPECT_EQ(of_stage(rank).size(), 3);
+  }
+}
+
+TEST(MessagePeersTest, RanksOfALargeStage_AreConnectedWithTheirNeighbours) {
+  plan::Layout layout =
+      PlanOf(AJob().Module("language", support::Llama(), {.dp = 40}).Batch(40, 1)).layout;
+  layout.epoch = Epoch{2};
+  const plan::Plan plan = *plan::Expand(
+      AJob().Module("language", support::Llama(), {.dp = 40}).Batch(40, 1).Build(), layout);
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  const auto control = std::find_if(specs.begin(), specs.end(),
+                                    [](const auto& spec) { return spec.use == Use::kControl; });
+  const auto peers = [&](int32_t rank) {
+    return MessagePeers(plan, Rank{rank}, specs)[static_cast<size_t>(control - specs.begin())];
+  };
+  EXPECT_EQ(peers(0), (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(peers(20),
+            (std::vector<int32_t>{12, 13, 14, 15, 16, 17, 18, 19, 21, 22, 23, 24, 25, 26, 27, 28}));
+  ExpectBothNameEachOther(plan);
+}
+
 }  // namespace
 }  // namespace phalanx::train
