@@ -19,6 +19,7 @@
 #include "tests/e2e/jobs/submitter.h"
 #include "tests/support/authority.h"
 #include "tests/support/process.h"
+#include "transport/tls.h"
 
 namespace phalanx::e2e {
 

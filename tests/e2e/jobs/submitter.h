@@ -57,7 +57,7 @@ struct SubmitterOptions {
   // With changes: which it also cordons, drains and uncordons, and puts into the reserve and takes
   // out again. No other may do so. Empty: none.
   std::string node;
-  // With changes: it also makes join tokens, and revokes one of three.
+  // With changes: it also makes join tokens, and revokes every other one.
   bool tokens = false;
   transport::TlsFiles tls = {};  // of somebody who may do all that
 };
