@@ -38,8 +38,11 @@ void Print(const char* benchmark, const Outcome& outcome, std::vector<double> ba
   std::sort(back.begin(), back.end());
   const Acknowledged& acknowledged = outcome.acknowledged;
   const Kept& kept = outcome.kept;
-  const auto revoked = std::count_if(acknowledged.tokens.begin(), acknowledged.tokens.end(),
-                                     [](const auto& token) { return token.second; });
+  int64_t joined = 0, revoked = 0;
+  for (const auto& [id, token] : acknowledged.tokens) {
+    joined += token.joined;
+    revoked += token.revoked;
+  }
   const nlohmann::ordered_json line = {{"benchmark", benchmark},
                                        {"kills", back.size()},
                                        {"submits", acknowledged.submits.size()},
@@ -59,6 +62,7 @@ void Print(const char* benchmark, const Outcome& outcome, std::vector<double> ba
                                        {"reserves", acknowledged.reserves},
                                        {"reserves_missing", kept.reserves_missing},
                                        {"tokens", acknowledged.tokens.size()},
+                                       {"joined", joined},
                                        {"revoked", revoked},
                                        {"tokens_missing", kept.tokens_missing},
                                        {"refused", kept.refused},

@@ -6,9 +6,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "transport/issuance.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -34,7 +36,7 @@ Mark MarkOf(const v1::NodeStatus& node) {
 // Whether somebody who serves has said so, and would again.
 bool IsAnswer(grpc::StatusCode code) {
   return code == grpc::StatusCode::OK || code == grpc::StatusCode::NOT_FOUND ||
-         code == grpc::StatusCode::FAILED_PRECONDITION;
+         code == grpc::StatusCode::FAILED_PRECONDITION || code == grpc::StatusCode::UNAUTHENTICATED;
 }
 
 }  // namespace
@@ -180,7 +182,8 @@ void Submitter::Change(const std::string& name, int64_t count) {
       return;
     default:
       if (!options_.tokens) return;
-      return round % 3 == 2 ? RevokeToken() : CreateToken();
+      if (round % 4 == 3) return RevokeToken();
+      if (const std::string secret = CreateToken(); round % 4 == 1) JoinWith(secret, name);
   }
 }
 
@@ -292,13 +295,27 @@ void Submitter::SetReserve(const std::string& reason) {
 }
 
 // One that nobody has answered is nobody's: it is not looked for.
-void Submitter::CreateToken() {
-  if (acknowledged_.tokens.size() >= kTokensMax) return;
+std::string Submitter::CreateToken() {
+  if (acknowledged_.tokens.size() >= kTokensMax) return "";
   const v1::CreateTokenRequest request;
   v1::CreateTokenResponse response;
-  if (Call(&v1::JoinService::Stub::CreateToken, request, &response) != Answer::kDone) return;
+  if (Call(&v1::JoinService::Stub::CreateToken, request, &response) != Answer::kDone) return "";
   last_token_ = response.about().id();
-  acknowledged_.tokens[last_token_] = false;
+  acknowledged_.tokens[last_token_] = {};
+  return response.token();
+}
+
+void Submitter::JoinWith(const std::string& secret, const std::string& node) {
+  if (secret.empty()) return;
+  const absl::StatusOr<transport::KeyAndRequest> made = transport::MakeKeyAndRequest();
+  if (!made.ok()) return;
+  v1::JoinRequest request;
+  request.set_token(secret);
+  request.set_node(node);
+  request.set_certificate_request(made->request);
+  v1::JoinResponse response;
+  if (Call(&v1::JoinService::Stub::Join, request, &response) == Answer::kDone)
+    acknowledged_.tokens[last_token_].joined = true;
 }
 
 void Submitter::RevokeToken() {
@@ -307,7 +324,7 @@ void Submitter::RevokeToken() {
   request.set_id(std::exchange(last_token_, ""));
   v1::RevokeTokenResponse response;
   if (Call(&v1::JoinService::Stub::RevokeToken, request, &response) == Answer::kDone)
-    acknowledged_.tokens[request.id()] = true;
+    acknowledged_.tokens[request.id()].revoked = true;
 }
 
 Kept LookFor(const Acknowledged& acknowledged, Cluster& cluster) {
@@ -348,11 +365,13 @@ Kept LookFor(const Acknowledged& acknowledged, Cluster& cluster) {
       kept.reserves_missing += node.reserve().reason() != *acknowledged.reserve;
   }
   if (acknowledged.tokens.empty()) return kept;
-  std::map<std::string, bool> listed;
-  for (const v1::JoinToken& token : cluster.Tokens()) listed[token.id()] = token.has_revoked();
-  for (const auto& [id, revoked] : acknowledged.tokens) {
+  std::map<std::string, v1::JoinToken> listed;
+  for (const v1::JoinToken& token : cluster.Tokens()) listed[token.id()] = token;
+  for (const auto& [id, token] : acknowledged.tokens) {
     const auto found = listed.find(id);
-    kept.tokens_missing += found == listed.end() || (revoked && !found->second);
+    kept.tokens_missing += found == listed.end() ||
+                           (token.revoked && !found->second.has_revoked()) ||
+                           (token.joined && found->second.uses_size() != 1);
   }
   return kept;
 }

@@ -43,7 +43,11 @@ struct Acknowledged {
   // The same of the reserve: that the node is put into it, and taken out again.
   int64_t reserves = 0, reserves_missing = 0;
   std::optional<std::string> reserve;  // the last one's reason; empty: the node was taken out
-  std::map<std::string, bool> tokens;  // join tokens by id, and whether each is revoked
+  struct Token {
+    bool joined = false;  // a node has got a certificate for it
+    bool revoked = false;
+  };
+  std::map<std::string, Token> tokens;  // join tokens by id
 
   // Of another stream; of two, one has a node.
   void Add(Acknowledged other);
@@ -57,7 +61,8 @@ struct SubmitterOptions {
   // With changes: which it also cordons, drains and uncordons, and puts into the reserve and takes
   // out again. No other may do so. Empty: none.
   std::string node;
-  // With changes: it also makes join tokens, and revokes every other one.
+  // With changes: it also makes join tokens, has a node join with one of three, and revokes another
+  // one of three.
   bool tokens = false;
   transport::TlsFiles tls = {};  // of somebody who may do all that
 };
@@ -94,7 +99,10 @@ class Submitter {
   void LookForMarks();
   void SetMark(const Mark& mark);
   void SetReserve(const std::string& reason);
-  void CreateToken();
+  // Its secret; empty: it is not there.
+  std::string CreateToken();
+  // As a node that nobody has, whose name is that of a job.
+  void JoinWith(const std::string& secret, const std::string& node);
   void RevokeToken();
   template <typename Service>
   static Service& StubOf(const Server& server);
@@ -113,7 +121,7 @@ class Submitter {
   const DataFolder& data_;
   Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::string last_token_;     // that is not revoked, of the thread
+  std::string last_token_;     // that was made and not revoked: its id, of the thread
   Acknowledged acknowledged_;  // of the thread, then of Finish
   std::thread thread_;         // last: begins when all else is there
 };
