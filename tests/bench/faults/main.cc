@@ -8,8 +8,8 @@
 //   returns        for how long ranks that train stand still for one that comes back
 //   calm           minutes in which nothing fails, and much is slow or stands still
 //   away           minutes for which a coordinator is away, and jobs lose ranks
-//   coordinators   kill -9 of the coordinator under streams of submits, cancels, suspends and
-//                  cordons, while a job trains
+//   coordinators   kill -9 of the coordinator under streams of everything that people and tools
+//                  change, while a job trains and short ones come and go
 //   leaders        the same of the leader of two over one etcd
 //
 // Each prints one line of JSON and exits with 0 if what must hold held, else with 1.

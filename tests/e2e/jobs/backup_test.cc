@@ -36,13 +36,13 @@ TEST(BackupTest, OfARunningCoordinator_HasEveryJobThatWasAcknowledgedBefore) {
   std::filesystem::create_directory(copy);
   auto cluster =
       std::make_unique<Cluster>(ClusterOptions{.devices = 1, .store = folder + "/store"});
-  Submitter first(cluster->grpc(), data, 1);
+  Submitter first(cluster->grpc(), data, {.number = 1});
   AwaitJobs(*cluster, kJobs);
   const Acknowledged before = first.Finish();
   ASSERT_GE(before.submits.size(), kJobs - 1);
 
   // Others are submitted meanwhile.
-  Submitter second(cluster->grpc(), data, 2);
+  Submitter second(cluster->grpc(), data, {.number = 2});
   AwaitJobs(*cluster, before.submits.size() + 5);
   const support::Finished backup = support::RunToEnd(
       {kSqlite, folder + "/store/journal.db", absl::StrCat(".backup ", copy, "/journal.db")});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -45,9 +46,18 @@ void Cluster::AskNext() {
   at_ = (at_ + 1) % seats_.size();
 }
 
-template <typename Request, typename Response>
-Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*,
-                                                                    const Request&, Response*),
+template <typename Service>
+Service& Cluster::StubOf() const {
+  if constexpr (std::is_same_v<Service, v1::JoinService::Stub>) {
+    return *seats_[at_].join_stub;
+  } else {
+    return *seats_[at_].stub;
+  }
+}
+
+template <typename Service, typename Request, typename Response>
+Response Cluster::Call(grpc::Status (Service::*method)(grpc::ClientContext*, const Request&,
+                                                       Response*),
                        const Request& request) {
   const absl::Time deadline = absl::Now() + support::kPatience;
   while (true) {
@@ -58,7 +68,7 @@ Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::Client
     grpc::ClientContext context;
     Prepare(context, seats_.size() == 1 ? deadline : absl::Now() + kTurn);
     Response response;
-    const grpc::Status status = (stub().*method)(&context, request, &response);
+    const grpc::Status status = (StubOf<Service>().*method)(&context, request, &response);
     // Of several one may hang, and one that stops cuts off what comes in that moment.
     const bool hangs =
         seats_.size() > 1 && (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
@@ -71,6 +81,10 @@ Response Cluster::Call(grpc::Status (v1::JobService::Stub::*method)(grpc::Client
     support::Require(status.ok(), absl::StrCat("call failed: ", status.error_message()));
     return response;
   }
+}
+
+std::vector<std::string> TlsFlags(const transport::TlsFiles& files) {
+  return {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key};
 }
 
 bool IsTerminal(v1::JobPhase phase) {
@@ -120,11 +134,14 @@ void Cluster::StartCoordinator(const std::string& program, size_t index) {
   // A channel of its own: one that knows the coordinator before would wait before it asks again.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, seats_.size() == 1 ? 50 : 1000);
+  // It also bounds how long a connection may take, with its handshake.
+  const bool at_once = seats_.size() == 1 && !options_.tls.on();
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, at_once ? 50 : 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   seat.channel =
       grpc::CreateCustomChannel(seat.grpc, transport::ClientCredentials(options_.tls), arguments);
   seat.stub = v1::JobService::NewStub(seat.channel);
+  seat.join_stub = v1::JoinService::NewStub(seat.channel);
 }
 
 std::string Cluster::CoordinatorLogPath(size_t index) const {
@@ -170,6 +187,10 @@ std::unique_ptr<support::Process> Cluster::StartNode(const std::string& node, in
   // A release that is older has no such flag, and no checks.
   if (!absl::StrContains(worker_program_, '/')) argv.insert(argv.end(), {"--check-interval", "0"});
   argv.insert(argv.end(), options_.worker_flags.begin(), options_.worker_flags.end());
+  if (const auto tls = options_.worker_tls.find(node); tls != options_.worker_tls.end()) {
+    const std::vector<std::string> flags = TlsFlags(tls->second);
+    argv.insert(argv.end(), flags.begin(), flags.end());
+  }
   const std::string log = absl::StrCat(folder_, "/", name, ".log");
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
   auto worker = std::make_unique<support::Process>(argv, mark_, log, log);
@@ -305,6 +326,12 @@ std::vector<v1::JobStatus> Cluster::List() {
     request.set_page_token(response.next_page_token());
   } while (!request.page_token().empty());
   return jobs;
+}
+
+std::vector<v1::JoinToken> Cluster::Tokens() {
+  const v1::ListTokensResponse response =
+      Call(&v1::JoinService::Stub::ListTokens, v1::ListTokensRequest());
+  return {response.tokens().begin(), response.tokens().end()};
 }
 
 v1::JobStatus Cluster::Await(int64_t job, const std::function<bool(const v1::JobStatus&)>& enough) {

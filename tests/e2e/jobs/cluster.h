@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "phalanx/v1/join_service.grpc.pb.h"
 #include "tests/support/process.h"
 #include "transport/tls.h"
 
@@ -30,9 +31,14 @@ struct ClusterOptions {
   // Names, or paths: then of an older release.
   std::string coordinator_program = "phalanx-coordinator", worker_program = "phalanx-worker";
   transport::TlsFiles tls = {};  // of the calls of this class
-  std::string store;             // empty: a folder of its own
+  // Of workers, by their nodes; the others have what worker_flags say.
+  std::map<std::string, transport::TlsFiles> worker_tls = {};
+  std::string store;  // empty: a folder of its own
   size_t coordinators = 1;
 };
+
+// As programs take them.
+std::vector<std::string> TlsFlags(const transport::TlsFiles& files);
 
 class Cluster {
  public:
@@ -87,6 +93,7 @@ class Cluster {
   std::vector<v1::Incident> Incidents(int64_t job);
   std::string Why(int64_t job);  // one reason a line
   std::vector<v1::JobStatus> List();
+  std::vector<v1::JoinToken> Tokens();
 
   // Follows the job until `enough`, over restarts of the coordinator; fails if it ends otherwise.
   v1::JobStatus Await(int64_t job, const std::function<bool(const v1::JobStatus&)>& enough);
@@ -106,10 +113,13 @@ class Cluster {
     std::unique_ptr<support::Process> process;
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::JobService::Stub> stub;
+    std::unique_ptr<v1::JoinService::Stub> join_stub;
   };
-  template <typename Request, typename Response>
-  Response Call(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                             Response*),
+  // Of whoever is asked.
+  template <typename Service>
+  Service& StubOf() const;
+  template <typename Service, typename Request, typename Response>
+  Response Call(grpc::Status (Service::*method)(grpc::ClientContext*, const Request&, Response*),
                 const Request& request);
   void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
   // Of several coordinators: whether the one that is asked takes connections.

@@ -89,8 +89,9 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   const int64_t job = StartJob(kSteps);
   std::vector<std::unique_ptr<Submitter>> submitters;
   for (int32_t i = 0; i < 2; ++i) {
-    submitters.push_back(
-        std::make_unique<Submitter>(cluster_->grpc(), data_, i, i == 0 ? "here" : ""));
+    submitters.push_back(std::make_unique<Submitter>(
+        cluster_->grpc(), data_,
+        SubmitterOptions{.number = i, .changes = true, .node = i == 0 ? "here" : ""}));
   }
   cluster_->AwaitStep(job, 60);
   const absl::Time killed = absl::Now();
@@ -110,13 +111,20 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
   EXPECT_GT(acknowledged.submits.size(), 20u);
   EXPECT_GT(acknowledged.cancels.size(), 3u);
   EXPECT_GT(acknowledged.suspends.size(), 3u);
+  EXPECT_GT(acknowledged.resumes.size(), 0u);
+  EXPECT_GT(acknowledged.deletes.size(), 0u);
   EXPECT_GT(acknowledged.marks, 1);
+  EXPECT_GT(acknowledged.reserves, 0);
   const Kept kept = LookFor(acknowledged, *cluster_);
   EXPECT_EQ(kept.missing, 0) << "of " << acknowledged.submits.size();
   EXPECT_EQ(kept.doubled, 0);
   EXPECT_EQ(kept.cancels_missing, 0) << "of " << acknowledged.cancels.size();
   EXPECT_EQ(kept.suspends_missing, 0) << "of " << acknowledged.suspends.size();
+  EXPECT_EQ(kept.resumes_missing, 0) << "of " << acknowledged.resumes.size();
+  EXPECT_EQ(kept.deletes_missing, 0) << "of " << acknowledged.deletes.size();
   EXPECT_EQ(kept.marks_missing, 0) << "of " << acknowledged.marks;
+  EXPECT_EQ(kept.reserves_missing, 0) << "of " << acknowledged.reserves;
+  EXPECT_EQ(kept.refused, 0);
   ExpectSuccess(job, kSteps);
 }
 
