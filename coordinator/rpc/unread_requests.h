@@ -4,6 +4,10 @@
 // whose request is too large, is cut off or does not come: what it sees of such a call is that it
 // began (Gatekeeper). So of each caller it is counted how many have begun and are not there yet.
 // Which of them it is that comes is not known: it stands for the one that waits longest.
+//
+// Whoever has too many is refused in words, without RetryInfo: of an AuthMetadataProcessor
+// gRPC 1.51 sends the code and the message of its status alone, neither its details nor response
+// metadata.
 #pragma once
 
 #include <cstddef>

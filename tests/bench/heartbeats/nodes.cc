@@ -157,6 +157,12 @@ void Node::Heartbeat() {
   Write(request);
 }
 
+bool Node::TryHeartbeat(int64_t number) {
+  v1::OpenSessionRequest request;
+  request.mutable_heartbeat()->add_device_used_memory(number);
+  return stream_->Write(request);
+}
+
 std::optional<v1::Command> Node::Read() {
   v1::OpenSessionResponse response;
   while (stream_->Read(&response)) {

@@ -60,6 +60,9 @@ class Node {
   // Ends the session without a word.
   ~Node() { context_.TryCancel(); }
   void Heartbeat();
+  // As the `number`th, which the coordinator has then as the bytes in use of the first device.
+  // False: the session has ended.
+  bool TryHeartbeat(int64_t number);
   // Nothing: the session has ended.
   std::optional<v1::Command> Read();
   void Write(const v1::OpenSessionRequest& request);
