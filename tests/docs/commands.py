@@ -8,6 +8,7 @@ what was printed into the pages of the checkout at SOURCE. Called by commands.sh
 of its own: the checkout is the working folder, changes to it go away, addresses and ports are free.
 """
 
+import contextlib
 import difflib
 import os
 import pathlib
@@ -17,10 +18,13 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import pages  # noqa: E402
 
+PROGRAMS = pathlib.Path("/home/me/phalanx/build/release/bin")
 MACHINES = pathlib.Path("/tmp/machines")  # of a page of several, each a folder
 PATIENCE = 300  # seconds for one command
 # What coordinators and workers in the background write meanwhile.
@@ -90,6 +94,33 @@ def shells_of(path):
             for name in (machine.split()[0] for machine in machines.split(", "))}
 
 
+@contextlib.contextmanager
+def cluster_of(source, path):
+    """What kubectl talks to, on a page that needs a cluster."""
+    nodes = pages.said_of(source / path, "cluster")
+    if not nodes:
+        yield
+        return
+    log, script = pathlib.Path("/tmp/cluster.log"), source / "tests/pods/cluster.py"
+    with open(log, "wb") as file:
+        process = subprocess.Popen([sys.executable, script, "/tmp/cluster", PROGRAMS, nodes], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        while True:
+            try:
+                urllib.request.urlopen("http://127.0.0.1:8080/version", timeout=PATIENCE).close()
+                break
+            except urllib.error.URLError:
+                try:
+                    process.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+                raise NotHere(f"a cluster cannot be made here: {log.read_text().strip()[-500:]}") from None
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 class NotHere(Exception):
     """Why a page's commands cannot be run here."""
 
@@ -147,6 +178,8 @@ def run_page(path, source, write):
             print(f"{path}:{block.line}: not as the page says", *wrong, sep="\n    ", flush=True)
             for log in sorted(MACHINES.glob("*/root/var/log/phalanx-*.log")) if block.on else ():
                 print(f"    {log.parts[3]}, {log.name}:", *log.read_text(errors="replace").split("\n")[-15:], sep="\n        ", flush=True)
+            if pages.said_of(source / path, "cluster"):
+                print("    the cluster:", *pathlib.Path("/tmp/cluster.log").read_text(errors="replace").split("\n")[-40:], sep="\n        ", flush=True)
             if block.kind != "console":
                 break
     if write:
@@ -218,7 +251,8 @@ def main():
     good, skipped = not errors, False
     for path in named if named and "--without" not in sys.argv else [one for one in found if one not in named]:
         try:
-            good = run_page(path, source, "--write" in sys.argv) and good
+            with cluster_of(source, path):
+                good = run_page(path, source, "--write" in sys.argv) and good
         except NotHere as why:
             skipped = True
             print(f"{path}: {why}", flush=True)

@@ -14,6 +14,7 @@ In comments of the page, which no reader sees:
                                 this folder in common; machines.sh makes them
     <!-- on: NAME, ... -->      on such a page: on which of them what follows is run, one after the other, until the
                                 next such comment
+    <!-- cluster: COUNT -->     of the page: kubectl talks to a cluster of so many nodes; tests/pods/cluster.py is one
     <!-- inline: BEGINNING, ...: WHY -->  of the page: who runs the commands within its text that begin so, or why nobody does
     <!-- test: NAME -->         behind a block that another test runs
     <!-- compare: RULES -->     before a console block, rules with commas between them:
@@ -29,9 +30,9 @@ import dataclasses
 import re
 
 FENCE = re.compile(r"```(\w*)$")
-COMMENT = re.compile(r"<!-- (run|not run|test|compare|needs|machines|on|inline): (.*) -->$")
+COMMENT = re.compile(r"<!-- (run|not run|test|compare|needs|machines|cluster|on|inline): (.*) -->$")
 # What a block that is neither `console` nor `sh` may not begin a line with, unless a comment says who runs it.
-TYPED = re.compile(r"\s*(?:[$#] +)?(?:sudo +)?(?:\w+=\S* +)*(?:(?:scripts|tests)/\S+|phalanx(?:-[a-z-]+)?|systemctl|journalctl|kubectl|apt-get|apt|dpkg"
+TYPED = re.compile(r"\s*(?:[$#] +)?(?:sudo +)?(?:\w+=\S* +)*(?:(?:scripts|tests)/\S+|(?:\S+/bin/)?phalanx(?:-[a-z-]+)?|systemctl|journalctl|kubectl|apt-get|apt|dpkg"
                    r"|cmake|ctest|ninja|cpack|podman|docker|buildah|openssl|curl|scp|ssh|rsync|sqlite3|etcdctl|promtool|python3|pip|git|export"
                    r"|sed|cat|cp|mv|rm|mkdir|install|chown|chmod|adduser|sysctl|iptables|nft)(?= +[\w./$\"'<~-]|$)")
 # A command of another's program, with what it is to do, within a line of text.
@@ -88,6 +89,15 @@ def blocks_of(path):
             blocks[-1].other = comment[2]
     assert inside is None, f"{path}: a block has no end"
     return blocks
+
+
+def indented_of(path):
+    """Commands of blocks that have no fence, but four blanks before each line."""
+    inside = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        inside = inside != line.startswith("```")
+        if not inside and line.startswith("    ") and (line.startswith("    $ ") or TYPED.match(line)):
+            yield number, f"a command that nobody runs ({line.strip()}): put it into a block with a fence"
 
 
 def stray_fences(path):
@@ -148,7 +158,7 @@ def account_of(path):
             errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
         elif block.kind == "console" and len(block.on) > 1:
             errors.append((block.line, "a console is that of one machine"))
-    return errors + stray_fences(path) + inline_of(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
+    return errors + stray_fences(path) + [*indented_of(path)] + inline_of(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
 
 
 def shape(line):

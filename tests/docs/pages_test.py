@@ -45,6 +45,11 @@ class AccountTest(unittest.TestCase):
         for fence in ("  ```sh", "~~~", "```sh title", "````"):
             self.assertEqual(len(wrong_with(f"{fence}\n")), 1, fence)
 
+    def test_commands_that_are_indented_are_refused(self):
+        for line in ("$ ls", "phalanx nodes", "build/release/bin/phalanx-fault-matrix --write docs/faults.md"):
+            self.assertEqual(len(wrong_with(f"It is written by\n\n    {line}\n")), 1, line)
+            self.assertEqual(wrong_with(block("text", "    words") + "    words\n"), [])
+
     def test_blocks_of_several_machines_name_one_of_them(self):
         machines = "<!-- machines: a 10.0.0.5, b 10.0.0.6 /srv -->\n"
         self.assertEqual(len(wrong_with(machines + block("sh", "ls"))), 1)

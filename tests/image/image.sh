@@ -4,6 +4,10 @@
 # and a worker that is stopped leaves its job in the queue, from which its next pod takes it up.
 #
 #   PHALANX_IMAGE_TEST=on tests/image/image.sh BUILD_FOLDER
+#   PHALANX_IMAGE_TEST=checkout tests/image/image.sh BUILD_FOLDER checkout
+#
+# With `checkout` the images are compiled from the checkout, as docs/kubernetes.md has it, with all that scripts/setup
+# fetches; what BUILD_FOLDER has is for the image for GPUs alone then.
 #
 # Needs root, buildah and debootstrap, for the pods podman, runc and kubectl too, and a mirror of Debian;
 # says what is missing and skips (77) otherwise. Takes minutes, and so skips unless it is asked for.
@@ -15,7 +19,8 @@ skip() { echo "skipped: $*"; exit 77; }
 fail() { failure=$*; exit 1; }
 say() { printf '== %s, %d s\n' "$*" "$SECONDS"; }
 
-[ "${PHALANX_IMAGE_TEST:-off}" = on ] || skip "takes minutes; PHALANX_IMAGE_TEST=on asks for it"
+mode=${2:-on}
+[ "${PHALANX_IMAGE_TEST:-off}" = "$mode" ] || skip "takes minutes; PHALANX_IMAGE_TEST=$mode asks for it"
 [ "$(id -u)" = 0 ] || skip "images are built by root alone here"
 for tool in buildah debootstrap dpkg-shlibdeps file; do
   command -v "$tool" > /dev/null || skip "no $tool here; apt-get install buildah debootstrap dpkg-dev file"
@@ -48,22 +53,33 @@ debootstrap --variant=minbase bookworm "$work/root" "$mirror" > "$work/debootstr
   skip "debootstrap: $(tail -n 1 "$work/debootstrap.log")"
 # As its index has it: packages that came since have security's versions.
 if [ -e /etc/apt/sources.list.d/debian.sources ]; then cp /etc/apt/sources.list.d/debian.sources "$work/root/etc/apt/sources.list.d/"; fi
+# And pip's, for what scripts/setup fetches where the images are compiled.
+if [ "$mode" = checkout ] && [ -e /etc/pip.conf ]; then cp /etc/pip.conf "$work/root/etc/"; fi
 base=$(buildah "${store[@]}" from scratch)
 buildah "${store[@]}" copy --quiet "$base" "$work/root" / > /dev/null
 buildah "${store[@]}" config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$base"
 buildah "${store[@]}" commit --quiet --rm "$base" localhost/debian:test > /dev/null
 rm -rf "$work/root"
 
-say "packages"
-mkdir "$work/context"
-cp -a "$source/deploy" "$source/scripts" "$work/context/"
-cpack --config "$build/CPackConfig.cmake" -B "$work/context/packages" > "$work/cpack.log" 2>&1 || fail "cpack"
-rm -rf "$work/context/packages/_CPack_Packages"
+context=$work/context
+ignored=$source/.containerignore
+if [ "$mode" = checkout ]; then
+  context=$source
+  # Packages that somebody left there would be taken, and nothing compiled.
+  { cat "$ignored"; echo packages/; } > "$work/ignored"
+  ignored=$work/ignored
+else
+  say "packages"
+  mkdir "$context"
+  cp -a "$source/deploy" "$source/scripts" "$context/"
+  cpack --config "$build/CPackConfig.cmake" -B "$context/packages" > "$work/cpack.log" 2>&1 || fail "cpack"
+  rm -rf "$context/packages/_CPack_Packages"
+fi
 for target in coordinator worker; do
   say "image of the $target"
   buildah "${store[@]}" build --isolation chroot --pull-never --target "$target" \
-    --build-arg BASE_IMAGE=localhost/debian:test -f deploy/Containerfile -t "localhost/phalanx-$target:test" \
-    "$work/context" > "$work/$target.log" 2>&1 || fail "the image of the $target"
+    --build-arg BASE_IMAGE=localhost/debian:test --ignorefile "$ignored" -f "$source/deploy/Containerfile" \
+    -t "localhost/phalanx-$target:test" "$context" > "$work/$target.log" 2>&1 || fail "the image of the $target"
 done
 
 say "what is in them"

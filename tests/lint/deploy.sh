@@ -40,7 +40,9 @@ for folder in deploy/kustomize/*/; do
   name=$(basename "$folder")
   [ "$name" != components ] || continue
   kubectl kustomize "$folder" > "$work/$name.yaml"
-  examine "$name"
+  flags=()
+  [[ $name != production* ]] || flags=(--apart)
+  examine "$name" "${flags[@]}"
 done
 
 # BASE [COMPONENT...]: what an overlay of somebody's own is.
@@ -128,6 +130,14 @@ s/--coordinator=.*/--coordinator=other:4444/
 s/targetPort: grpc/targetPort: other/
 s/serviceName: phalanx-worker/serviceName: other/
 s/serviceAccountName: phalanx/serviceAccountName: other/
+/app.kubernetes.io\/instance:/d
+/app.kubernetes.io\/managed-by:/d
+/app.kubernetes.io\/component:/d
+/^kind: Namespace/,/^---/{/app.kubernetes.io\/version:/d}
+s/(app.kubernetes.io\/version): .*/\1: 0.2.0/
+s/(app.kubernetes.io\/component): coordinator/\1: worker/
+s/^( +)matchLabels:/&\n\1  app.kubernetes.io\/part-of: phalanx/
+/volumeClaimTemplates:/,$s/^( +)name: (store|state)$/&\n\1labels: {a: b}/
 CHANGES
 planted gpu << 'CHANGES'
 s/--devices=8/--devices=4/
@@ -154,9 +164,18 @@ s/kind: ClusterRoleBinding/kind: Other/
 /kind: ClusterRoleBinding/,$s/namespace: phalanx$/namespace: other/
 s/kind: ServiceAccount$/kind: Other/
 CHANGES
-planted production << 'CHANGES'
+planted production --apart << 'CHANGES'
+s/topologyKey: .*/topologyKey: zone/
+/^ +- phalanx-coordinator$/d
+s/podAntiAffinity:/podAffinity:/
+CHANGES
+planted production-gpu --apart << 'CHANGES'
+s/operator: NotIn/operator: In/
+CHANGES
+for base in production production-gpu; do
+  planted $base << 'CHANGES'
 s/scheme: HTTPS/scheme: HTTP/
-/^ +- phalanx-worker$/,$s/scheme: HTTPS/scheme: HTTP/
+/^ +- --coordinator=/,$s/scheme: HTTPS/scheme: HTTP/
 s/--metrics-certificate=.*/--metrics-plaintext/
 s/^( +)- --metrics-certificate=.*/&\n\1- --metrics-plaintext/
 s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --http-plaintext/
@@ -166,9 +185,10 @@ s/--tls-ca=.*/--tls-ca=\/data\/ca.pem/
 /--tls-key=/d
 /--tls-revoked=/d
 s/--tls-revoked=.*/--tls-revoked=\/data\/revoked.pem/
-/^ +- phalanx-worker$/,${/--tls-revoked=/d}
+/^ +- --coordinator=/,${/--tls-revoked=/d}
 /^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
+done
 combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"
 examine monitored
 planted monitored << 'CHANGES'
@@ -178,13 +198,13 @@ s/scheme: https/scheme: http/
 /kind: ServiceMonitor/,/^---/s/scheme: https/scheme: http/
 /kind: PodMonitor/,/^---/s/scheme: https/scheme: http/
 CHANGES
-for base in production gpu; do
+for base in production production-gpu gpu; do
   before=()
-  [ $base = production ] || before=(deploy/kustomize/components/tls/)
+  [[ $base = production* ]] || before=(deploy/kustomize/components/tls/)
   combine $base "${before[@]}" deploy/kustomize/components/join-token/ > "$work/joining-$base.yaml"
   examine "joining-$base"
 done
-for base in production gpu; do
+for base in production production-gpu gpu; do
   planted joining-$base << 'CHANGES'
 /join-token-file/d
 s/--join-token-file=.*/&\n        - --tls-certificate=\/x/

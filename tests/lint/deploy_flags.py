@@ -70,7 +70,7 @@ def of_manifests(source):
     # What stands behind `tls` changes what it has put there.
     every.sort(key=lambda one: one == "join-token")
     for base in sorted(one.name for one in folder.iterdir() if one.name != "components"):
-        own = [one for one in every if not (base == "production" and one == "tls")]
+        own = [one for one in every if not (base.startswith("production") and one == "tls")]
         for components in ([], own):
             for program, arguments in rendered(source, base, components):
                 for argument in arguments:

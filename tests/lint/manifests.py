@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] < rendered.yaml
+"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] [--apart] < rendered.yaml
 
 Each container has an image by tag (not latest) or digest, requests of CPU and memory, limits of memory and of
 GPUs where it is to have some, runs as somebody else than root with a root that it cannot write, and gets no privilege. No CPU limit is asked
 for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
-devices of their node, and lock memory; then their namespace says that it lets them.
+devices of their node, and lock memory; then their namespace says that it lets them. With --apart no worker is where the
+coordinator is, or another worker.
+
+Objects have the labels that Kubernetes recommends; what a cluster refuses to change, selectors and templates of claims,
+has those that it had, app.kubernetes.io/name and none.
 
 Secrets are for the pod's group at most, and a worker that joins with a token sees its own alone. Workers say where their jobs may read and write, which is below a volume. What a pod says twice agrees: its worker's devices are the GPUs that it gets, the worker ends before the
 cluster ends it, /dev/shm fits into the memory, arguments name variables, ports, services and volumes that are there. Selectors choose something;
@@ -20,6 +24,11 @@ IMAGE = re.compile(r"[^@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0
 SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 CONTROLLERS = ("StatefulSet", "DaemonSet", "Deployment")
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+LABELS = "app.kubernetes.io/"
+# Of all objects, and of those that belong to one program.
+COMMON = {"instance", "managed-by", "part-of", "version"}
+OWN = {"component", "name"}
+OF_PROGRAMS = (*CONTROLLERS, "Service", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor", "PodMonitor")
 
 
 def bytes_of(text):
@@ -305,6 +314,45 @@ def wrong_with_services(items):
                 yield f"Service {name}", f"port {port['targetPort']} is of no pod"
 
 
+def wrong_with_labels(items):
+    for one in items:
+        where = f"{one['kind']} {one['metadata']['name']}"
+        # One that is generated is named by what is in it, and only pods that come with it mount it.
+        wanted = set() if one["kind"] == "ConfigMap" else COMMON | OWN if one["kind"] in OF_PROGRAMS else COMMON
+        pods = [one["spec"]["template"]] if one["kind"] in CONTROLLERS else []
+        for labels in (each["metadata"].get("labels", {}) for each in [one, *pods]):
+            missing = wanted - {key.removeprefix(LABELS) for key, value in labels.items() if value}
+            if missing:
+                yield where, f"no label {LABELS}{sorted(missing)[0]}"
+            if labels.get(LABELS + "name", "") != "phalanx-" + labels.get(LABELS + "component", "") and wanted > COMMON:
+                yield where, f"{LABELS}name and {LABELS}component are not of one program"
+        for pod in pods:
+            if one["spec"]["selector"] != {"matchLabels": {LABELS + "name": one["metadata"]["name"]}}:
+                yield where, "another selector than before, which a cluster refuses to change"
+            version = pod["metadata"]["labels"].get(LABELS + "version", "")
+            for tag in (each["image"].rpartition(":")[2] for each in pod["spec"]["containers"] if "@" not in each["image"]):
+                if re.sub(r"-.*", "", tag) != version:
+                    yield where, f"{LABELS}version is {version}, and the image has the tag {tag}"
+        if any("labels" in claim["metadata"] for claim in one.get("spec", {}).get("volumeClaimTemplates", [])):
+            yield where, "labels of volumeClaimTemplates, which a cluster refuses to change"
+
+
+def wrong_with_distance(items):
+    """Where workers may be beside the coordinator, or each other."""
+    pods = {one["metadata"]["name"]: (one["kind"], one["spec"]["template"]["spec"].get("affinity", {})) for one in items if one["kind"] in CONTROLLERS}
+    kind, own = pods["phalanx-worker"]
+    if kind == "DaemonSet":
+        terms = pods["phalanx-coordinator"][1].get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])
+        if not all({"key": "nvidia.com/gpu.present", "operator": "NotIn", "values": ["true"]} in term.get("matchExpressions", []) for term in terms):
+            yield "StatefulSet phalanx-coordinator", "it may be on a node with GPUs, beside a worker"
+        return
+    kept = {value for term in own.get("podAntiAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", [])
+            if term["topologyKey"] == "kubernetes.io/hostname"
+            for each in term["labelSelector"]["matchExpressions"] if each["key"] == LABELS + "name" and each["operator"] == "In" for value in each["values"]}
+    if not kept >= set(pods):
+        yield "StatefulSet phalanx-worker", "its pods may be beside the coordinator, or each other"
+
+
 def wrong_with_roles(items):
     """Who may ask the cluster's API, and what."""
     accounts = {one["metadata"]["name"] for one in items if one["kind"] == "ServiceAccount"}
@@ -354,10 +402,14 @@ def wrong_with(items, node):
     yield from wrong_with_protection(items)
     yield from wrong_with_services(items)
     yield from wrong_with_roles(items)
+    yield from wrong_with_labels(items)
 
 
 def main():
-    found = list(wrong_with([one for one in yaml.load_all(sys.stdin, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if one], "--node" in sys.argv[1:]))
+    items = [one for one in yaml.load_all(sys.stdin, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if one]
+    found = list(wrong_with(items, "--node" in sys.argv[1:]))
+    if "--apart" in sys.argv[1:]:
+        found += wrong_with_distance(items)
     for where, rule in found:
         print(f"{where}: {rule}")
     sys.exit(3 if found else 0)  # 1 is that of a program that broke

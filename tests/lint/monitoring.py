@@ -3,6 +3,7 @@
 docs/sight.md lists every one of them.
 
 monitoring.py SOURCE_ROOT
+monitoring.py SOURCE_ROOT --queries   prints those of the dashboard as rules, for a promtool that reads them (alerts.sh)
 """
 import json
 import pathlib
@@ -29,9 +30,22 @@ def names_in(text):
     return set(NAME.findall(re.sub(r'"[^"]*"', "", text)))
 
 
+def queries_of(dashboard):
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def as_rules(queries):
+    """JSON is YAML, too. A variable of the dashboard is within a string, where any word does."""
+    return json.dumps({"groups": [{"name": "dashboard", "rules": [
+        {"record": f"dashboard:query:{number}", "expr": query} for number, query in enumerate(queries)]}]})
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     folder = root / "deploy/monitoring"
+    if "--queries" in sys.argv[2:]:
+        print(as_rules(queries_of(json.loads((folder / "grafana-dashboard.json").read_text(encoding="utf-8")))))
+        return 0
     samples, families = exported(root)
     errors = [f"{source}: its metrics are not found any more" for source in SOURCES
               if len(DECLARED.findall((root / source).read_text(encoding="utf-8"))) <= 20]
@@ -42,7 +56,7 @@ def main():
     if len(alerts) == 0 or len(alerts) != len(expressions):
         errors.append("phalanx.rules.yaml: not one line of expr to an alert")
     dashboard = json.loads((folder / "grafana-dashboard.json").read_text(encoding="utf-8"))
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries = queries_of(dashboard)
     queries += [re.sub(r"label_values\((\w+),.*", r"\1", variable["query"]["query"])
                 for variable in dashboard["templating"]["list"] if isinstance(variable["query"], dict)]
     for where, texts in (("phalanx.rules.yaml", expressions), ("grafana-dashboard.json", queries)):

@@ -170,17 +170,27 @@ class Pod:
                 continue
         return found
 
+    def alive(self):
+        """Whether its process 1 is there, or is about to be."""
+        return not self.ended and self._process.poll() is None
+
+    def inside(self, *command):
+        """A command that runs this one in the pod."""
+        return ["nsenter", f"--target={self._init()}", "--mount", "--uts", "--net", "--pid", "--root", "--wd",
+                *self._as_user({}, [str(one) for one in command])]
+
     def execute(self, *command, seconds=120, codes=(0,)):
         """As `kubectl exec` does."""
-        done = subprocess.run(["nsenter", f"--target={self._init()}", "--mount", "--uts", "--net", "--pid", "--root", "--wd",
-                               *self._as_user({}, [str(one) for one in command])], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(self.inside(*command), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
         assert codes is None or done.returncode in codes, (command, done.returncode, done.stdout, done.stderr, self.tail())
         return done if codes is None else done.stdout
 
     def probe(self, kind, seconds=None):
-        """Whether the container's probe of that kind says yes, by HTTP within so many seconds."""
+        """Whether the container's probe of that kind says yes, by HTTP within so many seconds. The coordinator's HTTP
+        says the same as its health service by gRPC."""
         asked = self.container[kind]
+        if "grpc" in asked:
+            asked = {"httpGet": {"path": "/readyz", "port": "http"}}
         if "exec" in asked:
             return self.execute(*asked["exec"]["command"], codes=None).returncode == 0
         ports = {one["name"]: one["containerPort"] for one in self.container["ports"]}
@@ -221,7 +231,7 @@ class Pod:
         """As `kubectl delete pod --force --grace-period=0`: every process at once, and nobody hears of it."""
         os.kill(self._init(), signal.SIGKILL)
         self._process.wait(30)
-        self._leave()
+        self.leave()
 
     def delete(self):
         """As `kubectl delete pod`: SIGTERM to the container's process 1, and SIGKILL when the grace period is over."""
@@ -233,7 +243,7 @@ class Pod:
             self.kill()
             raise AssertionError(f"{self.name} does not end in its grace period: {self.tail()}") from late
         finally:
-            self._leave()
+            self.leave()
 
     def forget_claims(self):
         """The volumes of a pod that has ended are gone with their node: the next pod's are empty."""
@@ -241,7 +251,7 @@ class Pod:
         for claim in self.claims.values():
             run("rm", "-rf", self._claims / claim)
 
-    def _leave(self):
+    def leave(self):
         """Its address answers nobody from now on."""
         if not self.ended:
             self.ended = True

@@ -23,7 +23,10 @@ Every fault of [`phalanx inject`](cli.md#faults-on-demand) in every phase that i
 processes, nodes and links. Each line was tried with real processes: a job in fp64 on three nodes with two CPU slots each.
 Where it went on, every step is in `metrics.jsonl` once, with the losses of a run without a fault to 1e-9 of them. This page is written by
 
-    build/release/bin/phalanx-fault-matrix --write docs/faults.md
+<!-- not run: every row takes its time; the test e2e/matrix runs one of every kind -->
+```sh
+build/release/bin/phalanx-fault-matrix --write docs/faults.md
+```
 
 which fails where a line is not as expected; `--rows REGEX` tries some. [recovery.md](recovery.md) says what the rungs of the ladder are, and
 [failures.md](failures.md) what the causes mean.

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What the cluster of cluster.py refuses, keeps and changes, without pods; and streams as kubectl opens them. Skips (77)
+without kubernetes-validate, which scripts/setup brings; under CI, which names PHALANX_EXIT_WITHOUT_TOOL, it fails."""
+
+import base64
+import copy
+import importlib.util
+import json
+import os
+import pathlib
+import socket
+import struct
+import sys
+import tempfile
+import unittest
+import zlib
+
+DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(DEPS / "kubernetes-validate")]
+
+from pods import cluster, spdy  # noqa: E402
+
+SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "here"}}
+SET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "worker"}, "spec": {
+    "serviceName": "worker", "replicas": 3, "selector": {"matchLabels": {"app": "worker"}}, "template": {
+        "metadata": {"labels": {"app": "worker"}}, "spec": {"serviceAccountName": "own", "containers": [
+            {"name": "worker", "image": "worker:1", "args": [], "volumeMounts": []}], "volumes": []}}}}
+BUDGET = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "worker"},
+          "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "worker"}}}}
+
+
+class ObjectsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.cluster = cluster.Cluster(pathlib.Path(folder.name), None, 2)
+        self.cluster.create("namespaces", "", copy.deepcopy(SPACE))
+        self.set = self.cluster.create("statefulsets", "here", copy.deepcopy(SET))
+        self.cluster.want()
+
+    def refused(self, code, act, *arguments):
+        with self.assertRaises(cluster.Refused) as caught:
+            act(*arguments)
+        self.assertEqual(caught.exception.status["code"], code)
+
+    def test_objects_are_held_to_their_schema_and_their_namespace(self):
+        spoiled = copy.deepcopy(SET)
+        spoiled["spec"]["replicsa"] = 2
+        self.refused(400, self.cluster.create, "statefulsets", "here", spoiled)
+        self.refused(404, self.cluster.create, "statefulsets", "there", copy.deepcopy(SET))
+        self.refused(409, self.cluster.create, "statefulsets", "here", copy.deepcopy(SET))
+        self.refused(404, self.cluster.get, "statefulsets", "here", "other")
+
+    def test_what_a_stateful_set_says_stays(self):
+        changed = copy.deepcopy(SET)
+        changed["spec"]["selector"]["matchLabels"]["more"] = "label"
+
+        def applied(item):
+            return {"metadata": {"annotations": {cluster.APPLIED: json.dumps(item)}}}
+        self.refused(422, self.cluster.change, "statefulsets", "here", "worker", applied(changed))
+        again = self.cluster.change("statefulsets", "here", "worker", applied(SET))
+        self.assertEqual(again["metadata"]["uid"], self.set["metadata"]["uid"])
+
+    def test_labels_are_put_beside_others_and_taken_away(self):
+        self.cluster.change("nodes", "", "node-0", {"metadata": {"labels": {"a": "1", "b": "2"}}})
+        self.cluster.change("nodes", "", "node-0", {"metadata": {"labels": {"a": None}}})
+        self.assertEqual(self.cluster.get("nodes", "", "node-0")["metadata"]["labels"], {"b": "2"})
+        self.assertEqual([one["metadata"]["name"] for one in self.cluster.list("nodes", "", {"labelSelector": "b=2"})], ["node-0"])
+
+    def test_pods_wait_for_what_they_mount_and_say_for_what(self):
+        first = self.cluster.running["here", "worker-0"]
+        self.assertEqual(self.cluster.missing(first), "the service account own")
+        self.cluster.create("serviceaccounts", "here", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own"}})
+        self.assertEqual(self.cluster.missing(first), "the service worker")
+        self.assertEqual(self.cluster.with_status(self.set)["status"]["readyReplicas"], 0)
+        self.refused(409, self.cluster.started_pod, "here", "worker-0")
+
+    def test_an_affinity_gives_each_pod_a_node_until_there_is_none(self):
+        self.set["spec"]["template"]["spec"]["affinity"] = {"podAntiAffinity": {}}
+        pods = list(self.cluster.running.values())
+        for one in pods:
+            one.node = self.cluster.node_for(one)
+        self.assertEqual([one.node for one in pods], ["node-0", "node-1", None])
+
+    def test_no_pod_goes_to_a_node_that_is_to_be_left(self):
+        self.cluster.change("nodes", "", "node-0", {"spec": {"unschedulable": True}})
+        self.assertEqual(self.cluster.node_for(self.cluster.running["here", "worker-0"]), "node-1")
+
+    def test_evictions_keep_to_the_budget(self):
+        self.cluster.create("poddisruptionbudgets", "here", copy.deepcopy(BUDGET))
+        for one in self.cluster.running.values():
+            one.ready = one.name != "worker-2"
+        self.refused(429, self.cluster.evict, "here", "worker-0")
+        self.cluster.evict("here", "worker-2")
+        self.assertEqual(len(self.cluster.list("pods", "here", {})), 2)
+
+    def test_a_secret_that_changes_loses_what_it_has_no_longer(self):
+        for name in ("old", "new"):
+            self.cluster.put("secrets", "here", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
+                                                 "data": {name: base64.b64encode(b"key").decode()}})
+        self.assertEqual([one.name for one in (self.cluster.place / "secrets/keys").iterdir()], ["new"])
+
+    def test_a_namespace_goes_with_all_that_is_in_it(self):
+        self.cluster.place.joinpath("claims/state").mkdir(parents=True)
+        self.cluster.delete("namespaces", "", "here")
+        self.assertEqual((self.cluster.list("statefulsets", "", {}), self.cluster.list("pods", "", {})), ([], []))
+        self.assertFalse(self.cluster.place.joinpath("claims").exists())
+        self.assertEqual(len(self.cluster.list("nodes", "", {})), 2)
+
+
+class StreamsTest(unittest.TestCase):
+    def test_streams_are_opened_answered_and_ended(self):
+        here, there = socket.socketpair()
+        with here, there, there.makefile("rb") as reader, here.makefile("rb") as answers:
+            deflate, inflate = zlib.compressobj(zdict=spdy.DICTIONARY), zlib.decompressobj(zdict=spdy.DICTIONARY)
+            name, value = b"streamtype", b"stdin"
+            headers = deflate.compress(struct.pack(">II", 1, len(name)) + name + struct.pack(">I", len(value)) + value) + deflate.flush(zlib.Z_SYNC_FLUSH)
+            here.sendall(struct.pack(">III", 0x80030001, 10 + len(headers), 1) + bytes(6) + headers)
+            here.sendall(struct.pack(">III", 0x80030006, 4, 7))
+            here.sendall(struct.pack(">II", 1, 1 << 24 | 4) + b"data")
+            here.shutdown(socket.SHUT_WR)
+            connection = spdy.Connection(reader, there)
+            self.assertEqual(list(connection.events()), [(1, {"streamtype": "stdin"}, None), (1, b"data", True)])
+            connection.send(1, b"back", last=True)
+            kind, size, stream = struct.unpack(">III", answers.read(12))
+            self.assertEqual((kind, stream, inflate.decompress(answers.read(size - 4))), (0x80030002, 1, bytes(4)))
+            self.assertEqual(struct.unpack(">III", answers.read(12)), (0x80030006, 4, 7))
+            self.assertEqual(struct.unpack(">II", answers.read(8)) + (answers.read(4),), (1, 1 << 24 | 4, b"back"))
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("kubernetes_validate") is None:
+        print("no kubernetes-validate here")
+        sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
+    unittest.main()
