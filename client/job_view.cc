@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "client/incidents.h"
 #include "client/node_view.h"
+#include "core/base/rough_time.h"
 #include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/failure.h"
@@ -43,22 +44,25 @@ std::string PlacementText(const v1::JobStatus& job) {
   return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
 }
 
-// " (number 3, by 2026-01-31 12:00:00)": its place in the queue, and when it starts at the latest.
-std::string QueueText(const v1::JobStatus& job) {
+// " (number 3, in about 12 min, by 2026-01-31 12:00:00)": its place in the queue, a guess of when
+// it starts, and when at the latest.
+std::string QueueText(const v1::JobStatus& job, absl::Time now) {
   if (job.queue_number() == 0) return "";
-  return absl::StrCat(" (number ", job.queue_number(),
-                      job.has_starts_by() ? absl::StrCat(", by ", TimeText(job.starts_by())) : "",
-                      ")");
+  std::string text = absl::StrCat(" (number ", job.queue_number());
+  if (job.has_starts_about())
+    absl::StrAppend(&text, ", in about ", RoughText(ToTime(job.starts_about()) - now));
+  if (job.has_starts_by()) absl::StrAppend(&text, ", by ", TimeText(job.starts_by()));
+  return text + ")";
 }
 
-std::string StateText(const v1::JobStatus& job) {
+std::string StateText(const v1::JobStatus& job, absl::Time now) {
   return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "",
                       job.suspended() && !IsTerminal(job.phase()) ? " (suspended)" : "",
-                      QueueText(job));
+                      QueueText(job, now));
 }
 
 std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {
-  std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job),
+  std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job, now),
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
     row.insert(row.end(), {job.owner().empty() ? "-" : job.owner(), absl::StrCat(job.epoch()),
