@@ -99,7 +99,7 @@ void PrintTable(const std::vector<ListedCheckpoint>& checkpoints, Format format,
     row.resize(header.size(), "-");
     table.Add(std::move(row));
   }
-  table.Print(io.out);
+  table.Print(io.out, io.headers);
   for (const ListedCheckpoint& one : checkpoints) {
     if (one.manifest.ok()) continue;
     io.talk << ToString(one.name) << ": " << TerminalText(one.manifest.status().message()) << "\n";

@@ -113,7 +113,7 @@ int SubmitAndTell(Connection& connection, v1::SubmitJobRequest request, Format f
   if (!wait) {
     // The table is one word, so that `JOB=$(phalanx submit ...)` works.
     const bool words = format == Format::kTable;
-    PrintJob(response.job(), words ? Format::kName : format, absl::Now(), io.out);
+    PrintJob(response.job(), words ? Format::kName : format, io.headers, absl::Now(), io.out);
     return kSuccess;
   }
   const std::string job = JobName(response.job());
@@ -217,12 +217,12 @@ int Get(Connection& connection, const std::string& job, Format format, Io& io) {
   v1::GetJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::GetJob, request, &response);
   if (!status.ok()) return FailCall(status, io);
-  PrintJob(response.job(), format, absl::Now(), io.out);
+  PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 
 int Describe(Connection& connection, const std::string& job, Format format, Io& io) {
-  const absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
+  absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
   if (!explained.ok()) return FailCall(explained.status(), io);
   const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, {.job = job});
   if (!events.ok()) return FailCall(events.status(), io);
@@ -233,7 +233,13 @@ int Describe(Connection& connection, const std::string& job, Format format, Io& 
     return kSuccess;
   }
   const std::vector<std::string> reasons(explained->reasons().begin(), explained->reasons().end());
-  // Without them the rest is told all the same.
+  // Without these the rest is told all the same.
+  v1::GetJobRequest request;
+  request.set_job(JobName(explained->job()));
+  v1::GetJobResponse whole;
+  if (connection.Call(&v1::JobService::Stub::GetJob, request, &whole).ok())
+    *explained->mutable_job()->mutable_document() =
+        std::move(*whole.mutable_job()->mutable_document());
   absl::StatusOr<std::vector<v1::Incident>> incidents = std::vector<v1::Incident>();
   if (explained->job().has_failure()) incidents = ListIncidents(connection, job);
   DescribeJob(explained->job(), reasons, incidents, *events, absl::Now(), io.out);
@@ -253,7 +259,7 @@ int Events(Connection& connection, const EventsOptions& options, Io& io) {
     if (!options.types.empty()) TellTypes(connection, options.job, io);
     return kSuccess;
   }
-  PrintEvents(*events, options.format, io.out);
+  PrintEvents(*events, options.format, io.headers, io.out);
   return kSuccess;
 }
 
@@ -291,7 +297,7 @@ int ChangeJob(Connection& connection, Method method, const std::string& job, For
     io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
     return kSuccess;
   }
-  PrintJob(response.job(), format, absl::Now(), io.out);
+  PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 
@@ -313,7 +319,7 @@ int Suspend(Connection& connection, const std::string& job, Format format, Io& i
             << " until phalanx resume lets it go on\n";
     return kSuccess;
   }
-  PrintJob(response.job(), format, absl::Now(), io.out);
+  PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 
@@ -374,7 +380,7 @@ int Nodes(Connection& connection, Format format, Io& io) {
     io.talk << "no nodes\n";
     return kSuccess;
   }
-  PrintNodes(nodes, format, absl::Now(), io.out);
+  PrintNodes(nodes, format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 

@@ -111,7 +111,7 @@ int ConfigList(const std::string& path, Format format, Io& io) {
     }
     table.Add(std::move(row));
   }
-  table.Print(io.out);
+  table.Print(io.out, io.headers);
   return kSuccess;
 }
 

@@ -26,6 +26,7 @@ struct Io {
   // `talk` is a terminal: progress may be redrawn in place.
   bool terminal = false;
   int columns = 80;
+  bool headers = true;  // tables that list something begin with the names of their columns
 };
 
 // Columns as wide as their widest cell, two spaces between, no space at the ends of lines.

@@ -77,7 +77,7 @@ std::string DetectedText(const v1::Incident& incident, const char* form) {
   return absl::FormatTime(form, ToTime(incident.detected()), absl::LocalTimeZone());
 }
 
-void PrintTable(const std::vector<v1::Incident>& incidents, bool wide, std::ostream& out) {
+void PrintTable(const std::vector<v1::Incident>& incidents, bool wide, Io& io) {
   std::vector<std::string> header = {"N", "DETECTED", "CAUSE", "RANKS", "BACK", "STEP", "SAFE"};
   if (wide) header.insert(header.end(), {"EPOCHS", "SUMMARY"});
   Table table(std::move(header));
@@ -96,7 +96,7 @@ void PrintTable(const std::vector<v1::Incident>& incidents, bool wide, std::ostr
     }
     table.Add(std::move(row));
   }
-  table.Print(out);
+  table.Print(io.out, io.headers);
 }
 
 void PrintPhases(const v1::Incident& incident, std::ostream& out) {
@@ -196,7 +196,7 @@ int IncidentsList(Connection& connection, const std::string& job, Format format,
   } else if (incidents->empty()) {
     io.talk << "no incidents\n";
   } else {
-    PrintTable(*incidents, format == Format::kWide, io.out);
+    PrintTable(*incidents, format == Format::kWide, io);
   }
   return kSuccess;
 }

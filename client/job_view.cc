@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "client/incidents.h"
 #include "client/node_view.h"
+#include "core/base/rough_time.h"
 #include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/failure.h"
@@ -43,22 +44,25 @@ std::string PlacementText(const v1::JobStatus& job) {
   return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
 }
 
-// " (number 3, by 2026-01-31 12:00:00)": its place in the queue, and when it starts at the latest.
-std::string QueueText(const v1::JobStatus& job) {
+// " (number 3, in about 12 min, by 2026-01-31 12:00:00)": its place in the queue, a guess of when
+// it starts, and when at the latest.
+std::string QueueText(const v1::JobStatus& job, absl::Time now) {
   if (job.queue_number() == 0) return "";
-  return absl::StrCat(" (number ", job.queue_number(),
-                      job.has_starts_by() ? absl::StrCat(", by ", TimeText(job.starts_by())) : "",
-                      ")");
+  std::string text = absl::StrCat(" (number ", job.queue_number());
+  if (job.has_starts_about())
+    absl::StrAppend(&text, ", in about ", RoughText(ToTime(job.starts_about()) - now));
+  if (job.has_starts_by()) absl::StrAppend(&text, ", by ", TimeText(job.starts_by()));
+  return text + ")";
 }
 
-std::string StateText(const v1::JobStatus& job) {
+std::string StateText(const v1::JobStatus& job, absl::Time now) {
   return absl::StrCat(PhaseWord(job.phase()), job.damaged() ? " (damaged)" : "",
                       job.suspended() && !IsTerminal(job.phase()) ? " (suspended)" : "",
-                      QueueText(job));
+                      QueueText(job, now));
 }
 
 std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time now) {
-  std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job),
+  std::vector<std::string> row = {job.name(),    JobName(job),  StateText(job, now),
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
     row.insert(row.end(), {job.owner().empty() ? "-" : job.owner(), absl::StrCat(job.epoch()),
@@ -89,6 +93,27 @@ job::Tree JobTree(const v1::JobStatus& job) {
   return tree;
 }
 
+const job::Tree* Below(const job::Tree* tree, absl::string_view key) {
+  if (tree == nullptr) return nullptr;
+  const auto found = std::find_if(tree->entries.begin(), tree->entries.end(),
+                                  [key](const auto& entry) { return entry.key == key; });
+  return found == tree->entries.end() ? nullptr : &found->value;
+}
+
+// The variables of its ranks. Of a secret there is the name of a file, here as elsewhere.
+void PrintVariables(const v1::JobStatus& job, std::ostream& out) {
+  const absl::StatusOr<job::Tree> file = wire::ParseYaml(job.document().text());
+  const job::Tree* spec = file.ok() ? Below(&*file, "spec") : nullptr;
+  if (const job::Tree* variables = Below(spec, "env")) {
+    for (const auto& [name, value] : variables->entries)
+      PrintField("Variable", absl::StrCat(name, "=", value.scalar), out);
+  }
+  if (const job::Tree* secrets = Below(spec, "secrets")) {
+    for (const auto& [name, value] : secrets->entries)
+      PrintField("Secret", absl::StrCat(name, ", of file ", value.scalar), out);
+  }
+}
+
 }  // namespace
 
 std::string JobName(const v1::JobStatus& job) { return absl::StrCat("job-", job.id()); }
@@ -103,7 +128,7 @@ bool IsTerminal(v1::JobPhase phase) {
          phase == v1::JOB_PHASE_CANCELLED;
 }
 
-void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time now,
+void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
                std::ostream& out) {
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree("jobs", jobs), format, out);
@@ -113,7 +138,7 @@ void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time
     for (const v1::JobStatus& job : jobs) out << JobName(job) << "\n";
     return;
   }
-  PrintRows(jobs, format, /*header=*/true, now, out);
+  PrintRows(jobs, format, header, now, out);
 }
 
 void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
@@ -123,12 +148,13 @@ void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool heade
   table.Print(out, header);
 }
 
-void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out) {
+void PrintJob(const v1::JobStatus& job, Format format, bool header, absl::Time now,
+              std::ostream& out) {
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(JobTree(job), format, out);
     return;
   }
-  PrintJobs({job}, format, now, out);
+  PrintJobs({job}, format, header, now, out);
 }
 
 std::vector<std::string> FailureLines(const v1::JobStatus& job) {
@@ -191,6 +217,7 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   if (job.has_started()) PrintField("Started", TimeText(job.started()), out);
   if (job.has_ended()) PrintField("Ended", TimeText(job.ended()), out);
   PrintField("Output", job.output(), out);
+  PrintVariables(job, out);
   for (const std::string& warning : job.warnings()) PrintField("Warning", warning, out);
   for (const std::string& line : FailureLines(job)) PrintField("Failure", line, out);
   if (job.has_failure()) PrintTried(job, incidents, out);
@@ -200,10 +227,11 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
   }
   if (events.empty()) return;
   out << "Events:\n";
-  PrintEvents(events, Format::kTable, out);
+  PrintEvents(events, Format::kTable, /*header=*/true, out);
 }
 
-void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::ostream& out) {
+void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, bool header,
+                 std::ostream& out) {
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree("events", events), format, out);
     return;
@@ -216,11 +244,11 @@ void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::os
   for (const v1::JobEvent& event : events) {
     table.Add({TimeText(event.time()), absl::StrCat(event.epoch()), event.type(), event.message()});
   }
-  table.Print(out);
+  table.Print(out, header);
 }
 
-void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::Time now,
-                std::ostream& out) {
+void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, bool header,
+                absl::Time now, std::ostream& out) {
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree("nodes", nodes), format, out);
     return;
@@ -230,9 +258,9 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
     return;
   }
   const bool wide = format == Format::kWide;
-  std::vector<std::string> header = {"NAME", "STATE", "KIND", "DEVICES", "FREE", "HEARTBEAT"};
-  if (wide) header.insert(header.end(), {"DOMAIN", "JOBS", "HOST MEMORY", "LABELS", "VERSION"});
-  Table table(std::move(header));
+  std::vector<std::string> columns = {"NAME", "STATE", "KIND", "DEVICES", "FREE", "HEARTBEAT"};
+  if (wide) columns.insert(columns.end(), {"DOMAIN", "JOBS", "HOST MEMORY", "LABELS", "VERSION"});
+  Table table(std::move(columns));
   for (const v1::NodeStatus& node : nodes) {
     std::vector<std::string> row = {node.name(),
                                     NodeState(node),
@@ -257,7 +285,7 @@ void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::T
     }
     table.Add(std::move(row));
   }
-  table.Print(out);
+  table.Print(out, header);
 }
 
 void PrintEvaluation(const v1::EvaluationReport& evaluation, std::ostream& out) {

@@ -17,20 +17,24 @@ std::string JobName(const v1::JobStatus& job);
 std::string PhaseWord(v1::JobPhase phase);
 bool IsTerminal(v1::JobPhase phase);
 
-void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, absl::Time now,
+// `header`: where it is a table, it begins with the names of its columns; here and below.
+void PrintJobs(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
                std::ostream& out);
-// The rows of such a table, or a wide one, with or without its header.
+// Such a table, or a wide one.
 void PrintRows(const std::vector<v1::JobStatus>& jobs, Format format, bool header, absl::Time now,
                std::ostream& out);
 // One job: the object for json and yaml, else a row.
-void PrintJob(const v1::JobStatus& job, Format format, absl::Time now, std::ostream& out);
-// The whole story of one job; `incidents`, or why they are not known, count where it failed.
+void PrintJob(const v1::JobStatus& job, Format format, bool header, absl::Time now,
+              std::ostream& out);
+// The whole story of one job, with the variables of its document, if it has one; `incidents`, or
+// why they are not known, count where it failed.
 void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reasons,
                  const absl::StatusOr<std::vector<v1::Incident>>& incidents,
                  const std::vector<v1::JobEvent>& events, absl::Time now, std::ostream& out);
-void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, std::ostream& out);
-void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, absl::Time now,
-                std::ostream& out);
+void PrintEvents(const std::vector<v1::JobEvent>& events, Format format, bool header,
+                 std::ostream& out);
+void PrintNodes(const std::vector<v1::NodeStatus>& nodes, Format format, bool header,
+                absl::Time now, std::ostream& out);
 // Validation loss beside the uniform guess, decoded captions beside the true ones.
 void PrintEvaluation(const v1::EvaluationReport& evaluation, std::ostream& out);
 // What ended a job that did not succeed, a line each.

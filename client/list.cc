@@ -157,9 +157,11 @@ class ListWatch {
     const bool words = options_.format == Format::kTable || options_.format == Format::kWide;
     if (jobs.empty()) return;
     if (words) {
-      PrintRows(jobs, options_.format, !std::exchange(headed_, true), absl::Now(), io_.out);
+      const bool header = io_.headers && !std::exchange(headed_, true);
+      PrintRows(jobs, options_.format, header, absl::Now(), io_.out);
     } else {
-      for (const v1::JobStatus& job : jobs) PrintJob(job, options_.format, absl::Now(), io_.out);
+      for (const v1::JobStatus& job : jobs)
+        PrintJob(job, options_.format, io_.headers, absl::Now(), io_.out);
     }
     io_.out << std::flush;
   }
@@ -193,7 +195,7 @@ int List(Connection& connection, const ListOptions& options, Stopper& stopper, I
     io.talk << (filtered ? "no such jobs\n" : "no jobs\n");
     return kSuccess;
   }
-  PrintJobs(*jobs, options.format, absl::Now(), io.out);
+  PrintJobs(*jobs, options.format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 

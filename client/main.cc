@@ -107,6 +107,10 @@ void Program::AddFormat(CLI::App* command) {
       ->type_name("FORMAT");
 }
 
+void Program::AddNoHeaders(CLI::App* command) {
+  command->add_flag("--no-headers", flags_.no_headers, "of a table only the rows");
+}
+
 void Program::AddFile(CLI::App* command) {
   command->add_option("JOB,-f,--filename", flags_.file, "job file; - is standard input")
       ->required();
@@ -224,6 +228,7 @@ void Program::AddGlobalFlags() {
 
 // Reads what the command line does not say from the environment and the config file.
 int Program::RunChosen(Io& io) {
+  io.headers = !flags_.no_headers;
   if (without_settings_.contains(chosen_command_)) return chosen_(io);
   absl::StatusOr<Settings> settings = ResolveSettings({{"context", flags_.context},
                                                        {"server", flags_.server},

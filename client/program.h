@@ -47,7 +47,7 @@ struct Flags {
   int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
   bool watch = false, machine = false, previous = false, timestamps = false;
-  bool allow_inject = false, force = false;
+  bool allow_inject = false, force = false, no_headers = false;
   job::FaultText fault;
 };
 
@@ -72,6 +72,8 @@ class Program {
   // It calls no coordinator: a server that may not be called does not keep it from running.
   void NeedsNoServer(const CLI::App* command) { without_server_.insert(command); }
   void AddFormat(CLI::App* command);
+  // Of one whose table may go without its header.
+  void AddNoHeaders(CLI::App* command);
   // JOB, or -f JOB; one of the two.
   void AddFile(CLI::App* command);
   void AddJob(CLI::App* command);

@@ -85,6 +85,7 @@ void Program::AddList() {
     return flags_.watch ? Interruptible(run) : run(nobody);
   });
   AddFormat(list);
+  AddNoHeaders(list);
   list->add_option("--limit", flags_.limit, "at most so many; 0: all")->check(NonNegative());
   list->add_option("--state", flags_.states, "only jobs in these states, such as queued,running")
       ->allow_extra_args(false)
@@ -115,6 +116,7 @@ void Program::AddEvents() {
   });
   AddJob(events);
   AddFormat(events);
+  AddNoHeaders(events);
   AddSince(events);
   events
       ->add_option("--type", flags_.types, "only events of this type, such as NodeLost; repeatable")
@@ -142,8 +144,9 @@ void Program::AddJobCommands() {
     });
     AddJob(app);
     AddFormat(app);
+    return app;
   };
-  add("get", "Show one job", Get);
+  AddNoHeaders(add("get", "Show one job", Get));
   CLI::App* describe =
       Add("describe", "Tell a job's whole story, or with `node NODE` a node's", [this](Io& io) {
         Connection connection(Server());
@@ -237,6 +240,7 @@ void Program::AddIncidents() {
   for (CLI::App* command : {list, show}) AddJob(command);
   show->add_option("N", flags_.number, "its number in the job, from 1")->required();
   for (CLI::App* command : {list, show}) AddFormat(command);
+  AddNoHeaders(list);
   show->add_option("--svg", flags_.svg, "draw its timeline; - is standard output")
       ->type_name("FILE");
 }

@@ -72,6 +72,7 @@ void Program::AddCheckpoints() {
   list->add_option("DIR|JOB", flags_.path, "folder of checkpoints, or a job file that names it")
       ->required();
   AddFormat(list);
+  AddNoHeaders(list);
   const auto add = [&](const char* name, const char* description,
                        int (*command)(const std::string&, Format, Io&)) {
     CLI::App* app = AddTo(*checkpoints, name, description,
@@ -105,6 +106,7 @@ void Program::AddConfig() {
                       ParseFormat(flags_.output).value_or(Format::kTable), io);
   });
   AddFormat(list);
+  AddNoHeaders(list);
   NeedsNoSettings(list);
   add("use", "Make a context the current one", ConfigUse);
   CLI::App* set =

@@ -11,6 +11,7 @@ void Program::AddNodes() {
     return Nodes(connection, format(), io);
   });
   AddFormat(nodes);
+  AddNoHeaders(nodes);
   const auto add = [this](const char* name, const char* description,
                           int (*command)(Connection&, const NodeMarkOptions&, Io&)) {
     CLI::App* app = Add(name, description, [this, command](Io& io) {

@@ -36,6 +36,7 @@ void Program::AddTokens() {
         return TokenList(connection, format(), io);
       });
   AddFormat(list);
+  AddNoHeaders(list);
   CLI::App* revoke =
       AddTo(*tokens, "revoke", "Take a token back, and every certificate that came of it",
             [this](Io& io) {

@@ -75,7 +75,7 @@ int TokenList(Connection& connection, Format format, Io& io) {
   if (response.tokens().empty()) {
     io.talk << "there are no tokens; phalanx token create makes one\n";
   } else {
-    table.Print(io.out);
+    table.Print(io.out, io.headers);
   }
   return kSuccess;
 }

@@ -275,6 +275,9 @@ struct AnswerExplain {
 struct QueueSpot {
   int64_t number = 0;                // from 1, among those that wait for the same devices
   std::optional<Instant> starts_by;  // at the latest, as time limits go; nullopt: nobody knows
+  // Before that, if those before it train on as they did last: a RoughTime. nullopt: that does not
+  // tell.
+  std::optional<Instant> starts_about;
 };
 struct AnswerQueue {
   Token token;

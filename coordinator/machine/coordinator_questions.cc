@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
+#include "core/base/rough_time.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -248,10 +249,16 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(
         absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
   }
-  if (const std::optional<Instant> start = StartOf(job, waiting)) {
-    reasons.push_back(absl::StrCat(
-        "it starts by ", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", *start, absl::UTCTimeZone()),
-        " at the latest, as time limits go"));
+  const QueueSpot spot = SpotOf(job, waiting, kGuessedMax);
+  if (spot.starts_about.has_value()) {
+    reasons.push_back(absl::StrCat("it starts in about ", RoughText(*spot.starts_about - now_),
+                                   ", if the jobs before it train on as they did last"));
+  }
+  if (spot.starts_by.has_value()) {
+    reasons.push_back(
+        absl::StrCat("it starts by ",
+                     absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", *spot.starts_by, absl::UTCTimeZone()),
+                     " at the latest, as time limits go"));
   }
   return reasons;
 }
@@ -301,18 +308,29 @@ std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const 
   return ahead;
 }
 
-std::optional<Instant> Coordinator::StartOf(const Job& job,
-                                            const std::vector<const Job*>& ahead) const {
-  if (job.too_large || !job.over_quota.empty() || planners_full_ || ahead.size() > kGuessedMax)
-    return std::nullopt;
+std::optional<Instant> Coordinator::StartOf(const Job& job, const std::vector<const Job*>& ahead,
+                                            const MatchingDevices& devices, EndOf end_of) const {
   std::vector<Demand> queue;
   for (const Job* other : ahead)
-    queue.push_back({other->state.request->devices, EndsBy(*other) - now_});
+    queue.push_back({other->state.request->devices, (this->*end_of)(*other) - now_});
   queue.push_back({job.state.request->devices});
-  auto [free, held] = DevicesFor(*job.state.request);
-  const Instant start = LastStartAt(now_, free, std::move(held), queue);
-  if (start == absl::InfiniteFuture() || start <= now_) return std::nullopt;  // nobody knows
+  const Instant start = LastStartAt(now_, devices.free, HeldUntil(devices, end_of), queue);
+  if (start == absl::InfiniteFuture() || start <= now_) return std::nullopt;
   return start;
+}
+
+QueueSpot Coordinator::SpotOf(const Job& job, const std::vector<const Job*>& ahead,
+                              size_t told_max) const {
+  QueueSpot spot{.number = static_cast<int64_t>(ahead.size()) + 1};
+  if (job.too_large || !job.over_quota.empty() || planners_full_ || ahead.size() > told_max)
+    return spot;
+  const MatchingDevices devices = DevicesFor(*job.state.request);
+  spot.starts_by = StartOf(job, ahead, devices, &Coordinator::EndsBy);
+  if (const auto start = StartOf(job, ahead, devices, &Coordinator::EndsAbout)) {
+    const Instant about = RoughTime(now_, *start);
+    if (!spot.starts_by.has_value() || about < *spot.starts_by) spot.starts_about = about;
+  }
+  return spot;
 }
 
 void Coordinator::On(const QueueRequested& event) {
@@ -320,10 +338,7 @@ void Coordinator::On(const QueueRequested& event) {
   for (const JobId id : event.jobs) {
     const Job* job = FindJob(id);
     if (job == nullptr || !queue_.contains({job->state.request->priority, id})) continue;
-    const std::vector<const Job*> ahead = AheadOf(*job);
-    QueueSpot& spot = spots[id];
-    spot.number = static_cast<int64_t>(ahead.size()) + 1;
-    if (ahead.size() <= kListedMax) spot.starts_by = StartOf(*job, ahead);
+    spots.emplace(id, SpotOf(*job, AheadOf(*job), kListedMax));
     if (spots.size() == kListedMax) break;
   }
   // A guess, which waits for no record: people look at jobs while the store hangs, too.

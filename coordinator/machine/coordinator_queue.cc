@@ -27,6 +27,10 @@ constexpr int32_t kBackfillsMax = 256;
 // What a job may take before its time_limit counts, to be planned, and behind its end, for its
 // processes to be gone.
 constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
+// A job that has done no step for so long, and for as long as it takes for so many, does not train
+// as it did.
+constexpr int64_t kStepsStood = 10;
+constexpr absl::Duration kStood = absl::Minutes(1);
 
 // Some places have others.
 Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
@@ -158,6 +162,26 @@ Instant Coordinator::EndsBy(const Job& job) const {
   return since + job.state.TimeLeft() + options_.end_grace + options_.cancel_grace + kGone;
 }
 
+Instant Coordinator::EndsAbout(const Job& job) const {
+  const JobState& state = job.state;
+  if (state.ended.has_value()) return EndsBy(job);
+  const std::optional<absl::Duration> mean = job.step_times.Mean();
+  if (!mean.has_value() || state.ending.has_value() || job.recovery.has_value())
+    return absl::InfiniteFuture();
+  int64_t done = 0;
+  absl::Duration begun;  // what of the step that it is in is over
+  if (state.phase == JobPhase::kRunning) {
+    begun = now_ - job.run->stepped_at;
+    if (begun > std::max(kStepsStood * *mean, kStood)) return absl::InfiniteFuture();
+    done = job.last_step.has_value() ? job.last_step->step : 0;
+  } else if (const auto checkpoint = LastCheckpoint(job)) {
+    done = checkpoint->step;
+  }
+  const int64_t left = std::max<int64_t>(0, state.request->steps - done);
+  const Instant end = now_ + std::max(absl::ZeroDuration(), left * *mean - std::min(begun, *mean));
+  return std::min(end, EndsBy(job));
+}
+
 std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   std::set<NodeName> closed;
   for (const auto& [name, until] : closed_) {
@@ -166,29 +190,32 @@ std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   return closed;
 }
 
-std::pair<int64_t, std::vector<HeldDevices>> Coordinator::DevicesFor(
-    const JobRequest& request) const {
-  int64_t free = 0;
-  std::map<JobId, int64_t> held;
+Coordinator::MatchingDevices Coordinator::DevicesFor(const JobRequest& request) const {
+  MatchingDevices devices;
   for (const auto& [name, node] : nodes_) {
     if (!Matches(node, request)) continue;
-    if (node.TakesJobs()) free += node.FreeDevices();
+    if (node.TakesJobs()) devices.free += node.FreeDevices();
     if (!node.connected() || !node.MayTakeJobs()) continue;
     for (const JobId holder : node.device_jobs) {
-      if (holder != JobId{}) ++held[holder];
+      if (holder != JobId{}) ++devices.held[holder];
     }
   }
+  return devices;
+}
+
+std::vector<HeldDevices> Coordinator::HeldUntil(const MatchingDevices& devices,
+                                                EndOf end_of) const {
   std::vector<HeldDevices> until;
-  for (const auto& [holder, count] : held) {
-    until.push_back({count, EndsBy(jobs_.at(holder))});
-  }
-  return {free, std::move(until)};
+  for (const auto& [holder, count] : devices.held)
+    until.push_back({count, (this->*end_of)(jobs_.at(holder))});
+  return until;
 }
 
 void Coordinator::CloseNodesFor(const Job& job) {
   const JobRequest& request = *job.state.request;
-  auto [free, held] = DevicesFor(request);
-  Instant start = EnoughFreeAt(now_, free, std::move(held), request.devices);
+  const MatchingDevices devices = DevicesFor(request);
+  Instant start =
+      EnoughFreeAt(now_, devices.free, HeldUntil(devices, &Coordinator::EndsBy), request.devices);
   // Where nobody knows when it starts that may be at any time. Nor has it a time where there are
   // devices enough: others before it wait for them.
   if (start == absl::InfiniteFuture() || start <= now_) start = absl::InfinitePast();

@@ -132,6 +132,8 @@ void JobServiceImpl::TellQueue(std::vector<v1::JobStatus*> jobs,
       job->set_queue_number(spot->second.number);
       if (spot->second.starts_by.has_value())
         ToProto(*spot->second.starts_by, job->mutable_starts_by());
+      if (spot->second.starts_about.has_value())
+        ToProto(*spot->second.starts_about, job->mutable_starts_about());
     }
     end(absl::OkStatus());
   });

@@ -92,6 +92,7 @@ std::vector<Tree::Entry> JobEntries(const JobView& job, const QueueWatch::Spots&
       spot != queue.end() && job.phase == job::JobPhase::kQueued) {
     entries.push_back({"queue_number", Number(spot->second.number)});
     entries.push_back({"starts_by", Time(spot->second.starts_by)});
+    entries.push_back({"starts_about", Time(spot->second.starts_about)});
   }
   if (job.last_step.has_value()) {
     const StepReport& step = *job.last_step;

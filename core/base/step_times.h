@@ -25,11 +25,25 @@ class StepTimes {
   bool trains() const { return step_ > 0; }
   // What 99 of 100 steps took at most; nullopt: none is known.
   std::optional<absl::Duration> Slow() const;
+  // What a step of the newest epoch takes, by the last kKept tellings or fewer: the time between
+  // them, with all that happened beside steps, and no less than steps say themselves. The first
+  // step of an epoch takes longer, and does not count. nullopt: fewer than kMeanMin steps are known
+  // behind it. O(1).
+  static constexpr int64_t kMeanMin = 8;
+  std::optional<absl::Duration> Mean() const;
 
  private:
   Instant since_ = absl::InfinitePast();
   int64_t step_ = 0;
   std::deque<absl::Duration> newest_;
+  struct Told {
+    Instant at;
+    int64_t step = 0;
+    absl::Duration said;  // all steps since the one before
+  };
+  void NoteTold(const Told& told);
+  std::deque<Told> told_;  // of this epoch; the first is where those behind it count from
+  absl::Duration said_;    // by all but the first
 };
 
 }  // namespace phalanx

@@ -103,10 +103,11 @@ class FakeWorker {
     Report(request, assign, rank)->mutable_ready();
     stream_->Write(request);
   }
-  void Step(const v1::Assign& assign, int64_t step) {
+  void Step(const v1::Assign& assign, int64_t step, double seconds = 0) {
     v1::OpenSessionRequest request;
     v1::StepReport* report = Report(request, assign, 0)->mutable_step();
     report->set_step(step);
+    report->set_seconds(seconds);
     report->set_epoch(assign.epoch());
     stream_->Write(request);
   }

@@ -161,5 +161,22 @@ TEST_F(NodesRpcTest, JobsThatWait_AreToldTheirPlace) {
   EXPECT_EQ(listed.jobs(2).queue_number(), 0);
 }
 
+TEST_F(NodesRpcTest, JobsThatWait_AreToldWhenTheyMayStart) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("a"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  MustSubmit(JobText("b"));
+  EXPECT_FALSE(Get("b").has_starts_about());
+  for (int64_t step = 1; step <= 9; ++step) worker.Step(assign, step, 24 * 3600.0);
+  Await("a", [](const v1::JobStatus& job) { return job.last_step().step() == 9; });
+  const v1::JobStatus waits = Get("b");
+  ASSERT_TRUE(waits.has_starts_about());
+  EXPECT_FALSE(waits.has_starts_by());
+  EXPECT_GT(waits.starts_about().seconds(), absl::ToUnixSeconds(absl::Now()) + 22 * 3600);
+  EXPECT_LT(waits.starts_about().seconds(), absl::ToUnixSeconds(absl::Now()) + 26 * 3600);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator

@@ -187,6 +187,25 @@ TEST_F(StatusTest, JobThatWaits_HasItsNumber_AndWhenItStartsAtTheLatest) {
   EXPECT_EQ(page["starts_by"], first);
 }
 
+TEST_F(StatusTest, JobThatWaits_HasAGuessOfItsStart) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  MustSubmit(JobText("runs"));
+  const v1::Assign assign = worker.TakeAssignment();
+  worker.Ready(assign, 0);
+  for (int64_t step = 1; step <= 9; ++step) worker.Step(assign, step, 24 * 3600.0);
+  Await("runs", [](const v1::JobStatus& job) { return job.last_step().step() == 9; });
+  MustSubmit(JobText("waits"));
+  EventReader overview(port(), "/api/overview");
+  nlohmann::json page;
+  do {
+    page = nlohmann::json::parse(overview.Next("page"));
+  } while (!page["jobs"][0].contains("queue_number"));
+  const double about = page["jobs"][0]["starts_about"];
+  EXPECT_GT(about, absl::ToUnixSeconds(absl::Now()) + 22 * 3600);
+  EXPECT_TRUE(page["jobs"][0]["starts_by"].is_null());
+}
+
 TEST_F(StatusTest, Overview_SaysWhyDevicesGetNoJob) {
   v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);
   v1::DeviceCheck& check = *hello.mutable_check()->add_devices();

@@ -51,10 +51,20 @@ function nodeItem(node) {
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 
-// Of one that waits: its number among those that wait for the same devices, and when it starts at the latest, where that is known.
+// As core/base/rough_time.h tells how far away a guess is.
+function roughly(seconds) {
+  const minutes = seconds / 60;
+  return minutes < 100 ? Math.max(1, Math.round(minutes)) + ' min'
+    : minutes < 48 * 60 ? Math.round(minutes / 60) + ' h' : Math.round(minutes / (24 * 60)) + ' d';
+}
+
+// Of one that waits: its number among those that wait for the same devices, a guess of when it starts, and when at the latest, where
+// they are known.
 function place(job) {
   if (!isNumber(job.queue_number)) return null;
-  return 'number ' + job.queue_number + (isNumber(job.starts_by) ? ', starts by ' + clock(job.starts_by) : '');
+  const starts = [isNumber(job.starts_about) ? 'in about ' + roughly(job.starts_about - Date.now() / 1000) : null,
+    isNumber(job.starts_by) ? 'by ' + clock(job.starts_by) : null].filter((one) => one);
+  return 'number ' + job.queue_number + (starts.length > 0 ? ', starts ' + starts.join(', ') : '');
 }
 
 function jobRow(job) {

@@ -1,11 +1,13 @@
 // Commands against a server of the test's own: what they print and how they end.
 #include "client/commands.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
+#include "client/incidents.h"
 #include "client/list.h"
 #include "core/job/failure.h"
 #include "core/job/json.h"
@@ -17,6 +19,7 @@
 namespace phalanx::client {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -113,6 +116,42 @@ TEST(ListTest, NoJobs_IsSaidAsideAndIsEmptyJson) {
   EXPECT_EQ(json.out.str(), "{\n  \"jobs\": []\n}\n");
 }
 
+TEST(ListTest, WithoutHeaders_TablesAreRows) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    *response->add_jobs() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    response->add_nodes()->set_name("n1");
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse* response) {
+    response->add_events()->set_type("Submitted");
+    return grpc::Status::OK;
+  };
+  server.incidents = [](const v1::ListIncidentsRequest&, v1::ListIncidentsResponse* response) {
+    response->add_incidents()->set_number(1);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured jobs, nodes, events, incidents;
+  for (Captured* captured : {&jobs, &nodes, &events, &incidents}) captured->io.headers = false;
+  Stopper stopper;
+  List(connection, {.format = Format::kTable}, stopper, jobs.io);
+  Nodes(connection, Format::kTable, nodes.io);
+  Events(connection, {.job = "7"}, events.io);
+  IncidentsList(connection, "7", Format::kTable, incidents.io);
+  EXPECT_THAT(jobs.out.str(), StartsWith("demo  job-7  Queued "));
+  EXPECT_THAT(nodes.out.str(), StartsWith("n1 "));
+  EXPECT_THAT(events.out.str(), AllOf(HasSubstr("Submitted"), Not(HasSubstr("TYPE"))));
+  EXPECT_THAT(incidents.out.str(), StartsWith("1  "));
+  for (const Captured* captured : {&jobs, &nodes, &events, &incidents}) {
+    const std::string text = captured->out.str();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  }
+}
+
 TEST(DescribeTest, TellsTheWholeStory) {
   FakeServer server;
   server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
@@ -132,6 +171,51 @@ TEST(DescribeTest, TellsTheWholeStory) {
   EXPECT_THAT(captured.out.str(), HasSubstr("Submitted"));
   EXPECT_EQ(Why(connection, "7", Format::kTable, why.io), kSuccess);
   EXPECT_EQ(why.out.str(), "job-7 is Queued\nwaits for 2 more devices; job-3 has them\n");
+}
+
+TEST(DescribeTest, VariablesAreShown_AndOfSecretsTheFiles) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  server.get = [](const v1::GetJobRequest& request, v1::GetJobResponse* response) {
+    EXPECT_EQ(request.job(), "job-7");
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    response->mutable_job()->mutable_document()->set_text(
+        "spec:\n  secrets: {TOKEN: store-token}\n  env:\n    NCCL_DEBUG: INFO\n    EMPTY: \"\"\n");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "demo", Format::kTable, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("Variable:      NCCL_DEBUG=INFO\n"
+                                            "Variable:      EMPTY=\n"
+                                            "Secret:        TOKEN, of file store-token\n"));
+}
+
+TEST(DescribeTest, JobWithoutVariables_HasNoLineForThem) {
+  FakeServer server;
+  server.explain = [](const v1::ExplainJobRequest&, v1::ExplainJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    return grpc::Status::OK;
+  };
+  server.events = [](const v1::ListEventsRequest&, v1::ListEventsResponse*) {
+    return grpc::Status::OK;
+  };
+  server.get = [](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    response->mutable_job()->mutable_document()->set_text("spec: {steps: 10, env: {}}\n");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Describe(connection, "demo", Format::kTable, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), Not(HasSubstr("Variable")));
+  EXPECT_THAT(captured.out.str(), Not(HasSubstr("Secret")));
 }
 
 TEST(DescribeTest, FailedJob_SaysWhyOnce) {

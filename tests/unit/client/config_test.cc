@@ -307,6 +307,12 @@ TEST_F(ConfigTest, List_MarksTheCurrentOne) {
             "         prod  b:1     json    -\n");
   ConfigList(path_, Format::kName, name.io);
   EXPECT_EQ(name.out.str(), "lab\nprod\n");
+  Captured rows;
+  rows.io.headers = false;
+  ConfigList(path_, Format::kTable, rows.io);
+  EXPECT_EQ(rows.out.str(),
+            "*        lab   a:1     -       -\n"
+            "         prod  b:1     json    -\n");
 }
 
 }  // namespace

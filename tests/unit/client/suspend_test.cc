@@ -1,4 +1,5 @@
 // What a person reads of jobs that are suspended.
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/list.h"
@@ -54,6 +55,29 @@ TEST(SuspendTest, JobThatWaits_IsShownWithItsPlaceInTheQueue) {
   EXPECT_THAT(listed.out.str(), HasSubstr("Queued (number 3)  "));
   EXPECT_EQ(Get(connection, "demo", Format::kTable, got.io), kSuccess);
   EXPECT_THAT(got.out.str(), HasSubstr("Queued (number 1, by 2023-11-1"));
+}
+
+TEST(SuspendTest, GuessOfAStart_StandsBesideTheLatest) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    const int64_t about = absl::ToUnixSeconds(absl::Now() + absl::Minutes(12) + absl::Seconds(5));
+    for (const bool limited : {false, true}) {
+      v1::JobStatus* job = response->add_jobs();
+      *job = AJob(v1::JOB_PHASE_QUEUED);
+      job->set_queue_number(limited ? 2 : 1);
+      job->mutable_starts_about()->set_seconds(about);
+      if (limited) job->mutable_starts_by()->set_seconds(about + 3600);
+    }
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured, json;
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, captured.io), kSuccess);
+  EXPECT_THAT(captured.out.str(), HasSubstr("Queued (number 1, in about 12 min)  "));
+  EXPECT_THAT(captured.out.str(), HasSubstr("Queued (number 2, in about 12 min, by 20"));
+  EXPECT_EQ(List(connection, {.format = Format::kJson}, stopper, json.io), kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("\"starts_about\": \"20"));
 }
 
 TEST(SuspendTest, SuspendedJob_IsShownAsSuch) {

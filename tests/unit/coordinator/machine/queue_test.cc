@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/rough_time.h"
 #include "tests/unit/coordinator/machine/harness.h"
 
 namespace phalanx::coordinator {
@@ -43,6 +44,37 @@ class QueueTest : public testing::Test {
     h_.Answer<StopRanks>(node_);
   }
   bool Waits(JobId job) const { return h_.Phase(job) == JobPhase::kQueued; }
+  QueueSpot Spot(JobId job) {
+    h_.Feed(QueueRequested{Token{1}, {job}});
+    return h_.spots[job];
+  }
+  // One that trains, of a hundred steps.
+  static JobRequestPtr Long(const std::string& name, int32_t devices, int32_t priority = 0,
+                            absl::Duration limit = absl::InfiniteDuration()) {
+    JobRequest request = *Asking(name, devices, priority, limit);
+    request.steps = 100;
+    request.checkpoints = request.preemptible = true;
+    return std::make_shared<const JobRequest>(std::move(request));
+  }
+  void Train(JobId job, int64_t first, int64_t last, absl::Duration each = absl::Minutes(1)) {
+    for (int64_t step = first; step <= last; ++step) {
+      h_.Advance(each);
+      h_.Report(
+          node_, job, 0,
+          StepReport{.step = step, .seconds = absl::ToDoubleSeconds(each), .epoch = Epoch{1}});
+    }
+  }
+  // Its ranks end at the step, with a checkpoint of it, and are gone.
+  void Save(JobId job, int64_t step) {
+    const int32_t ranks = h_.State(job).request->devices;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      h_.Report(node_, job, rank,
+                RankCheckpointPart{step, {.file = absl::StrCat("rank-", rank), .digest = "d"}});
+      h_.Report(node_, job, rank, RankSucceeded{.step = step, .early = true});
+    }
+    h_.Report(node_, job, 0, RankCheckpointPublished{step, absl::StrCat("/c/", step), ""});
+    h_.Answer<StopRanks>(node_);
+  }
 
   Harness h_;
   SessionId node_;
@@ -182,6 +214,94 @@ TEST_F(QueueTest, StartThatWasTold_IsKeptWhereJobsTakeAllTheirTime) {
 TEST_F(QueueTest, StartThatNobodyKnows_IsNotTold) {
   Run("runs", 4);
   EXPECT_THAT(h_.Explain(Submit("waits", 4)), Not(Contains(HasSubstr("it starts by"))));
+}
+
+TEST_F(QueueTest, Start_IsGuessedOnceTheHolderHasTrainedAWhile) {
+  const JobId running = h_.Run(node_, Long("runs", 4));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 8);
+  EXPECT_EQ(Spot(waits).starts_about, std::nullopt) << "too few steps to tell";
+  Train(running, 9, 9);
+  EXPECT_EQ(Spot(waits).starts_about, RoughTime(h_.now(), h_.now() + absl::Minutes(91)));
+  EXPECT_EQ(Spot(waits).starts_by, std::nullopt) << "it is no promise";
+  EXPECT_THAT(h_.Explain(waits),
+              Contains("it starts in about 92 min, if the jobs before it train on as they did "
+                       "last"));
+  const Instant before = *Spot(waits).starts_about;
+  h_.Advance(absl::Seconds(59));
+  EXPECT_EQ(Spot(waits).starts_about, before) << "the step goes on meanwhile";
+}
+
+TEST_F(QueueTest, Guess_FollowsThePace) {
+  const JobId running = h_.Run(node_, Long("runs", 4));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 50, absl::Seconds(6));
+  EXPECT_EQ(Spot(waits).starts_about, RoughTime(h_.now(), h_.now() + absl::Minutes(5)));
+}
+
+TEST_F(QueueTest, HolderThatStandsStill_IsNotGuessedOf) {
+  const JobId running = h_.Run(node_, Long("runs", 4));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 20);
+  h_.Advance(absl::Minutes(9));
+  EXPECT_TRUE(Spot(waits).starts_about.has_value());
+  h_.Advance(absl::Minutes(2));
+  EXPECT_EQ(Spot(waits).starts_about, std::nullopt);
+  EXPECT_THAT(h_.Explain(waits), Not(Contains(HasSubstr("it starts in about"))));
+}
+
+TEST_F(QueueTest, OneOfTwoHoldersThatHasNotTrained_LeavesNoGuess) {
+  const JobId trains = h_.Run(node_, Long("trains", 2));
+  Run("new", 2);
+  Train(trains, 1, 20);
+  EXPECT_TRUE(Spot(Submit("small", 2)).starts_about.has_value());
+  EXPECT_EQ(Spot(Submit("large", 4, 1)).starts_about, std::nullopt);
+}
+
+TEST_F(QueueTest, Guess_IsToldOnlyBeforeTheLatestStart) {
+  const JobId running = h_.Run(node_, Long("runs", 4, 0, absl::Hours(10)));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 20);
+  const QueueSpot spot = Spot(waits);
+  ASSERT_TRUE(spot.starts_by.has_value() && spot.starts_about.has_value());
+  EXPECT_LT(*spot.starts_about, *spot.starts_by - absl::Hours(8));
+}
+
+TEST_F(QueueTest, HolderThatItsLimitEnds_LeavesNoGuess) {
+  const JobId running = h_.Run(node_, Long("runs", 4, 0, absl::Hours(1)));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 20);
+  const QueueSpot spot = Spot(waits);
+  EXPECT_TRUE(spot.starts_by.has_value());
+  EXPECT_EQ(spot.starts_about, std::nullopt) << "it would take longer than it may";
+}
+
+TEST_F(QueueTest, JobBeforeItInTheQueue_LeavesNoGuess_UnlessBothFit) {
+  const JobId running = h_.Run(node_, Long("runs", 4));
+  const JobId first = Submit("first", 2, 0, absl::Hours(1)), second = Submit("second", 2),
+              third = Submit("third", 1);
+  Train(running, 1, 20);
+  ASSERT_TRUE(Spot(first).starts_about.has_value());
+  EXPECT_EQ(Spot(second).starts_about, Spot(first).starts_about);
+  EXPECT_EQ(Spot(third).starts_about, std::nullopt) << "how fast they will be nobody knows";
+}
+
+TEST_F(QueueTest, JobBeforeItInTheQueueThatHasTrained_CountsAsItDid) {
+  const JobId victim = h_.Run(node_, Long("victim", 4));
+  Train(victim, 1, 40);
+  const JobId high = h_.Submit(Long("high", 4, 1));
+  ASSERT_TRUE(Waits(high));
+  EXPECT_EQ(Spot(high).starts_about, std::nullopt) << "how long its checkpoint takes nobody knows";
+  Save(victim, 41);
+  ASSERT_TRUE(Waits(victim));
+  ASSERT_FALSE(Waits(high));
+  h_.Prepare(node_);
+  h_.Ready(node_, high, 0, 4);
+  const JobId low = Submit("low", 4, -1);
+  EXPECT_EQ(Spot(low).starts_about, std::nullopt);
+  Train(high, 1, 90);
+  EXPECT_EQ(Spot(victim).starts_about, RoughTime(h_.now(), h_.now() + absl::Minutes(10)));
+  EXPECT_EQ(Spot(low).starts_about, RoughTime(h_.now(), h_.now() + absl::Minutes(10 + 59)));
 }
 
 }  // namespace

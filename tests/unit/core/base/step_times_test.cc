@@ -50,5 +50,47 @@ TEST(StepTimesTest, OldSteps_AreForgotten) {
   EXPECT_EQ(times.Slow(), absl::Seconds(1));
 }
 
+TEST(StepTimesTest, MeanOfTooFewSteps_IsNotKnown) {
+  StepTimes times;
+  for (int64_t step = 1; step <= StepTimes::kMeanMin; ++step) {
+    times.Reached(At(100.0 + 2.0 * static_cast<double>(step)), step);
+    EXPECT_EQ(times.Mean(), std::nullopt);
+  }
+  times.Reached(At(118), 9);
+  EXPECT_EQ(times.Mean(), absl::Seconds(2)) << "the first counts from nowhere";
+  times.BeginEpoch();
+  EXPECT_EQ(times.Mean(), std::nullopt);
+}
+
+TEST(StepTimesTest, Mean_HasWhatHappensBesideSteps_AndStepsToldTogether) {
+  StepTimes times;
+  times.Reached(At(0), 1, absl::Seconds(1));
+  times.Reached(At(4), 5, absl::Seconds(1));
+  times.Reached(At(16), 9, absl::Seconds(1));  // a checkpoint between them
+  EXPECT_EQ(times.Mean(), absl::Seconds(2));
+}
+
+TEST(StepTimesTest, MeanOfStepsThatWereKeptAndComeAtOnce_IsWhatTheySay) {
+  StepTimes times;
+  for (int64_t step = 1; step <= 200; ++step) times.Reached(At(1000), step, absl::Seconds(12));
+  EXPECT_EQ(times.Mean(), absl::Seconds(12));
+}
+
+TEST(StepTimesTest, TimeInWhichNobodyListened_CountsOnce) {
+  StepTimes times;
+  for (int64_t step = 1; step <= 9; ++step)
+    times.Reached(At(static_cast<double>(step)), step, absl::Seconds(1));
+  for (int64_t step = 10; step <= 69; ++step) times.Reached(At(69), step, absl::Seconds(1));
+  EXPECT_EQ(times.Mean(), absl::Seconds(1));
+}
+
+TEST(StepTimesTest, Mean_IsOfTheNewestSteps) {
+  StepTimes times;
+  double now = 0;
+  for (int64_t step = 1; step <= 400; ++step)
+    times.Reached(At(now += step < 200 ? 10 : 1), step, absl::Seconds(step < 200 ? 10 : 1));
+  EXPECT_EQ(times.Mean(), absl::Seconds(1));
+}
+
 }  // namespace
 }  // namespace phalanx
