@@ -13,6 +13,7 @@
 #include "coordinator/wire/job_codec.h"
 #include "core/base/status.h"
 #include "core/posix/waker.h"
+#include "core/wire/examination_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 
@@ -322,12 +323,18 @@ JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
   return end.reactor();
 }
 
-JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context, const v1::ListNodesRequest*,
+JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
+                                                   const v1::ListNodesRequest* request,
                                                    v1::ListNodesResponse* response) {
   const Ending end(context, "ListNodes", metrics_);
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
-  for (const NodeView& node : board_.Nodes()) ToProto(node, response->add_nodes());
+  for (const NodeView& node : board_.Nodes()) {
+    v1::NodeStatus* status = response->add_nodes();
+    ToProto(node, status);
+    if (request->examinations() && node.examination != nullptr)
+      wire::ToProto(*node.examination, status->mutable_examination());
+  }
   return end.With(absl::OkStatus());
 }
 
