@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -41,8 +42,11 @@ void Examiner::Run() {
   do {
     auto findings = std::make_shared<const std::vector<job::Finding>>(examine_());
     MutexLock lock(&mutex_);
+    asked_ = std::any_of(findings->begin(), findings->end(), [](const job::Finding& finding) {
+      return finding.verdict == job::Finding::Verdict::kProblem;
+    });
     last_ = std::move(findings);
-    busy_ = asked_ = false;
+    busy_ = false;
   } while (AwaitNext());
 }
 

@@ -18,7 +18,8 @@ namespace phalanx::agent {
 
 struct ExaminerOptions {
   absl::Duration interval = absl::Minutes(10);
-  absl::Duration interval_min = absl::Minutes(1);  // whoever asks in between gets what there is
+  // While there is a problem, which somebody may be about to put right, and for whoever asks.
+  absl::Duration interval_min = absl::Minutes(1);
 };
 
 // Thread-safe.
@@ -32,7 +33,7 @@ class Examiner {
   // Waits for an examination that is under way.
   ~Examiner();
 
-  // An examination is due as soon as the last one is interval_min ago.
+  // An examination is due as soon as the last one is interval_min ago; one that is under way is it.
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the last one that has ended, another object each time; nullptr: none has.
   Findings Last() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,7 +50,7 @@ class Examiner {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asked_ ABSL_GUARDED_BY(mutex_) = false;  // or the last one has found a problem
   bool busy_ ABSL_GUARDED_BY(mutex_) = true;
   Findings last_ ABSL_GUARDED_BY(mutex_);
   std::jthread thread_;  // last: ends before what it uses

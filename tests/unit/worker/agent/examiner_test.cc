@@ -16,13 +16,14 @@ constexpr ExaminerOptions kNeverByItself = {.interval = absl::Hours(1'000),
 // A machine that is examined when a test lets it be.
 class Machine {
  public:
+  job::Finding::Verdict verdict = job::Finding::Verdict::kWarning;
   // How often it was examined is what is found of it.
   std::vector<job::Finding> Examine() {
     MutexLock lock(&mutex_);
     ++begun_;
     changed_.SignalAll();
     while (begun_ > allowed_) changed_.Wait(&mutex_);
-    return {{.check = "count", .found = absl::StrCat(begun_)}};
+    return {{.check = "count", .verdict = verdict, .found = absl::StrCat(begun_)}};
   }
   void AwaitBeginning(int count) {
     MutexLock lock(&mutex_);
@@ -77,6 +78,13 @@ TEST_F(ExaminerTest, WhoeverAsks_GetsAnother) {
 TEST_F(ExaminerTest, WithoutAQuestion_TheMachineIsExaminedEachInterval) {
   machine_.Allow(1'000'000);
   Start({.interval = absl::Milliseconds(1), .interval_min = absl::ZeroDuration()});
+  machine_.AwaitBeginning(3);
+}
+
+TEST_F(ExaminerTest, MachineWithAProblem_IsLookedAtAgainSoon) {
+  machine_.Allow(1'000'000);
+  machine_.verdict = job::Finding::Verdict::kProblem;
+  Start(kNeverByItself);
   machine_.AwaitBeginning(3);
 }
 
