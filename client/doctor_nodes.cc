@@ -82,10 +82,11 @@ Finding Aggregate(const std::string& check, const std::vector<Said>& said, size_
     for (const Said* one : worst) names.push_back(one->node);
     absl::StrAppend(&all.found, ": ", NamesText(names, kNamesMax),
                     same ? "" : absl::StrCat("; ", first.node), ": ", found);
-    all.next = first.finding.next;
   } else if (same) {
     absl::StrAppend(&all.found, ": ", found);
   }
+  // What is no trouble has advice for clusters alone: folders that not all nodes may have.
+  if (job::IsTrouble(all) || nodes > 1) all.next = first.finding.next;
   if (all.verdict == Verdict::kProblem && warnings > 0)
     absl::StrAppend(&all.found, "; a warning on ", warnings, " more");
   if (said.size() < nodes) absl::StrAppend(&all.found, "; ", nodes - said.size(), " unknown");

@@ -99,6 +99,14 @@ TEST(DoctorNodesTest, AProblem_ComesBeforeWarnings_WhichAreCounted) {
   EXPECT_EQ(limits.found, "1 of 3 nodes: node-2: none; a warning on 2 more");
 }
 
+TEST(DoctorNodesTest, AdviceForSeveralNodes_IsOfNoUseToOne) {
+  for (const int count : {1, 2}) {
+    std::vector<v1::NodeStatus> nodes = Nodes(count);
+    for (v1::NodeStatus& node : nodes) Say(node, "folders", kOk, "/srv is here", "share it");
+    EXPECT_EQ(Of(ExamineNodes(nodes), "node folders").next, count == 1 ? "" : "share it");
+  }
+}
+
 TEST(DoctorNodesTest, HundredsOfNodes_FitInALine) {
   std::vector<v1::NodeStatus> nodes = Nodes(500);
   for (v1::NodeStatus& node : nodes) {
