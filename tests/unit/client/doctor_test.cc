@@ -88,7 +88,7 @@ TEST(DoctorTest, Cluster_HasALineForEachCheckOfItsNodes_AndFailsOfAProblemThere)
   Connection connection = server.Connect();
   Captured table, names;
   EXPECT_EQ(Doctor(connection, {.version = "1.0"}, table.io), kFailure);
-  EXPECT_THAT(table.out.str(), HasSubstr("2 of 2 nodes: node-1, node-2: /data: No such file"));
+  EXPECT_THAT(table.out.str(), HasSubstr("all 2 nodes: node-1, node-2: /data: No such file"));
   EXPECT_THAT(table.out.str(), HasSubstr("\nnode folders: mount it\n"));
   EXPECT_EQ(Doctor(connection, {.version = "1.0", .format = Format::kName}, names.io), kFailure);
   EXPECT_THAT(names.out.str(), HasSubstr("node folders\n"));
