@@ -28,9 +28,10 @@ int Tell(const Response& response, Format format, const std::string& line, Io& i
 }  // namespace
 
 int DescribeNode(Connection& connection, const std::string& name, Format format, Io& io) {
+  v1::ListNodesRequest request;
+  request.set_examinations(true);
   v1::ListNodesResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response);
+  const absl::Status status = connection.Call(&v1::JobService::Stub::ListNodes, request, &response);
   if (!status.ok()) return FailCall(status, io);
   for (const v1::NodeStatus& node : response.nodes()) {
     if (node.name() != name) continue;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/doctor_nodes.h"
 #include "client/format.h"
 #include "core/job/node_check.h"
 #include "core/plan/memory_fit.h"
@@ -48,6 +49,22 @@ template <typename Field>
 std::string Of(const Field& field, int32_t device, const char* unit) {
   const bool known = device < field.size() && field.Get(device) > 0;
   return known ? absl::StrCat(field.Get(device), unit) : "-";
+}
+
+// A line for each thing that is not as it should be.
+void PrintMachine(const v1::NodeStatus& node, absl::Time now, std::ostream& out) {
+  if (!node.has_examination()) return;
+  bool sound = true;
+  for (const job::Finding& finding : FindingsOf(node)) {
+    if (!job::IsTrouble(finding)) continue;
+    sound = false;
+    PrintField("Machine",
+               absl::StrCat(finding.check, ": ", job::ToString(finding.verdict), ": ",
+                            finding.found, finding.next.empty() ? "" : "; ", finding.next),
+               out);
+  }
+  const std::string age = FormatAge(now - ToTime(node.examination().received()));
+  if (sound) PrintField("Machine", absl::StrCat("nothing is wrong, as of ", age, " ago"), out);
 }
 
 }  // namespace
@@ -94,6 +111,7 @@ void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out)
   std::sort(labels.begin(), labels.end());
   PrintField("Labels", absl::StrJoin(labels, ", "), out);
   PrintField("Version", node.version(), out);
+  PrintMachine(node, now, out);
   const job::NodeCheck checks =
       wire::FromProto(node.check(), std::max(node.devices(), node.check().devices_size()));
   const std::string loopback = job::FiguresOf(checks.loopback);

@@ -15,6 +15,7 @@
 #include "coordinator/machine/records.h"
 #include "core/base/shared.h"
 #include "core/job/node_check.h"
+#include "core/job/node_examination.h"
 #include "core/plan/derivation.h"
 #include "core/plan/memory_fit.h"
 
@@ -71,6 +72,8 @@ struct NodeView {
   std::vector<int64_t> device_used_memory;      // bytes at that one, -1: unknown; empty: of all
   std::vector<int32_t> failed_devices;          // that get no job, in order
   std::shared_ptr<const job::NodeCheck> check;  // the last of its devices; nullptr: there was none
+  // Of its machine, by this process of its worker; nullptr: it has said nothing of it.
+  std::shared_ptr<const job::NodeExamination> examination;
   Instant last_heartbeat;
   std::map<std::string, std::string> labels;
   std::string version;

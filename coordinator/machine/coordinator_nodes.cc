@@ -84,6 +84,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   }
   if (!same_process) node.failed_devices.clear();
   if (!same_process) node.suspect = false;
+  if (!same_process) node.examination.reset();
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -224,6 +225,10 @@ void Coordinator::On(const HeartbeatReceived& event) {
     if (event.draining) LeaveStoppingNode(*node);
   }
   if (event.check != nullptr) NoteCheck(*node, event.check);
+  if (event.examination != nullptr) {
+    node->examination = event.examination;
+    PublishView(*node);
+  }
   NotePreparing(*node, event.preparing);
   for (const Progress& progress : event.progress) {
     Job* job = FindJob(progress.job);

@@ -21,6 +21,7 @@
 #include "core/checkpoint/manifest.h"
 #include "core/job/injected_fault.h"
 #include "core/job/node_check.h"
+#include "core/job/node_examination.h"
 #include "core/plan/layout_change.h"
 
 namespace phalanx::coordinator {
@@ -161,6 +162,7 @@ struct HeartbeatReceived {
   std::vector<int32_t> device_temperatures;     // degrees Celsius, 0: unknown; empty: of every one
   std::vector<int64_t> device_used_memory;      // bytes, -1: unknown; empty: of every one
   std::shared_ptr<const job::NodeCheck> check;  // nullptr: nothing new
+  std::shared_ptr<const job::NodeExamination> examination;  // likewise
 };
 struct CommandFinished {
   SessionId session;

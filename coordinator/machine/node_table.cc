@@ -81,6 +81,7 @@ NodeView Node::View() const {
           .host_memory = host_memory,
           .failed_devices = std::move(failed),
           .check = check,
+          .examination = examination,
           .last_heartbeat = last_heard,
           .labels = labels,
           .version = version,

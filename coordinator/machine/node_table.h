@@ -53,6 +53,8 @@ struct Node {
   bool lost = false;                 // silent or away for longer than the heartbeat timeout
   std::set<int32_t> failed_devices;  // of this process, that are not to be used again
   std::shared_ptr<const job::NodeCheck> check;  // of this process or one before; nullptr: none came
+  // By this process, the last one; nullptr: it has said nothing of it. Not stored.
+  std::shared_ptr<const job::NodeExamination> examination;
   // Devices that failed their last check and that nobody has given another chance since. They
   // outlast the process: another one does not make them better.
   std::set<int32_t> failed_checks;

@@ -116,7 +116,7 @@ class SessionReactor final
     if (opened_) {
       if (request_.rank_report().event().type() == job::kLogDropped)
         metrics_.LogBytesDropped(job::BytesDropped(request_.rank_report().event().message()));
-      std::optional<Event> event = EventFromProto(session_, request_);
+      std::optional<Event> event = EventFromProto(session_, request_, absl::Now());
       // A kind of message that this version does not know is passed over.
       if (!event.has_value()) return ReadNext();
       if (OnlyLives(*event) && !heartbeat_waits_.exchange(true)) {

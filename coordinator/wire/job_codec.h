@@ -10,6 +10,7 @@ namespace phalanx::coordinator {
 void ToProto(const JobView& job, bool with_document, v1::JobStatus* out);
 // What the message does not carry of the request is as if it was never set.
 JobView FromProto(const v1::JobStatus& status);
+// Without its examination.
 void ToProto(const NodeView& node, v1::NodeStatus* out);
 void ToProto(const MarkedNode& node, v1::DrainNodeResponse* out);
 

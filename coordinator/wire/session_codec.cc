@@ -1,6 +1,7 @@
 #include "coordinator/wire/session_codec.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/wire/check_codec.h"
+#include "core/wire/examination_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/incident_json.h"
 #include "core/wire/layout_codec.h"
@@ -443,7 +445,8 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
   return hello;
 }
 
-std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message) {
+std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message,
+                                    absl::Time received) {
   switch (message.message_case()) {
     case v1::OpenSessionRequest::kHeartbeat: {
       HeartbeatReceived event{.session = session, .draining = message.heartbeat().draining()};
@@ -453,6 +456,9 @@ std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequ
         event.check = std::make_shared<const job::NodeCheck>(
             wire::FromProto(message.heartbeat().check(), kDevicesMax));
       }
+      if (message.heartbeat().has_examination())
+        event.examination = std::make_shared<const job::NodeExamination>(
+            wire::FromProto(message.heartbeat().examination(), received));
       for (const auto& preparing : message.heartbeat().preparing()) {
         event.preparing.push_back({.job = JobId{preparing.job()},
                                    .bytes_read = preparing.bytes_read(),

@@ -31,8 +31,10 @@ inline constexpr int kCaptionsMax = 64;
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& hello);
 
 // Any later message of a session; nothing for a kind that this version does not know or that names
-// no rank or job.
-std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message);
+// no rank or job. `received`: when it came, by this machine's clock as it is now, which the node's
+// clock is compared with.
+std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message,
+                                    absl::Time received = absl::UnixEpoch());
 
 void ToProto(uint64_t command_number, const Command& command, v1::Command* out);
 

@@ -1,26 +1,19 @@
 #include "core/wire/check_codec.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 #include "absl/time/time.h"
-#include "core/base/cut_text.h"
+#include "core/wire/examination_codec.h"
 
 namespace phalanx::wire {
 namespace {
 
 constexpr double kRateMax = 1e18;
 
-// What was cut once stays as it is.
-std::string Kept(const std::string& reason) {
-  constexpr size_t kNoteBytesMax = 64;  // of what CutText adds
-  return reason.size() <= job::kCheckReasonBytesMax
-             ? reason
-             : CutText(reason, job::kCheckReasonBytesMax - kNoteBytesMax);
-}
+std::string Kept(const std::string& reason) { return KeptText(reason, job::kCheckReasonBytesMax); }
 
 double Rate(double figure) { return figure > 0 && figure < kRateMax ? figure : 0; }
 

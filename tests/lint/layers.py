@@ -19,6 +19,7 @@ ALLOWED = {
     "core/schedule": ["core/base", "core/job", "core/plan"],
     "core/checkpoint": ["core/base", "core/job", "core/plan"],
     "core/checkpoint_io": ["core/base", "core/checkpoint", "core/job", "core/posix"],
+    "core/examine": ["core/base", "core/job", "core/plan", "core/posix"],
     "core/posix": ["core/base"],
     "core/wire": CORE + PROTO,
     "transport": ["core/base", "core/posix"],

@@ -1,6 +1,11 @@
 // Nodes that are taken out of service, and jobs that wait.
 #include <gmock/gmock.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/job/node_examination.h"
 #include "tests/rpc/fixture.h"
 
 namespace phalanx::coordinator {
@@ -52,11 +57,13 @@ class NodesRpcTest : public RpcTest {
     SetDeadline(context);
     return jobs->UnreserveNode(&context, request, &response);
   }
-  v1::ListNodesResponse Nodes() {
+  v1::ListNodesResponse Nodes(bool examinations = false) {
+    v1::ListNodesRequest request;
+    request.set_examinations(examinations);
     v1::ListNodesResponse response;
     grpc::ClientContext context;
     SetDeadline(context);
-    EXPECT_TRUE(jobs->ListNodes(&context, {}, &response).ok());
+    EXPECT_TRUE(jobs->ListNodes(&context, request, &response).ok());
     return response;
   }
   v1::DrainNodeResponse drained_;
@@ -75,6 +82,30 @@ TEST_F(NodesRpcTest, Drain_NamesTheJobsThere) {
   EXPECT_TRUE(drained_.jobs(0).stays());
   EXPECT_THAT(drained_.jobs(0).what(), HasSubstr("has no checkpoint section"));
   EXPECT_TRUE(drained_.node().mark().drains());
+}
+
+TEST_F(NodesRpcTest, Examination_IsShownToWhoeverAsks_WithinItsBounds) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  EXPECT_FALSE(Nodes(true).nodes(0).has_examination());
+  v1::OpenSessionRequest request;
+  v1::MachineExamination& said = *request.mutable_heartbeat()->mutable_examination();
+  for (int i = 0; i < 10'000; ++i) {
+    v1::MachineFinding& finding = *said.add_findings();
+    finding.set_check(absl::StrCat("check-", i));
+    finding.set_verdict(v1::MachineFinding::VERDICT_PROBLEM);
+    if (i == 0) finding.set_found(std::string(1 << 20, 'x'));
+  }
+  said.mutable_sent()->set_seconds(absl::ToUnixSeconds(absl::Now()) + 1'000);
+  worker.Write(request);
+  v1::NodeExamination shown;
+  while (shown.findings_size() == 0) shown = Nodes(true).nodes(0).examination();
+  EXPECT_EQ(shown.findings_size(), job::kFindingsMax);
+  EXPECT_LE(shown.findings(0).found().size(), job::kFoundBytesMax);
+  EXPECT_GT(shown.clock_ahead_min_seconds(), 900);
+  EXPECT_LT(shown.clock_ahead_max_seconds(), 1'001);
+  EXPECT_FALSE(Nodes().nodes(0).has_examination());
+  EXPECT_TRUE(disk->records().empty()) << "nothing of it is stored";
 }
 
 TEST_F(NodesRpcTest, Mark_IsShownAndHoldsOverARestart) {

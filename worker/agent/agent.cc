@@ -23,6 +23,7 @@
 #include "core/base/host_port.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/examine/examination.h"
 #include "core/posix/whole_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/translate.h"
@@ -80,6 +81,13 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .log_bytes_max = options.log_bytes_max,
           .log_rate = options.log_rate,
           .end_orphans = options.end_orphans};
+}
+
+Examiner::Examine ExamineOf(const AgentOptions& options) {
+  if (options.examine != nullptr) return options.examine;
+  return [folders = examine::Folders{options.folders.read, options.folders.write}] {
+    return examine::ExamineNode(examine::ReadMachine(folders));
+  };
 }
 
 std::unique_ptr<DeviceEvents> DeviceEventsOf(const AgentOptions& options, Inbox& inbox) {
@@ -163,6 +171,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
       device_events_(DeviceEventsOf(options, inbox_)),
+      examiner_(ExamineOf(options)),
       pulse_("the daemon", options.silence_max, Now()) {}
 
 absl::Status Agent::OpenMetrics() {
@@ -251,7 +260,12 @@ void Agent::FeedWhatCame(int signal_fd, const std::vector<pollfd>& fds) {
 }
 
 void Agent::Feed(const Event& event) {
-  if (std::holds_alternative<SessionWelcomed>(event)) WriteReadyFile();
+  if (std::holds_alternative<SessionWelcomed>(event)) {
+    WriteReadyFile();
+    session_round_trip_ = Now() - session_asked_;
+    told_examination_.reset();
+    examiner_.Ask();
+  }
   if (std::holds_alternative<SessionClosed>(event)) {
     RemoveReadyFile();
     TellOfCertificate();
@@ -282,11 +296,30 @@ void Agent::Carry(const std::vector<Action>& actions) {
   }
 }
 
+void Agent::Carry(const OpenSession& action) {
+  session_asked_ = Now();
+  session_.Open(action);
+}
+
 void Agent::Carry(const SendHeartbeat& action) {
   const std::vector<int32_t> temperatures =
       device_events_ == nullptr ? std::vector<int32_t>() : device_events_->Temperatures();
-  session_.Send(MessageOf(action, preparer_.UnderWay(), temperatures, UsedMemory()));
+  v1::OpenSessionRequest message =
+      MessageOf(action, preparer_.UnderWay(), temperatures, UsedMemory());
+  if (std::optional<v1::MachineExamination> examination = NextExamination())
+    *message.mutable_heartbeat()->mutable_examination() = *std::move(examination);
+  session_.Send(std::move(message));
 }
+
+// What breaks with the stream before it is written is told again in the next session.
+std::optional<v1::MachineExamination> Agent::NextExamination() {
+  Examiner::Findings last = examiner_.Last();
+  if (last == told_examination_) return std::nullopt;
+  told_examination_ = std::move(last);
+  // Not the clock of deadlines, which goes on where the system's is set.
+  return MessageOf(*told_examination_, absl::Now(), session_round_trip_);
+}
+
 void Agent::Carry(const SendCommandResult& action) { session_.Send(MessageOf(action)); }
 void Agent::Carry(const SendReport& action) { session_.Send(MessageOf(action)); }
 

@@ -22,6 +22,7 @@
 #include "transport/tls.h"
 #include "worker/agent/data_check.h"
 #include "worker/agent/device_events.h"
+#include "worker/agent/examiner.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/job_folders.h"
 #include "worker/agent/log_upload.h"
@@ -66,7 +67,9 @@ struct AgentOptions {
   // A daemon whose thread has not come round for so long is dead, as far as /livez says.
   absl::Duration silence_max = absl::Seconds(30);
   std::string check_faults;  // file that stands in for what checks find; empty: none
-  MachineOptions machine;    // node, devices and seed are set from the above
+  // What an examination of the machine finds; nullptr: what core/examine does, with the folders.
+  Examiner::Examine examine;
+  MachineOptions machine;  // node, devices and seed are set from the above
 };
 
 // Errors: InvalidArgument naming the option.
@@ -85,8 +88,8 @@ class Agent {
 
   // Asks Run to end in good order; the second time, at once. Thread-safe.
   void Terminate() { inbox_.Post(TerminationRequested{}); }
-  // A data check is under way, which a destructor would wait for.
-  bool busy() const { return preparer_.busy(); }
+  // A data check or an examination of the machine is under way, which a destructor would wait for.
+  bool busy() const { return preparer_.busy() || examiner_.busy(); }
   // HOST:PORT of the port for metrics; empty: there is none.
   std::string metrics_address() const;
 
@@ -104,11 +107,13 @@ class Agent {
   absl::Status OpenMetrics();
   void WriteReadyFile();
   void RemoveReadyFile();
+  // What an examination found that this session has not been told of; nullopt: nothing.
+  std::optional<v1::MachineExamination> NextExamination();
   // In the log, once, what keeps the coordinator from accepting our own.
   void TellOfCertificate();
 
   void Carry(const std::vector<Action>& actions);
-  void Carry(const OpenSession& action) { session_.Open(action); }
+  void Carry(const OpenSession& action);
   void Carry(const CloseSession& action) { session_.Close(action); }
   void Carry(const SendHeartbeat& action);
   void Carry(const SendCommandResult& action);
@@ -146,6 +151,10 @@ class Agent {
   LogUploader uploader_;
   DataPreparer preparer_;
   std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
+  Examiner examiner_;
+  Examiner::Findings told_examination_;  // in this session; nullptr: none
+  Instant session_asked_;                // when the stream of the session was opened
+  absl::Duration session_round_trip_;    // from then to its welcome
   Pulse pulse_;
   NodeBoard figures_;
   Instant figures_at_ = absl::InfinitePast();

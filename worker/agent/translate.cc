@@ -8,6 +8,7 @@
 #include "core/job/failure.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/check_codec.h"
+#include "core/wire/examination_codec.h"
 #include "core/wire/fault_codec.h"
 
 namespace phalanx::agent {
@@ -243,6 +244,22 @@ v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const P
       of_rank.set_like(work.like);
     }
   }
+  return message;
+}
+
+v1::MachineExamination MessageOf(const std::vector<job::Finding>& findings, absl::Time sent,
+                                 absl::Duration round_trip) {
+  std::vector<job::Finding> texts = findings;  // names of folders need not be text
+  for (job::Finding& finding : texts) {
+    finding.found = Utf8Of(finding.found, kTextBytesMax);
+    finding.next = Utf8Of(finding.next, kTextBytesMax);
+  }
+  v1::MachineExamination message;
+  wire::ToProto(texts, message.mutable_findings());
+  const int64_t nanos = absl::ToUnixNanos(sent);
+  message.mutable_sent()->set_seconds(nanos / 1'000'000'000);
+  message.mutable_sent()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  message.set_round_trip_seconds(absl::ToDoubleSeconds(round_trip));
   return message;
 }
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/job/node_examination.h"
 #include "phalanx/v1/rank.pb.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "worker/agent/machine/actions.h"
@@ -31,6 +33,9 @@ std::vector<Event> EventsOf(ProcessNumber process, const v1::ToDaemon& message);
 v1::OpenSessionRequest MessageOf(const SendHeartbeat& action, absl::Span<const Preparing> preparing,
                                  absl::Span<const int32_t> temperatures = {},
                                  absl::Span<const int64_t> used_memory = {});
+// `sent`: by the clock of the node. `round_trip`: as the message's.
+v1::MachineExamination MessageOf(const std::vector<job::Finding>& findings, absl::Time sent,
+                                 absl::Duration round_trip);
 v1::OpenSessionRequest MessageOf(const SendCommandResult& action);
 v1::OpenSessionRequest MessageOf(const SendReport& action);
 

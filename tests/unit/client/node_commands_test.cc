@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "gmock/gmock.h"
@@ -114,6 +115,53 @@ TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
   EXPECT_THAT(out, HasSubstr("1       -      -                   -            failed  "));
   EXPECT_THAT(out, HasSubstr("memory: 1 word is wrong"));
   EXPECT_THAT(out, HasSubstr("2       job-7  68.4 GiB/80.0 GiB   63 C         -       -"));
+}
+
+TEST_F(DescribeNodeTest, Machine_HasALineForEachThingThatIsWrong) {
+  server_.nodes = [](const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
+    EXPECT_TRUE(request.examinations());
+    v1::NodeStatus& node = *response->add_nodes();
+    node.set_name("a");
+    const auto say = [&node](const char* check, v1::MachineFinding::Verdict verdict,
+                             const char* found, const char* next) {
+      v1::MachineFinding& finding = *node.mutable_examination()->add_findings();
+      finding.set_check(check);
+      finding.set_verdict(verdict);
+      finding.set_found(found);
+      finding.set_next(next);
+    };
+    say("nccl", v1::MachineFinding::VERDICT_OK, "NCCL 2.18.3", "");
+    say("limits", v1::MachineFinding::VERDICT_WARNING, "open files 1024", "ulimit -Hn 16384");
+    say("folders", v1::MachineFinding::VERDICT_PROBLEM, "/data: gone\nState: Ready", "");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
+  const std::string out = captured_.out.str();
+  EXPECT_THAT(out,
+              HasSubstr("Machine:       limits: warning: open files 1024; ulimit -Hn 16384\n"));
+  EXPECT_THAT(out, HasSubstr("Machine:       folders: problem: /data: gone\\nState: Ready\n"));
+  EXPECT_THAT(out, ::testing::Not(HasSubstr("NCCL"))) << "only what is wrong";
+  Captured json;
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kJson, json.io), kSuccess);
+  EXPECT_THAT(json.out.str(), HasSubstr("NCCL 2.18.3"));
+}
+
+TEST_F(DescribeNodeTest, SoundMachine_IsSaidToBe_AndOneThatIsUnknownIsNot) {
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
+  EXPECT_THAT(captured_.out.str(), ::testing::Not(HasSubstr("Machine:")));
+  server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    v1::NodeStatus& node = *response->add_nodes();
+    node.set_name("a");
+    v1::MachineFinding& finding = *node.mutable_examination()->add_findings();
+    finding.set_check("nccl");
+    finding.set_verdict(v1::MachineFinding::VERDICT_OK);
+    node.mutable_examination()->mutable_received()->set_seconds(
+        absl::ToUnixSeconds(absl::Now() - absl::Minutes(3)));
+    return grpc::Status::OK;
+  };
+  Captured sound;
+  EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, sound.io), kSuccess);
+  EXPECT_THAT(sound.out.str(), HasSubstr("Machine:       nothing is wrong, as of 3m0"));
 }
 
 TEST_F(DescribeNodeTest, NodeThatHasNotSpokenYet_ShowsWhatIsKnownToHaveFailed) {

@@ -126,6 +126,17 @@ TEST(EventTest, Checks_AreThoseOfHelloAndHeartbeat_AndMayBeAbsent) {
   EXPECT_EQ(heard.check->devices.at(0).device, 1);
 }
 
+TEST(EventTest, Examination_MayBeAbsent_AndIsOfWhenItCame) {
+  const absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+  v1::OpenSessionRequest message;
+  message.mutable_heartbeat();
+  EXPECT_EQ(std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message)).examination,
+            nullptr);
+  message.mutable_heartbeat()->mutable_examination()->mutable_sent()->set_seconds(1'700'000'060);
+  const auto heard = std::get<HeartbeatReceived>(*EventFromProto(SessionId{1}, message, now));
+  EXPECT_EQ(heard.examination->ahead_max, absl::Seconds(60));
+}
+
 TEST(EventTest, Temperatures_ThatNoDeviceHas_AreUnknown) {
   v1::OpenSessionRequest message;
   for (const int32_t degrees : {41, -1, 0, 100'000}) {

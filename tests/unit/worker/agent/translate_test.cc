@@ -61,6 +61,25 @@ TEST(TranslateTest, Heartbeat_SaysWhatChecksFound_WhereThatIsNew) {
   EXPECT_EQ(message.heartbeat().check().devices(0).reason(), "wrong");
 }
 
+TEST(TranslateTest, Examination_IsText_WithinItsBounds) {
+  using Verdict = job::Finding::Verdict;
+  const absl::Time sent = absl::FromUnixMillis(1'700'000'000'250);
+  std::vector<job::Finding> findings = {
+      {.check = "folders", .verdict = Verdict::kProblem, .found = "/\xFF: gone", .next = "mount"},
+      {.check = "limits", .found = std::string(1 << 20, 'x')}};
+  findings.resize(100, {.check = "more"});
+  const v1::MachineExamination message = MessageOf(findings, sent, absl::Milliseconds(500));
+  ASSERT_EQ(message.findings_size(), job::kFindingsMax);
+  EXPECT_EQ(message.findings(0).check(), "folders");
+  EXPECT_EQ(message.findings(0).verdict(), v1::MachineFinding::VERDICT_PROBLEM);
+  EXPECT_EQ(message.findings(0).found(), "/?: gone");
+  EXPECT_EQ(message.findings(0).next(), "mount");
+  EXPECT_LE(message.findings(1).found().size(), job::kFoundBytesMax);
+  EXPECT_EQ(message.sent().seconds(), 1'700'000'000);
+  EXPECT_EQ(message.sent().nanos(), 250'000'000);
+  EXPECT_EQ(message.round_trip_seconds(), 0.5);
+}
+
 TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
   const std::vector<int32_t> degrees = {41, 0, 63};
   const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{}, {}, degrees);

@@ -1,16 +1,17 @@
-// client/machine_facts.h: what `phalanx doctor` can find out about the machine that it runs on.
+// core/examine/machine_facts.h: what a process can find out about the machine that it runs on, as
+// the user that it runs as.
 //
-// Only reads, but for a small file that it writes into the shared folder and removes. Asks the
-// kernel and the libraries themselves, so nothing has to run there.
+// Only reads, but for a small file that it writes into folders that are to be written and removes.
+// Asks the kernel and the libraries themselves, so nothing has to run there. A driver, a mount or a
+// name server that does not answer holds it up for as long.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "absl/time/time.h"
-
-namespace phalanx::client {
+namespace phalanx::examine {
 
 // A library of the driver or of NVIDIA's, as the loader of this program finds it.
 struct LibraryFacts {
@@ -21,6 +22,7 @@ struct LibraryFacts {
 
 struct FolderFacts {
   std::string path;
+  bool is_written = true;   // jobs write in it too; else they read there alone
   std::string error;        // what a rank could not do in it; empty: nothing
   bool on_network = false;  // its file system is one that other machines can mount too
   int64_t free_bytes = 0;
@@ -39,7 +41,7 @@ struct MachineFacts {
   int32_t gpu_files = 0;  // /dev/nvidia0, 1, ...
   LibraryFacts driver;    // libnvidia-ml.so.1
   int32_t gpus = 0;       // that the driver knows
-  LibraryFacts nccl;      // libnccl.so.2
+  LibraryFacts nccl;      // libnccl.so.2; not looked for where there are no GPUs
   // The kernel keeps its clock with a server's. nullopt: it does not say.
   std::optional<bool> clock_synchronised;
   int64_t shared_memory_bytes = 0;  // size of /dev/shm; 0: there is none
@@ -48,10 +50,15 @@ struct MachineFacts {
   std::string host;                         // name of this machine
   std::string host_error;                   // why its name gives no address; empty: it does
   bool host_is_loopback = false;            // its name gives 127.x.x.x or ::1 alone
-  std::optional<FolderFacts> folder;
+  std::vector<FolderFacts> folders;
 };
 
-// `folder`: that jobs read and write, empty: none is looked at.
-MachineFacts ReadMachine(const std::string& folder);
+// That jobs use.
+struct Folders {
+  std::vector<std::string> read;  // alone
+  std::vector<std::string> write;
+};
+// Thread-safe.
+MachineFacts ReadMachine(const Folders& folders);
 
-}  // namespace phalanx::client
+}  // namespace phalanx::examine

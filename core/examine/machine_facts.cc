@@ -1,4 +1,4 @@
-#include "client/machine_facts.h"
+#include "core/examine/machine_facts.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -20,17 +20,20 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/random_word.h"
 #include "core/posix/unique_fd.h"
 
-namespace phalanx::client {
+namespace phalanx::examine {
 namespace {
 
-// dlopen's handle stays open: the libraries keep threads, and this process ends soon.
 template <typename Function>
 Function Symbol(void* library, const char* name) {
   return reinterpret_cast<Function>(dlsym(library, name));
 }
 
+// The handle stays open, for the libraries may keep threads; another one of the same library is the
+// same.
 void* Open(const char* name, LibraryFacts& facts) {
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   facts.found = library != nullptr;
@@ -48,7 +51,9 @@ void ReadDriver(MachineFacts& facts) {
   const auto text = Symbol<const char* (*)(int)>(library, "nvmlErrorString");
   const auto version = Symbol<int (*)(char*, unsigned int)>(library, "nvmlSystemGetDriverVersion");
   const auto count = Symbol<int (*)(unsigned int*)>(library, "nvmlDeviceGetCount_v2");
-  if (init == nullptr || text == nullptr || version == nullptr || count == nullptr) {
+  const auto shutdown = Symbol<int (*)()>(library, "nvmlShutdown");
+  if (init == nullptr || text == nullptr || version == nullptr || count == nullptr ||
+      shutdown == nullptr) {
     facts.driver.error = "lacks functions of NVML";
     return;
   }
@@ -61,6 +66,7 @@ void ReadDriver(MachineFacts& facts) {
   unsigned int gpus = 0;
   if (const int result = count(&gpus); result != 0) facts.driver.error = text(result);
   facts.gpus = static_cast<int32_t>(gpus);
+  shutdown();  // one of as many as there were beginnings
 }
 
 void ReadNccl(LibraryFacts& facts) {
@@ -131,7 +137,8 @@ std::string Failed(absl::string_view what) {
 
 // What ranks do with files: write one aside, sync it and rename it. Returns what fails.
 std::string TryFolder(const std::string& folder) {
-  const std::string draft = absl::StrCat(folder, "/.phalanx-doctor.", getpid());
+  // Other nodes, whose processes may have the same number, try it at the same time.
+  const std::string draft = absl::StrCat(folder, "/.phalanx-doctor.", absl::Hex(RandomWord()));
   const std::string whole = draft + ".whole";
   UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.is_open()) return Failed("a file cannot be made in it");
@@ -147,8 +154,8 @@ std::string TryFolder(const std::string& folder) {
   return error;
 }
 
-FolderFacts ReadFolder(const std::string& path) {
-  FolderFacts facts{.path = path};
+FolderFacts ReadFolder(const std::string& path, bool is_written) {
+  FolderFacts facts{.path = path, .is_written = is_written};
   struct stat info = {};
   struct statfs system = {};
   if (stat(path.c_str(), &info) != 0 || statfs(path.c_str(), &system) != 0) {
@@ -158,19 +165,23 @@ FolderFacts ReadFolder(const std::string& path) {
   } else {
     facts.on_network = IsOfNetwork(system);
     facts.free_bytes = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
-    facts.error = TryFolder(path);
+    if (is_written) {
+      facts.error = TryFolder(path);
+    } else if (access(path.c_str(), R_OK | X_OK) != 0) {
+      facts.error = Failed("files in it cannot be read");
+    }
   }
   return facts;
 }
 
 }  // namespace
 
-MachineFacts ReadMachine(const std::string& folder) {
+MachineFacts ReadMachine(const Folders& folders) {
   MachineFacts facts;
   struct stat info = {};
   while (stat(absl::StrCat("/dev/nvidia", facts.gpu_files).c_str(), &info) == 0) ++facts.gpu_files;
   ReadDriver(facts);
-  ReadNccl(facts.nccl);
+  if (facts.gpu_files > 0 || facts.gpus > 0) ReadNccl(facts.nccl);
   facts.clock_synchronised = ClockSynchronised();
   struct statvfs shared = {};
   if (statvfs("/dev/shm", &shared) == 0) {
@@ -182,8 +193,9 @@ MachineFacts ReadMachine(const std::string& folder) {
                   .processes = Limit(RLIMIT_NPROC, false)};
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> facts.ports_first >> facts.ports_last;
   ReadHost(facts);
-  if (!folder.empty()) facts.folder = ReadFolder(folder);
+  for (const std::string& folder : folders.read) facts.folders.push_back(ReadFolder(folder, false));
+  for (const std::string& folder : folders.write) facts.folders.push_back(ReadFolder(folder, true));
   return facts;
 }
 
-}  // namespace phalanx::client
+}  // namespace phalanx::examine

@@ -1,0 +1,145 @@
+#include "client/doctor_nodes.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/cut_text.h"
+#include "core/wire/examination_codec.h"
+
+namespace phalanx::client {
+namespace {
+
+using job::Finding;
+using Verdict = Finding::Verdict;
+
+constexpr size_t kNamesMax = 4;         // in one line of a table
+constexpr size_t kFoundShownMax = 120;  // bytes, likewise
+constexpr const char* kOrder[] = {"driver", "nccl",  "shared memory", "limits",
+                                  "clock",  "ports", "host name",     "folders"};
+
+struct Said {
+  std::string node;
+  Finding finding;
+};
+
+// How far the clock is off for certain; zero: it may be right.
+absl::Duration Off(const job::NodeExamination& examination) {
+  if (examination.ahead_min > kClockSkewMax) return examination.ahead_min;
+  if (examination.ahead_max < -kClockSkewMax) return examination.ahead_max;
+  return absl::ZeroDuration();
+}
+
+void NoteClock(absl::Duration off, std::vector<Finding>& findings) {
+  auto clock = std::find_if(findings.begin(), findings.end(),
+                            [](const Finding& one) { return one.check == "clock"; });
+  if (clock == findings.end()) clock = findings.insert(clock, {.check = "clock"});
+  const std::string by_itself = std::exchange(clock->found, "");
+  clock->verdict = std::max(clock->verdict, Verdict::kWarning);
+  clock->found =
+      absl::StrCat(absl::ToInt64Seconds(absl::AbsDuration(off)),
+                   off > absl::ZeroDuration() ? " s ahead of" : " s behind", " the coordinator's",
+                   by_itself.empty() ? "" : " (", by_itself, by_itself.empty() ? "" : ")");
+  clock->next = "synchronise the clocks of the node and of the coordinator's machine";
+}
+
+// "all 64 nodes", "2 of 64 nodes".
+std::string Of(size_t count, size_t all) {
+  if (count < all) return absl::StrCat(count, " of ", all, " nodes");
+  return all == 1 ? "the one node" : absl::StrCat("all ", all, " nodes");
+}
+
+Verdict WorstOf(const std::vector<Said>& said) {
+  Verdict worst = Verdict::kSkipped;
+  for (const Said& one : said) {
+    const bool looked = one.finding.verdict != Verdict::kSkipped;
+    if (looked && (worst == Verdict::kSkipped || one.finding.verdict > worst))
+      worst = one.finding.verdict;
+  }
+  return worst;
+}
+
+// Of `nodes`, of which those of `said` have told of the check; at least one has.
+Finding Aggregate(const std::string& check, const std::vector<Said>& said, size_t nodes) {
+  Finding all{.check = absl::StrCat("node ", check), .verdict = WorstOf(said)};
+  std::vector<const Said*> worst;
+  int64_t warnings = 0;
+  for (const Said& one : said) {
+    if (one.finding.verdict == all.verdict) worst.push_back(&one);
+    if (one.finding.verdict == Verdict::kWarning) ++warnings;
+  }
+  const Said& first = *worst.front();
+  const bool same = std::all_of(worst.begin(), worst.end(), [&first](const Said* one) {
+    return one->finding.found == first.finding.found;
+  });
+  all.found = Of(worst.size(), nodes);
+  const std::string found = CutText(first.finding.found, kFoundShownMax);
+  if (job::IsTrouble(all)) {
+    std::vector<std::string> names;
+    for (const Said* one : worst) names.push_back(one->node);
+    absl::StrAppend(&all.found, ": ", NamesText(names, kNamesMax),
+                    same ? "" : absl::StrCat("; ", first.node), ": ", found);
+  } else if (same) {
+    absl::StrAppend(&all.found, ": ", found);
+  }
+  // What is no trouble has advice for clusters alone: folders that not all nodes may have.
+  if (job::IsTrouble(all) || nodes > 1) all.next = first.finding.next;
+  if (all.verdict == Verdict::kProblem && warnings > 0)
+    absl::StrAppend(&all.found, "; a warning on ", warnings, " more");
+  if (said.size() < nodes) absl::StrAppend(&all.found, "; ", nodes - said.size(), " unknown");
+  return all;
+}
+
+}  // namespace
+
+std::vector<Finding> FindingsOf(const v1::NodeStatus& node) {
+  if (!node.has_examination()) return {};
+  job::NodeExamination examination = wire::FromProto(node.examination());
+  const absl::Duration off = Off(examination);
+  if (off != absl::ZeroDuration()) NoteClock(off, examination.findings);
+  return std::move(examination.findings);
+}
+
+std::vector<Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes) {
+  if (nodes.empty()) return {};
+  std::map<std::string, std::vector<Said>> by_check;
+  for (const v1::NodeStatus& node : nodes) {
+    for (Finding& finding : FindingsOf(node)) {
+      const std::string check = finding.check;
+      by_check[check].push_back({node.name(), std::move(finding)});
+    }
+  }
+  if (by_check.empty()) {
+    return {{.check = "node machines",
+             .verdict = Verdict::kSkipped,
+             .found = absl::StrCat(Of(nodes.size(), nodes.size()),
+                                   " unknown: the workers have just begun, or are of a release "
+                                   "that says nothing")}};
+  }
+  std::vector<Finding> findings;
+  for (const char* check : kOrder) {
+    const auto said = by_check.find(check);
+    if (said == by_check.end()) continue;
+    findings.push_back(Aggregate(check, said->second, nodes.size()));
+    by_check.erase(said);
+  }
+  // Those that this version does not know: of a newer worker, or of one that is none.
+  for (const auto& [check, said] : by_check) {
+    if (findings.size() >= static_cast<size_t>(job::kFindingsMax)) break;
+    findings.push_back(Aggregate(check, said, nodes.size()));
+  }
+  return findings;
+}
+
+std::string NamesText(const std::vector<std::string>& names, size_t shown_max) {
+  const size_t shown = std::min(names.size(), shown_max);
+  std::string text =
+      absl::StrJoin(names.begin(), names.begin() + static_cast<ptrdiff_t>(shown), ", ");
+  if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  return text;
+}
+
+}  // namespace phalanx::client
