@@ -18,6 +18,12 @@ std::string Rate(double bytes_per_second) {
   return absl::StrFormat("%.1f GB/s", bytes_per_second / 1e9);
 }
 
+std::string Operations(double per_second) {
+  constexpr double kTera = 1e12;
+  return per_second < kTera ? absl::StrFormat("%.1f GFLOP/s", per_second / 1e9)
+                            : absl::StrFormat("%.1f TFLOP/s", per_second / kTera);
+}
+
 }  // namespace
 
 void JudgeRates(bool gpu, DeviceCheck& check) {
@@ -64,8 +70,7 @@ std::string FiguresOf(const DeviceCheck& check) {
     figures.push_back(
         absl::StrFormat("%.1f MiB kept", static_cast<double>(check.memory_bytes) / (1 << 20)));
   }
-  if (check.operations_per_second > 0)
-    figures.push_back(absl::StrFormat("%.1f GFLOP/s", check.operations_per_second / 1e9));
+  if (check.operations_per_second > 0) figures.push_back(Operations(check.operations_per_second));
   if (check.to_bytes_per_second > 0)
     figures.push_back(absl::StrCat(Rate(check.to_bytes_per_second), " to it"));
   if (check.from_bytes_per_second > 0)

@@ -67,26 +67,30 @@ absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting) {
   RETURN_IF_ERROR(device::UseCudaDevice(rank));
   const at::Tensor out = at::zeros({kBytes / 4}, at::TensorOptions(at::kCUDA));
   const at::Tensor in = at::zeros_like(out);
-  plan::CommunicatorSpec both;
-  both.name = "both";
-  both.ranks = {Rank{0}, Rank{1}};
+  // As wide as those of training: of messages, and of what tensor ranks exchange.
+  using Use = plan::CommunicatorSpec::Use;
+  const plan::RankList both = {Rank{0}, Rank{1}};
+  const std::vector<plan::CommunicatorSpec> specs = {
+      {.use = Use::kControl, .name = "messages", .ranks = both},
+      {.use = Use::kTensor, .name = "collectives", .ranks = both}};
   const int64_t before = device::MemoryInUse();
   ASSIGN_OR_RETURN(const comm::Communicators connected,
-                   comm::ConnectNccl({both}, Rank{rank}, 2, meeting,
+                   comm::ConnectNccl(specs, Rank{rank}, 2, meeting,
                                      {.current_stream = [] { return device::CurrentStream(); }}));
   Links links{.bytes = device::MemoryInUse() - before};
-  comm::Communicator& group = *connected[0];
+  comm::Communicator& messages = *connected[0];
+  comm::Communicator& collectives = *connected[1];
   const auto exchange = [&](int64_t bytes) {
-    return [&group, &out, &in, rank, bytes]() -> absl::Status {
-      RETURN_IF_ERROR(
-          group.Exchange({{1 - rank, out.data_ptr(), bytes}}, {{1 - rank, in.data_ptr(), bytes}}));
-      return group.Join();
+    return [&messages, &out, &in, rank, bytes]() -> absl::Status {
+      RETURN_IF_ERROR(messages.Exchange({{1 - rank, out.data_ptr(), bytes}},
+                                        {{1 - rank, in.data_ptr(), bytes}}));
+      return messages.Join();
     };
   };
   const auto reduce = [&](int64_t bytes) {
-    return [&group, &out, bytes]() -> absl::Status {
-      RETURN_IF_ERROR(group.AllReduceSum(out.data_ptr(), bytes / 4, comm::DType::kFp32));
-      return group.Join();
+    return [&collectives, &out, bytes]() -> absl::Status {
+      RETURN_IF_ERROR(collectives.AllReduceSum(out.data_ptr(), bytes / 4, comm::DType::kFp32));
+      return collectives.Join();
     };
   };
   ASSIGN_OR_RETURN(links.message.latency, Time(kSmallCalls, exchange(kFewBytes)));

@@ -58,6 +58,7 @@ TEST(NodeCheckTest, Figures_AreThoseThatWereMeasured) {
                                             .peer = 3}),
             "16.0 MiB kept, 41.2 GFLOP/s, 9.1 GB/s to it, 8.8 GB/s from it, 200.0 GB/s from "
             "device 3");
+  EXPECT_EQ(job::FiguresOf(job::DeviceCheck{.operations_per_second = 5.678e14}), "567.8 TFLOP/s");
   EXPECT_EQ(
       job::FiguresOf(job::LoopbackCheck{.bytes_per_second = 3.14e9, .round_trip_seconds = 21e-6}),
       "3.1 GB/s, 21 us there and back");
