@@ -43,7 +43,7 @@ bool IsCrash(int32_t signal) {
 }
 
 // "was killed by signal 9 (SIGKILL)".
-std::string EndOf(const RankExited& report) {
+std::string HowItEnded(const RankExited& report) {
   if (report.expected) return "was ended by its worker";
   if (report.signal != 0) {
     return absl::StrCat("was killed by signal ", report.signal, " (", SignalName(report.signal),
@@ -199,7 +199,7 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
                         (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
   if (!left_out) return;  // its exit is the evidence
   std::string message = absl::StrCat("rank ", event.rank, " on node ",
-                                     job.run->TeamOfRank(event.rank)->node, " ", EndOf(*exited));
+                                     job.run->TeamOfRank(event.rank)->node, " ", HowItEnded(*exited));
   if (job.recovery.has_value() && job.recovery->cause.rank == event.rank) {
     FailureCause& cause = job.recovery->cause;
     cause.kind = KindOf(*exited);
@@ -226,7 +226,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   FailureCause cause = CauseOf(job, rank, KindOf(report), "");
   cause.exit_code = report.exit_code;
   cause.signal = report.signal;
-  cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " ", EndOf(report));
+  cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " ", HowItEnded(report));
   if (accuses) absl::StrAppend(&cause.message, "; before that, ", Sentence(run, *accuser));
   if (!report.log_tail.empty()) absl::StrAppend(&cause.message, "\n", report.log_tail);
   // Its peer may have gone first all the same, and who saw that is still to be heard.
