@@ -326,7 +326,7 @@ bool EpochsInProcess::MoveAll(const plan::RankList& live, const train::Transfers
     train::TrainingState& state = *ranks_[static_cast<size_t>(rank.value)]->state;
     state.TakeBackRequests();
     const train::BulkGroup group{.communicator = communicators[0].get(), .ranks = live};
-    absl::Status status = state.Enter(plan_, transfers, group);
+    absl::Status status = state.Enter(plan_, transfers, group).status();
     std::vector<train::BucketTransfers>& lacking = ranks_[static_cast<size_t>(rank.value)]->lacking;
     lacking = mirrors_follow_ ? transfers.mirrors : std::vector<train::BucketTransfers>();
     if (status.ok() && !mirrors_follow_) {
