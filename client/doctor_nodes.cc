@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/format.h"
 #include "core/base/cut_text.h"
 #include "core/wire/examination_codec.h"
 
@@ -18,18 +19,24 @@ using Verdict = Finding::Verdict;
 
 constexpr size_t kNamesMax = 4;         // in one line of a table
 constexpr size_t kFoundShownMax = 120;  // bytes, likewise
-constexpr const char* kOrder[] = {"driver", "nccl",  "shared memory", "limits",
-                                  "clock",  "ports", "host name",     "folders"};
+constexpr const char* kOrder[] = {"driver", "nccl",      "shared memory", "limits",     "clock",
+                                  "ports",  "host name", "folders",       "examination"};
 
 struct Said {
   std::string node;
   Finding finding;
 };
 
+// A message that was kept on its way, by a coordinator or a worker that stood still, makes its
+// sender's clock seem to be behind.
+constexpr absl::Duration kKeptMax = absl::Seconds(60);
+// Two examinations are at most so far apart, and some.
+constexpr absl::Duration kExaminationAgeMax = absl::Minutes(25);
+
 // How far the clock is off for certain; zero: it may be right.
 absl::Duration Off(const job::NodeExamination& examination) {
   if (examination.ahead_min > kClockSkewMax) return examination.ahead_min;
-  if (examination.ahead_max < -kClockSkewMax) return examination.ahead_max;
+  if (examination.ahead_max < -kKeptMax) return examination.ahead_max;
   return absl::ZeroDuration();
 }
 
@@ -100,6 +107,15 @@ std::vector<Finding> FindingsOf(const v1::NodeStatus& node) {
   job::NodeExamination examination = wire::FromProto(node.examination());
   const absl::Duration off = Off(examination);
   if (off != absl::ZeroDuration()) NoteClock(off, examination.findings);
+  const absl::Duration age = ToTime(node.last_heartbeat()) - examination.received;
+  if (age > kExaminationAgeMax) {
+    examination.findings.push_back(
+        {.check = "examination",
+         .verdict = Verdict::kWarning,
+         .found = absl::StrCat("the last one was ", FormatAge(age),
+                               " before the last heartbeat: what is said here is of then"),
+         .next = "a driver, a mount or a name server of the node does not answer"});
+  }
   return std::move(examination.findings);
 }
 
@@ -107,6 +123,7 @@ std::vector<Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes) {
   if (nodes.empty()) return {};
   std::map<std::string, std::vector<Said>> by_check;
   for (const v1::NodeStatus& node : nodes) {
+    if (node.state() == v1::NodeStatus::STATE_DISCONNECTED) continue;  // of whom others tell
     for (Finding& finding : FindingsOf(node)) {
       const std::string check = finding.check;
       by_check[check].push_back({node.name(), std::move(finding)});

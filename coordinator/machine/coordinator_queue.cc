@@ -31,6 +31,8 @@ constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30)
 // as it did.
 constexpr int64_t kStepsStood = 10;
 constexpr absl::Duration kStood = absl::Minutes(1);
+// Beyond it nobody knows.
+constexpr absl::Duration kGuessedFarthest = absl::Hours(24 * 365);
 
 // Some places have others.
 Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
@@ -178,6 +180,8 @@ Instant Coordinator::EndsAbout(const Job& job) const {
     done = checkpoint->step;
   }
   const int64_t left = std::max<int64_t>(0, state.request->steps - done);
+  // As many as people ask for who end it by hand.
+  if (left > kGuessedFarthest / *mean) return absl::InfiniteFuture();
   const Instant end = now_ + std::max(absl::ZeroDuration(), left * *mean - std::min(begun, *mean));
   return std::min(end, EndsBy(job));
 }

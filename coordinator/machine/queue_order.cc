@@ -17,17 +17,22 @@ Instant EnoughFreeAt(Instant now, int64_t free, std::vector<HeldDevices> held, i
 
 Instant LastStartAt(Instant now, int64_t free, std::vector<HeldDevices> held,
                     absl::Span<const Demand> queue) {
+  const auto sooner = [](const HeldDevices& a, const HeldDevices& b) { return a.until < b.until; };
+  std::sort(held.begin(), held.end(), sooner);
+  size_t next = 0;  // those before it are free again
   Instant start = now;
   for (const Demand& demand : queue) {
-    start = EnoughFreeAt(start, free, held, demand.devices);
-    if (start == absl::InfiniteFuture()) return start;
-    std::erase_if(held, [&](const HeldDevices& devices) {
-      const bool over = devices.until <= start;
-      if (over) free += devices.count;
-      return over;
-    });
+    while (next < held.size() && (held[next].until <= start || free < demand.devices)) {
+      if (held[next].until == absl::InfiniteFuture()) return absl::InfiniteFuture();
+      start = std::max(start, held[next].until);
+      free += held[next++].count;
+    }
+    if (free < demand.devices) return absl::InfiniteFuture();
     free -= demand.devices;
-    held.push_back({demand.devices, start + demand.run});
+    const HeldDevices taken{demand.devices, start + demand.run};
+    held.insert(std::upper_bound(held.begin() + static_cast<std::ptrdiff_t>(next), held.end(),
+                                 taken, sooner),
+                taken);
   }
   return start;
 }

@@ -50,7 +50,7 @@ struct Demand {
   absl::Duration run = absl::InfiniteDuration();  // at most; infinite: nobody knows
 };
 // When the last of `queue`, which starts in its order, does at the latest. InfiniteFuture: nobody
-// knows. Takes len(queue) * len(held + queue) * log.
+// knows. Sorts once, and takes len(queue) * len(held + queue) moves at most.
 Instant LastStartAt(Instant now, int64_t free, std::vector<HeldDevices> held,
                     absl::Span<const Demand> queue);
 

@@ -4,6 +4,12 @@
 #include <vector>
 
 namespace phalanx {
+namespace {
+
+constexpr int64_t kStoodMeans = 10;
+constexpr absl::Duration kStood = absl::Minutes(1);
+
+}  // namespace
 
 void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
   if (step <= step_) return;
@@ -16,6 +22,15 @@ void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
 }
 
 void StepTimes::NoteTold(const Told& told) {
+  // Who stood still for so long may not again.
+  const auto mean = Mean();
+  if (mean.has_value()) {
+    const absl::Duration a_step = (told.at - told_.back().at) / (told.step - told_.back().step);
+    if (a_step > std::max(kStoodMeans * *mean, kStood)) {
+      told_.clear();
+      said_ = absl::ZeroDuration();
+    }
+  }
   if (!told_.empty()) said_ += told.said;
   told_.push_back(told);
   if (told_.size() <= kKept) return;

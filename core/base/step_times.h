@@ -27,8 +27,8 @@ class StepTimes {
   std::optional<absl::Duration> Slow() const;
   // What a step of the newest epoch takes, by the last kKept tellings or fewer: the time between
   // them, with all that happened beside steps, and no less than steps say themselves. The first
-  // step of an epoch takes longer, and does not count. nullopt: fewer than kMeanMin steps are known
-  // behind it. O(1).
+  // step of an epoch takes longer, and does not count; behind one that took ten times the mean, and
+  // a minute, it begins anew. nullopt: fewer than kMeanMin steps are known since. O(1).
   static constexpr int64_t kMeanMin = 8;
   std::optional<absl::Duration> Mean() const;
 

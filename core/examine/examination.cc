@@ -208,9 +208,15 @@ Finding AllFolders(const std::vector<FolderFacts>& folders) {
     return all;
   }
   std::vector<std::string> found, next;
-  for (const Verdict verdict : {Verdict::kProblem, Verdict::kWarning, Verdict::kOk}) {
+  for (const Verdict verdict :
+       {Verdict::kProblem, Verdict::kWarning, Verdict::kOk, Verdict::kSkipped}) {
     for (const FolderFacts& folder : folders) {
-      const Finding one = Folder(folder);
+      Finding one = Folder(folder);
+      if (folder.refused) {
+        one.verdict = Verdict::kSkipped;
+        one.found += "; jobs may use folders below it";
+        one.next.clear();
+      }
       if (one.verdict != verdict) continue;
       found.push_back(one.found);
       const bool told = std::find(next.begin(), next.end(), one.next) != next.end();
@@ -236,8 +242,16 @@ std::vector<Finding> ExamineMachine(const MachineFacts& facts) {
   return findings;
 }
 
-std::vector<Finding> ExamineNode(const MachineFacts& facts) {
+std::vector<Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& worker) {
   std::vector<Finding> findings = WithoutFolders(facts);
+  for (Finding& finding : findings) {
+    const bool of_gpus = finding.check == "driver" || finding.check == "nccl";
+    const bool unused =
+        (of_gpus && !worker.offers_gpus) || (finding.check == "host name" && worker.has_address);
+    if (!unused || !job::IsTrouble(finding)) continue;
+    finding.verdict = Verdict::kSkipped;
+    finding.next.clear();
+  }
   findings.push_back(AllFolders(facts.folders));
   return findings;
 }

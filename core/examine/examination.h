@@ -11,7 +11,14 @@ namespace phalanx::examine {
 // In a fixed order: driver, nccl, shared memory, limits, clock, ports, host name, and "folder" of
 // each folder.
 std::vector<job::Finding> ExamineMachine(const MachineFacts& facts);
+// What a worker has been told.
+struct WorkerFacts {
+  bool offers_gpus = false;
+  bool has_address = false;  // that other nodes reach, whatever the machine's name gives
+};
 // The same for others than whoever sits at the machine: all folders are one finding, "folders".
-std::vector<job::Finding> ExamineNode(const MachineFacts& facts);
+// What this worker does not use is skipped, and so is a folder that is not for it to write in: jobs
+// may have some below it.
+std::vector<job::Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& worker);
 
 }  // namespace phalanx::examine

@@ -15,12 +15,16 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/random_word.h"
 #include "core/posix/unique_fd.h"
 
@@ -154,6 +158,19 @@ std::string TryFolder(const std::string& folder) {
   return error;
 }
 
+int32_t CountGpuFiles() {
+  using Entries = std::filesystem::directory_iterator;
+  int32_t count = 0;
+  std::error_code error;  // no /dev, no GPUs
+  for (Entries entry("/dev", error); !error && entry != Entries(); entry.increment(error)) {
+    const std::string file = entry->path().filename();
+    absl::string_view name = file;
+    int32_t number = 0;
+    if (absl::ConsumePrefix(&name, "nvidia") && absl::SimpleAtoi(name, &number)) ++count;
+  }
+  return count;
+}
+
 FolderFacts ReadFolder(const std::string& path, bool is_written) {
   FolderFacts facts{.path = path, .is_written = is_written};
   struct stat info = {};
@@ -167,6 +184,7 @@ FolderFacts ReadFolder(const std::string& path, bool is_written) {
     facts.free_bytes = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
     if (is_written) {
       facts.error = TryFolder(path);
+      facts.refused = !facts.error.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES;
     } else if (access(path.c_str(), R_OK | X_OK) != 0) {
       facts.error = Failed("files in it cannot be read");
     }
@@ -178,8 +196,7 @@ FolderFacts ReadFolder(const std::string& path, bool is_written) {
 
 MachineFacts ReadMachine(const Folders& folders) {
   MachineFacts facts;
-  struct stat info = {};
-  while (stat(absl::StrCat("/dev/nvidia", facts.gpu_files).c_str(), &info) == 0) ++facts.gpu_files;
+  facts.gpu_files = CountGpuFiles();
   ReadDriver(facts);
   if (facts.gpu_files > 0 || facts.gpus > 0) ReadNccl(facts.nccl);
   facts.clock_synchronised = ClockSynchronised();

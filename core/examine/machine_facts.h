@@ -22,8 +22,10 @@ struct LibraryFacts {
 
 struct FolderFacts {
   std::string path;
-  bool is_written = true;   // jobs write in it too; else they read there alone
-  std::string error;        // what a rank could not do in it; empty: nothing
+  bool is_written = true;  // jobs write in it too; else they read there alone
+  std::string error;       // what a rank could not do in it; empty: nothing
+  // It is there, and is not for this user to write in: folders below it may be.
+  bool refused = false;
   bool on_network = false;  // its file system is one that other machines can mount too
   int64_t free_bytes = 0;
 };
@@ -38,7 +40,7 @@ struct LimitFacts {
 };
 
 struct MachineFacts {
-  int32_t gpu_files = 0;  // /dev/nvidia0, 1, ...
+  int32_t gpu_files = 0;  // /dev/nvidia0, 1, ...: a container may have some, by the host's numbers
   LibraryFacts driver;    // libnvidia-ml.so.1
   int32_t gpus = 0;       // that the driver knows
   LibraryFacts nccl;      // libnccl.so.2; not looked for where there are no GPUs

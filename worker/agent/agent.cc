@@ -85,8 +85,10 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
 
 Examiner::Examine ExamineOf(const AgentOptions& options) {
   if (options.examine != nullptr) return options.examine;
-  return [folders = examine::Folders{options.folders.read, options.folders.write}] {
-    return examine::ExamineNode(examine::ReadMachine(folders));
+  const examine::WorkerFacts worker{.offers_gpus = options.device_kind == "gpu",
+                                    .has_address = options.address != "127.0.0.1"};
+  return [folders = examine::Folders{options.folders.read, options.folders.write}, worker] {
+    return examine::ExamineNode(examine::ReadMachine(folders), worker);
   };
 }
 
@@ -171,7 +173,6 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
       device_events_(DeviceEventsOf(options, inbox_)),
-      examiner_(ExamineOf(options)),
       pulse_("the daemon", options.silence_max, Now()) {}
 
 absl::Status Agent::OpenMetrics() {
@@ -219,6 +220,7 @@ void Agent::PutFigures() {
 
 absl::Status Agent::Run(int signal_fd) {
   RemoveReadyFile();  // of a daemon before this one
+  examiner_.emplace(ExamineOf(options_));
   while (!exit_.has_value()) {
     Wait(signal_fd);
     activity_.Tick();
@@ -264,7 +266,7 @@ void Agent::Feed(const Event& event) {
     WriteReadyFile();
     session_round_trip_ = Now() - session_asked_;
     told_examination_.reset();
-    examiner_.Ask();
+    if (examiner_.has_value()) examiner_->Ask();
   }
   if (std::holds_alternative<SessionClosed>(event)) {
     RemoveReadyFile();
@@ -313,7 +315,7 @@ void Agent::Carry(const SendHeartbeat& action) {
 
 // What breaks with the stream before it is written is told again in the next session.
 std::optional<v1::MachineExamination> Agent::NextExamination() {
-  Examiner::Findings last = examiner_.Last();
+  Examiner::Findings last = examiner_.has_value() ? examiner_->Last() : nullptr;
   if (last == told_examination_) return std::nullopt;
   told_examination_ = std::move(last);
   // Not the clock of deadlines, which goes on where the system's is set.

@@ -89,7 +89,7 @@ class Agent {
   // Asks Run to end in good order; the second time, at once. Thread-safe.
   void Terminate() { inbox_.Post(TerminationRequested{}); }
   // A data check or an examination of the machine is under way, which a destructor would wait for.
-  bool busy() const { return preparer_.busy() || examiner_.busy(); }
+  bool busy() const { return preparer_.busy() || (examiner_.has_value() && examiner_->busy()); }
   // HOST:PORT of the port for metrics; empty: there is none.
   std::string metrics_address() const;
 
@@ -151,10 +151,10 @@ class Agent {
   LogUploader uploader_;
   DataPreparer preparer_;
   std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
-  Examiner examiner_;
-  Examiner::Findings told_examination_;  // in this session; nullptr: none
-  Instant session_asked_;                // when the stream of the session was opened
-  absl::Duration session_round_trip_;    // from then to its welcome
+  std::optional<Examiner> examiner_;             // while it runs
+  Examiner::Findings told_examination_;          // in this session; nullptr: none
+  Instant session_asked_;                        // when the stream of the session was opened
+  absl::Duration session_round_trip_;            // from then to its welcome
   Pulse pulse_;
   NodeBoard figures_;
   Instant figures_at_ = absl::InfinitePast();

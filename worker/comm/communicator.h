@@ -183,6 +183,8 @@ struct WorldOptions {
   // NCCL: with whom this rank exchanges messages, by spec: communicator ranks. Of two ranks both
   // name each other. Empty: everybody with everybody.
   std::vector<std::vector<int32_t>> peers;
+  // NCCL: communicators of tensor ranks have no limit of their own. All ranks have the same.
+  bool wide_tensor_groups = true;
   // NCCL: the longest that giving a communicator back to NCCL may take, in the background, after
   // Abort() or destruction. A process whose NCCL holds one longer is wedged: it ends itself, with
   // exit code 70 and a line on standard error.

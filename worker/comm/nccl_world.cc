@@ -37,14 +37,17 @@ void SetEnvironment(const std::string& address) {
   });
 }
 
-ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec, const NcclHandle& handle) {
+ncclConfig_t ConfigOf(const plan::CommunicatorSpec& spec, const NcclHandle& handle,
+                      const WorldOptions& options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 0;
   config.collnetEnable = 0;
   config.commName = handle.name.c_str();
   using Use = plan::CommunicatorSpec::Use;
-  if (spec.use != Use::kData && spec.use != Use::kTensor) config.maxCTAs = kMaxCtas;
+  const bool wide =
+      spec.use == Use::kData || (spec.use == Use::kTensor && options.wide_tensor_groups);
+  if (!wide) config.maxCTAs = kMaxCtas;
   return config;
 }
 
@@ -294,7 +297,7 @@ absl::Status NcclSetup::Create() {
   ncclResult_t created = ncclSuccess;
   for (size_t i = 0; i < memberships_.size(); ++i) {
     const Membership& membership = memberships_[i];
-    configs.push_back(ConfigOf(SpecOf(i), *handles_[i]));
+    configs.push_back(ConfigOf(SpecOf(i), *handles_[i], options_));
     const ncclResult_t one = ncclCommInitRankConfig(
         &handles_[i]->comm, groups_[i]->size(), membership.id, membership.rank, &configs.back());
     if (one != ncclSuccess && one != ncclInProgress && created == ncclSuccess) created = one;

@@ -33,6 +33,7 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
 #ifdef PHALANX_WITH_CUDA
     if (!options.current_stream) options.current_stream = device::CurrentStream;
     options.peers = train::MessagePeers(plan, self, specs);
+    options.wide_tensor_groups = plan.layout.derivation >= plan::kDerivationOfConnectedState;
     return comm::ConnectNccl(specs, self, plan.world, rendezvous, options);
 #else
     return absl::UnimplementedError("no GPU support in this build");

@@ -27,7 +27,7 @@ namespace {
 constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
 constexpr std::chrono::milliseconds kStandbyLookInterval{5};
 // That a device has left before a set is made, beside what the layout takes more of it.
-constexpr int64_t kRoom = int64_t{2} << 30;
+constexpr int64_t kRoom = int64_t{4} << 30;
 
 absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& layout) {
   ASSIGN_OR_RETURN(job::ReadJob read,

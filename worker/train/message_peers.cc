@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/plan/copies.h"
+#include "core/plan/derivation.h"
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/samples.h"
@@ -108,10 +109,12 @@ std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank
                                                absl::Span<const plan::CommunicatorSpec> specs) {
   const std::set<Rank> of_links = PeersOfLinks(plan, rank);
   std::set<Rank> of_ranks;  // on the control communicator
+  const bool moves =
+      plan.layout.epoch.value > 1 && plan.layout.derivation >= plan::kDerivationOfConnectedState;
   std::map<std::pair<Use, plan::RankList>, std::set<Rank>> of_groups;
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ranks);
-    if (plan.layout.epoch.value > 1) InsertPeersOfState(plan, place, rank, of_ranks);
+    if (moves) InsertPeersOfState(plan, place, rank, of_ranks);
     std::set<Rank>& in_group =
         of_groups[{Use::kTensor, plan.TensorGroup(place.module, place.dp, place.pp, place.cp)}];
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/plan/derivation.h"
 #include "core/plan/ruler.h"
 #include "worker/train/copy_list.h"
 #include "worker/train/parcels.h"
@@ -155,40 +154,28 @@ absl::Status Relayout::Confirm(const std::vector<Parcel>& sends,
   return exchange_.Confirm(sends, receives);
 }
 
-absl::Status Relayout::MoveBuckets(absl::Span<const BucketTransfers> window) {
+absl::Status Relayout::MoveBucket(const BucketTransfers& bucket) {
   RETURN_IF_ERROR(CheckStop());
   std::vector<Parcel> sends, receives;
-  std::vector<size_t> first_received;
-  for (const BucketTransfers& bucket : window) {
-    first_received.push_back(receives.size());
-    for (const Rank to :
-         PeersOf(bucket.transfers, &StateTransfer::from, &StateTransfer::to, rank_)) {
-      ASSIGN_OR_RETURN(at::Tensor bytes, PackState(bucket, to));
-      sends.push_back({to, std::move(bytes)});
-    }
-    for (const Rank from :
-         PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
-      receives.push_back(
-          {from, StateParcel(bucket, from, rank_, options_),
-           absl::StrCat("state of ", NameOf(bucket.part), ", bucket ", bucket.bucket)});
-    }
+  for (const Rank to : PeersOf(bucket.transfers, &StateTransfer::from, &StateTransfer::to, rank_)) {
+    ASSIGN_OR_RETURN(at::Tensor bytes, PackState(bucket, to));
+    sends.push_back({to, std::move(bytes)});
   }
-  first_received.push_back(receives.size());
+  for (const Rank from :
+       PeersOf(bucket.transfers, &StateTransfer::to, &StateTransfer::from, rank_)) {
+    receives.push_back(
+        {from, StateParcel(bucket, from, rank_, options_),
+         absl::StrCat("state of ", NameOf(bucket.part), ", bucket ", bucket.bucket)});
+  }
   RETURN_IF_ERROR(Exchange(sends, receives));
-  for (size_t i = 0; i < window.size(); ++i) {
-    const size_t first = first_received[i];
-    RETURN_IF_ERROR(MakeBlocks(
-        window[i], absl::MakeConstSpan(receives).subspan(first, first_received[i + 1] - first)));
-  }
+  RETURN_IF_ERROR(MakeBlocks(bucket, receives));
   RETURN_IF_ERROR(Confirm(sends, receives));
-  for (const BucketTransfers& bucket : window) {
-    if (!staying_.contains(bucket.part)) LetGo({bucket.part, bucket.bucket});
-  }
+  if (!staying_.contains(bucket.part)) LetGo({bucket.part, bucket.bucket});
   return absl::OkStatus();
 }
 
 absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
-                                  absl::Span<const Parcel> received) {
+                                  const std::vector<Parcel>& received) {
   const BucketId id{bucket.part, bucket.bucket};
   const auto needs = needs_.find(id);
   if (needs == needs_.end()) return absl::OkStatus();
@@ -202,7 +189,7 @@ absl::Status Relayout::MakeBlocks(const BucketTransfers& bucket,
 }
 
 absl::Status Relayout::MakeBlock(const BucketId& id, Need& need, const BucketTransfers& bucket,
-                                 absl::Span<const Parcel> received, LooseBlock* made) {
+                                 const std::vector<Parcel>& received, LooseBlock* made) {
   const at::ScalarType type = GradientType(options_.compute);
   const auto options = at::TensorOptions().device(options_.device).dtype(type);
   made->runs = need.runs;
@@ -288,21 +275,12 @@ absl::Status Relayout::Run(const Transfers& transfers) {
     RETURN_IF_ERROR(MoveWeights({.part = id}));
   }
   std::set<BucketId> done;
-  const int64_t element_bytes =
-      kStateArrays * static_cast<int64_t>(c10::elementSize(GradientType(options_.compute)));
-  // Ranks of the release before, which may be in the group else, move one at a time.
-  const int64_t elements_max = after_.layout.derivation >= plan::kDerivationOfMovesTogether
-                                   ? kWindowBytes / element_bytes
-                                   : 0;
-  for (const absl::Span<const BucketTransfers> window :
-       WindowsOf(transfers.buckets, elements_max)) {
-    RETURN_IF_ERROR(MoveBuckets(window));
-    for (const BucketTransfers& bucket : window) done.insert({bucket.part, bucket.bucket});
+  for (const BucketTransfers& bucket : transfers.buckets) {
+    RETURN_IF_ERROR(MoveBucket(bucket));
+    done.insert({bucket.part, bucket.bucket});
   }
   for (const auto& [id, needs] : needs_) {
-    if (done.contains(id)) continue;
-    const BucketTransfers own{.part = id.first, .bucket = id.second};
-    RETURN_IF_ERROR(MoveBuckets({&own, 1}));
+    if (!done.contains(id)) RETURN_IF_ERROR(MoveBucket({.part = id.first, .bucket = id.second}));
   }
   return Assemble();
 }

@@ -1,11 +1,11 @@
 // worker/train/relayout.h: a rank's state comes to lie in another layout.
 //
-// Window by window of buckets: ranks give each other what they lack, a rank makes the
-// blocks of the new layout of what it has and what has come, and lets go of what they replace once
-// those who were given some of it have it. A block that the new layout has too stays as it is. So
-// beside the state itself there is memory for one window's new blocks and messages, at most
-// (kWindowBytes); of what does not train, for one part's weights. Mirrors get what their rank has
-// itself; what they lack comes later (mirror_fill.h).
+// Bucket by bucket: ranks give each other what they lack, a rank makes the blocks of the new layout
+// of what it has and what has come, and lets go of what they replace once those who were given some
+// of it have it. A block that the new layout has too stays as it is. So beside the state itself
+// there is memory for one bucket's new blocks and messages, at most; of what does not train, for
+// one part's weights. Mirrors get what their rank has itself; what they lack comes later
+// (mirror_fill.h).
 //
 // Whatever ends it early, everything that the rank had is still there, in blocks of the old layout
 // or of the new one: LooseState says which. Another relayout, also into another layout, goes on
@@ -26,7 +26,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "core/plan/plan.h"
 #include "worker/train/loose_state.h"
 #include "worker/train/part_state.h"
@@ -34,10 +33,6 @@
 #include "worker/train/verified_exchange.h"
 
 namespace phalanx::train {
-
-// What one rank sends and receives in a window, if that is more than one bucket's: wide enough that
-// the device is not waited for all the time, small beside what a step needs.
-inline constexpr int64_t kWindowBytes = int64_t{512} << 20;
 
 class Relayout {
  public:
@@ -73,14 +68,14 @@ class Relayout {
                         const std::vector<Parcel>& received);
   at::Tensor EmptyParcel(int64_t elements, at::ScalarType type) const;
 
-  absl::Status MoveBuckets(absl::Span<const BucketTransfers> window);
+  absl::Status MoveBucket(const BucketTransfers& bucket);
   absl::Status Exchange(const std::vector<Parcel>& sends, std::vector<Parcel>& receives);
   absl::Status Confirm(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives);
   absl::StatusOr<at::Tensor> PackState(const BucketTransfers& bucket, Rank to);
   // Adds the blocks that are not there yet, of what the rank has and what has come.
-  absl::Status MakeBlocks(const BucketTransfers& bucket, absl::Span<const Parcel> received);
+  absl::Status MakeBlocks(const BucketTransfers& bucket, const std::vector<Parcel>& received);
   absl::Status MakeBlock(const BucketId& id, Need& need, const BucketTransfers& bucket,
-                         absl::Span<const Parcel> received, LooseBlock* made);
+                         const std::vector<Parcel>& received, LooseBlock* made);
   LooseBlock* FindSame(const BucketId& id, const Need& need);
   // Of what no block of the new layout is.
   void LetGo(const BucketId& id);

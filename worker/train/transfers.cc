@@ -218,28 +218,4 @@ absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
   return Planner(after, holdings, /*follow=*/false).Run();
 }
 
-std::vector<absl::Span<const BucketTransfers>> WindowsOf(
-    const std::vector<BucketTransfers>& buckets, int64_t elements_max) {
-  std::vector<absl::Span<const BucketTransfers>> windows;
-  std::map<Rank, int64_t> of_rank;  // in the last of them
-  for (const BucketTransfers& bucket : buckets) {
-    std::map<Rank, int64_t> alone;
-    for (const StateTransfer& transfer : bucket.transfers) {
-      alone[transfer.from] += transfer.elements.count;
-      alone[transfer.to] += transfer.elements.count;
-    }
-    const bool fits = std::all_of(alone.begin(), alone.end(), [&](const auto& rank) {
-      return of_rank[rank.first] + rank.second <= elements_max;
-    });
-    if (windows.empty() || !fits) {
-      windows.push_back({&bucket, 1});
-      of_rank = std::move(alone);
-      continue;
-    }
-    windows.back() = {windows.back().data(), windows.back().size() + 1};
-    for (const auto& [rank, elements] : alone) of_rank[rank] += elements;
-  }
-  return windows;
-}
-
 }  // namespace phalanx::train

@@ -14,7 +14,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 #include "core/plan/units.h"
@@ -58,7 +57,7 @@ struct Transfers {
 // What brought a rank's state into its layout.
 struct Moved {
   int64_t sent_bytes = 0, received_bytes = 0;
-  absl::Duration messages;  // of all windows: until they had come, and receivers had said so
+  absl::Duration messages;  // of all buckets: until they had come, and receivers had said so
 };
 
 // What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
@@ -72,10 +71,5 @@ struct Moved {
 absl::StatusOr<Transfers> TransfersInto(const plan::Plan& after,
                                         const std::map<Rank, Holdings>& holdings,
                                         int64_t at_once_max = 0);
-
-// Buckets that move together, in order: as many as leave every rank at most `elements_max` to send
-// and to receive, and one at least.
-std::vector<absl::Span<const BucketTransfers>> WindowsOf(
-    const std::vector<BucketTransfers>& buckets, int64_t elements_max);
 
 }  // namespace phalanx::train

@@ -153,10 +153,29 @@ TEST(DoctorNodesTest, ClockThatIsOff_IsAWarning_WhateverItsKernelSays) {
   EXPECT_EQ(clock.found,
             "1 of 3 nodes: node-1: 90 s ahead of the coordinator's (the kernel keeps it)");
   EXPECT_THAT(clock.next, HasSubstr("synchronise"));
-  nodes[0].mutable_examination()->set_clock_ahead_min_seconds(-61);
-  nodes[0].mutable_examination()->set_clock_ahead_max_seconds(-60);
+  nodes[0].mutable_examination()->set_clock_ahead_min_seconds(-62);
+  nodes[0].mutable_examination()->set_clock_ahead_max_seconds(-61);
   EXPECT_THAT(Of(ExamineNodes(nodes), "node clock").found,
-              HasSubstr("60 s behind the coordinator's"));
+              HasSubstr("61 s behind the coordinator's"));
+}
+
+TEST(DoctorNodesTest, ExaminationThatHangs_IsAWarning) {
+  std::vector<v1::NodeStatus> nodes = Nodes(2);
+  nodes[1].mutable_last_heartbeat()->set_seconds(20'000);
+  nodes[1].mutable_examination()->mutable_received()->set_seconds(20'000 - 24 * 60);
+  EXPECT_EQ(ExamineNodes(nodes).back().check, "node clock");
+  nodes[1].mutable_examination()->mutable_received()->set_seconds(20'000 - 26 * 60);
+  const Finding hangs = Of(ExamineNodes(nodes), "node examination");
+  EXPECT_EQ(hangs.verdict, Verdict::kWarning);
+  EXPECT_THAT(hangs.found, HasSubstr("26m00s before the last heartbeat"));
+  EXPECT_THAT(hangs.next, HasSubstr("does not answer"));
+}
+
+TEST(DoctorNodesTest, NodeThatIsAway_SaysNothing) {
+  std::vector<v1::NodeStatus> nodes = Nodes(2);
+  LimitsOf(nodes[1]).set_verdict(kWarning);
+  nodes[1].set_state(v1::NodeStatus::STATE_DISCONNECTED);
+  EXPECT_EQ(Of(ExamineNodes(nodes), "node limits").found, "1 of 2 nodes; 1 unknown");
 }
 
 TEST(DoctorNodesTest, ClockThatMayBeRight_IsNotBlamed) {

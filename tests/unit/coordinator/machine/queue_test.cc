@@ -239,6 +239,15 @@ TEST_F(QueueTest, Guess_FollowsThePace) {
   EXPECT_EQ(Spot(waits).starts_about, RoughTime(h_.now(), h_.now() + absl::Minutes(5)));
 }
 
+TEST_F(QueueTest, EndThatIsYearsAway_IsNotGuessed) {
+  JobRequest request = *Long("until-somebody-ends-it", 4);
+  request.steps = 1'000'000'000'000;
+  const JobId running = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  const JobId waits = Submit("waits", 4);
+  Train(running, 1, 20);
+  EXPECT_EQ(Spot(waits).starts_about, std::nullopt);
+}
+
 TEST_F(QueueTest, HolderThatStandsStill_IsNotGuessedOf) {
   const JobId running = h_.Run(node_, Long("runs", 4));
   const JobId waits = Submit("waits", 4);

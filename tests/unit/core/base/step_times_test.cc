@@ -84,6 +84,23 @@ TEST(StepTimesTest, TimeInWhichNobodyListened_CountsOnce) {
   EXPECT_EQ(times.Mean(), absl::Seconds(1));
 }
 
+TEST(StepTimesTest, StepThatStoodStill_BeginsTheMeanAnew) {
+  StepTimes times;
+  Instant now = absl::UnixEpoch();
+  int64_t step = 0;
+  const auto reach = [&](int64_t steps, absl::Duration each) {
+    for (; steps > 0; --steps) times.Reached(now += each, ++step);
+  };
+  reach(20, absl::Seconds(1));
+  reach(1, absl::Hours(1));
+  EXPECT_EQ(times.Mean(), std::nullopt);
+  reach(StepTimes::kMeanMin, absl::Seconds(1));
+  EXPECT_EQ(times.Mean(), absl::Seconds(1));
+  // What was kept while nobody listened is no stop.
+  times.Reached(now += absl::Seconds(600), step += 600);
+  EXPECT_EQ(times.Mean(), absl::Seconds(1));
+}
+
 TEST(StepTimesTest, Mean_IsOfTheNewestSteps) {
   StepTimes times;
   double now = 0;

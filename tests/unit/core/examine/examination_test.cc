@@ -222,7 +222,7 @@ TEST(ExaminationTest, FoldersOfANode_AreOneFinding_AndWhatIsWrongComesFirst) {
   MachineFacts facts = GoodMachine();
   facts.folders.push_back({.path = "/out", .on_network = true, .free_bytes = int64_t{1} << 30});
   facts.folders.push_back({.path = "/gone", .error = "No such file or directory"});
-  const Finding folders = Of(ExamineNode(facts), "folders");
+  const Finding folders = Of(ExamineNode(facts, {}), "folders");
   EXPECT_EQ(folders.verdict, Verdict::kProblem);
   EXPECT_EQ(folders.found,
             "/gone: No such file or directory; /out takes files, 1.0 GiB free, on a file system of "
@@ -231,15 +231,40 @@ TEST(ExaminationTest, FoldersOfANode_AreOneFinding_AndWhatIsWrongComesFirst) {
             "mount it on this machine, and let the user that runs the worker write there; make "
             "room for checkpoints");
   facts.folders.pop_back();
-  EXPECT_EQ(Of(ExamineNode(facts), "folders").verdict, Verdict::kWarning);
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "folders").verdict, Verdict::kWarning);
   facts.folders.pop_back();
-  EXPECT_EQ(Of(ExamineNode(facts), "folders").verdict, Verdict::kOk);
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "folders").verdict, Verdict::kOk);
   facts.folders.pop_back();
-  EXPECT_EQ(Of(ExamineNode(facts), "folders").verdict, Verdict::kSkipped);
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "folders").verdict, Verdict::kSkipped);
+}
+
+// Such as the /srv that is allowed after an installation.
+TEST(ExaminationTest, FolderThatIsNotForTheWorkerItself_IsNoTroubleOfANode) {
+  MachineFacts facts = GoodMachine();
+  facts.folders = {{.path = "/srv", .error = "a file cannot be made in it", .refused = true}};
+  const Finding folders = Of(ExamineNode(facts, {}), "folders");
+  EXPECT_EQ(folders.verdict, Verdict::kSkipped);
+  EXPECT_THAT(folders.found, HasSubstr("jobs may use folders below it"));
+  EXPECT_EQ(Of(ExamineMachine(facts), "folder").verdict, Verdict::kProblem) << "somebody names it";
+}
+
+TEST(ExaminationTest, WhatAWorkerDoesNotUse_IsNoTroubleOfItsNode) {
+  MachineFacts facts = GoodMachine();
+  facts.driver.error = "version mismatch";
+  facts.host_error = "no such name";
+  const auto of_worker = [&](bool offers_gpus, bool has_address, absl::string_view check) {
+    return Of(ExamineNode(facts, {.offers_gpus = offers_gpus, .has_address = has_address}),
+              std::string(check))
+        .verdict;
+  };
+  EXPECT_EQ(of_worker(true, false, "driver"), Verdict::kProblem);
+  EXPECT_EQ(of_worker(false, false, "driver"), Verdict::kSkipped);
+  EXPECT_EQ(of_worker(true, false, "host name"), Verdict::kWarning);
+  EXPECT_EQ(of_worker(true, true, "host name"), Verdict::kSkipped);
 }
 
 TEST(ExaminationTest, Node_IsWithinWhatProcessesTellEachOther) {
-  const std::vector<Finding> findings = ExamineNode(GoodMachine());
+  const std::vector<Finding> findings = ExamineNode(GoodMachine(), {});
   EXPECT_LE(findings.size(), static_cast<size_t>(job::kFindingsMax));
   for (const Finding& finding : findings)
     EXPECT_TRUE(job::IsCheckName(finding.check)) << finding.check;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/plan/derivation.h"
 #include "core/plan/loss.h"
 #include "gtest/gtest.h"
 #include "tests/support/layouts.h"
@@ -209,6 +210,10 @@ TEST(MessagePeersTest, RanksOfAStage_AreConnectedForTheirState_BeforeItMoves) {
     EXPECT_EQ(MessagePeers(later, rank, specs)[control], of_stage(rank));
     EXPECT_EQ(of_stage(rank).size(), 3);
   }
+  // Ranks of the release before, which may be in the epoch, connect nobody for it.
+  next.derivation = plan::kDerivationOfConnectedState - 1;
+  const plan::Plan before = *plan::Expand(healthy.spec, next);
+  EXPECT_TRUE(MessagePeers(before, Rank{0}, specs)[control].empty());
 }
 
 TEST(MessagePeersTest, RanksOfALargeStage_AreConnectedWithTheirNeighbours) {
