@@ -51,6 +51,7 @@ void Print(const char* benchmark, const Outcome& outcome, std::vector<double> ba
                                        {"cancels", acknowledged.cancels.size()},
                                        {"cancels_missing", kept.cancels_missing},
                                        {"deletes", acknowledged.deletes.size()},
+                                       {"deletes_unsure", acknowledged.deletes_unsure.size()},
                                        {"deletes_missing", kept.deletes_missing},
                                        {"suspends", acknowledged.suspends.size()},
                                        {"suspends_missing", kept.suspends_missing},

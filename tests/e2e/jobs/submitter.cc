@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -33,6 +34,12 @@ Mark MarkOf(const v1::NodeStatus& node) {
   return {.reason = node.mark().reason(), .drains = node.mark().drains()};
 }
 
+// Whether it was asked of a coordinator that does nothing but say so.
+bool StandsBy(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         absl::StrContains(status.error_details(), "STANDBY");
+}
+
 // Whether somebody who serves has said so, and would again.
 bool IsAnswer(grpc::StatusCode code) {
   return code == grpc::StatusCode::OK || code == grpc::StatusCode::NOT_FOUND ||
@@ -47,6 +54,7 @@ void Acknowledged::Add(Acknowledged other) {
   suspends.merge(other.suspends);
   resumes.merge(other.resumes);
   deletes.merge(other.deletes);
+  deletes_unsure.merge(other.deletes_unsure);
   unsure.merge(other.unsure);
   refused += other.refused;
   marks += other.marks;
@@ -123,6 +131,7 @@ Submitter::Answer Submitter::Call(grpc::Status (Service::*method)(grpc::ClientCo
                                                                   const Request&, Response*),
                                   const Request& request, Response* response) {
   const bool several = servers_.size() > 1;
+  bool cut_off = false;
   for (size_t asked = 0; !stopping(); ++asked) {
     grpc::ClientContext context;
     // Of several, one that is dead or hangs is passed over soon.
@@ -132,8 +141,10 @@ Submitter::Answer Submitter::Call(grpc::Status (Service::*method)(grpc::ClientCo
     Service& stub = StubOf<Service>(servers_[asked % servers_.size()]);
     const grpc::Status status = (stub.*method)(&context, request, response);
     if (status.ok()) return Answer::kDone;
-    if (status.error_code() == grpc::StatusCode::NOT_FOUND && asked > 0) return Answer::kGone;
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND)
+      return cut_off ? Answer::kGone : Answer::kNotFound;
     if (IsAnswer(status.error_code())) return Answer::kRefused;
+    cut_off = cut_off || !StandsBy(status);
   }
   return Answer::kNone;
 }
@@ -143,7 +154,7 @@ bool Submitter::Do(grpc::Status (v1::JobService::Stub::*method)(grpc::ClientCont
                                                                 const Request&, Response*),
                    const Request& request, Response* response) {
   const Answer answer = Call(method, request, response);
-  if (answer == Answer::kRefused || answer == Answer::kGone) ++acknowledged_.refused;
+  acknowledged_.refused += answer != Answer::kDone && answer != Answer::kNone;
   return answer == Answer::kDone;
 }
 
@@ -223,13 +234,17 @@ void Submitter::Delete(const std::string& name) {
   switch (Call(&v1::JobService::Stub::DeleteJob, request, &response)) {
     case Answer::kNone:
       return;
+    case Answer::kNotFound:
     case Answer::kRefused:
       ++acknowledged_.refused;
       return;
     case Answer::kDone:
-    case Answer::kGone:
       acknowledged_.unsure.erase(name);
       acknowledged_.deletes.insert(name);
+      return;
+    case Answer::kGone:
+      acknowledged_.unsure.erase(name);
+      acknowledged_.deletes_unsure.insert(name);
   }
 }
 
@@ -238,17 +253,32 @@ void Submitter::LookForMarks() {
   if (!acknowledged_.mark.has_value() && !acknowledged_.reserve.has_value()) return;
   if (!Do(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response)) return;
   const v1::NodeStatus node = NodeIn(response.nodes(), acknowledged_.node);
-  if (acknowledged_.mark.has_value())
-    acknowledged_.marks_missing += MarkOf(node) != *acknowledged_.mark;
-  if (acknowledged_.reserve.has_value())
-    acknowledged_.reserves_missing += node.reserve().reason() != *acknowledged_.reserve;
+  if (acknowledged_.mark.has_value() && MarkOf(node) != *acknowledged_.mark) {
+    ++acknowledged_.marks_missing;
+    acknowledged_.mark.reset();
+  }
+  if (acknowledged_.reserve.has_value() && node.reserve().reason() != *acknowledged_.reserve) {
+    ++acknowledged_.reserves_missing;
+    acknowledged_.reserve.reset();
+  }
 }
 
-// A coordinator that has just begun may not know a node that is neither marked nor in reserve, so
-// that it refuses.
+// A coordinator that has just begun may not know a node that is neither marked nor in reserve. It
+// knows any other.
+void Submitter::LookAtAnswer(Answer answer) {
+  acknowledged_.refused += answer == Answer::kRefused;
+  if (answer != Answer::kNotFound && answer != Answer::kGone) return;
+  if (acknowledged_.mark.has_value() && !acknowledged_.mark->reason.empty()) {
+    ++acknowledged_.marks_missing;
+    acknowledged_.mark.reset();
+  }
+  if (acknowledged_.reserve.has_value() && !acknowledged_.reserve->empty()) {
+    ++acknowledged_.reserves_missing;
+    acknowledged_.reserve.reset();
+  }
+}
+
 void Submitter::SetMark(const Mark& mark) {
-  // Until it is acknowledged it may be there or not.
-  acknowledged_.mark.reset();
   Answer answer = Answer::kNone;
   if (mark.reason.empty()) {
     v1::UncordonNodeRequest request;
@@ -268,6 +298,11 @@ void Submitter::SetMark(const Mark& mark) {
     v1::CordonNodeResponse response;
     answer = Call(&v1::JobService::Stub::CordonNode, request, &response);
   }
+  // If the attempt that was cut off has uncordoned the node, that need not be known any more.
+  if (answer == Answer::kGone && mark.reason.empty()) acknowledged_.mark.reset();
+  LookAtAnswer(answer);
+  // Not acknowledged, it may be there or not.
+  acknowledged_.mark.reset();
   if (answer != Answer::kDone) return;
   acknowledged_.mark = mark;
   ++acknowledged_.marks;
@@ -275,7 +310,6 @@ void Submitter::SetMark(const Mark& mark) {
 }
 
 void Submitter::SetReserve(const std::string& reason) {
-  acknowledged_.reserve.reset();
   Answer answer = Answer::kNone;
   if (reason.empty()) {
     v1::UnreserveNodeRequest request;
@@ -289,6 +323,10 @@ void Submitter::SetReserve(const std::string& reason) {
     v1::ReserveNodeResponse response;
     answer = Call(&v1::JobService::Stub::ReserveNode, request, &response);
   }
+  // As in SetMark.
+  if (answer == Answer::kGone && reason.empty()) acknowledged_.reserve.reset();
+  LookAtAnswer(answer);
+  acknowledged_.reserve.reset();
   if (answer != Answer::kDone) return;
   acknowledged_.reserve = reason;
   ++acknowledged_.reserves;
@@ -334,7 +372,7 @@ Kept LookFor(const Acknowledged& acknowledged, Cluster& cluster) {
   for (const auto& [name, id] : acknowledged.submits) {
     const std::vector<v1::JobStatus>& jobs = stored[name];
     const bool unsure = acknowledged.unsure.contains(name);
-    if (acknowledged.deletes.contains(name)) {
+    if (acknowledged.deletes.contains(name) || acknowledged.deletes_unsure.contains(name)) {
       kept.deletes_missing += !jobs.empty();
       continue;
     }

@@ -31,18 +31,23 @@ struct Acknowledged {
   std::map<std::string, int64_t> submits;  // by request id, which is the job's name too
   // Names of such jobs. All that are deleted were cancelled, and all that are resumed suspended.
   std::set<std::string> cancels, suspends, resumes, deletes;
+  // Names of cancelled jobs that were not there when a delete that was cut off was asked for again:
+  // deleted, or lost. They are not there later either.
+  std::set<std::string> deletes_unsure;
   // Those that were to be resumed or deleted, which nobody has answered: it may be done or not.
   std::set<std::string> unsure;
   // Answers that a change cannot be made, though by what was acknowledged before it can.
   int64_t refused = 0;
   std::string node;
   // Cordons, drains and uncordons of the node, and how many of them are drains. Each was looked for
-  // before the next one, which takes its place.
+  // before the next one, which takes its place, and is missing as well where there is no such node
+  // for that one. None is missing twice.
   int64_t marks = 0, drains = 0, marks_missing = 0;
-  std::optional<Mark> mark;  // the last one's
+  std::optional<Mark> mark;  // the last one's; absent: it may be there or not, or is missing
   // The same of the reserve: that the node is put into it, and taken out again.
   int64_t reserves = 0, reserves_missing = 0;
-  std::optional<std::string> reserve;  // the last one's reason; empty: the node was taken out
+  // The last one's reason; empty: the node was taken out. Absent: as of `mark`.
+  std::optional<std::string> reserve;
   struct Token {
     bool joined = false;  // a node has got a certificate for it
     bool revoked = false;
@@ -81,9 +86,9 @@ class Submitter {
     std::unique_ptr<v1::JobService::Stub> jobs;
     std::unique_ptr<v1::JoinService::Stub> join;
   };
-  // kNone: the stream ends. kGone: there is no such thing, and an attempt before was cut off, so
-  // that it may be gone because of that.
-  enum class Answer : uint8_t { kNone, kDone, kGone, kRefused };
+  // kNone: the stream ends. kNotFound: there is no such thing. kGone: nor is there, and an attempt
+  // before was cut off, so that it may be gone because of that. kRefused: for another reason.
+  enum class Answer : uint8_t { kNone, kDone, kNotFound, kGone, kRefused };
 
   static std::vector<Server> ServersOf(const std::string& servers, const transport::TlsFiles& tls);
   bool stopping();
@@ -99,6 +104,9 @@ class Submitter {
   void LookForMarks();
   void SetMark(const Mark& mark);
   void SetReserve(const std::string& reason);
+  // Of a change of the node: what the answer says of the mark and the reserve that were
+  // acknowledged before it.
+  void LookAtAnswer(Answer answer);
   // Its secret; empty: it is not there.
   std::string CreateToken();
   // As a node that nobody has, whose name is that of a job.

@@ -1,9 +1,13 @@
 // Any target that somebody asks the status page for, by itself and as a stream of events.
+#include <chrono>
 #include <functional>
 #include <future>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/status/status_page.h"
@@ -19,15 +23,24 @@ namespace {
 using coordinator::QueueWatch;
 using transport::HttpResponse;
 
+constexpr std::chrono::seconds kPatience{60};  // nothing takes as long on a machine that works
+
 // A board, its page, and the server of that.
 class Site {
  public:
   Site() { Fill(board_); }
 
-  HttpResponse PageOf(const std::string& target) {
-    std::promise<HttpResponse> made;
-    page_.Serve(target, [&made](HttpResponse response) { made.set_value(std::move(response)); });
-    return made.get_future().get();
+  // Errors: DeadlineExceeded, if it is not answered for long.
+  absl::StatusOr<HttpResponse> PageOf(const std::string& target) {
+    // It may be answered later.
+    const auto made = std::make_shared<std::promise<HttpResponse>>();
+    page_.Serve(target, [made](HttpResponse response) { made->set_value(std::move(response)); });
+    std::future<HttpResponse> page = made->get_future();
+    if (page.wait_for(kPatience) != std::future_status::ready) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("nobody answers \"", absl::CHexEscape(target), "\""));
+    }
+    return page.get();
   }
   const LocalHttp& http() const { return http_; }
 
@@ -91,7 +104,9 @@ std::string CheckStream(Site& site, absl::string_view query) {
     return answer->code == 400 ? "" : "not refused: " + *got;
   }
   if (!IsStream(*got)) return "no stream of events: " + *got;
-  const bool there = site.PageOf(std::string(query.substr(1))).code == 200;
+  const absl::StatusOr<HttpResponse> page = site.PageOf(std::string(query.substr(1)));
+  if (!page.ok()) return std::string(page.status().message());
+  const bool there = page->code == 200;
   return absl::StrContains(*got, there ? "\n\nevent: page\ndata: " : "\n\nevent: gone\ndata: ")
              ? ""
              : "another event: " + *got;
@@ -102,7 +117,9 @@ std::string CheckStream(Site& site, absl::string_view query) {
 std::string Check(absl::string_view bytes) {
   Site& site = TheSite();
   const std::string target(bytes);
-  if (std::string wrong = CheckAnswer(target, site.PageOf(target)); !wrong.empty()) return wrong;
+  const absl::StatusOr<HttpResponse> page = site.PageOf(target);
+  if (!page.ok()) return std::string(page.status().message());
+  if (std::string wrong = CheckAnswer(target, *page); !wrong.empty()) return wrong;
   const auto request = transport::ReadHttpRequest(absl::StrCat("GET ", bytes, " HTTP/1.1"));
   if (!request.ok() || request->target != target || request->path() != "/api/stream") return "";
   return CheckStream(site, request->query());
