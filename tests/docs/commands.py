@@ -18,15 +18,17 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import pages  # noqa: E402
+from pods import cluster  # noqa: E402
 
 PROGRAMS = pathlib.Path("/home/me/phalanx/build/release/bin")
+CLUSTER_LOG = pathlib.Path("/tmp/cluster.log")
 MACHINES = pathlib.Path("/tmp/machines")  # of a page of several, each a folder
 PATIENCE = 300  # seconds for one command
+CLUSTER_PATIENCE = 60  # seconds until a cluster answers
 # What coordinators and workers in the background write meanwhile.
 BACKGROUND = re.compile(r"\[\d{4}-\d\d-\d\d \S+\] \[worker\] |\d{4}-\d\d-\d\dT\S+ \w+ coordinator ")
 PREAMBLE = r"""
@@ -101,24 +103,41 @@ def cluster_of(source, path):
     if not nodes:
         yield
         return
-    log, script = pathlib.Path("/tmp/cluster.log"), source / "tests/pods/cluster.py"
-    with open(log, "wb") as file:
+    script = source / "tests/pods/cluster.py"
+    with open(CLUSTER_LOG, "wb") as file:
         process = subprocess.Popen([sys.executable, script, "/tmp/cluster", PROGRAMS, nodes], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:
-        while True:
-            try:
-                urllib.request.urlopen("http://127.0.0.1:8080/version", timeout=PATIENCE).close()
-                break
-            except urllib.error.URLError:
-                try:
-                    process.wait(0.2)
-                except subprocess.TimeoutExpired:
-                    continue
-                raise NotHere(f"a cluster cannot be made here: {log.read_text().strip()[-500:]}") from None
+        await_cluster(process)
         yield
+    except SystemExit:
+        tell_cluster()
+        raise
     finally:
         process.kill()
         process.wait()
+
+
+def await_cluster(process):
+    """Until it answers. One that says that it cannot be here is not here, any other end of it is a failure."""
+    deadline = time.monotonic() + CLUSTER_PATIENCE
+    while True:
+        try:
+            urllib.request.urlopen("http://127.0.0.1:8080/version", timeout=10).close()
+            return
+        except OSError as wrong:
+            try:
+                code = process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                raise SystemExit(f"the cluster does not answer within {CLUSTER_PATIENCE} s: {wrong}") from None
+        if code == cluster.NOT_HERE:
+            raise NotHere(f"a cluster cannot be made here: {CLUSTER_LOG.read_text(errors='replace').strip()[-500:]}")
+        raise SystemExit(f"the cluster has ended with {code}")
+
+
+def tell_cluster():
+    print("    the cluster:", *CLUSTER_LOG.read_text(errors="replace").split("\n")[-40:], sep="\n        ", flush=True)
 
 
 class NotHere(Exception):
@@ -179,7 +198,7 @@ def run_page(path, source, write):
             for log in sorted(MACHINES.glob("*/root/var/log/phalanx-*.log")) if block.on else ():
                 print(f"    {log.parts[3]}, {log.name}:", *log.read_text(errors="replace").split("\n")[-15:], sep="\n        ", flush=True)
             if pages.said_of(source / path, "cluster"):
-                print("    the cluster:", *pathlib.Path("/tmp/cluster.log").read_text(errors="replace").split("\n")[-40:], sep="\n        ", flush=True)
+                tell_cluster()
             if block.kind != "console":
                 break
     if write:

@@ -10,7 +10,9 @@ their names, and start again when they end; nodes are names, of which an affinit
 own. `exec`, `cp` and `port-forward` go into the pods, evictions keep to budgets.
 
 What it has not: DaemonSets run nothing, NetworkPolicies hold nobody, what a StatefulSet says cannot be changed, sizes
-of volumes and requests of resources count for nothing. Needs root, and namespaces, which it makes itself.
+of volumes and requests of resources count for nothing. Needs root. Mounts and processes are in namespaces that it makes
+itself; the network is the caller's, where kubectl is, and has to be one that has nothing else in it (`unshare --net`), since a
+bridge stays there. Exit code 77: this process may not make what pods are in, or a tool is missing.
 """
 
 import base64
@@ -18,9 +20,11 @@ import concurrent.futures
 import copy
 import datetime
 import http.server
+import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +57,8 @@ KINDS = {plural: (version, kind, of_namespace) for version, rows in RESOURCES.it
 SHORT = {"namespaces": "ns", "nodes": "no", "pods": "po", "services": "svc", "serviceaccounts": "sa", "configmaps": "cm",
          "persistentvolumeclaims": "pvc", "statefulsets": "sts", "daemonsets": "ds", "networkpolicies": "netpol", "poddisruptionbudgets": "pdb"}
 STEP = 0.2  # seconds between looks at pods
+REST_MAX = 60  # seconds until a pod that ends is started again: 2, 4, 8, ...
+NOT_HERE = 77  # the exit code where it cannot be
 
 
 class Refused(Exception):
@@ -94,12 +100,19 @@ class Running:
         template, name = owner["spec"]["template"], f"{owner['metadata']['name']}-{ordinal}"
         self.owner, self.ordinal, self.node, self.process = owner, ordinal, node, None
         self.started = self.ready = self.ending = False
+        self.ends, self.rests_until = 0, 0.0
         self.uid, self.name, self.waits_for = str(uuid.uuid4()), name, "a node"
         self.labels = {**template["metadata"]["labels"], "statefulset.kubernetes.io/pod-name": name}
+
+    def rest(self, waits_for):
+        """Longer each time; meanwhile it is not started."""
+        self.ends += 1
+        self.rests_until, self.waits_for = time.monotonic() + min(2 ** self.ends, REST_MAX), waits_for
 
     def object(self):
         owner = self.owner
         up = bool(self.process)
+        ready = {"type": "Ready", "status": str(self.ready), "message": f"waits for {self.waits_for}" if self.waits_for else ""}
         container = {"name": self.owner["spec"]["template"]["spec"]["containers"][0]["name"], "ready": self.ready, "restartCount": 0, "image": "", "imageID": "",
                      "state": {"running": {}} if up else {"waiting": {"reason": "ContainerCreating", "message": f"waits for {self.waits_for}"}}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {
@@ -108,7 +121,7 @@ class Running:
                                  "uid": owner["metadata"]["uid"], "controller": True}]},
             "spec": {**owner["spec"]["template"]["spec"], **({"nodeName": self.node} if self.node else {})},
             "status": {"phase": "Running" if up else "Pending", "podIP": self.process.address if up else "",
-                       "conditions": [{"type": "Ready", "status": str(self.ready)}], "containerStatuses": [container]}}
+                       "conditions": [ready], "containerStatuses": [container]}}
 
 
 class Cluster:
@@ -217,51 +230,68 @@ class Cluster:
         else:
             raise Refused(405, "MethodNotAllowed", f"this cluster deletes no {plural}")
 
-    def end(self, namespace, name):
-        """As a deletion does; the pod is gone when it returns."""
+    def end(self, namespace, name, check=lambda one: None):
+        """As a deletion does, once `check` has nothing against it; the pod is gone when it returns, whoever ended it."""
         with self.changed:
-            one = self.running[namespace, name]
+            one = self.running.get((namespace, name))
+            if one is None:
+                return
+            check(one)
+            if one.ending:
+                self.changed.wait_for(lambda: self.running.get((namespace, name)) is not one)
+                return
             one.ending, one.ready = True, False
             self.changed.notify_all()
-        if one.process:
-            one.process.delete()
-        with self.changed:
-            del self.running[namespace, name]
-            self.changed.notify_all()
+        try:
+            if one.process:
+                one.process.delete()
+        finally:
+            with self.changed:
+                del self.running[namespace, name]
+                self.changed.notify_all()
 
     def evict(self, namespace, name):
-        with self.changed:
-            labels = self.get("pods", namespace, name)["metadata"]["labels"]
-            for (kind, *_), budget in self.objects.items():
-                selector = budget["spec"]["selector"]["matchLabels"].items() if kind == "poddisruptionbudgets" else None
-                if selector is None or not selector <= labels.items():
-                    continue
-                others = [one for one in self.running.values() if selector <= one.labels.items() and one.name != name]
-                if sum(not one.ready for one in others) >= budget["spec"]["maxUnavailable"]:
-                    raise Refused(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
-        self.end(namespace, name)
+        self.get("pods", namespace, name)
+        self.end(namespace, name, self.hold_to_budgets)
+
+    def hold_to_budgets(self, one):
+        """Of the pods that are wanted, there or not, so many others may be without one that is ready."""
+        namespace = one.owner["metadata"]["namespace"]
+        for (kind, of, _), budget in self.objects.items():
+            if kind != "poddisruptionbudgets" or of != namespace:
+                continue
+            selector = budget["spec"]["selector"]["matchLabels"].items()
+            if not selector <= one.labels.items():
+                continue
+            wanted = sum(item["spec"].get("replicas", 1) for (plural, where, _), item in self.objects.items() if plural == "statefulsets" and
+                         where == namespace and selector <= item["spec"]["template"]["metadata"]["labels"].items())
+            ready = sum(other.ready for (where, _), other in self.running.items()
+                        if where == namespace and other is not one and selector <= other.labels.items())
+            if wanted - 1 - ready >= budget["spec"]["maxUnavailable"]:
+                raise Refused(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
 
     # Pods.
 
     def control(self):
         while True:
-            with self.changed:
-                self.want()
-                waiting = [one for one in self.running.values() if not one.process and not one.ending]
-                for one in waiting:
-                    one.waits_for = self.missing(one)
-                    if not one.waits_for:
-                        self.start(one)
-                probed = [one for one in self.running.values() if one.process and not one.ending]
-            for one in probed:
-                self.look_at(one)
+            self.go_round()
             with self.changed:
                 self.changed.notify_all()
                 self.changed.wait(STEP)
 
+    def go_round(self):
+        with self.changed:
+            self.want()
+            for one in self.running.values():
+                if not one.process and not one.ending and one.rests_until <= time.monotonic():
+                    self.start(one)
+            probed = [one for one in self.running.values() if one.process and not one.ending]
+        for one in probed:
+            self.look_at(one)
+
     def want(self):
         for (kind, namespace, name), item in self.objects.items():
-            for ordinal in range(item["spec"]["replicas"]) if kind == "statefulsets" else ():
+            for ordinal in range(item["spec"].get("replicas", 1)) if kind == "statefulsets" else ():
                 if (namespace, f"{name}-{ordinal}") not in self.running:
                     self.running[namespace, f"{name}-{ordinal}"] = Running(item, ordinal, None)
 
@@ -308,25 +338,42 @@ class Cluster:
         return found
 
     def start(self, one):
-        hosts = {name: address for name, address in self.services(one.owner["metadata"]["namespace"]).items() if address}
-        one.process = pods.Pod(self.place, self.programs, DEPS, one.owner, one.ordinal, hosts)
-        print(f"{one.name} starts on {one.node}, {one.process.address}", flush=True)
+        """Where it has what it waits for."""
+        try:
+            one.waits_for = self.missing(one)
+            if one.waits_for:
+                return
+            hosts = {name: address for name, address in self.services(one.owner["metadata"]["namespace"]).items() if address}
+            one.process = pods.Pod(self.place, self.programs, DEPS, one.owner, one.ordinal, hosts)
+            print(f"{one.name} starts on {one.node}, {one.process.address}", flush=True)
+        except Exception as wrong:  # the other pods go on
+            traceback.print_exc()
+            one.rest(f"a start that works: {wrong!r}")
 
     def look_at(self, one):
         try:
             if not one.process.alive():
-                with self.changed:
-                    if not one.ending:
-                        print(f"{one.name} has ended: {one.process.tail()}", flush=True)
-                        one.process.leave()
-                        one.process, one.started, one.ready = None, False, False
+                self.take_end(one)
                 return
-            one.started = one.started or one.process.probe("startupProbe")
-            ready = one.started and one.process.probe("readinessProbe")
-            with self.changed:
-                one.ready = ready and not one.ending
+            started = one.started or one.process.probe("startupProbe")
+            ready = started and one.process.probe("readinessProbe")
+            waits_for = ""
         except OSError:  # it ends meanwhile
             return
+        except Exception as wrong:  # the other pods go on
+            traceback.print_exc()
+            started, ready, waits_for = one.started, False, f"a probe that works: {wrong!r}"
+        with self.changed:
+            one.started, one.ready, one.waits_for = started, ready and not one.ending, waits_for
+
+    def take_end(self, one):
+        with self.changed:
+            if one.ending:
+                return
+            print(f"{one.name} has ended: {one.process.tail()}", flush=True)
+            process, one.process, one.started, one.ready = one.process, None, False, False
+            one.rest("its next start, some seconds behind an end")
+            process.leave()
 
     def started_pod(self, namespace, name):
         with self.changed:
@@ -573,11 +620,25 @@ def described(path):
     return None
 
 
+def not_here(why):
+    print(why)
+    sys.exit(NOT_HERE)
+
+
 def main():
-    if sys.argv[1] != INSIDE:
-        own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
-        os.execvp(own[0], [*own, sys.executable, os.path.abspath(__file__), INSIDE, *sys.argv[1:]])
     sys.path.insert(0, str(DEPS / "kubernetes-validate"))
+    if sys.argv[1] != INSIDE:
+        missing = [tool for tool in ("ip", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
+        if importlib.util.find_spec("kubernetes_validate") is None:
+            missing.append("kubernetes-validate")
+        if missing:
+            not_here(f"no {missing[0]} here")
+        others = {line.split(": ")[1] for line in pods.run("ip", "-o", "link", "show", "up").splitlines()} - {"lo"}
+        if others:
+            sys.exit(f"this network is not for the cluster alone, it has {', '.join(sorted(others))}: start it under `unshare --net`")
+        if why := pods.why_not_here():
+            not_here(why)
+        os.execvp(pods.OWN[0], [*pods.OWN, sys.executable, os.path.abspath(__file__), INSIDE, *sys.argv[1:]])
     place, programs, nodes = pathlib.Path(sys.argv[2]).resolve(), pathlib.Path(sys.argv[3]).resolve(), int(sys.argv[4])
     place.mkdir(parents=True, exist_ok=True)
     pods.make_network()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What the cluster of cluster.py refuses, keeps and changes, without pods; and streams as kubectl opens them. Skips (77)
+"""What the cluster of cluster.py refuses, keeps and changes, with nothing in its pods; and streams as kubectl opens them. Skips (77)
 without kubernetes-validate, which scripts/setup brings; under CI, which names PHALANX_EXIT_WITHOUT_TOOL, it fails."""
 
 import base64
+import concurrent.futures
 import copy
 import importlib.util
 import json
@@ -10,9 +11,12 @@ import os
 import pathlib
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+import unittest.mock
 import zlib
 
 DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
@@ -94,6 +98,67 @@ class ObjectsTest(unittest.TestCase):
         self.cluster.evict("here", "worker-2")
         self.assertEqual(len(self.cluster.list("pods", "here", {})), 2)
 
+    def test_a_pod_that_was_evicted_counts_until_another_is_ready(self):
+        self.cluster.create("poddisruptionbudgets", "here", copy.deepcopy(BUDGET))
+        for one in self.cluster.running.values():
+            one.ready = True
+        self.cluster.evict("here", "worker-0")
+        self.refused(429, self.cluster.evict, "here", "worker-1")
+        self.cluster.want()
+        self.refused(429, self.cluster.evict, "here", "worker-1")
+        self.cluster.running["here", "worker-0"].ready = True
+        self.cluster.evict("here", "worker-1")
+
+    def test_a_pod_that_two_end_ends_once(self):
+        first = self.cluster.running["here", "worker-0"]
+        first.process, goes = unittest.mock.Mock(), threading.Event()
+        first.process.delete.side_effect = lambda: goes.wait(60)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            both = [threads.submit(self.cluster.delete, "pods", "here", "worker-0") for _ in range(2)]
+            goes.set()
+            for one in both:
+                self.assertIn(type(one.exception()), (type(None), cluster.Refused))  # 404 where it was gone already
+        first.process.delete.assert_called_once()
+        self.assertNotIn(("here", "worker-0"), self.cluster.running)
+
+    def test_a_pod_whose_end_fails_is_gone(self):
+        self.cluster.running["here", "worker-0"].process = unittest.mock.Mock(**{"delete.side_effect": AssertionError("late")})
+        self.assertRaises(AssertionError, self.cluster.delete, "pods", "here", "worker-0")
+        self.assertNotIn(("here", "worker-0"), self.cluster.running)
+
+    def rounds(self, *times):
+        """At those times of the clock."""
+        for now in times:
+            with unittest.mock.patch("time.monotonic", return_value=now):
+                self.cluster.go_round()
+
+    def test_a_pod_that_does_not_start_says_why_and_is_tried_again_later(self):
+        with unittest.mock.patch.object(self.cluster, "missing", return_value=""), unittest.mock.patch.object(
+                cluster.pods, "Pod", side_effect=StopIteration("no address")) as made, unittest.mock.patch("traceback.print_exc"):
+            self.rounds(100, 101.9)
+            self.assertEqual(made.call_count, 3)
+            self.rounds(102, 105.9)
+            self.assertEqual(made.call_count, 6)
+        self.assertIn("no address", json.dumps(self.cluster.get("pods", "here", "worker-0")["status"]["containerStatuses"]))
+
+    def test_a_pod_that_ends_is_not_started_again_at_once(self):
+        first = self.cluster.running["here", "worker-0"]
+        with unittest.mock.patch.object(self.cluster, "missing", return_value=""), unittest.mock.patch.object(cluster.pods, "Pod") as made, \
+                unittest.mock.patch("builtins.print"):
+            made.return_value.alive.return_value = False
+            self.rounds(100, 101.9)
+        self.assertEqual((made.call_count, first.process), (3, None))
+        self.assertIn("next start", first.waits_for)
+
+    def test_a_probe_that_fails_in_another_way_leaves_the_pod_not_ready_and_says_why(self):
+        first = self.cluster.running["here", "worker-0"]
+        first.process, first.ready = unittest.mock.Mock(**{"probe.side_effect": subprocess.TimeoutExpired("probe", 120)}), True
+        with unittest.mock.patch("traceback.print_exc"):
+            self.cluster.look_at(first)
+        (condition,) = first.object()["status"]["conditions"]
+        self.assertEqual(condition["status"], "False")
+        self.assertIn("TimeoutExpired", condition["message"])
+
     def test_a_secret_that_changes_loses_what_it_has_no_longer(self):
         for name in ("old", "new"):
             self.cluster.put("secrets", "here", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
@@ -106,6 +171,37 @@ class ObjectsTest(unittest.TestCase):
         self.assertEqual((self.cluster.list("statefulsets", "", {}), self.cluster.list("pods", "", {})), ([], []))
         self.assertFalse(self.cluster.place.joinpath("claims").exists())
         self.assertEqual(len(self.cluster.list("nodes", "", {})), 2)
+
+
+class PodTest(unittest.TestCase):
+    """Of a pod without a root of its own."""
+
+    def setUp(self):
+        self.pod = object.__new__(cluster.pods.Pod)
+        self.pod.name, self.pod.address, self.pod.ended, self.pod.spec = "worker-0", "127.0.0.1", False, {"terminationGracePeriodSeconds": 60}
+        self.pod.container = {"readinessProbe": {"httpGet": {"path": "/readyz", "port": "metrics"}}}
+
+    def delete(self):
+        with unittest.mock.patch.object(self.pod, "leave") as leave:
+            code = self.pod.delete()
+        leave.assert_called_once()
+        return code
+
+    def test_one_that_has_ended_or_has_no_process_yet_is_deleted(self):
+        self.pod._process = subprocess.Popen(["true"])
+        self.pod._process.wait(60)
+        self.assertEqual(self.delete(), 0)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as self.pod._process:
+            self.assertEqual(self.delete(), -9)
+
+    def test_an_answer_that_is_not_http_is_a_no(self):
+        with socket.create_server(("127.0.0.1", 0)) as server, concurrent.futures.ThreadPoolExecutor() as threads:
+            self.pod.container["ports"] = [{"name": "metrics", "containerPort": server.getsockname()[1]}]
+            said = threads.submit(self.pod.probe, "readinessProbe", 60)
+            with server.accept()[0] as caller:
+                caller.recv(1 << 16)
+                caller.sendall(b"nonsense\r\n\r\n")
+            self.assertFalse(said.result())
 
 
 class StreamsTest(unittest.TestCase):

@@ -7,6 +7,7 @@ forgotten; a secret is a folder below `secrets` of the place. Every wait has a d
 """
 
 import contextlib
+import http.client
 import os
 import pathlib
 import shlex
@@ -14,15 +15,28 @@ import shutil
 import signal
 import ssl
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
 
 NETWORK = "10.244.0"
+# Runs a command where mounts and processes end with it.
+OWN = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
 
 
 def run(*command, **options):
     return subprocess.run([str(one) for one in command], check=True, capture_output=True, text=True, **options).stdout
+
+
+def why_not_here():
+    """What this process may not make of what pods are in; empty where it may."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(
+            [*OWN, "--net", "--uts", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" && '
+             'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u,workdir=$0/w" "$0/o" && '
+             "ip link add one type bridge && ip link add two type veth peer name three", folder], capture_output=True, text=True, check=False)
+    return f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}" if tried.returncode != 0 else ""
 
 
 def make_network():
@@ -152,9 +166,21 @@ class Pod:
                  "--propagation", "private", "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _init(self):
-        """Process 1 of the pod, as this namespace numbers it."""
-        children = pathlib.Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        """Process 1 of the pod, as this namespace numbers it; nothing while there is none yet, or no longer."""
+        try:
+            children = pathlib.Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        except OSError:
+            return None
         return int(children[0]) if children else None
+
+    def _signal(self, number):
+        """To its process 1; where there is none yet, what would make it ends at once."""
+        process = self._init()
+        if process is None:
+            self._process.kill()
+            return
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(process, number)
 
     def ranks(self):
         """Processes of ranks, as this namespace numbers them."""
@@ -200,7 +226,7 @@ class Pod:
             anybody = ssl._create_unverified_context()  # a probe asks for no name
             with urllib.request.urlopen(url, timeout=seconds or asked.get("timeoutSeconds", 1) * 10, context=anybody) as answer:  # tests share their machine
                 return answer.status == 200
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError):
             return False
 
     def await_probe(self, kind, seconds=60):
@@ -229,15 +255,17 @@ class Pod:
 
     def kill(self):
         """As `kubectl delete pod --force --grace-period=0`: every process at once, and nobody hears of it."""
-        os.kill(self._init(), signal.SIGKILL)
+        assert self.alive(), f"{self.name} has ended before: {self.tail()}"
+        self._signal(signal.SIGKILL)
         self._process.wait(30)
         self.leave()
 
     def delete(self):
         """As `kubectl delete pod`: SIGTERM to the container's process 1, and SIGKILL when the grace period is over."""
         assert "lifecycle" not in self.container, "a preStop hook, which nothing runs here"
-        os.kill(self._init(), signal.SIGTERM)
         try:
+            if self.alive():
+                self._signal(signal.SIGTERM)
             return self._process.wait(self.spec["terminationGracePeriodSeconds"])
         except subprocess.TimeoutExpired as late:
             self.kill()

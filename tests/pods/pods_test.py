@@ -54,15 +54,10 @@ def enter_namespaces():
         missing.append("kubernetes-validate, which brings a reader of YAML,")
     if missing:
         not_here(f"no {missing[0]} here")
-    own = ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    if why := pods.why_not_here():
+        not_allowed(why)
     with tempfile.TemporaryDirectory() as folder:
-        tried = subprocess.run(
-            [*own, "sh", "-c", 'mount -t tmpfs tmpfs "$0" && mkdir "$0/u" "$0/w" "$0/o" && '
-             'mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u,workdir=$0/w" "$0/o" && '
-             "ip link add one type bridge && ip link add two type veth peer name three", folder], capture_output=True, text=True, check=False)
-        if tried.returncode != 0:
-            not_allowed(f"no namespaces, overlay file system or bridges here: {tried.stderr.strip()}")
-        return subprocess.run([*own, sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
+        return subprocess.run([*pods.OWN, "--net", "--uts", sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 
 def setUpModule():
