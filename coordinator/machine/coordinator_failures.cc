@@ -198,8 +198,9 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
                         std::find(lost.begin(), lost.end(), Rank{event.rank}) != lost.end() ||
                         (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
   if (!left_out) return;  // its exit is the evidence
-  std::string message = absl::StrCat("rank ", event.rank, " on node ",
-                                     job.run->TeamOfRank(event.rank)->node, " ", HowItEnded(*exited));
+  std::string message =
+      absl::StrCat("rank ", event.rank, " on node ", job.run->TeamOfRank(event.rank)->node, " ",
+                   HowItEnded(*exited));
   if (job.recovery.has_value() && job.recovery->cause.rank == event.rank) {
     FailureCause& cause = job.recovery->cause;
     cause.kind = KindOf(*exited);
