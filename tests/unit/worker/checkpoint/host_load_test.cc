@@ -105,8 +105,8 @@ std::unique_ptr<train::TrainingState> Taken(const plan::Plan& before, const plan
   state->Adopt(start);
   const auto transfers = train::TransfersInto(after, {{rank, state->HoldingsNow()}});
   EXPECT_TRUE(transfers.ok()) << transfers.status();
-  const absl::Status entered = state->Enter(after, *transfers, {.ranks = {rank}});
-  EXPECT_TRUE(entered.ok()) << entered;
+  const absl::StatusOr<train::Moved> entered = state->Enter(after, *transfers, {.ranks = {rank}});
+  EXPECT_TRUE(entered.ok()) << entered.status();
   return state;
 }
 
