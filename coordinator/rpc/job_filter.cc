@@ -1,7 +1,10 @@
 #include "coordinator/rpc/job_filter.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -11,6 +14,7 @@
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/job_codec.h"
 #include "core/base/status.h"
+#include "core/wire/examination_codec.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -21,6 +25,9 @@ constexpr int32_t kPageMax = 1000;
 constexpr size_t kLooksMax = 1000;
 constexpr int kPhasesMax = 16, kLabelsMax = 64, kTypesMax = 64;
 constexpr size_t kNodeBytesMax = 253, kOwnerBytesMax = 253;
+// Of a page of nodes, or of the examinations in an answer without pages: half of what a client
+// takes.
+constexpr size_t kNodesBytesMax = 4 << 20;
 // Of a token that is refused.
 constexpr size_t kTokenBytesShown = 32;
 
@@ -142,6 +149,33 @@ absl::Status SelectEvents(const std::vector<JobEvent>& events, const v1::ListEve
       break;
     }
     ToProto(event, response->add_events());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ListNodes(const Board& board, const v1::ListNodesRequest& request,
+                       v1::ListNodesResponse* response) {
+  RETURN_IF_ERROR(CheckPageSize(request.page_size(), "all"));
+  const bool paged = request.page_size() > 0;
+  const int32_t size = std::min(request.page_size(), kPageMax);
+  std::vector<NodeView> nodes;
+  if (request.node().empty()) {
+    // One more than a page has, which says that it is not the last one.
+    nodes = board.Nodes(paged ? static_cast<size_t>(size) + 1 : SIZE_MAX, request.page_token());
+  } else if (std::optional<NodeView> node = board.FindNode(request.node())) {
+    nodes.push_back(*std::move(node));
+  }
+  size_t bytes = 0;
+  for (const NodeView& node : nodes) {
+    if (paged && (response->nodes_size() == size || bytes >= kNodesBytesMax)) {
+      response->set_next_page_token(response->nodes(response->nodes_size() - 1).name());
+      break;
+    }
+    v1::NodeStatus* status = response->add_nodes();
+    ToProto(node, status);
+    if (request.examinations() && node.examination != nullptr && bytes < kNodesBytesMax)
+      wire::ToProto(*node.examination, status->mutable_examination());
+    bytes += paged ? status->ByteSizeLong() : status->examination().ByteSizeLong();
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// coordinator/rpc/job_filter.h: which jobs and events a list is to have.
+// coordinator/rpc/job_filter.h: which jobs, events and nodes a list is to have.
 //
 // A list is read in pages, each of which looks at a bounded number of jobs, so that no caller holds
 // up the others however rare what it looks for is.
@@ -20,5 +20,10 @@ absl::Status ListJobs(const Board& board, const v1::ListJobsRequest& request,
 // InvalidArgument, with the field.
 absl::Status SelectEvents(const std::vector<JobEvent>& events, const v1::ListEventsRequest& request,
                           v1::ListEventsResponse* response);
+
+// Fills `response` with a page of nodes, or with all of them. Errors: InvalidArgument, with the
+// field.
+absl::Status ListNodes(const Board& board, const v1::ListNodesRequest& request,
+                       v1::ListNodesResponse* response);
 
 }  // namespace phalanx::coordinator

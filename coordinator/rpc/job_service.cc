@@ -1,6 +1,5 @@
 #include "coordinator/rpc/job_service.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,7 +13,6 @@
 #include "coordinator/wire/job_codec.h"
 #include "core/base/status.h"
 #include "core/posix/waker.h"
-#include "core/wire/examination_codec.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
 
@@ -26,8 +24,6 @@ constexpr size_t kReasonBytesMax = 1024;
 // Longer documents are read on threads of their own, and so are jobs that begin without some of
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
-// Of a list of nodes: half of what a client takes.
-constexpr size_t kExaminationBytesMax = 4 << 20;
 
 // Whether it may have a place in the queue.
 bool Waits(const v1::JobStatus& job) {
@@ -334,15 +330,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
   const Ending end(context, "ListNodes", metrics_);
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
-  size_t bytes_left = request->examinations() ? kExaminationBytesMax : 0;
-  for (const NodeView& node : board_.Nodes()) {
-    v1::NodeStatus* status = response->add_nodes();
-    ToProto(node, status);
-    if (bytes_left == 0 || node.examination == nullptr) continue;
-    wire::ToProto(*node.examination, status->mutable_examination());
-    bytes_left -= std::min(bytes_left, status->examination().ByteSizeLong());
-  }
-  return end.With(absl::OkStatus());
+  return end.With(coordinator::ListNodes(board_, *request, response));
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,

@@ -237,9 +237,7 @@ class ServerImpl final : public Server {
         .audit = audit_,
         .holds = [this](const grpc::AuthContext& peer) { return CheckNotTakenBack(peer); }});
     const auto has_node = [this](const std::string& name) {
-      const std::vector<NodeView> nodes = board_.Nodes();
-      return std::any_of(nodes.begin(), nodes.end(),
-                         [&name](const NodeView& node) { return node.name == name; });
+      return board_.FindNode(name).has_value();
     };
     join_service_ = std::make_unique<JoinServiceImpl>(
         tokens_.get(), options_.join,

@@ -339,16 +339,28 @@ absl::StatusOr<std::shared_ptr<const EvaluationReport>> Board::Evaluation(JobId 
   return std::move(details.evaluation);
 }
 
-std::vector<NodeView> Board::Nodes(size_t count) const {
+std::vector<NodeView> Board::Nodes(size_t count, const NodeName& after) const {
   MutexLock lock(&mu_);
+  return NodesFrom(nodes_.upper_bound(after), count);
+}
+
+std::optional<NodeView> Board::FindNode(const NodeName& name) const {
+  MutexLock lock(&mu_);
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.view == nullptr) return std::nullopt;
+  return std::move(NodesFrom(found, 1).front());
+}
+
+std::vector<NodeView> Board::NodesFrom(std::map<NodeName, NodeEntry>::const_iterator entry,
+                                       size_t count) const {
   std::vector<NodeView> nodes;
-  for (const auto& [name, entry] : nodes_) {
-    if (nodes.size() == count) break;
-    if (entry.view == nullptr) continue;
-    nodes.push_back(*entry.view);
-    nodes.back().last_heartbeat = entry.last_heartbeat;
-    nodes.back().device_temperatures = entry.device_temperatures;
-    nodes.back().device_used_memory = entry.device_used_memory;
+  for (; entry != nodes_.end() && nodes.size() < count; ++entry) {
+    const NodeEntry& from = entry->second;
+    if (from.view == nullptr) continue;
+    nodes.push_back(*from.view);
+    nodes.back().last_heartbeat = from.last_heartbeat;
+    nodes.back().device_temperatures = from.device_temperatures;
+    nodes.back().device_used_memory = from.device_used_memory;
   }
   for (const JobId job : with_slow_devices_) {
     for (const SlowDevice& slow : *jobs_.at(job).job->slow_devices) {

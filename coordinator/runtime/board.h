@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -80,8 +81,11 @@ class Board {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Oldest first, at most kIncidentsMax.
   absl::StatusOr<std::vector<IncidentPtr>> Incidents(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
-  // By name, at most `count`.
-  std::vector<NodeView> Nodes(size_t count = SIZE_MAX) const ABSL_LOCKS_EXCLUDED(mu_);
+  // By name, at most `count`, of names behind `after`.
+  std::vector<NodeView> Nodes(size_t count = SIZE_MAX, const NodeName& after = "") const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // nullopt: there is none of that name.
+  std::optional<NodeView> FindNode(const NodeName& name) const ABSL_LOCKS_EXCLUDED(mu_);
   // Of the steps that this coordinator was told of, and before them what the store had when it
   // started; of a job that has an entry what that has. Empty where neither is kept (kCurvesMax) or
   // can be read.
@@ -116,6 +120,9 @@ class Board {
     std::vector<int64_t> device_used_memory;   // at that one
   };
 
+  // At most `count`, from the entry on.
+  std::vector<NodeView> NodesFrom(std::map<NodeName, NodeEntry>::const_iterator entry,
+                                  size_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds it and keeps all events within their bound.
   void AddLocked(JobId job, Entry& entry, const JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The events of `job` hold `now` bytes and held `before`.

@@ -77,6 +77,29 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
 }
 
+TEST(BoardTest, Nodes_AreThoseBehindAName_OrTheOneOfThatName) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  for (const char* name : {"b", "a", "d"}) {
+    board.Publish(PublishNode{
+        std::make_shared<const NodeView>(NodeView{.name = name, .device_jobs = {JobId{7}}})});
+  }
+  board.Publish(PublishHeartbeat{"c", absl::FromUnixSeconds(1'700'000'000), {41}, {9}});
+  const auto names = [&board](size_t count, const NodeName& after) {
+    std::vector<NodeName> found;
+    for (const NodeView& node : board.Nodes(count, after)) found.push_back(node.name);
+    return found;
+  };
+  EXPECT_THAT(names(2, ""), ElementsAre("a", "b"));
+  EXPECT_THAT(names(2, "b"), ElementsAre("d")) << "c has only been heard of";
+  EXPECT_THAT(names(9, "aa"), ElementsAre("b", "d"));
+  EXPECT_THAT(names(9, "d"), ElementsAre());
+  ASSERT_TRUE(board.FindNode("d").has_value());
+  EXPECT_EQ(board.FindNode("d")->name, "d");
+  EXPECT_FALSE(board.FindNode("c").has_value());
+  EXPECT_FALSE(board.FindNode("e").has_value());
+}
+
 TEST(BoardTest, SlowDevices_AreOfTheirNodesWhileTheirJobsNameThem) {
   Board board;
   board.Connect(NoEndedJobs());
