@@ -11,6 +11,7 @@
 #include "client/incidents.h"
 #include "client/job_file.h"
 #include "client/job_view.h"
+#include "client/node_list.h"
 #include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
@@ -371,16 +372,13 @@ int Inject(Connection& connection, const InjectOptions& options, Io& io) {
 }
 
 int Nodes(Connection& connection, Format format, Io& io) {
-  v1::ListNodesResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &response);
-  if (!status.ok()) return FailCall(status, io);
-  const std::vector<v1::NodeStatus> nodes(response.nodes().begin(), response.nodes().end());
-  if (nodes.empty() && (format == Format::kTable || format == Format::kWide)) {
+  const absl::StatusOr<std::vector<v1::NodeStatus>> nodes = ListNodes(connection, false);
+  if (!nodes.ok()) return FailCall(nodes.status(), io);
+  if (nodes->empty() && (format == Format::kTable || format == Format::kWide)) {
     io.talk << "no nodes\n";
     return kSuccess;
   }
-  PrintNodes(nodes, format, io.headers, absl::Now(), io.out);
+  PrintNodes(*nodes, format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 

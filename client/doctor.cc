@@ -9,6 +9,7 @@
 #include "client/advice.h"
 #include "client/doctor_nodes.h"
 #include "client/exit_code.h"
+#include "client/node_list.h"
 #include "core/base/terminal_text.h"
 #include "core/examine/examination.h"
 #include "core/job/json.h"
@@ -129,16 +130,11 @@ int Doctor(Connection& connection, const DoctorOptions& options, Io& io) {
   if (!options.folder.empty()) folders.write.push_back(options.folder);
   std::vector<Finding> findings = examine::ExamineMachine(examine::ReadMachine(folders));
   if (options.cluster) {
-    v1::ListNodesRequest request;
-    request.set_examinations(true);
-    v1::ListNodesResponse response;
-    const absl::Status status =
-        connection.Call(&v1::JobService::Stub::ListNodes, request, &response);
-    findings.push_back(Coordinator(connection.server(), status));
-    if (status.ok()) {
-      const std::vector<v1::NodeStatus> nodes(response.nodes().begin(), response.nodes().end());
+    const absl::StatusOr<std::vector<v1::NodeStatus>> nodes = ListNodes(connection, true);
+    findings.push_back(Coordinator(connection.server(), nodes.status()));
+    if (nodes.ok()) {
       for (std::vector<Finding> more :
-           {ExamineCluster(nodes, options.version, absl::Now()), ExamineNodes(nodes)}) {
+           {ExamineCluster(*nodes, options.version, absl::Now()), ExamineNodes(*nodes)}) {
         findings.insert(findings.end(), std::make_move_iterator(more.begin()),
                         std::make_move_iterator(more.end()));
       }

@@ -1,9 +1,12 @@
 #include "client/node_commands.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/node_list.h"
 #include "client/node_view.h"
 #include "client/output.h"
 #include "core/base/terminal_text.h"
@@ -28,25 +31,21 @@ int Tell(const Response& response, Format format, const std::string& line, Io& i
 }  // namespace
 
 int DescribeNode(Connection& connection, const std::string& name, Format format, Io& io) {
-  v1::ListNodesRequest request;
-  request.set_examinations(true);
-  v1::ListNodesResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::ListNodes, request, &response);
-  if (!status.ok()) return FailCall(status, io);
-  for (const v1::NodeStatus& node : response.nodes()) {
-    if (node.name() != name) continue;
-    if (format == Format::kJson || format == Format::kYaml) {
-      PrintTree(ToTree(node), format, io.out);
-    } else if (format == Format::kName) {
-      io.out << TerminalText(node.name()) << "\n";
-    } else {
-      DescribeNode(node, absl::Now(), io.out);
-    }
-    return kSuccess;
+  const absl::StatusOr<std::optional<v1::NodeStatus>> node = FindNode(connection, name);
+  if (!node.ok()) return FailCall(node.status(), io);
+  if (!node->has_value()) {
+    return FailCall(absl::NotFoundError(absl::StrCat("there is no node \"", name,
+                                                     "\"; phalanx nodes lists those there are")),
+                    io);
   }
-  return FailCall(absl::NotFoundError(absl::StrCat("there is no node \"", name,
-                                                   "\"; phalanx nodes lists those there are")),
-                  io);
+  if (format == Format::kJson || format == Format::kYaml) {
+    PrintTree(ToTree(**node), format, io.out);
+  } else if (format == Format::kName) {
+    io.out << TerminalText((*node)->name()) << "\n";
+  } else {
+    DescribeNode(**node, absl::Now(), io.out);
+  }
+  return kSuccess;
 }
 
 int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io) {

@@ -16,6 +16,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
+#include "client/node_list.h"
 #include "client/node_view.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
@@ -35,9 +36,8 @@ struct Sample {
 };
 
 absl::StatusOr<Sample> Take(Connection& connection) {
-  v1::ListNodesResponse nodes;
-  RETURN_IF_ERROR(
-      connection.Call(&v1::JobService::Stub::ListNodes, v1::ListNodesRequest(), &nodes));
+  Sample sample;
+  ASSIGN_OR_RETURN(sample.nodes, ListNodes(connection, false));
   v1::ListJobsRequest request;
   for (const v1::JobPhase phase :
        {v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING}) {
@@ -46,8 +46,6 @@ absl::StatusOr<Sample> Take(Connection& connection) {
   request.set_page_size(kJobsMax);
   v1::ListJobsResponse jobs;
   RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::ListJobs, request, &jobs));
-  Sample sample;
-  sample.nodes.assign(nodes.nodes().begin(), nodes.nodes().end());
   sample.jobs.assign(jobs.jobs().begin(), jobs.jobs().end());
   return sample;
 }
