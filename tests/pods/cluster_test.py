@@ -22,7 +22,7 @@ import zlib
 DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / ".cache/phalanx/deps")
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(DEPS / "kubernetes-validate")]
 
-from pods import cluster, spdy  # noqa: E402
+from pods import cluster, controller, objects, spdy  # noqa: E402
 
 SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "here"}}
 SET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "worker"}, "spec": {
@@ -38,12 +38,13 @@ class ObjectsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.cluster = cluster.Cluster(pathlib.Path(folder.name), None, 2)
+        self.pods = self.cluster.controller
         self.cluster.create("namespaces", "", copy.deepcopy(SPACE))
         self.set = self.cluster.create("statefulsets", "here", copy.deepcopy(SET))
-        self.cluster.want()
+        self.pods.want()
 
     def refused(self, code, act, *arguments):
-        with self.assertRaises(cluster.Refused) as caught:
+        with self.assertRaises(objects.Refused) as caught:
             act(*arguments)
         self.assertEqual(caught.exception.status["code"], code)
 
@@ -60,7 +61,7 @@ class ObjectsTest(unittest.TestCase):
         changed["spec"]["selector"]["matchLabels"]["more"] = "label"
 
         def applied(item):
-            return {"metadata": {"annotations": {cluster.APPLIED: json.dumps(item)}}}
+            return {"metadata": {"annotations": {objects.APPLIED: json.dumps(item)}}}
         self.refused(422, self.cluster.change, "statefulsets", "here", "worker", applied(changed))
         again = self.cluster.change("statefulsets", "here", "worker", applied(SET))
         self.assertEqual(again["metadata"]["uid"], self.set["metadata"]["uid"])
@@ -72,69 +73,69 @@ class ObjectsTest(unittest.TestCase):
         self.assertEqual([one["metadata"]["name"] for one in self.cluster.list("nodes", "", {"labelSelector": "b=2"})], ["node-0"])
 
     def test_pods_wait_for_what_they_mount_and_say_for_what(self):
-        first = self.cluster.running["here", "worker-0"]
-        self.assertEqual(self.cluster.missing(first), "the service account own")
+        first = self.pods.running["here", "worker-0"]
+        self.assertEqual(self.pods.missing(first), "the service account own")
         self.cluster.create("serviceaccounts", "here", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own"}})
-        self.assertEqual(self.cluster.missing(first), "the service worker")
-        self.assertEqual(self.cluster.with_status(self.set)["status"]["readyReplicas"], 0)
-        self.refused(409, self.cluster.started_pod, "here", "worker-0")
+        self.assertEqual(self.pods.missing(first), "the service worker")
+        self.assertEqual(self.pods.with_status(self.set)["status"]["readyReplicas"], 0)
+        self.refused(409, self.pods.process_of, "here", "worker-0")
 
     def test_an_affinity_gives_each_pod_a_node_until_there_is_none(self):
         self.set["spec"]["template"]["spec"]["affinity"] = {"podAntiAffinity": {}}
-        pods = list(self.cluster.running.values())
+        pods = list(self.pods.running.values())
         for one in pods:
-            one.node = self.cluster.node_for(one)
+            one.node = self.pods.node_for(one)
         self.assertEqual([one.node for one in pods], ["node-0", "node-1", None])
 
     def test_no_pod_goes_to_a_node_that_is_to_be_left(self):
         self.cluster.change("nodes", "", "node-0", {"spec": {"unschedulable": True}})
-        self.assertEqual(self.cluster.node_for(self.cluster.running["here", "worker-0"]), "node-1")
+        self.assertEqual(self.pods.node_for(self.pods.running["here", "worker-0"]), "node-1")
 
     def test_evictions_keep_to_the_budget(self):
         self.cluster.create("poddisruptionbudgets", "here", copy.deepcopy(BUDGET))
-        for one in self.cluster.running.values():
+        for one in self.pods.running.values():
             one.ready = one.name != "worker-2"
-        self.refused(429, self.cluster.evict, "here", "worker-0")
-        self.cluster.evict("here", "worker-2")
+        self.refused(429, self.pods.evict, "here", "worker-0")
+        self.pods.evict("here", "worker-2")
         self.assertEqual(len(self.cluster.list("pods", "here", {})), 2)
 
     def test_a_pod_that_was_evicted_counts_until_another_is_ready(self):
         self.cluster.create("poddisruptionbudgets", "here", copy.deepcopy(BUDGET))
-        for one in self.cluster.running.values():
+        for one in self.pods.running.values():
             one.ready = True
-        self.cluster.evict("here", "worker-0")
-        self.refused(429, self.cluster.evict, "here", "worker-1")
-        self.cluster.want()
-        self.refused(429, self.cluster.evict, "here", "worker-1")
-        self.cluster.running["here", "worker-0"].ready = True
-        self.cluster.evict("here", "worker-1")
+        self.pods.evict("here", "worker-0")
+        self.refused(429, self.pods.evict, "here", "worker-1")
+        self.pods.want()
+        self.refused(429, self.pods.evict, "here", "worker-1")
+        self.pods.running["here", "worker-0"].ready = True
+        self.pods.evict("here", "worker-1")
 
     def test_a_pod_that_two_end_ends_once(self):
-        first = self.cluster.running["here", "worker-0"]
+        first = self.pods.running["here", "worker-0"]
         first.process, goes = unittest.mock.Mock(), threading.Event()
         first.process.delete.side_effect = lambda: goes.wait(60)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             both = [threads.submit(self.cluster.delete, "pods", "here", "worker-0") for _ in range(2)]
             goes.set()
             for one in both:
-                self.assertIn(type(one.exception()), (type(None), cluster.Refused))  # 404 where it was gone already
+                self.assertIn(type(one.exception()), (type(None), objects.Refused))  # 404 where it was gone already
         first.process.delete.assert_called_once()
-        self.assertNotIn(("here", "worker-0"), self.cluster.running)
+        self.assertNotIn(("here", "worker-0"), self.pods.running)
 
     def test_a_pod_whose_end_fails_is_gone(self):
-        self.cluster.running["here", "worker-0"].process = unittest.mock.Mock(**{"delete.side_effect": AssertionError("late")})
+        self.pods.running["here", "worker-0"].process = unittest.mock.Mock(**{"delete.side_effect": AssertionError("late")})
         self.assertRaises(AssertionError, self.cluster.delete, "pods", "here", "worker-0")
-        self.assertNotIn(("here", "worker-0"), self.cluster.running)
+        self.assertNotIn(("here", "worker-0"), self.pods.running)
 
     def rounds(self, *times):
         """At those times of the clock."""
         for now in times:
             with unittest.mock.patch("time.monotonic", return_value=now):
-                self.cluster.go_round()
+                self.pods.go_round()
 
     def test_a_pod_that_does_not_start_says_why_and_is_tried_again_later(self):
-        with unittest.mock.patch.object(self.cluster, "missing", return_value=""), unittest.mock.patch.object(
-                cluster.pods, "Pod", side_effect=StopIteration("no address")) as made, unittest.mock.patch("traceback.print_exc"):
+        with unittest.mock.patch.object(self.pods, "missing", return_value=""), unittest.mock.patch.object(
+                controller.pods, "Pod", side_effect=StopIteration("no address")) as made, unittest.mock.patch("traceback.print_exc"):
             self.rounds(100, 101.9)
             self.assertEqual(made.call_count, 3)
             self.rounds(102, 105.9)
@@ -142,8 +143,8 @@ class ObjectsTest(unittest.TestCase):
         self.assertIn("no address", json.dumps(self.cluster.get("pods", "here", "worker-0")["status"]["containerStatuses"]))
 
     def test_a_pod_that_ends_is_not_started_again_at_once(self):
-        first = self.cluster.running["here", "worker-0"]
-        with unittest.mock.patch.object(self.cluster, "missing", return_value=""), unittest.mock.patch.object(cluster.pods, "Pod") as made, \
+        first = self.pods.running["here", "worker-0"]
+        with unittest.mock.patch.object(self.pods, "missing", return_value=""), unittest.mock.patch.object(controller.pods, "Pod") as made, \
                 unittest.mock.patch("builtins.print"):
             made.return_value.alive.return_value = False
             self.rounds(100, 101.9)
@@ -151,25 +152,25 @@ class ObjectsTest(unittest.TestCase):
         self.assertIn("next start", first.waits_for)
 
     def test_a_probe_that_fails_in_another_way_leaves_the_pod_not_ready_and_says_why(self):
-        first = self.cluster.running["here", "worker-0"]
+        first = self.pods.running["here", "worker-0"]
         first.process, first.ready = unittest.mock.Mock(**{"probe.side_effect": subprocess.TimeoutExpired("probe", 120)}), True
         with unittest.mock.patch("traceback.print_exc"):
-            self.cluster.look_at(first)
+            self.pods.look_at(first)
         (condition,) = first.object()["status"]["conditions"]
         self.assertEqual(condition["status"], "False")
         self.assertIn("TimeoutExpired", condition["message"])
 
     def test_a_secret_that_changes_loses_what_it_has_no_longer(self):
-        for name in ("old", "new"):
-            self.cluster.put("secrets", "here", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
-                                                 "data": {name: base64.b64encode(b"key").decode()}})
-        self.assertEqual([one.name for one in (self.cluster.place / "secrets/keys").iterdir()], ["new"])
+        key = base64.b64encode(b"key").decode()
+        self.cluster.create("secrets", "here", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": {"old": key}})
+        self.cluster.change("secrets", "here", "keys", {"data": {"old": None, "new": key}})
+        self.assertEqual([one.name for one in (self.pods.place / "secrets/keys").iterdir()], ["new"])
 
     def test_a_namespace_goes_with_all_that_is_in_it(self):
-        self.cluster.place.joinpath("claims/state").mkdir(parents=True)
+        self.pods.place.joinpath("claims/state").mkdir(parents=True)
         self.cluster.delete("namespaces", "", "here")
         self.assertEqual((self.cluster.list("statefulsets", "", {}), self.cluster.list("pods", "", {})), ([], []))
-        self.assertFalse(self.cluster.place.joinpath("claims").exists())
+        self.assertFalse(self.pods.place.joinpath("claims").exists())
         self.assertEqual(len(self.cluster.list("nodes", "", {})), 2)
 
 
@@ -177,7 +178,7 @@ class PodTest(unittest.TestCase):
     """Of a pod without a root of its own."""
 
     def setUp(self):
-        self.pod = object.__new__(cluster.pods.Pod)
+        self.pod = object.__new__(controller.pods.Pod)
         self.pod.name, self.pod.address, self.pod.ended, self.pod.spec = "worker-0", "127.0.0.1", False, {"terminationGracePeriodSeconds": 60}
         self.pod.container = {"readinessProbe": {"httpGet": {"path": "/readyz", "port": "metrics"}}}
 
