@@ -18,21 +18,13 @@
 #include "coordinator/wire/session_codec.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
+#include "tests/support/job_text.h"
 
 namespace phalanx::coordinator {
 
 // A small valid job on `tp` CPU devices, which ends with the loss of any.
 inline std::string JobText(const std::string& name, int tp = 1) {
-  return absl::StrCat(
-      "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", name,
-      "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
-      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, "
-      "mlp_size: 128, "
-      "vocabulary: 256, context: 64, block: 32}\n"
-      "      parallel: {ranks: ",
-      tp, ", tp: ", tp,
-      "}\n  batch: {global: 4, micro: 2}\n  data: {shards: \"a-{0..1}.tar\", tokenizer: t.model}\n"
-      "  resources: {device: cpu}\n  recovery: {ladder: []}\n");
+  return support::JobText({.name = name, .ranks = tp, .tp = tp, .recovers = false});
 }
 
 // Ends every wait of a test that hangs. Not an instant of the wall clock, which tests set.

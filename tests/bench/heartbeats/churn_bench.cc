@@ -12,36 +12,18 @@
 #include "absl/time/clock.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
+#include "tests/support/job_text.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 constexpr std::chrono::nanoseconds kMinute = std::chrono::minutes(1);
 
-std::string JobText(int64_t number) {
-  return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: churn-", number,
-                      "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
-                      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, "
-                      "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
-                      "      parallel: {ranks: 1}\n  batch: {global: 4, micro: 2}\n"
-                      "  data: {shards: a.tar, tokenizer: t.model}\n  resources: {device: cpu}\n"
-                      "  recovery: {ladder: []}\n");
-}
-
 void RunJob(v1::JobService::Stub& jobs, Member& member, int64_t number) {
-  v1::SubmitJobRequest request;
-  request.mutable_document()->set_text(JobText(number));
-  request.mutable_document()->set_directory("/tmp");
-  v1::SubmitJobResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = jobs.SubmitJob(&context, request, &response);
-  support::Require(status.ok(), status.error_message());
-  member.Done(member.NextOrder(), "data");
-  const v1::Command assign = member.NextOrder();
-  support::Require(assign.has_assign(), "the node is told something else");
-  member.Done(assign);
-  member.Ready(assign.assign(), 0);
-  member.Succeed(assign.assign(), 0);
+  Submit(jobs, support::JobText({.name = absl::StrCat("churn-", number), .recovers = false}));
+  const v1::Assign assign = member.TakeAssignment();
+  member.Ready(assign, 0);
+  member.Succeed(assign, 0);
 }
 
 void Churn(benchmark::State& state) {

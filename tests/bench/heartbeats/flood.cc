@@ -6,6 +6,8 @@
 #include "absl/time/clock.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "tests/bench/heartbeats/nodes.h"
+#include "tests/support/job_text.h"
 #include "tests/support/process.h"
 #include "transport/tls.h"
 
@@ -15,34 +17,24 @@ namespace {
 constexpr size_t kOversizedBytes = 9 << 20;
 constexpr char kFirstJob[] = "flood-first";
 
-std::string JobText(const std::string& name) {
-  return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", name,
-                      "}\nspec:\n  steps: 300\n  modules:\n    - name: language\n"
-                      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, "
-                      "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
-                      "      parallel: {ranks: 1}\n  batch: {global: 4, micro: 2}\n"
-                      "  data: {shards: a.tar, tokenizer: t.model}\n  resources: {device: cpu}\n");
+std::string TextOf(const std::string& name) {
+  return support::JobText({.name = name, .steps = 300});
 }
 
 std::unique_ptr<v1::JobService::Stub> Connect(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+  return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, OwnConnection()));
 }
 
 void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
 }
 
-grpc::Status Submit(v1::JobService::Stub& stub, const std::string& text) {
-  v1::SubmitJobRequest request;
-  request.mutable_document()->set_text(text);
-  request.mutable_document()->set_directory("/tmp");
+grpc::Status TrySubmit(v1::JobService::Stub& stub, const std::string& text) {
   v1::SubmitJobResponse response;
   grpc::ClientContext context;
   SetDeadline(context);
-  return stub.SubmitJob(&context, request, &response);
+  return stub.SubmitJob(&context, SubmitOf(text), &response);
 }
 
 // In turn: what the board answers, and what the driver's thread does.
@@ -101,9 +93,7 @@ Flood::Flood(const support::Authority& authority) {
 }
 
 void Flood::Start(const std::string& address) {
-  const grpc::Status first =
-      Submit(*Connect(address, people_.front().credentials), JobText(kFirstJob));
-  support::Require(first.ok(), first.error_message());
+  Submit(*Connect(address, people_.front().credentials), TextOf(kFirstJob));
   for (const Person& person : people_) {
     threads_.emplace_back(
         [this, address, &person](const std::stop_token& stop) { Call(stop, address, person); });
@@ -150,11 +140,11 @@ void Flood::Call(const std::stop_token& stop, const std::string& address, const 
 grpc::Status Flood::CallOnce(v1::JobService::Stub& stub, const Person& person, int64_t number) {
   switch (person.wish) {
     case Wish::kSubmit:
-      return Submit(stub, JobText(absl::StrCat(person.name, "-", number)));
+      return TrySubmit(stub, TextOf(absl::StrCat(person.name, "-", number)));
     case Wish::kAsk:
       return Ask(stub, number);
     case Wish::kOversize:
-      return Submit(stub, std::string(kOversizedBytes, '#'));
+      return TrySubmit(stub, std::string(kOversizedBytes, '#'));
   }
   return grpc::Status::OK;
 }

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
+#include "tests/support/job_text.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -23,15 +24,12 @@ namespace {
 constexpr int kNodesOfJob = 8, kLosses = 100;
 constexpr int kTimes = 10;  // a second, at which heartbeats come
 
-std::string JobText(int number) {
-  return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: lost-", number,
-                      "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
-                      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, "
-                      "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
-                      "      parallel: {ranks: ",
-                      kNodesOfJob, "}\n  batch: {global: ", kNodesOfJob,
-                      ", micro: 1}\n  data: {shards: a.tar, tokenizer: t.model}\n"
-                      "  resources: {device: cpu}\n  recovery: {ladder: []}\n");
+std::string TextOf(int number) {
+  return support::JobText({.name = absl::StrCat("lost-", number),
+                           .ranks = kNodesOfJob,
+                           .global = kNodesOfJob,
+                           .micro = 1,
+                           .recovers = false});
 }
 
 // Sends heartbeats of all nodes once a second until it goes.
@@ -94,14 +92,7 @@ class Job {
         std::make_unique<Member>(coordinator_.address(), certificates_.Of(node), std::move(hello));
   }
   void Train() {
-    v1::SubmitJobRequest request;
-    request.mutable_document()->set_text(JobText(++number_));
-    request.mutable_document()->set_directory("/tmp");
-    v1::SubmitJobResponse response;
-    grpc::ClientContext context;
-    const grpc::Status status = jobs_->SubmitJob(&context, request, &response);
-    support::Require(status.ok(), status.error_message());
-    job_ = response.job().id();
+    job_ = Submit(*jobs_, TextOf(++number_));
     for (auto& [i, member] : members_) member->Done(member->NextOrder(), "data");
     for (auto& [i, member] : members_) {
       const v1::Command command = member->NextOrder();

@@ -137,12 +137,32 @@ CoordinatorProcess::~CoordinatorProcess() {
   std::filesystem::remove_all(folder_);
 }
 
-Node::Node(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
-           v1::WorkerHello hello) {
+grpc::ChannelArguments OwnConnection() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+v1::SubmitJobRequest SubmitOf(const std::string& text) {
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(text);
+  request.mutable_document()->set_directory("/tmp");
+  return request;
+}
+
+int64_t Submit(v1::JobService::Stub& jobs, const std::string& text) {
+  v1::SubmitJobResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
+  const grpc::Status status = jobs.SubmitJob(&context, SubmitOf(text), &response);
+  support::Require(status.ok(), status.error_message());
+  return response.job().id();
+}
+
+Node::Node(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+           v1::WorkerHello hello) {
   stub_ = v1::WorkerService::NewStub(
-      grpc::CreateCustomChannel(address, std::move(credentials), arguments));
+      grpc::CreateCustomChannel(address, std::move(credentials), OwnConnection()));
   stream_ = stub_->OpenSession(&context_);
   v1::OpenSessionRequest request;
   *request.mutable_hello() = std::move(hello);
@@ -213,6 +233,14 @@ void Member::Done(const v1::Command& command, const std::string& data_digest) {
   request.mutable_command_result()->set_command_number(command.command_number());
   request.mutable_command_result()->set_data_digest(data_digest);
   node_.Write(request);
+}
+
+v1::Assign Member::TakeAssignment() {
+  Done(NextOrder(), "data");
+  v1::Command command = NextOrder();
+  support::Require(command.has_assign(), "the node is told something else");
+  Done(command);
+  return std::move(*command.mutable_assign());
 }
 
 void Member::Report(const v1::Assign& assign, int32_t rank, v1::RankReport report) {

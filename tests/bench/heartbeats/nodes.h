@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "phalanx/v1/job_service.grpc.pb.h"
 #include "phalanx/v1/worker_service.grpc.pb.h"
 #include "tests/support/authority.h"
 #include "tests/support/process.h"
@@ -51,6 +52,14 @@ class CoordinatorProcess {
   std::unique_ptr<support::Process> process_;
   std::string address_;
 };
+
+// A connection of its own, as separate processes have.
+grpc::ChannelArguments OwnConnection();
+
+// Of a job file whose data are not there.
+v1::SubmitJobRequest SubmitOf(const std::string& text);
+// Returns the job's number.
+int64_t Submit(v1::JobService::Stub& jobs, const std::string& text);
 
 class Node {
  public:
@@ -92,6 +101,8 @@ class Member {
   // The next one that is no stop of ranks; those are gone already.
   v1::Command NextOrder();
   void Done(const v1::Command& command, const std::string& data_digest = "");
+  // Prepares the data of the next job, of which it has all ranks, and takes its assignment.
+  v1::Assign TakeAssignment();
   // Of the rank that the assignment gives it.
   void Ready(const v1::Assign& assign, int32_t rank);
   void Step(const v1::Assign& assign, int64_t step);  // of rank 0

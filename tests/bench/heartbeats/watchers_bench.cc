@@ -16,6 +16,7 @@
 #include "core/base/mutex.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
+#include "tests/support/job_text.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -23,15 +24,6 @@ namespace {
 
 constexpr int kWatchersOfAPerson = 200;  // a person has 256 connections at most
 constexpr int kStepsASecond = 5, kSeconds = 20;
-
-constexpr char kJobText[] =
-    "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: watched}\nspec:\n"
-    "  steps: 100000\n  modules:\n    - name: language\n"
-    "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, "
-    "vocabulary: 256, context: 64, block: 32}\n"
-    "      parallel: {ranks: 1}\n  batch: {global: 4, micro: 2}\n"
-    "  data: {shards: a.tar, tokenizer: t.model}\n  resources: {device: cpu}\n"
-    "  recovery: {ladder: []}\n";
 
 // How many watchers know of which step.
 class Seen {
@@ -83,12 +75,6 @@ class Watcher {
   ~Watcher() { context_.TryCancel(); }
 
  private:
-  static grpc::ChannelArguments OwnConnection() {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return arguments;
-  }
-
   grpc::ClientContext context_;
   const std::unique_ptr<v1::JobService::Stub> stub_;
   std::jthread thread_;
@@ -98,19 +84,10 @@ v1::Assign StartJob(const std::string& address, const support::Authority& author
                     Member& member) {
   const auto jobs = v1::JobService::NewStub(grpc::CreateChannel(
       address, transport::ClientCredentials(authority.User("owner", "submitter"))));
-  v1::SubmitJobRequest request;
-  request.mutable_document()->set_text(kJobText);
-  request.mutable_document()->set_directory("/tmp");
-  v1::SubmitJobResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = jobs->SubmitJob(&context, request, &response);
-  support::Require(status.ok(), status.error_message());
-  member.Done(member.NextOrder(), "data");
-  const v1::Command command = member.NextOrder();
-  support::Require(command.has_assign(), "the node is told something else");
-  member.Done(command);
-  member.Ready(command.assign(), 0);
-  return command.assign();
+  Submit(*jobs, support::JobText({.name = "watched", .steps = 100'000, .recovers = false}));
+  v1::Assign assign = member.TakeAssignment();
+  member.Ready(assign, 0);
+  return assign;
 }
 
 void WatchersOfOneJob(benchmark::State& state) {

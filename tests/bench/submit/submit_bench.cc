@@ -22,6 +22,7 @@
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
 #include "tests/support/authority.h"
+#include "tests/support/job_text.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -30,17 +31,9 @@ namespace {
 constexpr int kClients = 64;
 constexpr int kSubmitsEach = 500;
 
-std::string JobText(const std::string& name) {
-  std::string text = absl::StrCat(
-      "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", name,
-      "}\nspec:\n  steps: 300\n  modules:\n    - name: language\n"
-      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128,\n"
-      "                     vocabulary: 256, context: 64, block: 32}\n"
-      "      parallel: {ranks: 1}\n  batch: {global: 4, micro: 2}\n"
-      "  data: {shards: a.tar, tokenizer: t.model}\n");
-  // A job file of 400 bytes.
-  text.append(text.size() < 400 ? 400 - text.size() : 0, '#');
-  return text;
+// A job file of some 400 bytes.
+std::string TextOf(int64_t number) {
+  return support::JobText({.name = absl::StrCat("job-n", number), .steps = 300});
 }
 
 // Time of one commit of one record: what the file system's fsync costs.
@@ -73,15 +66,10 @@ void RunClients(const std::string& address, const Credentials& credentials,
   std::vector<std::thread> clients;
   for (int client = 0; client < kClients; ++client) {
     clients.emplace_back([&, client] {
-      // A connection of its own, as separate processes have.
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      const auto stub = v1::JobService::NewStub(
-          grpc::CreateCustomChannel(address, credentials[static_cast<size_t>(client)], arguments));
+      const auto stub = v1::JobService::NewStub(grpc::CreateCustomChannel(
+          address, credentials[static_cast<size_t>(client)], OwnConnection()));
       for (int i = 0; i < kSubmitsEach; ++i) {
-        v1::SubmitJobRequest request;
-        request.mutable_document()->set_text(JobText(absl::StrCat("job-n", ++names)));
-        request.mutable_document()->set_directory("/tmp");
+        const v1::SubmitJobRequest request = SubmitOf(TextOf(++names));
         v1::SubmitJobResponse response;
         grpc::ClientContext context;
         const absl::Time start = absl::Now();
@@ -134,7 +122,7 @@ void SubmitDurably(benchmark::State& state) {
   state.counters["client_us"] = 1e6 * (CpuSeconds(getpid()) - own) / submits;
   state.counters["failures"] = static_cast<double>(seen.failures.load());
   state.SetLabel(seen.failure);
-  state.counters["job_bytes"] = static_cast<double>(JobText("job-n10000").size());
+  state.counters["job_bytes"] = static_cast<double>(TextOf(10'000).size());
   state.counters["resident_MB_grown"] =
       static_cast<double>(ResidentBytes(coordinator.pid()) - resident) / 1e6;
 }

@@ -9,6 +9,7 @@
 #include "coordinator/machine/incident.h"
 #include "coordinator/store/memory_backend.h"
 #include "coordinator/wire/ended_codec.h"
+#include "tests/support/job_text.h"
 
 namespace phalanx::fuzz {
 namespace {
@@ -25,12 +26,7 @@ using job::JobPhase;
 const Instant kBegin = absl::FromUnixSeconds(1'700'000'000);
 
 std::string Document(const std::string& name) {
-  return absl::StrCat("apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: ", name,
-                      "}\nspec:\n  steps: 10\n  modules:\n    - name: language\n"
-                      "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, "
-                      "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
-                      "      parallel: {ranks: 2, tp: 2}\n  batch: {global: 4, micro: 2}\n"
-                      "  data: {shards: a.tar, tokenizer: t.model}\n  resources: {device: cpu}\n");
+  return support::JobText({.name = name, .ranks = 2, .tp = 2});
 }
 
 JobView View(int64_t id, JobPhase phase, const std::string& name, const std::string& text) {

@@ -21,6 +21,7 @@
 #include "core/wire/layout_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/job_text.h"
 
 namespace phalanx::rank {
 namespace {
@@ -28,14 +29,6 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr char kJob[] =
-    "apiVersion: phalanx/v1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  steps: 10\n"
-    "  modules:\n    - name: language\n"
-    "      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, "
-    "mlp_size: 128, vocabulary: 256, context: 64, block: 32}\n"
-    "      parallel: {ranks: 2}\n"
-    "  batch: {global: 4, micro: 2}\n  data: {shards: \"a-{0..1}.tar\", tokenizer: t.model}\n"
-    "  resources: {device: cpu}\n";
 constexpr int64_t kNumber = 7;
 constexpr int64_t kPlenty = int64_t{1} << 40;
 
@@ -120,7 +113,7 @@ class PoolOfRank {
 class StandbyPoolTest : public testing::Test {
  protected:
   StandbyPoolTest() {
-    const auto read = wire::ReadJobFile(kJob, job::Purpose::kSubmit);
+    const auto read = wire::ReadJobFile(job_, job::Purpose::kSubmit);
     EXPECT_TRUE(read.ok()) << read.status();
     plan_ = *plan::MakePlan(read->spec, plan::MakeCluster(1, 2), Epoch{1});
   }
@@ -130,7 +123,7 @@ class StandbyPoolTest : public testing::Test {
     v1::Assign& assign = *of.mutable_assign();
     assign.set_job(kNumber);
     assign.set_epoch(1);
-    assign.mutable_document()->set_text(kJob);
+    assign.mutable_document()->set_text(job_);
     wire::ToProto(plan_.layout, assign.mutable_layout());
     assign.set_plan_digest(plan_.digest);
     of.set_rank(rank);
@@ -171,6 +164,7 @@ class StandbyPoolTest : public testing::Test {
     EXPECT_THAT(answer->error(), IsEmpty());
   }
 
+  const std::string job_ = support::JobText({.ranks = 2});
   plan::Plan plan_;
 };
 
