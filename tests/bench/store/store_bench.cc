@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -115,7 +117,27 @@ double MemoryOf(pid_t pid, const std::string& what) {
   return 0;
 }
 
-// The program on that store: its start, its memory at most until it serves and once it is idle.
+bool HasThread(pid_t pid, const std::string& name) {
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
+    if (support::ReadText(entry.path().string() + "/comm") == name + "\n") return true;
+  }
+  return false;
+}
+
+// Until the process has a thread of that name, or has it no longer.
+void AwaitThread(pid_t pid, const std::string& name, bool there) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
+  while (HasThread(pid, name) != there) {
+    support::Require(std::chrono::steady_clock::now() < end,
+                     absl::StrCat("thread ", name, there ? " does not begin" : " does not end"));
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+}
+
+// The program on that store: its start, its memory at most until it serves, and once it is idle,
+// which it is behind the check of the entries: that takes seconds.
 void MemoryOfAStart(benchmark::State& state) {
   const Folder& folder = TheStore();
   const std::string ready = folder.path() + "/ready.json", log = folder.path() + "/log";
@@ -130,7 +152,7 @@ void MemoryOfAStart(benchmark::State& state) {
     support::AwaitFile(ready, coordinator);
     start = std::max(start, absl::ToDoubleSeconds(absl::Now() - begin));
     peak = std::max(peak, MemoryOf(coordinator.pid(), "VmHWM"));
-    absl::SleepFor(absl::Seconds(1));
+    for (const bool there : {true, false}) AwaitThread(coordinator.pid(), "entry-check", there);
     idle = MemoryOf(coordinator.pid(), "VmRSS");
   }
   state.counters["start_s"] = start;
