@@ -1,13 +1,25 @@
-// Options that phalanx-worker does not take.
+// Options of phalanx-worker: what they do, and those that it does not take.
+#include <signal.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/agent/fake_coordinator.h"
+#include "tests/e2e/agent/worker_process.h"
+#include "tests/support/files.h"
 #include "tests/support/process.h"
 
 namespace phalanx::agent {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(WorkerCommandTest, RevokedReaders_AreOfAPortThatSpeaksTls) {
   const support::Finished worker =
@@ -15,8 +27,8 @@ TEST(WorkerCommandTest, RevokedReaders_AreOfAPortThatSpeaksTls) {
                          "--state", "/nonexistent/state", "--rank-program", PHALANX_FAKE_RANK,
                          "--metrics", "127.0.0.1:0", "--tls-revoked", "revoked.pem"});
   EXPECT_EQ(worker.exit_code, 2);
-  EXPECT_THAT(worker.talk, ::testing::HasSubstr("--tls-revoked: there are no certificates of "
-                                                "readers without --metrics-certificate"));
+  EXPECT_THAT(worker.talk, HasSubstr("--tls-revoked: there are no certificates of "
+                                     "readers without --metrics-certificate"));
 }
 
 TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
@@ -39,6 +51,70 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                         PHALANX_FAKE_RANK};
     command.insert(command.end(), arguments.begin(), arguments.end());
     EXPECT_EQ(support::RunToEnd(command).exit_code, 2) << arguments[0];
+  }
+}
+
+TEST(WorkerCommandTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
+  FakeCoordinator coordinator;
+  const WorkerProcess worker(coordinator.address(), {"--device-memory", "1Mi"});
+  const v1::WorkerHello hello = coordinator.AwaitHello();
+  EXPECT_THAT(hello.device_memory(), ElementsAre(1 << 20, 1 << 20, 1 << 20, 1 << 20));
+}
+
+TEST(WorkerCommandTest, HostMemory_OfTheFlag_IsThatOfTheNode) {
+  FakeCoordinator coordinator;
+  const WorkerProcess worker(coordinator.address(), {"--host-memory", "3Mi"});
+  EXPECT_EQ(coordinator.AwaitHello().host_memory(), 3 << 20);
+}
+
+TEST(WorkerCommandTest, Memory_ThatIsNoSize_IsAUsageError) {
+  for (const char* flag : {"--device-memory", "--host-memory"}) {
+    for (const char* text : {"much", "", "0", "-1Gi", "1.5Gi"}) {
+      const support::Finished finished =
+          support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
+                             "--state", support::MakeFolder("agent-usage"), flag, text});
+      EXPECT_EQ(finished.exit_code, 2) << flag << " " << text;
+      EXPECT_THAT(finished.talk, HasSubstr(absl::StrCat(flag, " is \"", text, "\"")));
+    }
+  }
+}
+
+TEST(WorkerCommandTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
+  const std::string path = support::MakeFolder("agent-ready") + "/ready";
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address(), {"--ready-file", path});
+  coordinator.AwaitHello();
+  // The first heartbeat leaves after the file was written.
+  coordinator.AwaitHeartbeat([](const auto&) { return true; });
+  EXPECT_THAT(support::ReadFile(path), StartsWith(absl::StrCat("{\"pid\": ", worker.pid())));
+  worker.Signal(SIGTERM);
+  coordinator.AwaitClose();
+  worker.AwaitEnd();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(WorkerCommandTest, NoFolderOfJobs_IsWarnedOf) {
+  const FakeCoordinator coordinator;
+  constexpr char kWarning[] = "has neither --read-folder nor --write-folder";
+  for (const std::vector<std::string>& folders : std::vector<std::vector<std::string>>{
+           {}, {"--write-folder", "/srv"}, {"--read-folder", "/srv"}}) {
+    const std::string log = support::MakeFolder("agent-folders") + "/log";
+    std::vector<std::string> command = {support::Program("phalanx-worker"),
+                                        "--coordinator",
+                                        coordinator.address(),
+                                        "--state",
+                                        support::MakeFolder("agent-folders-state"),
+                                        "--rank-program",
+                                        PHALANX_FAKE_RANK};
+    command.insert(command.end(), folders.begin(), folders.end());
+    const support::Process process(command, support::NewMark(), log, log);
+    // A line behind the warning.
+    support::AwaitText(log, "session=", process);
+    if (folders.empty()) {
+      EXPECT_THAT(support::ReadFile(log), HasSubstr(kWarning));
+    } else {
+      EXPECT_THAT(support::ReadFile(log), Not(HasSubstr(kWarning)));
+    }
   }
 }
 

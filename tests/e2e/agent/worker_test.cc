@@ -27,7 +27,6 @@
 namespace phalanx::agent {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::Not;
@@ -95,31 +94,6 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_NE(hello.incarnation(), 0u);
   EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
   EXPECT_GT(hello.host_memory(), 0) << "what is available here";
-}
-
-TEST_F(WorkerTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
-  worker = std::make_unique<WorkerProcess>(coordinator.address(),
-                                           std::vector<std::string>{"--device-memory", "1Mi"});
-  const v1::WorkerHello hello = coordinator.AwaitHello();
-  EXPECT_THAT(hello.device_memory(), ElementsAre(1 << 20, 1 << 20, 1 << 20, 1 << 20));
-}
-
-TEST_F(WorkerTest, HostMemory_OfTheFlag_IsThatOfTheNode) {
-  worker = std::make_unique<WorkerProcess>(coordinator.address(),
-                                           std::vector<std::string>{"--host-memory", "3Mi"});
-  EXPECT_EQ(coordinator.AwaitHello().host_memory(), 3 << 20);
-}
-
-TEST_F(WorkerTest, Memory_ThatIsNoSize_IsAUsageError) {
-  for (const char* flag : {"--device-memory", "--host-memory"}) {
-    for (const char* text : {"much", "", "0", "-1Gi", "1.5Gi"}) {
-      const support::Finished finished =
-          support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
-                             "--state", support::MakeFolder("agent-usage"), flag, text});
-      EXPECT_EQ(finished.exit_code, 2) << flag << " " << text;
-      EXPECT_THAT(finished.talk, HasSubstr(absl::StrCat(flag, " is \"", text, "\"")));
-    }
-  }
 }
 
 TEST_F(WorkerTest, Rank_HasItsFiveDescriptorsAndTheIndex) {
@@ -452,42 +426,6 @@ TEST_F(WorkerTest, RankProgram_ThatIsGone_FailsTheAssignment) {
   EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kNotFound));
   EXPECT_THAT(result.message(), HasSubstr(program));
   EXPECT_EQ(worker->Children(), 0);
-}
-
-TEST_F(WorkerTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
-  const std::string path = support::MakeFolder("agent-ready") + "/ready";
-  Start({"--ready-file", path});
-  // The first heartbeat leaves after the file was written.
-  coordinator.AwaitHeartbeat([](const auto&) { return true; });
-  EXPECT_THAT(support::ReadFile(path), StartsWith(absl::StrCat("{\"pid\": ", worker->pid())));
-  worker->Signal(SIGTERM);
-  coordinator.AwaitClose();
-  worker->AwaitEnd();
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST_F(WorkerTest, NoFolderOfJobs_IsWarnedOf) {
-  constexpr char kWarning[] = "has neither --read-folder nor --write-folder";
-  for (const std::vector<std::string>& folders : std::vector<std::vector<std::string>>{
-           {}, {"--write-folder", "/srv"}, {"--read-folder", "/srv"}}) {
-    const std::string log = support::MakeFolder("agent-folders") + "/log";
-    std::vector<std::string> command = {support::Program("phalanx-worker"),
-                                        "--coordinator",
-                                        coordinator.address(),
-                                        "--state",
-                                        support::MakeFolder("agent-folders-state"),
-                                        "--rank-program",
-                                        PHALANX_FAKE_RANK};
-    command.insert(command.end(), folders.begin(), folders.end());
-    const support::Process process(command, support::NewMark(), log, log);
-    // A line behind the warning.
-    support::AwaitText(log, "session=", process);
-    if (folders.empty()) {
-      EXPECT_THAT(support::ReadFile(log), HasSubstr(kWarning));
-    } else {
-      EXPECT_THAT(support::ReadFile(log), Not(HasSubstr(kWarning)));
-    }
-  }
 }
 
 TEST_F(WorkerTest, StateFolder_OfAnotherWorker_IsRefused) {
