@@ -28,22 +28,6 @@ bool HaveOneStage(const Grid& grid, Rank a, Rank b) {
          grid.Coordinate(a, Axis::kTensor) == grid.Coordinate(b, Axis::kTensor);
 }
 
-bool IsLowered(const ModuleLayout& module) { return module.lowered.has_value(); }
-
-// The plan with modules that have restarted in their healthy form, as if nothing of them were lost.
-absl::StatusOr<Plan> WithoutRestarts(const Plan& running) {
-  Layout layout = running.layout;
-  for (ModuleLayout& module : layout.modules) {
-    if (!IsLowered(module)) continue;
-    module.lowered.reset();
-    module.speeds.clear();
-    module.order.clear();
-  }
-  layout.lost.clear();  // ranks of these modules may have work
-  layout.idle.clear();
-  return Expand(running.spec, std::move(layout));
-}
-
 // Degrees that are tried at most.
 constexpr int32_t kRestartsTried = 256;
 
@@ -62,8 +46,7 @@ class Successor {
         slow_(change.slow.value_or(running.slow)),
         slow_before_(running.slow) {
     // Whatever has no work in the running layout is looked at anew.
-    if (std::any_of(running.modules.begin(), running.modules.end(), IsLowered))
-      touched_.insert(lost_.begin(), lost_.end());
+    if (HasRestarts(running)) touched_.insert(lost_.begin(), lost_.end());
     lost_.insert(change.lost.begin(), change.lost.end());
     for (const auto& [place, device] : change.returned) {
       lost_.erase(place);
@@ -469,9 +452,8 @@ absl::StatusOr<NextLayout> Successor::Finish(const MemoryLimits& limits) const {
 absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
                                        const MemoryLimits& limits) {
   RETURN_IF_ERROR(CheckChange(running, change));
-  const std::vector<ModuleLayout>& modules = running.layout.modules;
   std::optional<Plan> healthy;
-  if (std::any_of(modules.begin(), modules.end(), IsLowered)) {
+  if (HasRestarts(running.layout)) {
     if (change.slow.has_value() && !change.slow->empty()) {
       return absl::FailedPreconditionError(
           "a module has restarted with lower degrees, so samples are dealt evenly");

@@ -115,4 +115,22 @@ LoweredGrid LowerOnto(const Plan& plan, int32_t module, const Degrees& degrees,
           .ranks = Seat(GroupsLeft(healthy, degrees.tp, gone), degrees)};
 }
 
+bool HasRestarts(const Layout& layout) {
+  return std::any_of(layout.modules.begin(), layout.modules.end(),
+                     [](const ModuleLayout& module) { return module.lowered.has_value(); });
+}
+
+absl::StatusOr<Plan> WithoutRestarts(const Plan& running) {
+  Layout layout = running.layout;
+  for (ModuleLayout& module : layout.modules) {
+    if (!module.lowered.has_value()) continue;
+    module.lowered.reset();
+    module.speeds.clear();
+    module.order.clear();
+  }
+  layout.lost.clear();  // ranks of these modules may have work
+  layout.idle.clear();
+  return Expand(running.spec, std::move(layout));
+}
+
 }  // namespace phalanx::plan

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
@@ -26,5 +27,11 @@ std::vector<Degrees> LowerDegrees(const Degrees& healthy, int64_t ranks);
 // which the module has not restarted; what it has lost there does not matter.
 LoweredGrid LowerOnto(const Plan& plan, int32_t module, const Degrees& degrees,
                       const std::set<Rank>& gone);
+
+// Whether some module of the layout has restarted.
+bool HasRestarts(const Layout& layout);
+// The plan with such modules in their healthy form, as if nothing of them were lost. Errors: those
+// of Expand.
+absl::StatusOr<Plan> WithoutRestarts(const Plan& running);
 
 }  // namespace phalanx::plan
