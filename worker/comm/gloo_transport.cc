@@ -21,6 +21,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "worker/comm/farewell.h"
+#include "worker/comm/gloo_farewells.h"
 #include "worker/comm/gloo_mesh.h"
 #include "worker/comm/shared_memory.h"
 
@@ -31,22 +32,16 @@ using std::chrono::milliseconds;
 using GlooBuffer = ::gloo::transport::UnboundBuffer;
 using GlooContext = ::gloo::transport::Context;
 
-// Tags of the transport itself; those of messages have the top bit clear.
-constexpr uint64_t kFarewellTag = uint64_t{1} << 63;
-constexpr uint64_t kProbeTag = kFarewellTag | 1;
+// Beside those of farewells.
 constexpr uint64_t kHandleTag = kFarewellTag | 2;
 constexpr uint64_t kAttachedTag = kFarewellTag | 3;
-constexpr uint64_t kReceiptTag = kFarewellTag | 4;
 constexpr int64_t kHandleBytesMax = 96;
-// For waits that only an event ends. Gloo adds it to a clock, so it must not be the largest.
-constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-constexpr milliseconds kFarewellTimeout{2000};
 // Between two looks whether a rank is still cut off.
 constexpr milliseconds kContactInterval{5};
 
 milliseconds ToMilliseconds(absl::Duration duration) {
   const int64_t count = absl::ToInt64Milliseconds(duration);
-  return std::clamp(milliseconds(count), milliseconds(1), kForever);
+  return std::clamp(milliseconds(count), milliseconds(1), kGlooForever);
 }
 
 absl::Status Silence(absl::string_view what, int32_t peer, milliseconds timeout) {
@@ -68,14 +63,7 @@ class GlooTransport final : public Transport {
         isolation_(options.isolation),
         elsewhere_(options.elsewhere),
         lost_(options.lost),
-        farewell_texts_(static_cast<size_t>(context_->size) * kFarewellBytes),
-        farewell_(context_->createUnboundBuffer(farewell_texts_.data(), farewell_texts_.size())) {
-    for (const int32_t peer : peers_) {
-      farewell_->recv(peer, kFarewellTag, static_cast<size_t>(peer) * kFarewellBytes,
-                      kFarewellBytes);
-      receipts_.push_back(context_->createUnboundBuffer(nullptr, 0));
-      receipts_.back()->send(peer, kReceiptTag);
-    }
+        farewells_(context_, peers_) {
     watcher_ = std::thread([this] { Watch(); });
   }
   ~GlooTransport() override;
@@ -122,14 +110,7 @@ class GlooTransport final : public Transport {
   void Stop(absl::Status reason, Blame blame);
   // Stops, and returns the first failure of this transport.
   absl::Status Fail(absl::Status reason);
-  // Tells the peers that the end of the connection is meant, or why this rank failed. One that did
-  // not waits until all that it sent is with them: closing a socket may throw away what is still in
-  // it.
   void SayFarewell();
-  // Why a connection broke: the peer's own words, if it had time for any.
-  absl::Status Broken(int32_t peer, const std::exception& error);
-  // What the farewells say that have come so far, `count` of them; OK while all are healthy.
-  absl::Status ReadFarewells(size_t count);
   void Watch();
   // Why the connections broke: a wait of this rank that ran out of time, or a peer that died.
   absl::Status Diagnose();
@@ -148,11 +129,7 @@ class GlooTransport final : public Transport {
   std::set<Waiting*> waiting_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
   std::atomic<bool> ending_{false};
-  std::vector<char> farewell_texts_;  // [world, kFarewellBytes]
-  std::unique_ptr<GlooBuffer> farewell_;
-  // Empty messages that each wait for a peer to ask. The request comes after all that the peer
-  // sent, and Gloo's own thread answers it, so the answer is a receipt.
-  std::vector<std::unique_ptr<GlooBuffer>> receipts_;
+  GlooFarewells farewells_;
   std::thread watcher_;
 };
 
@@ -189,7 +166,7 @@ GlooTransport::~GlooTransport() {
   ending_ = true;
   if (shared_ != nullptr && failure().ok()) shared_->Leave();
   SayFarewell();
-  farewell_->abortWaitRecv();
+  farewells_.Wake();
   watcher_.join();
 }
 
@@ -208,51 +185,8 @@ void GlooTransport::SayFarewell() {
     MutexLock lock(&mutex_);
     farewell = FarewellOf(context_->rank, failure_, blame_);
   }
-  const bool failed = HowLeft(farewell.data()) == Leaving::kFailed;
-  std::vector<std::unique_ptr<GlooBuffer>> farewells, receipts;
   const bool cut_off = CutOff();
-  for (const int32_t peer : peers_) {
-    if (cut_off && IsElsewhere(peer)) continue;
-    try {
-      farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
-      farewells.back()->send(peer, kFarewellTag);
-      if (failed) continue;
-      receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
-      receipts.back()->recv(peer, kReceiptTag);
-    } catch (const std::exception&) {
-      // The peer went first and needs no farewell.
-    }
-  }
-  const auto deadline = std::chrono::steady_clock::now() + kFarewellTimeout;
-  for (const auto& receipt : receipts) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    try {
-      receipt->waitRecv(std::max(left, milliseconds(1)));
-    } catch (const std::exception&) {
-    }
-  }
-}
-
-absl::Status GlooTransport::Broken(int32_t peer, const std::exception& error) {
-  // Written before the connection broke, by the thread that noticed.
-  char* text = &farewell_texts_[static_cast<size_t>(peer) * kFarewellBytes];
-  absl::Status passed = Passed(text);
-  return passed.ok() ? Gone(peer, error.what()) : passed;
-}
-
-absl::Status GlooTransport::ReadFarewells(size_t count) {
-  size_t arrived = 0;
-  absl::Status status;
-  for (size_t end = kFarewellBytes; end <= farewell_texts_.size(); end += kFarewellBytes) {
-    char* farewell = &farewell_texts_[end - kFarewellBytes];
-    arrived += HowLeft(farewell) != Leaving::kNotYet ? 1 : 0;
-    // A failure explains more than a stop, which may follow from it.
-    if (absl::Status passed = Passed(farewell); status.ok() || AccusedIn(passed).has_value())
-      status = std::move(passed);
-  }
-  // One more than was reported is one that is being written: its own report comes at once.
-  return arrived > count ? absl::OkStatus() : status;
+  farewells_.Say(std::move(farewell), [&](int32_t peer) { return !cut_off || !IsElsewhere(peer); });
 }
 
 void GlooTransport::Abort(absl::Status reason) {
@@ -292,7 +226,7 @@ absl::Status GlooTransport::Wait(GlooBuffer& buffer, int32_t peer, bool receive)
         return absl::OkStatus();
     }
   } catch (const std::exception& error) {
-    return Fail(waiting.TimedOut() ? waiting.TimeoutStatus() : Broken(peer, error));
+    return Fail(waiting.TimedOut() ? waiting.TimeoutStatus() : farewells_.Broken(peer, error));
   }
 }
 
@@ -336,7 +270,7 @@ absl::Status GlooTransport::TransferAll(absl::Span<const Outbound> sends,
       pending.push_back(std::move(entry));
     }
   } catch (const std::exception& error) {
-    return Fail(Broken(peer, error));
+    return Fail(farewells_.Broken(peer, error));
   }
   if (!shared.empty()) {
     if (absl::Status sent = shared_->Send(shared); !sent.ok()) return Fail(std::move(sent));
@@ -431,23 +365,16 @@ absl::Status GlooTransport::Diagnose() {
       if (waiting->TimedOut()) return waiting->TimeoutStatus();
     }
   }
-  for (const int32_t peer : peers_) {
-    try {
-      farewell_->recv(peer, kProbeTag, 0, 0);  // throws where the connection is broken
-    } catch (const std::exception& error) {
-      return Broken(peer, error);
-    }
-  }
-  return absl::UnavailableError("a peer is gone");
+  return farewells_.FindBroken();
 }
 
 void GlooTransport::Watch() {
   try {
     for (size_t farewells = 0; !ending_;) {
-      if (!farewell_->waitRecv(kForever)) continue;  // woken to end
+      if (!farewells_.AwaitOne()) continue;  // woken to end
       ++farewells;
       AwaitContact().IgnoreError();
-      if (absl::Status failed = ReadFarewells(farewells); !failed.ok()) {
+      if (absl::Status failed = farewells_.Read(farewells); !failed.ok()) {
         Fail(std::move(failed)).IgnoreError();
         return;
       }
