@@ -174,7 +174,8 @@ function(phalanx_fuzz path)
   endif()
 endfunction()
 
-# phalanx_benchmark(core/plan SRCS ... DEPS ...): a Google Benchmark program in bench/, no test.
+# phalanx_benchmark(core/plan SRCS ... DEPS ...): a Google Benchmark program in bench/, no test
+# (phalanx_benchmark_test makes one of it).
 function(phalanx_benchmark path)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SRCS;DEPS")
   string(REPLACE "/" "_" name bench_${path})
@@ -182,4 +183,18 @@ function(phalanx_benchmark path)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} benchmark::benchmark_main)
   phalanx_compile(${name} EXCEPTIONS)
+endfunction()
+
+# phalanx_benchmark_test(submit "clients:8/"): ctest runs those benchmarks of bench_submit that match,
+# which are to be small and to judge no times, and fails where one has failed or none is there.
+# Sanitizers leave it out: the benchmarks are hundreds of connections in one process.
+function(phalanx_benchmark_test path filter)
+  if(PHALANX_SANITIZE)
+    return()
+  endif()
+  string(REPLACE "/" "_" name bench_${path})
+  add_test(NAME bench/${path} COMMAND ${name} "--benchmark_filter=${filter}")
+  # The program itself ends with 0 whatever its benchmarks say.
+  set_tests_properties(bench/${path} PROPERTIES LABELS bench TIMEOUT 120 RESOURCE_LOCK e2e
+                       FAIL_REGULAR_EXPRESSION "ERROR OCCURRED;Failed to match any benchmarks")
 endfunction()

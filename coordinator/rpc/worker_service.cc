@@ -151,6 +151,8 @@ class SessionReactor final
     MutexLock lock(&mu_);
     outbox_bytes_ -= outbox_.front().bytes;
     outbox_.pop_front();
+    // A layout in it may be large, and until the next command nothing else takes its place.
+    response_.Clear();
     if (ok && !finished_ && !outbox_.empty()) EncodeNext();
   }
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "tests/bench/heartbeats/nodes.h"
+#include "tests/bench/heartbeats/daemon.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
@@ -16,7 +16,8 @@ namespace {
 
 std::unique_ptr<v1::JobService::Stub> Connect(
     const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {
-  grpc::ChannelArguments arguments = OwnConnection();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
   return v1::JobService::NewStub(
       grpc::CreateCustomChannel(address, std::move(credentials), arguments));
@@ -69,8 +70,9 @@ void Lateness::Look() {
       continue;
     Node& node = nodes_[index];
     node.ready = status_of.state() == v1::NodeStatus::STATE_READY;
-    const int64_t number =
-        status_of.device_used_memory().empty() ? 0 : status_of.device_used_memory(0);
+    const int64_t number = status_of.device_used_memory().empty()
+                               ? 0
+                               : status_of.device_used_memory(0) - Daemon::kUsedMemoryAtLeast;
     if (number <= node.last_heard()) continue;
     node.heard.push_back(
         {number, absl::FromUnixNanos(status_of.last_heartbeat().seconds() * 1'000'000'000 +

@@ -19,7 +19,7 @@
 
 namespace phalanx::coordinator {
 
-// Of nodes node-0, node-1 and so on (JoinAll). Of one thread, and one of its own that looks.
+// Of nodes node-0, node-1 and so on (fleet.h). Of one thread, and one of its own that looks.
 class Lateness {
  public:
   // Looks every so often, until Stop.

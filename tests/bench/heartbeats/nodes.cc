@@ -130,6 +130,7 @@ CoordinatorProcess::CoordinatorProcess(const std::vector<std::string>& flags,
   support::AwaitFile(ready, *process_);
   const std::vector<std::string> parts = absl::StrSplit(support::ReadText(ready), '"');
   address_ = parts.at(3);
+  http_address_ = parts.at(7);
 }
 
 CoordinatorProcess::~CoordinatorProcess() {
@@ -177,12 +178,6 @@ void Node::Heartbeat() {
   Write(request);
 }
 
-bool Node::TryHeartbeat(int64_t number) {
-  v1::OpenSessionRequest request;
-  request.mutable_heartbeat()->add_device_used_memory(number);
-  return stream_->Write(request);
-}
-
 std::optional<v1::Command> Node::Read() {
   v1::OpenSessionResponse response;
   while (stream_->Read(&response)) {
@@ -193,25 +188,6 @@ std::optional<v1::Command> Node::Read() {
 
 void Node::Write(const v1::OpenSessionRequest& request) {
   support::Require(stream_->Write(request), "the session broke");
-}
-
-std::vector<std::unique_ptr<Node>> JoinAll(const std::string& address, int64_t count,
-                                           NodeCertificates* certificates,
-                                           const std::string& device_kind) {
-  constexpr absl::Duration kInterval = absl::Seconds(3);
-  std::vector<std::unique_ptr<Node>> nodes;
-  absl::Time next = absl::Now() + kInterval;
-  for (int64_t i = 0; i < count; ++i) {
-    const std::string name = absl::StrCat("node-", i);
-    nodes.push_back(std::make_unique<Node>(
-        address,
-        certificates != nullptr ? certificates->Of(name) : grpc::InsecureChannelCredentials(),
-        HelloOf(name, device_kind, 8)));
-    if (absl::Now() < next) continue;
-    for (const auto& node : nodes) node->Heartbeat();
-    next = absl::Now() + kInterval;
-  }
-  return nodes;
 }
 
 v1::Command Member::Next() {
@@ -263,20 +239,6 @@ void Member::Step(const v1::Assign& assign, int64_t step) {
   report.mutable_step()->set_step(step);
   report.mutable_step()->set_epoch(assign.epoch());
   Report(assign, 0, std::move(report));
-}
-
-void Member::Succeed(const v1::Assign& assign, int32_t rank) {
-  v1::RankReport succeeded, exited;
-  succeeded.mutable_succeeded()->set_step(10);
-  exited.mutable_exited();
-  Report(assign, rank, std::move(succeeded));
-  Report(assign, rank, std::move(exited));
-}
-
-void Member::Die(const v1::Assign& assign, int32_t rank) {
-  v1::RankReport report;
-  report.mutable_exited()->set_signal(9);
-  Report(assign, rank, std::move(report));
 }
 
 v1::WorkerHello HelloOf(const std::string& node, const std::string& device_kind, int32_t devices) {

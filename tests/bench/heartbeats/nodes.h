@@ -1,5 +1,6 @@
-// tests/bench/heartbeats/nodes.h: a coordinator as a process of its own, and nodes that are not
-// there: each a connection and a session over loopback, of this process.
+// tests/bench/heartbeats/nodes.h: a coordinator as a process of its own, certificates for its
+// nodes, and a node that is not there: a connection and a session over loopback, of this process,
+// that says what the caller has it say (daemon.h has one that says what a daemon says).
 //
 // What cannot be done throws std::runtime_error. Of one thread each.
 #pragma once
@@ -45,12 +46,13 @@ class CoordinatorProcess {
                               const std::string& folder = "");
   ~CoordinatorProcess();
   const std::string& address() const { return address_; }
+  const std::string& http_address() const { return http_address_; }
   pid_t pid() const { return process_->pid(); }
 
  private:
   std::string folder_;
   std::unique_ptr<support::Process> process_;
-  std::string address_;
+  std::string address_, http_address_;
 };
 
 // A connection of its own, as separate processes have.
@@ -69,9 +71,6 @@ class Node {
   // Ends the session without a word.
   ~Node() { context_.TryCancel(); }
   void Heartbeat();
-  // As the `number`th, which the coordinator has then as the bytes in use of the first device.
-  // False: the session has ended.
-  bool TryHeartbeat(int64_t number);
   // Nothing: the session has ended.
   std::optional<v1::Command> Read();
   void Write(const v1::OpenSessionRequest& request);
@@ -82,12 +81,6 @@ class Node {
   std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>>
       stream_;
 };
-
-// So many of them; those that are there send heartbeats until all are. `certificates`: of each, or
-// null for plaintext.
-std::vector<std::unique_ptr<Node>> JoinAll(const std::string& address, int64_t count,
-                                           NodeCertificates* certificates,
-                                           const std::string& device_kind);
 
 // A node that does what it is told.
 class Member {
@@ -106,8 +99,6 @@ class Member {
   // Of the rank that the assignment gives it.
   void Ready(const v1::Assign& assign, int32_t rank);
   void Step(const v1::Assign& assign, int64_t step);  // of rank 0
-  void Succeed(const v1::Assign& assign, int32_t rank);
-  void Die(const v1::Assign& assign, int32_t rank);
 
  private:
   void Report(const v1::Assign& assign, int32_t rank, v1::RankReport report);
