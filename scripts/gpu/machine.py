@@ -132,12 +132,12 @@ class Plan:
     def stage(self, name, point, seconds):
         self.add(name, point, [HERE / "run", self.pack, self.work, self.output, name], seconds)
 
-    def restart(self, part=2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", self.devices, "--max-restarts", 4, "--monitor-interval", 0.1,
-                   os.environ.get("ANCHOR", "$ANCHOR"), "--hidden", 2048, "--ffn", 8192, "--mbs", 2, "--skip", 1, "--warmup", 0, "--steps", 100000,
-                   "--ckpt", 1, "--mark", "{mark}"]
-        self.add("restart", "torchrun --max-restarts of the 1.6B model, with a checkpoint every 4 steps on the same disk",
-                 self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=part)
+    def restart(self, part=2, kills=5, every=10):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", self.devices, "--max-restarts", 2 * kills, "--monitor-interval", 0.1,
+                   HERE / "checkpoint_every.py", every, os.environ.get("ANCHOR", "$ANCHOR"), "--hidden", 2048, "--ffn", 8192, "--mbs", 2, "--skip", 1,
+                   "--warmup", 0, "--steps", 100000, "--ckpt", 1, "--mark", "{mark}"]
+        self.add("restart", f"torchrun --max-restarts of the 1.6B model, with a checkpoint of the parameters alone every {every} steps on the same disk, {kills} kills",
+                 self.python("restart_time.py", self.output / "restart", kills, every, "--", *command), 420, needs=("ANCHOR",), part=part)
 
     def recovery(self, name, layout, kills, seconds, part=2, none=2):
         """Without standby communicators in part `none`: state that no rank holds has none anyway."""
