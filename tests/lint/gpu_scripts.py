@@ -3,7 +3,7 @@
 
 Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured;
-scripts/gpu/steady.py tells a run that grows from one that does not; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints; what a command that is cut has started has ended before the next.
+scripts/gpu/steady.py tells a run that grows from one that does not; scripts/gpu/kill_ranks.py tells the phases of losses; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints; what a command that is cut has started has ended before the next.
 """
 import json
 import os
@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
 import checkpoint_every  # noqa: E402
+import kill_ranks  # noqa: E402
 import machine  # noqa: E402
 import predicted_layouts  # noqa: E402
 import restart_time  # noqa: E402
@@ -120,6 +121,13 @@ def steadiness():
     check("too few" in str(judged(samples(0)[:12])), "a run that is too short")
 
 
+def phases():
+    figures = [{"phases_ms": {"planned": [0, 3], "communicators_ready": [begin, end], "safe_again": [90, None]}} for begin, end in ((10, 30), (20, 70), (15, 40))]
+    lines = kill_ranks.phase_lines(figures, "phases_ms", "phases:")
+    check(lines == ["phases:", "  planned: ended after 3 ms (most 3), took 3 ms (most 3)",
+                    "  communicators_ready: ended after 40 ms (most 70), took 25 ms (most 50)"], f"phases of losses: {lines}")
+
+
 # As torchrun: starts the program again when that is killed. As the program: goes on from its last checkpoint, tells each step. A start takes 0.3 s.
 RESTARTS = """
 import pathlib, signal, subprocess, sys
@@ -186,6 +194,7 @@ with tempfile.TemporaryDirectory() as folder:
     jobs(pathlib.Path(folder))
     predictions(pathlib.Path(folder) / "predicted")
     restarts(pathlib.Path(folder))
+phases()
 cuts()
 steadiness()
 for fault in faults:
