@@ -112,12 +112,12 @@ std::string LineOf(int64_t kills, std::vector<Found>& found) {
       kills, " kills in ", found.size(), " layouts: to all others having stopped ",
       times.stopped.ToWords(), "; to the next decided step read by a watcher ",
       times.next_step.ToWords(), "; a return holds training up for ", times.pause.ToWords(), "; ",
-      steps, " steps, of ", faults,
-      " layouts with a gap, a double or another loss; differences of ",
-      absl::StrFormat("%.1e in a loss and %.1e in a norm", differences.loss, differences.norm),
-      "; ", restarted, " other processes are new; ", throughput.ToWords(),
+      steps, " steps, layouts with a gap, a double or another loss: ", faults,
+      absl::StrFormat("; largest differences %.1e in a loss and %.1e in a norm", differences.loss,
+                      differences.norm),
+      "; processes that are new and were not killed: ", restarted, "; ", throughput.ToWords(),
       "; coordinator and daemons of the layout where they grew most ", ToWords(services),
-      "; a rank that lived through all kills of its job, the one that grew most, ",
+      "; of the ranks that lived through all kills of their jobs the one that grew most ",
       ToWords(spared));
 }
 
