@@ -131,12 +131,12 @@ class Recoveries {
   void KillOne(int64_t job, int32_t spared, Prng& prng, Found& found);
   // So many kills of one job, and the same job without them. Pairs, as many as it wants.
   Throughput RunJob(const Hits& hits, Prng& prng, Found& found);
-  // The job is whole, and what is made beside its steps is there.
-  void AwaitSettled(int64_t job);
+  // The job is whole, has done so many steps more, and what is made beside its steps is there.
+  void AwaitSettled(int64_t job, int64_t steps);
   Window RunBeside(int64_t job, int64_t number);
   // Compares a job that was hit, `back` being its step behind the last return, with one that was
-  // not.
-  void Compare(const std::string& name, int64_t back, bool norms, Found& found);
+  // not, up to the step `last`.
+  void Compare(const std::string& name, int64_t back, int64_t last, bool norms, Found& found);
   // Each wait for some of them has its own patience.
   void AwaitSteps(int64_t job, int64_t behind, int64_t count);
   v1::JobStatus AwaitWhole(int64_t job);
@@ -177,9 +177,9 @@ v1::JobStatus Recoveries::AwaitWhole(int64_t job) {
   });
 }
 
-void Recoveries::AwaitSettled(int64_t job) {
+void Recoveries::AwaitSettled(int64_t job, int64_t steps) {
   const v1::JobStatus whole = AwaitWhole(job);
-  AwaitSteps(job, whole.last_step().step(), kStepsPassed + kStepsCompared);
+  AwaitSteps(job, whole.last_step().step(), steps);
   if (!layout_.job.standby) return;
   cluster_.Await(job, [&](const v1::JobStatus&) {
     const std::vector<v1::JobEvent> events = cluster_.Events(job);
@@ -259,15 +259,20 @@ Window Recoveries::RunBeside(int64_t job, int64_t number) {
   return window;
 }
 
-void Recoveries::Compare(const std::string& name, int64_t back, bool norms, Found& found) {
-  const std::vector<Metric> hit = MetricsOf(data_, name);
+void Recoveries::Compare(const std::string& name, int64_t back, int64_t last, bool norms,
+                         Found& found) {
+  std::vector<Metric> hit = MetricsOf(data_, name);
+  found.steps += static_cast<int64_t>(hit.size());
+  const std::string steps_fault = StepsFault(hit, static_cast<int64_t>(hit.size()));
+  if (!steps_fault.empty()) absl::StrAppend(&found.fault, name, ": ", steps_fault, "; ");
+  // What is rounded otherwise grows on while others train beside it.
+  hit.resize(std::min(hit.size(), static_cast<size_t>(last)));
   const auto steps = static_cast<int64_t>(hit.size());
   const std::string whole_name = absl::StrCat("whole-", name);
   const int64_t undisturbed = Start(whole_name, steps);
   AwaitSteps(undisturbed, 0, steps - 1);
   cluster_.AwaitEnd(undisturbed);
   const std::vector<Metric> whole = MetricsOf(data_, whole_name);
-  found.steps += steps;
   found.loss_early = MeanLoss(hit.begin(), hit.begin() + kStepsPassed);
   found.loss_late = MeanLoss(hit.end() - kStepsPassed, hit.end());
   found.differences.Add(hit, whole);
@@ -285,14 +290,15 @@ Throughput Recoveries::RunJob(const Hits& hits, Prng& prng, Found& found) {
   while (kills_done_ < before + hits.kills) {
     KillOne(job, hits.spared, prng, found);
     if (kills_done_ != before + hits.settled) continue;
-    AwaitSettled(job);
+    AwaitSettled(job, kStepsPassed);
     held.first = HeldBy({spared});
     if (before == 0) LookAtFirst(found);
   }
   const int64_t back = AwaitWhole(job).last_step().step();
-  AwaitSettled(job);
+  AwaitSettled(job, kStepsPassed + kStepsCompared);
   LookAtEnd(found);
   held.end = HeldBy({spared});
+  const int64_t last = StepOf(job);
   found.AddSpared(held);
   std::vector<Window> windows;
   for (int64_t i = 0; i < hits.jobs_beside; ++i) windows.push_back(RunBeside(job, i));
@@ -304,7 +310,7 @@ Throughput Recoveries::RunJob(const Hits& hits, Prng& prng, Found& found) {
     beside.Add(SecondsBetween(MetricsOf(data_, window.beside), window.after, window.last),
                SecondsBetween(hit, window.hit_after, window.hit_last));
   }
-  Compare(name, back, hits.norms, found);
+  Compare(name, back, last, hits.norms, found);
   return beside;
 }
 
