@@ -424,9 +424,9 @@ class Machine {
   std::map<RequestNumber, DataUse> data_requests_;
   std::map<int32_t, std::string> lost_devices_;  // and what they reported
   XidHistory xid_history_;
-  std::vector<Instant> check_due_;               // of each device
-  std::optional<Check> check_;                   // under way
-  std::map<CheckNumber, int32_t> left_checks_;   // and the device that each was at; -1: none
+  std::vector<Instant> check_due_;              // of each device
+  std::optional<Check> check_;                  // under way
+  std::map<CheckNumber, int32_t> left_checks_;  // and the device that each was at; -1: none
   CheckNumber last_check_;
   job::NodeCheck checked_;     // number 0: nothing yet
   bool check_untold_ = false;  // of it
