@@ -1,13 +1,14 @@
 """Runs a job, kills its ranks one after another with SIGKILL, and says how long each loss, and each return, held training up.
 
-    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned]
+    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned] [--stay-out]
 
 OUTPUT is the job's folder; OUTPUT/kills.json gets the figures of each kill, OUTPUT/summary.json those of the run (how much of the throughput is back behind
 the last return, and for how long returns hold training up, beside a step), OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
 no step was decided for long, what the threads of each rank wait for. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
-of incident.json are parts. A kill waits until every share of state has its homes again, with --standby also until communicators are
-there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
+of incident.json are parts, which are printed in the end. A kill waits until every share of state has its homes again, with --standby also until communicators are
+there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --stay-out (of a
+job with `rejoin: manual`, one kill) nobody comes back, and steps without the rank are compared with those before. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
 new layout.
 """
 import argparse
@@ -205,8 +206,8 @@ def memory_used():
         return []
 
 
-def kill_one(job, metrics, options, draw, world):
-    """Figures of one kill and of the return behind it."""
+def kill_a_rank(job, metrics, options, draw, world):
+    """Figures of the job before a kill, the kill, and when it went on; the last line of metrics then, and how many incidents there were before."""
     output, step = options.output, metrics.last["step"]
     wait(job, metrics, lambda: metrics.last["step"] >= step + 4, f"step {step + 4}")
     wait(job, metrics, lambda: len(ranks_below(job.pid)) == world, "every rank")
@@ -226,28 +227,68 @@ def kill_one(job, metrics, options, draw, world):
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     wait(job, metrics, lambda: metrics.last["epoch"] > epoch, "a step of the next layout")
-    went_on, reduced = time.monotonic(), metrics.last
+    figures = {"healthy_step_seconds": healthy, "memory_mib": memory, "seconds": time.monotonic() - killed}
+    return figures, metrics.last, before
+
+
+def of_the_loss(figures, loss, reduced):
+    # The next writer of metrics may begin with a line that the one before owed.
+    seconds = max(figures["seconds"], (phases(loss)["first_step"][1] or 0) / 1e3)
+    return {**figures, "seconds": seconds, "step": reduced["step"], "steps_redone": loss["steps_redone"], "communicators": loss["communicators"],
+            "phases_ms": phases(loss)}
+
+
+def kill_one(job, metrics, options, draw, world):
+    """Figures of one kill and of the return behind it."""
+    figures, reduced, before = kill_a_rank(job, metrics, options, draw, world)
     # Back again: the next epoch has every rank.
     wait(job, metrics, lambda: metrics.last["epoch"] > reduced["epoch"], "a step with every rank")
     back = len(metrics.lines) - 1
     while metrics.lines[back - 1]["epoch"] == metrics.last["epoch"]:
         back -= 1
-    wait(job, metrics, lambda: len(incidents(output)) >= before + 2, "the return's incident")
-    loss, comes_back = incidents(output)[before:before + 2]
-    # The next writer of metrics may begin with a line that the one before owed.
-    seconds = max(went_on - killed, (phases(loss)["first_step"][1] or 0) / 1e3)
+    wait(job, metrics, lambda: len(incidents(options.output)) >= before + 2, "the return's incident")
+    loss, comes_back = incidents(options.output)[before:before + 2]
     paused = pause(comes_back)
     return {
-        "seconds": seconds, "step": reduced["step"], "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
-        "return_seconds": metrics.seen[back] - metrics.seen[back - 1], "healthy_step_seconds": healthy,
-        "return_pause_seconds": paused, "return_pause_in_steps": None if paused is None else paused / healthy,
-        "steps_redone": loss["steps_redone"], "communicators": loss["communicators"], "memory_mib": memory,
-        "phases_ms": phases(loss), "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
+        **of_the_loss(figures, loss, reduced), "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
+        "return_seconds": metrics.seen[back] - metrics.seen[back - 1],
+        "return_pause_seconds": paused, "return_pause_in_steps": None if paused is None else paused / figures["healthy_step_seconds"],
+        "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
+
+
+def kill_for_good(job, metrics, options, draw, world):
+    """Figures of one kill behind which nobody comes back."""
+    figures, reduced, before = kill_a_rank(job, metrics, options, draw, world)
+    wait(job, metrics, lambda: len(incidents(options.output)) > before, "the loss's incident")
+    step = healthy_step(job, metrics)
+    if metrics.last["epoch"] != reduced["epoch"]:
+        raise RuntimeError("the job has not stayed without the rank")
+    return {**of_the_loss(figures, incidents(options.output)[before], reduced), "step_seconds": step}
+
+
+def phase_lines(figures, key, title):
+    """A line for each phase: how long behind the first evidence it ended, and how long it took, at the median and at most."""
+    lines = [title]
+    for name in figures[0][key]:
+        spans = [figure[key].get(name, [None, None]) for figure in figures]
+        ends = [end for _, end in spans if end is not None]
+        took = [end - begin for begin, end in spans if None not in (begin, end)]
+        if took:
+            lines.append(f"  {name}: ended after {statistics.median(ends):.0f} ms (most {max(ends)}), took {statistics.median(took):.0f} ms (most {max(took)})")
+    return lines
+
+
+def print_phases(figures):
+    told = [(figures, "phases_ms", "phases of the losses")]
+    told.append(([figure for figure in figures if "return_phases_ms" in figure], "return_phases_ms", "phases of the returns"))
+    for some, key, title in told:
+        if some:
+            print("\n".join(phase_lines(some, key, f"{title}, behind the first evidence:")))
 
 
 def summary(figures, before, after):
     """What the run comes to; `before` and `after` are healthy steps, in seconds, None: there are none."""
-    pauses = [figure["return_pause_in_steps"] for figure in figures if figure["return_pause_in_steps"] is not None]
+    pauses = [figure["return_pause_in_steps"] for figure in figures if figure.get("return_pause_in_steps") is not None]
     return {
         "kills": len(figures), "healthy_step_seconds_before": before, "healthy_step_seconds_after": after,
         "throughput_back": before / after if before and after else None,
@@ -267,6 +308,11 @@ def summary_line(of):
 def judge(figures, options):
     """Prints what became of all kills; whether it is what was wanted."""
     seconds = sorted(figure["seconds"] for figure in figures)
+    if options.stay_out:
+        before, after, world = figures[0]["healthy_step_seconds"], figures[0]["step_seconds"], figures[0]["ranks"]
+        print(f"a step of {before:.3f} s before the loss and of {after:.3f} s behind it: {100 * before / after:.1f} % of the throughput with {world - 1} of {world} ranks, "
+              f"{100 * before / after * world / (world - 1):.1f} % of their share")
+        return len(figures) == options.kills
     print(f"{len(figures)} of {options.kills} kills: the next decision after {statistics.median(seconds):.2f} s (most {seconds[-1]:.2f}), back in "
           f"{statistics.median(figure['return_seconds'] for figure in figures):.2f} s; at most {max(figure['steps_redone'] for figure in figures)} "
           f"steps redone; memory of the GPUs in MiB before the first kill {figures[0]['memory_mib']}, before the last {figures[-1]['memory_mib']}")
@@ -286,7 +332,10 @@ def main():
     parser.add_argument("--within", type=float)
     parser.add_argument("--standby", action="store_true")
     parser.add_argument("--pinned", action="store_true")
+    parser.add_argument("--stay-out", action="store_true")
     options = parser.parse_args()
+    if options.stay_out and options.kills != 1:
+        parser.error("--stay-out: there is one kill")
     os.makedirs(options.output, exist_ok=True)
     with open(os.path.join(options.output, "run.log"), "w") as log:
         job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
@@ -298,11 +347,12 @@ def main():
         before = healthy_step(job, metrics)
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
-            figures.append(kill_one(job, metrics, options, draw, world))
+            kill = kill_for_good if options.stay_out else kill_one
+            figures.append({"ranks": world, **kill(job, metrics, options, draw, world)})
             print(json.dumps(figures[-1]), flush=True)
             with open(os.path.join(options.output, "kills.json"), "w") as file:
                 json.dump(figures, file, indent=1)
-        after = healthy_step(job, metrics)
+        after = None if options.stay_out else healthy_step(job, metrics)
     except RuntimeError as error:
         print(error)
     with open(os.path.join(options.output, "ranks.log"), "w") as file:
@@ -314,6 +364,8 @@ def main():
         json.dump(of_run, file, indent=1)
     if line := summary_line(of_run):
         print(line)
+    if figures:
+        print_phases(figures)
     return 0 if figures and judge(figures, options) else 1
 
 

@@ -132,12 +132,18 @@ class Plan:
     def stage(self, name, point, seconds):
         self.add(name, point, [HERE / "run", self.pack, self.work, self.output, name], seconds)
 
-    def restart(self, part=2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", self.devices, "--max-restarts", 4, "--monitor-interval", 0.1,
-                   os.environ.get("ANCHOR", "$ANCHOR"), "--hidden", 2048, "--ffn", 8192, "--mbs", 2, "--skip", 1, "--warmup", 0, "--steps", 100000,
-                   "--ckpt", 1, "--mark", "{mark}"]
-        self.add("restart", "torchrun --max-restarts of the 1.6B model, with a checkpoint every 4 steps on the same disk",
-                 self.python("restart_time.py", self.output / "restart", 2, "--", *command), 240, needs=("ANCHOR",), part=part)
+    def restart(self, part=2, kills=5, every=10):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", self.devices, "--max-restarts", 2 * kills, "--monitor-interval", 0.1,
+                   HERE / "checkpoint_every.py", every, os.environ.get("ANCHOR", "$ANCHOR"), "--hidden", 2048, "--ffn", 8192, "--mbs", 2, "--skip", 1,
+                   "--warmup", 0, "--steps", 100000, "--ckpt", 1, "--mark", "{mark}"]
+        self.add("restart", f"torchrun --max-restarts of the 1.6B model, with a checkpoint of the parameters alone every {every} steps on the same disk, {kills} kills",
+                 self.python("restart_time.py", self.output / "restart", kills, every, "--", *command), 420, needs=("ANCHOR",), part=part)
+
+    def stay_out(self, name, layout, part):
+        label = f"stay-out-{name}"
+        text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{rejoin: manual, {KILL_BUDGET}}}", "steps": 100000})
+        self.add(label, "a rank is killed and stays out (rejoin: manual): the throughput of those that are left, beside their share of the devices",
+                 self.python("kill_ranks.py", self.path_of(label), self.output / label, 1, "--stay-out"), 120, job=text, part=part)
 
     def recovery(self, name, layout, kills, seconds, part=2, none=2):
         """Without standby communicators in part `none`: state that no rank holds has none anyway."""
@@ -169,6 +175,7 @@ def two(plan):
         if name != "dp2":  # mirrors of this model and their move take more than a device has
             plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, 230, part=2)
     plan.restart()
+    plan.stay_out("dp2", {**short, "model": "1p6b", "language": whole}, part=2)
     for microbatches in (1, 4):
         for turn, recovery in enumerate(("{ladder: [], state_copies: 1, standby: none}", "{}", "{}", "{ladder: [], state_copies: 1, standby: none}")):
             plan.layout(f"guarded-{microbatches}-{turn}", "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 75,
@@ -234,6 +241,7 @@ def four(plan):
     plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, 420, part=3, none=4)
     plan.recovery("tp2-pp2-host", {**short, "language": "{ranks: 4, tp: 2, pp: 2}", "vision": whole, "recovery": "{state_home: host}"}, 20, 560, part=3, none=4)
     plan.restart(part=4)
+    plan.stay_out("dp4", {**short, "language": whole, "vision": whole}, part=4)
     plan.predict_layouts(part=2)
 
 

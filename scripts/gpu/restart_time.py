@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How long `torchrun --max-restarts` takes from a kill to its next new step, for comparison with kill_ranks.py.
 
-    scripts/gpu/restart_time.py OUTPUT KILLS -- COMMAND...
+    scripts/gpu/restart_time.py OUTPUT KILLS EVERY -- COMMAND...
 
-COMMAND starts the program under torchrun; it adds a line `SECONDS step N pid P ...` to the file {mark} at the end of each step and
-goes on from its own checkpoints, kept beside that file (as torch_fsdp_bench.py does with --ckpt 1 --mark {mark}). When so many
-steps as STEPS_BETWEEN are done, the process P is killed. OUTPUT/restarts.json has of each kill the seconds to the end of the first step of the next
-processes, the steps that were done again, and the seconds until a step was done that had not been done before.
+COMMAND starts the program under torchrun; it adds a line `SECONDS step N pid P ...` to the file {mark} at the end of each step, writes a checkpoint
+every EVERY steps and goes on from it, kept beside that file (as checkpoint_every.py does with torch_fsdp_bench.py --ckpt 1 --mark {mark}). The process P is killed
+KILLS times, each time so many steps behind a checkpoint as the kills are spread evenly over all that there can be, and none while one is being written.
+OUTPUT/restarts.json has of each kill the seconds to the end of the first step of the next processes, the steps that were done again, and the seconds until a step was
+done that had not been done before.
 """
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 import time
 
 PATIENCE = 180  # seconds, for whatever is waited for
-STEPS_BETWEEN = 6
+STEPS_BETWEEN = 6  # at least, of each start
 
 
 def steps_of(mark):
@@ -44,9 +45,20 @@ def wait(process, mark, enough, what):
         time.sleep(0.02)
 
 
-def kill_once(process, mark):
+def steps_behind(kill, kills, every):
+    """How many steps behind a checkpoint that kill comes: 1, .., every - 1, for one that is just being written would be damaged."""
+    if every == 1:
+        return 0
+    return 1 + kill * (every - 2) // max(1, kills - 1)
+
+
+def kill_once(process, mark, behind, every):
     begun = len(steps_of(mark))
-    steps = wait(process, mark, lambda steps: len(steps) >= begun + STEPS_BETWEEN, f"{STEPS_BETWEEN} more steps")
+
+    def far_enough(steps):
+        return len(steps) >= begun + STEPS_BETWEEN and (steps[-1][1] + 1) % every == behind
+
+    steps = wait(process, mark, far_enough, f"a step {behind} behind a checkpoint")
     killed, (_, step, victim) = time.time(), steps[-1]
     os.kill(victim, signal.SIGKILL)
     steps = wait(process, mark, lambda steps: any(pid != victim and n > step for _, n, pid in steps[begun:]), "a step that is new")
@@ -56,19 +68,23 @@ def kill_once(process, mark):
             "seconds_to_a_new_step": round(new[0] - killed, 2)}
 
 
+def words_of(values):
+    return f"{statistics.median(values):.1f} (most {max(values):.1f})"
+
+
 def main():
-    if len(sys.argv) < 5 or sys.argv[3] != "--":
+    if len(sys.argv) < 6 or sys.argv[4] != "--":
         sys.exit(__doc__)
-    output, kills = pathlib.Path(sys.argv[1]).absolute(), int(sys.argv[2])
+    output, kills, every = pathlib.Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])
     output.mkdir(parents=True, exist_ok=True)
     mark = output / f"mark-{time.time_ns()}"
-    command = [word.replace("{mark}", str(mark)) for word in sys.argv[4:]]
+    command = [word.replace("{mark}", str(mark)) for word in sys.argv[5:]]
     figures = []
     with open(output / "run.log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        for _ in range(kills):
-            figures.append(kill_once(process, mark))
+        for kill in range(kills):
+            figures.append(kill_once(process, mark, steps_behind(kill, kills, every), every))
             print(json.dumps(figures[-1]), flush=True)
     except RuntimeError as error:
         print(error)
@@ -83,8 +99,8 @@ def main():
             kept.unlink()
     (output / "restarts.json").write_text(json.dumps(figures, indent=1) + "\n")
     if figures:
-        print(f"{len(figures)} of {kills} kills: a step after {statistics.median(f['seconds_to_a_step'] for f in figures):.1f} s, a new one after "
-              f"{statistics.median(f['seconds_to_a_new_step'] for f in figures):.1f} s")
+        print(f"{len(figures)} of {kills} kills, a checkpoint every {every} steps: {words_of([f['seconds_to_a_step'] for f in figures])} s to a step, "
+              f"{words_of([f['seconds_to_a_new_step'] for f in figures])} s to a new one, {words_of([f['steps_again'] for f in figures])} steps done again")
     return 0 if len(figures) == kills else 1
 
 

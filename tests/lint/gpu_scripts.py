@@ -3,7 +3,7 @@
 
 Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured;
-scripts/gpu/steady.py tells a run that grows from one that does not; what a command that is cut has started has ended before the next.
+scripts/gpu/steady.py tells a run that grows from one that does not; scripts/gpu/kill_ranks.py tells the phases of losses; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints; what a command that is cut has started has ended before the next.
 """
 import json
 import os
@@ -16,8 +16,11 @@ import tempfile
 sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
+import checkpoint_every  # noqa: E402
+import kill_ranks  # noqa: E402
 import machine  # noqa: E402
 import predicted_layouts  # noqa: E402
+import restart_time  # noqa: E402
 import shapes  # noqa: E402
 import steady  # noqa: E402
 
@@ -118,6 +121,55 @@ def steadiness():
     check("too few" in str(judged(samples(0)[:12])), "a run that is too short")
 
 
+def phases():
+    figures = [{"phases_ms": {"planned": [0, 3], "communicators_ready": [begin, end], "safe_again": [90, None]}} for begin, end in ((10, 30), (20, 70), (15, 40))]
+    lines = kill_ranks.phase_lines(figures, "phases_ms", "phases:")
+    check(lines == ["phases:", "  planned: ended after 3 ms (most 3), took 3 ms (most 3)",
+                    "  communicators_ready: ended after 40 ms (most 70), took 25 ms (most 50)"], f"phases of losses: {lines}")
+
+
+# As torchrun: starts the program again when that is killed. As the program: goes on from its last checkpoint, tells each step. A start takes 0.3 s.
+RESTARTS = """
+import pathlib, signal, subprocess, sys
+while subprocess.run([sys.executable, *sys.argv[1:]]).returncode == -signal.SIGKILL:
+    pass
+"""
+STEPS = """
+import os, pathlib, sys, time
+mark, kept = sys.argv[1], pathlib.Path(sys.argv[1] + ".ckpt.0")
+time.sleep(0.3)
+for i in range(int(kept.read_text()) if kept.exists() else 0, 10000):
+    time.sleep(0.1)
+    if i % 4 == 3:
+        kept.write_text(str(i + 1))
+    with open(mark, "a") as file:
+        file.write(f"{time.time():.3f} step {i} pid {os.getpid()} since_start 0\\n")
+"""
+
+
+def restarts(folder):
+    check([restart_time.steps_behind(kill, 5, 10) for kill in range(5)] == [1, 3, 5, 7, 9], "kills are spread over the steps behind a checkpoint")
+    check(restart_time.steps_behind(0, 1, 10) == 1 and restart_time.steps_behind(2, 3, 1) == 0, "one kill; a checkpoint every step")
+    for text in ("", f"{checkpoint_every.CONDITION} {checkpoint_every.CONDITION}"):
+        try:
+            checkpoint_every.with_interval(text, 10)
+            check(False, f"a program with `{text}` is taken")
+        except ValueError:
+            pass
+    runner, program, output = folder / "restarts.py", folder / "steps.py", folder / "restart"
+    runner.write_text(RESTARTS)
+    program.write_text(STEPS)
+    script = SOURCE / "scripts" / "gpu"
+    done = subprocess.run([sys.executable, script / "restart_time.py", output, "2", "10", "--", sys.executable, runner,
+                           script / "checkpoint_every.py", "10", program, "{mark}"], capture_output=True, text=True)
+    check(done.returncode == 0 and "2 of 2 kills, a checkpoint every 10 steps: " in done.stdout, f"restart_time.py: {done.stdout}{done.stderr}")
+    figures = json.loads((output / "restarts.json").read_text())
+    # Where this machine is busy the program has done more steps than were seen, be it beyond the next checkpoint.
+    check(1 <= figures[0]["steps_again"] <= 9 and 0 <= figures[1]["steps_again"] <= 9, f"steps done again: {figures}")
+    check(all(0.3 <= figure["seconds_to_a_step"] <= figure["seconds_to_a_new_step"] for figure in figures), f"times: {figures}")
+    check(not list(output.glob("*.ckpt*")), "checkpoints are taken away")
+
+
 # Ends as soon as it is told to, as step_time.py does; what it has started does not.
 STARTS_ANOTHER = """
 import signal, subprocess, sys
@@ -141,6 +193,8 @@ with tempfile.TemporaryDirectory() as folder:
     dry_runs(pathlib.Path(folder))
     jobs(pathlib.Path(folder))
     predictions(pathlib.Path(folder) / "predicted")
+    restarts(pathlib.Path(folder))
+phases()
 cuts()
 steadiness()
 for fault in faults:

@@ -2,6 +2,7 @@
 //
 //   phalanx-bench-faults NAME [COUNT]
 //
+//   deaths         kill -9 of a process, until its parent knows
 //   ranks          kill -9 of a rank, until a watcher has read "Failed"
 //   recoveries     kill -9 of a rank of a job that goes on
 //   one-job        the same again and again of a single job
@@ -33,6 +34,7 @@
 #include "tests/bench/faults/away.h"
 #include "tests/bench/faults/calm.h"
 #include "tests/bench/faults/coordinators.h"
+#include "tests/bench/faults/deaths.h"
 #include "tests/bench/faults/percentile.h"
 #include "tests/bench/faults/recoveries.h"
 #include "tests/e2e/jobs/cluster.h"
@@ -115,14 +117,12 @@ int Main(int argc, char** argv) {
     int64_t count;
     bool (*run)(int64_t count);
   };
-  const std::map<std::string, Benchmark> all = {{"ranks", {200, KillRanks}},
-                                                {"recoveries", {100, KillAndReturn}},
-                                                {"one-job", {100, KillOneJob}},
-                                                {"returns", {20, ReturnBesideTraining}},
-                                                {"calm", {10, LeaveAlone}},
-                                                {"away", {10, LeaveWithoutCoordinator}},
-                                                {"coordinators", {100, KillCoordinators}},
-                                                {"leaders", {100, KillLeaders}}};
+  const std::map<std::string, Benchmark> all = {
+      {"deaths", {500, KnowDeaths}},           {"ranks", {200, KillRanks}},
+      {"recoveries", {100, KillAndReturn}},    {"one-job", {100, KillOneJob}},
+      {"returns", {20, ReturnBesideTraining}}, {"calm", {10, LeaveAlone}},
+      {"away", {10, LeaveWithoutCoordinator}}, {"coordinators", {100, KillCoordinators}},
+      {"leaders", {100, KillLeaders}}};
   const auto usage = [&all] {
     const auto name = [](std::string* out, const auto& one) { out->append(one.first); };
     std::fprintf(stderr, "usage: phalanx-bench-faults %s [COUNT]\n",

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <optional>
@@ -16,7 +15,9 @@
 #include "core/base/prng.h"
 #include "google/protobuf/util/time_util.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/faults/found.h"
 #include "tests/bench/faults/held.h"
+#include "tests/bench/faults/layouts.h"
 #include "tests/bench/faults/percentile.h"
 #include "tests/bench/faults/throughput.h"
 #include "tests/e2e/jobs/cluster.h"
@@ -32,26 +33,6 @@ constexpr double kNextStepLimitMilliseconds = 1000;
 // Steps of the whole layout, before the first kill of a job and behind the last return: so many are
 // passed over, in which caches fill and standby communicators are made, and so many are compared.
 constexpr int64_t kStepsPassed = 100, kStepsCompared = 200;
-
-class Series {
- public:
-  void Add(double value) { values_.push_back(value); }
-  void Add(const Series& other) {
-    values_.insert(values_.end(), other.values_.begin(), other.values_.end());
-  }
-  bool empty() const { return values_.empty(); }
-  double Percentile(double part) {
-    std::sort(values_.begin(), values_.end());
-    return e2e::Percentile(values_, part);
-  }
-  nlohmann::ordered_json ToJson() {
-    if (values_.empty()) return nullptr;
-    return {{"p50", Percentile(0.5)}, {"p99", Percentile(0.99)}, {"max", values_.back()}};
-  }
-
- private:
-  std::vector<double> values_;
-};
 
 // The newest of that kind, once a step behind it is decided; nullopt: there is none.
 std::optional<v1::Incident> NewestOf(Cluster& cluster, int64_t job, v1::Incident::Kind kind) {
@@ -87,101 +68,24 @@ absl::Time StoppedAt(const v1::Incident& incident) {
          absl::Microseconds(quiet->end());
 }
 
-// One layout, whose ranks are killed on three nodes of its own.
-struct Case {
-  const char* name;
-  JobOptions job;
-  size_t ranks;
-  // Ranks below it have work whoever else is lost, so that their processes stay; 0: all. A replica
-  // that lacks a stage leaves its other ranks without any.
-  int32_t with_work = 0;
-  // So small that what another layout rounds otherwise does not grow to more than is looked for,
-  // and the same at every step: a step is the same however many are to come.
-  double learning_rate = 1e-5;
-};
-
-std::vector<Case> Cases() {
-  return {{"six ranks, vision dp2, language tp2 dp2",
-           {.vision = "ranks: 2", .language = "ranks: 4, tp: 2", .batch = 6, .standby = true},
-           6},
-          {"language dp4", {.vision = "", .language = "ranks: 4", .batch = 7, .standby = true}, 4},
-          {"three_phase, vision dp4, language pp2 dp2",
-           {.vision = "ranks: 4",
-            .language = "ranks: 4, pp: 2",
-            .language_offset = "vision",
-            .schedule = "{name: three_phase, encoder_chunks: 2}",
-            .batch = 8},
-           4},
-          {"zero_bubble_v, vision dp2, language pp2 dp2",
-           {.vision = "ranks: 2",
-            .language = "ranks: 4, pp: 2",
-            .schedule = "{name: zero_bubble_v}",
-            .layers = 4,
-            .batch = 8},
-           6,
-           2}};
-}
-
-// Milliseconds.
-struct Times {
-  Series stopped, next_step, pause;
-};
-
-// How far losses and norms are at most from those of a run without a failure, in parts of them.
-struct Differences {
-  double loss = 0, norm = 0;
-  void Add(const std::vector<Metric>& hit, const std::vector<Metric>& whole) {
-    for (size_t i = 0; i < std::min(hit.size(), whole.size()); ++i) {
-      loss = std::max(loss, std::abs(hit[i].loss / whole[i].loss - 1));
-      norm = std::max(norm, std::abs(hit[i].gradient_norm / whole[i].gradient_norm - 1));
-    }
-  }
-};
-
 // Of one job: what is rounded otherwise behind a loss grows from step to step.
 constexpr int64_t kKillsOfAJob = 20;
+// Of jobs that have no losses, one after the other beside the one that is hit, once it is whole.
+constexpr int64_t kJobsBeside = 12;
 
-// What one layout came to.
-struct Found {
-  Held first, end;  // of coordinator and daemons; ranks are others each time
-  int64_t steps = 0;
-  double loss_early = 0, loss_late = 0;  // means over kStepsPassed steps, of the last job
-  std::string fault;                     // of its steps, or of its losses
-  Differences differences;
-  Times times;
-  Throughput throughput;
-  int64_t restarted = 0;  // processes of ranks that nobody had killed
-
-  bool right() const {
-    return fault.empty() && restarted == 0 && IsFlat(first, end) && throughput.IsBack();
-  }
-};
-
-nlohmann::ordered_json ToJson(Found& found) {
-  nlohmann::ordered_json json = {
-      {"steps", found.steps},
-      {"losses", {{"early", found.loss_early}, {"late", found.loss_late}}},
-      {"fault", found.fault},
-      {"differences", {{"loss", found.differences.loss}, {"norm", found.differences.norm}}},
-      {"restarted", found.restarted},
-      {"throughput_back", found.throughput.ToJson()},
-      {"return_pause_ms", found.times.pause.ToJson()}};
-  const double step = found.throughput.HealthyStep();
-  if (step > 0 && !found.times.pause.empty())
-    json["return_pause_in_steps"] = found.times.pause.Percentile(0.5) / step;
-  json["early"] = ToJson(found.first);
-  json["late"] = ToJson(found.end);
-  return json;
+// Of the steps in (after, last].
+std::vector<double> SecondsBetween(const std::vector<Metric>& metrics, int64_t after,
+                                   int64_t last) {
+  std::vector<double> seconds;
+  for (const Metric& metric : metrics)
+    if (metric.step > after && metric.step <= last) seconds.push_back(metric.seconds);
+  return seconds;
 }
 
-// Of metrics.jsonl, behind a step.
+// Of those that are compared behind a step.
 std::vector<double> SecondsBehind(const std::vector<Metric>& metrics, int64_t step) {
-  std::vector<double> seconds;
-  for (const Metric& metric : metrics) {
-    if (metric.step > step + kStepsPassed && metric.step <= step + kStepsPassed + kStepsCompared)
-      seconds.push_back(metric.seconds);
-  }
-  return seconds;
+  const int64_t after = step + kStepsPassed;
+  return SecondsBetween(metrics, after, after + kStepsCompared);
 }
 
 // Of [begin, end), at least one.
@@ -192,48 +96,69 @@ double MeanLoss(std::vector<Metric>::const_iterator begin,
   return sum / static_cast<double>(end - begin);
 }
 
+// What is done to one job.
+struct Hits {
+  int64_t kills = 0;
+  int32_t spared = 0;       // the rank that is never hit
+  int64_t settled = 0;      // kills after which what is made once is there: communicators, scratch
+  bool norms = true;        // are judged
+  int64_t jobs_beside = 0;  // that have no losses, at the end
+};
+
+// While a job without losses trained beside the one that was hit.
+struct Window {
+  std::string beside;  // output of that job
+  // Steps of that one, and of the one that was hit.
+  int64_t after = 0, last = 0, hit_after = 0, hit_last = 0;
+};
+
 class Recoveries {
  public:
-  explicit Recoveries(const Case& of) : case_(of), data_(MakeData({.samples = 30, .words = 4})) {
-    services_ = {cluster_.coordinator().pid(), cluster_.worker().pid()};
-    for (const char* node : {"b", "c"}) services_.push_back(cluster_.AddWorker(node, 2).pid());
+  explicit Recoveries(const KilledLayout& layout) : layout_(layout), data_(MakeData(layout.data)) {
+    services_ = {{"coordinator", cluster_.coordinator().pid()}, {"a", cluster_.worker().pid()}};
+    for (const char* node : {"b", "c"})
+      services_.emplace_back(node, cluster_.AddWorker(node, layout.devices).pid());
   }
   // Jobs of at most kKillsOfAJob.
   Found Run(int64_t tries, Prng& prng);
-  // A single job, of which one rank is spared: what its process holds.
-  struct Survivor {
-    Held first, end;
-  };
-  Found RunOne(int64_t tries, int32_t spared, Prng& prng, Survivor& survivor);
+  // A single job. `beside`: pairs of it and of jobs that are not hit.
+  Found RunOne(int64_t tries, int32_t spared, Prng& prng, Throughput& beside);
 
  private:
   int64_t Start(const std::string& name, int64_t steps);
   // A job that does steps without end, once it has done those that are compared.
   int64_t StartHit(const std::string& name);
   void KillOne(int64_t job, int32_t spared, Prng& prng, Found& found);
-  // So many kills of one job, and the same job without them.
-  void RunJob(int64_t kills, Prng& prng, Found& found);
-  // Ends a job that was hit, and compares it with one that was not.
-  void Compare(int64_t job, const std::string& name, bool norms, Found& found);
+  // So many kills of one job, and the same job without them. Pairs, as many as it wants.
+  Throughput RunJob(const Hits& hits, Prng& prng, Found& found);
+  // The job is whole, has done so many steps more, and what is made beside its steps is there.
+  void AwaitSettled(int64_t job, int64_t steps);
+  Window RunBeside(int64_t job, int64_t number);
+  // Compares a job that was hit, `back` being its step behind the last return, with one that was
+  // not, up to the step `last`.
+  void Compare(const std::string& name, int64_t back, int64_t last, bool norms, Found& found);
   // Each wait for some of them has its own patience.
   void AwaitSteps(int64_t job, int64_t behind, int64_t count);
   v1::JobStatus AwaitWhole(int64_t job);
+  int64_t StepOf(int64_t job) { return cluster_.Get(job).last_step().step(); }
   Held HeldByAll() const;
+  void LookAtFirst(Found& found) const;
+  void LookAtEnd(Found& found) const;
 
-  const Case& case_;
+  const KilledLayout& layout_;
   const DataFolder data_;
-  Cluster cluster_{{.devices = 2}};
-  std::vector<pid_t> services_;
+  Cluster cluster_{{.devices = layout_.devices}};
+  std::vector<std::pair<std::string, pid_t>> services_;
   std::string whole_;  // digest of the plan of all ranks
   int64_t kills_done_ = 0;
 };
 
 int64_t Recoveries::Start(const std::string& name, int64_t steps) {
-  JobOptions options = case_.job;
+  JobOptions options = layout_.job;
   options.name = options.output = name;
   options.steps = steps;
   options.precision = "fp64";
-  options.learning_rate = options.minimum_learning_rate = case_.learning_rate;
+  options.learning_rate = options.minimum_learning_rate = layout_.learning_rate;
   options.recovery = "{budget: {total: 1000000, without_progress: 9}}";
   return cluster_.Submit(Document(data_, options)).id();
 }
@@ -248,14 +173,41 @@ void Recoveries::AwaitSteps(int64_t job, int64_t behind, int64_t count) {
 v1::JobStatus Recoveries::AwaitWhole(int64_t job) {
   return cluster_.Await(job, [&](const v1::JobStatus& status) {
     return status.plan_digest() == whole_ && status.last_step().epoch() == status.epoch() &&
-           cluster_.Ranks(job).size() == case_.ranks;
+           cluster_.Ranks(job).size() == static_cast<size_t>(layout_.ranks);
+  });
+}
+
+void Recoveries::AwaitSettled(int64_t job, int64_t steps) {
+  const v1::JobStatus whole = AwaitWhole(job);
+  AwaitSteps(job, whole.last_step().step(), steps);
+  if (!layout_.job.standby) return;
+  cluster_.Await(job, [&](const v1::JobStatus&) {
+    const std::vector<v1::JobEvent> events = cluster_.Events(job);
+    return std::any_of(events.begin(), events.end(), [&](const v1::JobEvent& event) {
+      return event.type() == "StandbyReady" && event.epoch() == whole.epoch();
+    });
   });
 }
 
 Held Recoveries::HeldByAll() const {
-  Held held = HeldBy(services_);
+  std::vector<pid_t> processes;
+  for (const auto& [name, pid] : services_) processes.push_back(pid);
+  Held held = HeldBy(processes);
   held.processes = static_cast<int64_t>(cluster_.Processes().size());  // ranks, too
   return held;
+}
+
+void Recoveries::LookAtFirst(Found& found) const {
+  found.all.first = HeldByAll();
+  found.each.clear();
+  for (const auto& [name, pid] : services_)
+    found.each.emplace_back(name, Holding{.first = HeldBy({pid}), .end = {}});
+}
+
+void Recoveries::LookAtEnd(Found& found) const {
+  found.all.end = HeldByAll();
+  for (size_t i = 0; i < found.each.size(); ++i)
+    found.each[i].second.end = HeldBy({services_[i].second});
 }
 
 int64_t Recoveries::StartHit(const std::string& name) {
@@ -282,8 +234,7 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
   found.times.stopped.Add(absl::ToDoubleMilliseconds(StoppedAt(*loss) - killed));
   AwaitWhole(job);
   for (const auto& [rank, watch] : cluster_.Ranks(job)) {
-    const bool stays = case_.with_work == 0 || rank < case_.with_work;
-    found.restarted += stays && rank != hit && watch.pid() != ranks.at(rank).pid();
+    found.restarted += rank < layout_.stay() && rank != hit && watch.pid() != ranks.at(rank).pid();
   }
   const std::optional<v1::Incident> back = NewestOf(cluster_, job, v1::Incident::RETURN);
   if (back.has_value() && back->from_epoch() > now.epoch()) {
@@ -291,23 +242,37 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
       found.times.pause.Add(absl::ToDoubleMilliseconds(*pause));
   }
   if (++kills_done_ % 10 == 0)
-    std::fprintf(stderr, "%s\n", absl::StrCat(case_.name, ": ", kills_done_).c_str());
+    std::fprintf(stderr, "%s\n", absl::StrCat(layout_.name, ": ", kills_done_).c_str());
 }
 
-void Recoveries::Compare(int64_t job, const std::string& name, bool norms, Found& found) {
-  const int64_t back = AwaitWhole(job).last_step().step();
-  AwaitSteps(job, back, kStepsPassed + kStepsCompared);
-  found.end = HeldByAll();
-  cluster_.Cancel(job);
-  cluster_.AwaitEnd(job);
-  const std::vector<Metric> hit = MetricsOf(data_, name);
+Window Recoveries::RunBeside(int64_t job, int64_t number) {
+  Window window{.beside = absl::StrCat("beside-", number)};
+  const int64_t beside = Start(window.beside, kForEver);
+  AwaitSteps(beside, 0, kStepsPassed);
+  window.after = StepOf(beside);
+  window.hit_after = StepOf(job);
+  AwaitSteps(beside, window.after, kStepsCompared);
+  window.last = StepOf(beside);
+  window.hit_last = StepOf(job);
+  cluster_.Cancel(beside);
+  cluster_.AwaitEnd(beside);
+  return window;
+}
+
+void Recoveries::Compare(const std::string& name, int64_t back, int64_t last, bool norms,
+                         Found& found) {
+  std::vector<Metric> hit = MetricsOf(data_, name);
+  found.steps += static_cast<int64_t>(hit.size());
+  const std::string steps_fault = StepsFault(hit, static_cast<int64_t>(hit.size()));
+  if (!steps_fault.empty()) absl::StrAppend(&found.fault, name, ": ", steps_fault, "; ");
+  // What is rounded otherwise grows on while others train beside it.
+  hit.resize(std::min(hit.size(), static_cast<size_t>(last)));
   const auto steps = static_cast<int64_t>(hit.size());
   const std::string whole_name = absl::StrCat("whole-", name);
   const int64_t undisturbed = Start(whole_name, steps);
   AwaitSteps(undisturbed, 0, steps - 1);
   cluster_.AwaitEnd(undisturbed);
   const std::vector<Metric> whole = MetricsOf(data_, whole_name);
-  found.steps += steps;
   found.loss_early = MeanLoss(hit.begin(), hit.begin() + kStepsPassed);
   found.loss_late = MeanLoss(hit.end() - kStepsPassed, hit.end());
   found.differences.Add(hit, whole);
@@ -316,37 +281,64 @@ void Recoveries::Compare(int64_t job, const std::string& name, bool norms, Found
   if (!fault.empty()) absl::StrAppend(&found.fault, name, ": ", fault, "; ");
 }
 
-void Recoveries::RunJob(int64_t kills, Prng& prng, Found& found) {
+Throughput Recoveries::RunJob(const Hits& hits, Prng& prng, Found& found) {
   const int64_t before = kills_done_;
   const std::string name = absl::StrCat("hit-", before);
   const int64_t job = StartHit(name);
-  while (kills_done_ < before + kills) KillOne(job, /*spared=*/-1, prng, found);
-  Compare(job, name, /*norms=*/true, found);
-  if (before == 0) found.first = found.end;
+  const pid_t spared = cluster_.Ranks(job).at(hits.spared).pid();
+  Holding held;
+  while (kills_done_ < before + hits.kills) {
+    KillOne(job, hits.spared, prng, found);
+    if (kills_done_ != before + hits.settled) continue;
+    AwaitSettled(job, kStepsPassed);
+    held.first = HeldBy({spared});
+    if (before == 0) LookAtFirst(found);
+  }
+  const int64_t back = AwaitWhole(job).last_step().step();
+  AwaitSettled(job, kStepsPassed + kStepsCompared);
+  LookAtEnd(found);
+  held.end = HeldBy({spared});
+  const int64_t last = StepOf(job);
+  found.AddSpared(held);
+  std::vector<Window> windows;
+  for (int64_t i = 0; i < hits.jobs_beside; ++i) windows.push_back(RunBeside(job, i));
+  cluster_.Cancel(job);
+  cluster_.AwaitEnd(job);
+  Throughput beside;
+  const std::vector<Metric> hit = MetricsOf(data_, name);
+  for (const Window& window : windows) {
+    beside.Add(SecondsBetween(MetricsOf(data_, window.beside), window.after, window.last),
+               SecondsBetween(hit, window.hit_after, window.hit_last));
+  }
+  Compare(name, back, last, hits.norms, found);
+  return beside;
 }
 
 Found Recoveries::Run(int64_t tries, Prng& prng) {
   Found found;
-  while (kills_done_ < tries) RunJob(std::min(kKillsOfAJob, tries - kills_done_), prng, found);
+  for (int32_t number = 0; kills_done_ < tries; ++number) {
+    const int64_t kills = std::min(kKillsOfAJob, tries - kills_done_);
+    RunJob({.kills = kills, .spared = number % layout_.stay(), .settled = (kills + 1) / 2}, prng,
+           found);
+    if (number > 0) continue;
+    // A job more than what is there when the first has settled.
+    found.all.first = found.all.end;
+    for (auto& [name, holding] : found.each) holding.first = holding.end;
+  }
   return found;
 }
 
-Found Recoveries::RunOne(int64_t tries, int32_t spared, Prng& prng, Survivor& survivor) {
+Found Recoveries::RunOne(int64_t tries, int32_t spared, Prng& prng, Throughput& beside) {
   Found found;
-  const int64_t job = StartHit("hit");
-  const pid_t process = cluster_.Ranks(job).at(spared).pid();
-  // What is made once is there by then: communicators of each loss, scratch of each layout.
-  const int64_t settled = (tries + 4) / 5;
-  while (kills_done_ < tries) {
-    KillOne(job, spared, prng, found);
-    if (kills_done_ != settled) continue;
-    AwaitSteps(job, AwaitWhole(job).last_step().step(), kStepsPassed + kStepsCompared);
-    found.first = HeldByAll();
-    survivor.first = HeldBy({process});
-  }
-  AwaitSteps(job, AwaitWhole(job).last_step().step(), kStepsPassed + kStepsCompared);
-  survivor.end = HeldBy({process});
-  Compare(job, "hit", /*norms=*/false, found);
+  // Room for the jobs beside it.
+  for (const char* node : {"d", "e"})
+    services_.emplace_back(node, cluster_.AddWorker(node, layout_.devices).pid());
+  beside = RunJob({.kills = tries,
+                   .spared = spared,
+                   .settled = (tries + 4) / 5,
+                   .norms = false,
+                   .jobs_beside = kJobsBeside},
+                  prng, found);
   return found;
 }
 
@@ -392,30 +384,32 @@ v1::JobStatus AwaitAllOf(Cluster& cluster, int64_t job, int64_t epoch) {
 
 bool KillAndReturn(int64_t tries) {
   Prng prng(1);
-  Times times;
-  nlohmann::ordered_json layouts = nlohmann::ordered_json::array();
-  bool right = true;
-  Throughput throughput;
-  const std::vector<Case> cases = Cases();
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const auto behind = static_cast<int64_t>(cases.size() - i);
+  const int64_t kills = tries;
+  nlohmann::ordered_json each = nlohmann::ordered_json::array();
+  std::vector<Found> all;
+  const std::vector<KilledLayout> layouts = KilledLayouts();
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const auto behind = static_cast<int64_t>(layouts.size() - i);
     const int64_t part = (tries + behind - 1) / behind;
     if (part == 0) break;
     tries -= part;
-    Found found = Recoveries(cases[i]).Run(part, prng);
-    right = right && found.right();
-    times.stopped.Add(found.times.stopped);
-    times.next_step.Add(found.times.next_step);
-    throughput.Add(found.throughput);
-    nlohmann::ordered_json layout = {{"layout", cases[i].name}, {"kills", part}};
-    layout.update(ToJson(found));
-    layouts.push_back(std::move(layout));
+    all.push_back(Recoveries(layouts[i]).Run(part, prng));
+    nlohmann::ordered_json layout = {{"layout", layouts[i].name}, {"kills", part}};
+    layout.update(ToJson(all.back()));
+    each.push_back(std::move(layout));
   }
-  const nlohmann::ordered_json line = {{"benchmark", "rank_kill_and_return"},
-                                       {"stopped_ms", times.stopped.ToJson()},
-                                       {"next_step_ms", times.next_step.ToJson()},
-                                       {"throughput_back", throughput.ToJson()},
-                                       {"layouts", layouts}};
+  Times times;
+  Throughput throughput;
+  bool right = true;
+  for (const Found& found : all) {
+    times.Add(found.times);
+    throughput.Add(found.throughput);
+    right = right && found.right();
+  }
+  const nlohmann::ordered_json line = {
+      {"benchmark", "rank_kill_and_return"},    {"in_a_line", LineOf(kills, all)},
+      {"stopped_ms", times.stopped.ToJson()},   {"next_step_ms", times.next_step.ToJson()},
+      {"throughput_back", throughput.ToJson()}, {"layouts", each}};
   std::printf("%s\n", line.dump().c_str());
   return right && throughput.IsBack() &&
          times.stopped.Percentile(0.99) <= kStoppedLimitMilliseconds &&
@@ -424,19 +418,9 @@ bool KillAndReturn(int64_t tries) {
 
 bool KillOneJob(int64_t tries) {
   Prng prng(1);
-  // The spared rank is one of both modules. A tenth of the others' learning rate: in thousands of
-  // steps of theirs what is rounded otherwise grows to 1e-5 of the loss.
-  const Case layout = {"vision dp4, language tp2 dp2 on the same ranks",
-                       {.vision = "ranks: 4",
-                        .language = "ranks: 4, tp: 2",
-                        .language_offset = "vision",
-                        .batch = 8,
-                        .standby = true},
-                       4,
-                       0,
-                       1e-6};
-  Recoveries::Survivor survivor;
-  Found found = Recoveries(layout).RunOne(tries, /*spared=*/0, prng, survivor);
+  const KilledLayout layout = LayoutOfOneJob();
+  Throughput beside;
+  std::vector<Found> found = {Recoveries(layout).RunOne(tries, /*spared=*/0, prng, beside)};
   nlohmann::ordered_json line = {
       {"benchmark", "one_job_kill_and_return"},
       {"layout", layout.name},
@@ -444,14 +428,13 @@ bool KillOneJob(int64_t tries) {
       {"judged",
        "losses to 1e-9, and that they fall; gradient norms are told alone: what other widths round "
        "otherwise grows in them from step to step"},
-      {"stopped_ms", found.times.stopped.ToJson()},
-      {"next_step_ms", found.times.next_step.ToJson()}};
-  line.update(ToJson(found));
-  line["rank_0_early"] = ToJson(survivor.first);
-  line["rank_0_late"] = ToJson(survivor.end);
+      {"in_a_line", absl::StrCat(LineOf(tries, found), "; beside jobs without losses it has ",
+                                 beside.ToWords())}};
+  line.update(ToJson(found[0]));
+  line["throughput_beside"] = beside.ToJson();
   std::printf("%s\n", line.dump().c_str());
-  const bool learns = found.loss_late < found.loss_early;
-  return found.right() && learns && IsFlat(survivor.first, survivor.end);
+  const bool learns = found[0].loss_late < found[0].loss_early;
+  return found[0].right() && learns && beside.Tells() && beside.IsBack();
 }
 
 bool ReturnBesideTraining(int64_t tries) {

@@ -5,20 +5,25 @@
 
 namespace phalanx::e2e {
 
-// kill -9 of a rank of jobs on three nodes, `tries` times, a part of them in each of four layouts,
-// each once all ranks are back. Prints a line of JSON with, of kill to all that are left having
-// stopped, and of kill to the next decided step having been read by a watcher: percentiles; of
-// each layout its steps, for how long returns held it up, and what the processes hold at the
-// beginning and at the end; and how much of the throughput is back (throughput.h). Whether both are
-// as fast as they must be, every step is done once with the loss of a run that was not hit (to 1e-9
-// of it), no process but the killed ones has restarted, nothing has grown, and 99 % of the
-// throughput are back as far as so many jobs can tell.
+// kill -9 of a rank of jobs on three nodes, `tries` times, a part of them in each of eight layouts
+// (layouts.h), each once all ranks are back. Each job has one rank that is not hit, another one
+// from job to job, whose process goes through all losses. Prints a line of JSON with, of kill to
+// all that are left having stopped, and of kill to the next decided step having been read by a
+// watcher: percentiles; of each layout the same, its steps, for how long returns held it up, and
+// what coordinator, daemons and the rank that was not hit hold at the beginning and at the end; how
+// much of the throughput is back (throughput.h); and as `in_a_line` what docs/performance.md says
+// of it. Whether both are as fast as they must be, every step is done once with the loss of a run
+// that was not hit (to 1e-9 of it), no process but the killed ones has restarted, nothing has
+// grown, and 99 % of the throughput are back as far as so many jobs can tell, which six can.
 bool KillAndReturn(int64_t tries);
 
 // The same of a single job, whose rank 0 is never hit, so that its process goes through all of
-// them. Whether losses at every step are those of a run that was not hit, to 1e-9, and fall,
-// nothing has grown since a fifth of the kills, of that process either, and no other one has
-// restarted. Gradient norms are told and not judged, and neither are times.
+// them. Behind the last return twelve jobs of the same layout without losses train beside it, one
+// after the other, for as many steps each: both have the machine at the same time, however busy it
+// is. Whether the job is as fast as they are (99 % of it, throughput.h), losses at every step are
+// those of a run that was not hit, to 1e-9, and fall, nothing has grown since a fifth of the kills,
+// of that process either, and no other one has restarted. Gradient norms are told and not judged,
+// and neither are times.
 bool KillOneJob(int64_t tries);
 
 // Of a job on two nodes whose steps take about a second on this machine, `tries` times: a rank is

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tests/bench/faults/percentile.h"
 
 namespace phalanx::e2e {
@@ -64,6 +66,14 @@ nlohmann::ordered_json Throughput::ToJson() const {
   json["high"] = bounds.has_value() ? nlohmann::ordered_json(bounds->high) : nullptr;
   json["healthy_step_ms"] = HealthyStep();
   return json;
+}
+
+std::string Throughput::ToWords() const {
+  if (ratios_.empty()) return "throughput: no pairs";
+  std::string words = absl::StrFormat("%.1f %% of the throughput (", 100 * MedianOf(ratios_));
+  if (const std::optional<Interval> bounds = Bounds())
+    absl::StrAppendFormat(&words, "%.1f to %.1f, ", 100 * bounds->low, 100 * bounds->high);
+  return absl::StrCat(words, ratios_.size(), " pairs)");
 }
 
 }  // namespace phalanx::e2e

@@ -3,18 +3,20 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "nlohmann/json.hpp"
 
 namespace phalanx::e2e {
 
-// Of several jobs, each a pair of medians: of steps of the whole layout before the first loss, and
-// behind the last return. A machine that does other things as well is slower at one time than at
-// another; what lies between the two times is in each pair, with either sign, and so is not taken
-// for the losses' work where there are enough pairs. The ratio is the median of those of the pairs;
-// the interval around it follows from their order alone (a sign test at 95 %), and is there from
-// six pairs on.
+// Of pairs of medians: of steps without losses, and of steps of the same layout behind them. A pair
+// is of one job, before its first loss and behind its last return, or of one behind its losses and
+// one that has had none, at the same time. A machine that does other things as well is slower at
+// one time than at another; what lies between the two times is in each pair, with either sign, and
+// so is not taken for the losses' work where there are enough pairs. The ratio is the median of
+// those of the pairs; the interval around it follows from their order alone (a sign test at 95 %),
+// and is there from six pairs on.
 //
 // Not thread-safe.
 class Throughput {
@@ -24,10 +26,13 @@ class Throughput {
   // Seconds of many steps, of both at least one.
   void Add(std::vector<double> before, std::vector<double> after);
   void Add(const Throughput& other);
+  // Whether there are enough pairs to tell anything.
+  bool Tells() const { return Bounds().has_value(); }
   // False: there are enough pairs to tell that less than kBack of the throughput is back.
   bool IsBack() const;
   // Ratio, its interval (null where there are not enough pairs), what they are of.
   nlohmann::ordered_json ToJson() const;
+  std::string ToWords() const;  // "99.8 % of the throughput (98.9 to 100.6, 12 pairs)"
   // Milliseconds, of all steps behind the last returns; 0: there are none.
   double HealthyStep() const;
 

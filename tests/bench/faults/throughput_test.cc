@@ -20,7 +20,11 @@ TEST(ThroughputTest, FewPairs_TellNothing) {
   EXPECT_TRUE(few.ToJson()["high"].is_null());
   EXPECT_EQ(few.ToJson()["ratio"], 0.5);
   EXPECT_EQ(few.ToJson()["steps"], 30);
+  EXPECT_FALSE(few.Tells());
+  EXPECT_EQ(few.ToWords(), "50.0 % of the throughput (5 pairs)");
   EXPECT_FALSE(Of({2, 2, 2, 2, 2, 2}).IsBack()) << "six are enough";
+  EXPECT_TRUE(Of({2, 2, 2, 2, 2, 2}).Tells());
+  EXPECT_EQ(Throughput().ToWords(), "throughput: no pairs");
 }
 
 TEST(ThroughputTest, SlowTimesOfTheMachine_AreNotTakenForALoss) {
@@ -31,6 +35,7 @@ TEST(ThroughputTest, SlowTimesOfTheMachine_AreNotTakenForALoss) {
   EXPECT_EQ(mixed.ToJson()["ratio"], 1);
   EXPECT_EQ(mixed.ToJson()["low"], 0.5);
   EXPECT_EQ(mixed.ToJson()["high"], 2);
+  EXPECT_EQ(mixed.ToWords(), "100.0 % of the throughput (50.0 to 200.0, 8 pairs)");
 }
 
 TEST(ThroughputTest, PairsOfSeveralLayouts_AreJudgedTogether) {

@@ -1,8 +1,11 @@
 // phalanx-sim-scale: what a job loses with its devices, at the size of the largest clusters.
 //
-//   phalanx-sim-scale                            # the tables, which takes some minutes
-//   phalanx-sim-scale --write docs/scale.md
-//   phalanx-sim-scale --size small --days 30
+//   phalanx-sim-scale                            # the tables, which takes some twenty minutes
+//   phalanx-sim-scale --days 1 --write docs/scale.md
+//   phalanx-sim-scale --size small --days 90     # a small cluster rarely loses anything in a day
+//
+// Most of the simulated days is changes of layouts, at the largest size a quarter of a second each:
+// half of it the plan, and of that nearly all what the plan takes of memory.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>

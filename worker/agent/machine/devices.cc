@@ -1,5 +1,6 @@
 // What devices report (xid.h).
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,16 @@ void Machine::Apply(const DeviceFaulted& event) {
       process.fault_kind = job::FailureKind::kDeviceFailed;
       Kill(number, process);
     } else {
-      reports_.Add({process.job, process.epoch, process.rank, RankNote{"DeviceError", what}},
+      std::string told = what;
+      if (xid.effect == XidEffect::kProcessFault) {
+        absl::StrAppend(&told, ToWords(xid_history_.Add({.at = now_,
+                                                         .device = event.device,
+                                                         .process = number,
+                                                         .job = process.job,
+                                                         .rank = process.rank})));
+      }
+      if (told != what) Log(told);
+      reports_.Add({process.job, process.epoch, process.rank, RankNote{"DeviceError", told}},
                    ReportKind::kEvent);
     }
   }

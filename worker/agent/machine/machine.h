@@ -73,6 +73,7 @@
 #include "worker/agent/machine/events.h"
 #include "worker/agent/machine/figures.h"
 #include "worker/agent/machine/report_buffer.h"
+#include "worker/agent/machine/xid_history.h"
 
 namespace phalanx::agent {
 
@@ -422,9 +423,10 @@ class Machine {
   std::map<JobId, std::pair<Document, DataOutcome>> outcomes_;
   std::map<RequestNumber, DataUse> data_requests_;
   std::map<int32_t, std::string> lost_devices_;  // and what they reported
-  std::vector<Instant> check_due_;               // of each device
-  std::optional<Check> check_;                   // under way
-  std::map<CheckNumber, int32_t> left_checks_;   // and the device that each was at; -1: none
+  XidHistory xid_history_;
+  std::vector<Instant> check_due_;              // of each device
+  std::optional<Check> check_;                  // under way
+  std::map<CheckNumber, int32_t> left_checks_;  // and the device that each was at; -1: none
   CheckNumber last_check_;
   job::NodeCheck checked_;     // number 0: nothing yet
   bool check_untold_ = false;  // of it

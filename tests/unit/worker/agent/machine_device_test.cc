@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker/agent/machine_harness.h"
 #include "worker/agent/machine/xid.h"
+#include "worker/agent/machine/xid_history.h"
 
 namespace phalanx::agent {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(XidTest, Table_IsInOrderAndSaysOfEachWhatToDo) {
   EXPECT_TRUE(std::is_sorted(AllXids().begin(), AllXids().end(),
@@ -30,6 +32,74 @@ TEST(XidTest, UnknownNumber_IsANote) {
   EXPECT_EQ(TraitsOfXid(12345).effect, XidEffect::kNote);
   EXPECT_EQ(TraitsOfXid(0).effect, XidEffect::kNote);
   EXPECT_EQ(TraitsOfXid(-1).effect, XidEffect::kNote);
+}
+
+// A fault of rank `rank` of job-7, so many hours behind the first.
+XidHistory::Fault AFault(int64_t process, int32_t device, int32_t rank, double hours = 0) {
+  return {.at = absl::UnixEpoch() + absl::Hours(hours),
+          .device = device,
+          .process = ProcessNumber{process},
+          .job = JobId{7},
+          .rank = rank};
+}
+using Suspect = XidHistory::Suspect;
+
+TEST(XidHistoryTest, FaultsOfTwoProcessesOfADevice_SpeakAgainstTheDevice) {
+  XidHistory history;
+  EXPECT_EQ(history.Add(AFault(1, 0, 2)), Suspect::kNobody);
+  EXPECT_EQ(history.Add(AFault(1, 0, 2, 1)), Suspect::kNobody) << "one fault, told twice";
+  EXPECT_EQ(history.Add(AFault(2, 1, 3, 1)), Suspect::kNobody) << "another device and rank";
+  EXPECT_EQ(history.Add(AFault(3, 0, 5, 2)), Suspect::kDevice);
+  EXPECT_EQ(history.Add(AFault(4, 1, 3, 2)), Suspect::kDevice) << "the same rank on it again";
+}
+
+TEST(XidHistoryTest, FaultsOfARankOnTwoDevices_SpeakAgainstTheProgram) {
+  XidHistory history;
+  EXPECT_EQ(history.Add(AFault(1, 0, 2)), Suspect::kNobody);
+  EXPECT_EQ(history.Add(AFault(2, 0, 2, 1)), Suspect::kDevice);
+  EXPECT_EQ(history.Add(AFault(3, 1, 2, 2)), Suspect::kProgram);
+  XidHistory::Fault of_another_job = AFault(4, 3, 2, 3);
+  of_another_job.job = JobId{8};
+  EXPECT_EQ(history.Add(of_another_job), Suspect::kNobody);
+}
+
+TEST(XidHistoryTest, Faults_AreForgottenBehindTheWindow) {
+  XidHistory history;
+  history.Add(AFault(1, 0, 2));
+  EXPECT_EQ(history.Add(AFault(2, 0, 3, 24)), Suspect::kDevice);
+  EXPECT_EQ(history.Add(AFault(3, 0, 4, 48.5)), Suspect::kNobody);
+}
+
+TEST(XidHistoryTest, OldestOfTooManyFaults_IsForgotten) {
+  XidHistory history;
+  history.Add(AFault(0, 99, 0));
+  for (int32_t i = 1; i <= static_cast<int32_t>(XidHistory::kFaultsMax); ++i)
+    history.Add(AFault(i, 100 + i, i));
+  EXPECT_EQ(history.Add(AFault(-1, 99, 5000)), Suspect::kNobody);
+}
+
+TEST(AgentMachineTest, SecondProcessThatADeviceFaults_MakesTheDeviceSuspect) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  const auto nobody = Not(HasSubstr("suspect"));
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 31}), ElementsAre(nobody));
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 31}), ElementsAre(nobody));
+  h.Feed(ProcessDied{ProcessNumber{1}});
+  h.Command(2, h.AnAssign(1, {0}, 8));
+  h.DataReady(h.last_request);
+  h.Exited(1, 0, 9);
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 63}), ElementsAre(nobody)) << "ends no process";
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 94}), ElementsAre(HasSubstr("the device is suspect")));
+}
+
+TEST(AgentMachineTest, RankThatTwoDevicesFault_MakesTheProgramSuspect) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(DeviceFaulted{0, 31});
+  h.Command(2, h.AnAssign(2, {1}));
+  EXPECT_THAT(h.Feed(DeviceFaulted{1, 13}), ElementsAre(HasSubstr("the program is suspect")));
 }
 
 TEST(AgentMachineTest, LostDevice_EndsItsRankAndTheEpoch_AndSaysWhy) {
