@@ -27,10 +27,6 @@ constexpr int32_t kBackfillsMax = 256;
 // What a job may take before its time_limit counts, to be planned, and behind its end, for its
 // processes to be gone.
 constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
-// A job that has done no step for so long, and for as long as it takes for so many, does not train
-// as it did.
-constexpr int64_t kStepsStood = 10;
-constexpr absl::Duration kStood = absl::Minutes(1);
 // Beyond it nobody knows.
 constexpr absl::Duration kGuessedFarthest = absl::Hours(24 * 365);
 
@@ -174,7 +170,7 @@ Instant Coordinator::EndsAbout(const Job& job) const {
   absl::Duration begun;  // what of the step that it is in is over
   if (state.phase == JobPhase::kRunning) {
     begun = now_ - job.run->stepped_at;
-    if (begun > std::max(kStepsStood * *mean, kStood)) return absl::InfiniteFuture();
+    if (job.step_times.StandsStill(begun)) return absl::InfiniteFuture();
     done = job.last_step.has_value() ? job.last_step->step : 0;
   } else if (const auto checkpoint = LastCheckpoint(job)) {
     done = checkpoint->step;
