@@ -56,6 +56,7 @@
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
 #include "coordinator/machine/owners.h"
+#include "coordinator/machine/queue_forecast.h"
 #include "coordinator/machine/queue_order.h"
 
 namespace phalanx::coordinator {
@@ -168,24 +169,11 @@ class Coordinator {
   void Enqueue(const Job& job);
   void LeaveQueue(const Job& job);
   void Unpark(const Job& job);
-  // When its devices are free at the latest, were it to start now where it does not run.
-  Instant EndsBy(const Job& job) const;
-  // A guess of that, not later: the steps that are left take as long as its newest ones.
-  // InfiniteFuture: nobody knows.
-  Instant EndsAbout(const Job& job) const;
+  QueueForecast Forecast() const { return QueueForecast(options_, jobs_, nodes_, now_); }
   // Nodes on which no job may start that ends at `end`: others wait for them.
   std::set<NodeName> ClosedTo(Instant end) const;
   // `job` does not fit: its nodes are closed to those behind it that end after it could start.
   void CloseNodesFor(const Job& job);
-  // Devices of nodes that the job matches: those that are free, and how many others each job has.
-  struct MatchingDevices {
-    int64_t free = 0;
-    std::map<JobId, int64_t> held;
-  };
-  MatchingDevices DevicesFor(const JobRequest& request) const;
-  // EndsBy or EndsAbout.
-  using EndOf = Instant (Coordinator::*)(const Job& job) const;
-  std::vector<HeldDevices> HeldUntil(const MatchingDevices& devices, EndOf end_of) const;
   // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
   void StoreLastStep(Job& job);
   void DropPlanning(Job& job);
@@ -215,13 +203,6 @@ class Coordinator {
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
-  // Those before it in the queue that wait for nodes that it matches too.
-  std::vector<const Job*> AheadOf(const Job& job) const;
-  // Behind these; when it starts only where they are at most `told_max`.
-  QueueSpot SpotOf(const Job& job, const std::vector<const Job*>& ahead, size_t told_max) const;
-  // nullopt: nobody knows.
-  std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead,
-                                 const MatchingDevices& devices, EndOf end_of) const;
 
   // coordinator_nodes.cc: sessions.
   void On(const SessionOpened& event);

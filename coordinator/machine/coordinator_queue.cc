@@ -24,12 +24,6 @@ constexpr absl::Duration kLookInterval = absl::Microseconds(10);  // for each jo
 // Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
 // place costs a walk over the nodes, and the queue is looked at whenever devices change.
 constexpr int32_t kBackfillsMax = 256;
-// What a job may take before its time_limit counts, to be planned, and behind its end, for its
-// processes to be gone.
-constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
-// Beyond it nobody knows.
-constexpr absl::Duration kGuessedFarthest = absl::Hours(24 * 365);
-
 // Some places have others.
 Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
   plan::Cluster cluster = plan::ClusterOf(placement);
@@ -91,6 +85,28 @@ void Coordinator::Schedule() {
   }
 }
 
+std::vector<JobId> Coordinator::QueueInOrder() const {
+  std::vector<JobId> order;
+  for (auto place = queue_.begin(); place != queue_.end();) {
+    std::vector<OwnedJob> jobs;  // of one priority
+    const int32_t priority = place->priority;
+    for (; place != queue_.end() && place->priority == priority; ++place) {
+      order.push_back(place->job);
+      if (owners_.Compete())
+        jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
+    }
+    if (!owners_.Compete()) continue;
+    order.resize(order.size() - jobs.size());
+    TakeTurns(
+        jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
+        [&](size_t place) {
+          order.push_back(jobs[place].job);
+          return true;
+        });
+  }
+  return order;
+}
+
 void Coordinator::On(const QuotasChanged& event) {
   if (!owners_.Change(event.quotas)) return;
   Log("the quotas have changed");
@@ -133,7 +149,7 @@ void Coordinator::Consider(Job& job) {
   const bool too_large = line.capacity < request.devices;
   const bool kept = WaitsForQuota(job, too_large);
   const bool first = line.first == JobId{};
-  const Instant end = EndsBy(job);
+  const Instant end = Forecast().EndsBy(job);
   const bool fills =
       !kept && !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
   if (!too_large && !kept && (first || fills)) {
@@ -150,38 +166,6 @@ void Coordinator::Consider(Job& job) {
   }
 }
 
-Instant Coordinator::EndsBy(const Job& job) const {
-  if (job.state.ended.has_value()) {
-    // Ranks that are not gone by then may never be: nobody knows.
-    const Instant gone = *job.state.ended + options_.cancel_grace + kGone;
-    return gone > now_ ? gone : absl::InfiniteFuture();
-  }
-  const Instant since = job.state.counts_since.value_or(now_ + kPlanned);
-  return since + job.state.TimeLeft() + options_.end_grace + options_.cancel_grace + kGone;
-}
-
-Instant Coordinator::EndsAbout(const Job& job) const {
-  const JobState& state = job.state;
-  if (state.ended.has_value()) return EndsBy(job);
-  const std::optional<absl::Duration> mean = job.step_times.Mean();
-  if (!mean.has_value() || state.ending.has_value() || job.recovery.has_value())
-    return absl::InfiniteFuture();
-  int64_t done = 0;
-  absl::Duration begun;  // what of the step that it is in is over
-  if (state.phase == JobPhase::kRunning) {
-    begun = now_ - job.run->stepped_at;
-    if (job.step_times.StandsStill(begun)) return absl::InfiniteFuture();
-    done = job.last_step.has_value() ? job.last_step->step : 0;
-  } else if (const auto checkpoint = LastCheckpoint(job)) {
-    done = checkpoint->step;
-  }
-  const int64_t left = std::max<int64_t>(0, state.request->steps - done);
-  // As many as people ask for who end it by hand.
-  if (left > kGuessedFarthest / *mean) return absl::InfiniteFuture();
-  const Instant end = now_ + std::max(absl::ZeroDuration(), left * *mean - std::min(begun, *mean));
-  return std::min(end, EndsBy(job));
-}
-
 std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   std::set<NodeName> closed;
   for (const auto& [name, until] : closed_) {
@@ -190,32 +174,9 @@ std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   return closed;
 }
 
-Coordinator::MatchingDevices Coordinator::DevicesFor(const JobRequest& request) const {
-  MatchingDevices devices;
-  for (const auto& [name, node] : nodes_) {
-    if (!Matches(node, request)) continue;
-    if (node.TakesJobs()) devices.free += node.FreeDevices();
-    if (!node.connected() || !node.MayTakeJobs()) continue;
-    for (const JobId holder : node.device_jobs) {
-      if (holder != JobId{}) ++devices.held[holder];
-    }
-  }
-  return devices;
-}
-
-std::vector<HeldDevices> Coordinator::HeldUntil(const MatchingDevices& devices,
-                                                EndOf end_of) const {
-  std::vector<HeldDevices> until;
-  for (const auto& [holder, count] : devices.held)
-    until.push_back({count, (this->*end_of)(jobs_.at(holder))});
-  return until;
-}
-
 void Coordinator::CloseNodesFor(const Job& job) {
   const JobRequest& request = *job.state.request;
-  const MatchingDevices devices = DevicesFor(request);
-  Instant start =
-      EnoughFreeAt(now_, devices.free, HeldUntil(devices, &Coordinator::EndsBy), request.devices);
+  Instant start = Forecast().EnoughFreeBy(request);
   // Where nobody knows when it starts that may be at any time. Nor has it a time where there are
   // devices enough: others before it wait for them.
   if (start == absl::InfiniteFuture() || start <= now_) start = absl::InfinitePast();
