@@ -136,7 +136,6 @@ class Coordinator {
   void TellJobsOn(const std::set<NodeName>& nodes, const std::string& type,
                   const std::string& what);
   void Lose(Node& node);
-  bool MayBeForgotten(const Node& node) const;
   void Forget(const NodeName& name);
 
   // coordinator_requests.cc: submit, cancel, delete, archive.
@@ -193,13 +192,8 @@ class Coordinator {
                           const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
-  // Whether others were charged, while the plan was made, for host memory that it needs.
-  bool IsOvertaken(const Job& job, const Job::Planning& planning, const PlanSummary& plan) const;
   // Charges the nodes of the job's epoch for its host memory, until their devices are freed.
   void ChargeNodes(const Job& job);
-  // The first node of the placement that does not have the devices for the job any more, or takes
-  // nothing new; nullptr: there is none.
-  const NodeDevices* FirstGone(const Job& job, const Placement& placement) const;
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
@@ -226,7 +220,6 @@ class Coordinator {
   // coordinator_commands.cc: commands and their results.
   void SendTo(Node& node, Command command);
   void Resend(Node& node, uint64_t carried_out);
-  bool IsObsolete(const Node& node, const Command& command) const;
   // Whether the node is still to carry out the assignment of the epoch.
   static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
@@ -253,9 +246,6 @@ class Coordinator {
   void NoteStep(Job& job, const StepReport& report);
   void NoteWait(Job& job, const NodeName& node, absl::Duration waits);
   void JudgeProgress(Job& job);
-  // Since when at the latest, and until when at least, all ranks stand in waits; nullopt: those of
-  // some node do not, or for less than `patience`.
-  std::optional<Run::Wait> WaitOfAll(Job& job, absl::Duration patience) const;
   // coordinator_recovery.cc
   bool MayRecover(const Job& job) const;
   bool BudgetIsSpent(const Job& job) const;
@@ -271,7 +261,6 @@ class Coordinator {
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
-  absl::Duration QuietTimeout(const Job& job) const;
   void OnQuietDeadline(Job& job);
   void OnConnectDeadline(Job& job);
   void TellBegin(const Job& job, const Team& team);
@@ -309,7 +298,6 @@ class Coordinator {
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc
-  bool MayReturn(const Job& job) const;
   // Whether the device of the rank is there, and has not failed.
   bool MayServe(const Job& job, int32_t rank) const;
   // Each with the node of its device: its own, or the one that is lent to it.
@@ -338,8 +326,6 @@ class Coordinator {
   // To all that lack some. O(1) where no node is in reserve and nothing is being lent.
   void LendDevices();
   void Lend(Job& job);
-  // Of one that has lost places, and trains on or waits for them.
-  bool MayBorrow(const Job& job) const;
   // Devices beyond its ranks that may serve, in place of which it needs no others.
   size_t SparesThatServe(const Job& job) const;
   // The device of the place does not serve, and it is not to be expected that it does in a moment.
@@ -357,7 +343,6 @@ class Coordinator {
   // `before`: what the job is not on any more is free, once nothing of `epoch` runs there.
   void GiveBackDevices(Job& job, const Run& before, Epoch epoch);
   // coordinator_standby.cc: communicators that are made before anybody is lost (standby.h).
-  bool MayStandBy(const Job& job) const;
   // Goes on with what is to be made of them, if the job has any. O(1) where there is nothing to do.
   void ConsiderStandby(Job& job);
   void OnStandbyPlanned(const PlanComputed& event);
@@ -450,16 +435,10 @@ class Coordinator {
   // coordinator_slow.cc: devices that are slower than others with the same work.
   void NoteWork(const Node& node, const Progress& progress);
   void TellSlow(Job& job, const SlowRanks::Change& change);
-  // What else is known of it, and what to do about it, behind ToString().
-  std::string AdviceOn(const Job& job, const SlowDevice& slow) const;
   std::vector<std::string> ExplainSlow(const Job& job) const;
   // coordinator_pace.cc: samples dealt by which devices are slow.
   void BeginSlowness(Job& job);  // of its epoch
-  bool MayPace(const Job& job) const;
-  // Those that are to be slow in the job's layout, as of now.
-  plan::SlowPlaces SlowPlacesOf(const Job& job) const;
   void ConsiderPace(Job& job);
-  bool IsRefused(const Job& job, const plan::SlowPlaces& places) const;
   void OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
                      const absl::StatusOr<PlanSummary>& plan);
   // Ranks were not connected: has the layout planned in which they trained.
@@ -521,9 +500,6 @@ class Coordinator {
   // How a rank ended that was left out before that was known.
   void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
-  // How long better evidence is waited for. Ranks by choice that do not find each other again and
-  // again try less and less often, at least every 40 s.
-  absl::Duration SettleDelay(const Job& job) const;
   void ConvictNodes(Job& job);
   // Nodes that have ranks of the job, had a session with this coordinator and have none.
   std::set<NodeName> BrokenNodes(const Job& job) const;

@@ -7,34 +7,24 @@
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
+namespace {
 
-using job::FailureKind;
-
-void Coordinator::SendTo(Node& node, Command command) {
-  Outstanding outstanding{0, std::move(command)};
-  if (node.connected()) {
-    outstanding.number = ++node.last_command_number;
-    actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
-  }
-  node.outstanding.push_back(std::move(outstanding));
-}
-
-bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
-  const auto check = [this](JobId id, std::optional<Epoch> epoch) {
-    const auto job = jobs_.find(id);
-    return job == jobs_.end() || job->second.state.IsTerminal() ||
+bool IsObsolete(const std::map<JobId, LiveJob>& jobs, const Node& node, const Command& command) {
+  const auto check = [&jobs](JobId id, std::optional<Epoch> epoch) {
+    const auto job = jobs.find(id);
+    return job == jobs.end() || job->second.state.IsTerminal() ||
            (epoch.has_value() && *epoch != job->second.state.epoch);
   };
   if (const auto* prepare = std::get_if<PrepareData>(&command)) {
     if (check(prepare->job, {})) return true;
-    const Job& job = jobs_.at(prepare->job);  // it may have gone elsewhere since
+    const LiveJob& job = jobs.at(prepare->job);  // it may have gone elsewhere since
     return !job.run.has_value() ||
            (job.run->TeamOf(node.name) == nullptr && !job.prepared.contains(node.name));
   }
   if (const auto* assign = std::get_if<Assign>(&command)) {
     if (check(assign->job, assign->epoch)) return true;
     // It may have been queued again since: nobody would stop what it starts.
-    const Job& job = jobs_.at(assign->job);
+    const LiveJob& job = jobs.at(assign->job);
     const Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
     return team == nullptr || !team->assigned;
   }
@@ -49,6 +39,19 @@ bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
   return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 
+}  // namespace
+
+using job::FailureKind;
+
+void Coordinator::SendTo(Node& node, Command command) {
+  Outstanding outstanding{0, std::move(command)};
+  if (node.connected()) {
+    outstanding.number = ++node.last_command_number;
+    actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
+  }
+  node.outstanding.push_back(std::move(outstanding));
+}
+
 // Every command that was not answered, but for the few that are sent once, is sent again: under its
 // number where the worker has not carried it out, else (only the answer is missing) under a new
 // one. All commands bear repetition. Numbers never fall within one process: it takes a number that
@@ -57,7 +60,7 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   std::vector<Outstanding> before = std::exchange(node.outstanding, {});
   std::vector<Command> renumbered;
   for (Outstanding& outstanding : before) {
-    const bool obsolete = IsObsolete(node, outstanding.command);
+    const bool obsolete = IsObsolete(jobs_, node, outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
       // more: for no job. A stop for none calls off the data of all jobs, in releases before.

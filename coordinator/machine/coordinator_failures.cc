@@ -75,6 +75,16 @@ FailureKind KindOf(const RankExited& report) {
   return IsCrash(report.signal) ? FailureKind::kRankCrashed : FailureKind::kRankKilled;
 }
 
+// How long better evidence is waited for. Ranks by choice that do not find each other again and
+// again try less and less often, at least every 40 s.
+absl::Duration SettleDelay(const LiveJob& job, absl::Duration delay) {
+  // Nothing else ends their tries.
+  constexpr int32_t kDoublingsMax = 7;
+  const int32_t tries =
+      job.recovery.has_value() && job.recovery->by_choice ? job.recovery->tries - kTriesMax : 0;
+  return delay * (1 << std::clamp(tries, 0, kDoublingsMax));
+}
+
 }  // namespace
 
 FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, FailureKind kind,
@@ -99,14 +109,6 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   OnFailure(job, std::move(cause));
 }
 
-absl::Duration Coordinator::SettleDelay(const Job& job) const {
-  // Nothing else ends their tries.
-  constexpr int32_t kDoublingsMax = 7;
-  const int32_t tries =
-      job.recovery.has_value() && job.recovery->by_choice ? job.recovery->tries - kTriesMax : 0;
-  return options_.settle_delay * (1 << std::clamp(tries, 0, kDoublingsMax));
-}
-
 void Coordinator::Accuse(Job& job, Accusation accusation) {
   Run& run = *job.run;
   std::vector<Accusation>& known = run.accusations;
@@ -120,7 +122,7 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
   if (known.empty()) run.accused_at = now_;
   known.push_back(std::move(accusation));
   if (known.size() == 1 && !run.accuser_killed.has_value())
-    SetDeadline(job, run.settle_deadline, SettleDelay(job));
+    SetDeadline(job, run.settle_deadline, SettleDelay(job, options_.settle_delay));
   ConvictNodes(job);
 }
 

@@ -50,9 +50,8 @@ int32_t PlaceOn(const Run& run, const plan::Device& device) {
   return team->ranks[static_cast<size_t>(at - team->devices.begin())];
 }
 
-}  // namespace
-
-bool Coordinator::MayBorrow(const Job& job) const {
+// Of one that has lost places, and trains on or waits for them.
+bool MayBorrow(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.borrows || !request.recovers || !job.run.has_value()) return false;
   if (job.state.phase != job::JobPhase::kRunning || job.state.ending.has_value()) return false;
@@ -63,6 +62,8 @@ bool Coordinator::MayBorrow(const Job& job) const {
   }
   return request.rejoins && job.state.layout->lost.size() > request.lost.size();
 }
+
+}  // namespace
 
 size_t Coordinator::SparesThatServe(const Job& job) const {
   size_t spares = 0;

@@ -32,6 +32,32 @@ Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Dev
   return plan::PlacementOf(cluster);
 }
 
+// The first node of the placement that does not have the devices for the job any more, or takes
+// nothing new; nullptr: there is none.
+const NodeDevices* FirstGone(const NodeTable& nodes, JobId job, const Placement& placement) {
+  const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
+    const auto node = nodes.find(entry.node);
+    if (node == nodes.end() || !node->second.TakesJobs()) return true;
+    const std::vector<JobId>& holders = node->second.device_jobs;
+    return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
+      return static_cast<size_t>(device) < holders.size() &&
+             holders[static_cast<size_t>(device)] == job;
+    });
+  });
+  return gone == placement.end() ? nullptr : &*gone;
+}
+
+// Whether others were charged, while the plan was made, for host memory that the job needs.
+bool IsOvertaken(const NodeTable& nodes, JobId job, const LiveJob::Planning& planning,
+                 const PlanSummary& plan) {
+  const std::vector<int64_t> left = LimitsOf(nodes, planning.placement, job).nodes;
+  for (size_t i = 0; i < std::min(left.size(), plan.host_memory.size()); ++i) {
+    const bool known = left[i] != 0;
+    if (known && left[i] < planning.host_memory[i] && left[i] < plan.host_memory[i]) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void Coordinator::LookFor(Job& job) {
@@ -277,16 +303,6 @@ Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
   return planning;
 }
 
-bool Coordinator::IsOvertaken(const Job& job, const Job::Planning& planning,
-                              const PlanSummary& plan) const {
-  const std::vector<int64_t> left = LimitsOf(nodes_, planning.placement, job.state.id).nodes;
-  for (size_t i = 0; i < std::min(left.size(), plan.host_memory.size()); ++i) {
-    const bool known = left[i] != 0;
-    if (known && left[i] < planning.host_memory[i] && left[i] < plan.host_memory[i]) return true;
-  }
-  return false;
-}
-
 void Coordinator::ChargeNodes(const Job& job) {
   const Placement& placement = *job.state.placement;
   for (const NodeDevices& entry : placement) {
@@ -298,19 +314,6 @@ void Coordinator::ChargeNodes(const Job& job) {
     if (node == nodes_.end() || job.state.host_memory[i] <= 0) continue;
     node->second.charged[job.state.id] += job.state.host_memory[i];
   }
-}
-
-const NodeDevices* Coordinator::FirstGone(const Job& job, const Placement& placement) const {
-  const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
-    const auto node = nodes_.find(entry.node);
-    if (node == nodes_.end() || !node->second.TakesJobs()) return true;
-    const std::vector<JobId>& holders = node->second.device_jobs;
-    return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
-      return static_cast<size_t>(device) < holders.size() &&
-             holders[static_cast<size_t>(device)] == job.state.id;
-    });
-  });
-  return gone == placement.end() ? nullptr : &*gone;
 }
 
 void Coordinator::On(const PlanComputed& event) {
@@ -327,7 +330,7 @@ void Coordinator::On(const PlanComputed& event) {
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
   if (job.run.has_value()) return OnNextEpochPlanned(job, planning, event.plan);
-  const NodeDevices* gone = FirstGone(job, placement);
+  const NodeDevices* gone = FirstGone(nodes_, job.state.id, placement);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     NoteCharge(job);
@@ -343,7 +346,7 @@ void Coordinator::On(const PlanComputed& event) {
                            .message = std::string(event.plan.status().message()),
                            .time = now_});
   }
-  if (IsOvertaken(job, planning, *event.plan))
+  if (IsOvertaken(nodes_, job.state.id, planning, *event.plan))
     return OrderPlan(job, std::move(placement), std::nullopt);
   job.run = MakeRun(event.plan->layout);
   job.run->checkpoint = LastCheckpoint(job);  // of one that was queued again

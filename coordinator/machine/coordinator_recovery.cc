@@ -49,6 +49,19 @@ bool MayLive(FailureKind kind) {
          kind == FailureKind::kPeerLost || kind == FailureKind::kNodeStopped;
 }
 
+absl::Duration QuietTimeout(const NodeTable& nodes, const LiveJob& job,
+                            const CoordinatorOptions& options) {
+  if (job.recovery->beside) return options.connect_timeout;
+  const bool some_are_away =
+      std::any_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
+        const auto node = nodes.find(team.node);
+        return job.run->HasWork(team) && node != nodes.end() &&
+               node->second.incarnation == Incarnation{};
+      });
+  // Since this coordinator started.
+  return options.quiet_timeout + (some_are_away ? options.heartbeat_timeout : absl::ZeroDuration());
+}
+
 }  // namespace
 
 bool Coordinator::MayRecover(const Job& job) const {
@@ -201,7 +214,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   NotePlanned(job, *plan);
-  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(nodes_, job, options_));
   CheckQuiet(job);
 }
 
@@ -329,19 +342,6 @@ void Coordinator::TellBeginAgain(const Node& node) {
   }
 }
 
-absl::Duration Coordinator::QuietTimeout(const Job& job) const {
-  if (job.recovery->beside) return options_.connect_timeout;
-  const bool some_are_away =
-      std::any_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
-        const auto node = nodes_.find(team.node);
-        return job.run->HasWork(team) && node != nodes_.end() &&
-               node->second.incarnation == Incarnation{};
-      });
-  // Since this coordinator started.
-  return options_.quiet_timeout +
-         (some_are_away ? options_.heartbeat_timeout : absl::ZeroDuration());
-}
-
 void Coordinator::OnQuietDeadline(Job& job) {
   if (job.recovery->beside) return OnConnectDeadline(job);
   const std::set<int32_t> silent = job.recovery->awaited;
@@ -438,7 +438,7 @@ void Coordinator::ResumeRecovery(Job& job) {
     if (stays) recovery.awaited.insert(rank);
     if (!stays && HasWork(*job.run, rank)) recovery.back.insert(rank);
   }
-  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(nodes_, job, options_));
 }
 
 }  // namespace phalanx::coordinator

@@ -34,10 +34,8 @@ std::string RankNumbers(const plan::RankList& ranks) {
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
 }
 
-}  // namespace
-
 // Of training that has gone on since the epoch began, and is not about to end.
-bool Coordinator::MayReturn(const Job& job) const {
+bool MayReturn(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.recovers || !request.rejoins) return false;
   if (job.state.layout->lost.size() <= request.lost.size()) return false;
@@ -47,6 +45,8 @@ bool Coordinator::MayReturn(const Job& job) const {
   if (!job.last_step.has_value() || job.last_step->epoch != job.state.epoch) return false;
   return job.last_step->step + 1 < request.steps;
 }
+
+}  // namespace
 
 bool Coordinator::MayServe(const Job& job, int32_t rank) const {
   const Team* team = job.run->TeamOfRank(rank);

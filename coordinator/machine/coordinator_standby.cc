@@ -33,9 +33,7 @@ std::string LossOf(const std::vector<int32_t>& ranks) {
                       absl::StrJoin(ranks, ", "));
 }
 
-}  // namespace
-
-bool Coordinator::MayStandBy(const Job& job) const {
+bool MayStandBy(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.standby) return false;
   if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
@@ -44,6 +42,8 @@ bool Coordinator::MayStandBy(const Job& job) const {
   if (!job.last_step.has_value() || job.last_step->epoch != job.state.epoch) return false;
   return job.last_step->step + 1 < request.steps;
 }
+
+}  // namespace
 
 void Coordinator::ConsiderStandby(Job& job) {
   if (standby_plan_.has_value() || !MayStandBy(job)) return;
