@@ -220,8 +220,6 @@ class Coordinator {
   // coordinator_commands.cc: commands and their results.
   void SendTo(Node& node, Command command);
   void Resend(Node& node, uint64_t carried_out);
-  // Whether the node is still to carry out the assignment of the epoch.
-  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
   void EndLeftovers(Node& node, const Command& command);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
@@ -247,8 +245,6 @@ class Coordinator {
   void NoteWait(Job& job, const NodeName& node, absl::Duration waits);
   void JudgeProgress(Job& job);
   // coordinator_recovery.cc
-  bool MayRecover(const Job& job) const;
-  bool BudgetIsSpent(const Job& job) const;
   void FailOfBudget(Job& job, FailureCause cause);
   void FailApart(Job& job, FailureCause cause);
   // From now on all its ranks are to say where their state stands.
@@ -307,8 +303,6 @@ class Coordinator {
   // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
   // nobody stops for them.
   plan::RankList SparesThatAreBack(const Job& job) const;
-  // Ranks that were lost and have another device in the next layout.
-  static void NoteSpared(Job& job, const plan::Layout& next);
   // Of those where ranks that were lost have devices in the layout one that may not serve any more,
   // or whose device is not held any more for the place that it was `lent` to: it was fit when the
   // plan was ordered. Empty: there is none.
@@ -361,9 +355,6 @@ class Coordinator {
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
-  // At the end of a hold: what is left may hold all of the state between the last checkpoint and
-  // the last step, and writes another one before its devices are free.
-  bool MaySave(const Job& job) const;
   // Has the layout planned in which it is.
   void PlanSaving(Job& job);
   // After a restart of the coordinator.
@@ -373,15 +364,13 @@ class Coordinator {
   // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
   void EndHold(Job& job, const std::string& how);
   // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
-  // what is lost may have copies. Whether the job may wait for it, and does.
-  bool MayWaitForState(const Job& job) const;
+  // what is lost may have copies, and is waited for.
   void WaitForState(Job& job, FailureCause cause);
   // It is starting, and no rank of its epoch has trained.
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others. `in_order`: as PhaseChanged.
   void QueueAgain(Job& job, const std::string& reason, bool in_order = false);
-  bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
   void OrderGoBack(Job& job);
@@ -401,7 +390,6 @@ class Coordinator {
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);
   void OnEndDeadline(Job& job);
-  bool MayEndWithCheckpoint(const Job& job) const;
   // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
   void WishEnd(Job& job, EndWished wish);
   void TellWish(const Job& job, const Team& team);
@@ -470,8 +458,6 @@ class Coordinator {
   void EndPublishing(Job& job, const std::string& since);
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
-  // Whether its node is to choose the checkpoint that the job begins with.
-  static bool Chooses(const Job& job, const Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
   static std::vector<Rendezvous> RendezvousOf(const Job& job,

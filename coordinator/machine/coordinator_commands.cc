@@ -77,15 +77,6 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   for (Command& command : renumbered) SendTo(node, std::move(command));
 }
 
-bool Coordinator::IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out) {
-  return std::any_of(node.outstanding.begin(), node.outstanding.end(),
-                     [&](const Outstanding& outstanding) {
-                       const auto* assign = std::get_if<Assign>(&outstanding.command);
-                       return assign != nullptr && assign->job == job && assign->epoch == epoch &&
-                              (outstanding.number == 0 || outstanding.number > carried_out);
-                     });
-}
-
 // Of a job whose order is answered, processes that it has not are gone, or told to end: nothing
 // starts on their devices before they are.
 void Coordinator::EndLeftovers(Node& node, const Command& command) {
@@ -114,7 +105,7 @@ void Coordinator::On(const CommandFinished& event) {
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing) {
       // Else of a start before this one, in which another node was to choose, or the job had no
       // checkpoint of its own yet: it is asked anew.
-      if (prepare->choose_checkpoint == Chooses(*job, *team)) OnPrepared(*job, *team, event);
+      if (prepare->choose_checkpoint == job->run->Chooses(*team)) OnPrepared(*job, *team, event);
     } else if (team != nullptr || job->prepared.contains(node->name)) {
       OnReturnPrepared(*job, *node, event);
     }

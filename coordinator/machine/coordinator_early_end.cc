@@ -33,10 +33,6 @@ void Coordinator::OnEndDeadline(Job& job) {
   WatchEnd(job);  // a recovery has deadlines of its own
 }
 
-bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
-  return job.state.phase == JobPhase::kRunning && job.state.request->checkpoints;
-}
-
 void Coordinator::WishEnd(Job& job, EndWished wish) {
   // Who waits only for the last checkpoint of all has succeeded; and the first reason counts, but
   // that a job which is to wait in the queue may be cancelled, or after a hold end of any cause.

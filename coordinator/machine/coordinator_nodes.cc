@@ -280,7 +280,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       listed.insert({job->state.id, job->state.epoch});  // as soon as it is told
       // Which devices its processes are on it does not say.
       node.NoteLeftovers(job->state.id, job->state.epoch);
-      if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
+      if (node.IsOnItsWay(job->state.id, job->state.epoch, carried_out)) continue;
       // What was said before it was told went by.
       std::vector<Command> commands = {AssignmentOf(*job)};
       for (Rendezvous& said : RendezvousOf(*job, job->run->rendezvous))
@@ -322,7 +322,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
                                     });
       if (!stop_unanswered) ReleaseTeam(job, *team);
     } else if (job.run->HasWork(*team) && job.run->stage != Run::Stage::kReattaching &&
-               !IsOnItsWay(node, id, job.state.epoch, carried_out)) {
+               !node.IsOnItsWay(id, job.state.epoch, carried_out)) {
       SetDeadline(job, team->missing_deadline, options_.report_grace);
     }
   }

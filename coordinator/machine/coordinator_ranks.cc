@@ -303,11 +303,7 @@ void Coordinator::Prepare(Job& job, Team& team) {
   SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{team.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request,
-                                    /*choose_checkpoint=*/Chooses(job, team)}});
-}
-
-bool Coordinator::Chooses(const Job& job, const Team& team) {
-  return &team == &job.run->teams.front() && !job.run->checkpoint.has_value();
+                                    /*choose_checkpoint=*/job.run->Chooses(team)}});
 }
 
 void Coordinator::AssignAll(Job& job) {

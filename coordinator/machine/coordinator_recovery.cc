@@ -64,18 +64,6 @@ absl::Duration QuietTimeout(const NodeTable& nodes, const LiveJob& job,
 
 }  // namespace
 
-bool Coordinator::MayRecover(const Job& job) const {
-  if (!job.run.has_value() || !job.state.request->recovers) return false;
-  return job.state.phase == job::JobPhase::kRunning;
-}
-
-bool Coordinator::BudgetIsSpent(const Job& job) const {
-  const job::Budget& budget = job.state.request->budget;
-  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
-                                    [&](Instant at) { return at > now_ - budget.window; });
-  return recent >= budget.total;
-}
-
 void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
   const job::Budget& budget = job.state.request->budget;
   absl::StrAppend(&cause.message,
@@ -139,7 +127,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
       !job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering;
   // What follows is of a loss, and counts as one.
   const bool turns = !begins && job.recovery->by_choice && !by_choice;
-  if (!by_choice && (begins || turns) && BudgetIsSpent(job))
+  if (!by_choice && (begins || turns) && BudgetIsSpent(job, now_))
     return FailOfBudget(job, std::move(cause));
   if (begins) AwaitQuiet(job, cause);
   NoteLost(job, cause, lost);
@@ -191,7 +179,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
     return Fail(job, std::move(cause));
   }
-  NoteSpared(job, plan->layout);
+  NoteSpared(*job.recovery, plan->layout.lost);
   std::string standby = StandbyFor(job, *plan);
   job.standby = {};
   const Epoch left = job.state.epoch;

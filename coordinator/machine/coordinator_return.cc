@@ -119,17 +119,6 @@ void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
 }
 
-void Coordinator::NoteSpared(Job& job, const plan::Layout& next) {
-  Recovery& recovery = *job.recovery;
-  for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {
-    const auto at = rank++;
-    if (Contains(next.lost, Rank{*at})) continue;
-    recovery.back.insert(*at);
-    recovery.spared.insert(*at);
-    recovery.lost.erase(at);
-  }
-}
-
 std::map<Rank, NodeName> Coordinator::RanksThatMayReturn(const Job& job) const {
   const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting;
   std::set<int32_t> away;

@@ -53,6 +53,38 @@ bool Contains(const plan::RankList& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+bool MayRecover(const LiveJob& job) {
+  if (!job.run.has_value() || !job.state.request->recovers) return false;
+  return job.state.phase == job::JobPhase::kRunning;
+}
+
+bool MayGoBack(const LiveJob& job) {
+  if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
+  return LastCheckpoint(job).has_value() || nothing_decided;
+}
+
+bool MayWaitForState(const LiveJob& job) {
+  const JobRequest& request = *job.state.request;
+  if (!request.recovers || !request.waits || job.state.phase != job::JobPhase::kRunning)
+    return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  return !job.state.copied.all().empty() && job.state.layout->lost.size() > request.lost.size();
+}
+
+bool MayEndWithCheckpoint(const LiveJob& job) {
+  return job.state.phase == job::JobPhase::kRunning && job.state.request->checkpoints;
+}
+
+bool BudgetIsSpent(const LiveJob& job, Instant now) {
+  const job::Budget& budget = job.state.request->budget;
+  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
+                                    [&](Instant at) { return at > now - budget.window; });
+  return recent >= budget.total;
+}
+
 plan::RankList LostOfLayout(const LiveJob& job) {
   const plan::RankList& known = job.state.layout->lost;
   plan::RankList gone;

@@ -142,6 +142,18 @@ std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job);
 // FailedPrecondition, which says what to do instead.
 absl::Status MaySuspend(const LiveJob& job);
 
+// Whether its ranks train, and can end with a checkpoint of their next step.
+bool MayEndWithCheckpoint(const LiveJob& job);
+// Whether it trains, and may go on after a loss from where it stands.
+bool MayRecover(const LiveJob& job);
+// Whether it trains, and may begin again with a checkpoint, or anew where no step is decided yet.
+bool MayGoBack(const LiveJob& job);
+// Whether it trains, and may wait for what is lost where that may have copies of state that those
+// that are left lack, and there is no checkpoint.
+bool MayWaitForState(const LiveJob& job);
+// Whether it has recovered as often as it may in so long.
+bool BudgetIsSpent(const LiveJob& job, Instant now);
+
 // Of one that has a run:
 Assign AssignmentOf(const LiveJob& job);
 // Whether some rank of the team has work and is not known to be lost. Who runs ranks has the data.

@@ -165,6 +165,10 @@ struct Run {
       return !state.used || state.succeeded;
     });
   }
+  // Whether its node is to choose the checkpoint that the job begins with.
+  bool Chooses(const Team& team) const {
+    return &team == &teams.front() && !checkpoint.has_value();
+  }
   // Of the node: the first that has work, else the first of all.
   int32_t FirstRank(const Team& team) const;
   // What was said of peers is judged.
