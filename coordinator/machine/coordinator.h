@@ -43,11 +43,9 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/agenda.h"
 #include "coordinator/machine/coordinator_options.h"
@@ -56,6 +54,7 @@
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
 #include "coordinator/machine/owners.h"
+#include "coordinator/machine/plan_orders.h"
 #include "coordinator/machine/queue_forecast.h"
 #include "coordinator/machine/queue_order.h"
 
@@ -142,9 +141,7 @@ class Coordinator {
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
-  const Team* TeamOutOfReach(const Job& job) const;
   void RefuseDeletes(Job& job, const absl::Status& status);
-  absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
   void On(const ArchiveFailed& event);
   // coordinator_questions.cc: explain, the queue, logs.
@@ -155,8 +152,6 @@ class Coordinator {
   void LookFor(Job& job);  // which is new in the queue
   void Schedule();         // looks at all of the queue anew, after devices or nodes have changed
   void On(const QuotasChanged& event);
-  // Those of the queue in the order in which they are looked at if none of them starts.
-  std::vector<JobId> QueueInOrder() const;
   // Its owner is charged for its devices, or not any more: to be called when it has come to have
   // some, or to have none.
   void NoteCharge(Job& job);
@@ -176,8 +171,6 @@ class Coordinator {
   // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
   void StoreLastStep(Job& job);
   void DropPlanning(Job& job);
-  // Whether so many plans are being made that no job may begin to be planned.
-  bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
   // Of a layout that was decided before: as the next epoch has it, without what is lost and with
   // what is back.
@@ -294,37 +287,17 @@ class Coordinator {
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc
-  // Whether the device of the rank is there, and has not failed.
-  bool MayServe(const Job& job, int32_t rank) const;
-  // Each with the node of its device: its own, or the one that is lent to it.
-  std::map<Rank, NodeName> RanksThatMayReturn(const Job& job) const;
-  // Devices that idle and may not take over now: their nodes are away, or they have failed.
-  plan::RankList UnfitSpares(const Job& job) const;
-  // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
-  // nobody stops for them.
-  plan::RankList SparesThatAreBack(const Job& job) const;
-  // Of those where ranks that were lost have devices in the layout one that may not serve any more,
-  // or whose device is not held any more for the place that it was `lent` to: it was fit when the
-  // plan was ordered. Empty: there is none.
-  NodeName UnfitNode(const Job& job, const plan::Layout& next,
-                     const std::map<Rank, plan::Device>& lent) const;
   void PlanWithout(Job& job, const NodeName& unfit);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
-  bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
   void NoteLostAgain(Job& job, int32_t rank, const NodeName& node);
   // coordinator_loans.cc: devices in reserve that are lent to jobs.
   // To all that lack some. O(1) where no node is in reserve and nothing is being lent.
   void LendDevices();
   void Lend(Job& job);
-  // Devices beyond its ranks that may serve, in place of which it needs no others.
-  size_t SparesThatServe(const Job& job) const;
-  // The device of the place does not serve, and it is not to be expected that it does in a moment.
-  bool IsGone(const Job& job, int32_t place) const;
-  std::optional<plan::Device> DeviceInReserve(const Job& job, int32_t place) const;
   // Gives up those whose place is not lost any more, or has its own device again, and those that do
   // not serve any more.
   void KeepLoans(Job& job);
@@ -347,8 +320,6 @@ class Coordinator {
   void FailStandby(const Job& job, StandbySet& set, std::string error);
   void DropStandbyPlan(const Job& job);
   void OnReport(Job& job, int32_t rank, const RankStandby& report);
-  // The set that the plan's ranks have, all of them; empty: there is none.
-  static std::string StandbyFor(const Job& job, const PlanSummary& plan);
   // coordinator_wait.cc
   // What is left cannot go on: the job waits for what is lost.
   void WaitForLost(Job& job, const absl::Status& why);
@@ -376,9 +347,6 @@ class Coordinator {
   void OrderGoBack(Job& job);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // coordinator_copies.cc
-  // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
-  bool MayTakeCopies(const Job& job) const;
-  void NoteDaemons(Job& job) const;  // when all ranks are ready
   void AssignFromCopies(Job& job, const PlanSummary& plan);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   void BeginFromCopies(Job& job, const ChosenCopies& chosen);
@@ -396,9 +364,8 @@ class Coordinator {
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
   // As wished, whatever there is of its checkpoint.
-  void EndEarly(Job& job, const EndWished& wish) { EndAs(job, wish, HowItEnds(job)); }
+  void EndEarly(Job& job, const EndWished& wish);
   void EndAs(Job& job, EndWished wish, const std::string& how);
-  std::string HowItEnds(const Job& job) const;
   // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
   void On(const SuspensionRequested& event);
   void Suspend(Job& job, const std::string& by);
@@ -443,8 +410,6 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
   // Has the first of those that are whole published, once the one before is.
   void PublishNext(Job& job);
-  // "rank 3 (node b, not connected) has not reported its part": whether it is written nobody knows.
-  std::string MissingParts(const Run& run, const WrittenParts& written) const;
   // Some ranks have not written the one of that step, and never will.
   void GiveUpWritten(Job& job, int64_t step);
   void TellPublish(const Job& job);
@@ -460,8 +425,6 @@ class Coordinator {
   void Prepare(Job& job, Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
-  static std::vector<Rendezvous> RendezvousOf(const Job& job,
-                                              std::map<std::string, std::string> said);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);
   void CheckReady(Job& job);
@@ -487,38 +450,26 @@ class Coordinator {
   void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
   void ConvictNodes(Job& job);
-  // Nodes that have ranks of the job, had a session with this coordinator and have none.
-  std::set<NodeName> BrokenNodes(const Job& job) const;
-  // A node with ranks of the job that may be what the accusations are about and has not come back
-  // since this coordinator started, nor is lost: nobody knows yet whether its daemon lives.
-  // nullptr: there is none.
-  const Node* AwaitedNode(const Job& job) const;
-  FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
-                       std::string message) const;
   // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.
   void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
 
   Job* FindJob(JobId id);
-  static absl::Status NoSuchJob(JobId id);
 
   const CoordinatorOptions options_;
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<QueuePlace> queue_;               // Queued and not being planned, in its order
-  std::set<JobId> parked_;                   // Queued and suspended
-  std::map<uint64_t, JobId> planning_;       // by number of the ComputePlan
-  std::set<uint64_t> unanswered_plans_;      // the orders of planning_, and those that were dropped
+  std::set<QueuePlace> queue_;  // Queued and not being planned, in its order
+  std::set<JobId> parked_;      // Queued and suspended
+  PlanOrders plans_;
   std::optional<StandbyPlan> standby_plan_;  // the one that is being made, of all jobs
-  bool planners_full_ = false;  // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
   std::map<LineKey, Line> lines_;
   std::map<NodeName, Instant> closed_;  // nodes that the first of a line waits for, until when
   int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
   uint64_t jobs_considered_ = 0;
-  uint64_t plan_count_ = 0;
   Owners owners_;
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;

@@ -140,7 +140,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
     job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
-    OnFailure(*job, CauseOf(*job, job->run->FirstRank(*team), FailureKind::kStartFailed,
+    OnFailure(*job, CauseOf(now_, *job, job->run->FirstRank(*team), FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));
   }

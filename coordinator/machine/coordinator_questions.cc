@@ -30,11 +30,30 @@ std::string Named(const Coordinator::Job& job) {
   return absl::StrCat(ToString(job.state.id), " (", job.state.request->name, ")");
 }
 
-}  // namespace
-
-absl::Status Coordinator::NoSuchJob(JobId id) {
-  return absl::NotFoundError(absl::StrCat("there is no ", ToString(id)));
+// Those of the queue in the order in which they are looked at if none of them starts.
+std::vector<JobId> InOrder(const std::set<QueuePlace>& queue, const std::map<JobId, LiveJob>& jobs,
+                           const Owners& owners, Instant now) {
+  std::vector<JobId> order;
+  for (auto place = queue.begin(); place != queue.end();) {
+    std::vector<OwnedJob> owned;  // of one priority
+    const int32_t priority = place->priority;
+    for (; place != queue.end() && place->priority == priority; ++place) {
+      order.push_back(place->job);
+      if (owners.Compete()) owned.push_back({place->job, jobs.at(place->job).state.request->owner});
+    }
+    if (!owners.Compete()) continue;
+    order.resize(order.size() - owned.size());
+    TakeTurns(
+        owned, [&](const std::string& owner) { return owners.ShareOf(owner, now); },
+        [&](size_t place) {
+          order.push_back(owned[place].job);
+          return true;
+        });
+  }
+  return order;
 }
+
+}  // namespace
 
 void Coordinator::On(const ExplainRequested& event) {
   const Job* job = FindJob(event.job);
@@ -207,8 +226,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
       absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
   std::vector<std::string> reasons;
   if (!job.over_quota.empty()) reasons.push_back(job.over_quota);
-  if (planners_full_) {
-    reasons.push_back(absl::StrCat("the plans of ", unanswered_plans_.size(),
+  if (plans_.refuses()) {
+    reasons.push_back(absl::StrCat("the plans of ", plans_.count(),
                                    " jobs are being made; it is looked at when half of them are"));
   }
   if (count == 0) {
@@ -233,7 +252,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     std::move(more.begin(), more.end(), std::back_inserter(reasons));
   };
   const QueueForecast forecast = Forecast();
-  const std::vector<const Job*> waiting = forecast.AheadOf(job, QueueInOrder());
+  const std::vector<const Job*> waiting =
+      forecast.AheadOf(job, InOrder(queue_, jobs_, owners_, now_));
   std::vector<std::string> ahead;
   for (const Job* other : waiting) {
     if (ahead.size() == kWaitReasonsMax) break;
@@ -250,7 +270,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(
         absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
   }
-  const bool is_guessed = !planners_full_ && waiting.size() <= kGuessedMax;
+  const bool is_guessed = !plans_.refuses() && waiting.size() <= kGuessedMax;
   const QueueSpot spot = is_guessed ? forecast.SpotOf(job, waiting) : QueueSpot();
   if (spot.starts_about.has_value()) {
     reasons.push_back(absl::StrCat("it starts in about ", RoughText(*spot.starts_about - now_),
@@ -272,9 +292,9 @@ void Coordinator::On(const QueueRequested& event) {
   for (const JobId id : event.jobs) {
     const Job* job = FindJob(id);
     if (job == nullptr || !queue_.contains({job->state.request->priority, id})) continue;
-    if (queue.empty()) queue = QueueInOrder();
+    if (queue.empty()) queue = InOrder(queue_, jobs_, owners_, now_);
     const std::vector<const Job*> ahead = forecast.AheadOf(*job, queue);
-    const bool is_told = !planners_full_ && ahead.size() <= kListedMax;
+    const bool is_told = !plans_.refuses() && ahead.size() <= kListedMax;
     spots.emplace(id, is_told ? forecast.SpotOf(*job, ahead)
                               : QueueSpot{.number = static_cast<int64_t>(ahead.size()) + 1});
     if (spots.size() == kListedMax) break;

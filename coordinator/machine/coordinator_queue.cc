@@ -1,11 +1,10 @@
 // The queue: who of it is looked at when, who starts where, and plans that were ordered.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 #include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
@@ -70,7 +69,7 @@ void Coordinator::LookFor(Job& job) {
   }
   if (before_others) capacity_changed_ = true;
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
-  if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
+  if (!capacity_changed_ && plans_.MayBegin()) Consider(job);
 }
 
 void Coordinator::Schedule() {
@@ -85,7 +84,7 @@ void Coordinator::Schedule() {
   std::vector<OwnedJob> jobs;  // of one priority
   std::vector<Job*> live;      // the same; none leaves jobs_ meanwhile
   const auto consider = [this, &live](size_t place) {
-    if (PlannersAreFull()) return false;
+    if (!plans_.MayBegin()) return false;
     Consider(*live[place]);
     return true;
   };
@@ -109,28 +108,6 @@ void Coordinator::Schedule() {
       }
     }
   }
-}
-
-std::vector<JobId> Coordinator::QueueInOrder() const {
-  std::vector<JobId> order;
-  for (auto place = queue_.begin(); place != queue_.end();) {
-    std::vector<OwnedJob> jobs;  // of one priority
-    const int32_t priority = place->priority;
-    for (; place != queue_.end() && place->priority == priority; ++place) {
-      order.push_back(place->job);
-      if (owners_.Compete())
-        jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
-    }
-    if (!owners_.Compete()) continue;
-    order.resize(order.size() - jobs.size());
-    TakeTurns(
-        jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
-        [&](size_t place) {
-          order.push_back(jobs[place].job);
-          return true;
-        });
-  }
-  return order;
 }
 
 void Coordinator::On(const QuotasChanged& event) {
@@ -157,12 +134,6 @@ void Coordinator::NoteCharge(Job& job) {
   const JobRequest& request = *job.state.request;
   if (auto used = owners_.Charge(request.owner, request.devices, has, now_); used.has_value())
     actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = *std::move(used)}});
-}
-
-// The queue is looked at anew when half of the plans are answered, not after each.
-bool Coordinator::PlannersAreFull() {
-  if (unanswered_plans_.size() >= options_.plans_max) planners_full_ = true;
-  return planners_full_;
 }
 
 void Coordinator::Consider(Job& job) {
@@ -257,7 +228,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
                             plan::RankList returned, plan::RankList stateless,
                             std::optional<plan::SlowPlaces> slow) {
-  const uint64_t number = ++plan_count_;
+  const uint64_t number = plans_.AddFor(job.state.id);
   std::map<Rank, plan::Device> lent;
   for (const Rank rank : returned) {
     const auto loan = job.loans.find(rank.value);
@@ -270,10 +241,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                   .host_memory = limits.nodes,
                   .lent = lent,
                   .slow = slow};
-  planning_.emplace(number, job.state.id);
-  unanswered_plans_.insert(number);
   plan::RankList unfit;
-  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(job);
+  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
   const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
     const auto node = nodes_.find(entry.node);
@@ -297,7 +266,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
-  planning_.erase(job.planning->number);
+  plans_.EndFor(job.planning->number);
   Job::Planning planning = *std::move(job.planning);
   job.planning.reset();
   return planning;
@@ -317,16 +286,12 @@ void Coordinator::ChargeNodes(const Job& job) {
 }
 
 void Coordinator::On(const PlanComputed& event) {
-  unanswered_plans_.erase(event.number);
-  if (planners_full_ && unanswered_plans_.size() <= options_.plans_max / 2) {
-    planners_full_ = false;
-    capacity_changed_ = true;
-  }
+  if (plans_.Answer(event.number)) capacity_changed_ = true;
   if (standby_plan_.has_value() && standby_plan_->number == event.number)
     return OnStandbyPlanned(event);
-  const auto planned = planning_.find(event.number);
-  if (planned == planning_.end()) return;
-  Job& job = jobs_.at(planned->second);
+  const JobId planned = plans_.JobOf(event.number);
+  if (planned == JobId{}) return;
+  Job& job = jobs_.at(planned);
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
   if (job.run.has_value()) return OnNextEpochPlanned(job, planning, event.plan);

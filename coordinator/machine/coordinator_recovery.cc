@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -155,7 +156,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   DropPlanning(job);
   DropStandbyPlan(job);
   if (unpaces) return GoBackToPace(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
+            SparesThatAreBack(nodes_, job));
 }
 
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
@@ -222,7 +224,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (recovery.awaited.erase(rank) == 0) return;
   if (!report.context_ok) {
     return OnFailure(
-        job, CauseOf(job, rank, FailureKind::kDeviceFailed,
+        job, CauseOf(now_, job, rank, FailureKind::kDeviceFailed,
                      absl::StrCat("rank ", rank, ": its device has not done what it was given")));
   }
   recovery.quiets[rank] = report;
@@ -339,7 +341,7 @@ void Coordinator::OnQuietDeadline(Job& job) {
   for (const int32_t rank : silent) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
-              CauseOf(job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
+              CauseOf(now_, job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
                                    " within ", absl::FormatDuration(options_.quiet_timeout))));
     // Its process may live, and say so later.
@@ -362,7 +364,7 @@ void Coordinator::OnConnectDeadline(Job& job) {
   for (const int32_t rank : back) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
-              CauseOf(job, rank, FailureKind::kPeerLost,
+              CauseOf(now_, job, rank, FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, ", which was back, was not connected within ",
                                    absl::FormatDuration(options_.connect_timeout))));
   }
@@ -377,7 +379,7 @@ void Coordinator::LoseUnreadyRanks(Job& job) {
   }
   for (const int32_t rank : unready) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
-    OnFailure(job, CauseOf(job, rank, FailureKind::kRankHung,
+    OnFailure(job, CauseOf(now_, job, rank, FailureKind::kRankHung,
                            absl::StrCat("rank ", rank, " is not ready ",
                                         absl::FormatDuration(options_.start_timeout),
                                         " after it was told from where training goes on")));
@@ -396,7 +398,7 @@ void Coordinator::CheckRecovered(Job& job) {
   });
   // What is lost still may be lent for, and what is not gives back.
   if (!reserved_.empty() || !job.loans.empty()) capacity_changed_ = true;
-  NoteDaemons(job);
+  job.copies_with = DaemonsOf(nodes_, job);
   NoteTrains(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;

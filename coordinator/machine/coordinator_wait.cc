@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -233,7 +234,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
 }
 
 void Coordinator::GoBack(Job& job, FailureCause cause) {
-  const bool from_copies = MayTakeCopies(job);
+  const bool from_copies = MayTakeCopies(nodes_, job);
   if (job.recovery.has_value() && job.recovery->goes_back &&
       job.recovery->from_copies == from_copies) {
     return;  // said by the others, too
@@ -285,7 +286,8 @@ void Coordinator::OrderGoBack(Job& job) {
   job.run->EndJudging();
   job.run->EndRecovering();
   DropPlanning(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
+            SparesThatAreBack(nodes_, job));
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {

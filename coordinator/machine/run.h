@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -184,5 +185,7 @@ struct Run {
 
 // A run of the layout before anything has happened.
 Run MakeRun(const plan::Layout& layout);
+// That have work in it.
+std::set<int32_t> WorkingRanks(const plan::Layout& layout);
 
 }  // namespace phalanx::coordinator
