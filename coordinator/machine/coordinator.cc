@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/ended_job.h"
+#include "coordinator/machine/job_nodes.h"
 #include "core/base/stall_watch.h"
 
 namespace phalanx::coordinator {
@@ -14,7 +15,9 @@ using job::FailureKind;
 using job::JobPhase;
 
 Coordinator::Coordinator(CoordinatorOptions options)
-    : options_(std::move(options)), owners_(options_.quotas, options_.share_half_life) {}
+    : options_(std::move(options)),
+      plans_(options_.plans_max),
+      owners_(options_.quotas, options_.share_half_life) {}
 
 std::vector<Action> Coordinator::Step(Instant now, const Event& event) {
   now_ = std::max(now, now_);
@@ -293,12 +296,12 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       continue;
     }
     return OnFailure(
-        job, CauseOf(job, run.FirstRank(team), FailureKind::kRanksLost,
+        job, CauseOf(now_, job, run.FirstRank(team), FailureKind::kRanksLost,
                      absl::StrCat("node ", team.node, " came back without the ranks of epoch ",
                                   job.state.epoch.value)));
   }
   if (judged >= run.settle_deadline) {
-    if (const Node* awaited = AwaitedNode(job)) {
+    if (const Node* awaited = AwaitedNode(nodes_, job)) {
       run.settle_deadline = DeadlineOf(*awaited);
       return;
     }
@@ -310,7 +313,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       return;
     }
     // Without an accusation it is a death that a verdict waits for.
-    std::set<NodeName> broken = BrokenNodes(job);
+    std::set<NodeName> broken = BrokenNodes(nodes_, job);
     FailureCause verdict = run.accusations.empty() ? run.accuser_killed.value_or(FailureCause())
                                                    : VerdictOf(run, broken);
     // All nodes that are lost at once: training without one would wait for the others.
@@ -351,7 +354,7 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
       if (missing.size() < 16) missing.push_back(absl::StrCat(rank));
     }
     OnFailure(job,
-              CauseOf(job, first, FailureKind::kStartTimeout,
+              CauseOf(now_, job, first, FailureKind::kStartTimeout,
                       absl::StrCat("not ready after ", absl::FormatDuration(options_.start_timeout),
                                    ": ranks ", absl::StrJoin(missing, ", "))));
   }
@@ -363,7 +366,7 @@ void Coordinator::LoseUnseenRanks(Job& job) {
   const auto team =
       std::find_if(run.teams.begin(), run.teams.end(), [](const Team& t) { return !t.seen; });
   if (team == run.teams.end()) return;
-  OnFailure(job, CauseOf(job, run.FirstRank(*team), FailureKind::kRanksLost,
+  OnFailure(job, CauseOf(now_, job, run.FirstRank(*team), FailureKind::kRanksLost,
                          absl::StrCat("node ", team->node, " came back without the ranks of epoch ",
                                       job.state.epoch.value)));
 }

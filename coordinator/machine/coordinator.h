@@ -43,11 +43,9 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/agenda.h"
 #include "coordinator/machine/coordinator_options.h"
@@ -56,6 +54,8 @@
 #include "coordinator/machine/live_job.h"
 #include "coordinator/machine/node_table.h"
 #include "coordinator/machine/owners.h"
+#include "coordinator/machine/plan_orders.h"
+#include "coordinator/machine/queue_forecast.h"
 #include "coordinator/machine/queue_order.h"
 
 namespace phalanx::coordinator {
@@ -135,16 +135,13 @@ class Coordinator {
   void TellJobsOn(const std::set<NodeName>& nodes, const std::string& type,
                   const std::string& what);
   void Lose(Node& node);
-  bool MayBeForgotten(const Node& node) const;
   void Forget(const NodeName& name);
 
   // coordinator_requests.cc: submit, cancel, delete, archive.
   void On(const SubmitRequested& event);
   void On(const CancelRequested& event);
   void On(const DeleteRequested& event);
-  const Team* TeamOutOfReach(const Job& job) const;
   void RefuseDeletes(Job& job, const absl::Status& status);
-  absl::Status MayHaveRanksOn(const Job& job, const NodeName& away) const;
   void On(const JobArchived& event);
   void On(const ArchiveFailed& event);
   // coordinator_questions.cc: explain, the queue, logs.
@@ -155,8 +152,6 @@ class Coordinator {
   void LookFor(Job& job);  // which is new in the queue
   void Schedule();         // looks at all of the queue anew, after devices or nodes have changed
   void On(const QuotasChanged& event);
-  // Those of the queue in the order in which they are looked at if none of them starts.
-  std::vector<JobId> QueueInOrder() const;
   // Its owner is charged for its devices, or not any more: to be called when it has come to have
   // some, or to have none.
   void NoteCharge(Job& job);
@@ -168,29 +163,14 @@ class Coordinator {
   void Enqueue(const Job& job);
   void LeaveQueue(const Job& job);
   void Unpark(const Job& job);
-  // When its devices are free at the latest, were it to start now where it does not run.
-  Instant EndsBy(const Job& job) const;
-  // A guess of that, not later: the steps that are left take as long as its newest ones.
-  // InfiniteFuture: nobody knows.
-  Instant EndsAbout(const Job& job) const;
+  QueueForecast Forecast() const { return QueueForecast(options_, jobs_, nodes_, now_); }
   // Nodes on which no job may start that ends at `end`: others wait for them.
   std::set<NodeName> ClosedTo(Instant end) const;
   // `job` does not fit: its nodes are closed to those behind it that end after it could start.
   void CloseNodesFor(const Job& job);
-  // Devices of nodes that the job matches: those that are free, and how many others each job has.
-  struct MatchingDevices {
-    int64_t free = 0;
-    std::map<JobId, int64_t> held;
-  };
-  MatchingDevices DevicesFor(const JobRequest& request) const;
-  // EndsBy or EndsAbout.
-  using EndOf = Instant (Coordinator::*)(const Job& job) const;
-  std::vector<HeldDevices> HeldUntil(const MatchingDevices& devices, EndOf end_of) const;
   // Of a job whose epoch is over: stores its last step, and gives up the plan that is being made.
   void StoreLastStep(Job& job);
   void DropPlanning(Job& job);
-  // Whether so many plans are being made that no job may begin to be planned.
-  bool PlannersAreFull();
   void Plan(Job& job, Placement placement);
   // Of a layout that was decided before: as the next epoch has it, without what is lost and with
   // what is back.
@@ -205,23 +185,11 @@ class Coordinator {
                           const absl::StatusOr<PlanSummary>& plan);
   // Ends planning; the devices are free again unless the job goes on to hold them.
   Job::Planning EndPlanning(Job& job);
-  // Whether others were charged, while the plan was made, for host memory that it needs.
-  bool IsOvertaken(const Job& job, const Job::Planning& planning, const PlanSummary& plan) const;
   // Charges the nodes of the job's epoch for its host memory, until their devices are freed.
   void ChargeNodes(const Job& job);
-  // The first node of the placement that does not have the devices for the job any more, or takes
-  // nothing new; nullptr: there is none.
-  const NodeDevices* FirstGone(const Job& job, const Placement& placement) const;
   void FreeDevices(const Job& job, const NodeName& name, const std::vector<int32_t>& devices);
   std::vector<std::string> Explain(const Job& job) const;
   std::vector<std::string> ExplainQueued(const Job& job) const;
-  // Those before it in the queue that wait for nodes that it matches too.
-  std::vector<const Job*> AheadOf(const Job& job) const;
-  // Behind these; when it starts only where they are at most `told_max`.
-  QueueSpot SpotOf(const Job& job, const std::vector<const Job*>& ahead, size_t told_max) const;
-  // nullopt: nobody knows.
-  std::optional<Instant> StartOf(const Job& job, const std::vector<const Job*>& ahead,
-                                 const MatchingDevices& devices, EndOf end_of) const;
 
   // coordinator_nodes.cc: sessions.
   void On(const SessionOpened& event);
@@ -245,9 +213,6 @@ class Coordinator {
   // coordinator_commands.cc: commands and their results.
   void SendTo(Node& node, Command command);
   void Resend(Node& node, uint64_t carried_out);
-  bool IsObsolete(const Node& node, const Command& command) const;
-  // Whether the node is still to carry out the assignment of the epoch.
-  static bool IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out);
   void On(const CommandFinished& event);
   void EndLeftovers(Node& node, const Command& command);
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
@@ -272,12 +237,7 @@ class Coordinator {
   void NoteStep(Job& job, const StepReport& report);
   void NoteWait(Job& job, const NodeName& node, absl::Duration waits);
   void JudgeProgress(Job& job);
-  // Since when at the latest, and until when at least, all ranks stand in waits; nullopt: those of
-  // some node do not, or for less than `patience`.
-  std::optional<Run::Wait> WaitOfAll(Job& job, absl::Duration patience) const;
   // coordinator_recovery.cc
-  bool MayRecover(const Job& job) const;
-  bool BudgetIsSpent(const Job& job) const;
   void FailOfBudget(Job& job, FailureCause cause);
   void FailApart(Job& job, FailureCause cause);
   // From now on all its ranks are to say where their state stands.
@@ -290,7 +250,6 @@ class Coordinator {
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);
-  absl::Duration QuietTimeout(const Job& job) const;
   void OnQuietDeadline(Job& job);
   void OnConnectDeadline(Job& job);
   void TellBegin(const Job& job, const Team& team);
@@ -328,42 +287,17 @@ class Coordinator {
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc
-  bool MayReturn(const Job& job) const;
-  // Whether the device of the rank is there, and has not failed.
-  bool MayServe(const Job& job, int32_t rank) const;
-  // Each with the node of its device: its own, or the one that is lent to it.
-  std::map<Rank, NodeName> RanksThatMayReturn(const Job& job) const;
-  // Devices that idle and may not take over now: their nodes are away, or they have failed.
-  plan::RankList UnfitSpares(const Job& job) const;
-  // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
-  // nobody stops for them.
-  plan::RankList SparesThatAreBack(const Job& job) const;
-  // Ranks that were lost and have another device in the next layout.
-  static void NoteSpared(Job& job, const plan::Layout& next);
-  // Of those where ranks that were lost have devices in the layout one that may not serve any more,
-  // or whose device is not held any more for the place that it was `lent` to: it was fit when the
-  // plan was ordered. Empty: there is none.
-  NodeName UnfitNode(const Job& job, const plan::Layout& next,
-                     const std::map<Rank, plan::Device>& lent) const;
   void PlanWithout(Job& job, const NodeName& unfit);
   // Has a layout planned with ranks that are back, if there are any. O(1) where none is away.
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
   void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
-  bool IsKeptOut(const Job& job, int32_t rank, const Node& node) const;
   void NoteLostAgain(Job& job, int32_t rank, const NodeName& node);
   // coordinator_loans.cc: devices in reserve that are lent to jobs.
   // To all that lack some. O(1) where no node is in reserve and nothing is being lent.
   void LendDevices();
   void Lend(Job& job);
-  // Of one that has lost places, and trains on or waits for them.
-  bool MayBorrow(const Job& job) const;
-  // Devices beyond its ranks that may serve, in place of which it needs no others.
-  size_t SparesThatServe(const Job& job) const;
-  // The device of the place does not serve, and it is not to be expected that it does in a moment.
-  bool IsGone(const Job& job, int32_t place) const;
-  std::optional<plan::Device> DeviceInReserve(const Job& job, int32_t place) const;
   // Gives up those whose place is not lost any more, or has its own device again, and those that do
   // not serve any more.
   void KeepLoans(Job& job);
@@ -376,7 +310,6 @@ class Coordinator {
   // `before`: what the job is not on any more is free, once nothing of `epoch` runs there.
   void GiveBackDevices(Job& job, const Run& before, Epoch epoch);
   // coordinator_standby.cc: communicators that are made before anybody is lost (standby.h).
-  bool MayStandBy(const Job& job) const;
   // Goes on with what is to be made of them, if the job has any. O(1) where there is nothing to do.
   void ConsiderStandby(Job& job);
   void OnStandbyPlanned(const PlanComputed& event);
@@ -387,17 +320,12 @@ class Coordinator {
   void FailStandby(const Job& job, StandbySet& set, std::string error);
   void DropStandbyPlan(const Job& job);
   void OnReport(Job& job, int32_t rank, const RankStandby& report);
-  // The set that the plan's ranks have, all of them; empty: there is none.
-  static std::string StandbyFor(const Job& job, const PlanSummary& plan);
   // coordinator_wait.cc
   // What is left cannot go on: the job waits for what is lost.
   void WaitForLost(Job& job, const absl::Status& why);
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);
-  // At the end of a hold: what is left may hold all of the state between the last checkpoint and
-  // the last step, and writes another one before its devices are free.
-  bool MaySave(const Job& job) const;
   // Has the layout planned in which it is.
   void PlanSaving(Job& job);
   // After a restart of the coordinator.
@@ -407,23 +335,18 @@ class Coordinator {
   // The job is queued again, or fails where there is no checkpoint. `how` its ranks ended.
   void EndHold(Job& job, const std::string& how);
   // Those that are left have not all of the state, nor copies of it, and there is no checkpoint:
-  // what is lost may have copies. Whether the job may wait for it, and does.
-  bool MayWaitForState(const Job& job) const;
+  // what is lost may have copies, and is waited for.
   void WaitForState(Job& job, FailureCause cause);
   // It is starting, and no rank of its epoch has trained.
   void QueueAfterLoss(Job& job, FailureCause cause);
   // Its ranks are ended, its devices are free, and it begins again with its last checkpoint once it
   // has others. `in_order`: as PhaseChanged.
   void QueueAgain(Job& job, const std::string& reason, bool in_order = false);
-  bool MayGoBack(const Job& job) const;
   void GoBack(Job& job, FailureCause cause);
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
   void OrderGoBack(Job& job);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // coordinator_copies.cc
-  // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
-  bool MayTakeCopies(const Job& job) const;
-  void NoteDaemons(Job& job) const;  // when all ranks are ready
   void AssignFromCopies(Job& job, const PlanSummary& plan);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   void BeginFromCopies(Job& job, const ChosenCopies& chosen);
@@ -435,16 +358,14 @@ class Coordinator {
   // Its time limit, or how long its ranks may take to end, counts from now on.
   void WatchEnd(Job& job);
   void OnEndDeadline(Job& job);
-  bool MayEndWithCheckpoint(const Job& job) const;
   // Lets the job end with a checkpoint of its next step, or at once where it has none to write.
   void WishEnd(Job& job, EndWished wish);
   void TellWish(const Job& job, const Team& team);
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
   // As wished, whatever there is of its checkpoint.
-  void EndEarly(Job& job, const EndWished& wish) { EndAs(job, wish, HowItEnds(job)); }
+  void EndEarly(Job& job, const EndWished& wish);
   void EndAs(Job& job, EndWished wish, const std::string& how);
-  std::string HowItEnds(const Job& job) const;
   // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
   void On(const SuspensionRequested& event);
   void Suspend(Job& job, const std::string& by);
@@ -469,16 +390,10 @@ class Coordinator {
   // coordinator_slow.cc: devices that are slower than others with the same work.
   void NoteWork(const Node& node, const Progress& progress);
   void TellSlow(Job& job, const SlowRanks::Change& change);
-  // What else is known of it, and what to do about it, behind ToString().
-  std::string AdviceOn(const Job& job, const SlowDevice& slow) const;
   std::vector<std::string> ExplainSlow(const Job& job) const;
   // coordinator_pace.cc: samples dealt by which devices are slow.
   void BeginSlowness(Job& job);  // of its epoch
-  bool MayPace(const Job& job) const;
-  // Those that are to be slow in the job's layout, as of now.
-  plan::SlowPlaces SlowPlacesOf(const Job& job) const;
   void ConsiderPace(Job& job);
-  bool IsRefused(const Job& job, const plan::SlowPlaces& places) const;
   void OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
                      const absl::StatusOr<PlanSummary>& plan);
   // Ranks were not connected: has the layout planned in which they trained.
@@ -495,8 +410,6 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
   // Has the first of those that are whole published, once the one before is.
   void PublishNext(Job& job);
-  // "rank 3 (node b, not connected) has not reported its part": whether it is written nobody knows.
-  std::string MissingParts(const Run& run, const WrittenParts& written) const;
   // Some ranks have not written the one of that step, and never will.
   void GiveUpWritten(Job& job, int64_t step);
   void TellPublish(const Job& job);
@@ -510,12 +423,8 @@ class Coordinator {
   void EndPublishing(Job& job, const std::string& since);
   void GiveUpPublishing(Job& job, const std::string& since);
   void Prepare(Job& job, Team& team);
-  // Whether its node is to choose the checkpoint that the job begins with.
-  static bool Chooses(const Job& job, const Team& team);
   void AssignAll(Job& job);
   void StartNextEpoch(Job& job);
-  static std::vector<Rendezvous> RendezvousOf(const Job& job,
-                                              std::map<std::string, std::string> said);
   void FlushRendezvous(Job& job);
   void MarkRunning(Job& job);
   void CheckReady(Job& job);
@@ -540,42 +449,27 @@ class Coordinator {
   // How a rank ended that was left out before that was known.
   void TellExit(Job& job, const RankReported& event);
   void Accuse(Job& job, Accusation accusation);
-  // How long better evidence is waited for. Ranks by choice that do not find each other again and
-  // again try less and less often, at least every 40 s.
-  absl::Duration SettleDelay(const Job& job) const;
   void ConvictNodes(Job& job);
-  // Nodes that have ranks of the job, had a session with this coordinator and have none.
-  std::set<NodeName> BrokenNodes(const Job& job) const;
-  // A node with ranks of the job that may be what the accusations are about and has not come back
-  // since this coordinator started, nor is lost: nobody knows yet whether its daemon lives.
-  // nullptr: there is none.
-  const Node* AwaitedNode(const Job& job) const;
-  FailureCause CauseOf(const Job& job, int32_t rank, job::FailureKind kind,
-                       std::string message) const;
   // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.
   void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
 
   Job* FindJob(JobId id);
-  static absl::Status NoSuchJob(JobId id);
 
   const CoordinatorOptions options_;
   Instant now_ = absl::InfinitePast();
   std::vector<Action> actions_;  // of the step in progress
   std::map<JobId, Job> jobs_;
-  std::set<QueuePlace> queue_;               // Queued and not being planned, in its order
-  std::set<JobId> parked_;                   // Queued and suspended
-  std::map<uint64_t, JobId> planning_;       // by number of the ComputePlan
-  std::set<uint64_t> unanswered_plans_;      // the orders of planning_, and those that were dropped
+  std::set<QueuePlace> queue_;  // Queued and not being planned, in its order
+  std::set<JobId> parked_;      // Queued and suspended
+  PlanOrders plans_;
   std::optional<StandbyPlan> standby_plan_;  // the one that is being made, of all jobs
-  bool planners_full_ = false;  // jobs stay in the queue until enough plans are answered
   // Since the last Schedule that found a free device: what queued jobs wait for, by the nodes that
   // they match. So a submit looks at the new job alone.
   std::map<LineKey, Line> lines_;
   std::map<NodeName, Instant> closed_;  // nodes that the first of a line waits for, until when
   int32_t backfills_ = 0;  // jobs behind the first of their line that were looked at for a place
   uint64_t jobs_considered_ = 0;
-  uint64_t plan_count_ = 0;
   Owners owners_;
   std::set<JobId> active_;  // with a run
   std::map<std::string, JobId> request_ids_;

@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
 
-constexpr size_t kMissingNamedMax = 8;
 constexpr size_t kWrittenMax = 4;  // checkpoints that wait for parts or for their turn
 
 }  // namespace
@@ -73,32 +72,12 @@ void Coordinator::PublishNext(Job& job) {
   TellPublish(job);
 }
 
-std::string Coordinator::MissingParts(const Run& run, const WrittenParts& written) const {
-  std::vector<std::string> named;
-  size_t missing = 0;
-  for (size_t i = 0; i < run.ranks.size(); ++i) {
-    const auto rank = static_cast<int32_t>(i);
-    if (!run.ranks[i].used || written.parts.contains(rank)) continue;
-    if (++missing > kMissingNamedMax) continue;
-    const NodeName& name = run.TeamOfRank(rank)->node;
-    const auto node = nodes_.find(name);
-    const bool connected = node != nodes_.end() && node->second.connected();
-    named.push_back(absl::StrCat(rank, " (node ", name, connected ? "" : ", not connected",
-                                 run.ranks[i].exited ? ", exited)" : ")"));
-  }
-  if (missing == 0) return "its turn to be published has not come";
-  return absl::StrCat(
-      missing == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
-      missing > named.size() ? absl::StrCat(" and ", missing - named.size(), " more") : "",
-      missing == 1 ? " has not reported its part" : " have not reported their parts");
-}
-
 void Coordinator::GiveUpWritten(Job& job, int64_t step) {
   const auto written = job.run->written.extract(step);
-  Commit(job,
-         EventRecorded{"CheckpointFailed",
-                       absl::StrCat("step ", step, ": ", MissingParts(*job.run, written.mapped())),
-                       job.state.epoch});
+  Commit(job, EventRecorded{"CheckpointFailed",
+                            absl::StrCat("step ", step, ": ",
+                                         MissingParts(nodes_, *job.run, written.mapped())),
+                            job.state.epoch});
 }
 
 void Coordinator::TellPublish(const Job& job) {

@@ -7,34 +7,24 @@
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
+namespace {
 
-using job::FailureKind;
-
-void Coordinator::SendTo(Node& node, Command command) {
-  Outstanding outstanding{0, std::move(command)};
-  if (node.connected()) {
-    outstanding.number = ++node.last_command_number;
-    actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
-  }
-  node.outstanding.push_back(std::move(outstanding));
-}
-
-bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
-  const auto check = [this](JobId id, std::optional<Epoch> epoch) {
-    const auto job = jobs_.find(id);
-    return job == jobs_.end() || job->second.state.IsTerminal() ||
+bool IsObsolete(const std::map<JobId, LiveJob>& jobs, const Node& node, const Command& command) {
+  const auto check = [&jobs](JobId id, std::optional<Epoch> epoch) {
+    const auto job = jobs.find(id);
+    return job == jobs.end() || job->second.state.IsTerminal() ||
            (epoch.has_value() && *epoch != job->second.state.epoch);
   };
   if (const auto* prepare = std::get_if<PrepareData>(&command)) {
     if (check(prepare->job, {})) return true;
-    const Job& job = jobs_.at(prepare->job);  // it may have gone elsewhere since
+    const LiveJob& job = jobs.at(prepare->job);  // it may have gone elsewhere since
     return !job.run.has_value() ||
            (job.run->TeamOf(node.name) == nullptr && !job.prepared.contains(node.name));
   }
   if (const auto* assign = std::get_if<Assign>(&command)) {
     if (check(assign->job, assign->epoch)) return true;
     // It may have been queued again since: nobody would stop what it starts.
-    const Job& job = jobs_.at(assign->job);
+    const LiveJob& job = jobs.at(assign->job);
     const Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
     return team == nullptr || !team->assigned;
   }
@@ -49,6 +39,19 @@ bool Coordinator::IsObsolete(const Node& node, const Command& command) const {
   return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
 }
 
+}  // namespace
+
+using job::FailureKind;
+
+void Coordinator::SendTo(Node& node, Command command) {
+  Outstanding outstanding{0, std::move(command)};
+  if (node.connected()) {
+    outstanding.number = ++node.last_command_number;
+    actions_.push_back(SendCommand{node.session, outstanding.number, outstanding.command});
+  }
+  node.outstanding.push_back(std::move(outstanding));
+}
+
 // Every command that was not answered, but for the few that are sent once, is sent again: under its
 // number where the worker has not carried it out, else (only the answer is missing) under a new
 // one. All commands bear repetition. Numbers never fall within one process: it takes a number that
@@ -57,7 +60,7 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   std::vector<Outstanding> before = std::exchange(node.outstanding, {});
   std::vector<Command> renumbered;
   for (Outstanding& outstanding : before) {
-    const bool obsolete = IsObsolete(node, outstanding.command);
+    const bool obsolete = IsObsolete(jobs_, node, outstanding.command);
     if (outstanding.number > carried_out) {
       // Numbers have no gaps, so a harmless command takes the place of one that is not wanted any
       // more: for no job. A stop for none calls off the data of all jobs, in releases before.
@@ -72,15 +75,6 @@ void Coordinator::Resend(Node& node, uint64_t carried_out) {
   }
   node.last_command_number = std::max(node.last_command_number, carried_out);
   for (Command& command : renumbered) SendTo(node, std::move(command));
-}
-
-bool Coordinator::IsOnItsWay(const Node& node, JobId job, Epoch epoch, uint64_t carried_out) {
-  return std::any_of(node.outstanding.begin(), node.outstanding.end(),
-                     [&](const Outstanding& outstanding) {
-                       const auto* assign = std::get_if<Assign>(&outstanding.command);
-                       return assign != nullptr && assign->job == job && assign->epoch == epoch &&
-                              (outstanding.number == 0 || outstanding.number > carried_out);
-                     });
 }
 
 // Of a job whose order is answered, processes that it has not are gone, or told to end: nothing
@@ -111,7 +105,7 @@ void Coordinator::On(const CommandFinished& event) {
     if (team != nullptr && job->run->stage == Run::Stage::kPreparing) {
       // Else of a start before this one, in which another node was to choose, or the job had no
       // checkpoint of its own yet: it is asked anew.
-      if (prepare->choose_checkpoint == Chooses(*job, *team)) OnPrepared(*job, *team, event);
+      if (prepare->choose_checkpoint == job->run->Chooses(*team)) OnPrepared(*job, *team, event);
     } else if (team != nullptr || job->prepared.contains(node->name)) {
       OnReturnPrepared(*job, *node, event);
     }
@@ -146,7 +140,7 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
     job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
-    OnFailure(*job, CauseOf(*job, job->run->FirstRank(*team), FailureKind::kStartFailed,
+    OnFailure(*job, CauseOf(now_, *job, job->run->FirstRank(*team), FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));
   }

@@ -14,34 +14,6 @@ namespace phalanx::coordinator {
 
 using job::FailureKind;
 
-bool Coordinator::MayTakeCopies(const Job& job) const {
-  if (!job.state.request->recovers || job.state.phase != job::JobPhase::kRunning) return false;
-  if (!job.run.has_value() || job.state.ending.has_value()) return false;
-  if (job.recovery.has_value() && job.recovery->goes_back) {
-    // What others say of the state that was left; later it is the copies that have failed.
-    return job.recovery->from_copies && (job.recovery->stage == Recovery::Stage::kPlanning ||
-                                         job.recovery->stage == Recovery::Stage::kWaiting);
-  }
-  // Nor are there copies of the beginning, which is made anew.
-  const bool nothing_decided =
-      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
-  if (job.state.copied.all().empty() || nothing_decided) return false;
-  return std::all_of(job.copies_with.begin(), job.copies_with.end(), [this](const auto& entry) {
-    const auto node = nodes_.find(entry.first);
-    return node != nodes_.end() && node->second.connected() &&
-           node->second.incarnation == entry.second;
-  });
-}
-
-void Coordinator::NoteDaemons(Job& job) const {
-  job.copies_with.clear();
-  for (const Team& team : job.run->teams) {
-    const auto node = nodes_.find(team.node);
-    const bool known = node != nodes_.end() && node->second.incarnation != Incarnation{};
-    if (known && job.run->HasWork(team)) job.copies_with[team.node] = node->second.incarnation;
-  }
-}
-
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan.layout));

@@ -6,11 +6,47 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
+namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+
+// What there is of the checkpoint that it was to end with, in `grace`.
+std::string HowItEnds(const NodeTable& nodes, const LiveJob& job, absl::Duration grace) {
+  const JobState& state = job.state;
+  const Run& run = *job.run;
+  const std::string of_steps = absl::StrCat(" of ", state.request->steps);
+  if (state.phase != JobPhase::kRunning) return "it had not begun to train";
+  if (!state.request->checkpoints) {
+    return absl::StrCat("it had done ", job.last_step.has_value() ? job.last_step->step : 0,
+                        of_steps, " steps and has no checkpoint section");
+  }
+  const std::optional<PublishedCheckpoint>& last = state.last_checkpoint;
+  const std::string last_one =
+      last.has_value() ? absl::StrCat("; the last one is ", last->path) : std::string();
+  if (!run.Succeeded()) {
+    return absl::StrCat("its ranks had not all ended ", absl::FormatDuration(grace),
+                        " later, without a checkpoint of their last step", last_one);
+  }
+  const int64_t step = run.ended_step;
+  const std::string ended = absl::StrCat("it ended with step ", step, of_steps);
+  if (last.has_value() && last->step == step)
+    return absl::StrCat(ended, ", checkpoint ", last->path);
+  std::string why = "no rank has reported a part of it";
+  if (state.unpublished.has_value() && state.unpublished->step == step) {
+    why = state.unpublished->error;
+  } else if (state.publishing.has_value() && state.publishing->step == step) {
+    why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
+  } else if (const auto written = run.written.find(step); written != run.written.end()) {
+    why = MissingParts(nodes, run, written->second);
+  }
+  return absl::StrCat(ended, ", without a checkpoint: ", why, last_one);
+}
+
+}  // namespace
 
 void Coordinator::WatchEnd(Job& job) {
   const JobState& state = job.state;
@@ -31,10 +67,6 @@ void Coordinator::OnEndDeadline(Job& job) {
   if (!recovers) return EndEarly(job, job.state.ending->wish);
   if (job.recovery->stage == Recovery::Stage::kWaiting) return OnHoldDeadline(job);
   WatchEnd(job);  // a recovery has deadlines of its own
-}
-
-bool Coordinator::MayEndWithCheckpoint(const Job& job) const {
-  return job.state.phase == JobPhase::kRunning && job.state.request->checkpoints;
 }
 
 void Coordinator::WishEnd(Job& job, EndWished wish) {
@@ -65,6 +97,10 @@ void Coordinator::TellWishAgain(const Node& node) {
   }
 }
 
+void Coordinator::EndEarly(Job& job, const EndWished& wish) {
+  EndAs(job, wish, HowItEnds(nodes_, job, options_.end_grace));
+}
+
 void Coordinator::EndAs(Job& job, EndWished wish, const std::string& how) {
   std::string reason = absl::StrCat(ReasonOf(wish, *job.state.request), "; ", how);
   while (!job.run->written.empty()) GiveUpWritten(job, job.run->written.begin()->first);
@@ -73,37 +109,6 @@ void Coordinator::EndAs(Job& job, EndWished wish, const std::string& how) {
     return End(job, JobPhase::kCancelled, std::move(reason), std::nullopt, options_.cancel_grace);
   OnFailure(job,
             {.kind = *wish.failure, .node = wish.node, .message = std::move(reason), .time = now_});
-}
-
-std::string Coordinator::HowItEnds(const Job& job) const {
-  const JobState& state = job.state;
-  const Run& run = *job.run;
-  const std::string of_steps = absl::StrCat(" of ", state.request->steps);
-  if (state.phase != JobPhase::kRunning) return "it had not begun to train";
-  if (!state.request->checkpoints) {
-    return absl::StrCat("it had done ", job.last_step.has_value() ? job.last_step->step : 0,
-                        of_steps, " steps and has no checkpoint section");
-  }
-  const std::optional<PublishedCheckpoint>& last = state.last_checkpoint;
-  const std::string last_one =
-      last.has_value() ? absl::StrCat("; the last one is ", last->path) : std::string();
-  if (!run.Succeeded()) {
-    return absl::StrCat("its ranks had not all ended ", absl::FormatDuration(options_.end_grace),
-                        " later, without a checkpoint of their last step", last_one);
-  }
-  const int64_t step = run.ended_step;
-  const std::string ended = absl::StrCat("it ended with step ", step, of_steps);
-  if (last.has_value() && last->step == step)
-    return absl::StrCat(ended, ", checkpoint ", last->path);
-  std::string why = "no rank has reported a part of it";
-  if (state.unpublished.has_value() && state.unpublished->step == step) {
-    why = state.unpublished->error;
-  } else if (state.publishing.has_value() && state.publishing->step == step) {
-    why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
-  } else if (const auto written = run.written.find(step); written != run.written.end()) {
-    why = MissingParts(run, written->second);
-  }
-  return absl::StrCat(ended, ", without a checkpoint: ", why, last_one);
 }
 
 }  // namespace phalanx::coordinator

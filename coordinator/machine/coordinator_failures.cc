@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 #include "coordinator/machine/policy.h"
 #include "core/base/cut_text.h"
 
@@ -75,15 +76,17 @@ FailureKind KindOf(const RankExited& report) {
   return IsCrash(report.signal) ? FailureKind::kRankCrashed : FailureKind::kRankKilled;
 }
 
-}  // namespace
-
-FailureCause Coordinator::CauseOf(const Job& job, int32_t rank, FailureKind kind,
-                                  std::string message) const {
-  FailureCause failure{.kind = kind, .rank = rank, .message = std::move(message), .time = now_};
-  const Team* team = job.run.has_value() ? job.run->TeamOfRank(rank) : nullptr;
-  if (team != nullptr) failure.node = team->node;
-  return failure;
+// How long better evidence is waited for. Ranks by choice that do not find each other again and
+// again try less and less often, at least every 40 s.
+absl::Duration SettleDelay(const LiveJob& job, absl::Duration delay) {
+  // Nothing else ends their tries.
+  constexpr int32_t kDoublingsMax = 7;
+  const int32_t tries =
+      job.recovery.has_value() && job.recovery->by_choice ? job.recovery->tries - kTriesMax : 0;
+  return delay * (1 << std::clamp(tries, 0, kDoublingsMax));
 }
+
+}  // namespace
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   if (job.state.IsTerminal() || job.run->ranks[static_cast<size_t>(rank)].succeeded) return;
@@ -91,20 +94,12 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
     return Accuse(job, {.reporter = rank, .accused = report.accused, .message = report.message});
   }
   FailureCause cause =
-      CauseOf(job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message));
+      CauseOf(now_, job, rank, report.kind, absl::StrCat("rank ", rank, ": ", report.message));
   if (report.kind == FailureKind::kStateLost) {  // who misses it is not to blame
     cause.rank = -1;
     cause.node.clear();
   }
   OnFailure(job, std::move(cause));
-}
-
-absl::Duration Coordinator::SettleDelay(const Job& job) const {
-  // Nothing else ends their tries.
-  constexpr int32_t kDoublingsMax = 7;
-  const int32_t tries =
-      job.recovery.has_value() && job.recovery->by_choice ? job.recovery->tries - kTriesMax : 0;
-  return options_.settle_delay * (1 << std::clamp(tries, 0, kDoublingsMax));
 }
 
 void Coordinator::Accuse(Job& job, Accusation accusation) {
@@ -120,44 +115,18 @@ void Coordinator::Accuse(Job& job, Accusation accusation) {
   if (known.empty()) run.accused_at = now_;
   known.push_back(std::move(accusation));
   if (known.size() == 1 && !run.accuser_killed.has_value())
-    SetDeadline(job, run.settle_deadline, SettleDelay(job));
+    SetDeadline(job, run.settle_deadline, SettleDelay(job, options_.settle_delay));
   ConvictNodes(job);
 }
 
 void Coordinator::ConvictNodes(Job& job) {
   if (job.state.IsTerminal() || job.run->accusations.empty()) return;
-  const std::set<NodeName> broken = BrokenNodes(job);
+  const std::set<NodeName> broken = BrokenNodes(nodes_, job);
   if (ConvictedNode(*job.run, broken) == nullptr) return;
   FailureCause cause = VerdictOf(*job.run, broken);
   if (job.recovery.has_value() && AccusesWhoTrains(*job.recovery, cause)) return;
   cause.time = now_;
   OnFailure(job, std::move(cause));
-}
-
-std::set<NodeName> Coordinator::BrokenNodes(const Job& job) const {
-  std::set<NodeName> broken;
-  for (const Team& team : job.run->teams) {
-    const auto node = nodes_.find(team.node);
-    const bool had_one = node != nodes_.end() && node->second.incarnation != Incarnation{};
-    if (had_one && !node->second.connected() && HasRanks(job, team)) broken.insert(team.node);
-  }
-  return broken;
-}
-
-const Node* Coordinator::AwaitedNode(const Job& job) const {
-  const Run& run = *job.run;
-  for (const Team& team : run.teams) {
-    const auto node = nodes_.find(team.node);
-    if (node == nodes_.end() || node->second.lost || node->second.connected() ||
-        node->second.incarnation != Incarnation{} || !HasRanks(job, team)) {
-      continue;
-    }
-    const bool concerned =
-        std::any_of(run.accusations.begin(), run.accusations.end(),
-                    [&team](const Accusation& a) { return a.accused < 0 || team.Has(a.accused); });
-    if (concerned) return &node->second;
-  }
-  return nullptr;
 }
 
 void Coordinator::SettleAnew(const Node& node) {
@@ -179,7 +148,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankDied&) {
                   [rank](const Accusation& a) { return a.reporter == rank; })) {
     return;
   }
-  FailureCause cause = CauseOf(job, rank, FailureKind::kRankKilled, "");
+  FailureCause cause = CauseOf(now_, job, rank, FailureKind::kRankKilled, "");
   cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " died");
   if (MayRecover(job)) return OnFailure(job, std::move(cause));
   if (run.accuser_killed.has_value()) return;
@@ -224,7 +193,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   const bool accuses = accuser != run.accusations.end();
   // A rank that lost a peer may end of it.
   if (accuses && (report.expected || report.signal == 0 || run.accuser_killed.has_value())) return;
-  FailureCause cause = CauseOf(job, rank, KindOf(report), "");
+  FailureCause cause = CauseOf(now_, job, rank, KindOf(report), "");
   cause.exit_code = report.exit_code;
   cause.signal = report.signal;
   cause.message = absl::StrCat("rank ", rank, " on node ", cause.node, " ", HowItEnded(report));
@@ -244,7 +213,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   const Loss loss{cause.kind, cause.node};
   const bool starts = job.state.phase == job::JobPhase::kStarting && job.run.has_value();
   const Policy policy{.may_recover = MayRecover(job),
-                      .may_go_back = MayGoBack(job) || MayTakeCopies(job),
+                      .may_go_back = MayGoBack(job) || MayTakeCopies(nodes_, job),
                       .may_queue = starts && job.state.trained,
                       .may_start_anew = starts && MayHaveMissedOthers(*job.run)};
   const Remedy remedy =

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 #include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
@@ -50,9 +51,8 @@ int32_t PlaceOn(const Run& run, const plan::Device& device) {
   return team->ranks[static_cast<size_t>(at - team->devices.begin())];
 }
 
-}  // namespace
-
-bool Coordinator::MayBorrow(const Job& job) const {
+// Of one that has lost places, and trains on or waits for them.
+bool MayBorrow(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.borrows || !request.recovers || !job.run.has_value()) return false;
   if (job.state.phase != job::JobPhase::kRunning || job.state.ending.has_value()) return false;
@@ -64,24 +64,10 @@ bool Coordinator::MayBorrow(const Job& job) const {
   return request.rejoins && job.state.layout->lost.size() > request.lost.size();
 }
 
-size_t Coordinator::SparesThatServe(const Job& job) const {
-  size_t spares = 0;
-  const auto places = static_cast<int32_t>(job.run->ranks.size());
-  for (int32_t place = job.state.request->world; place < places; ++place) {
-    if (!Contains(job.state.request->lost, Rank{place}) && MayServe(job, place)) ++spares;
-  }
-  return spares;
-}
-
-bool Coordinator::IsGone(const Job& job, int32_t place) const {
-  const Team* team = job.run->TeamOfRank(place);
-  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
-  if (node == nodes_.end()) return true;
-  return node->second.lost || node->second.mark.has_value() ||
-         node->second.HasFailed(team->DeviceOf(place)) || IsKeptOut(job, place, node->second);
-}
-
-std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t place) const {
+// For the place; those that have ranks of the job first. nullopt: there is none for it.
+std::optional<plan::Device> DeviceInReserve(const NodeTable& nodes,
+                                            const std::set<NodeName>& reserved, const LiveJob& job,
+                                            int32_t place) {
   std::map<NodeName, std::string> domains;  // as they were when the job was placed
   bool has_domains = false;
   for (const NodeDevices& entry : job.state.layout->nodes) {
@@ -90,8 +76,8 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
   }
   const bool is_new = has_domains || job.state.layout->derivation > plan::kOldestDerivation;
   std::optional<plan::Device> found;
-  for (const NodeName& name : reserved_) {
-    const Node& node = nodes_.at(name);
+  for (const NodeName& name : reserved) {
+    const Node& node = nodes.at(name);
     const auto prepared = job.prepared.find(name);
     const bool refused = prepared != job.prepared.end() && prepared->second.refused &&
                          prepared->second.of == node.incarnation;
@@ -117,6 +103,8 @@ std::optional<plan::Device> Coordinator::DeviceInReserve(const Job& job, int32_t
   return found;
 }
 
+}  // namespace
+
 // In the order of losses, then of the queue.
 void Coordinator::LendDevices() {
   for (const JobId id : std::set<JobId>(borrowing_)) KeepLoans(jobs_.at(id));
@@ -124,7 +112,7 @@ void Coordinator::LendDevices() {
   std::vector<std::tuple<Instant, QueuePlace>> lacking;
   for (const JobId id : active_) {
     const Job& job = jobs_.at(id);
-    if (MayBorrow(job) && (job.recovery.has_value() || SparesThatServe(job) == 0))
+    if (MayBorrow(job) && (job.recovery.has_value() || SparesThatServe(nodes_, job) == 0))
       lacking.emplace_back(LostSince(job), QueuePlace{job.state.request->priority, id});
   }
   std::sort(lacking.begin(), lacking.end());
@@ -138,14 +126,14 @@ void Coordinator::Lend(Job& job) {
   std::erase_if(places, [&](int32_t place) {
     const bool is_rank = place < job.state.request->world;
     return !is_rank || Contains(job.state.request->lost, Rank{place}) ||
-           job.loans.contains(place) || MayServe(job, place) || !IsGone(job, place);
+           job.loans.contains(place) || MayServe(nodes_, job, place) || !IsGone(nodes_, job, place);
   });
   // Spares of a job that waits were too few, and serve beside what it is lent.
-  size_t wanted = places.size() - std::min(places.size(), SparesThatServe(job));
+  size_t wanted = places.size() - std::min(places.size(), SparesThatServe(nodes_, job));
   bool any = false;
   for (const int32_t place : places) {
     if (wanted == 0) break;
-    std::optional<plan::Device> device = DeviceInReserve(job, place);
+    std::optional<plan::Device> device = DeviceInReserve(nodes_, reserved_, job, place);
     if (!device.has_value()) continue;
     Node& node = nodes_.at(device->node);
     node.device_jobs[static_cast<size_t>(device->index)] = job.state.id;
@@ -176,7 +164,7 @@ void Coordinator::KeepLoans(Job& job) {
                         !IsKeptOut(job, place, node->second) &&
                         (prepared == job.prepared.end() || !prepared->second.refused ||
                          prepared->second.of != node->second.incarnation);
-    if (!is_lost || !serves || MayServe(job, place)) GiveUpLoan(job, place);
+    if (!is_lost || !serves || MayServe(nodes_, job, place)) GiveUpLoan(job, place);
   }
 }
 

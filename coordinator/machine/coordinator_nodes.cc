@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 
@@ -202,8 +203,8 @@ void Coordinator::Disconnect(Node& node) {
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;
-    if (const Team* team = TeamOutOfReach(job); team != nullptr) {
-      RefuseDeletes(job, MayHaveRanksOn(job, team->node));
+    if (const Team* team = TeamOutOfReach(nodes_, job); team != nullptr) {
+      RefuseDeletes(job, MayHaveRanksOn(job.state.id, team->node, options_.node_forget_delay));
     }
   }
   PublishView(node);
@@ -280,7 +281,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       listed.insert({job->state.id, job->state.epoch});  // as soon as it is told
       // Which devices its processes are on it does not say.
       node.NoteLeftovers(job->state.id, job->state.epoch);
-      if (IsOnItsWay(node, job->state.id, job->state.epoch, carried_out)) continue;
+      if (node.IsOnItsWay(job->state.id, job->state.epoch, carried_out)) continue;
       // What was said before it was told went by.
       std::vector<Command> commands = {AssignmentOf(*job)};
       for (Rendezvous& said : RendezvousOf(*job, job->run->rendezvous))
@@ -322,7 +323,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
                                     });
       if (!stop_unanswered) ReleaseTeam(job, *team);
     } else if (job.run->HasWork(*team) && job.run->stage != Run::Stage::kReattaching &&
-               !IsOnItsWay(node, id, job.state.epoch, carried_out)) {
+               !node.IsOnItsWay(id, job.state.epoch, carried_out)) {
       SetDeadline(job, team->missing_deadline, options_.report_grace);
     }
   }
@@ -362,7 +363,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
         // Left out before; its devices stay the job's, which has the first claim on them.
         if (team->assigned && !job.run->HasWork(*team)) continue;
         FailureCause cause =
-            CauseOf(job, job.run->FirstRank(*team), FailureKind::kNodeLost, message);
+            CauseOf(now_, job, job.run->FirstRank(*team), FailureKind::kNodeLost, message);
         if (!team->assigned) cause.rank = -1;  // there is none yet
         OnFailure(job, std::move(cause));
         if (processes_gone) EndSilence(job, node.name);

@@ -59,19 +59,7 @@ std::vector<std::string> Differences(const LiveJob& job, const plan::SlowPlaces&
   return words;
 }
 
-}  // namespace
-
-void Coordinator::BeginSlowness(Job& job) {
-  const std::map<int32_t, Instant> since = std::move(job.slowness.since);
-  job.slowness = {.epoch = job.state.epoch};
-  for (const plan::SlowPlace& slow : job.state.layout->slow) {
-    job.slowness.ranks.Presume(slow.place.value, RatioOf(slow));
-    const auto known = since.find(slow.place.value);
-    job.slowness.since[slow.place.value] = known == since.end() ? now_ : known->second;
-  }
-}
-
-bool Coordinator::MayPace(const Job& job) const {
+bool MayPace(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.relieves || !request.recovers) return false;
   if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
@@ -84,10 +72,17 @@ bool Coordinator::MayPace(const Job& job) const {
   return job.last_step->step + kStepsLeftMin < request.steps;
 }
 
-plan::SlowPlaces Coordinator::SlowPlacesOf(const Job& job) const {
+bool IsRefused(const LiveJob& job, const plan::SlowPlaces& places) {
+  if (job.pacing.refused_in != job.state.epoch) return false;
+  return job.pacing.refused.size() >= LiveJob::Pacing::kRefusedMax ||
+         job.pacing.refused.contains(PlacesOf(places));
+}
+
+// Those that are to be slow in the job's layout: that have been for so long.
+plan::SlowPlaces SlowPlacesOf(const LiveJob& job, Instant now, absl::Duration delay) {
   const auto for_long = [&](const std::map<int32_t, Instant>& since, int32_t rank) {
     const auto begin = since.find(rank);
-    return begin != since.end() && now_ - begin->second >= options_.pace_delay;
+    return begin != since.end() && now - begin->second >= delay;
   };
   plan::SlowPlaces places;
   for (const plan::SlowPlace& slow : job.state.layout->slow) {
@@ -104,16 +99,22 @@ plan::SlowPlaces Coordinator::SlowPlacesOf(const Job& job) const {
   return places;
 }
 
-bool Coordinator::IsRefused(const Job& job, const plan::SlowPlaces& places) const {
-  if (job.pacing.refused_in != job.state.epoch) return false;
-  return job.pacing.refused.size() >= Job::Pacing::kRefusedMax ||
-         job.pacing.refused.contains(PlacesOf(places));
+}  // namespace
+
+void Coordinator::BeginSlowness(Job& job) {
+  const std::map<int32_t, Instant> since = std::move(job.slowness.since);
+  job.slowness = {.epoch = job.state.epoch};
+  for (const plan::SlowPlace& slow : job.state.layout->slow) {
+    job.slowness.ranks.Presume(slow.place.value, RatioOf(slow));
+    const auto known = since.find(slow.place.value);
+    job.slowness.since[slow.place.value] = known == since.end() ? now_ : known->second;
+  }
 }
 
 void Coordinator::ConsiderPace(Job& job) {
   if (!MayPace(job)) return;
   if (now_ - job.pacing.failed < options_.pace_window) return;
-  plan::SlowPlaces places = SlowPlacesOf(job);
+  plan::SlowPlaces places = SlowPlacesOf(job, now_, options_.pace_delay);
   if (places == job.state.layout->slow || IsRefused(job, places)) return;
   std::erase_if(job.pacing.changes,
                 [this](Instant at) { return at <= now_ - options_.pace_window; });

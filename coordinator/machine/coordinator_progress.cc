@@ -23,6 +23,30 @@ namespace {
 // Of an epoch. Behind some of them mirrors get their state, and communicators are used first.
 constexpr int64_t kFirstSteps = 8;
 
+// Since when at the latest, and until when at least, all ranks stand in waits; nullopt: those of
+// some node do not, or for less than `patience`. `interval`: of heartbeats, which tell of them.
+std::optional<Run::Wait> WaitOfAll(Run& run, Instant now, absl::Duration interval,
+                                   absl::Duration patience) {
+  Run::Wait all{absl::InfinitePast(), now};
+  // Who did not wait before, or not for long, does not yet, most likely.
+  for (size_t i = 0; i < run.teams.size(); ++i) {
+    const size_t at = (run.waits_not + i) % run.teams.size();
+    const Team& team = run.teams[at];
+    if (run.Succeeded(team)) continue;  // it has no ranks with work, or they are done
+    const auto wait = run.waits.find(team.node);
+    // Of one that is not heard it is judged how long that goes on.
+    if (wait == run.waits.end() || now - wait->second.until > 2 * interval ||
+        wait->second.until - std::max(wait->second.since, run.stepped_at) < patience) {
+      run.waits_not = at;
+      return std::nullopt;
+    }
+    all.since = std::max(all.since, wait->second.since);
+    all.until = std::min(all.until, wait->second.until);
+  }
+  if (all.since == absl::InfinitePast()) return std::nullopt;
+  return all;
+}
+
 }  // namespace
 
 void Coordinator::NoteTrains(Job& job) {
@@ -54,28 +78,6 @@ void Coordinator::NoteWait(Job& job, const NodeName& node, absl::Duration waits)
   JudgeProgress(job);
 }
 
-std::optional<Run::Wait> Coordinator::WaitOfAll(Job& job, absl::Duration patience) const {
-  Run& run = *job.run;
-  Run::Wait all{absl::InfinitePast(), now_};
-  // Who did not wait before, or not for long, does not yet, most likely.
-  for (size_t i = 0; i < run.teams.size(); ++i) {
-    const size_t at = (run.waits_not + i) % run.teams.size();
-    const Team& team = run.teams[at];
-    if (run.Succeeded(team)) continue;  // it has no ranks with work, or they are done
-    const auto wait = run.waits.find(team.node);
-    // Of one that is not heard it is judged how long that goes on.
-    if (wait == run.waits.end() || now_ - wait->second.until > 2 * options_.heartbeat_interval ||
-        wait->second.until - std::max(wait->second.since, run.stepped_at) < patience) {
-      run.waits_not = at;
-      return std::nullopt;
-    }
-    all.since = std::max(all.since, wait->second.since);
-    all.until = std::min(all.until, wait->second.until);
-  }
-  if (all.since == absl::InfinitePast()) return std::nullopt;
-  return all;
-}
-
 void Coordinator::JudgeProgress(Job& job) {
   Run& run = *job.run;
   const bool trains = job.state.phase == job::JobPhase::kRunning && !job.recovery.has_value() &&
@@ -92,7 +94,7 @@ void Coordinator::JudgeProgress(Job& job) {
       std::max(times * *slow, run.steps >= kFirstSteps ? options_.no_progress_timeout
                                                        : options_.no_progress_timeout_first);
   if (now_ - run.stepped_at < patience) return;
-  const std::optional<Run::Wait> all = WaitOfAll(job, patience);
+  const std::optional<Run::Wait> all = WaitOfAll(run, now_, options_.heartbeat_interval, patience);
   if (!all.has_value() || all->until - std::max(all->since, run.stepped_at) < patience) return;
   const int64_t step = job.last_step.has_value() ? job.last_step->step : job.state.FirstStep();
   OnFailure(job, {.kind = job::FailureKind::kNoProgress,

@@ -30,11 +30,30 @@ std::string Named(const Coordinator::Job& job) {
   return absl::StrCat(ToString(job.state.id), " (", job.state.request->name, ")");
 }
 
-}  // namespace
-
-absl::Status Coordinator::NoSuchJob(JobId id) {
-  return absl::NotFoundError(absl::StrCat("there is no ", ToString(id)));
+// Those of the queue in the order in which they are looked at if none of them starts.
+std::vector<JobId> InOrder(const std::set<QueuePlace>& queue, const std::map<JobId, LiveJob>& jobs,
+                           const Owners& owners, Instant now) {
+  std::vector<JobId> order;
+  for (auto place = queue.begin(); place != queue.end();) {
+    std::vector<OwnedJob> owned;  // of one priority
+    const int32_t priority = place->priority;
+    for (; place != queue.end() && place->priority == priority; ++place) {
+      order.push_back(place->job);
+      if (owners.Compete()) owned.push_back({place->job, jobs.at(place->job).state.request->owner});
+    }
+    if (!owners.Compete()) continue;
+    order.resize(order.size() - owned.size());
+    TakeTurns(
+        owned, [&](const std::string& owner) { return owners.ShareOf(owner, now); },
+        [&](size_t place) {
+          order.push_back(owned[place].job);
+          return true;
+        });
+  }
+  return order;
 }
+
+}  // namespace
 
 void Coordinator::On(const ExplainRequested& event) {
   const Job* job = FindJob(event.job);
@@ -207,8 +226,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
       absl::StrCat(request.devices, " ", KindName(request.device_kind), " devices");
   std::vector<std::string> reasons;
   if (!job.over_quota.empty()) reasons.push_back(job.over_quota);
-  if (planners_full_) {
-    reasons.push_back(absl::StrCat("the plans of ", unanswered_plans_.size(),
+  if (plans_.refuses()) {
+    reasons.push_back(absl::StrCat("the plans of ", plans_.count(),
                                    " jobs are being made; it is looked at when half of them are"));
   }
   if (count == 0) {
@@ -232,7 +251,9 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     more.resize(std::min(more.size(), kWaitReasonsMax));
     std::move(more.begin(), more.end(), std::back_inserter(reasons));
   };
-  const std::vector<const Job*> waiting = AheadOf(job);
+  const QueueForecast forecast = Forecast();
+  const std::vector<const Job*> waiting =
+      forecast.AheadOf(job, InOrder(queue_, jobs_, owners_, now_));
   std::vector<std::string> ahead;
   for (const Job* other : waiting) {
     if (ahead.size() == kWaitReasonsMax) break;
@@ -249,7 +270,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     reasons.push_back(
         absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
   }
-  const QueueSpot spot = SpotOf(job, waiting, kGuessedMax);
+  const bool is_guessed = !plans_.refuses() && waiting.size() <= kGuessedMax;
+  const QueueSpot spot = is_guessed ? forecast.SpotOf(job, waiting) : QueueSpot();
   if (spot.starts_about.has_value()) {
     reasons.push_back(absl::StrCat("it starts in about ", RoughText(*spot.starts_about - now_),
                                    ", if the jobs before it train on as they did last"));
@@ -263,82 +285,18 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   return reasons;
 }
 
-std::vector<JobId> Coordinator::QueueInOrder() const {
-  std::vector<JobId> order;
-  for (auto place = queue_.begin(); place != queue_.end();) {
-    std::vector<OwnedJob> jobs;  // of one priority
-    const int32_t priority = place->priority;
-    for (; place != queue_.end() && place->priority == priority; ++place) {
-      order.push_back(place->job);
-      if (owners_.Compete())
-        jobs.push_back({place->job, jobs_.at(place->job).state.request->owner});
-    }
-    if (!owners_.Compete()) continue;
-    order.resize(order.size() - jobs.size());
-    TakeTurns(
-        jobs, [this](const std::string& owner) { return owners_.ShareOf(owner, now_); },
-        [&](size_t place) {
-          order.push_back(jobs[place].job);
-          return true;
-        });
-  }
-  return order;
-}
-
-std::vector<const Coordinator::Job*> Coordinator::AheadOf(const Job& job) const {
-  std::vector<const Node*> wanted;
-  for (const auto& [name, node] : nodes_) {
-    if (Matches(node, *job.state.request)) wanted.push_back(&node);
-  }
-  std::map<LineKey, bool> competes;  // most jobs of a queue wait in few lines
-  std::vector<const Job*> ahead;
-  for (const JobId id : QueueInOrder()) {
-    if (id == job.state.id) break;
-    const Job& other = jobs_.at(id);
-    if (other.too_large || !other.over_quota.empty()) continue;  // holds nobody up
-    const JobRequest& request = *other.state.request;
-    const auto [line, added] = competes.try_emplace({request.device_kind, request.node_selector});
-    if (added) {
-      line->second = std::any_of(wanted.begin(), wanted.end(),
-                                 [&](const Node* node) { return Matches(*node, request); });
-    }
-    if (!line->second) continue;
-    ahead.push_back(&other);
-  }
-  return ahead;
-}
-
-std::optional<Instant> Coordinator::StartOf(const Job& job, const std::vector<const Job*>& ahead,
-                                            const MatchingDevices& devices, EndOf end_of) const {
-  std::vector<Demand> queue;
-  for (const Job* other : ahead)
-    queue.push_back({other->state.request->devices, (this->*end_of)(*other) - now_});
-  queue.push_back({job.state.request->devices});
-  const Instant start = LastStartAt(now_, devices.free, HeldUntil(devices, end_of), queue);
-  if (start == absl::InfiniteFuture() || start <= now_) return std::nullopt;
-  return start;
-}
-
-QueueSpot Coordinator::SpotOf(const Job& job, const std::vector<const Job*>& ahead,
-                              size_t told_max) const {
-  QueueSpot spot{.number = static_cast<int64_t>(ahead.size()) + 1};
-  if (job.too_large || !job.over_quota.empty() || planners_full_ || ahead.size() > told_max)
-    return spot;
-  const MatchingDevices devices = DevicesFor(*job.state.request);
-  spot.starts_by = StartOf(job, ahead, devices, &Coordinator::EndsBy);
-  if (const auto start = StartOf(job, ahead, devices, &Coordinator::EndsAbout)) {
-    const Instant about = RoughTime(now_, *start);
-    if (!spot.starts_by.has_value() || about < *spot.starts_by) spot.starts_about = about;
-  }
-  return spot;
-}
-
 void Coordinator::On(const QueueRequested& event) {
+  const QueueForecast forecast = Forecast();
+  std::vector<JobId> queue;
   std::map<JobId, QueueSpot> spots;
   for (const JobId id : event.jobs) {
     const Job* job = FindJob(id);
     if (job == nullptr || !queue_.contains({job->state.request->priority, id})) continue;
-    spots.emplace(id, SpotOf(*job, AheadOf(*job), kListedMax));
+    if (queue.empty()) queue = InOrder(queue_, jobs_, owners_, now_);
+    const std::vector<const Job*> ahead = forecast.AheadOf(*job, queue);
+    const bool is_told = !plans_.refuses() && ahead.size() <= kListedMax;
+    spots.emplace(id, is_told ? forecast.SpotOf(*job, ahead)
+                              : QueueSpot{.number = static_cast<int64_t>(ahead.size()) + 1});
     if (spots.size() == kListedMax) break;
   }
   // A guess, which waits for no record: people look at jobs while the store hangs, too.

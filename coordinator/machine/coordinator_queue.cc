@@ -1,11 +1,10 @@
 // The queue: who of it is looked at when, who starts where, and plans that were ordered.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 #include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
@@ -24,22 +23,38 @@ constexpr absl::Duration kLookInterval = absl::Microseconds(10);  // for each jo
 // Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
 // place costs a walk over the nodes, and the queue is looked at whenever devices change.
 constexpr int32_t kBackfillsMax = 256;
-// What a job may take before its time_limit counts, to be planned, and behind its end, for its
-// processes to be gone.
-constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
-// A job that has done no step for so long, and for as long as it takes for so many, does not train
-// as it did.
-constexpr int64_t kStepsStood = 10;
-constexpr absl::Duration kStood = absl::Minutes(1);
-// Beyond it nobody knows.
-constexpr absl::Duration kGuessedFarthest = absl::Hours(24 * 365);
-
 // Some places have others.
 Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Device>& devices) {
   plan::Cluster cluster = plan::ClusterOf(placement);
   for (const auto& [place, device] : devices)
     cluster.devices[static_cast<size_t>(place.value)] = device;
   return plan::PlacementOf(cluster);
+}
+
+// The first node of the placement that does not have the devices for the job any more, or takes
+// nothing new; nullptr: there is none.
+const NodeDevices* FirstGone(const NodeTable& nodes, JobId job, const Placement& placement) {
+  const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
+    const auto node = nodes.find(entry.node);
+    if (node == nodes.end() || !node->second.TakesJobs()) return true;
+    const std::vector<JobId>& holders = node->second.device_jobs;
+    return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
+      return static_cast<size_t>(device) < holders.size() &&
+             holders[static_cast<size_t>(device)] == job;
+    });
+  });
+  return gone == placement.end() ? nullptr : &*gone;
+}
+
+// Whether others were charged, while the plan was made, for host memory that the job needs.
+bool IsOvertaken(const NodeTable& nodes, JobId job, const LiveJob::Planning& planning,
+                 const PlanSummary& plan) {
+  const std::vector<int64_t> left = LimitsOf(nodes, planning.placement, job).nodes;
+  for (size_t i = 0; i < std::min(left.size(), plan.host_memory.size()); ++i) {
+    const bool known = left[i] != 0;
+    if (known && left[i] < planning.host_memory[i] && left[i] < plan.host_memory[i]) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -54,7 +69,7 @@ void Coordinator::LookFor(Job& job) {
   }
   if (before_others) capacity_changed_ = true;
   if (lines_.size() > 2 * live_names_.size()) capacity_changed_ = true;  // lines of jobs long gone
-  if (!capacity_changed_ && !PlannersAreFull()) Consider(job);
+  if (!capacity_changed_ && plans_.MayBegin()) Consider(job);
 }
 
 void Coordinator::Schedule() {
@@ -69,7 +84,7 @@ void Coordinator::Schedule() {
   std::vector<OwnedJob> jobs;  // of one priority
   std::vector<Job*> live;      // the same; none leaves jobs_ meanwhile
   const auto consider = [this, &live](size_t place) {
-    if (PlannersAreFull()) return false;
+    if (!plans_.MayBegin()) return false;
     Consider(*live[place]);
     return true;
   };
@@ -121,12 +136,6 @@ void Coordinator::NoteCharge(Job& job) {
     actions_.push_back(StoreRecord{++last_record_, {.time = now_, .body = *std::move(used)}});
 }
 
-// The queue is looked at anew when half of the plans are answered, not after each.
-bool Coordinator::PlannersAreFull() {
-  if (unanswered_plans_.size() >= options_.plans_max) planners_full_ = true;
-  return planners_full_;
-}
-
 void Coordinator::Consider(Job& job) {
   ++jobs_considered_;
   const JobRequest& request = *job.state.request;
@@ -137,7 +146,7 @@ void Coordinator::Consider(Job& job) {
   const bool too_large = line.capacity < request.devices;
   const bool kept = WaitsForQuota(job, too_large);
   const bool first = line.first == JobId{};
-  const Instant end = EndsBy(job);
+  const Instant end = Forecast().EndsBy(job);
   const bool fills =
       !kept && !first && end < absl::InfiniteFuture() && backfills_++ < kBackfillsMax;
   if (!too_large && !kept && (first || fills)) {
@@ -154,38 +163,6 @@ void Coordinator::Consider(Job& job) {
   }
 }
 
-Instant Coordinator::EndsBy(const Job& job) const {
-  if (job.state.ended.has_value()) {
-    // Ranks that are not gone by then may never be: nobody knows.
-    const Instant gone = *job.state.ended + options_.cancel_grace + kGone;
-    return gone > now_ ? gone : absl::InfiniteFuture();
-  }
-  const Instant since = job.state.counts_since.value_or(now_ + kPlanned);
-  return since + job.state.TimeLeft() + options_.end_grace + options_.cancel_grace + kGone;
-}
-
-Instant Coordinator::EndsAbout(const Job& job) const {
-  const JobState& state = job.state;
-  if (state.ended.has_value()) return EndsBy(job);
-  const std::optional<absl::Duration> mean = job.step_times.Mean();
-  if (!mean.has_value() || state.ending.has_value() || job.recovery.has_value())
-    return absl::InfiniteFuture();
-  int64_t done = 0;
-  absl::Duration begun;  // what of the step that it is in is over
-  if (state.phase == JobPhase::kRunning) {
-    begun = now_ - job.run->stepped_at;
-    if (begun > std::max(kStepsStood * *mean, kStood)) return absl::InfiniteFuture();
-    done = job.last_step.has_value() ? job.last_step->step : 0;
-  } else if (const auto checkpoint = LastCheckpoint(job)) {
-    done = checkpoint->step;
-  }
-  const int64_t left = std::max<int64_t>(0, state.request->steps - done);
-  // As many as people ask for who end it by hand.
-  if (left > kGuessedFarthest / *mean) return absl::InfiniteFuture();
-  const Instant end = now_ + std::max(absl::ZeroDuration(), left * *mean - std::min(begun, *mean));
-  return std::min(end, EndsBy(job));
-}
-
 std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   std::set<NodeName> closed;
   for (const auto& [name, until] : closed_) {
@@ -194,32 +171,9 @@ std::set<NodeName> Coordinator::ClosedTo(Instant end) const {
   return closed;
 }
 
-Coordinator::MatchingDevices Coordinator::DevicesFor(const JobRequest& request) const {
-  MatchingDevices devices;
-  for (const auto& [name, node] : nodes_) {
-    if (!Matches(node, request)) continue;
-    if (node.TakesJobs()) devices.free += node.FreeDevices();
-    if (!node.connected() || !node.MayTakeJobs()) continue;
-    for (const JobId holder : node.device_jobs) {
-      if (holder != JobId{}) ++devices.held[holder];
-    }
-  }
-  return devices;
-}
-
-std::vector<HeldDevices> Coordinator::HeldUntil(const MatchingDevices& devices,
-                                                EndOf end_of) const {
-  std::vector<HeldDevices> until;
-  for (const auto& [holder, count] : devices.held)
-    until.push_back({count, (this->*end_of)(jobs_.at(holder))});
-  return until;
-}
-
 void Coordinator::CloseNodesFor(const Job& job) {
   const JobRequest& request = *job.state.request;
-  const MatchingDevices devices = DevicesFor(request);
-  Instant start =
-      EnoughFreeAt(now_, devices.free, HeldUntil(devices, &Coordinator::EndsBy), request.devices);
+  Instant start = Forecast().EnoughFreeBy(request);
   // Where nobody knows when it starts that may be at any time. Nor has it a time where there are
   // devices enough: others before it wait for them.
   if (start == absl::InfiniteFuture() || start <= now_) start = absl::InfinitePast();
@@ -274,7 +228,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
                             plan::RankList returned, plan::RankList stateless,
                             std::optional<plan::SlowPlaces> slow) {
-  const uint64_t number = ++plan_count_;
+  const uint64_t number = plans_.AddFor(job.state.id);
   std::map<Rank, plan::Device> lent;
   for (const Rank rank : returned) {
     const auto loan = job.loans.find(rank.value);
@@ -287,10 +241,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                   .host_memory = limits.nodes,
                   .lent = lent,
                   .slow = slow};
-  planning_.emplace(number, job.state.id);
-  unanswered_plans_.insert(number);
   plan::RankList unfit;
-  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(job);
+  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
   const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
     const auto node = nodes_.find(entry.node);
@@ -314,20 +266,10 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
-  planning_.erase(job.planning->number);
+  plans_.EndFor(job.planning->number);
   Job::Planning planning = *std::move(job.planning);
   job.planning.reset();
   return planning;
-}
-
-bool Coordinator::IsOvertaken(const Job& job, const Job::Planning& planning,
-                              const PlanSummary& plan) const {
-  const std::vector<int64_t> left = LimitsOf(nodes_, planning.placement, job.state.id).nodes;
-  for (size_t i = 0; i < std::min(left.size(), plan.host_memory.size()); ++i) {
-    const bool known = left[i] != 0;
-    if (known && left[i] < planning.host_memory[i] && left[i] < plan.host_memory[i]) return true;
-  }
-  return false;
 }
 
 void Coordinator::ChargeNodes(const Job& job) {
@@ -343,34 +285,17 @@ void Coordinator::ChargeNodes(const Job& job) {
   }
 }
 
-const NodeDevices* Coordinator::FirstGone(const Job& job, const Placement& placement) const {
-  const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
-    const auto node = nodes_.find(entry.node);
-    if (node == nodes_.end() || !node->second.TakesJobs()) return true;
-    const std::vector<JobId>& holders = node->second.device_jobs;
-    return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
-      return static_cast<size_t>(device) < holders.size() &&
-             holders[static_cast<size_t>(device)] == job.state.id;
-    });
-  });
-  return gone == placement.end() ? nullptr : &*gone;
-}
-
 void Coordinator::On(const PlanComputed& event) {
-  unanswered_plans_.erase(event.number);
-  if (planners_full_ && unanswered_plans_.size() <= options_.plans_max / 2) {
-    planners_full_ = false;
-    capacity_changed_ = true;
-  }
+  if (plans_.Answer(event.number)) capacity_changed_ = true;
   if (standby_plan_.has_value() && standby_plan_->number == event.number)
     return OnStandbyPlanned(event);
-  const auto planned = planning_.find(event.number);
-  if (planned == planning_.end()) return;
-  Job& job = jobs_.at(planned->second);
+  const JobId planned = plans_.JobOf(event.number);
+  if (planned == JobId{}) return;
+  Job& job = jobs_.at(planned);
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
   if (job.run.has_value()) return OnNextEpochPlanned(job, planning, event.plan);
-  const NodeDevices* gone = FirstGone(job, placement);
+  const NodeDevices* gone = FirstGone(nodes_, job.state.id, placement);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     NoteCharge(job);
@@ -386,7 +311,7 @@ void Coordinator::On(const PlanComputed& event) {
                            .message = std::string(event.plan.status().message()),
                            .time = now_});
   }
-  if (IsOvertaken(job, planning, *event.plan))
+  if (IsOvertaken(nodes_, job.state.id, planning, *event.plan))
     return OrderPlan(job, std::move(placement), std::nullopt);
   job.run = MakeRun(event.plan->layout);
   job.run->checkpoint = LastCheckpoint(job);  // of one that was queued again

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
+#include "coordinator/machine/job_nodes.h"
 #include "core/base/digest.h"
 
 namespace phalanx::coordinator {
@@ -14,8 +15,6 @@ namespace {
 using job::FailureKind;
 using job::JobPhase;
 
-// One command carries about so many bytes of rendezvous, well below the limit of a message.
-constexpr size_t kRendezvousCommandBytes = 1 << 20;
 // Entries of one epoch; more than correct ranks ever send.
 constexpr size_t kRendezvousEntriesMax = 1 << 20;
 
@@ -70,7 +69,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry)
       run.rendezvous_bytes > options_.rendezvous_bytes_max) {
     return OnFailure(
         job,
-        CauseOf(job, rank, FailureKind::kRankError,
+        CauseOf(now_, job, rank, FailureKind::kRankError,
                 absl::StrCat("with what rank ", rank, " says for the others, the rendezvous ",
                              "of epoch ", job.state.epoch.value, " has ", run.rendezvous.size(),
                              " entries of ", run.rendezvous_bytes, " bytes; at most ",
@@ -80,21 +79,6 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RendezvousEntry& entry)
   if (now_ + options_.rendezvous_delay < run.rendezvous_deadline) {
     SetDeadline(job, run.rendezvous_deadline, options_.rendezvous_delay);
   }
-}
-
-std::vector<Rendezvous> Coordinator::RendezvousOf(const Job& job,
-                                                  std::map<std::string, std::string> said) {
-  std::vector<Rendezvous> commands;
-  while (!said.empty()) {
-    std::map<std::string, std::string> entries;
-    size_t bytes = 0;
-    do {
-      bytes += said.begin()->first.size() + said.begin()->second.size();
-      entries.insert(said.extract(said.begin()));
-    } while (!said.empty() && bytes + said.begin()->second.size() <= kRendezvousCommandBytes);
-    commands.push_back({job.state.id, job.state.epoch, std::move(entries), bytes});
-  }
-  return commands;
 }
 
 void Coordinator::FlushRendezvous(Job& job) {
@@ -135,7 +119,7 @@ void Coordinator::CheckReady(Job& job) {
   }
   run.stage = Run::Stage::kAssigned;
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
-  NoteDaemons(job);
+  job.copies_with = DaemonsOf(nodes_, job);
   NoteTrains(job);
   Commit(job,
          PhaseChanged{JobPhase::kRunning,
@@ -185,12 +169,12 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) 
   if (job.state.IsTerminal() || state.succeeded) return;
   const bool early = report.early && job.state.ending.has_value();
   if (report.step < job.state.request->steps && !early) {
-    return OnFailure(job, CauseOf(job, rank, FailureKind::kRankError,
+    return OnFailure(job, CauseOf(now_, job, rank, FailureKind::kRankError,
                                   absl::StrCat("rank ", rank, " ended at step ", report.step,
                                                " of ", job.state.request->steps)));
   }
   if (job.run->ended_step != 0 && report.step != job.run->ended_step) {
-    return OnFailure(job, CauseOf(job, rank, FailureKind::kRankError,
+    return OnFailure(job, CauseOf(now_, job, rank, FailureKind::kRankError,
                                   absl::StrCat("rank ", rank, " ended at step ", report.step,
                                                ", others at step ", job.run->ended_step)));
   }
@@ -303,11 +287,7 @@ void Coordinator::Prepare(Job& job, Team& team) {
   SetDeadline(job, job.run->prepare_deadline, options_.prepare_timeout);
   Tell(job, NodeCommand{team.node, node->second.incarnation,
                         PrepareData{job.state.id, job.state.request,
-                                    /*choose_checkpoint=*/Chooses(job, team)}});
-}
-
-bool Coordinator::Chooses(const Job& job, const Team& team) {
-  return &team == &job.run->teams.front() && !job.run->checkpoint.has_value();
+                                    /*choose_checkpoint=*/job.run->Chooses(team)}});
 }
 
 void Coordinator::AssignAll(Job& job) {
@@ -342,7 +322,7 @@ void Coordinator::OnNextEpochPlanned(Job& job, const Job::Planning& ordered,
                                      const absl::StatusOr<PlanSummary>& plan) {
   if (ordered.slow.has_value()) return OnPacePlanned(job, *ordered.slow, plan);
   if (plan.ok()) {
-    if (const NodeName gone = UnfitNode(job, plan->layout, ordered.lent); !gone.empty())
+    if (const NodeName gone = UnfitNode(nodes_, job, plan->layout, ordered.lent); !gone.empty())
       return PlanWithout(job, gone);
   }
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);

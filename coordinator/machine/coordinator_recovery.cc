@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -49,19 +50,20 @@ bool MayLive(FailureKind kind) {
          kind == FailureKind::kPeerLost || kind == FailureKind::kNodeStopped;
 }
 
+absl::Duration QuietTimeout(const NodeTable& nodes, const LiveJob& job,
+                            const CoordinatorOptions& options) {
+  if (job.recovery->beside) return options.connect_timeout;
+  const bool some_are_away =
+      std::any_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
+        const auto node = nodes.find(team.node);
+        return job.run->HasWork(team) && node != nodes.end() &&
+               node->second.incarnation == Incarnation{};
+      });
+  // Since this coordinator started.
+  return options.quiet_timeout + (some_are_away ? options.heartbeat_timeout : absl::ZeroDuration());
+}
+
 }  // namespace
-
-bool Coordinator::MayRecover(const Job& job) const {
-  if (!job.run.has_value() || !job.state.request->recovers) return false;
-  return job.state.phase == job::JobPhase::kRunning;
-}
-
-bool Coordinator::BudgetIsSpent(const Job& job) const {
-  const job::Budget& budget = job.state.request->budget;
-  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
-                                    [&](Instant at) { return at > now_ - budget.window; });
-  return recent >= budget.total;
-}
 
 void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
   const job::Budget& budget = job.state.request->budget;
@@ -126,7 +128,7 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
       !job.recovery.has_value() || job.recovery->stage == Recovery::Stage::kEntering;
   // What follows is of a loss, and counts as one.
   const bool turns = !begins && job.recovery->by_choice && !by_choice;
-  if (!by_choice && (begins || turns) && BudgetIsSpent(job))
+  if (!by_choice && (begins || turns) && BudgetIsSpent(job, now_))
     return FailOfBudget(job, std::move(cause));
   if (begins) AwaitQuiet(job, cause);
   NoteLost(job, cause, lost);
@@ -154,7 +156,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   DropPlanning(job);
   DropStandbyPlan(job);
   if (unpaces) return GoBackToPace(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
+            SparesThatAreBack(nodes_, job));
 }
 
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
@@ -178,7 +181,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
     absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
     return Fail(job, std::move(cause));
   }
-  NoteSpared(job, plan->layout);
+  NoteSpared(*job.recovery, plan->layout.lost);
   std::string standby = StandbyFor(job, *plan);
   job.standby = {};
   const Epoch left = job.state.epoch;
@@ -201,7 +204,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   recovery.stage = Recovery::Stage::kLeaving;
   AssignAll(job);
   NotePlanned(job, *plan);
-  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(nodes_, job, options_));
   CheckQuiet(job);
 }
 
@@ -221,7 +224,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
   if (recovery.awaited.erase(rank) == 0) return;
   if (!report.context_ok) {
     return OnFailure(
-        job, CauseOf(job, rank, FailureKind::kDeviceFailed,
+        job, CauseOf(now_, job, rank, FailureKind::kDeviceFailed,
                      absl::StrCat("rank ", rank, ": its device has not done what it was given")));
   }
   recovery.quiets[rank] = report;
@@ -329,19 +332,6 @@ void Coordinator::TellBeginAgain(const Node& node) {
   }
 }
 
-absl::Duration Coordinator::QuietTimeout(const Job& job) const {
-  if (job.recovery->beside) return options_.connect_timeout;
-  const bool some_are_away =
-      std::any_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
-        const auto node = nodes_.find(team.node);
-        return job.run->HasWork(team) && node != nodes_.end() &&
-               node->second.incarnation == Incarnation{};
-      });
-  // Since this coordinator started.
-  return options_.quiet_timeout +
-         (some_are_away ? options_.heartbeat_timeout : absl::ZeroDuration());
-}
-
 void Coordinator::OnQuietDeadline(Job& job) {
   if (job.recovery->beside) return OnConnectDeadline(job);
   const std::set<int32_t> silent = job.recovery->awaited;
@@ -351,7 +341,7 @@ void Coordinator::OnQuietDeadline(Job& job) {
   for (const int32_t rank : silent) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
-              CauseOf(job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
+              CauseOf(now_, job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
                                    " within ", absl::FormatDuration(options_.quiet_timeout))));
     // Its process may live, and say so later.
@@ -374,7 +364,7 @@ void Coordinator::OnConnectDeadline(Job& job) {
   for (const int32_t rank : back) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
     OnFailure(job,
-              CauseOf(job, rank, FailureKind::kPeerLost,
+              CauseOf(now_, job, rank, FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, ", which was back, was not connected within ",
                                    absl::FormatDuration(options_.connect_timeout))));
   }
@@ -389,7 +379,7 @@ void Coordinator::LoseUnreadyRanks(Job& job) {
   }
   for (const int32_t rank : unready) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
-    OnFailure(job, CauseOf(job, rank, FailureKind::kRankHung,
+    OnFailure(job, CauseOf(now_, job, rank, FailureKind::kRankHung,
                            absl::StrCat("rank ", rank, " is not ready ",
                                         absl::FormatDuration(options_.start_timeout),
                                         " after it was told from where training goes on")));
@@ -408,7 +398,7 @@ void Coordinator::CheckRecovered(Job& job) {
   });
   // What is lost still may be lent for, and what is not gives back.
   if (!reserved_.empty() || !job.loans.empty()) capacity_changed_ = true;
-  NoteDaemons(job);
+  job.copies_with = DaemonsOf(nodes_, job);
   NoteTrains(job);
   job.recovery.reset();
   if (!job.state.ending.has_value()) return;
@@ -438,7 +428,7 @@ void Coordinator::ResumeRecovery(Job& job) {
     if (stays) recovery.awaited.insert(rank);
     if (!stays && HasWork(*job.run, rank)) recovery.back.insert(rank);
   }
-  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(job));
+  SetDeadline(job, job.run->quiet_deadline, QuietTimeout(nodes_, job, options_));
 }
 
 }  // namespace phalanx::coordinator

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 
@@ -80,8 +81,8 @@ void Coordinator::On(const DeleteRequested& event) {
     actions_.push_back(DeleteEndedJob{event.token, event.job});
   } else if (job->state.IsTerminal()) {
     job->delete_requests.push_back(event.token);
-    if (const Team* team = TeamOutOfReach(*job); team != nullptr) {
-      RefuseDeletes(*job, MayHaveRanksOn(*job, team->node));
+    if (const Team* team = TeamOutOfReach(nodes_, *job); team != nullptr) {
+      RefuseDeletes(*job, MayHaveRanksOn(event.job, team->node, options_.node_forget_delay));
     } else if (!job->archive_failure.ok()) {
       RefuseDeletes(*job, job->archive_failure);
     }
@@ -91,24 +92,6 @@ void Coordinator::On(const DeleteRequested& event) {
                          ToString(event.job), " is ", job::ToString(job->state.phase),
                          "; only a job that has ended can be deleted: cancel it first"))});
   }
-}
-
-// The team of a job that has ended whose ranks may still be there, on a node that is away.
-const Team* Coordinator::TeamOutOfReach(const Job& job) const {
-  if (!job.run.has_value() || !job.state.IsTerminal()) return nullptr;
-  for (const Team& team : job.run->teams) {
-    const auto node = nodes_.find(team.node);
-    if (!team.released && node != nodes_.end() && !node->second.connected()) return &team;
-  }
-  return nullptr;
-}
-
-// Nobody waits for a node that may stay away.
-absl::Status Coordinator::MayHaveRanksOn(const Job& job, const NodeName& away) const {
-  return absl::FailedPreconditionError(
-      absl::StrCat(ToString(job.state.id), " may still have ranks on node ", away,
-                   ", which is away; delete it when the node is back, or has been away for ",
-                   absl::FormatDuration(options_.node_forget_delay), " and is forgotten"));
 }
 
 void Coordinator::RefuseDeletes(Job& job, const absl::Status& status) {

@@ -13,31 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-// It has not come back to this coordinator, and it is too early to say that it does not.
-bool IsAwaited(const Node& node) {
-  return node.incarnation == Incarnation{} && !node.connected() && !node.lost;
-}
-
-// Whether a lost rank may get the device now. One of a node that is awaited is counted on: the
-// order waits for it, and where it does not come in time it is lost like any other.
-bool MayTakeOver(const Node& node, int32_t device) {
-  const bool there = node.Schedulable() || (IsAwaited(node) && !node.TakesNothing());
-  return there && !node.HasFailed(device);
-}
 
 std::string RankNumbers(const plan::RankList& ranks) {
   return absl::StrJoin(ranks, ", ",
                        [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value); });
 }
 
-}  // namespace
-
 // Of training that has gone on since the epoch began, and is not about to end.
-bool Coordinator::MayReturn(const Job& job) const {
+bool MayReturn(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.recovers || !request.rejoins) return false;
   if (job.state.layout->lost.size() <= request.lost.size()) return false;
@@ -48,62 +35,7 @@ bool Coordinator::MayReturn(const Job& job) const {
   return job.last_step->step + 1 < request.steps;
 }
 
-bool Coordinator::MayServe(const Job& job, int32_t rank) const {
-  const Team* team = job.run->TeamOfRank(rank);
-  const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
-  return node != nodes_.end() && node->second.Schedulable() &&
-         !node->second.HasFailed(team->DeviceOf(rank)) && !IsKeptOut(job, rank, node->second);
-}
-
-plan::RankList Coordinator::UnfitSpares(const Job& job) const {
-  plan::RankList unfit;
-  for (size_t rank = 0; rank < job.run->ranks.size(); ++rank) {
-    const auto number = static_cast<int32_t>(rank);
-    if (job.run->ranks[rank].used) continue;
-    const Team* team = job.run->TeamOfRank(number);
-    const auto node = team == nullptr ? nodes_.end() : nodes_.find(team->node);
-    if (node == nodes_.end() || !MayTakeOver(node->second, team->DeviceOf(number)) ||
-        IsKeptOut(job, number, node->second)) {
-      unfit.push_back(Rank{number});
-    }
-  }
-  return unfit;
-}
-
-plan::RankList Coordinator::SparesThatAreBack(const Job& job) const {
-  plan::RankList back;
-  for (const Rank place : job.state.layout->lost) {
-    const JobRequest& request = *job.state.request;
-    if (place.value >= request.world && !Contains(request.lost, place) &&
-        MayServe(job, place.value)) {
-      back.push_back(place);
-    }
-  }
-  return back;
-}
-
-NodeName Coordinator::UnfitNode(const Job& job, const plan::Layout& next,
-                                const std::map<Rank, plan::Device>& lent) const {
-  for (const auto& [place, device] : lent) {
-    const auto loan = job.loans.find(place.value);
-    if (loan == job.loans.end() || !(loan->second == device)) return device.node;
-  }
-  plan::RankList anew = job.state.layout->lost;
-  if (job.recovery.has_value()) {
-    for (const int32_t rank : job.recovery->lost) anew.push_back(Rank{rank});
-  }
-  std::erase_if(anew, [&next](Rank rank) { return Contains(next.lost, rank); });
-  if (anew.empty()) return {};
-  const Run run = MakeRun(next);
-  for (const Rank rank : anew) {
-    const Team* team = run.TeamOfRank(rank.value);
-    if (team == nullptr) continue;
-    const auto node = nodes_.find(team->node);
-    if (node == nodes_.end() || !MayTakeOver(node->second, team->DeviceOf(rank.value)))
-      return team->node;
-  }
-  return {};
-}
+}  // namespace
 
 void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
   Log(absl::StrCat("job=", job.state.id.value, " epoch=", job.state.epoch.value,
@@ -116,38 +48,8 @@ void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
                        absl::UnavailableError(absl::StrCat("node ", unfit, " is silent or away")));
   }
   if (job.recovery->goes_back) return OrderGoBack(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
-}
-
-void Coordinator::NoteSpared(Job& job, const plan::Layout& next) {
-  Recovery& recovery = *job.recovery;
-  for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {
-    const auto at = rank++;
-    if (Contains(next.lost, Rank{*at})) continue;
-    recovery.back.insert(*at);
-    recovery.spared.insert(*at);
-    recovery.lost.erase(at);
-  }
-}
-
-std::map<Rank, NodeName> Coordinator::RanksThatMayReturn(const Job& job) const {
-  const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting;
-  std::set<int32_t> away;
-  for (const Rank rank : job.state.layout->lost) away.insert(rank.value);
-  if (job.recovery.has_value()) away.insert(job.recovery->lost.begin(), job.recovery->lost.end());
-  std::map<Rank, NodeName> ranks;
-  for (const int32_t rank : away) {
-    if (Contains(job.state.request->lost, Rank{rank})) continue;
-    // Nobody stops for a spare that is back.
-    if (rank >= job.state.request->world && !waits) continue;
-    const auto loan = job.loans.find(rank);
-    if (loan != job.loans.end()) {
-      ranks.emplace(Rank{rank}, loan->second.node);
-    } else if (MayServe(job, rank)) {
-      ranks.emplace(Rank{rank}, job.run->TeamOfRank(rank)->node);
-    }
-  }
-  return ranks;
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
+            SparesThatAreBack(nodes_, job));
 }
 
 void Coordinator::ConsiderReturn(Job& job) {
@@ -157,7 +59,7 @@ void Coordinator::ConsiderReturn(Job& job) {
   KeepLoans(job);
   plan::RankList back;
   std::map<NodeName, std::set<int32_t>> unprepared;
-  for (const auto& [rank, name] : RanksThatMayReturn(job)) {
+  for (const auto& [rank, name] : RanksThatMayReturn(nodes_, job)) {
     const Team* team = job.run->TeamOf(name);
     const auto prepared = job.prepared.find(name);
     const bool is_ready =
@@ -235,12 +137,6 @@ void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   }
   NoteReturn(job);
   OnRecoveryPlanned(job, plan);
-}
-
-bool Coordinator::IsKeptOut(const Job& job, int32_t rank, const Node& node) const {
-  const auto lost = job.lost_again.find({rank, node.name});
-  return lost != job.lost_again.end() && lost->second.of == node.incarnation &&
-         lost->second.times >= Job::LostAgain::kTimesMax;
 }
 
 void Coordinator::NoteLostAgain(Job& job, int32_t rank, const NodeName& name) {

@@ -10,6 +10,17 @@
 #include "coordinator/machine/coordinator.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// Lost, and nothing that it holds is of a job that goes on.
+bool MayBeForgotten(const Node& node, const std::map<JobId, LiveJob>& jobs) {
+  return !node.connected() && node.lost &&
+         std::all_of(node.device_jobs.begin(), node.device_jobs.end(), [&jobs](JobId holder) {
+           return holder == JobId{} || jobs.at(holder).state.IsTerminal();
+         });
+}
+
+}  // namespace
 
 absl::Duration SuspectDelay(const CoordinatorOptions& options) {
   const absl::Duration delay =
@@ -38,7 +49,7 @@ Instant Coordinator::DeadlineOf(const Node& node) const {
   if (node.connected() && !node.suspect)
     return node.quiet_since() + std::min(SuspectDelay(options_), options_.heartbeat_timeout);
   if (node.connected() || !node.lost) return node.quiet_since() + options_.heartbeat_timeout;
-  if (MayBeForgotten(node)) return node.quiet_since() + options_.node_forget_delay;
+  if (MayBeForgotten(node, jobs_)) return node.quiet_since() + options_.node_forget_delay;
   return absl::InfiniteFuture();
 }
 
@@ -136,14 +147,6 @@ void Coordinator::Lose(Node& node) {
   Disconnect(node);
   LoseRanks(node, absl::StrCat("node ", node.name, " is silent: ", reason), false);
   AdmitNewcomer(node);
-}
-
-// Lost, and nothing that it holds is of a job that goes on.
-bool Coordinator::MayBeForgotten(const Node& node) const {
-  return !node.connected() && node.lost &&
-         std::all_of(node.device_jobs.begin(), node.device_jobs.end(), [this](JobId holder) {
-           return holder == JobId{} || jobs_.at(holder).state.IsTerminal();
-         });
 }
 
 // Should the node come back with ranks after all, they are stopped before it gets anything new.

@@ -50,6 +50,37 @@ bool Trains(const LiveJob& job) {
          !job.recovery.has_value();
 }
 
+// What else is known of it, and what to do about it, behind ToString().
+std::string AdviceOn(const NodeTable& nodes, const LiveJob& job, const SlowDevice& slow) {
+  const bool relieved = plan::IsSlow(*job.state.layout, Rank{slow.rank});
+  std::string text =
+      relieved ? "; its replica is dealt fewer samples for that" : "; every step waits for it";
+  std::vector<int32_t> beside;  // slow devices of its node
+  for (const SlowDevice& other : SlowDevicesOf(job)) {
+    if (other.node == slow.node && other.rank != slow.rank && beside.size() < kSlowNamedMax)
+      beside.push_back(other.device);
+  }
+  if (!beside.empty()) {
+    absl::StrAppend(&text, ", as for device", beside.size() == 1 ? " " : "s ",
+                    absl::StrJoin(beside, ", "),
+                    " of its node: look for what they share (power, cooling, processors)");
+  }
+  const auto node = nodes.find(slow.node);
+  const bool gpu = job.state.request->device_kind == job::DeviceKind::kGpu;
+  if (node != nodes.end()) {
+    const std::vector<int32_t>& degrees = node->second.device_temperatures;
+    const auto at = static_cast<size_t>(slow.device);
+    if (at < degrees.size() && degrees[at] > 0)
+      absl::StrAppend(&text, "; it is at ", degrees[at], " C");
+  }
+  absl::StrAppend(&text, "; look there at ",
+                  gpu ? "its clocks and power (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE) and at "
+                        "what else uses it or the processors"
+                      : "what else uses the processors",
+                  "; phalanx drain ", slow.node, " lets the job go on elsewhere");
+  return text;
+}
+
 }  // namespace
 
 std::string ToString(const SlowDevice& slow) {
@@ -101,8 +132,9 @@ void Coordinator::TellSlow(Job& job, const SlowRanks::Change& change) {
   }
   const SlowDevice slow = DeviceOf(job, change.rank, change.verdict);
   if (change.verdict.slow) {
-    Commit(job, EventRecorded{"SlowDevice", absl::StrCat(Slowness(slow), AdviceOn(job, slow)),
-                              job.state.epoch});
+    Commit(job,
+           EventRecorded{"SlowDevice", absl::StrCat(Slowness(slow), AdviceOn(nodes_, job, slow)),
+                         job.state.epoch});
   } else {
     Commit(job, EventRecorded{"SlowDeviceOver",
                               absl::StrFormat("%s keeps up again: it takes %.2f times as long for "
@@ -112,41 +144,11 @@ void Coordinator::TellSlow(Job& job, const SlowRanks::Change& change) {
   }
 }
 
-std::string Coordinator::AdviceOn(const Job& job, const SlowDevice& slow) const {
-  const bool relieved = plan::IsSlow(*job.state.layout, Rank{slow.rank});
-  std::string text =
-      relieved ? "; its replica is dealt fewer samples for that" : "; every step waits for it";
-  std::vector<int32_t> beside;  // slow devices of its node
-  for (const SlowDevice& other : SlowDevicesOf(job)) {
-    if (other.node == slow.node && other.rank != slow.rank && beside.size() < kSlowNamedMax)
-      beside.push_back(other.device);
-  }
-  if (!beside.empty()) {
-    absl::StrAppend(&text, ", as for device", beside.size() == 1 ? " " : "s ",
-                    absl::StrJoin(beside, ", "),
-                    " of its node: look for what they share (power, cooling, processors)");
-  }
-  const auto node = nodes_.find(slow.node);
-  const bool gpu = job.state.request->device_kind == job::DeviceKind::kGpu;
-  if (node != nodes_.end()) {
-    const std::vector<int32_t>& degrees = node->second.device_temperatures;
-    const auto at = static_cast<size_t>(slow.device);
-    if (at < degrees.size() && degrees[at] > 0)
-      absl::StrAppend(&text, "; it is at ", degrees[at], " C");
-  }
-  absl::StrAppend(&text, "; look there at ",
-                  gpu ? "its clocks and power (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE) and at "
-                        "what else uses it or the processors"
-                      : "what else uses the processors",
-                  "; phalanx drain ", slow.node, " lets the job go on elsewhere");
-  return text;
-}
-
 std::vector<std::string> Coordinator::ExplainSlow(const Job& job) const {
   const std::vector<SlowDevice> all = SlowDevicesOf(job);
   std::vector<std::string> reasons;
   for (size_t i = 0; i < std::min(all.size(), kSlowNamedMax); ++i)
-    reasons.push_back(absl::StrCat(Slowness(all[i]), AdviceOn(job, all[i])));
+    reasons.push_back(absl::StrCat(Slowness(all[i]), AdviceOn(nodes_, job, all[i])));
   for (const plan::SlowPlace& slow : job.state.layout->slow) {
     const Team* team = job.run.has_value() ? job.run->TeamOfRank(slow.place.value) : nullptr;
     const bool named = job.slowness.ranks.slow().contains(slow.place.value);

@@ -13,19 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-// That have work in the layout.
-std::set<int32_t> RanksOf(const plan::Layout& layout) {
-  const Run run = MakeRun(layout);
-  std::set<int32_t> ranks;
-  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    if (run.ranks[rank].used) ranks.insert(static_cast<int32_t>(rank));
-  }
-  return ranks;
-}
 
 // "the loss of rank 1", "the loss of any one of ranks 0, 2".
 std::string LossOf(const std::vector<int32_t>& ranks) {
@@ -33,9 +24,7 @@ std::string LossOf(const std::vector<int32_t>& ranks) {
                       absl::StrJoin(ranks, ", "));
 }
 
-}  // namespace
-
-bool Coordinator::MayStandBy(const Job& job) const {
+bool MayStandBy(const LiveJob& job) {
   const JobRequest& request = *job.state.request;
   if (!request.standby) return false;
   if (job.state.phase != job::JobPhase::kRunning || !job.run.has_value()) return false;
@@ -44,6 +33,8 @@ bool Coordinator::MayStandBy(const Job& job) const {
   if (!job.last_step.has_value() || job.last_step->epoch != job.state.epoch) return false;
   return job.last_step->step + 1 < request.steps;
 }
+
+}  // namespace
 
 void Coordinator::ConsiderStandby(Job& job) {
   if (standby_plan_.has_value() || !MayStandBy(job)) return;
@@ -57,10 +48,9 @@ void Coordinator::ConsiderStandby(Job& job) {
   if (all_seen && standby.again.empty()) return TellStandby(job);
   const int32_t rank = all_seen ? standby.again.front() : standby.next;
   // Jobs that wait to be planned come first.
-  if (unanswered_plans_.size() >= options_.plans_max / 2) return;
+  if (plans_.AreMany()) return;
   standby_plan_ = StandbyPlan{
-      .number = ++plan_count_, .job = job.state.id, .epoch = job.state.epoch, .rank = rank};
-  unanswered_plans_.insert(standby_plan_->number);
+      .number = plans_.Add(), .job = job.state.id, .epoch = job.state.epoch, .rank = rank};
   // As the loss itself would order it.
   actions_.push_back(ComputePlan{.number = standby_plan_->number,
                                  .request = job.state.request,
@@ -69,8 +59,8 @@ void Coordinator::ConsiderStandby(Job& job) {
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .layout = job.state.layout,
                                  .lost = {Rank{rank}},
-                                 .returned = SparesThatAreBack(job),
-                                 .unfit = UnfitSpares(job),
+                                 .returned = SparesThatAreBack(nodes_, job),
+                                 .unfit = UnfitSpares(nodes_, job),
                                  .standby = true});
 }
 
@@ -143,7 +133,7 @@ void Coordinator::OnStandbyPlanned(const PlanComputed& event) {
   standby.next = std::max(standby.next, order.rank + 1);
   if (!event.plan.ok()) return ConsiderStandby(*job);
   const Shared<plan::Layout> layout = event.plan->layout;
-  const std::set<int32_t> ranks = RanksOf(*layout);
+  const std::set<int32_t> ranks = WorkingRanks(*layout);
   const std::vector<RankState>& here = job->run->ranks;
   // Whoever has no process in this epoch, or another device in the next, has nothing ready for it.
   const bool all_here = layout->nodes == job->state.layout->nodes && !ranks.contains(order.rank) &&
@@ -190,21 +180,6 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankStandby& report) {
   }
   if (was_under_way && !set->under_way()) job.run->standby_deadline = absl::InfiniteFuture();
   ConsiderStandby(job);
-}
-
-std::string Coordinator::StandbyFor(const Job& job, const PlanSummary& plan) {
-  const Recovery& recovery = *job.recovery;
-  if (recovery.beside || !recovery.back.empty() || job.standby.epoch != job.state.epoch ||
-      recovery.from != job.state.epoch || plan.layout.nodes != job.state.layout->nodes) {
-    return "";
-  }
-  const auto set = std::find_if(
-      job.standby.sets.begin(), job.standby.sets.end(),
-      [&plan](const StandbySet& s) { return s.complete() && s.plan_digest == plan.digest; });
-  if (set == job.standby.sets.end() || set->ranks != RanksOf(plan.layout)) return "";
-  const bool lost = std::any_of(recovery.lost.begin(), recovery.lost.end(),
-                                [&set](int32_t rank) { return set->ranks.contains(rank); });
-  return lost ? "" : set->name;
 }
 
 }  // namespace phalanx::coordinator

@@ -6,8 +6,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// At the end of a hold: what is left may hold all of the state between the last checkpoint and the
+// last step, and writes another one before its devices are free.
+bool MaySave(const LiveJob& job) {
+  // What goes back has lost state.
+  if (!MayEndWithCheckpoint(job) || !job.recovery.has_value() || job.recovery->goes_back)
+    return false;
+  const std::optional<CheckpointSource> last = LastCheckpoint(job);
+  return StepsSince(job, last.has_value() ? last->step : 0) > 0;
+}
+
+}  // namespace
 
 void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   Recovery& recovery = *job.recovery;
@@ -59,7 +73,7 @@ void Coordinator::OnHoldDeadline(Job& job) {
   job.run->hold_deadline = absl::InfiniteFuture();
   const bool leaves = Leaves(job);
   if (job.state.ending.has_value() && !leaves) return;  // as wished, once the grace is over
-  if (!leaves && BudgetIsSpent(job))
+  if (!leaves && BudgetIsSpent(job, now_))
     return FailOfBudget(job, job.recovery.has_value() ? job.recovery->cause : FailureCause{});
   if (!MaySave(job)) return EndHold(job, "");
   EndWished wish = leaves ? job.state.ending->wish : EndWished{.queues = true};
@@ -104,14 +118,6 @@ void Coordinator::EndSaving(Job& job, const std::string& how) {
   EndAs(job, job.state.ending->wish, how.substr(0, how.find('\n')));  // no process's log
 }
 
-bool Coordinator::MaySave(const Job& job) const {
-  // What goes back has lost state.
-  if (!MayEndWithCheckpoint(job) || !job.recovery.has_value() || job.recovery->goes_back)
-    return false;
-  const std::optional<CheckpointSource> last = LastCheckpoint(job);
-  return StepsSince(job, last.has_value() ? last->step : 0) > 0;
-}
-
 void Coordinator::EndHold(Job& job, const std::string& how) {
   const std::optional<JobState::Ending>& ending = job.state.ending;
   if (ending.has_value() && ending->wish.queues && !ending->wish.AfterHold())
@@ -139,7 +145,7 @@ void Coordinator::EndHold(Job& job, const std::string& how) {
 
 void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
   // What has never trained has recovered from nothing, also where `total` is 0.
-  if (job.state.trained && BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  if (job.state.trained && BudgetIsSpent(job, now_)) return FailOfBudget(job, std::move(cause));
   // What takes long to fail never spends that.
   const int32_t starts_max = job.state.request->budget.without_progress;
   if (job.state.failed_starts >= starts_max) {
@@ -166,14 +172,6 @@ void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
              absl::StrCat(lines.front(),
                           job.state.trained ? " before it trained again" : " before it trained",
                           ": it waits for devices"));
-}
-
-bool Coordinator::MayWaitForState(const Job& job) const {
-  const JobRequest& request = *job.state.request;
-  if (!request.recovers || !request.waits || job.state.phase != job::JobPhase::kRunning)
-    return false;
-  if (!job.run.has_value() || job.state.ending.has_value()) return false;
-  return !job.state.copied.all().empty() && job.state.layout->lost.size() > request.lost.size();
 }
 
 void Coordinator::WaitForState(Job& job, FailureCause cause) {
@@ -235,21 +233,13 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
   capacity_changed_ = true;
 }
 
-bool Coordinator::MayGoBack(const Job& job) const {
-  if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
-  if (!job.run.has_value() || job.state.ending.has_value()) return false;
-  const bool nothing_decided =
-      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
-  return LastCheckpoint(job).has_value() || nothing_decided;
-}
-
 void Coordinator::GoBack(Job& job, FailureCause cause) {
-  const bool from_copies = MayTakeCopies(job);
+  const bool from_copies = MayTakeCopies(nodes_, job);
   if (job.recovery.has_value() && job.recovery->goes_back &&
       job.recovery->from_copies == from_copies) {
     return;  // said by the others, too
   }
-  if (BudgetIsSpent(job)) return FailOfBudget(job, std::move(cause));
+  if (BudgetIsSpent(job, now_)) return FailOfBudget(job, std::move(cause));
   Commit(job,
          EventRecorded{std::string(job::ToString(cause.kind)), cause.message, job.state.epoch});
   Recovery next{
@@ -276,7 +266,7 @@ void Coordinator::GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> 
   if (apart) lost = recovery.back;  // as StartRecovery
   if (apart && lost.empty() && ++recovery.tries > kTriesMax)
     return FailApart(job, std::move(cause));
-  if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job))
+  if (recovery.stage == Recovery::Stage::kEntering && BudgetIsSpent(job, now_))
     return FailOfBudget(job, std::move(cause));
   NoteLost(job, cause, lost);
   for (const int32_t rank : lost) {
@@ -296,7 +286,8 @@ void Coordinator::OrderGoBack(Job& job) {
   job.run->EndJudging();
   job.run->EndRecovering();
   DropPlanning(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job), SparesThatAreBack(job));
+  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
+            SparesThatAreBack(nodes_, job));
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
@@ -317,7 +308,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
     job.recovery->back.insert(rank.value);
     if (job.loans.contains(rank.value)) job.recovery->spared.insert(rank.value);
   }
-  NoteSpared(job, plan->layout);
+  NoteSpared(*job.recovery, plan->layout.lost);
   if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan->layout));

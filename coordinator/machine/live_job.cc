@@ -1,10 +1,17 @@
 #include "coordinator/machine/live_job.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// One command carries about so many bytes of rendezvous, well below the limit of a message.
+constexpr size_t kRendezvousCommandBytes = 1 << 20;
+
+}  // namespace
 
 bool OutputWaits(const LiveJob& job) {
   return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
@@ -13,6 +20,18 @@ bool OutputWaits(const LiveJob& job) {
 void NoteDecided(LiveJob& job, const std::optional<EpochStart>& decided) {
   if (decided.has_value() && (!job.decided.has_value() || job.decided->step() < decided->step()))
     job.decided = decided;
+}
+
+absl::Status NoSuchJob(JobId id) {
+  return absl::NotFoundError(absl::StrCat("there is no ", ToString(id)));
+}
+
+FailureCause CauseOf(Instant now, const LiveJob& job, int32_t rank, job::FailureKind kind,
+                     std::string message) {
+  FailureCause failure{.kind = kind, .rank = rank, .message = std::move(message), .time = now};
+  const Team* team = job.run.has_value() ? job.run->TeamOfRank(rank) : nullptr;
+  if (team != nullptr) failure.node = team->node;
+  return failure;
 }
 
 Assign AssignmentOf(const LiveJob& job) {
@@ -27,6 +46,20 @@ Assign AssignmentOf(const LiveJob& job) {
           .from_copies = job.state.from_copies,
           .standby = job.state.standby,
           .fence = job.state.fence};
+}
+
+std::vector<Rendezvous> RendezvousOf(const LiveJob& job, std::map<std::string, std::string> said) {
+  std::vector<Rendezvous> commands;
+  while (!said.empty()) {
+    std::map<std::string, std::string> entries;
+    size_t bytes = 0;
+    do {
+      bytes += said.begin()->first.size() + said.begin()->second.size();
+      entries.insert(said.extract(said.begin()));
+    } while (!said.empty() && bytes + said.begin()->second.size() <= kRendezvousCommandBytes);
+    commands.push_back({job.state.id, job.state.epoch, std::move(entries), bytes});
+  }
+  return commands;
 }
 
 int64_t StepsSince(const LiveJob& job, int64_t step) {
@@ -51,6 +84,53 @@ bool HasRanks(const LiveJob& job, const Team& team) {
 
 bool Contains(const plan::RankList& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+bool MayRecover(const LiveJob& job) {
+  if (!job.run.has_value() || !job.state.request->recovers) return false;
+  return job.state.phase == job::JobPhase::kRunning;
+}
+
+bool MayGoBack(const LiveJob& job) {
+  if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
+  return LastCheckpoint(job).has_value() || nothing_decided;
+}
+
+bool MayWaitForState(const LiveJob& job) {
+  const JobRequest& request = *job.state.request;
+  if (!request.recovers || !request.waits || job.state.phase != job::JobPhase::kRunning)
+    return false;
+  if (!job.run.has_value() || job.state.ending.has_value()) return false;
+  return !job.state.copied.all().empty() && job.state.layout->lost.size() > request.lost.size();
+}
+
+bool MayEndWithCheckpoint(const LiveJob& job) {
+  return job.state.phase == job::JobPhase::kRunning && job.state.request->checkpoints;
+}
+
+bool BudgetIsSpent(const LiveJob& job, Instant now) {
+  const job::Budget& budget = job.state.request->budget;
+  const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
+                                    [&](Instant at) { return at > now - budget.window; });
+  return recent >= budget.total;
+}
+
+std::string StandbyFor(const LiveJob& job, const PlanSummary& plan) {
+  const Recovery& recovery = *job.recovery;
+  if (recovery.beside || !recovery.back.empty() || job.standby.epoch != job.state.epoch ||
+      recovery.from != job.state.epoch || plan.layout.nodes != job.state.layout->nodes) {
+    return "";
+  }
+  const auto set = std::find_if(
+      job.standby.sets.begin(), job.standby.sets.end(),
+      [&plan](const StandbySet& s) { return s.complete() && s.plan_digest == plan.digest; });
+  if (set == job.standby.sets.end() || set->ranks != WorkingRanks(plan.layout)) return "";
+  const bool lost = std::any_of(recovery.lost.begin(), recovery.lost.end(),
+                                [&set](int32_t rank) { return set->ranks.contains(rank); });
+  return lost ? "" : set->name;
 }
 
 plan::RankList LostOfLayout(const LiveJob& job) {

@@ -121,6 +121,8 @@ struct LiveJob {
   bool charged = false;                // its owner is, for its devices
 };
 
+absl::Status NoSuchJob(JobId id);
+
 // What follows from one job alone.
 //
 // Whether a rank of it waits for the output folder.
@@ -142,8 +144,26 @@ std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job);
 // FailedPrecondition, which says what to do instead.
 absl::Status MaySuspend(const LiveJob& job);
 
+// Whether its ranks train, and can end with a checkpoint of their next step.
+bool MayEndWithCheckpoint(const LiveJob& job);
+// Whether it trains, and may go on after a loss from where it stands.
+bool MayRecover(const LiveJob& job);
+// Whether it trains, and may begin again with a checkpoint, or anew where no step is decided yet.
+bool MayGoBack(const LiveJob& job);
+// Whether it trains, and may wait for what is lost where that may have copies of state that those
+// that are left lack, and there is no checkpoint.
+bool MayWaitForState(const LiveJob& job);
+// Whether it has recovered as often as it may in so long.
+bool BudgetIsSpent(const LiveJob& job, Instant now);
+
+// What has happened to a rank of it, at `now`, with the node of the rank where it has a run.
+FailureCause CauseOf(Instant now, const LiveJob& job, int32_t rank, job::FailureKind kind,
+                     std::string message);
+
 // Of one that has a run:
 Assign AssignmentOf(const LiveJob& job);
+// What tells a node all that was `said`, in commands that are not too large.
+std::vector<Rendezvous> RendezvousOf(const LiveJob& job, std::map<std::string, std::string> said);
 // Whether some rank of the team has work and is not known to be lost. Who runs ranks has the data.
 bool HasRanks(const LiveJob& job, const Team& team);
 
@@ -154,8 +174,10 @@ bool Contains(const plan::RankList& ranks, Rank rank);
 plan::RankList LostOfLayout(const LiveJob& job);
 // the processes of the node are gone (nothing happens where it does not recover);
 void EndSilence(LiveJob& job, const NodeName& node);
-// all ranks are to say which copies of state there are.
+// all ranks are to say which copies of state there are;
 void AwaitCopies(LiveJob& job);
+// the set of standby communicators that all ranks of the plan have; empty: there is none.
+std::string StandbyFor(const LiveJob& job, const PlanSummary& plan);
 
 // Those that are slow in its epoch, by rank, at most kSlowDevicesMax; of one that does not train,
 // none.

@@ -47,6 +47,14 @@ bool Node::EndLeftovers(JobId job, Epoch epoch) {
   return leftovers.empty();
 }
 
+bool Node::IsOnItsWay(JobId job, Epoch epoch, uint64_t carried_out) const {
+  return std::any_of(outstanding.begin(), outstanding.end(), [&](const Outstanding& order) {
+    const auto* assign = std::get_if<Assign>(&order.command);
+    return assign != nullptr && assign->job == job && assign->epoch == epoch &&
+           (order.number == 0 || order.number > carried_out);
+  });
+}
+
 bool Node::IsFree(int32_t device) const {
   return leftovers.empty() && device_jobs[static_cast<size_t>(device)] == JobId{} &&
          !HasFailed(device);

@@ -90,6 +90,9 @@ struct Node {
   void NoteLeftovers(JobId job, Epoch epoch);
   // An assignment of the epoch, or a stop, is carried out. Whether free devices may be had since.
   bool EndLeftovers(JobId job, Epoch epoch);
+  // Whether its worker, which has carried out commands up to that number, is still to carry out the
+  // assignment of the epoch.
+  bool IsOnItsWay(JobId job, Epoch epoch, uint64_t carried_out) const;
   // No job has it, nor may have a process on it, and it has not failed.
   bool IsFree(int32_t device) const;
   int32_t FreeDevices() const;

@@ -1,7 +1,8 @@
 // coordinator/machine/queue_order.h: who is first in the queue, when a job that waits can start,
 // and which jobs make room for it.
 //
-// Pure functions over plain numbers; coordinator_queue.cc says what they are of.
+// Pure functions over plain numbers; queue_forecast.h and coordinator_queue.cc say what they are
+// of.
 #pragma once
 
 #include <cstdint>

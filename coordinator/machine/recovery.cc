@@ -56,6 +56,16 @@ bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool
           std::includes(recovery.back.begin(), recovery.back.end(), lost.begin(), lost.end()));
 }
 
+void NoteSpared(Recovery& recovery, const plan::RankList& lost) {
+  for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {
+    const auto at = rank++;
+    if (std::find(lost.begin(), lost.end(), Rank{*at}) != lost.end()) continue;
+    recovery.back.insert(*at);
+    recovery.spared.insert(*at);
+    recovery.lost.erase(at);
+  }
+}
+
 std::string LostText(const Recovery& recovery) {
   return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
 }

@@ -70,6 +70,10 @@ bool MetWhileConnecting(const Recovery& recovery, const FailureCause& cause);
 // `apart`: ranks of the present one have not found each other, and nobody is to blame.
 bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool apart);
 
+// Ranks that were lost and are not in the next layout, which lacks `lost`, have a spare's device
+// there.
+void NoteSpared(Recovery& recovery, const plan::RankList& lost);
+
 // "ranks 3, 4".
 std::string LostText(const Recovery& recovery);
 // "it waits for ranks 3, 4, which it cannot go on without", "it goes on without ranks 3, 4: ranks

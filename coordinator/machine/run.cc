@@ -104,4 +104,13 @@ Run MakeRun(const plan::Layout& layout) {
   return run;
 }
 
+std::set<int32_t> WorkingRanks(const plan::Layout& layout) {
+  const Run run = MakeRun(layout);
+  std::set<int32_t> ranks;
+  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    if (run.ranks[rank].used) ranks.insert(static_cast<int32_t>(rank));
+  }
+  return ranks;
+}
+
 }  // namespace phalanx::coordinator

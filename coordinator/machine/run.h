@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -165,6 +166,10 @@ struct Run {
       return !state.used || state.succeeded;
     });
   }
+  // Whether its node is to choose the checkpoint that the job begins with.
+  bool Chooses(const Team& team) const {
+    return &team == &teams.front() && !checkpoint.has_value();
+  }
   // Of the node: the first that has work, else the first of all.
   int32_t FirstRank(const Team& team) const;
   // What was said of peers is judged.
@@ -180,5 +185,7 @@ struct Run {
 
 // A run of the layout before anything has happened.
 Run MakeRun(const plan::Layout& layout);
+// That have work in it.
+std::set<int32_t> WorkingRanks(const plan::Layout& layout);
 
 }  // namespace phalanx::coordinator

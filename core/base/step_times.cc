@@ -22,14 +22,11 @@ void StepTimes::Reached(Instant now, int64_t step, absl::Duration took) {
 }
 
 void StepTimes::NoteTold(const Told& told) {
-  // Who stood still for so long may not again.
-  const auto mean = Mean();
-  if (mean.has_value()) {
-    const absl::Duration a_step = (told.at - told_.back().at) / (told.step - told_.back().step);
-    if (a_step > std::max(kStoodMeans * *mean, kStood)) {
-      told_.clear();
-      said_ = absl::ZeroDuration();
-    }
+  // Who stood still may not again.
+  if (!told_.empty() &&
+      StandsStill((told.at - told_.back().at) / (told.step - told_.back().step))) {
+    told_.clear();
+    said_ = absl::ZeroDuration();
   }
   if (!told_.empty()) said_ += told.said;
   told_.push_back(told);
@@ -58,6 +55,11 @@ std::optional<absl::Duration> StepTimes::Mean() const {
   const int64_t steps = told_.back().step - told_.front().step;
   if (steps < kMeanMin) return std::nullopt;
   return std::max(told_.back().at - told_.front().at, said_) / steps;
+}
+
+bool StepTimes::StandsStill(absl::Duration at_a_step) const {
+  const auto mean = Mean();
+  return mean.has_value() && at_a_step > std::max(kStoodMeans * *mean, kStood);
 }
 
 }  // namespace phalanx

@@ -27,10 +27,13 @@ class StepTimes {
   std::optional<absl::Duration> Slow() const;
   // What a step of the newest epoch takes, by the last kKept tellings or fewer: the time between
   // them, with all that happened beside steps, and no less than steps say themselves. The first
-  // step of an epoch takes longer, and does not count; behind one that took ten times the mean, and
-  // a minute, it begins anew. nullopt: fewer than kMeanMin steps are known since. O(1).
+  // step of an epoch takes longer, and does not count; behind one in which all stood still it
+  // begins anew. nullopt: fewer than kMeanMin steps are known since. O(1).
   static constexpr int64_t kMeanMin = 8;
   std::optional<absl::Duration> Mean() const;
+  // Whether who has been at one step for so long stands still: for more than ten steps take, and a
+  // minute. False where the mean is not known.
+  bool StandsStill(absl::Duration at_a_step) const;
 
  private:
   Instant since_ = absl::InfinitePast();

@@ -9,7 +9,7 @@
 namespace phalanx::coordinator {
 namespace {
 
-// As coordinator_queue.cc has them: what a job may take before its time_limit counts, and its
+// As queue_forecast.cc has them: what a job may take before its time_limit counts, and its
 // processes behind its end.
 constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
 // By when a drained node has been left by all that can leave it.

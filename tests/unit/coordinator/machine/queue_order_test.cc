@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <vector>
+
+#include "core/base/prng.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -57,6 +62,59 @@ TEST(LastStartAt, NobodyOvertakes) {
   // Two are free at once, and the second needs no more.
   EXPECT_EQ(LastStartAt(kNow, 2, {{2, In(10)}}, {{4, absl::Minutes(1)}, {2, absl::Minutes(1)}}),
             In(11));
+}
+
+// The same device by device: each job takes those that are free first.
+Instant PlainLastStart(int64_t free, const std::vector<HeldDevices>& held,
+                       const std::vector<Demand>& queue) {
+  std::vector<Instant> free_at(static_cast<size_t>(free), kNow);
+  for (const HeldDevices& devices : held)
+    free_at.insert(free_at.end(), static_cast<size_t>(devices.count), devices.until);
+  Instant start = kNow;
+  for (const Demand& demand : queue) {
+    const auto count = static_cast<size_t>(demand.devices);
+    if (count > free_at.size()) return kNobodyKnows;
+    std::sort(free_at.begin(), free_at.end());
+    start = std::max(start, free_at[count - 1]);
+    std::fill_n(free_at.begin(), count, start + demand.run);
+  }
+  return start;
+}
+
+TEST(LastStartAt, RandomQueues_AreReplayedAsDeviceByDevice) {
+  int64_t at_once = 0, later = 0, unknown = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    Prng prng(seed);
+    const auto below = [&prng](int64_t bound) {
+      return static_cast<int64_t>(prng.Below(static_cast<uint64_t>(bound)));
+    };
+    const int64_t free = below(4);
+    int64_t devices = free;
+    std::vector<HeldDevices> held;  // some are overdue, and of some nobody knows
+    for (int64_t holders = below(6); holders > 0; --holders) {
+      held.push_back({1 + below(4), below(6) == 0 ? kNobodyKnows : In(below(40) - 5)});
+      devices += held.back().count;
+    }
+    const int64_t usual = std::clamp<int64_t>(devices, 1, 6);
+    std::map<QueuePlace, Demand> waiting;  // seldom more than there is
+    for (int64_t job = 1 + below(12); job > 0; --job) {
+      const auto priority = static_cast<int32_t>(below(3));
+      Demand& demand = waiting[{priority, JobId{job}}];
+      demand.devices = 1 + below(below(10) == 0 ? devices + 1 : usual);
+      if (below(12) != 0) demand.run = absl::Minutes(below(30));
+    }
+    std::vector<Demand> queue;
+    for (const auto& [place, demand] : waiting) {
+      queue.push_back(demand);
+      const Instant start = PlainLastStart(free, held, queue);
+      ASSERT_EQ(LastStartAt(kNow, free, held, queue), start)
+          << "seed " << seed << ", " << queue.size() << " jobs";
+      ++(start == kNow ? at_once : start < kNobodyKnows ? later : unknown);
+    }
+  }
+  EXPECT_GT(at_once, 1000);
+  EXPECT_GT(later, 1000);
+  EXPECT_GT(unknown, 1000);
 }
 
 TEST(WhoLeaves, LastOfTheOrder_GoesFirst) {

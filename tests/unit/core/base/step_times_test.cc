@@ -101,6 +101,30 @@ TEST(StepTimesTest, StepThatStoodStill_BeginsTheMeanAnew) {
   EXPECT_EQ(times.Mean(), absl::Seconds(1));
 }
 
+TEST(StepTimesTest, WhoTakesMoreThanTenSteps_AndThanAMinute_StandsStill) {
+  StepTimes slow, fast;
+  for (int64_t step = 1; step <= 20; ++step) {
+    slow.Reached(At(60.0 * static_cast<double>(step)), step);
+    fast.Reached(At(static_cast<double>(step)), step);
+  }
+  EXPECT_FALSE(slow.StandsStill(absl::Minutes(10)));
+  EXPECT_TRUE(slow.StandsStill(absl::Minutes(10) + absl::Seconds(1)));
+  EXPECT_FALSE(fast.StandsStill(absl::Minutes(1)));
+  EXPECT_TRUE(fast.StandsStill(absl::Minutes(1) + absl::Seconds(1)));
+}
+
+TEST(StepTimesTest, WhereTheMeanIsNotKnown_NobodyStandsStill) {
+  StepTimes times;
+  EXPECT_FALSE(times.StandsStill(absl::Hours(100)));
+  for (int64_t step = 1; step <= StepTimes::kMeanMin; ++step)
+    times.Reached(At(static_cast<double>(step)), step);
+  EXPECT_FALSE(times.StandsStill(absl::Hours(100)));
+  times.Reached(At(9), 9);
+  EXPECT_TRUE(times.StandsStill(absl::Hours(100)));
+  times.BeginEpoch();
+  EXPECT_FALSE(times.StandsStill(absl::Hours(100))) << "another epoch takes another time";
+}
+
 TEST(StepTimesTest, Mean_IsOfTheNewestSteps) {
   StepTimes times;
   double now = 0;
