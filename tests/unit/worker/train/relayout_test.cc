@@ -239,6 +239,35 @@ TEST(RelayoutOfRanksTest, LongStepsOfOneRank_LeaveMirrorsFewerOfThem) {
   EXPECT_THAT(runs_with(absl::Seconds(6)), ElementsAre(1));
 }
 
+// Behind which number of steps mirrors have their state: within 10 s, or behind the first one.
+TEST(RelayoutOfRanksTest, StepsOfAnyLength_LeaveMirrorsWhatEndsWithinTenSeconds) {
+  const plan::Plan healthy = HealthyOf(Language({.dp = 3, .pp = 8}, 8));
+  const plan::Plan after = Without(healthy, {healthy.replicas(0).At(2, 0, 0, 0)});
+  const auto steps_with = [&](const std::function<absl::Duration(Rank)>& step) {
+    Ranks ranks(healthy);
+    ranks.set_step(step);
+    ExpectOk(ranks.Enter(after));
+    ranks.ExpectWhole();
+    std::set<int> steps;
+    for (const auto& [rank, count] : ranks.fill_runs()) steps.insert(count);
+    return steps;
+  };
+  const auto all_take = [](absl::Duration step) { return [step](Rank) { return step; }; };
+  // A bucket of each of eight stages.
+  EXPECT_THAT(steps_with(all_take(absl::Milliseconds(100))), ElementsAre(4));
+  EXPECT_THAT(steps_with(all_take(absl::Milliseconds(2600))), ElementsAre(3));
+  EXPECT_THAT(steps_with(all_take(absl::Seconds(20))), ElementsAre(1));
+  // Of ranks that disagree the longest counts, whoever says it.
+  EXPECT_THAT(steps_with([](Rank rank) {
+                return rank == Rank{5} ? absl::Seconds(20) : absl::Milliseconds(2600);
+              }),
+              ElementsAre(1));
+  EXPECT_THAT(steps_with([](Rank rank) {
+                return rank == Rank{0} ? absl::Milliseconds(2600) : absl::Milliseconds(100);
+              }),
+              ElementsAre(3));
+}
+
 // Ranks of the release before are in the same epoch and call nothing but exchanges of state.
 TEST(RelayoutOfRanksTest, LongStepsUnderTheDerivationBefore_LeaveMirrorsFourOfThem_Unasked) {
   const plan::Plan healthy = HealthyOf(Language({.dp = 3, .pp = 2}, 4));
