@@ -107,6 +107,28 @@ TEST(SubmitTest, LadderThatCannotBeMet_IsRefused_AndOneWithoutRungsIsWarnedOf) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(SubmitTest, ModuleThatCanLoseNoDevice_IsWarnedOfWithWhatALossComesTo) {
+  FakeServer server;
+  server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  const std::string file = ::testing::TempDir() + "/intolerant.yaml";
+  support::WriteFile(file,
+                     absl::StrReplaceAll(support::ReadFile(kExample),
+                                         {{"ranks: 4, tp: 2, pp: 2, layers: [3, 3]", "ranks: 1"},
+                                          {"devices: 6", "devices: 3"}}));
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = file}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.talk.str(),
+            "warning: language: the loss of its device stops the job: no replica of module "
+            "language is left without these ranks; it waits up to 10m (recovery.hold) for what is "
+            "lost, then fails, since it writes no checkpoint before its last step\n"
+            "submitted demo as job-7\n");
+}
+
 TEST(SubmitTest, ServersViolations_AreShownFieldByField) {
   FakeServer server;
   server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
