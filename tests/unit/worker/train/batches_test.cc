@@ -2,14 +2,18 @@
 #include "worker/train/batches.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/activity.h"
 #include "core/plan/cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,6 +46,7 @@ class FewSamples final : public SampleSource {
   std::string NameOf(int64_t sample) const override { return absl::StrCat("sample ", sample); }
   void Announce(absl::Span<const int64_t>) override {}
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
+    if (on_take != nullptr) on_take();
     auto taken = std::make_shared<data::Sample>();
     const auto positions = static_cast<size_t>(shape(sample).positions);
     taken->tokens.resize(positions);
@@ -63,6 +68,7 @@ class FewSamples final : public SampleSource {
   int64_t broken = -1;
   size_t counted = 0;  // of the last positions of each sample
   mutable int64_t looks = 0;
+  std::function<void()> on_take;
 
  private:
   const int64_t size_;
@@ -271,6 +277,43 @@ TEST(BatchesTest, TargetOfASampleThatIsNotValid_WeighsNothing) {
                   .ok());
   EXPECT_TRUE(at::equal(input.target_weights, at::tensor({0.0f, 1.0f, 1.0f})));
   EXPECT_THAT(corrupt, IsEmpty());
+}
+
+// However long storage takes: a thread that hangs would show work, and one that others owe
+// something need, and a rank would be ended, or an epoch.
+TEST(BatchesTest, ReadThatStalls_ShowsNeitherWorkNorNeed) {
+  FewSamples source(3, 2);
+  std::atomic_flag stalls, goes_on;
+  source.on_take = [&] {
+    stalls.test_and_set();
+    stalls.notify_one();
+    goes_on.wait(false);
+  };
+  const plan::Plan plan = PlanOf(64);
+  Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
+  const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
+  std::atomic<uint64_t> word = 0;
+  bool worked_before = false, works_behind = false;
+  std::thread trains([&] {
+    const ActivityOfThread shown(&word);
+    const Working working;
+    worked_before = ShowsWork(word);
+    std::vector<Batches::CorruptSample> corrupt;
+    model::StageInput input;
+    EXPECT_TRUE(
+        batches.FillDecoder({.module = 0, .loss = true}, microbatch, {0, 3}, {}, input, corrupt)
+            .ok());
+    works_behind = ShowsWork(word);
+  });
+  stalls.wait(false);
+  const uint64_t stalled = word;
+  goes_on.test_and_set();
+  goes_on.notify_one();
+  trains.join();
+  EXPECT_TRUE(worked_before);
+  EXPECT_FALSE(ShowsWork(stalled));
+  EXPECT_FALSE(ShowsNeed(stalled));
+  EXPECT_TRUE(works_behind);
 }
 
 // What a rank has to compute is that of its padded sequences.
