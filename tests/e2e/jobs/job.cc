@@ -122,7 +122,8 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
                        .tokens = entry.at("tokens").get<int64_t>(),
                        .images = entry.at("images").get<int64_t>(),
                        .corrupt_samples = entry.value("corrupt_samples", int64_t{0}),
-                       .skipped = entry.value("skipped", false)});
+                       .skipped = entry.value("skipped", false),
+                       .epoch = entry.value("epoch", int64_t{0})});
   }
   return metrics;
 }

@@ -69,6 +69,7 @@ struct Metric {
   double loss = 0, gradient_norm = 0, learning_rate = 0, seconds = 0;
   int64_t tokens = 0, images = 0, corrupt_samples = 0;
   bool skipped = false;
+  int64_t epoch = 0;
 };
 std::vector<Metric> ReadMetrics(const std::string& output);
 // "" if the steps are 1 .. `steps`, each once, in order; else what is wrong.

@@ -23,6 +23,7 @@ Harm Crashes(std::vector<int32_t> ranks, int number) {
 Harm FillsDisk(std::vector<int32_t> ranks) {
   return [ranks = std::move(ranks)](Scene& scene) {
     const rlimit full{1, RLIM_INFINITY};
+    scene.NoteHit();
     for (const int32_t rank : ranks) {
       support::Require(prlimit(scene.PidOf(rank), RLIMIT_FSIZE, &full, nullptr) == 0,
                        "the limit of a file's size is not set");

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,7 +22,8 @@ constexpr absl::string_view kHead =
 
 Every fault of [`phalanx inject`](cli.md#faults-on-demand) in every phase that it can be asked for, and what else befalls
 processes, nodes and links. Each line was tried with real processes: a job in fp64 on three nodes with two CPU slots each.
-Where it went on, every step is in `metrics.jsonl` once, with the losses of a run without a fault to 1e-9 of them. This page is written by
+Where it went on, every step is in `metrics.jsonl` once, with the losses of a run without a fault to 1e-9 of them, and neither metrics nor checkpoints are
+of an epoch that others had gone on from. This page is written by
 
 <!-- not run: every row takes its time; the test e2e/matrix runs one of every kind -->
 ```sh
@@ -38,11 +40,14 @@ made beforehand (`standby: auto`), but for the last section. `recovery, as state
 `mute` is tried where a message of a step is given to another rank: in the sums of a tensor group and of replicas, in records and gathers, and, of a job of
 two stages and three replicas, between stages (rank 0). Nobody is to blame, so no rank is the first.
 `nan` and `slow` have a line each: `nan` is in what a rank says of a step, `--phase record` alone, and `slow` is in every pass, wherever it begins.
-*Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to:
+*Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to, and each run with 2 s of slack:
 300 ms where a process, its daemon or a broken connection says so; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
+
+// Of a line of a table between bars, what is before the first and behind the last one among them.
+constexpr size_t kCells = 11, kDetected = 7, kAtMost = 8, kBack = 9;
 
 std::string Cells(const Line& line) {
   const Outcome& outcome = line.outcome;
@@ -146,12 +151,22 @@ std::string ExpectedPage(const std::vector<Row>& rows) {
   return PageOf(lines);
 }
 
+std::vector<std::string> UntoldVerdicts(const std::string& page) {
+  std::vector<std::string> untold;
+  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+    const std::vector<absl::string_view> cells = absl::StrSplit(line, '|');
+    if (cells.size() != kCells || absl::StripAsciiWhitespace(cells[kAtMost]).empty()) continue;
+    if (absl::StripAsciiWhitespace(cells[kDetected]).empty()) untold.emplace_back(line);
+  }
+  return untold;
+}
+
 std::string WithoutTimes(const std::string& page) {
   std::vector<std::string> lines = absl::StrSplit(page, '\n');
   for (std::string& line : lines) {
     std::vector<std::string> cells = absl::StrSplit(line, '|');
-    if (cells.size() != 11) continue;
-    cells[7] = cells[9] = "";
+    if (cells.size() != kCells) continue;
+    cells[kDetected] = cells[kBack] = "";
     line = absl::StrJoin(cells, "|");
   }
   return absl::StrJoin(lines, "\n");

@@ -24,6 +24,9 @@ std::string PageOf(const std::vector<Line>& lines);
 std::vector<std::string> DetectedLate(const std::vector<Line>& lines);
 // What is expected; nobody knows how long it takes.
 std::string ExpectedPage(const std::vector<Row>& rows);
+// Lines of the page that say when a detector promises a verdict at the latest, and not when it
+// came. One that says that it is not measured yet is none of them.
+std::vector<std::string> UntoldVerdicts(const std::string& page);
 // The page but for how long things took.
 std::string WithoutTimes(const std::string& page);
 

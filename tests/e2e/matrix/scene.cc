@@ -39,13 +39,17 @@ void Scene::Inject(const Injection& injection) {
   add("--phase", injection.phase);
   add("--at-step", injection.at_step > 0 ? absl::StrCat(injection.at_step) : "");
   add("--for", injection.duration);
-  if (!injection.waits() && !hit_.has_value()) hit_ = absl::Now();
+  if (!injection.waits()) NoteHit();
   const support::Finished told = e2e::Inject(cluster_, job_, injection.rank, std::move(more));
   support::Require(told.exit_code == 0, absl::StrCat("inject is refused: ", told.talk));
 }
 
+void Scene::NoteHit() {
+  if (!hit_.has_value()) hit_ = absl::Now();
+}
+
 void Scene::Signal(const std::vector<int32_t>& ranks, int number) {
-  if (!hit_.has_value() && number != SIGCONT) hit_ = absl::Now();
+  if (number != SIGCONT) NoteHit();
   for (const int32_t rank : ranks) kill(PidOf(rank), number);
 }
 
@@ -54,7 +58,7 @@ support::Process& Scene::Daemon(const std::string& node) {
 }
 
 void Scene::SignalDaemon(const std::string& node, int number) {
-  if (!hit_.has_value() && number != SIGCONT) hit_ = absl::Now();
+  if (number != SIGCONT) NoteHit();
   Daemon(node).Signal(number);
 }
 
@@ -72,7 +76,7 @@ void Scene::RestartDaemon(const std::string& node) {
 }
 
 void Scene::RestartCoordinator() {
-  if (!hit_.has_value()) hit_ = absl::Now();
+  NoteHit();
   cluster_.KillCoordinator();
   cluster_.StartCoordinator();
 }

@@ -29,6 +29,8 @@ class Scene {
   std::optional<absl::Time> hit() const { return hit_; }
 
   void Inject(const Injection& injection);
+  // A fault comes about now, if it is the first one.
+  void NoteHit();
   // To the processes that the ranks had in the first epoch.
   void Signal(const std::vector<int32_t>& ranks, int number);
   // To the daemon of a node, or to its ranks first, too.

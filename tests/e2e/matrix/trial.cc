@@ -11,14 +11,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "core/checkpoint_io/checkpoints.h"
 #include "core/plan/layout_change.h"
 #include "tests/e2e/matrix/scene.h"
 
 namespace phalanx::e2e {
 namespace {
 
-// On a machine that does much else.
+// On a machine that does much else: until all are back, and until there is a verdict.
 constexpr absl::Duration kSlack = absl::Seconds(15);
+constexpr absl::Duration kVerdictSlack = absl::Seconds(2);
 
 absl::Time TimeOf(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
@@ -197,6 +199,31 @@ std::string RestartedFault(const std::map<int32_t, int>& starts,
                                           absl::StrJoin(restarted, ", "));
 }
 
+// What an epoch has left behind of steps behind which others went on without it. "": nothing.
+std::string StaleFault(const std::vector<v1::Incident>& incidents,
+                       const std::vector<Metric>& metrics, const std::string& checkpoints) {
+  std::vector<checkpoint::CheckpointName> written;
+  for (const Metric& metric : metrics) written.push_back({metric.step, metric.epoch});
+  const auto stale = [&]() -> const checkpoint::CheckpointName* {
+    for (const v1::Incident& incident : incidents) {
+      if (incident.decided_step() == 0) continue;  // the job began again from something else
+      for (const checkpoint::CheckpointName& name : written) {
+        if (name.step > incident.decided_step() && name.epoch < incident.to_epoch()) return &name;
+      }
+    }
+    return nullptr;
+  };
+  if (const auto* line = stale(); line != nullptr)
+    return absl::StrCat("metrics of step ", line->step, " are of epoch ", line->epoch);
+  if (checkpoints.empty()) return "";
+  const auto listed = checkpoint::ListCheckpoints(checkpoints);
+  if (!listed.ok()) return listed.status().ToString();
+  written.clear();
+  for (const checkpoint::ListedCheckpoint& one : *listed) written.push_back(one.name);
+  const auto* name = stale();
+  return name == nullptr ? "" : absl::StrCat("there is a checkpoint ", ToString(*name));
+}
+
 bool Tells(const std::vector<v1::JobEvent>& events, const std::string& part) {
   return std::any_of(events.begin(), events.end(), [&part](const v1::JobEvent& event) {
     return absl::StrContains(event.message(), part);
@@ -226,6 +253,12 @@ std::string Differences(const Row& row, const Verdict& verdict) {
     lines.push_back(absl::StrCat("back after: expected at most ",
                                  absl::FormatDuration(row.timeout + kSlack), ", found ",
                                  absl::FormatDuration(*verdict.back)));
+  const std::optional<absl::Duration> within = DetectedWithin(row);
+  if (within.has_value() && verdict.detected.has_value() &&
+      *verdict.detected > *within + kVerdictSlack)
+    lines.push_back(absl::StrCat("detected after: expected at most ",
+                                 absl::FormatDuration(*within + kVerdictSlack), ", found ",
+                                 absl::FormatDuration(*verdict.detected)));
   return absl::StrJoin(lines, "\n");
 }
 
@@ -294,6 +327,12 @@ void Trials::Run(const Row& row, Verdict& verdict) {
     if (ended.phase() == v1::JOB_PHASE_SUCCEEDED) {
       if (const std::string fault = CurveFault(one, metrics); !fault.empty())
         absl::StrAppend(&verdict.wrong, verdict.wrong.empty() ? "" : "\n", "curve: ", fault);
+      const std::string folder =
+          one.job.checkpoint.empty()
+              ? ""
+              : absl::StrCat(data_.path, "/", one.job.output, "-checkpoints");
+      if (const std::string fault = StaleFault(incidents, metrics, folder); !fault.empty())
+        absl::StrAppend(&verdict.wrong, "\nof an epoch that was over: ", fault);
     }
     const std::string restarted = RestartedFault(cluster.Starts(scene.job()), incidents, events);
     if (!restarted.empty()) absl::StrAppend(&verdict.wrong, "\n", restarted);
