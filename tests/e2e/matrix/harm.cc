@@ -117,6 +117,16 @@ Harm PausesRankAndKills(int32_t paused, int32_t killed) {
   };
 }
 
+Harm CutsOff(int32_t rank, absl::Duration duration, std::vector<int32_t> ranks) {
+  return [=, ranks = std::move(ranks)](Scene& scene) {
+    scene.Inject({.rank = rank,
+                  .fault = "partition",
+                  .at_step = kAtStep,
+                  .duration = absl::FormatDuration(duration)});
+    scene.AwaitEndOf(ranks);
+  };
+}
+
 Harm KillsAndThen(int32_t rank, Harm then) {
   return [=, then = std::move(then)](Scene& scene) {
     scene.Signal({rank}, SIGKILL);

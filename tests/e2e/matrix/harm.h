@@ -44,6 +44,10 @@ Harm PausesNodeUntilLeftOut(std::string node, std::vector<int32_t> ranks);
 // One rank stands still, another is killed, and the first goes on once they are left out.
 Harm PausesRankAndKills(int32_t paused, int32_t killed);
 
+// A partition of the rank's node for so long. Its ranks are those given: once it is over they are
+// told that others went on without them, and end.
+Harm CutsOff(int32_t rank, absl::Duration duration, std::vector<int32_t> ranks);
+
 // Kills the rank and, where the fault of another has come about, does the other thing.
 Harm KillsAndThen(int32_t rank, Harm then);
 

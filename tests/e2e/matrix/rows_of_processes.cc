@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/e2e/matrix/harm.h"
 #include "tests/e2e/matrix/row.h"
 
@@ -47,6 +48,23 @@ Outcome Lost(const std::string& what, const std::string& cause, std::vector<int3
 Outcome TrainsOn() { return {.what = "trains on"}; }
 Outcome Fails(const std::string& cause, int32_t rank) {
   return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
+}
+
+// What two ranks of six have, one after the other, while training goes on from another loss.
+struct OnTheWay {
+  const char *fault, *duration;
+  int32_t left;  // ranks
+  absl::Duration timeout = absl::ZeroDuration();
+  const char* timeout_name = "";
+  std::vector<std::string> coordinator_flags = {};
+};
+std::vector<OnTheWay> FaultsOnTheWay() {
+  return {{"stop", "", 3, absl::Seconds(10), "5 s of standing still, twice"},
+          // Before an epoch's first step nobody knows how long work takes.
+          {"hang", "", 3, absl::Seconds(60), "30 s of standing still, twice"},
+          {"xid:79", "", 3},
+          // With what is left on the two nodes.
+          {"partition", "4s", 2, absl::Seconds(2), "2 s of silence", Impatient()}};
 }
 
 void AddRanks(std::vector<Row>& rows) {
@@ -96,6 +114,22 @@ void AddRanks(std::vector<Row>& rows) {
        .injections = {{3, "kill", "recovery"}, {0, "kill", "recovery", 1}},
        .act = Kills({1}),
        .expected = Lost("drop-replica: language dp 6 -> 3", "RankKilled", {1})});
+  for (const OnTheWay& way : FaultsOnTheWay()) {
+    const std::string duration = way.duration;
+    add({.fault = absl::StrCat(
+             "a rank is killed, two others are hit one after the other while that is made up for: ",
+             way.fault, duration.empty() ? "" : " for ", duration),
+         .job = LaidOut("ranks: 6", "{state_copies: 3, rejoin: manual}"),
+         .coordinator_flags = way.coordinator_flags,
+         .injections = {{3, way.fault, "recovery", 0, duration},
+                        {0, way.fault, "recovery", 1, duration}},
+         .act = Kills({1}),
+         .expected =
+             Lost(absl::StrCat("drop-replica: language dp 6 -> ", way.left), "RankKilled", {1}),
+         .timeout = way.timeout,
+         .timeout_name = way.timeout_name,
+         .patience = absl::Minutes(3)});
+  }
   add({.fault = "a rank is killed while another is stopped, which goes on when it is left out",
        .job = AJob(),
        .act = PausesRankAndKills(4, 3),
@@ -323,6 +357,33 @@ void AddNodes(std::vector<Row>& rows) {
        .unseen = absl::Seconds(2)});
 }
 
+// `here` has the rank that writes metrics and publishes checkpoints, which does not know at first
+// that others went on without it.
+void AddNodeOfTheReporter(std::vector<Row>& rows) {
+  const auto add = [&rows](const std::string& fault, int64_t steps, const Harm& harm) {
+    for (const bool checkpoints : {false, true}) {
+      Row row{.section = "The node of the rank that writes metrics",
+              .fault = fault,
+              .job = Steps(steps),
+              .coordinator_flags = Impatient(),
+              .act = harm,
+              .expected = Lost(kDropped, "NodeLost", {0}),
+              .timeout = absl::Seconds(2),
+              .timeout_name = "2 s of silence",
+              .unseen = absl::Seconds(2)};
+      if (checkpoints) {
+        row.fault += ", with checkpoints";
+        row.job = WithCheckpoints(row.job);
+        row.act = BehindACheckpoint(harm);
+      }
+      rows.push_back(std::move(row));
+    }
+  };
+  add("a partition that heals after 4 s", kVeryLong, CutsOff(0, absl::Seconds(4), {0, 1}));
+  add("SIGSTOP of its daemon and ranks, SIGCONT when they are left out", kLong,
+      PausesNodeUntilLeftOut("here", {0, 1}));
+}
+
 void AddCoordinator(std::vector<Row>& rows) {
   const auto add = [&rows](Row row) {
     row.section = "The coordinator";
@@ -375,6 +436,7 @@ std::vector<Row> RowsOfProcesses() {
   AddHomes(rows);
   AddSpares(rows);
   AddNodes(rows);
+  AddNodeOfTheReporter(rows);
   AddCoordinator(rows);
   AddQueued(rows);
   AddWithoutStandby(rows);
