@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -17,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/support/files.h"
 #include "tests/support/process.h"
 
 namespace phalanx::e2e {
@@ -24,6 +26,8 @@ namespace {
 
 constexpr int kBusyThreads = 2;
 constexpr absl::Duration kStop = absl::Seconds(2);
+constexpr absl::Duration kHeldRead = absl::Seconds(20);
+constexpr size_t kTurnsPerHeldRead = 8;
 
 // Uses the processor as long as it lives.
 class BusyLoops {
@@ -54,11 +58,28 @@ bool StopForAWhile(const support::ProcessWatch& watch) {
   return !ended;
 }
 
+// Shards that do not answer one process (held_reads.cc), of all that are started while it lives.
+class HeldReads {
+ public:
+  HeldReads() : file_(support::MakeFolder("held-reads") + "/process") {
+    Hold(0);
+    setenv("PHALANX_HELD_READS", file_.c_str(), 1);
+    setenv("LD_PRELOAD", PHALANX_HELD_READS_LIBRARY, 1);
+  }
+  ~HeldReads() { unsetenv("LD_PRELOAD"); }
+  // 0: none.
+  void Hold(pid_t process) { support::WriteFile(file_, absl::StrCat(process)); }
+
+ private:
+  const std::string file_;
+};
+
 }  // namespace
 
 bool LeaveAlone(int64_t minutes) {
   const DataFolder data =
       MakeData({.samples = 30, .images_min = 1, .images_max = 3, .image_side = 1000, .words = 4});
+  HeldReads reads;
   Cluster cluster({.devices = 2, .coordinator_flags = {"--allow-inject"}});
   std::vector<const support::Process*> daemons = {&cluster.worker()};
   for (const char* node : {"b", "c"}) daemons.push_back(&cluster.AddWorker(node, 2));
@@ -74,6 +95,7 @@ bool LeaveAlone(int64_t minutes) {
   const BusyLoops busy;
   Prng prng(1);
   int64_t wrong = 0;
+  int64_t stood_still = 0;  // for data that was held
   const auto rank = [&] {
     const auto ranks = cluster.Ranks(job);
     return std::next(ranks.begin(), static_cast<int64_t>(prng.Below(ranks.size())))->first;
@@ -93,16 +115,30 @@ bool LeaveAlone(int64_t minutes) {
       },
       [&] {
         inject({"--fault", "hang", "--phase", "checkpoint", "--for", "20s"});
+      },
+      [&] {
+        const support::ProcessWatch watch(cluster.Ranks(job).at(rank()).pid());
+        reads.Hold(watch.pid());
+        // What was read ahead is trained on first.
+        wrong += watch.AwaitEnd(kHeldRead / 2);
+        const int64_t step = cluster.Get(job).last_step().step();
+        wrong += watch.AwaitEnd(kHeldRead / 2);
+        stood_still += cluster.Get(job).last_step().step() == step;
+        reads.Hold(0);
       }};
   const absl::Time begin = absl::Now(), end = begin + absl::Minutes(minutes);
   int64_t done = 0;
-  for (; absl::Now() < end; ++done) {
-    hardships[static_cast<size_t>(done) % hardships.size()]();
+  for (size_t turn = 0; absl::Now() < end; ++turn) {
+    const size_t which = turn % hardships.size();
+    // The last one takes longer than all others together, which are to come often.
+    if (which + 1 == hardships.size() && turn / hardships.size() % kTurnsPerHeldRead != 0) continue;
+    hardships[which]();
+    ++done;
     const int64_t step = cluster.Get(job).last_step().step();
     cluster.AwaitStep(job, step + 3);
     std::fprintf(
         stderr, "%s\n",
-        absl::StrCat(done + 1, " hardships, step ", step, ", ",
+        absl::StrCat(done, " hardships, step ", step, ", ",
                      absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Seconds(1))))
             .c_str());
   }
@@ -121,13 +157,16 @@ bool LeaveAlone(int64_t minutes) {
                                        {"seconds", absl::ToDoubleSeconds(absl::Now() - begin)},
                                        {"hardships", done},
                                        {"long_checkpoints", long_checkpoints},
+                                       {"stood_still_for_data", stood_still},
                                        {"wrong", wrong},
                                        {"steps", metrics.size()},
                                        {"step_fault", fault},
                                        {"epoch", last.epoch()},
                                        {"incidents", incidents}};
   std::printf("%s\n", line.dump().c_str());
-  return wrong == 0 && long_checkpoints > 0 && fault.empty() && last.epoch() == 1 && incidents == 0;
+  const bool all_came = done < static_cast<int64_t>(hardships.size()) || stood_still > 0;
+  return wrong == 0 && long_checkpoints > 0 && all_came && fault.empty() && last.epoch() == 1 &&
+         incidents == 0;
 }
 
 }  // namespace phalanx::e2e
