@@ -22,6 +22,8 @@ namespace phalanx::plan {
 // Devices of a job whose losses are prepared for. With more of them a loss is rarer than the memory
 // that this takes is dear.
 inline constexpr int32_t kPreparedDevicesMax = 8;
+// Bytes that a device has left before anything more of it is taken for that.
+inline constexpr int64_t kPreparedRoom = int64_t{4} << 30;
 
 // The plan behind the loss of one rank, whatever the memory of its devices, one epoch later.
 // Errors: those of PlanAfter.
