@@ -314,24 +314,35 @@ int64_t BytesOf(job::Precision precision) {
   return 4;
 }
 
-int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
-                        const SampleShape& samples) {
+PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
+                                  const SampleShape& samples) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const int64_t bytes = BytesOf(plan.spec.compute);
   PartRows rows = {.all = SamplesOfLane(plan, place, samples) *
                           RowsOfSample(plan, place.module, samples)};
   rows.labelled = LabelledRows(plan, place.module, rows.all, samples);
+  const PartElements part = ElementsOf(plan, place, chunk, rows);
+  PartActivations activations = {.kept = part.kept * bytes,
+                                 .head_waits = !module.frozen && DelaysWeights(plan),
+                                 .once = part.once * bytes,
+                                 .messages = MessageElements(plan, place, chunk, samples) * bytes};
+  if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
+    const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
+    activations.head = HeadElements(plan, place, layers_back, rows) * bytes;
+  }
+  return activations;
+}
+
+int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
+                        const SampleShape& samples) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t alive = layout.TrainsOf(place.pp, chunk).any()
                             ? ActivationsKeptOfChunk(plan, place.module, place.pp, chunk,
                                                      MicrobatchesOf(plan, samples))
                             : 1;
-  const PartElements part = ElementsOf(plan, place, chunk, rows);
-  int64_t elements = alive * part.kept + part.once + MessageElements(plan, place, chunk, samples);
-  if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
-    const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-    elements += HeadsKept(plan, place, alive) * HeadElements(plan, place, layers_back, rows);
-  }
-  return elements * BytesOf(plan.spec.compute);
+  const PartActivations part = ActivationsOfPart(plan, place, chunk, samples);
+  return alive * part.kept + HeadsKept(plan, place, alive) * part.head + part.once + part.messages;
 }
 
 }  // namespace phalanx::plan

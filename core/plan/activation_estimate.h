@@ -62,7 +62,17 @@ Rounded RoundedOf(const Plan& plan, const job::Module& module);
 // Bytes of one element.
 int64_t BytesOf(job::Precision precision);
 
-// Of one part at one place, whose family has known parameters.
+// Bytes of one part at one place, whose family has known parameters.
+struct PartActivations {
+  int64_t kept = 0;         // of each microbatch, until its last pass
+  int64_t head = 0;         // of each microbatch, until its input pass, or as `head_waits` says
+  bool head_waits = false;  // until its weight pass
+  int64_t once = 0;         // while a backward pass runs, or the forward pass where there is none
+  int64_t messages = 0;     // that wait, or leave
+};
+PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
+                                  const SampleShape& samples);
+// All of a part, of as many microbatches as it may keep at any time.
 int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
                         const SampleShape& samples);
 

@@ -48,7 +48,7 @@ void LeaveOut(int64_t device_memory, const std::vector<int64_t>& sets, ProcessMe
   if (device_memory == 0) return;
   const int64_t beside =
       memory.context.value_or(0) + memory.communicators.value_or(0) + memory.unestimated;
-  plan::MemoryPeak& peak = memory.peak;
+  MemoryPeak& peak = memory.peak;
   if (beside + peak.tried > device_memory) peak.tried = 0;
   int64_t left = device_memory - beside - std::max(peak.step.total(), peak.tried);
   if (memory.standby.has_value()) {
@@ -62,7 +62,7 @@ void LeaveOut(int64_t device_memory, const std::vector<int64_t>& sets, ProcessMe
   if (left < peak.to_take_over + plan::kPreparedRoom) peak.to_take_over = 0;
 }
 
-ProcessMemory MemoryOfRank(const plan::Plan& plan, Rank rank, const plan::MemoryPeak& peak,
+ProcessMemory MemoryOfRank(const plan::Plan& plan, Rank rank, const MemoryPeak& peak,
                            const DeviceProfile& profile, int64_t device_memory) {
   ProcessMemory memory{.rank = rank, .peak = peak};
   std::vector<int64_t> sets;
@@ -100,7 +100,7 @@ int64_t BytesOfCommunicators(const plan::Plan& plan, Rank rank, const Communicat
 
 ProcessMemory MostMemory(const plan::Plan& plan, const DeviceProfile& profile,
                          const plan::SampleShape& samples, int64_t device_memory) {
-  const std::vector<plan::MemoryPeak> peaks = plan::EstimatePeaks(plan, samples);
+  const std::vector<MemoryPeak> peaks = EstimatePeaks(plan, samples);
   // Of larger jobs what is beside tensors is looked at on one rank.
   size_t first = 0, end = peaks.size();
   if (plan.world > plan::kPreparedDevicesMax) {

@@ -1,6 +1,6 @@
 // core/schedule/process_memory.h: what the process of a rank takes of its device at most, as the
-// driver counts it: tensors by estimate (core/plan/memory_peak.h), and by a profile what is beside
-// them.
+// driver counts it: tensors by estimate (core/schedule/memory_peak.h), and by a profile what is
+// beside them.
 //
 // Communicators are counted by their form: one takes the same whatever the number of its ranks, and
 // more for each rank that messages are exchanged with. Standby communicators are those that the
@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/plan/memory_peak.h"
 #include "core/plan/plan.h"
+#include "core/schedule/memory_peak.h"
 #include "core/schedule/profile.h"
 
 namespace phalanx::schedule {
@@ -22,7 +22,7 @@ namespace phalanx::schedule {
 // Bytes. nullopt: not measured, or of a job of more than kCommunicatorsCountedMax ranks.
 struct ProcessMemory {
   Rank rank;
-  plan::MemoryPeak peak;
+  MemoryPeak peak;
   std::optional<int64_t> context, communicators, standby;
   // Where the profile has all of that in one figure.
   int64_t unestimated = 0;

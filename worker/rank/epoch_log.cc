@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/memory_fit.h"
-#include "core/plan/memory_peak.h"
+#include "core/schedule/memory_peak.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
@@ -79,7 +79,8 @@ void EpochRun::LogMemory() const {
                     plan::FormatBytes(counts.used_bytes), " tensors', ",
                     plan::FormatBytes(device::MemoryFree()), " free; ");
   }
-  const plan::MemoryPeak peak = plan::EstimatePeaks(plan_)[static_cast<size_t>(order_.rank())];
+  const schedule::MemoryPeak peak =
+      schedule::EstimatePeaks(plan_)[static_cast<size_t>(order_.rank())];
   absl::StrAppend(&text, "the plan's estimate is ", plan::FormatBytes(peak.step.total()));
   if (gpu) {
     absl::StrAppend(&text, ", of the layouts tried at most ", plan::FormatBytes(peak.tried),

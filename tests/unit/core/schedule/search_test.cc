@@ -11,8 +11,8 @@
 #include "core/base/violation.h"
 #include "core/job/job_reader.h"
 #include "core/plan/memory_estimate.h"
-#include "core/plan/memory_peak.h"
 #include "core/schedule/admission.h"
+#include "core/schedule/memory_peak.h"
 #include "core/schedule/preview.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/simulator.h"
@@ -101,7 +101,7 @@ TEST(SearchTest, PredictStep_OfAProposal_IsItsStep) {
     ASSERT_TRUE(prediction.ok()) << prediction.status();
     EXPECT_DOUBLE_EQ(prediction->step, proposal.step) << Shape(proposal.spec);
     int64_t most = 0;  // with what is tried and taken before and beside steps
-    for (const plan::MemoryPeak& peak : plan::EstimatePeaks(PlanOf(proposal.spec), {.items = 4}))
+    for (const MemoryPeak& peak : EstimatePeaks(PlanOf(proposal.spec), {.items = 4}))
       most = std::max(most, peak.total());
     EXPECT_EQ(prediction->memory.total(), most + 1'000'000);
     EXPECT_LE(MemoryOf(PlanOf(proposal.spec), {.items = 4}) + 1'000'000, proposal.memory)

@@ -1,4 +1,4 @@
-#include "core/plan/memory_peak.h"
+#include "core/schedule/memory_peak.h"
 
 #include <gtest/gtest.h>
 
@@ -6,17 +6,29 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/activation_estimate.h"
 #include "core/plan/preparation.h"
 #include "tests/support/specs.h"
-#include "tests/unit/core/plan/must_plan.h"
 
-namespace phalanx::plan {
+namespace phalanx::schedule {
 namespace {
 
+using plan::BytesToTakeOver;
+using plan::EstimateMemory;
+using plan::MemoryEstimate;
+using plan::Plan;
+using plan::PlanBehindLoss;
+using plan::SampleShape;
 using support::AJob;
 using support::ClipVision;
 using support::Layout;
 using support::Llama;
+
+plan::Plan MustPlan(const job::JobSpec& spec, int32_t devices) {
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(1, devices), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : plan::Plan();
+}
 
 AJob OnGpus(const Layout& layout, int64_t global = 8, int64_t micro = 1) {
   AJob job = AJob().Module("language", Llama(), layout).Batch(global, micro);
@@ -90,6 +102,49 @@ TEST(MemoryPeakTest, OfMoreRanksThanArePreparedFor_TriesNothing) {
   }
 }
 
+// The encoder is ahead by a microbatch only while the language model keeps nothing.
+TEST(MemoryPeakTest, OfModulesOnTheSameRanks_ActivationsAreNotAllThereAtOnce) {
+  AJob job = AJob()
+                 .Module("vision", ClipVision())
+                 .Module("language", Llama(), {.offset = 0})
+                 .Edge("vision", "language", {.projector = 32})
+                 .Batch(4, 1)
+                 .Schedule(job::ScheduleName::k1F1B);
+  job.spec().resources.device = job::DeviceKind::kGpu;
+  const Plan plan = MustPlan(job, 1);
+  const auto of = [&](int32_t module) {
+    return plan::ActivationsOfPart(plan, *plan.PlaceOf(Rank{0}, module), 0, {});
+  };
+  const plan::PartActivations vision = of(0), language = of(1);
+  const int64_t expected = std::max(vision.kept + language.kept + language.head + language.once,
+                                    2 * vision.kept + vision.once) +
+                           vision.messages + language.messages;
+  EXPECT_EQ(ActivationPeak(plan, Rank{0}, {}), expected);
+  EXPECT_LT(expected, EstimateMemory(plan, Rank{0}).activations);
+  EXPECT_EQ(EstimatePeaks(plan)[0].step.activations, expected);
+  // Of one microbatch.
+  EXPECT_EQ(ActivationPeak(plan, Rank{0}, {}, std::vector<int64_t>{2}),
+            vision.kept + language.kept + language.head + language.once + vision.messages +
+                language.messages);
+}
+
+// What the estimate counts of one part at a time is what its program keeps.
+TEST(MemoryPeakTest, OfOneModule_ActivationsAreThoseOfTheEstimate) {
+  for (const job::ScheduleName schedule :
+       {job::ScheduleName::k1F1B, job::ScheduleName::kZeroBubbleH1}) {
+    AJob job = OnGpus({.pp = 2}, 6).Schedule(schedule);
+    const Plan plan = MustPlan(job, 2);
+    for (Rank rank{0}; rank.value < 2; ++rank.value) {
+      const int64_t most = EstimateMemory(plan, rank).activations;
+      const int64_t peak = ActivationPeak(plan, rank, {});
+      EXPECT_LE(peak, most);
+      if (schedule == job::ScheduleName::k1F1B) {
+        EXPECT_EQ(peak, most) << rank.value;
+      }
+    }
+  }
+}
+
 TEST(MemoryPeakTest, MicrobatchesTried_AreThoseThatDiffer) {
   const auto tried = [](int64_t global, Rank rank) {
     const Plan plan = MustPlan(AJob()
@@ -98,13 +153,13 @@ TEST(MemoryPeakTest, MicrobatchesTried_AreThoseThatDiffer) {
                                    .Edge("vision", "language", {.projector = 32})
                                    .Batch(global, 4),
                                4);
-    return MicrobatchesTried(plan, rank);
+    return MicrobatchesTried(plan, rank).size();
   };
-  EXPECT_EQ(tried(8, Rank{0}), 1) << "4 and 4, of which 2 and 2 on the first lane";
-  EXPECT_EQ(tried(7, Rank{0}), 2) << "4 and 3";
-  EXPECT_EQ(tried(7, Rank{1}), 1) << "1 and 1 on the second lane";
-  EXPECT_EQ(tried(7, Rank{3}), 2);
+  EXPECT_EQ(tried(8, Rank{0}), 1u) << "4 and 4, of which 2 and 2 on the first lane";
+  EXPECT_EQ(tried(7, Rank{0}), 2u) << "4 and 3";
+  EXPECT_EQ(tried(7, Rank{1}), 1u) << "1 and 1 on the second lane";
+  EXPECT_EQ(tried(7, Rank{3}), 2u);
 }
 
 }  // namespace
-}  // namespace phalanx::plan
+}  // namespace phalanx::schedule
