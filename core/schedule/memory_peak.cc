@@ -19,15 +19,15 @@ using plan::Plan;
 using plan::SampleShape;
 
 // One part of a rank, as far as memory depends on it.
-struct Part {
+struct WalkedPart {
   plan::PartActivations bytes;
   bool back = false;     // it has a backward pass
   bool weights = false;  // and one of its weights, apart from that of its inputs
 };
-using Parts = std::map<std::pair<int32_t, int32_t>, Part>;  // by module and chunk
+using WalkedParts = std::map<std::pair<int32_t, int32_t>, WalkedPart>;  // by module and chunk
 
-Parts PartsOf(const Plan& plan, Rank rank, const SampleShape& samples) {
-  Parts parts;
+WalkedParts WalkedPartsOf(const Plan& plan, Rank rank, const SampleShape& samples) {
+  WalkedParts parts;
   for (const plan::Place& place : plan.PlacesOf(rank)) {
     if (!job::TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
     const plan::ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
@@ -45,7 +45,7 @@ Parts PartsOf(const Plan& plan, Rank rank, const SampleShape& samples) {
 // Goes through passes in their order.
 class Walk {
  public:
-  void Pass(Op op, const Part& part) {
+  void Pass(Op op, const WalkedPart& part) {
     const plan::PartActivations& bytes = part.bytes;
     if (op == Op::kForward) {
       now_ += bytes.kept + bytes.head;
@@ -95,18 +95,39 @@ int64_t BytesTried(const Plan& plan, Rank rank, const SampleShape& samples) {
       .total();
 }
 
-void AddTried(const Plan& plan, const SampleShape& samples, std::vector<MemoryPeak>& peaks) {
-  for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
-    int64_t& tried = peaks[static_cast<size_t>(rank.value)].tried;
-    tried = std::max(tried, BytesTried(plan, rank, samples));
+// The plan itself, and those behind the loss of each of its ranks.
+std::vector<Plan> PlansTried(const Plan& plan) {
+  std::vector<Plan> plans;
+  if (plan.world > plan::kPreparedDevicesMax) return plans;
+  plans.push_back(plan);
+  for (Rank lost{0}; lost.value < plan.world; ++lost.value) {
+    if (plan.PlacesOf(lost).empty()) continue;
+    absl::StatusOr<Plan> next = plan::PlanBehindLoss(plan, lost);
+    if (next.ok()) plans.push_back(*std::move(next));
   }
+  return plans;
 }
+
+bool OnGpus(const Plan& plan) { return plan.spec.resources.device == job::DeviceKind::kGpu; }
+
+// `step` as the estimate has it; `state`: bytes of masters and moments that it would take over.
+MemoryPeak PeakOf(const Plan& plan, Rank rank, const plan::MemoryEstimate& step, int64_t state,
+                  const std::vector<Plan>& tried, const SampleShape& samples) {
+  MemoryPeak peak = {
+      .step = EstimateOf(plan, rank, step, samples, OnGpus(plan) && IsWalked(plan), {}),
+      .to_take_over = plan::BytesToTakeOver(state)};
+  for (const Plan& one : tried) peak.tried = std::max(peak.tried, BytesTried(one, rank, samples));
+  return peak;
+}
+
+// One of the two buffers in which a rank's state is copied.
+int64_t StateCopied(const plan::MemoryEstimate& estimate) { return estimate.host.copies / 2; }
 
 }  // namespace
 
 int64_t ActivationPeak(const Plan& plan, Rank rank, const SampleShape& samples,
                        const std::optional<std::vector<int64_t>>& microbatches) {
-  const Parts parts = PartsOf(plan, rank, samples);
+  const WalkedParts parts = WalkedPartsOf(plan, rank, samples);
   int64_t messages = 0;
   for (const auto& [key, part] : parts) messages += part.bytes.messages;
   const absl::StatusOr<Program> program = BuildStepOf(plan, rank);
@@ -140,31 +161,29 @@ std::vector<int64_t> MicrobatchesTried(const Plan& plan, Rank rank) {
 }
 
 std::vector<MemoryPeak> EstimatePeaks(const Plan& plan, const SampleShape& samples) {
-  std::vector<MemoryPeak> peaks(static_cast<size_t>(plan.world));
   const std::vector<plan::MemoryEstimate> steps = plan::EstimateMemory(plan, samples);
-  const bool on_gpus = plan.spec.resources.device == job::DeviceKind::kGpu;
-  for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
-    const auto r = static_cast<size_t>(rank.value);
-    peaks[r].step = EstimateOf(plan, rank, steps[r], samples, on_gpus && IsWalked(plan), {});
-  }
-  if (!on_gpus) return peaks;
-  if (plan::CopiesToHost(plan)) {
-    const std::vector<std::vector<int32_t>> others = plan::RanksToTakeOver(plan);
-    for (size_t rank = 0; rank < peaks.size(); ++rank) {
-      int64_t state = 0;
-      for (const int32_t other : others[rank])  // one of its two buffers
-        state += steps[static_cast<size_t>(other)].host.copies / 2;
-      peaks[rank].to_take_over = plan::BytesToTakeOver(state);
-    }
-  }
-  if (plan.world > plan::kPreparedDevicesMax) return peaks;
-  AddTried(plan, samples, peaks);
-  for (Rank lost{0}; lost.value < plan.world; ++lost.value) {
-    if (plan.PlacesOf(lost).empty()) continue;
-    const absl::StatusOr<Plan> next = plan::PlanBehindLoss(plan, lost);
-    if (next.ok()) AddTried(*next, samples, peaks);
+  std::vector<std::vector<int32_t>> others(steps.size());
+  if (OnGpus(plan) && plan::CopiesToHost(plan)) others = plan::RanksToTakeOver(plan);
+  const std::vector<Plan> tried = OnGpus(plan) ? PlansTried(plan) : std::vector<Plan>();
+  std::vector<MemoryPeak> peaks;
+  for (size_t rank = 0; rank < steps.size(); ++rank) {
+    int64_t state = 0;
+    for (const int32_t other : others[rank])
+      state += StateCopied(steps[static_cast<size_t>(other)]);
+    peaks.push_back(
+        PeakOf(plan, Rank{static_cast<int32_t>(rank)}, steps[rank], state, tried, samples));
   }
   return peaks;
+}
+
+MemoryPeak EstimatePeak(const Plan& plan, Rank rank, const SampleShape& samples) {
+  int64_t state = 0;
+  if (OnGpus(plan) && plan::CopiesToHost(plan)) {
+    for (const int32_t other : plan::RanksToTakeOver(plan, rank))
+      state += StateCopied(plan::EstimateMemory(plan, Rank{other}, samples));
+  }
+  return PeakOf(plan, rank, plan::EstimateMemory(plan, rank, samples), state,
+                OnGpus(plan) ? PlansTried(plan) : std::vector<Plan>(), samples);
 }
 
 }  // namespace phalanx::schedule

@@ -47,6 +47,8 @@ struct MemoryPeak {
 inline constexpr int64_t kPassesMax = 1 << 15;
 std::vector<MemoryPeak> EstimatePeaks(const plan::Plan& plan,
                                       const plan::SampleShape& samples = {});
+// The same of one rank.
+MemoryPeak EstimatePeak(const plan::Plan& plan, Rank rank, const plan::SampleShape& samples = {});
 
 // Microbatches that a rank runs of a layout that it tries, ascending.
 std::vector<int64_t> MicrobatchesTried(const plan::Plan& plan, Rank rank);

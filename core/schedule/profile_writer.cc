@@ -85,8 +85,8 @@ Tree PowerTree(const std::optional<PowerRates>& power) {
 Tree ProcessTree(const std::optional<ProcessBytes>& process) {
   if (!process.has_value()) return {};
   const auto communicator = [](const CommunicatorBytes& bytes) {
-    return job::MappingTree(
-        {{"made_bytes", job::NumberTree(bytes.made)}, {"peer_bytes", job::NumberTree(bytes.each_peer)}});
+    return job::MappingTree({{"made_bytes", job::NumberTree(bytes.made)},
+                             {"peer_bytes", job::NumberTree(bytes.each_peer)}});
   };
   Tree communicators;
   if (const auto& of = process->communicators) {

@@ -79,12 +79,15 @@ void EpochRun::LogMemory() const {
                     plan::FormatBytes(counts.used_bytes), " tensors', ",
                     plan::FormatBytes(device::MemoryFree()), " free; ");
   }
-  const schedule::MemoryPeak peak =
-      schedule::EstimatePeaks(plan_)[static_cast<size_t>(order_.rank())];
-  absl::StrAppend(&text, "the plan's estimate is ", plan::FormatBytes(peak.step.total()));
-  if (gpu) {
-    absl::StrAppend(&text, ", of the layouts tried at most ", plan::FormatBytes(peak.tried),
+  const Rank self{order_.rank()};
+  if (gpu && !goes_on()) {  // else nothing was tried
+    const schedule::MemoryPeak peak = schedule::EstimatePeak(plan_, self);
+    absl::StrAppend(&text, "the plan's estimate is ", plan::FormatBytes(peak.step.total()),
+                    ", of the layouts tried at most ", plan::FormatBytes(peak.tried),
                     ", for copies to take over ", plan::FormatBytes(peak.to_take_over));
+  } else {
+    absl::StrAppend(&text, "the plan's estimate is ",
+                    plan::FormatBytes(plan::EstimateMemory(plan_, self).total()));
   }
   Log(text);
 }

@@ -95,6 +95,20 @@ TEST(MemoryPeakTest, OfCopiesInHostMemory_HasRoomForWhatItWouldTakeOver) {
             std::max(peaks[0].step.total() + peaks[0].to_take_over, peaks[0].tried));
 }
 
+TEST(MemoryPeakTest, OfOneRank_IsThatOfAll) {
+  for (const Layout& layout : {Layout{.tp = 3}, Layout{.tp = 2, .dp = 2}, Layout{.pp = 2}}) {
+    const Plan plan = PlanOnGpus(layout);
+    const std::vector<MemoryPeak> peaks = EstimatePeaks(plan);
+    for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
+      const MemoryPeak one = EstimatePeak(plan, rank),
+                       &all = peaks[static_cast<size_t>(rank.value)];
+      EXPECT_EQ(one.step.total(), all.step.total());
+      EXPECT_EQ(one.tried, all.tried);
+      EXPECT_EQ(one.to_take_over, all.to_take_over);
+    }
+  }
+}
+
 TEST(MemoryPeakTest, OfMoreRanksThanArePreparedFor_TriesNothing) {
   for (const MemoryPeak& peak : EstimatePeaks(PlanOnGpus({.tp = 2, .dp = 5}, 10))) {
     EXPECT_EQ(peak.tried, 0);
