@@ -293,8 +293,9 @@ int Plan(const PlanOptions& options, Io& io) {
                      schedule::PreviewJob(resolved.job.spec, *cluster,
                                           LimitsOf(*cluster, *device_memory, *host_memory), lost));
     if (Predicts(options)) {
-      ASSIGN_OR_RETURN(preview.prediction,
-                       schedule::PredictStep(preview.plan, *profile, options.items.value_or(1)));
+      ASSIGN_OR_RETURN(
+          preview.prediction,
+          schedule::PredictStep(preview.plan, *profile, options.items.value_or(1), *device_memory));
     }
     return preview;
   }();

@@ -19,6 +19,7 @@
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/plan/preparation.h"
 #include "core/plan/state_table.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/preview.h"
@@ -29,8 +30,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-// With more devices a loss is rarer than the memory of its communicators is dear.
-constexpr int32_t kStandbyDevicesMax = 8;
 constexpr size_t kDirectoryBytesMax = 4096;
 // Of a folder that is refused.
 constexpr size_t kValueBytesMax = 80;
@@ -55,22 +54,6 @@ std::string SingleHomeOf(const plan::Plan& plan) {
                         ": its optimizer state has one home under this layout");
   }
   return "";
-}
-
-// OK where all state that a rank keeps has another home: its loss does not lead to a layout whose
-// ranks then find that state is lost.
-absl::Status MayBeLost(const plan::Plan& plan, Rank rank) {
-  for (const plan::Place& place : plan.PlacesOf(rank)) {
-    const plan::ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
-    const plan::ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
-    const bool mirrored = layout.state_copies >= 2 && layout.state_home == job::StateHome::kMirror;
-    if (module.TrainsWeights() && !mirrored) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("losing rank ", rank.value, " costs state of module ",
-                       plan.spec.modules[static_cast<size_t>(place.module)].name));
-    }
-  }
-  return absl::OkStatus();
 }
 
 // DataLoss where some state of the plan has no home beside `gone`, weights that do not train
@@ -228,7 +211,7 @@ absl::Status CheckState(const job::JobSpec& spec, const ComputePlan& order) {
   if (!order.standby && order.stateless.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::Expand(spec, **order.layout));
   if (order.standby) {
-    for (const Rank rank : order.lost) RETURN_IF_ERROR(MayBeLost(plan, rank));
+    for (const Rank rank : order.lost) RETURN_IF_ERROR(plan::MayBeLost(plan, rank));
   }
   return CheckStateBeside(plan, order.stateless);
 }
@@ -307,7 +290,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .borrows = Has(spec.recovery.ladder, job::Rung::kSpare),
                      .relieves = spec.recovery.slow_devices == job::SlowDevices::kFewerSamples,
                      .standby = recovers && spec.recovery.standby == job::Standby::kAuto &&
-                                devices <= kStandbyDevicesMax,
+                                devices <= plan::kPreparedDevicesMax,
                      .hold = spec.recovery.hold,
                      .budget = spec.recovery.budget,
                      .priority = spec.priority,

@@ -23,11 +23,17 @@ int64_t LongestRun(const std::vector<int64_t>& starts) {
   return longest;
 }
 
-// Samples of one microbatch on one replica of a module, at most.
-int64_t SamplesOfLane(const Plan& plan, int32_t module) {
-  if (module == plan.spec.language) return plan.spec.batch.micro;
-  return LongestRun(
-      LaneStarts(plan.modules[static_cast<size_t>(module)], CountOfMicrobatch(plan, 0)));
+// Samples of one microbatch on one replica of a module, at most; `place`: on its own.
+int64_t SamplesOfLane(const Plan& plan, const Place& place, const SampleShape& samples) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const bool is_language = place.module == plan.spec.language;
+  if (is_language && !samples.as_dealt) return plan.spec.batch.micro;
+  // The language module's are dealt by the step, and each run is cut into microbatches.
+  const std::vector<int64_t> starts =
+      LaneStarts(layout, is_language ? plan.spec.batch.global : CountOfMicrobatch(plan, 0));
+  const auto lane = static_cast<size_t>(place.dp);
+  const int64_t run = samples.as_dealt ? starts[lane + 1] - starts[lane] : LongestRun(starts);
+  return is_language ? EvenSplit(run, plan.microbatches, 0).count : run;
 }
 
 // Items of one sample that an encoder reads: at most as many as fit the context, all of its kind.
@@ -45,6 +51,10 @@ int64_t RowsOfSample(const Plan& plan, int32_t module, const SampleShape& sample
   const job::Architecture& architecture = plan.module_spec(module).architecture;
   const int64_t item = job::RowsOfItem(architecture);
   return item > 0 ? ItemsOfSample(plan, module, samples) * item : architecture.context;
+}
+
+int64_t MicrobatchesOf(const Plan& plan, const SampleShape& samples) {
+  return std::min(plan.microbatches, samples.microbatches.value_or(plan.microbatches));
 }
 
 // Of so many rows of a module, those that are held to labels.
@@ -65,7 +75,7 @@ int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk,
                         const SampleShape& samples) {
   const PartId part = {place.module, place.pp, chunk};
   const auto of = [&](const Link& link) {
-    const int64_t elements = SamplesOfLane(plan, part.module) *
+    const int64_t elements = SamplesOfLane(plan, place, samples) *
                              RowsOfSample(plan, link.from.module, samples) *
                              plan.module_spec(link.to.module).architecture.hidden_size;
     return plan.IsSliced(link) ? HereOf(plan.module_spec(part.module), place, elements) : elements;
@@ -78,11 +88,13 @@ int64_t MessageElements(const Plan& plan, const Place& place, int32_t chunk,
   int64_t elements = 0;
   for (int32_t index : plan.LinksInto(part)) {
     const Link& link = plan.links[static_cast<size_t>(index)];
-    elements += of(link) * (MessagesKeptMax(plan, link).forward + (trains(link.from) ? 1 : 0));
+    const int64_t kept = MessagesKeptMax(plan, link, MicrobatchesOf(plan, samples)).forward;
+    elements += of(link) * (kept + (trains(link.from) ? 1 : 0));
   }
   for (int32_t index : plan.LinksOutOf(part)) {
     const Link& link = plan.links[static_cast<size_t>(index)];
-    elements += of(link) * (MessagesKeptMax(plan, link).backward + 1);
+    elements +=
+        of(link) * (MessagesKeptMax(plan, link, MicrobatchesOf(plan, samples)).backward + 1);
   }
   return elements;
 }
@@ -302,24 +314,35 @@ int64_t BytesOf(job::Precision precision) {
   return 4;
 }
 
-int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
-                        const SampleShape& samples) {
+PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
+                                  const SampleShape& samples) {
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  PartRows rows = {.all = SamplesOfLane(plan, place.module) *
+  const int64_t bytes = BytesOf(plan.spec.compute);
+  PartRows rows = {.all = SamplesOfLane(plan, place, samples) *
                           RowsOfSample(plan, place.module, samples)};
   rows.labelled = LabelledRows(plan, place.module, rows.all, samples);
-  // Of all chunks of the stage together, taken to be alike.
-  const int64_t kept = ActivationsKeptMax(plan, place.module, place.pp, plan.microbatches);
-  const int64_t alive =
-      layout.TrainsOf(place.pp, chunk).any() ? (kept + layout.chunks() - 1) / layout.chunks() : 1;
   const PartElements part = ElementsOf(plan, place, chunk, rows);
-  int64_t elements = alive * part.kept + part.once + MessageElements(plan, place, chunk, samples);
+  PartActivations activations = {.kept = part.kept * bytes,
+                                 .head_waits = !module.frozen && DelaysWeights(plan),
+                                 .once = part.once * bytes,
+                                 .messages = MessageElements(plan, place, chunk, samples) * bytes};
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
-    elements += HeadsKept(plan, place, alive) * HeadElements(plan, place, layers_back, rows);
+    activations.head = HeadElements(plan, place, layers_back, rows) * bytes;
   }
-  return elements * BytesOf(plan.spec.compute);
+  return activations;
+}
+
+int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
+                        const SampleShape& samples) {
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
+  const int64_t alive = layout.TrainsOf(place.pp, chunk).any()
+                            ? ActivationsKeptOfChunk(plan, place.module, place.pp, chunk,
+                                                     MicrobatchesOf(plan, samples))
+                            : 1;
+  const PartActivations part = ActivationsOfPart(plan, place, chunk, samples);
+  return alive * part.kept + HeadsKept(plan, place, alive) * part.head + part.once + part.messages;
 }
 
 }  // namespace phalanx::plan

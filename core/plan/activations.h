@@ -24,6 +24,11 @@ namespace phalanx::plan {
 //   three_phase                     M for encoders on the ranks of the language module and what
 //                                   feeds them; else as 1f1b, or interleaved with several chunks
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
+// Of these, those of one chunk. Under interleaved: as they are where the first backward pass
+// begins, round after round of the chunks in their order; else, and where some chunk has no
+// backward pass, evenly, rounded up.
+int64_t ActivationsKeptOfChunk(const Plan& plan, int32_t module, int32_t stage, int32_t chunk,
+                               int64_t microbatches);
 
 // Whether weight passes stand anywhere behind their input passes, not right behind.
 bool DelaysWeights(const Plan& plan);
@@ -45,6 +50,7 @@ struct MessagesKept {
 // whose activations count together, all of it may wait. A source without a backward pass is ahead
 // by the forwards before the steady state at most, or by all microbatches where chunks, phases or
 // other modules on its ranks let it.
-MessagesKept MessagesKeptMax(const Plan& plan, const Link& link);
+// `microbatches`: in place of the plan's.
+MessagesKept MessagesKeptMax(const Plan& plan, const Link& link, int64_t microbatches);
 
 }  // namespace phalanx::plan

@@ -26,8 +26,8 @@ inline constexpr int32_t kDerivationOfComparedMirrors = 6;
 // From this one on ranks on CPU prove to each other that they are of the epoch when they connect
 // (worker/comm/links.h); before, whoever connected first was taken for a peer.
 inline constexpr int32_t kDerivationOfProvenLinks = 6;
-// From this one on GPUs are connected for their state before it moves (worker/train/
-// message_peers.h), and communicators of tensor ranks are as wide as NCCL makes them.
+// From this one on GPUs are connected for their state before it moves (message_peers.h), and
+// communicators of tensor ranks are as wide as NCCL makes them.
 inline constexpr int32_t kDerivationOfConnectedState = 6;
 
 }  // namespace phalanx::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "core/plan/parameters.h"
@@ -186,14 +187,20 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
   if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
   const ReplicaTable& replicas = layout.replicas;
   for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
-    std::map<std::pair<int32_t, int32_t>, PlaceMemory> known;  // by width and tp
+    // By width, tp and, where it matters, dp.
+    std::map<std::tuple<int32_t, int32_t, int32_t>, PlaceMemory> known;
+    const auto key = [&](int32_t width, int32_t tp) {
+      return std::tuple(width, tp, samples.as_dealt ? place.dp : -1);
+    };
+    std::map<std::pair<int32_t, int32_t>, int64_t> own;  // optimizer state, by width and tp
     const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
     for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
       if (!replicas.Present(place.dp)) continue;
       place.width = replicas.Width(place.dp, place.pp);
       for (place.tp = 0; place.tp < place.width; ++place.tp) {
-        const auto [entry, added] = known.try_emplace({place.width, place.tp});
+        const auto [entry, added] = known.try_emplace(key(place.width, place.tp));
         if (added) entry->second = MemoryOfPlace(plan, place, loads, samples);
+        own[{place.width, place.tp}] = entry->second.estimate.optimizer;
         for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
           MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
           of_rank += entry->second.estimate;
@@ -206,7 +213,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
     ForEachMirror(
         plan, layout.index, place.pp, loads,
         [&](int32_t tp) {
-          return known.at({width, tp}).estimate.optimizer;
+          return own.at({width, tp});
         },
         [&](Rank mirror, int64_t bytes) {
           (*estimates)[static_cast<size_t>(mirror.value)].optimizer += bytes;

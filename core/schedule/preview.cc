@@ -28,7 +28,7 @@ absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster
 }
 
 absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,
-                                       int32_t items) {
+                                       int32_t items, int64_t device_memory) {
   std::vector<Violation> unknown;
   for (size_t i = 0; i < plan.spec.modules.size(); ++i) {
     if (job::TraitsOf(plan.spec.modules[i].architecture).known()) continue;
@@ -44,7 +44,7 @@ absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfi
                     .step = measured.step,
                     .bubble = measured.bubble,
                     .clock_mhz = measured.clock_mhz,
-                    .memory = MemoryOf(plan, samples) + profile.unestimated_bytes,
+                    .memory = MostMemory(plan, profile, samples, device_memory),
                     .parts = measured.parts};
 }
 

@@ -10,6 +10,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/moves.h"
 #include "core/plan/plan.h"
+#include "core/schedule/process_memory.h"
 #include "core/schedule/profile.h"
 #include "core/schedule/search.h"
 #include "core/schedule/simulator.h"
@@ -23,9 +24,9 @@ struct Prediction {
   double step = 0;          // seconds
   double bubble = 0;        // 1 - busy / (ranks x time of all passes)
   double clock_mhz = 0;     // of the rank that keeps up the lowest; 0: not known
-  // Bytes of the rank that needs most, with what no estimate counts. Of these items, and of
-  // batch.labelled_share of the rows: what a job is admitted with is of the most that may come.
-  int64_t memory = 0;
+  // Of the rank that takes most of its device. Of these items, and of batch.labelled_share of the
+  // rows: what a job is admitted with is of the most that may come.
+  ProcessMemory memory;
   StepParts parts;
 };
 
@@ -46,8 +47,10 @@ struct Preview {
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                    const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
 
-// Of a healthy plan. Errors: InvalidArgument with the modules of unknown shape.
+// Of a healthy plan. `device_memory`: bytes of each device, 0: not known; what a rank takes of it
+// where there is room is left out where there is none. Errors: InvalidArgument with the modules of
+// unknown shape.
 absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,
-                                       int32_t items);
+                                       int32_t items, int64_t device_memory = 0);
 
 }  // namespace phalanx::schedule

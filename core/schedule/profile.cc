@@ -187,6 +187,29 @@ void ReadPower(Fields& fields, PowerRates& power) {
   fields.Mapping("slow_joules", [&](Fields& at) { ReadRates(at, "joule", power.slow_joules); });
 }
 
+CommunicatorBytes ReadCommunicator(Fields& fields, const std::string& name) {
+  CommunicatorBytes bytes;
+  fields.Mapping(name, [&](Fields& at) {
+    bytes.made = static_cast<int64_t>(at.Number("made_bytes", false, true));
+    bytes.each_peer = static_cast<int64_t>(at.Number("peer_bytes", false, true));
+  });
+  return bytes;
+}
+
+void ReadProcess(Fields& fields, ProcessBytes& process) {
+  process.context = static_cast<int64_t>(fields.Number("context_bytes"));
+  fields.Mapping(
+      "communicators",
+      [&](Fields& at) {
+        process.communicators = CommunicatorsBytes{
+            .library = static_cast<int64_t>(at.Number("library_bytes", false, true)),
+            .messages = ReadCommunicator(at, "messages"),
+            .control = ReadCommunicator(at, "control"),
+            .wide = ReadCommunicator(at, "wide")};
+      },
+      true);
+}
+
 // What power is worked out from is there.
 void CheckPower(const DeviceProfile& profile, Reader& reader) {
   const auto number = [](double value) { return job::FormatNumber(value); };
@@ -210,9 +233,11 @@ void CheckPower(const DeviceProfile& profile, Reader& reader) {
 
 void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
   const double version = fields.Number("version");
-  if (version != 0 && version != static_cast<double>(kProfileVersion)) {
+  if (version != 0 && version != static_cast<double>(kProfileVersion) &&
+      version != static_cast<double>(kProfileVersionMin)) {
     reader.Add("version", job::FormatNumber(version),
-               absl::StrCat("this build reads profiles of version ", kProfileVersion));
+               absl::StrCat("this build reads profiles of versions ", kProfileVersionMin, " and ",
+                            kProfileVersion));
   }
   profile.name = fields.Text("name");
   fields.Mapping("measured", [&](Fields& at) { ReadConditions(at, profile.measured); });
@@ -232,6 +257,15 @@ void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
   fields.Mapping(
       "network", [&](Fields& at) { profile.network = ReadLink(at); }, true);
   profile.unestimated_bytes = static_cast<int64_t>(fields.Number("unestimated_bytes", true));
+  if (version == static_cast<double>(kProfileVersion)) {
+    fields.Mapping(
+        "process",
+        [&](Fields& at) {
+          profile.process.emplace();
+          ReadProcess(at, *profile.process);
+        },
+        true);
+  }
   if (profile.power.has_value()) CheckPower(profile, reader);
 }
 

@@ -74,6 +74,25 @@ struct PowerRates {
   WorkRates slow, slow_joules;
 };
 
+// What a communicator takes of a device. Its collectives go around a ring, so that a rank has two
+// neighbours in it, whatever their number; what it exchanges messages with takes more.
+struct CommunicatorBytes {
+  int64_t made = 0;       // with all of its collectives run once
+  int64_t each_peer = 0;  // of each rank with which it is connected for messages
+};
+// Between devices of one node.
+struct CommunicatorsBytes {
+  int64_t library = 0;         // once, whatever their number
+  CommunicatorBytes messages;  // of links, which have no collectives
+  CommunicatorBytes control;   // as narrow as those
+  CommunicatorBytes wide;      // as wide as NCCL makes them: of gradients, and of tensor ranks
+};
+// What a process takes of a device beside tensors.
+struct ProcessBytes {
+  int64_t context = 0;                              // with the libraries that passes use
+  std::optional<CommunicatorsBytes> communicators;  // not measured: none is counted
+};
+
 struct DeviceProfile : WorkRates {
   std::string name;  // of the kind, as in --device-kind
   ProfileConditions measured;
@@ -83,10 +102,13 @@ struct DeviceProfile : WorkRates {
   // Bytes of a device that no estimate counts: contexts, libraries' workspaces, communicators, what
   // the allocator holds beside tensors. 0: not measured.
   int64_t unestimated_bytes = 0;
+  // The same by what it is for; not measured: unestimated_bytes stands for all of it.
+  std::optional<ProcessBytes> process;
 };
 
-// Version of the form of profiles.
-inline constexpr int64_t kProfileVersion = 2;
+// Version of the form of profiles. Of version 2, which is read as well, nothing is known of
+// `process`.
+inline constexpr int64_t kProfileVersion = 3, kProfileVersionMin = 2;
 inline constexpr absl::string_view kNominalDevice = "nominal";
 
 const DeviceProfile& NominalProfile();

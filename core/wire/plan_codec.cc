@@ -327,13 +327,29 @@ void FillLoss(const plan::Plan& plan, const schedule::Preview::Loss& loss, v1::P
   }
 }
 
+void Fill(const schedule::ProcessMemory& memory, v1::Plan::MemoryParts* out) {
+  const plan::MemoryEstimate& step = memory.peak.step;
+  out->set_rank(memory.rank.value);
+  out->set_parameters(step.parameters);
+  out->set_gradients(step.gradients);
+  out->set_optimizer(step.optimizer);
+  out->set_activations(step.activations);
+  out->set_tried(memory.peak.tried_beyond());
+  out->set_to_take_over(memory.peak.to_take_over);
+  if (memory.context.has_value()) out->set_context(*memory.context);
+  if (memory.communicators.has_value()) out->set_communicators(*memory.communicators);
+  if (memory.standby.has_value()) out->set_standby(*memory.standby);
+  out->set_unestimated(memory.unestimated);
+}
+
 void Fill(const schedule::Prediction& prediction, v1::Plan::Prediction* out) {
   out->set_device_kind(prediction.device_kind);
   out->set_items(prediction.items);
   out->set_step(prediction.step);
   out->set_bubble(prediction.bubble);
   if (prediction.clock_mhz > 0) out->set_clock_mhz(prediction.clock_mhz);
-  out->set_memory(prediction.memory);
+  out->set_memory(prediction.memory.total());
+  Fill(prediction.memory, out->mutable_memory_parts());
   const schedule::StepParts& parts = prediction.parts;
   out->set_compute(parts.compute);
   out->set_recompute(parts.recompute);

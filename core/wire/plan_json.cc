@@ -156,11 +156,28 @@ Json ToJson(const v1::Plan::Candidate& candidate) {
           {"left_out", candidate.left_out().empty() ? null : Json(candidate.left_out())}};
 }
 
+Json ToJson(const v1::Plan::MemoryParts& parts) {
+  const auto measured = [](bool has, int64_t bytes) { return has ? Json(bytes) : Json(nullptr); };
+  return {{"rank", parts.rank()},
+          {"parameters", parts.parameters()},
+          {"gradients", parts.gradients()},
+          {"optimizer", parts.optimizer()},
+          {"activations", parts.activations()},
+          {"tried", parts.tried()},
+          {"to_take_over", parts.to_take_over()},
+          {"context", measured(parts.has_context(), parts.context())},
+          {"communicators", measured(parts.has_communicators(), parts.communicators())},
+          {"standby", measured(parts.has_standby(), parts.standby())},
+          {"unestimated", parts.unestimated()}};
+}
+
 Json ToJson(const v1::Plan::Prediction& prediction) {
   return {{"device_kind", prediction.device_kind()},
           {"items", prediction.items()},
           {"step", prediction.step()},
           {"memory", prediction.memory()},
+          {"memory_parts",
+           prediction.has_memory_parts() ? ToJson(prediction.memory_parts()) : Json(nullptr)},
           {"bubble", prediction.bubble()},
           {"clock_mhz", prediction.has_clock_mhz() ? Json(prediction.clock_mhz()) : Json(nullptr)},
           {"parts",

@@ -353,14 +353,38 @@ std::string CandidatesTable(const Plan& plan) {
   return table.Print();
 }
 
+// Of the rank that takes most, what it takes beside a step, and what of that was not measured.
+std::string ProcessMemoryText(const schedule::ProcessMemory& memory) {
+  std::string text = absl::StrCat(
+      "rank ", memory.rank.value, ": step ", plan::FormatBytes(memory.peak.step.total()),
+      ", layouts tried ", plan::FormatBytes(memory.peak.tried_beyond()),
+      " more, copies to take over ", plan::FormatBytes(memory.peak.to_take_over));
+  if (memory.unestimated > 0)
+    absl::StrAppend(&text, ", all else ", plan::FormatBytes(memory.unestimated));
+  std::vector<std::string> unknown;
+  const auto add = [&](const char* name, std::optional<int64_t> bytes) {
+    if (bytes.has_value()) {
+      absl::StrAppend(&text, ", ", name, " ", plan::FormatBytes(*bytes));
+    } else {
+      unknown.push_back(name);
+    }
+  };
+  add("context", memory.context);
+  add("communicators", memory.communicators);
+  add("standby communicators", memory.standby);
+  if (!unknown.empty() && memory.unestimated == 0)
+    absl::StrAppend(&text, "; not measured: ", absl::StrJoin(unknown, ", "));
+  return text;
+}
+
 std::string PredictionLine(const schedule::Prediction& prediction) {
   std::string text = absl::StrFormat("Predicted step: %.1f ms on %s, %d %s a sample; %s of memory",
                                      1e3 * prediction.step, prediction.device_kind,
                                      prediction.items, prediction.items == 1 ? "item" : "items",
-                                     plan::FormatBytes(prediction.memory));
+                                     plan::FormatBytes(prediction.memory.total()));
   if (prediction.clock_mhz > 0)
     absl::StrAppendFormat(&text, "; %.0f MHz kept up", prediction.clock_mhz);
-  return text + "\n";
+  return absl::StrCat(text, "\n  ", ProcessMemoryText(prediction.memory), "\n");
 }
 
 std::string IdleLine(const Plan& plan) {

@@ -35,9 +35,14 @@ def parse():
     return parser.parse_args()
 
 
-def predict(label, items, job, profile):
+def predict(label, items, job, profile, device_memory=None):
+    """`device_memory`: of each device, as `phalanx plan` takes it. Then the plan is the one that a job on such devices gets,
+    with what admission lowers; a job that does not fit them is predicted as it is written."""
     command = ["phalanx", "plan", job, "-o", "json", "--device-profile", profile, "--items", items]
-    plan = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=60).stdout)
+    done = subprocess.run(command + (["--device-memory", str(device_memory)] if device_memory else []), stdout=subprocess.PIPE, timeout=60)
+    if done.returncode != 0:
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=60)
+    plan = json.loads(done.stdout)
     return {"label": label, "job": job, "world": plan["world"], **plan["prediction"]}
 
 
@@ -91,7 +96,7 @@ def main():
     options.work.mkdir(parents=True, exist_ok=True)
     options.output.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    predictions = [predict(*job.split(": ", 2)[:3], options.profile) for job in options.job]
+    predictions = [predict(*job.split(": ", 2)[:3], options.profile, options.device_memory) for job in options.job]
     (options.output / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
     print("predicted, before anything is trained:")
     for prediction in predictions:

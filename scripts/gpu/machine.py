@@ -35,6 +35,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
 LINES_MAX = 40  # of a command's output, on the page
+DEVICE_MEMORY = "141Gi"  # of an H200
 GRACE = 90  # seconds that a command which is cut has to end: phalanx run waits for its worker up to 60
 
 
@@ -80,7 +81,7 @@ class Plan:
     def search(self, model, batch, micro):
         name, ranks = f"search-{model}", f"{{ranks: {self.devices}}}"
         self.add(name, "the fastest layouts as the search predicts them, before any is measured",
-                 ["phalanx", "plan", self.path_of(name), "--search", "--devices", self.devices, "--device-memory", "141Gi",
+                 ["phalanx", "plan", self.path_of(name), "--search", "--devices", self.devices, "--device-memory", DEVICE_MEMORY,
                   "--device-kind", "h200", "--items", 4, "--write", self.path_of(f"found-{model}")], 10,
                  job=jobs.job(name, self.devices, model, ranks, ranks, batch=batch, micro=micro, steps=26))
 
@@ -123,7 +124,8 @@ class Plan:
         """All of the part that step_time.py measures whole, before the first of them."""
         whole = [m for m in self.list if m.part == part and m.command[1].endswith("step_time.py") and "--lost" not in m.command]
         profile = os.environ.get("PROFILE", HERE / "profiles" / "h200.json")
-        command = self.python("predicted_layouts.py", self.output, "--profile", profile, "--items", jobs.ITEMS, *(m.command[2] for m in whole))
+        command = self.python("predicted_layouts.py", self.output, "--profile", profile, "--items", jobs.ITEMS,
+                              "--device-memory", DEVICE_MEMORY, *(m.command[2] for m in whole))
         first = self.list.index(whole[0])
         self.add("predictions", "what these layouts take, written down before any of them is measured", command, 60, part=part,
                  job="".join(f"# {m.name}\n{m.job}" for m in whole if m.job))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a device profile predicts of layouts, and the table of it beside what was then measured.
 
-    scripts/gpu/predicted_layouts.py OUTPUT --profile FILE --items N JOB.yaml ...
+    scripts/gpu/predicted_layouts.py OUTPUT --profile FILE --items N [--device-memory SIZE] JOB.yaml ...
 
 Writes OUTPUT/predictions.json, by the names of the job files, and prints a line each; a file that is not there is left out
 by name. scripts/gpu/machine.py runs it before any of the jobs, and makes OUTPUT/predicted.md of it and its results.
@@ -73,6 +73,7 @@ def main():
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--profile", required=True, metavar="FILE", help="as phalanx-bench profile writes it")
     parser.add_argument("--items", required=True, help="images or sounds of a sample")
+    parser.add_argument("--device-memory", metavar="SIZE", help="of each device: what admission lowers to fit it is predicted so")
     parser.add_argument("jobs", type=pathlib.Path, nargs="+", metavar="JOB.yaml")
     options = parser.parse_args()
     predictions, failed = {}, False
@@ -81,7 +82,8 @@ def main():
             print(f"{job.stem}: left out: {job} is not there")
             continue
         try:
-            predictions[job.stem] = compare_predictions.predict(job.stem, options.items, str(job), options.profile)
+            predictions[job.stem] = compare_predictions.predict(job.stem, options.items, str(job), options.profile,
+                                                                    options.device_memory)
         except (subprocess.SubprocessError, OSError) as failure:  # the others are still worth having
             failed = True
             print(f"{job.stem}: {failure}")

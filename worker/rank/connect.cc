@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/plan/derivation.h"
+#include "core/plan/message_peers.h"
 #include "worker/device/cuda_device.h"
-#include "worker/train/message_peers.h"
 
 namespace phalanx::rank {
 namespace {
@@ -32,7 +32,7 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
   if (order.device_kind() == "gpu") {
 #ifdef PHALANX_WITH_CUDA
     if (!options.current_stream) options.current_stream = device::CurrentStream;
-    options.peers = train::MessagePeers(plan, self, specs);
+    options.peers = plan::MessagePeers(plan, self, specs);
     options.wide_tensor_groups = plan.layout.derivation >= plan::kDerivationOfConnectedState;
     return comm::ConnectNccl(specs, self, plan.world, rendezvous, options);
 #else

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/plan/preparation.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/host_load.h"
@@ -45,26 +46,6 @@ std::vector<int32_t> RanksToTake(const plan::Plan& plan, Rank self) {
     return ranks;
   }
   return {self.value};
-}
-
-// Whose copies this rank would take if one other rank of its node were lost: of the first that has
-// work those of all, of the second those of the first.
-std::vector<int32_t> RanksToTakeOver(const plan::Plan& plan, Rank self) {
-  int32_t first = 0;
-  for (const plan::NodeDevices& node : plan.layout.nodes) {
-    const int32_t end = first + static_cast<int32_t>(node.devices.size());
-    std::vector<int32_t> with_work;
-    for (int32_t rank = first; rank < end; ++rank) {
-      if (!plan.PlacesOf(Rank{rank}).empty()) with_work.push_back(rank);
-    }
-    const bool here = first <= self.value && self.value < end;
-    first = end;
-    if (!here) continue;
-    if (with_work.size() < 2) return {};
-    if (self.value == with_work[0]) return {with_work.begin() + 1, with_work.end()};
-    if (self.value == with_work[1]) return {with_work[0]};
-  }
-  return {};
 }
 
 // What is wrong with copies is state that is lost.
@@ -186,7 +167,7 @@ absl::Status EpochRun::TendOthers() {
     // All ranks have whole copies, and those of epochs before go.
     others_asked_ = true;
     pinning.GiveBack(checkpoint::PinningThread::Use::kOthers, {});
-    const std::vector<int32_t> ranks = RanksToTakeOver(plan_, Rank{order_.rank()});
+    const std::vector<int32_t> ranks = plan::RanksToTakeOver(plan_, Rank{order_.rank()});
     if (ranks.empty()) return absl::OkStatus();
     {
       const MutexLock lock(&mu_);
@@ -213,11 +194,10 @@ absl::Status EpochRun::TendOthers() {
     Log(absl::StrCat("pins no copies of others: ", made->status().message()));
     return absl::OkStatus();
   }
-  // Beside masters and moments come gradients and weights, half as much again.
   int64_t bytes = 0;
   for (const auto& mapping : **made) bytes += mapping->bytes() / 2;  // one of two buffers
   pinning.GiveBack(checkpoint::PinningThread::Use::kOthers, **std::move(made));
-  if (order_.device_kind() == "gpu") device::ReserveMemory(bytes + bytes / 2);
+  if (order_.device_kind() == "gpu") device::ReserveMemory(plan::BytesToTakeOver(bytes));
   LogPhase("has pinned the copies that it would take over");
   return absl::OkStatus();
 }

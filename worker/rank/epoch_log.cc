@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/memory_fit.h"
+#include "core/schedule/memory_peak.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
@@ -78,8 +79,17 @@ void EpochRun::LogMemory() const {
                     plan::FormatBytes(counts.used_bytes), " tensors', ",
                     plan::FormatBytes(device::MemoryFree()), " free; ");
   }
-  Log(absl::StrCat(text, "the plan's estimate is ",
-                   plan::FormatBytes(plan::EstimateMemory(plan_, Rank{order_.rank()}).total())));
+  const Rank self{order_.rank()};
+  if (gpu && !goes_on()) {  // else nothing was tried
+    const schedule::MemoryPeak peak = schedule::EstimatePeak(plan_, self);
+    absl::StrAppend(&text, "the plan's estimate is ", plan::FormatBytes(peak.step.total()),
+                    ", of the layouts tried at most ", plan::FormatBytes(peak.tried),
+                    ", for copies to take over ", plan::FormatBytes(peak.to_take_over));
+  } else {
+    absl::StrAppend(&text, "the plan's estimate is ",
+                    plan::FormatBytes(plan::EstimateMemory(plan_, self).total()));
+  }
+  Log(text);
 }
 
 }  // namespace phalanx::rank

@@ -12,6 +12,7 @@
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/plan/preparation.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -26,8 +27,6 @@ namespace {
 // Of one set: nobody waits for it, and others of the epoch wait to be made.
 constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
 constexpr std::chrono::milliseconds kStandbyLookInterval{5};
-// That a device has left before a set is made, beside what the layout takes more of it.
-constexpr int64_t kRoom = int64_t{4} << 30;
 
 absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& layout) {
   ASSIGN_OR_RETURN(job::ReadJob read,
@@ -231,7 +230,8 @@ absl::StatusOr<int64_t> StandbyPool::CheckRoom(const v1::RunEpoch& of,
   const Rank self{of.rank()};
   const int64_t more =
       plan::EstimateMemory(next, self).total() - plan::EstimateMemory(now, self).total();
-  const int64_t needed = std::max<int64_t>(more, 0) + kRoom;
+  // Beside what the layout takes more of it.
+  const int64_t needed = std::max<int64_t>(more, 0) + plan::kPreparedRoom;
   const int64_t left = MemoryLeft();
   if (left >= needed) return needed;
   return absl::ResourceExhaustedError(

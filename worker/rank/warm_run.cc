@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/loss.h"
+#include "core/plan/preparation.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
@@ -20,7 +21,6 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kWarmWorkTimeout = absl::Seconds(30);
-constexpr int32_t kLossesMax = 8;  // as there are sets of standby communicators
 
 #ifdef PHALANX_WITH_CUDA
 class AloneRendezvous final : public comm::Rendezvous {
@@ -82,7 +82,7 @@ absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
 
 void EpochRun::WarmForLosses() {
   const Rank self{order_.rank()};
-  if (plan_.world > kLossesMax || plan_.PlacesOf(self).empty()) return;
+  if (plan_.world > plan::kPreparedDevicesMax || plan_.PlacesOf(self).empty()) return;
   for (Rank lost{0}; lost.value < plan_.world; ++lost.value) {
     if (lost == self || plan_.PlacesOf(lost).empty()) continue;
     const absl::Status warmed = model::CallTorch("warming up", [&]() -> absl::Status {

@@ -3,11 +3,13 @@
 #ifdef PHALANX_WITH_CUDA
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -63,8 +65,71 @@ absl::StatusOr<double> Time(int calls, const std::function<absl::Status()>& call
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
 }
 
-absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting) {
+// Communicators of both ranks that stay until all are measured: memory that one gives back would
+// serve the next.
+class Taken {
+ public:
+  explicit Taken(int32_t rank) : rank_(rank) {}
+
+  // Bytes of the device that making one takes. `with_peer`: messages are exchanged on it, too.
+  absl::StatusOr<int64_t> By(plan::CommunicatorSpec::Use use, bool with_peer, Meeting& meeting) {
+    const plan::CommunicatorSpec spec = {.use = use, .name = "bytes", .ranks = {Rank{0}, Rank{1}}};
+    comm::WorldOptions options;
+    options.current_stream = [] { return device::CurrentStream(); };
+    options.peers = {{}};
+    if (with_peer) options.peers = {{1 - rank_}};
+    const int64_t before = device::MemoryInUse();
+    ASSIGN_OR_RETURN(comm::Communicators made,
+                     comm::ConnectNccl({spec}, Rank{rank_}, 2, meeting, options));
+    RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
+    kept_.push_back(std::move(made));
+    return std::max<int64_t>(0, device::MemoryInUse() - before);
+  }
+
+ private:
+  const int32_t rank_;
+  std::vector<comm::Communicators> kept_;
+};
+
+constexpr size_t kMeetings = 7;  // of MeasureBytes
+
+absl::StatusOr<schedule::CommunicatorsBytes> MeasureBytes(int32_t rank,
+                                                          std::vector<Meeting>& meetings) {
+  using Use = plan::CommunicatorSpec::Use;
+  Taken taken(rank);
+  size_t next = 0;
+  const auto measure = [&](Use use) -> absl::StatusOr<schedule::CommunicatorBytes> {
+    ASSIGN_OR_RETURN(const int64_t made, taken.By(use, false, meetings[next++]));
+    ASSIGN_OR_RETURN(const int64_t with_peer, taken.By(use, true, meetings[next++]));
+    return schedule::CommunicatorBytes{.made = made,
+                                       .each_peer = std::max<int64_t>(0, with_peer - made)};
+  };
+  schedule::CommunicatorsBytes bytes;
+  // The first one loads the library.
+  ASSIGN_OR_RETURN(const int64_t first, taken.By(Use::kControl, false, meetings[next++]));
+  ASSIGN_OR_RETURN(bytes.control, measure(Use::kControl));
+  ASSIGN_OR_RETURN(bytes.messages, measure(Use::kForward));
+  ASSIGN_OR_RETURN(bytes.wide, measure(Use::kData));
+  bytes.library = std::max<int64_t>(0, first - bytes.control.made);
+  return bytes;
+}
+
+schedule::CommunicatorBytes MoreOf(const schedule::CommunicatorBytes& a,
+                                   const schedule::CommunicatorBytes& b) {
+  return {.made = std::max(a.made, b.made), .each_peer = std::max(a.each_peer, b.each_peer)};
+}
+schedule::CommunicatorsBytes MoreOf(const schedule::CommunicatorsBytes& a,
+                                    const schedule::CommunicatorsBytes& b) {
+  return {.library = std::max(a.library, b.library),
+          .messages = MoreOf(a.messages, b.messages),
+          .control = MoreOf(a.control, b.control),
+          .wide = MoreOf(a.wide, b.wide)};
+}
+
+absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting, std::vector<Meeting>& meetings) {
   RETURN_IF_ERROR(device::UseCudaDevice(rank));
+  Links links;
+  ASSIGN_OR_RETURN(links.bytes, MeasureBytes(rank, meetings));
   const at::Tensor out = at::zeros({kBytes / 4}, at::TensorOptions(at::kCUDA));
   const at::Tensor in = at::zeros_like(out);
   // As wide as those of training: of messages, and of what tensor ranks exchange.
@@ -73,11 +138,9 @@ absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting) {
   const std::vector<plan::CommunicatorSpec> specs = {
       {.use = Use::kControl, .name = "messages", .ranks = both},
       {.use = Use::kTensor, .name = "collectives", .ranks = both}};
-  const int64_t before = device::MemoryInUse();
   ASSIGN_OR_RETURN(const comm::Communicators connected,
                    comm::ConnectNccl(specs, Rank{rank}, 2, meeting,
                                      {.current_stream = [] { return device::CurrentStream(); }}));
-  Links links{.bytes = device::MemoryInUse() - before};
   comm::Communicator& messages = *connected[0];
   comm::Communicator& collectives = *connected[1];
   const auto exchange = [&](int64_t bytes) {
@@ -107,14 +170,16 @@ absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting) {
 
 absl::StatusOr<Links> MeasureLinks() {
   Meeting meeting;
+  std::vector<Meeting> meetings(kMeetings);
   absl::StatusOr<Links> results[2] = {absl::UnknownError("not run"), absl::UnknownError("not run")};
   {
     std::vector<std::jthread> ranks;
     for (int32_t rank = 0; rank < 2; ++rank)
-      ranks.emplace_back([&, rank] { results[rank] = MeasureRank(rank, meeting); });
+      ranks.emplace_back([&, rank] { results[rank] = MeasureRank(rank, meeting, meetings); });
   }
   comm::WaitForNcclReleases(comm::DeadlineIn(kTimeout));
-  RETURN_IF_ERROR(results[1].status());
+  for (const absl::StatusOr<Links>& result : results) RETURN_IF_ERROR(result.status());
+  results[0]->bytes = MoreOf(results[0]->bytes, results[1]->bytes);
   return results[0];
 }
 #endif

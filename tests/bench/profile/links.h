@@ -1,4 +1,5 @@
-// tests/bench/profile/links.h: what NCCL carries between the first two GPUs of this machine.
+// tests/bench/profile/links.h: what NCCL carries between the first two GPUs of this machine, and
+// what it takes of each.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace phalanx::bench {
 struct Links {
   schedule::LinkRate message;     // to the other, while as much comes from it
   schedule::LinkRate collective;  // bytes past each rank of an all-reduce
-  int64_t bytes = 0;              // that the communicator takes of a device
+  // Of a device: by form, each the more of both ranks'.
+  schedule::CommunicatorsBytes bytes;
 };
 // A rank is a thread. Errors: Unimplemented in a build without CUDA; those of communicators.
 absl::StatusOr<Links> MeasureLinks();

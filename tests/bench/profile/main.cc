@@ -93,7 +93,13 @@ absl::Status AddLinks(schedule::DeviceProfile& profile) {
   ASSIGN_OR_RETURN(const Links links, MeasureLinks());
   profile.message = links.message;
   profile.collective = links.collective;
-  profile.unestimated_bytes += links.bytes;
+  profile.process->communicators = links.bytes;
+  // Of two ranks with one of each of the kinds that there always are.
+  const auto with_peer = [](const schedule::CommunicatorBytes& bytes) {
+    return bytes.made + bytes.each_peer;
+  };
+  profile.unestimated_bytes +=
+      links.bytes.library + with_peer(links.bytes.control) + with_peer(links.bytes.wide);
   return absl::OkStatus();
 }
 
@@ -113,6 +119,7 @@ absl::StatusOr<schedule::DeviceProfile> Measure(const Options& options) {
   // What is left is the context's and the libraries'.
   at::getDeviceAllocator(at::kCUDA)->emptyCache();
   profile.unestimated_bytes = device::MemoryInUse();
+  profile.process = schedule::ProcessBytes{.context = profile.unestimated_bytes};
   RETURN_IF_ERROR(AddLinks(profile));
   return profile;
 }

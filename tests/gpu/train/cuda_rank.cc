@@ -15,13 +15,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/job/failure.h"
+#include "core/plan/message_peers.h"
 #include "core/plan/plan.h"
 #include "tests/oracle/processes/held_file.h"
 #include "tests/oracle/training/harness.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
-#include "worker/train/message_peers.h"
 #include "worker/train/trainer.h"
 
 namespace phalanx::oracle {
@@ -72,7 +72,7 @@ class CudaRank {
     comm::WorldOptions options;
     options.current_stream = device::CurrentStream;
     options.operation_timeout = kPatience;
-    options.peers = train::MessagePeers(plan, rank_, specs);
+    options.peers = plan::MessagePeers(plan, rank_, specs);
     comm::Communicators communicators =
         Value(comm::ConnectNccl(specs, rank_, plan.world, rendezvous, options), "connect");
     train::TrainerOptions how{.length_multiple = 8, .decision_timeout = kPatience, .warm = &warm_};

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/message_peers.h"
 #include "core/plan/reduction.h"
 #include "tests/gpu/ranks.h"
 #include "tests/support/specs.h"
@@ -20,7 +21,6 @@
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
 #include "worker/train/device_wait.h"
-#include "worker/train/message_peers.h"
 #include "worker/train/packed_runs.h"
 #include "worker/train/part_reduction.h"
 

@@ -59,5 +59,33 @@ TEST(ActivationsTest, BackwardPasses_OfAPartThatDoesNotTrain_AreNotOne) {
             (std::vector<bool>{false}));
 }
 
+TEST(ActivationsTest, KeptOfChunks_AreRoundsOfAnInterleavedSchedule) {
+  const auto kept = [](int32_t stages, int64_t microbatches, int32_t stage) {
+    const Plan plan =
+        MustPlan(AJob()
+                     .Module("language", Llama({.layers = 2 * stages}), {.pp = stages})
+                     .Batch(microbatches, 1)
+                     .Schedule(ScheduleName::kInterleaved, 2));
+    std::vector<int64_t> of_chunks;
+    for (int32_t chunk = 0; chunk < 2; ++chunk)
+      of_chunks.push_back(ActivationsKeptOfChunk(plan, 0, stage, chunk, microbatches));
+    EXPECT_EQ(of_chunks[0] + of_chunks[1], ActivationsKeptMax(plan, 0, stage, microbatches));
+    return of_chunks;
+  };
+  EXPECT_EQ(kept(2, 6, 0), (std::vector<int64_t>{3, 2})) << "2 of each, and 1";
+  EXPECT_EQ(kept(2, 6, 1), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(kept(4, 8, 0), (std::vector<int64_t>{7, 4})) << "4 of each, and 3";
+  EXPECT_EQ(kept(2, 2, 0), (std::vector<int64_t>{2, 2})) << "all there are";
+}
+
+TEST(ActivationsTest, KeptOfChunks_OfOtherSchedules_AreEven) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language", Llama({.layers = 4}), {.pp = 2})
+                                 .Batch(6, 1)
+                                 .Schedule(ScheduleName::kZeroBubbleV, 2));
+  EXPECT_EQ(ActivationsKeptOfChunk(plan, 0, 0, 0, 6), 2);
+  EXPECT_EQ(ActivationsKeptOfChunk(plan, 0, 0, 1, 6), 2);
+}
+
 }  // namespace
 }  // namespace phalanx::plan

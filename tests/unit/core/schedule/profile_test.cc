@@ -100,6 +100,57 @@ TEST(ProfileTest, Write_IsReadAsTheSame) {
   EXPECT_EQ(WriteProfile(read), WriteProfile(profile));
 }
 
+// What is written is of the version after that of kText.
+TEST(ProfileTest, Process_OfTheVersionBefore_IsNotMeasured) {
+  EXPECT_FALSE(Read().process.has_value());
+  EXPECT_THAT(WriteProfile(Read()), HasSubstr("\"process\": null"));
+  EXPECT_THAT(Wrong("\"network\": null", "\"network\": null, \"process\": null"),
+              ElementsAre("process: unknown field"));
+}
+
+TEST(ProfileTest, Process_IsReadAsItIsWritten) {
+  DeviceProfile profile = Read();
+  profile.process = ProcessBytes{.context = 700'000'001};
+  const DeviceProfile alone = Read(WriteProfile(profile));
+  ASSERT_TRUE(alone.process.has_value());
+  EXPECT_EQ(alone.process->context, 700'000'001);
+  EXPECT_FALSE(alone.process->communicators.has_value());
+  profile.process->communicators =
+      CommunicatorsBytes{.library = 1, .messages = {2, 3}, .control = {4, 0}, .wide = {6, 7}};
+  const DeviceProfile read = Read(WriteProfile(profile));
+  ASSERT_TRUE(read.process.has_value() && read.process->communicators.has_value());
+  const CommunicatorsBytes& bytes = *read.process->communicators;
+  EXPECT_EQ(bytes.library, 1);
+  EXPECT_EQ(bytes.messages.made, 2);
+  EXPECT_EQ(bytes.messages.each_peer, 3);
+  EXPECT_EQ(bytes.control.made, 4);
+  EXPECT_EQ(bytes.control.each_peer, 0);
+  EXPECT_EQ(bytes.wide.made, 6);
+  EXPECT_EQ(bytes.wide.each_peer, 7);
+}
+
+TEST(ProfileTest, Process_NamesFieldValueAndRule) {
+  DeviceProfile profile = Read();
+  profile.process = ProcessBytes{.context = 12345, .communicators = CommunicatorsBytes()};
+  const std::string text = WriteProfile(profile);
+  const auto wrong = [&](const std::string& from, const std::string& to) {
+    std::vector<std::string> lines;
+    const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+    EXPECT_NE(changed, text) << from;
+    for (const Violation& violation : ViolationsOf(ReadProfile(changed).status()))
+      lines.push_back(ToString(violation));
+    return lines;
+  };
+  EXPECT_THAT(wrong("12345", "0"),
+              ElementsAre("process.context_bytes: 0: must be a number above 0"));
+  EXPECT_THAT(
+      wrong("\"library_bytes\": 0", "\"library_bytes\": -1"),
+      ElementsAre("process.communicators.library_bytes: -1: must be a number of at least 0"));
+  EXPECT_THAT(wrong("\"wide\"", "\"broad\""),
+              ElementsAre("process.communicators.wide: is required",
+                          "process.communicators.broad: unknown field"));
+}
+
 TEST(ProfileTest, Write_OfBuiltInOnes_IsReadAsTheSame) {
   for (const absl::string_view text : BuiltInProfiles()) {
     const std::string written = WriteProfile(Read(std::string(text)));
@@ -109,7 +160,7 @@ TEST(ProfileTest, Write_OfBuiltInOnes_IsReadAsTheSame) {
 
 TEST(ProfileTest, Read_NamesFieldValueAndRule) {
   EXPECT_THAT(Wrong(R"("version": 2)", R"("version": 1)"),
-              ElementsAre("version: 1: this build reads profiles of version 2"));
+              ElementsAre("version: 1: this build reads profiles of versions 2 and 3"));
   EXPECT_THAT(Wrong("\"forward\": 1e-1", "\"forward\": -1"),
               ElementsAre("products[1].forward: -1: must be a number above 0"));
   EXPECT_THAT(Wrong("\"launch\": 1e-5", "\"launch\": \"fast\""),

@@ -123,7 +123,7 @@ TEST(RandomGraphTest, BuildStep_AnyGraph_KeepsNoMoreMessagesThanTheEstimateCount
         if (!IsReceive(one.op)) continue;
         ++messages;
         const plan::Link& link = plan.links[static_cast<size_t>(one.link)];
-        const plan::MessagesKept most = plan::MessagesKeptMax(plan, link);
+        const plan::MessagesKept most = plan::MessagesKeptMax(plan, link, plan.microbatches);
         if (IsBackwardMessage(one.op)) {
           ASSERT_LE(count.Waiting(one.link, true), most.backward);
         } else {

@@ -1,4 +1,4 @@
-#include "worker/train/message_peers.h"
+#include "core/plan/message_peers.h"
 
 #include <algorithm>
 #include <map>

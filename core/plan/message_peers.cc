@@ -1,4 +1,4 @@
-#include "worker/train/message_peers.h"
+#include "core/plan/message_peers.h"
 
 #include <algorithm>
 #include <map>
@@ -11,44 +11,43 @@
 #include "core/plan/reduction.h"
 #include "core/plan/samples.h"
 
-namespace phalanx::train {
+namespace phalanx::plan {
 namespace {
 
-using Use = plan::CommunicatorSpec::Use;
+using Use = CommunicatorSpec::Use;
 
 // To connect two ranks takes some 10 ms for each of the communicator's channels.
 constexpr std::ptrdiff_t kStatePeersEachSide = 8;
 
 // Those that differ in what lanes work on, of which there are few.
-std::vector<plan::MicrobatchSamples> Microbatches(const plan::Plan& plan) {
-  std::map<std::vector<int64_t>, plan::MicrobatchSamples> distinct;
-  const auto add = [&distinct](plan::MicrobatchSamples samples) {
+std::vector<MicrobatchSamples> Microbatches(const Plan& plan) {
+  std::map<std::vector<int64_t>, MicrobatchSamples> distinct;
+  const auto add = [&distinct](MicrobatchSamples samples) {
     std::vector<int64_t> lanes = samples.lane_first;
     distinct.try_emplace(std::move(lanes), std::move(samples));
   };
-  for (int64_t m = 0; m < plan.microbatches; ++m) add(plan::SamplesOfMicrobatch(plan, m));
+  for (int64_t m = 0; m < plan.microbatches; ++m) add(SamplesOfMicrobatch(plan, m));
   // Evaluation ends with what is left of the data, and shows a few samples.
-  const int64_t most = plan::SamplesAtOnce(plan);
-  for (int64_t count = 1; count <= most; ++count) add(plan::DealMicrobatch(plan, count));
-  std::vector<plan::MicrobatchSamples> result;
+  const int64_t most = SamplesAtOnce(plan);
+  for (int64_t count = 1; count <= most; ++count) add(DealMicrobatch(plan, count));
+  std::vector<MicrobatchSamples> result;
   for (auto& [lanes, samples] : distinct) result.push_back(std::move(samples));
   return result;
 }
 
-std::set<Rank> PeersOfLinks(const plan::Plan& plan, Rank rank) {
-  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+std::set<Rank> PeersOfLinks(const Plan& plan, Rank rank) {
+  const std::vector<Place> places = plan.PlacesOf(rank);
   const auto here = [&places](const auto& end) {
-    return std::any_of(places.begin(), places.end(), [&end](const plan::Place& place) {
+    return std::any_of(places.begin(), places.end(), [&end](const Place& place) {
       return place.module == end.module && place.pp == end.stage;
     });
   };
-  const std::vector<plan::MicrobatchSamples> microbatches = Microbatches(plan);
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
   std::set<Rank> peers;
   for (size_t link = 0; link < plan.links.size(); ++link) {
     if (!here(plan.links[link].from) && !here(plan.links[link].to)) continue;
-    for (const plan::MicrobatchSamples& samples : microbatches) {
-      for (const plan::LinkMessage& message :
-           plan::LinkMessages(plan, static_cast<int32_t>(link), samples)) {
+    for (const MicrobatchSamples& samples : microbatches) {
+      for (const LinkMessage& message : LinkMessages(plan, static_cast<int32_t>(link), samples)) {
         if (message.count == 0 || message.from == message.to) continue;
         if (message.from == rank) peers.insert(message.to);
         if (message.to == rank) peers.insert(message.from);
@@ -58,9 +57,9 @@ std::set<Rank> PeersOfLinks(const plan::Plan& plan, Rank rank) {
   return peers;
 }
 
-void InsertOtherEnds(const plan::Plan& plan, const std::vector<plan::Copy>& copies, Rank rank,
+void InsertOtherEnds(const Plan& plan, const std::vector<Copy>& copies, Rank rank,
                      std::set<Rank>& peers) {
-  for (const plan::Copy& copy : copies) {
+  for (const Copy& copy : copies) {
     const Rank lead = plan.RankOf(copy.lead), follower = plan.RankOf(copy.follower);
     if (lead == follower) continue;
     if (lead == rank) peers.insert(follower);
@@ -69,11 +68,10 @@ void InsertOtherEnds(const plan::Plan& plan, const std::vector<plan::Copy>& copi
 }
 
 // Those with whom a rank reduces by messages, or mirrors.
-void InsertPeersOfShares(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
+void InsertPeersOfShares(const Plan& plan, const Place& place, int32_t chunk,
                          std::set<Rank>& peers) {
-  const plan::Reduction reduction =
-      plan::ReductionOf(plan, place, chunk, plan::ParametersOf(plan, place, chunk));
-  for (const plan::ReducedBucket& bucket : reduction.buckets) {
+  const Reduction reduction = ReductionOf(plan, place, chunk, ParametersOf(plan, place, chunk));
+  for (const ReducedBucket& bucket : reduction.buckets) {
     const auto insert = [&](const auto& list) {
       for (const auto& peer : list) peers.insert(reduction.group[static_cast<size_t>(peer.peer)]);
     };
@@ -85,9 +83,8 @@ void InsertPeersOfShares(const plan::Plan& plan, const plan::Place& place, int32
 
 // Who may hold what a rank lacks on its way into the plan (relayout.h), or lack what it holds:
 // those that work on the same stage, next to it in their order, since shares go by that.
-void InsertPeersOfState(const plan::Plan& plan, const plan::Place& place, Rank rank,
-                        std::set<Rank>& peers) {
-  const plan::ReplicaTable& table = plan.replicas(place.module);
+void InsertPeersOfState(const Plan& plan, const Place& place, Rank rank, std::set<Rank>& peers) {
+  const ReplicaTable& table = plan.replicas(place.module);
   std::set<Rank> all;
   for (const int32_t dp : table.order()) {
     for (int32_t cp = 0; cp < table.cp(); ++cp) {
@@ -95,7 +92,7 @@ void InsertPeersOfState(const plan::Plan& plan, const plan::Place& place, Rank r
         all.insert(table.At(dp, place.pp, cp, tp));
     }
   }
-  const plan::RankList list(all.begin(), all.end());
+  const RankList list(all.begin(), all.end());
   const auto at = std::lower_bound(list.begin(), list.end(), rank);
   const auto before = std::min<std::ptrdiff_t>(at - list.begin(), kStatePeersEachSide);
   const auto behind = std::min<std::ptrdiff_t>(list.end() - at, kStatePeersEachSide + 1);
@@ -105,28 +102,28 @@ void InsertPeersOfState(const plan::Plan& plan, const plan::Place& place, Rank r
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
-                                               absl::Span<const plan::CommunicatorSpec> specs) {
+std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
+                                               absl::Span<const CommunicatorSpec> specs) {
   const std::set<Rank> of_links = PeersOfLinks(plan, rank);
   std::set<Rank> of_ranks;  // on the control communicator
   const bool moves =
-      plan.layout.epoch.value > 1 && plan.layout.derivation >= plan::kDerivationOfConnectedState;
-  std::map<std::pair<Use, plan::RankList>, std::set<Rank>> of_groups;
-  for (const plan::Place& place : plan.PlacesOf(rank)) {
-    InsertOtherEnds(plan, plan::TiedCopies(plan, place), rank, of_ranks);
+      plan.layout.epoch.value > 1 && plan.layout.derivation >= kDerivationOfConnectedState;
+  std::map<std::pair<Use, RankList>, std::set<Rank>> of_groups;
+  for (const Place& place : plan.PlacesOf(rank)) {
+    InsertOtherEnds(plan, TiedCopies(plan, place), rank, of_ranks);
     if (moves) InsertPeersOfState(plan, place, rank, of_ranks);
     std::set<Rank>& in_group =
         of_groups[{Use::kTensor, plan.TensorGroup(place.module, place.dp, place.pp, place.cp)}];
     const int32_t chunks = plan.modules[static_cast<size_t>(place.module)].chunks();
     for (int32_t chunk = 0; chunk < chunks; ++chunk)
-      InsertOtherEnds(plan, plan::CopiesInSlot(plan, place, chunk), rank, in_group);
+      InsertOtherEnds(plan, CopiesInSlot(plan, place, chunk), rank, in_group);
     std::set<Rank>& of_shares = of_groups[{Use::kData, plan.DataGroupOf(place)}];
     for (int32_t chunk = 0; chunk < chunks; ++chunk)
       InsertPeersOfShares(plan, place, chunk, of_shares);
   }
   std::vector<std::vector<int32_t>> result(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
-    const plan::RankList& ranks = specs[i].ranks;
+    const RankList& ranks = specs[i].ranks;
     const std::set<Rank>* peers = nullptr;
     if (specs[i].use == Use::kControl) peers = &of_ranks;
     if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) peers = &of_links;
@@ -140,4 +137,4 @@ std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank
   return result;
 }
 
-}  // namespace phalanx::train
+}  // namespace phalanx::plan

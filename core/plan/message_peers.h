@@ -1,4 +1,4 @@
-// worker/train/message_peers.h: with whom a rank exchanges messages, on which communicator.
+// core/plan/message_peers.h: with whom a rank exchanges messages, on which communicator.
 //
 // A device connects two ranks at their first message, beside kernels that may be waiting for the
 // very ranks that connect. So whoever connects communicators is told before (WorldOptions::peers).
@@ -13,13 +13,13 @@
 #include "core/base/ids.h"
 #include "core/plan/plan.h"
 
-namespace phalanx::train {
+namespace phalanx::plan {
 
 // By communicator, ascending, in its ranks; nothing where `rank` is no member. The messages are
 // those of links, in training and in evaluation of any number of samples, those that keep copies
 // alike (copy_exchange.h), and, in every epoch but the first, those in which state moves
 // (relayout.h). Two ranks name each other or neither does.
-std::vector<std::vector<int32_t>> MessagePeers(const plan::Plan& plan, Rank rank,
-                                               absl::Span<const plan::CommunicatorSpec> specs);
+std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
+                                               absl::Span<const CommunicatorSpec> specs);
 
-}  // namespace phalanx::train
+}  // namespace phalanx::plan

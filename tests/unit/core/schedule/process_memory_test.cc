@@ -1,0 +1,100 @@
+#include "core/schedule/process_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "core/plan/preparation.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using support::AJob;
+using support::Layout;
+using support::Llama;
+
+// Each count is a digit.
+constexpr CommunicatorsBytes kBytes = {
+    .library = 1'000'000, .messages = {100'000, 10'000}, .control = {10, 1}, .wide = {1000, 100}};
+
+AJob JobOf(const Layout& layout) {
+  AJob job = AJob().Module("language", Llama(), layout).Batch(12, 1);
+  job.spec().resources.device = job::DeviceKind::kGpu;
+  return job;
+}
+
+plan::Plan OnOneNode(const job::JobSpec& spec) {
+  auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : plan::Plan();
+}
+
+DeviceProfile WithProcess(const std::optional<CommunicatorsBytes>& communicators) {
+  DeviceProfile profile = NominalProfile();
+  profile.process = ProcessBytes{.context = 500, .communicators = communicators};
+  profile.unestimated_bytes = 77;
+  return profile;
+}
+
+TEST(ProcessMemoryTest, Communicators_AreCountedByUseAndPeers) {
+  const auto bytes = [](AJob job) { return BytesOfCommunicators(OnOneNode(job), Rank{0}, kBytes); };
+  EXPECT_EQ(bytes(JobOf({})), 0);
+  AJob without_mirrors = JobOf({.dp = 2});
+  without_mirrors.spec().recovery.state_copies = 1;
+  EXPECT_EQ(bytes(without_mirrors), 10 + 1000);
+  EXPECT_EQ(bytes(JobOf({.dp = 2})), 10 + 1000 + 100) << "mirrors are sent by messages";
+  // A pipeline has messages both ways, and no group of its own.
+  EXPECT_EQ(bytes(JobOf({.pp = 2})), 10 + 2 * (100'000 + 10'000));
+}
+
+TEST(ProcessMemoryTest, OfAProfileWithoutParts_HasTheirSum) {
+  DeviceProfile profile = NominalProfile();
+  profile.unestimated_bytes = 77;
+  const ProcessMemory memory = MostMemory(OnOneNode(JobOf({.dp = 2})), profile);
+  EXPECT_EQ(memory.unestimated, 77);
+  EXPECT_FALSE(memory.context.has_value());
+  EXPECT_FALSE(memory.communicators.has_value());
+  EXPECT_EQ(memory.total(), memory.peak.total() + 77);
+}
+
+TEST(ProcessMemoryTest, OfAProfileWithParts_HasContextCommunicatorsAndStandby) {
+  const plan::Plan plan = OnOneNode(JobOf({.dp = 3}));
+  const ProcessMemory memory = MostMemory(plan, WithProcess(kBytes));
+  EXPECT_EQ(memory.unestimated, 0);
+  EXPECT_EQ(memory.context, 500);
+  EXPECT_EQ(memory.communicators, kBytes.library + BytesOfCommunicators(plan, memory.rank, kBytes));
+  // For the loss of either other rank: two that are connected for their state, and for mirrors.
+  EXPECT_EQ(memory.standby, 2 * (10 + 1 + 1000 + 100));
+  EXPECT_EQ(memory.total(),
+            memory.peak.total() + *memory.context + *memory.communicators + *memory.standby);
+}
+
+TEST(ProcessMemoryTest, OfCommunicatorsThatWereNotMeasured_SaysSo) {
+  const ProcessMemory memory = MostMemory(OnOneNode(JobOf({.dp = 3})), WithProcess(std::nullopt));
+  EXPECT_EQ(memory.context, 500);
+  EXPECT_FALSE(memory.communicators.has_value());
+  EXPECT_FALSE(memory.standby.has_value());
+}
+
+TEST(ProcessMemoryTest, WhatADeviceHasNoRoomFor_IsLeftOut) {
+  const plan::Plan mirrored = OnOneNode(JobOf({.tp = 2, .dp = 2}));
+  const DeviceProfile profile = WithProcess(kBytes);
+  const ProcessMemory all = MostMemory(mirrored, profile);
+  ASSERT_GT(*all.standby, 0);
+  ASSERT_GT(all.peak.tried_beyond(), 0);
+  const int64_t beside = *all.context + *all.communicators;
+  const ProcessMemory steps = MostMemory(mirrored, profile, {}, beside + all.peak.step.total());
+  EXPECT_EQ(steps.standby, 0);
+  EXPECT_EQ(steps.peak.tried, 0);
+  EXPECT_EQ(steps.total(), *steps.context + *steps.communicators + steps.peak.step.total());
+  const ProcessMemory large =
+      MostMemory(mirrored, profile, {}, all.total() + 2 * plan::kPreparedRoom);
+  EXPECT_EQ(large.total(), all.total());
+  // Room for state that is taken over goes the same way.
+  const plan::Plan to_host = OnOneNode(JobOf({.tp = 2}));
+  const ProcessMemory taken = MostMemory(to_host, profile);
+  ASSERT_GT(taken.peak.to_take_over, 0);
+  EXPECT_EQ(MostMemory(to_host, profile, {}, plan::kPreparedRoom).peak.to_take_over, 0);
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
