@@ -182,7 +182,8 @@ Tree ToTree(const Message& message) {
 }
 
 void PrintTree(const Tree& tree, Format format, std::ostream& out) {
-  out << (format == Format::kJson ? job::EmitJson(tree) : wire::EmitYaml(tree));
+  out << (format == Format::kJson ? EscapedText(job::EmitJson(tree), Escapes::kJson)
+                                  : EscapedText(wire::EmitYaml(tree), Escapes::kYaml));
 }
 
 void PrintField(absl::string_view name, absl::string_view value, std::ostream& out) {

@@ -1,7 +1,11 @@
 #include "coordinator/net/open_peers.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <utility>
 
 #include "core/posix/peer_name.h"
@@ -24,10 +28,24 @@ void OpenPeers::Note(int fd) {
   before = std::move(peer);
 }
 
+int OpenPeers::FdOfLocked(const std::string& peer) const {
+  const auto found = by_peer_.find(peer);
+  const bool open = found != by_peer_.end() && SocketOf(found->second.fd) == found->second.socket;
+  return open ? found->second.fd : -1;
+}
+
 bool OpenPeers::IsOpen(const std::string& peer) const {
   MutexLock lock(&mu_);
-  const auto found = by_peer_.find(peer);
-  return found != by_peer_.end() && SocketOf(found->second.fd) == found->second.socket;
+  return FdOfLocked(peer) >= 0;
+}
+
+int64_t OpenPeers::BytesFrom(const std::string& peer) const {
+  MutexLock lock(&mu_);
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(FdOfLocked(peer), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  const bool counts = size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
+  return counts ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
 }
 
 }  // namespace phalanx::coordinator

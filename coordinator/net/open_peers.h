@@ -24,12 +24,17 @@ class OpenPeers {
 
   // `peer`: as gRPC names it, such as "ipv4:127.0.0.1:4444".
   bool IsOpen(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
+  // How many bytes have come from it so far; 0: it is not open, or the kernel does not say.
+  int64_t BytesFrom(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Connection {
     int fd = -1;
     uint64_t socket = 0;
   };
+
+  // -1: it is not open.
+  int FdOfLocked(const std::string& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
   std::map<std::string, Connection> by_peer_ ABSL_GUARDED_BY(mu_);

@@ -1,30 +1,45 @@
 #include "coordinator/rpc/ending.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/status_translation.h"
 
 namespace phalanx::coordinator {
 
-Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
-    : reactor_(context->DefaultReactor()),
-      method_(method),
+Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+               Audit* audit)
+    : method_(method),
       metrics_(&metrics),
+      audit_(audit),
       start_(SteadyNow()),
       call_(std::make_shared<Call>()) {
   call_->caller = CallerOf(*context->auth_context());
   call_->peer = context->peer();
 }
 
+Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
+    : Ending(context, method, metrics, nullptr) {
+  reactor_ = context->DefaultReactor();
+}
+
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
                Audit& audit)
-    : Ending(context, method, metrics) {
-  audit_ = &audit;
+    : Ending(context, method, metrics, &audit) {
+  reactor_ = context->DefaultReactor();
+}
+
+Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+               Audit& audit, std::function<void(const grpc::Status&)> finish)
+    : Ending(context, method, metrics, &audit) {
+  finish_ = std::move(finish);
 }
 
 void Ending::operator()(const absl::Status& status) const {
   metrics_->Rpc(method_, status.code(), Since(start_));
   if (audit_ != nullptr) audit_->Tell(call_->caller, method_, call_->object, status);
-  reactor_->Finish(ToGrpc(status));
+  if (reactor_ != nullptr) return reactor_->Finish(ToGrpc(status));
+  finish_(ToGrpc(status));
 }
 
 grpc::ServerUnaryReactor* Ending::With(const absl::Status& status) const {

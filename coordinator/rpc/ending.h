@@ -5,6 +5,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,9 @@ class Ending {
   // Of a call that changes something: its end is told to `audit`.
   Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
          Audit& audit);
+  // Of one that is served as a stream: `finish` ends it. It has no reactor of this, nor With.
+  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+         Audit& audit, std::function<void(const grpc::Status& status)> finish);
 
   void operator()(const absl::Status& status) const;
   grpc::ServerUnaryReactor* With(const absl::Status& status) const;
@@ -46,7 +50,11 @@ class Ending {
     std::string object;
   };
 
-  grpc::ServerUnaryReactor* reactor_;
+  Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
+         Audit* audit);
+
+  grpc::ServerUnaryReactor* reactor_ = nullptr;  // null: there is finish_
+  std::function<void(const grpc::Status&)> finish_;
   absl::string_view method_;
   Metrics* metrics_;
   Audit* audit_ = nullptr;  // null: it changes nothing

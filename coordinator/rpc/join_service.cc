@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/rpc/access.h"
 #include "core/base/status.h"
+#include "core/posix/peer_name.h"
 #include "transport/join_credentials.h"
 
 namespace phalanx::coordinator {
@@ -114,17 +115,14 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RevokeToken(Context* context,
   return end.reactor();
 }
 
-JoinServiceImpl::Reactor* JoinServiceImpl::Join(Context* context, const v1::JoinRequest* request,
-                                                v1::JoinResponse* response) {
-  const Ending end(context, "Join", world_.metrics, world_.audit);
-  if (absl::Status status = strangers_.Take(Identity{"whoever joins", Role::kViewer});
-      !status.ok()) {
-    return end.With(status);
-  }
-  workers_.Add([this, end, request, response](const absl::Status& go) {
-    end(go.ok() ? Exchange(*request, end, response) : go);
+void JoinServiceImpl::Join(const Ending& end, const v1::JoinRequest& request,
+                           v1::JoinResponse* response) {
+  absl::Status status = networks_.Take(Identity{NetworkOf(end.peer()), Role::kViewer});
+  if (status.ok()) status = strangers_.Take(Identity{"whoever joins", Role::kViewer});
+  if (!status.ok()) return end(status);
+  workers_.Add([this, end, &request, response](const absl::Status& go) {
+    end(go.ok() ? Exchange(request, end, response) : go);
   });
-  return end.reactor();
 }
 
 absl::StatusOr<std::string> JoinServiceImpl::Sign(absl::string_view request,

@@ -16,6 +16,7 @@
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/call_rate.h"
 #include "coordinator/rpc/ending.h"
+#include "coordinator/rpc/join_requests.h"
 #include "coordinator/rpc/join_tokens.h"
 #include "coordinator/runtime/work_pool.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
@@ -29,14 +30,23 @@ struct JoinOptions {
   transport::SignerFiles signer;  // none: tokens are refused, certificates that came of some hold
   // Of a certificate that comes of a token; its owner renews it when two thirds are over.
   absl::Duration certificate_life = absl::Hours(24 * 7);
-  // Of all who show tokens together: they are strangers, whom nobody can tell apart.
+  // Of all who show tokens together: they are strangers, of whom nothing but the address is known.
   CallRateOptions rate = {.calls_per_second = 20, .calls_at_once = 200};
+  // The same of one NetworkOf, so that none takes everything.
+  CallRateOptions network_rate = {.calls_per_second = 5, .calls_at_once = 50};
+  JoinRequestBounds requests;
   // Renewals of one node: a failed one is tried again after a twentieth of the life.
   int renewals_per_hour = 60;
 };
 
+// Methods that are served as others are; Join is one of requests().
+using JoinMethods = v1::JoinService::WithCallbackMethod_CreateToken<
+    v1::JoinService::WithCallbackMethod_ListTokens<v1::JoinService::WithCallbackMethod_RevokeToken<
+        v1::JoinService::WithCallbackMethod_RenewCertificate<
+            v1::JoinService::WithGenericMethod_Join<v1::JoinService::Service>>>>>;
+
 // Thread-safe.
-class JoinServiceImpl final : public v1::JoinService::CallbackService {
+class JoinServiceImpl final : public JoinMethods {
  public:
   struct World {
     Metrics& metrics;
@@ -46,6 +56,8 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
     std::function<bool(const std::string& node)> has_node;
     // Certificates that held before are refused now.
     std::function<void()> revoked;
+    // As JoinRequests::World.
+    std::function<int64_t(const std::string& peer)> received;
   };
   // `tokens`, which may be nullptr, and the world outlive the service.
   JoinServiceImpl(JoinTokens* tokens, JoinOptions options, World world)
@@ -53,8 +65,16 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
         options_(std::move(options)),
         world_(std::move(world)),
         strangers_(options_.rate),
+        networks_(options_.network_rate),
         renewals_(RenewalsOf(options_)),
-        workers_("joiner", WorkPool::Priority::kServing, 1, kWaitingMax) {}
+        workers_("joiner", WorkPool::Priority::kServing, 1, kWaitingMax),
+        requests_(options_.requests,
+                  {.metrics = world_.metrics, .audit = world_.audit, .received = world_.received},
+                  [this](const Ending& end, const v1::JoinRequest& request,
+                         v1::JoinResponse* response) { Join(end, request, response); }) {}
+
+  // To be registered with the same server.
+  grpc::CallbackGenericService& requests() { return requests_; }
 
   // Answers the calls that wait, and whatever comes later, with Unavailable.
   void Stop() { workers_.Stop(); }
@@ -64,7 +84,6 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
   Reactor* CreateToken(Context*, const v1::CreateTokenRequest*, v1::CreateTokenResponse*) override;
   Reactor* ListTokens(Context*, const v1::ListTokensRequest*, v1::ListTokensResponse*) override;
   Reactor* RevokeToken(Context*, const v1::RevokeTokenRequest*, v1::RevokeTokenResponse*) override;
-  Reactor* Join(Context*, const v1::JoinRequest*, v1::JoinResponse*) override;
   Reactor* RenewCertificate(Context*, const v1::RenewCertificateRequest*,
                             v1::RenewCertificateResponse*) override;
 
@@ -73,6 +92,7 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
 
   // Where a life is short, as many as one life may take.
   static CallRateOptions RenewalsOf(const JoinOptions& options);
+  void Join(const Ending& end, const v1::JoinRequest& request, v1::JoinResponse* response);
   // Errors: FailedPrecondition, if no certificates are signed here.
   absl::Status CheckSigner() const;
   absl::StatusOr<std::string> Sign(absl::string_view request, const std::string& node,
@@ -87,8 +107,10 @@ class JoinServiceImpl final : public v1::JoinService::CallbackService {
   const JoinOptions options_;
   const World world_;
   CallRate strangers_;
+  CallRate networks_;
   CallRate renewals_;
   WorkPool workers_;
+  JoinRequests requests_;
 };
 
 // Of a port where nodes may join, if certificates are signed here: whoever shows no certificate

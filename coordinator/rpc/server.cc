@@ -199,6 +199,7 @@ class ServerImpl final : public Server {
     builder.RegisterService(job_service_.get());
     builder.RegisterService(worker_service_.get());
     builder.RegisterService(join_service_.get());
+    builder.RegisterCallbackGenericService(&join_service_->requests());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC did not start");
     port_ = PortOf(listening.get());
@@ -241,11 +242,13 @@ class ServerImpl final : public Server {
     };
     join_service_ = std::make_unique<JoinServiceImpl>(
         tokens_.get(), options_.join,
-        JoinServiceImpl::World{.metrics = metrics_,
-                               .admission = admission_,
-                               .audit = audit_,
-                               .has_node = has_node,
-                               .revoked = [this] { CloseRevoked(); }});
+        JoinServiceImpl::World{
+            .metrics = metrics_,
+            .admission = admission_,
+            .audit = audit_,
+            .has_node = has_node,
+            .revoked = [this] { CloseRevoked(); },
+            .received = [this](const std::string& peer) { return peers_.BytesFrom(peer); }});
     return absl::OkStatus();
   }
 

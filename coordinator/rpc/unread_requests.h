@@ -33,7 +33,7 @@ struct UnreadBounds {
   absl::Duration remembered = absl::Minutes(10);  // those that were late
 };
 
-// Thread-safe. Callers in plaintext and strangers are not counted.
+// Thread-safe. Callers in plaintext are not counted, nor strangers, whose calls JoinRequests sees.
 class UnreadRequests {
  public:
   // Told, under no lock, how many more requests of the caller's are late, and why that is.

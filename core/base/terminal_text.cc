@@ -56,6 +56,23 @@ size_t ShownBytes(absl::string_view text) {
   return refused || IsInvisible(CharacterOf(text, bytes)) ? 0 : bytes;
 }
 
+// The length of the character that `text` begins with, if it is one that must not be shown; else 0,
+// also of what is no UTF-8.
+size_t HiddenBytes(absl::string_view text, char32_t& character) {
+  const auto first = static_cast<uint8_t>(text[0]);
+  if (first < 0x80) {
+    character = first;
+    return ShownBytes(text) == 0 ? 1 : 0;
+  }
+  const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((static_cast<uint8_t>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  character = CharacterOf(text, bytes);
+  return character < 0xA0 || IsInvisible(character) ? bytes : 0;
+}
+
 }  // namespace
 
 std::string TerminalText(absl::string_view text) {
@@ -69,6 +86,29 @@ std::string TerminalText(absl::string_view text) {
       shown.append(text.data(), bytes);
     }
     text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return shown;
+}
+
+std::string EscapedText(absl::string_view text, Escapes escapes) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    char32_t character = 0;
+    size_t bytes = HiddenBytes(text, character);
+    const auto value = static_cast<uint32_t>(character);
+    if (bytes == 0) {
+      bytes = 1;
+      shown.push_back(text[0]);
+    } else if (value <= 0xFFFF) {
+      absl::StrAppendFormat(&shown, "\\u%04x", value);
+    } else if (escapes == Escapes::kYaml) {
+      absl::StrAppendFormat(&shown, "\\U%08x", value);
+    } else {
+      absl::StrAppendFormat(&shown, "\\u%04x\\u%04x", 0xD800 + ((value - 0x10000) >> 10),
+                            0xDC00 + ((value - 0x10000) & 0x3FF));
+    }
+    text.remove_prefix(bytes);
   }
   return shown;
 }

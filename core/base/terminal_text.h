@@ -14,7 +14,13 @@ namespace phalanx {
 // \x1b.
 std::string TerminalText(absl::string_view text);
 
-// The same on one line: line ends and tabs are written as \n and \t.
+// The same of JSON, or of YAML with its strings in quotes: each such character is escaped as
+// strings there have it, \u202e, so that whoever parses it finds what was there. Bytes that are no
+// UTF-8 stay.
+enum class Escapes { kJson, kYaml };
+std::string EscapedText(absl::string_view text, Escapes escapes);
+
+// The same as TerminalText on one line: line ends and tabs are written as \n and \t.
 std::string LineText(absl::string_view text);
 
 }  // namespace phalanx

@@ -1,13 +1,19 @@
 #include "core/posix/file.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
 
@@ -24,13 +30,36 @@ absl::StatusOr<FileStamp> CheckedStamp(const struct stat& status) {
                    int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
+// A folder of `below` may be a link itself: whoever named it may lay it where they like.
+bool LiesBelow(absl::string_view path, const std::string& folder) {
+  const std::unique_ptr<char, decltype(&free)> real(realpath(folder.c_str(), nullptr), &free);
+  if (real == nullptr) return false;
+  const absl::string_view there = real.get();
+  return absl::StartsWith(path, there == "/" ? there : absl::StrCat(there, "/"));
+}
+
+absl::Status CheckBelow(int descriptor, const std::vector<std::string>& below) {
+  char path[PATH_MAX];
+  const std::string link = absl::StrCat("/proc/self/fd/", descriptor);
+  const ssize_t bytes = readlink(link.c_str(), path, sizeof(path));
+  if (bytes < 0) return SystemError("cannot be found");
+  const absl::string_view led(path, static_cast<size_t>(bytes));
+  if (std::any_of(below.begin(), below.end(),
+                  [&led](const std::string& folder) { return LiesBelow(led, folder); }))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("leads to ", led, "; must lead below ", absl::StrJoin(below, ", ")));
+}
+
 }  // namespace
 
-absl::StatusOr<File> File::Open(const std::string& path) {
+absl::StatusOr<File> File::Open(const std::string& path, const std::vector<std::string>& below) {
   // Looked at before it is opened: opening a pipe would wait for its other end.
   ASSIGN_OR_RETURN([[maybe_unused]] const FileStamp stamp, StampOf(path));
   UniqueFd descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!descriptor.is_open()) return SystemError("cannot be opened");
+  // Where a path leads may change until it is opened, so what was opened is asked.
+  if (!below.empty()) RETURN_IF_ERROR(CheckBelow(descriptor.get(), below));
   struct stat status;
   if (fstat(descriptor.get(), &status) != 0) return SystemError("cannot be read");
   ASSIGN_OR_RETURN(const FileStamp opened, CheckedStamp(status));
@@ -57,8 +86,9 @@ absl::Status File::Read(int64_t offset, int64_t bytes, std::string& to) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes_max) {
-  ASSIGN_OR_RETURN(const File file, File::Open(path));
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes_max,
+                                          const std::vector<std::string>& below) {
+  ASSIGN_OR_RETURN(const File file, File::Open(path, below));
   if (file.stamp().bytes > bytes_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("has ", file.stamp().bytes, " bytes; must have at most ", bytes_max));

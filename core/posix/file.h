@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,7 +24,10 @@ class File {
  public:
   // Errors: InvalidArgument, with the system's reason, if it cannot be opened or is not a regular
   // file.
-  static absl::StatusOr<File> Open(const std::string& path);
+  // `below`: folders, absolute: what was opened, wherever links in the path led at that moment,
+  // must lie below one of them; none: it may lie anywhere.
+  static absl::StatusOr<File> Open(const std::string& path,
+                                   const std::vector<std::string>& below = {});
   const FileStamp& stamp() const { return stamp_; }
   int descriptor() const { return descriptor_.get(); }
   // Exactly `bytes` from `offset`, into `to`. Errors: Unavailable if the file ends before or cannot
@@ -36,8 +40,10 @@ class File {
   FileStamp stamp_;
 };
 
-// Errors: InvalidArgument if it cannot be read or is longer than `bytes_max`.
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes_max);
+// Errors: InvalidArgument if it cannot be read or is longer than `bytes_max`. `below`: as
+// File::Open.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t bytes_max,
+                                          const std::vector<std::string>& below = {});
 absl::StatusOr<FileStamp> StampOf(const std::string& path);
 
 }  // namespace phalanx

@@ -4,7 +4,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace phalanx {
 
@@ -27,6 +30,19 @@ std::string PeerNameOf(int fd) {
   }
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   return absl::StrCat("ipv6:%5B", text, "%5D:", port);
+}
+
+std::string NetworkOf(absl::string_view peer) {
+  absl::string_view address = peer.substr(0, peer.rfind(':'));
+  if (absl::ConsumePrefix(&address, "ipv4:")) return std::string(address);
+  in6_addr whole{};
+  if (!absl::ConsumePrefix(&address, "ipv6:%5B") || !absl::ConsumeSuffix(&address, "%5D") ||
+      inet_pton(AF_INET6, std::string(address.substr(0, address.find('%'))).c_str(), &whole) != 1)
+    return std::string(peer);
+  std::memset(&whole.s6_addr[8], 0, 8);
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET6, &whole, text, sizeof(text));
+  return absl::StrCat(text, "/64");
 }
 
 }  // namespace phalanx

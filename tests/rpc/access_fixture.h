@@ -61,7 +61,8 @@ class AccessTest : public RpcTest {
     const std::string& folder = authority().folder();
     options.join = {.store = std::make_shared<TokenFile>(file),
                     .signer = {.certificate = folder + "/ca.pem", .key = folder + "/ca-key.pem"},
-                    .rate = {.calls_per_second = 0}};
+                    .rate = {.calls_per_second = 0},
+                    .network_rate = {.calls_per_second = 0}};
   }
 
   // One for all tests of the program: keys take their time.

@@ -1,6 +1,8 @@
 // Nodes that join with a token, and those that try to.
 #include <google/protobuf/descriptor.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +13,8 @@
 #include "gmock/gmock.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
 #include "tests/rpc/access_fixture.h"
+#include "tests/rpc/raw_http2.h"
+#include "tests/rpc/tls_http.h"
 #include "transport/issuance.h"
 
 namespace phalanx::coordinator {
@@ -92,9 +96,92 @@ class JoinTest : public AccessTest {
     return Do(ChannelOf(files), &v1::JoinService::Stub::RenewCertificate, request, response);
   }
 
+  // A stranger's connection.
+  std::unique_ptr<TlsClient> Connected(const std::string& from = "127.0.0.1") const {
+    auto client = std::make_unique<TlsClient>(
+        server_->port(), transport::TlsFiles{.ca = authority().folder() + "/ca.pem"}, "h2", from);
+    EXPECT_TRUE(client->connected());
+    return client;
+  }
+  // The server has its verdict in the audit.
+  void ExpectTold(const std::string& line, int count = 1) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    const auto told = [&] {
+      const std::vector<std::string> lines = Audit();
+      return std::count_if(lines.begin(), lines.end(),
+                           [&](const std::string& each) { return absl::StrContains(each, line); });
+    };
+    while (told() < count && absl::Now() < deadline) continue;
+    EXPECT_EQ(told(), count) << line;
+  }
+
   const std::string folder_ = support::MakeFolder("join");
   const transport::TlsFiles olga_ = authority().User("olga", "operator");
   int files_ = 0;
+};
+
+// Begins a request to join of `bytes` bytes, and sends all of it but the last byte, as fast as the
+// server takes it.
+class HalfRequest {
+ public:
+  HalfRequest(std::unique_ptr<TlsClient> client, uint32_t bytes)
+      : client_(std::move(client)), left_(bytes - 1) {
+    client_->Send(absl::StrCat(kPreface, Settings(), Headers("/phalanx.v1.JoinService/Join"),
+                               PartOfMessage(bytes, "")));
+    SendOn();
+  }
+  // Whether the server ends the call, rather than the connection, or nothing for 10 s.
+  bool IsEnded() {
+    std::string got;
+    while (true) {
+      const std::string more = client_->ReadSome();
+      if (more.empty()) return false;
+      got += more;
+      while (got.size() >= kHead && got.size() >= kHead + NumberAt(got, 0, 3)) {
+        const std::string frame = got.substr(0, kHead + NumberAt(got, 0, 3));
+        got.erase(0, frame.size());
+        if (frame[3] == 3) return true;
+        Take(frame);
+      }
+      SendOn();
+    }
+  }
+
+ private:
+  static constexpr size_t kHead = 9;
+  static int64_t NumberAt(absl::string_view text, size_t at, size_t bytes) {
+    int64_t number = 0;
+    for (const char c : text.substr(at, bytes)) number = number << 8 | static_cast<uint8_t>(c);
+    return number;
+  }
+  void SendOn() {
+    while (true) {
+      const int64_t part = std::min({left_, of_call_, of_connection_, int64_t{16'384}});
+      if (part <= 0) return;
+      client_->Send(Frame(0, 0, 1, std::string(static_cast<size_t>(part), 'a')));
+      for (int64_t* room : {&left_, &of_call_, &of_connection_}) *room -= part;
+    }
+  }
+  // Pings, settings and how much more may be sent.
+  void Take(const std::string& frame) {
+    const std::string payload = frame.substr(kHead);
+    const bool asks = frame[4] == 0;
+    if (frame[3] == 6 && asks) client_->Send(Frame(6, 1, 0, payload));
+    if (frame[3] == 8)
+      (NumberAt(frame, 5, 4) == 0 ? of_connection_ : of_call_) += NumberAt(payload, 0, 4);
+    if (frame[3] != 4 || !asks) return;
+    for (size_t at = 0; at + 6 <= payload.size(); at += 6) {
+      if (NumberAt(payload, at, 2) != 4) continue;
+      of_call_ += NumberAt(payload, at + 2, 4) - first_;
+      first_ = NumberAt(payload, at + 2, 4);
+    }
+    client_->Send(Frame(4, 1, 0, ""));
+  }
+
+  const std::unique_ptr<TlsClient> client_;
+  int64_t left_;
+  int64_t first_ = 65'535;  // that a call may send at its beginning
+  int64_t of_call_ = first_ - 5, of_connection_ = first_ - 5;
 };
 
 TEST_F(JoinTest, Token_IsExchangedForACertificate_ThatServesItsNodeAlone) {
@@ -283,6 +370,78 @@ TEST_F(JoinTest, WithoutAKeyToSignWith_TokensAreRefused_AndCertificatesHold) {
       << "whoever has no certificate gets no further than the handshake";
   FakeWorker worker(ChannelOf(files));
   worker.Join("new", 1);
+}
+
+TEST_F(JoinTest, StrangersWhoHoldHalfOfLargeRequests_AreEnded_AndWorkersAndPeopleNoticeNothing) {
+  FakeWorker worker(ChannelOf(authority().Worker("here")), 120);
+  worker.Join("here", 1);
+  std::vector<std::unique_ptr<HalfRequest>> strangers;
+  for (int i = 0; i < 130; ++i)
+    strangers.push_back(std::make_unique<HalfRequest>(Connected(), (8 << 20) - 1));
+  int ended = 0;
+  for (const auto& stranger : strangers) ended += stranger->IsEnded() ? 1 : 0;
+  EXPECT_EQ(ended, 130);
+  EXPECT_THAT(Audit(), Contains(HasSubstr("who=- role=- method=Join outcome=")));
+  v1::OpenSessionRequest heartbeat;
+  heartbeat.mutable_heartbeat();
+  EXPECT_TRUE(worker.Write(heartbeat));
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const std::string counted = "\nphalanx_heartbeats_total 1\n";
+  while (!absl::StrContains(server_->MetricsText(), counted) && absl::Now() < deadline) continue;
+  EXPECT_THAT(server_->MetricsText(), HasSubstr(counted));
+  Be("sam", "submitter");
+  MustSubmit(JobText("a"));
+  MustJoin(Create().token(), "new");
+}
+
+TEST_F(JoinTest, RequestThatDrips_IsEndedInTime) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.patience = absl::Milliseconds(100);
+  });
+  HalfRequest drips(Connected(), 1000);
+  EXPECT_TRUE(drips.IsEnded());
+  ExpectTold(
+      "who=- role=- method=Join outcome=DEADLINE_EXCEEDED reason=\"the request did not come whole "
+      "within 100ms\"");
+}
+
+TEST_F(JoinTest, RequestThatHasNoRoom_EndsTheOneThatWaitsLongest) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.of_network_max = 1;
+    options.join.requests.patience = absl::Minutes(10);
+  });
+  HalfRequest first(Connected(), 1000), second(Connected(), 1000);
+  ExpectTold("reason=\"127.0.0.1 sends 1 requests to join that are not there yet");
+  MustJoin(Create().token(), "new");
+  EXPECT_TRUE(first.IsEnded());
+  EXPECT_TRUE(second.IsEnded());
+}
+
+TEST_F(JoinTest, StrangersOfOneAddress_TakeNothingFromThoseOfAnother_AndAllTogetherAreBounded) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.network_rate = {.calls_per_second = 0.001, .calls_at_once = 2};
+    options.join.rate = {.calls_per_second = 0.001, .calls_at_once = 3};
+  });
+  std::vector<std::unique_ptr<TlsClient>> open;
+  const auto ask = [&](const std::string& from) {
+    open.push_back(Connected(from));
+    open.back()->Send(absl::StrCat(kPreface, Settings(), Headers("/phalanx.v1.JoinService/Join"),
+                                   PartOfMessage(0, "")));
+  };
+  const std::string heard = "method=Join outcome=INVALID_ARGUMENT reason=\"token has 0 bytes";
+  for (int i = 0; i < 5; ++i) ask("127.0.0.1");
+  ExpectTold("reason=\"127.0.0.1 calls more often than 0.001 times a second", 3);
+  ExpectTold(heard, 2);
+  ask("127.0.0.2");
+  ExpectTold(heard, 3);
+  ask("127.0.0.2");
+  ExpectTold("reason=\"whoever joins calls more often than 0.001 times a second");
 }
 
 TEST(SignerFilesTest, WhatIsWrong_IsNamed) {

@@ -22,9 +22,10 @@ namespace phalanx::coordinator {
 // A client that shows the certificate of `files`, or none. Waits at most 10 s for anything.
 class TlsClient {
  public:
-  // `protocol`: that it asks for, as ALPN has it; empty: none.
-  TlsClient(int port, const transport::TlsFiles& files, const std::string& protocol = "")
-      : fd_(Connect(port)) {
+  // `protocol`: that it asks for, as ALPN has it; empty: none. `from`: as Connect.
+  TlsClient(int port, const transport::TlsFiles& files, const std::string& protocol = "",
+            const std::string& from = "127.0.0.1")
+      : fd_(Connect(port, from)) {
     SSL_CTX_load_verify_locations(context_.get(), files.ca.c_str(), nullptr);
     SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
     if (!files.certificate.empty()) {

@@ -76,6 +76,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .device_kind = options.device_kind,
           .address = options.address,
           .secrets = options.secrets,
+          .read_folders = ReadableFolders(options.folders),
           .check_faults = options.check_faults,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,

@@ -89,7 +89,8 @@ void AddCheckpoint(const job::JobSpec& spec, const std::string& directory,
 }
 
 DataOutcome Check(const Document& document, bool choose_checkpoint,
-                  const std::optional<std::string>& folder, data::ReadProgress* progress) {
+                  const std::optional<std::string>& folder, data::ReadProgress* progress,
+                  const std::vector<std::string>& folders) {
   DataOutcome outcome;
   absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kSubmit);
   if (!job.ok()) {
@@ -101,7 +102,8 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
   std::string digests[2];  // of the training and the validation index
   for (const bool validation : {false, true}) {
     if (validation && job->spec.data->validation.empty()) continue;
-    const data::DataSetSpec spec = data::DataSetSpecOf(job->spec, document.directory, validation);
+    data::DataSetSpec spec = data::DataSetSpecOf(job->spec, document.directory, validation);
+    spec.folders = folders;
     std::string path;
     const absl::StatusOr<data::Index> index = LoadOrBuild(spec, folder, progress, &path);
     if (absl::IsCancelled(index.status())) return {.status = index.status()};
@@ -133,12 +135,13 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
 }  // namespace
 
 DataOutcome CheckData(const Document& document, bool choose_checkpoint,
-                      const std::string& indexes_folder, data::ReadProgress& progress) {
-  return Check(document, choose_checkpoint, indexes_folder, &progress);
+                      const std::string& indexes_folder, data::ReadProgress& progress,
+                      const std::vector<std::string>& folders) {
+  return Check(document, choose_checkpoint, indexes_folder, &progress, folders);
 }
 
 DataOutcome CheckData(const Document& document) {
-  DataOutcome outcome = Check(document, /*choose_checkpoint=*/true, std::nullopt, nullptr);
+  DataOutcome outcome = Check(document, /*choose_checkpoint=*/true, std::nullopt, nullptr, {});
   if (outcome.status.ok() && outcome.corrupt_samples > outcome.corrupt_max) {
     outcome.status = absl::InvalidArgumentError(
         absl::StrCat(outcome.corrupt_samples, " corrupt samples; spec.data.corrupt_max allows ",

@@ -48,9 +48,7 @@ class Judge {
 
   // Whether the path may be used; else its violation is noted.
   bool Reads(absl::string_view field, const std::string& path) {
-    std::vector<std::string> allowed = folders_.read;
-    allowed.insert(allowed.end(), folders_.write.begin(), folders_.write.end());
-    return Lets(field, path, allowed, "read");
+    return Lets(field, path, ReadableFolders(folders_), "read");
   }
   bool Writes(absl::string_view field, const std::string& path) {
     return Lets(field, path, folders_.write, "write");
@@ -93,6 +91,12 @@ class Judge {
 };
 
 }  // namespace
+
+std::vector<std::string> ReadableFolders(const JobFolders& folders) {
+  std::vector<std::string> readable = folders.read;
+  readable.insert(readable.end(), folders.write.begin(), folders.write.end());
+  return readable;
+}
 
 absl::StatusOr<std::string> WhereLeads(absl::string_view path) {
   std::deque<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());

@@ -4,7 +4,8 @@
 // from) lies below one of either kind, what it writes (output, checkpoints) below one that may be
 // written. A path is judged by where it leads on this node: `..` and links are followed, also links
 // to what is not there yet. Jobs run no code of their own, so nothing of theirs makes a link
-// between the look and the use.
+// between the look and the use; others may, so shards and tokenizers are judged again when they are
+// open (File::Open), by the daemon and by ranks.
 #pragma once
 
 #include <string>
@@ -20,6 +21,9 @@ struct JobFolders {
   // Absolute. Both empty: jobs may read and write wherever the daemon may.
   std::vector<std::string> read, write;
 };
+
+// Below which jobs may read; none: anywhere.
+std::vector<std::string> ReadableFolders(const JobFolders& folders);
 
 // Errors: InvalidArgument, with the flag, for a folder that is not absolute.
 absl::Status CheckJobFolders(const JobFolders& folders);

@@ -186,7 +186,8 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
         const absl::Status environment = RankEnvironment(order.document.text, secrets).status();
         if (!environment.ok())
           return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
-        return CheckData(order.document, order.choose_checkpoint, indexes, progress);
+        return CheckData(order.document, order.choose_checkpoint, indexes, progress,
+                         ReadableFolders(folders));
       });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";

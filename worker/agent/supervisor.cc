@@ -121,6 +121,7 @@ bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   run.set_address(options_.address);
   run.set_threads(options_.threads);
   run.set_store(order.store);
+  *run.mutable_read_folders() = {options_.read_folders.begin(), options_.read_folders.end()};
   return true;
 }
 

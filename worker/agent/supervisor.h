@@ -45,6 +45,7 @@ struct SupervisorOptions {
   std::string device_kind;                    // "cpu" or "gpu"
   std::string address;                        // at which other nodes reach the ranks
   std::string secrets;                        // folder (rank_environment.h); empty: none
+  std::vector<std::string> read_folders;      // ReadableFolders; none: ranks may read anywhere
   std::string check_faults;                   // file, for tests (worker/rank/node_check.h)
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch

@@ -95,6 +95,9 @@ struct DataSetSpec {
   std::string shards_field = "spec.data.shards";
   std::string tokenizer_field = "spec.data.tokenizer";
   std::string vocabulary_field = "architecture.vocabulary";
+  // Of the node, not of the set: shards and tokenizer that are opened lie below one of these,
+  // whoever lays links meanwhile; none: they lie anywhere.
+  std::vector<std::string> folders;
 };
 
 // The shape of one sample, from the index alone.
@@ -228,7 +231,8 @@ class Loader {
 class Tokenizer {
  public:
   // Errors: InvalidArgument if the file is unreadable or not such a model.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
+      const std::string& path, const std::vector<std::string>& below = {});
   virtual ~Tokenizer() = default;
   virtual std::string Decode(absl::Span<const int32_t> tokens) const = 0;
   virtual std::vector<int32_t> Encode(absl::string_view text) const = 0;

@@ -121,7 +121,7 @@ absl::Status ReadSample(const File& file, Entry& entry, const std::string& name,
 
 absl::StatusOr<Shard> ReadShard(const std::string& path, const DataSetSpec& spec,
                                 const Tokenizer& tokenizer, ReadProgress* progress) {
-  ASSIGN_OR_RETURN(const File file, File::Open(path));
+  ASSIGN_OR_RETURN(const File file, File::Open(path, spec.folders));
   ASSIGN_OR_RETURN(const std::vector<TarMember> members, ListTar(file, progress));
   const std::string name = BaseName(path);
   Shard shard{.stamp = file.stamp(),
@@ -158,7 +158,7 @@ std::vector<absl::StatusOr<Shard>> ReadShards(const DataSetSpec& spec, const Tok
 std::vector<absl::StatusOr<Shard>> CheckShards(const DataSetSpec& spec, ReadProgress* progress) {
   std::vector<absl::StatusOr<Shard>> shards;
   for (const std::string& path : spec.shards) {
-    const absl::StatusOr<File> file = File::Open(path);
+    const absl::StatusOr<File> file = File::Open(path, spec.folders);
     const absl::Status status = file.ok() ? ListTar(*file, progress).status() : file.status();
     shards.push_back(status.ok() ? absl::StatusOr<Shard>(Shard{}) : status);
   }
@@ -183,7 +183,8 @@ void AddViolations(const DataSetSpec& spec, const std::vector<absl::StatusOr<Sha
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec) {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(spec.tokenizer);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      Tokenizer::Load(spec.tokenizer, spec.folders);
   std::string rule;
   if (!tokenizer.ok()) {
     rule = std::string(tokenizer.status().message());

@@ -89,7 +89,7 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
     if (files_[shard] != nullptr) return files_[shard];
   }
   const ShardEntry& entry = index_.impl().shards[shard];
-  absl::StatusOr<File> file = File::Open(entry.path);
+  absl::StatusOr<File> file = File::Open(entry.path, spec_.folders);
   if (!file.ok()) return absl::UnavailableError(GoneSinceIndexed(entry.path, file.status()));
   if (file->stamp() != entry.stamp) {
     return absl::UnavailableError(absl::StrCat(entry.path, " has changed since it was indexed"));

@@ -157,8 +157,9 @@ class PieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path, kTokenizerBytesMax));
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path,
+                                                           const std::vector<std::string>& below) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path, kTokenizerBytesMax, below));
   Model model;
   if (!model.ParseFromString(bytes))
     return absl::InvalidArgumentError("is not a sentencepiece model");

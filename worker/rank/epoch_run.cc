@@ -109,22 +109,27 @@ absl::Status EpochRun::OpenData() {
       order_.assign().job(), " ", absl::StrJoin(options.modules, ","), " ", options.targets, " ",
       plan_.layout.data_digest, " ", order_.data_index(), "\n", order_.validation_index(), "\n",
       directory, "\n", order_.assign().document().text());
+  const auto set_of = [&](bool validation) {
+    data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, directory, validation);
+    spec.folders = {order_.read_folders().begin(), order_.read_folders().end()};
+    return spec;
+  };
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
     kept_.validation = nullptr;
     kept_.tokenizer = nullptr;
     ASSIGN_OR_RETURN(
         std::unique_ptr<train::SampleSource> source,
-        StillThere(train::ShardSource::Open(
-            order_.data_index(), data::DataSetSpecOf(plan_.spec, directory, false), options)));
+        StillThere(train::ShardSource::Open(order_.data_index(), set_of(false), options)));
     if (!order_.validation_index().empty()) {
       // Opened with the rest: what is missing of it is better known before the first step.
-      const data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, directory, true);
+      const data::DataSetSpec spec = set_of(true);
       data::LoaderOptions at_the_end = options;
       at_the_end.open_at_once = true;
       ASSIGN_OR_RETURN(kept_.validation, StillThere(train::ShardSource::Open(
                                              order_.validation_index(), spec, at_the_end)));
-      ASSIGN_OR_RETURN(kept_.tokenizer, StillThere(data::Tokenizer::Load(spec.tokenizer)));
+      ASSIGN_OR_RETURN(kept_.tokenizer,
+                       StillThere(data::Tokenizer::Load(spec.tokenizer, spec.folders)));
     }
     kept_.source = std::move(source);
     kept_.samples_of = samples_of;

@@ -71,7 +71,8 @@ coordinator::JoinOptions Joining() {
   const std::string& folder = TheAuthority().folder();
   // Nobody is refused for being one of many: what is asked here is what each request does.
   return {.signer = {.certificate = folder + "/ca.pem", .key = folder + "/ca-key.pem"},
-          .rate = {.calls_per_second = 0}};
+          .rate = {.calls_per_second = 0},
+          .network_rate = {.calls_per_second = 0}};
 }
 
 }  // namespace
@@ -108,11 +109,13 @@ World::World(std::shared_ptr<coordinator::MemoryDisk> disk)
                                           .admission = admission_,
                                           .audit = audit_,
                                           .has_node = [](const std::string&) { return false; },
-                                          .revoked = [] {}});
+                                          .revoked = [] {},
+                                          .received = [](const std::string&) { return 0; }});
   grpc::ServerBuilder builder;
   builder.RegisterService(job_service_.get());
   builder.RegisterService(worker_service_.get());
   builder.RegisterService(join_service_.get());
+  builder.RegisterCallbackGenericService(&join_service_->requests());
   server_ = builder.BuildAndStart();
   channel_ = server_->InProcessChannel({});
 }

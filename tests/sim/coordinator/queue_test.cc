@@ -48,6 +48,37 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
   EXPECT_GT(counts.left, 0) << "no job goes ahead of one of its owner, who has a quota";
 }
 
+void RunMixed(QueueWorld::Faults faults) {
+  faults.mixed = true;
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
+  QueueWorld::Counts counts;
+  for (int64_t seed = first; seed < first + count; ++seed)
+    ASSERT_NO_FATAL_FAILURE(RunSeed(seed, faults, counts));
+  std::printf("apart %lld ahead %lld preempted %lld kept %lld turns %lld went on %lld\n",
+              static_cast<long long>(counts.apart), static_cast<long long>(counts.ahead),
+              static_cast<long long>(counts.preempted), static_cast<long long>(counts.kept),
+              static_cast<long long>(counts.turns), static_cast<long long>(counts.went_on));
+  if (only >= 0) return;
+  EXPECT_GT(counts.apart, count) << "too few jobs go before others elsewhere to mean anything";
+  EXPECT_GT(counts.ahead, count / 10) << "too few jobs go ahead on nodes of others";
+  EXPECT_GT(counts.preempted, count / 10) << "too few jobs are preempted";
+  EXPECT_GT(counts.kept, count / 2) << "too few jobs are kept by quotas";
+  EXPECT_GT(counts.went_on, count / 4) << "too few jobs go on where they left";
+}
+
+// Nodes of two kinds with labels that overlap, and jobs that ask for some of them.
+TEST(QueueSimulation, NodesOfSeveralKinds_KeepThePropertiesAndNobodyWaitsForWhatIsNotTheirs) {
+  RunMixed({});
+}
+TEST(QueueSimulation, NodesOfSeveralKindsUnderACoordinatorThatDies_KeepTheProperties) {
+  RunMixed({.crashes = true});
+}
+TEST(QueueSimulation, NodesOfSeveralKindsThatAreLost_KeepTheProperties) {
+  RunMixed({.losses = true});
+}
+
 // One look at the queue starts the second job of an owner and then one of another owner. The check
 // once took the share that the first owner has by the former for the one at the turn of a job of
 // theirs before it, and the order of the queue for another.

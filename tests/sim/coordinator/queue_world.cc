@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -29,15 +30,23 @@ QueueWorld::QueueWorld(uint64_t seed, Faults faults) : prng_(seed), faults_(faul
   }
   machine_.emplace(options_);
   for (const Action& action : machine_->Recover(now_, {})) Take(action);
-  const uint64_t count = 1 + prng_.Below(4);
+  const uint64_t count = (faults_.mixed ? 2 : 1) + prng_.Below(4);
   for (uint64_t i = 0; i < count; ++i) {
     const auto devices = static_cast<int32_t>(1 + prng_.Below(4));
     hosts_.push_back({.name = absl::StrCat("node-", i), .session = SessionId{++sessions_}});
-    hosts_.back().devices.resize(static_cast<size_t>(devices));
+    Host& host = hosts_.back();
+    host.devices.resize(static_cast<size_t>(devices));
     devices_ += devices;
-    Feed(SessionOpened{hosts_.back().session, WorkerHello{.node = hosts_.back().name,
-                                                          .incarnation = Incarnation{1},
-                                                          .devices = devices}});
+    if (faults_.mixed) {
+      if (Chance(3)) host.kind = job::DeviceKind::kGpu;
+      host.labels["zone"] = Chance(2) ? "north" : "south";
+      if (Chance(2)) host.labels["disk"] = "fast";
+    }
+    Feed(SessionOpened{host.session, WorkerHello{.node = host.name,
+                                                 .incarnation = Incarnation{1},
+                                                 .device_kind = host.kind,
+                                                 .devices = devices,
+                                                 .labels = host.labels}});
   }
 }
 
@@ -83,6 +92,14 @@ void QueueWorld::Take(const Action& action) {
     const JobRequest& gets = *machine_->jobs().at(wish->preempted_by).state.request;
     if (!leaves.preemptible || leaves.priority >= gets.priority)
       Violate(absl::StrCat(ToString(store->record.job), " is preempted and may not be"));
+    const auto helps = [&](const auto& entry) {
+      const std::vector<JobId>& holders = entry.second.device_jobs;
+      return Suits(entry.first, gets) &&
+             std::find(holders.begin(), holders.end(), store->record.job) != holders.end();
+    };
+    if (!std::any_of(machine_->nodes().begin(), machine_->nodes().end(), helps))
+      Violate(absl::StrCat(ToString(store->record.job), " is preempted and has nothing for ",
+                           ToString(wish->preempted_by)));
   } else if (const auto* plan = std::get_if<ComputePlan>(&action)) {
     for (const auto& [id, job] : machine_->jobs()) {
       if (job.planning.has_value() && job.planning->number == plan->number) planned_.push_back(id);
@@ -115,12 +132,38 @@ void QueueWorld::Take(const Action& action) {
   }
 }
 
-int64_t QueueWorld::Free() const {
+bool QueueWorld::Suits(const NodeName& node, const JobRequest& request) const {
+  const auto host = std::find_if(hosts_.begin(), hosts_.end(),
+                                 [&node](const Host& each) { return each.name == node; });
+  if (host == hosts_.end() || host->kind != request.device_kind) return false;
+  for (const auto& [label, value] : request.node_selector) {
+    const auto has = host->labels.find(label);
+    if (has == host->labels.end() || has->second != value) return false;
+  }
+  return true;
+}
+
+int64_t QueueWorld::FreeFor(const JobRequest& request) const {
   int64_t free = 0;
   for (const auto& [name, node] : machine_->nodes()) {
-    if (node.TakesJobs()) free += node.FreeDevices();
+    if (node.TakesJobs() && Suits(name, request)) free += node.FreeDevices();
   }
   return free;
+}
+
+int64_t QueueWorld::CapacityFor(const JobRequest& request) const {
+  int64_t capacity = 0;
+  for (const auto& [name, node] : machine_->nodes()) {
+    if (node.MayTakeJobs() && !node.lost && Suits(name, request))
+      capacity += static_cast<int64_t>(node.device_jobs.size());
+  }
+  return capacity;
+}
+
+bool QueueWorld::Compete(const JobRequest& a, const JobRequest& b) const {
+  return a.owner == b.owner || std::any_of(hosts_.begin(), hosts_.end(), [&](const Host& host) {
+           return Suits(host.name, a) && Suits(host.name, b);
+         });
 }
 
 Instant QueueWorld::EndOf(const Coordinator::Job& job) const {
@@ -152,58 +195,60 @@ Instant QueueWorld::StartOf(int64_t needed, int64_t free,
 // Of those that are planned by one look at the queue each is checked as if those behind it were
 // not.
 void QueueWorld::CheckPlanned(const std::vector<JobId>& planned) {
-  int64_t free = Free();
   std::set<JobId> later;
   for (auto id = planned.rbegin(); id != planned.rend(); ++id) {
     const Coordinator::Job& job = machine_->jobs().at(*id);
     if (job.run.has_value()) continue;  // it had its devices before
-    free += job.state.request->devices;
     later.insert(*id);
-    CheckAhead(job, free, later);
+    for (const Coordinator::Job* first : FirstsBefore(job, later)) CheckAhead(job, *first, later);
   }
 }
 
-// `free`: devices before the job had its own; `later`: the job, and those planned behind it.
-void QueueWorld::CheckAhead(const Coordinator::Job& job, int64_t free,
+// Devices are counted as before the job had its own, on nodes that suit the first one.
+void QueueWorld::CheckAhead(const Coordinator::Job& job, const Coordinator::Job& first,
                             const std::set<JobId>& later) {
-  int64_t capacity = 0;
+  CheckLeavesQuota(job, first, later);
+  const JobRequest& needs = *first.state.request;
+  int64_t free = 0, taken = 0;  // by the job
+  int64_t silent = 0;           // on nodes of which nothing is heard
   std::map<JobId, int64_t> holders;
   for (const auto& [name, node] : machine_->nodes()) {
-    if (!node.MayTakeJobs()) continue;
-    if (!node.lost) capacity += static_cast<int64_t>(node.device_jobs.size());
+    if (!Suits(name, needs)) continue;
+    if (node.TakesJobs()) free += node.FreeDevices();
+    if (node.suspect && node.connected() && node.MayTakeJobs()) silent += node.FreeDevices();
     for (const JobId holder : node.device_jobs) {
-      const bool holds = holder != JobId{} && node.connected();
-      if (holds && !later.contains(holder)) ++holders[holder];
+      if (holder == job.state.id) ++taken;
+      if (later.contains(holder)) {
+        ++free;
+      } else if (holder != JobId{} && node.MayTakeJobs() && node.connected()) {
+        ++holders[holder];
+      }
     }
   }
-  const Coordinator::Job* first = FirstBefore(job, capacity, later);
-  if (first == nullptr) return;
+  if (taken == 0) {
+    ++counts_.apart;
+    return;
+  }
   ++counts_.ahead;
-  CheckLeavesQuota(job, *first, later);
-  const int64_t needed = first->state.request->devices;
+  const int64_t needed = needs.devices;
   std::vector<std::pair<Instant, int64_t>> held;
   for (const auto& [id, count] : holders) held.emplace_back(EndOf(machine_->jobs().at(id)), count);
-  const std::string both =
-      absl::StrCat(ToString(job.state.id), " of ", job.state.request->devices, " goes ahead of ",
-                   ToString(first->state.id), " of ", needed);
+  const std::string both = absl::StrCat(ToString(job.state.id), " takes ", taken, " ahead of ",
+                                        ToString(first.state.id), " of ", needed);
   if (needed <= free) return Violate(absl::StrCat(both, ", for which ", free, " were free"));
-  const auto delays = [&](int64_t there) {
-    const Instant before = StartOf(needed, there, held);
+  const auto starts = [&](int64_t there) {
     auto more = held;
-    more.emplace_back(EndOf(job), job.state.request->devices);
-    const Instant after = StartOf(needed, there - job.state.request->devices, more);
+    more.emplace_back(EndOf(job), taken);
+    return std::pair(StartOf(needed, there, held), StartOf(needed, there - taken, more));
+  };
+  const auto delays = [&](int64_t there) {
+    const auto [before, after] = starts(there);
     // A promise is of when it was made: what was planned then has started since, and ends sooner.
     return before == absl::InfiniteFuture() || after > before + kPlanned;
   };
   // Nor was a node silent then that is now.
-  int64_t silent = 0;
-  for (const auto& [name, node] : machine_->nodes()) {
-    if (node.suspect && node.connected() && node.MayTakeJobs()) silent += node.FreeDevices();
-  }
   if (delays(free) && (silent == 0 || delays(free + silent))) {
-    const Instant before = StartOf(needed, free, held);
-    held.emplace_back(EndOf(job), job.state.request->devices);
-    const Instant after = StartOf(needed, free - job.state.request->devices, held);
+    const auto [before, after] = starts(free);
     Violate(absl::StrCat(both, ", which would start by ", absl::FormatTime(before), ", and now by ",
                          absl::FormatTime(after)));
   }
@@ -237,6 +282,20 @@ void QueueWorld::CheckDrains() {
   }
 }
 
+void QueueWorld::DrawWish(JobRequest& request) {
+  const Host& like = hosts_[prng_.Below(hosts_.size())];
+  request.device_kind = like.kind;
+  for (const auto& label : like.labels) {
+    if (Chance(3)) request.node_selector.insert(label);
+  }
+  int64_t devices = 0;
+  for (const Host& host : hosts_)
+    devices += Suits(host.name, request) ? static_cast<int64_t>(host.devices.size()) : 0;
+  request.devices = static_cast<int32_t>(std::min<int64_t>(request.devices, devices));
+  request.world = request.devices;
+  if (!faults_.losses && request.devices > 1 && Chance(4)) --request.world;
+}
+
 void QueueWorld::Submit() {
   auto request = std::make_shared<JobRequest>(JobRequest{
       .name = absl::StrCat("job", ++token_),
@@ -244,6 +303,7 @@ void QueueWorld::Submit() {
       .devices = 1 + static_cast<int32_t>(prng_.Below(static_cast<uint64_t>(devices_)))});
   request->world = request->devices;
   if (Chance(2)) request->devices = request->world = 1;  // small ones are many
+  if (faults_.mixed) DrawWish(*request);
   request->checkpoints = !Chance(5);
   request->priority = Chance(3) ? static_cast<int32_t>(prng_.Below(3)) : 0;
   request->preemptible = Chance(2);
@@ -364,8 +424,11 @@ std::string QueueWorld::Describe() const {
   for (const auto& [id, job] : machine_->jobs()) {
     if (job.state.IsTerminal() && !job.run.has_value()) continue;
     absl::StrAppend(&text, ToString(id), " ", job::ToString(job.state.phase), " of ",
-                    job.state.request->devices, " devices of ", job.state.request->owner,
-                    ", priority ", job.state.request->priority, ", limit ",
+                    job.state.request->devices,
+                    job.state.request->device_kind == job::DeviceKind::kGpu ? " gpu" : "",
+                    " devices of ", job.state.request->owner, " {",
+                    absl::StrJoin(job.state.request->node_selector, " ", absl::PairFormatter("=")),
+                    "}, priority ", job.state.request->priority, ", limit ",
                     absl::FormatDuration(job.state.request->time_limit), ", on ",
                     ToString(*job.state.placement), " reason \"", job.state.reason, "\"\n");
   }
@@ -376,7 +439,9 @@ std::string QueueWorld::Describe() const {
                     ShareOf(owner, {}), "\n");
   }
   for (const auto& [name, node] : machine_->nodes()) {
-    absl::StrAppend(&text, name, " free ", node.FreeDevices(), " of ", node.device_jobs.size(),
+    absl::StrAppend(&text, name, " {", absl::StrJoin(node.labels, " ", absl::PairFormatter("=")),
+                    "}", node.device_kind == job::DeviceKind::kGpu ? " gpu" : "", " free ",
+                    node.FreeDevices(), " of ", node.device_jobs.size(),
                     node.mark.has_value() ? absl::StrCat(" ", ToString(*node.mark)) : "", "\n");
   }
   return text;

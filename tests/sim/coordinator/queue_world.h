@@ -5,17 +5,22 @@
 //
 // The machine is the real one; nodes do at once what they are told. What must hold is computed
 // anew from its plain state, with none of its own arithmetic:
-// - a device is given to one job at a time, and only once the ranks of the one before are gone;
-// - the first job that waits is passed over only by one that ends before it can start, and does not
+// - a device is given to one job at a time, and only once the ranks of the one before are gone; it
+//   is one that the job asks for, where nodes are of several kinds and have labels;
+// - the first job that waits, of those that ask for the same kind and labels, is passed over only
+// by
+//   one that takes nothing of what it could use, or that ends before it can start; it does not
 //   start later for it, nor for want of what is left of its owner's quota; jobs start in the order
 //   of the queue otherwise;
 // - owners have no more than their quotas when a job of theirs gets devices, and of jobs of one
 //   priority the one whose owner has used less by its weight, as far as that was stored when the
 //   coordinator died last, is before the other;
-// - a job asked to leave for another one is preemptible and of a smaller priority;
+// - a job asked to leave for another one is preemptible and of a smaller priority, and has devices
+//   that the other one could use;
 // - a job that left goes on behind the last step that it did; a job's limit ends it in time;
 // - a drained node is left by all that can save their state;
-// - the first job that waits starts as soon as there are devices for it;
+// - a job that waits starts as soon as there are devices for it, if none before it could use any of
+//   them;
 // - where the coordinator dies, in the middle of a write, and another one goes on with what is
 //   stored: every submit, cancel, suspend, resume, cordon, drain, uncordon, reserve and unreserve
 //   that was answered is there (queue_world_crashes.cc);
@@ -42,10 +47,13 @@ namespace phalanx::coordinator {
 
 class QueueWorld {
  public:
-  // What breaks now and then.
   struct Faults {
+    // What breaks now and then.
     bool crashes = false;  // the coordinator dies
     bool losses = false;   // nodes are lost
+    // Nodes are of two kinds and have two labels, which jobs ask for; and jobs have spares, unless
+    // nodes are lost: plans here bring none into use.
+    bool mixed = false;
   };
   explicit QueueWorld(uint64_t seed, Faults faults);
 
@@ -59,8 +67,10 @@ class QueueWorld {
   // How often: a job was planned ahead of one that waits; one was preempted; one went on behind a
   // step that it had saved; a node was drained; a job's quota kept it waiting though there were
   // devices; a job was planned before an older one since its owner had used less; one was planned
-  // ahead of one of the same owner, who has a quota.
+  // ahead of one of the same owner, who has a quota; one was planned before an older one that it
+  // takes nothing from.
   struct Counts {
+    int64_t apart = 0;
     int64_t ahead = 0, preempted = 0, went_on = 0, drained = 0, kept = 0, turns = 0, left = 0;
     int64_t crashes = 0, lost = 0;  // of the coordinator; records that went with it
     // Answers that were looked for after each crash since: of jobs and of nodes.
@@ -79,6 +89,8 @@ class QueueWorld {
   struct Host {
     NodeName name;
     SessionId session;
+    job::DeviceKind kind = job::DeviceKind::kCpu;
+    std::map<std::string, std::string> labels;
     std::vector<JobId> devices;     // the job whose ranks are there; 0: nobody's
     std::optional<Instant> drains;  // since then
     Incarnation incarnation{1};
@@ -101,7 +113,7 @@ class QueueWorld {
     // Of an epoch that goes on with what ranks have: nodes that were told behind which step, and
     // that have the state of it.
     bool goes_on = false, ends = false, gave_up = false, accuses = false;
-    std::set<int32_t> lost;  // ranks that it has no work for
+    std::set<int32_t> lost;  // ranks that it has no work for, spares among them
     std::set<NodeName> begun, state;
     std::vector<NodeName> Working() const;
     std::vector<int32_t> RanksOf(const NodeName& node) const;  // with work
@@ -112,7 +124,12 @@ class QueueWorld {
   Instant EndOf(const Coordinator::Job& job) const;  // InfiniteFuture: nobody knows
   Instant StartOf(int64_t needed, int64_t free,
                   std::vector<std::pair<Instant, int64_t>> held) const;
-  int64_t Free() const;
+  bool Suits(const NodeName& node, const JobRequest& request) const;
+  // Of nodes that suit it: devices that may be had now, and all of them.
+  int64_t FreeFor(const JobRequest& request) const;
+  int64_t CapacityFor(const JobRequest& request) const;
+  // Whether one may keep the other waiting: by a node that suits both, or by their owner's quota.
+  bool Compete(const JobRequest& a, const JobRequest& b) const;
   // What the owner's jobs have but for `later`, of devices and of jobs.
   std::pair<int64_t, int64_t> HeldBy(const std::string& owner, const std::set<JobId>& later) const;
   double ShareOf(const std::string& owner, const std::set<JobId>& later) const;
@@ -120,8 +137,7 @@ class QueueWorld {
   double ShareAtTurn(const Coordinator::Job& job, std::set<JobId> later) const;
   // Jobs that wait, and those of them that their quotas keep, were it not for `later`.
   std::set<JobId> Waiting(const std::set<JobId>& later) const;
-  std::set<JobId> Kept(const std::set<JobId>& waiting, int64_t capacity,
-                       const std::set<JobId>& later) const;
+  std::set<JobId> Kept(const std::set<JobId>& waiting, const std::set<JobId>& later) const;
   // Whether the first is considered before the second, both waiting; nullopt: their owners' shares
   // are too close to tell.
   std::optional<bool> IsBefore(const Coordinator::Job& a, const Coordinator::Job& b,
@@ -182,11 +198,19 @@ class QueueWorld {
   void Obey(Host& host, uint64_t number, const Command& command);
   void Assigned(Host& host, const Assign& assign);
   void CheckPlanned(const std::vector<JobId>& planned);
-  void CheckAhead(const Coordinator::Job& job, int64_t free, const std::set<JobId>& later);
-  // The first of those that wait before the job and could have devices; nullptr: there is none, or
-  // nobody can tell.
-  const Coordinator::Job* FirstBefore(const Coordinator::Job& job, int64_t capacity,
-                                      const std::set<JobId>& later);
+  // `later`: the job, and those planned behind it.
+  void CheckAhead(const Coordinator::Job& job, const Coordinator::Job& first,
+                  const std::set<JobId>& later);
+  // Of each kind and labels that jobs ask for, the first of those that wait before the job and
+  // could have devices. None: there is none, or nobody can tell.
+  std::vector<const Coordinator::Job*> FirstsBefore(const Coordinator::Job& job,
+                                                    const std::set<JobId>& later);
+  // Of such firsts, those that their owner's quota keeps, since others of them come before and are
+  // to have what is left of it.
+  std::set<JobId> KeptByFirsts(const std::vector<const Coordinator::Job*>& firsts,
+                               const std::set<JobId>& later) const;
+  // What a job of a world of several kinds asks for: at least one node suits it.
+  void DrawWish(JobRequest& request);
   void CheckLimits();
   void CheckDrains();
   void Train(JobId id, Training& training);

@@ -8,7 +8,8 @@
 namespace phalanx::coordinator {
 
 QueueWorld::Counts& QueueWorld::Counts::operator+=(const Counts& other) {
-  ahead += other.ahead, preempted += other.preempted, went_on += other.went_on;
+  apart += other.apart, ahead += other.ahead, preempted += other.preempted,
+      went_on += other.went_on;
   drained += other.drained, kept += other.kept, turns += other.turns, left += other.left;
   crashes += other.crashes, lost += other.lost;
   died += other.died, cut += other.cut, hit += other.hit, recovered += other.recovered;
@@ -85,7 +86,9 @@ SessionOpened QueueWorld::Hello(Host& host) {
   WorkerHello hello{.node = host.name,
                     .incarnation = host.incarnation,
                     .last_command_number = host.last_command,
-                    .devices = static_cast<int32_t>(host.devices.size())};
+                    .device_kind = host.kind,
+                    .devices = static_cast<int32_t>(host.devices.size()),
+                    .labels = host.labels};
   for (const auto& [job, epoch] : host.running) hello.running.push_back({job, epoch});
   return {host.session, std::move(hello)};
 }

@@ -107,14 +107,18 @@ absl::StatusOr<PlanSummary> QueueWorld::PlanOf(const ComputePlan& order) {
     layout = **order.layout;
     layout.epoch = std::max(layout.epoch, order.epoch);
   }
+  size_t places = 0;
+  for (const NodeDevices& entry : layout.nodes) places += entry.devices.size();
+  if (!order.layout.has_value()) {
+    for (auto spare = order.request->world; spare < static_cast<int32_t>(places); ++spare)
+      layout.idle.push_back(Rank{spare});
+  }
   std::set<Rank> lost(layout.lost.begin(), layout.lost.end());
   lost.insert(order.lost.begin(), order.lost.end());
   for (const Rank rank : order.returned) lost.erase(rank);
   layout.lost = {lost.begin(), lost.end()};
-  size_t ranks = 0;
-  for (const NodeDevices& entry : layout.nodes) ranks += entry.devices.size();
   const bool saves = order.any_rung && mirrored_.contains(order.request->name);
-  if (!lost.empty() && !(saves && lost.size() < ranks))
+  if (!lost.empty() && !(saves && lost.size() < places))
     return absl::FailedPreconditionError(absl::StrCat(lost.size(), " ranks are missing"));
   return PlanSummary{.layout = std::move(layout), .digest = absl::StrCat("plan:", order.number)};
 }
@@ -159,29 +163,41 @@ void QueueWorld::CheckMoved(JobId id, const PhaseChanged& moved) {
   if (!was_hit) Violate(absl::StrCat(ToString(id), " fails and has lost nothing: ", moved.reason));
 }
 
-// Nobody waits for devices that are there. Where owners take turns, who is first changes with
-// time, so there all of the largest priority have to fit.
+// Nobody waits for devices that are there and that nobody before could use. Where owners take
+// turns, who is first of one priority changes with time, so there all of them that compete have to
+// fit.
 void QueueWorld::CheckWaits() {
   planned_.clear();
-  int64_t capacity = 0;
-  for (const auto& [name, node] : machine_->nodes()) {
-    if (node.MayTakeJobs() && !node.lost) capacity += static_cast<int64_t>(node.device_jobs.size());
-  }
-  const std::set<JobId> waiting = Waiting({}), kept = Kept(waiting, capacity, {});
-  std::vector<std::pair<int32_t, JobId>> may;
+  const std::set<JobId> waiting = Waiting({}), kept = Kept(waiting, {});
+  std::vector<const Coordinator::Job*> may;
   for (const JobId id : waiting) {
-    const JobRequest& request = *machine_->jobs().at(id).state.request;
-    if (request.devices <= capacity && !kept.contains(id)) may.emplace_back(-request.priority, id);
+    const Coordinator::Job& job = machine_->jobs().at(id);
+    const bool fits = job.state.request->devices <= CapacityFor(*job.state.request);
+    if (fits && !kept.contains(id)) may.push_back(&job);
   }
-  if (may.empty()) return;
-  std::sort(may.begin(), may.end());
   const bool turns = options_.share_half_life > absl::ZeroDuration();
-  const int64_t free = Free();
-  for (const auto& [priority, id] : may) {
-    if (priority != may.front().first || (!turns && id != may.front().second)) break;
-    if (machine_->jobs().at(id).state.request->devices > free) return;
+  for (const Coordinator::Job* job : may) {
+    std::vector<const Coordinator::Job*> first = {job};  // one of them is
+    bool waits = false;
+    for (size_t i = 0; i < first.size() && !waits; ++i) {
+      const JobRequest& request = *first[i]->state.request;
+      waits = request.devices > FreeFor(request);
+      for (size_t k = 0; k < may.size() && !waits; ++k) {
+        const Coordinator::Job* other = may[k];
+        const int32_t priority = other->state.request->priority;
+        const bool is_there = std::find(first.begin(), first.end(), other) != first.end();
+        if (is_there || priority < request.priority) continue;
+        if (priority == request.priority && !turns && other->state.id > first[i]->state.id)
+          continue;
+        if (!Compete(request, *other->state.request)) continue;
+        waits = priority > request.priority || !turns;
+        if (!waits) first.push_back(other);
+      }
+    }
+    if (waits) continue;
+    return Violate(absl::StrCat(ToString(job->state.id), " waits, and ",
+                                FreeFor(*job->state.request), " devices are free for it"));
   }
-  Violate(absl::StrCat(ToString(may.front().second), " waits, and ", free, " devices are free"));
 }
 
 }  // namespace phalanx::coordinator

@@ -68,7 +68,9 @@ void QueueWorld::BeginAnew(const Assign& assign, int64_t behind) {
   Training& training = training_[assign.job];
   Training next{
       .epoch = assign.epoch, .placement = assign.layout->nodes, .goes_on = assign.goes_on};
-  for (const Rank rank : assign.layout->lost) next.lost.insert(rank.value);
+  for (const plan::RankList* without_work : {&assign.layout->lost, &assign.layout->idle}) {
+    for (const Rank rank : *without_work) next.lost.insert(rank.value);
+  }
   if (assign.goes_on) {
     next.state = training.state;
     for (auto& said : training.said) {
@@ -92,6 +94,8 @@ void QueueWorld::Assigned(Host& host, const Assign& assign) {
   if (training_[assign.job].epoch != assign.epoch) BeginAnew(assign, behind);
   Training& training = training_.at(assign.job);
   training.assigned.insert(host.name);
+  if (!Suits(host.name, *machine_->jobs().at(assign.job).state.request))
+    Violate(absl::StrCat(ToString(assign.job), " is on ", host.name, ", which does not suit it"));
   const auto before = host.running.find(assign.job);
   const bool goes_over = before != host.running.end() && before->second > over_[assign.job];
   if (goes_over && assign.goes_on && before->second < assign.epoch)

@@ -70,7 +70,7 @@ std::set<JobId> QueueWorld::Waiting(const std::set<JobId>& later) const {
   return waiting;
 }
 
-std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting, int64_t capacity,
+std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting,
                                  const std::set<JobId>& later) const {
   std::set<JobId> kept;
   for (const char* owner : kOwners) {
@@ -79,8 +79,9 @@ std::set<JobId> QueueWorld::Kept(const std::set<JobId>& waiting, int64_t capacit
     std::vector<std::pair<int32_t, JobId>> own;  // in their order
     for (const JobId id : waiting) {
       const JobRequest& request = *machine_->jobs().at(id).state.request;
-      const bool too_large = request.devices > capacity;  // it waits for nodes
-      if (request.owner == owner && !too_large) own.emplace_back(-request.priority, id);
+      if (request.owner != owner) continue;
+      const bool too_large = request.devices > CapacityFor(request);  // it waits for nodes
+      if (!too_large) own.emplace_back(-request.priority, id);
     }
     std::sort(own.begin(), own.end());
     bool over = false;
@@ -121,24 +122,62 @@ std::optional<bool> QueueWorld::IsBefore(const Coordinator::Job& a, const Coordi
   return share < other;
 }
 
-const Coordinator::Job* QueueWorld::FirstBefore(const Coordinator::Job& job, int64_t capacity,
-                                                const std::set<JobId>& later) {
-  const std::set<JobId> waiting = Waiting(later), kept = Kept(waiting, capacity, later);
-  const Coordinator::Job* first = nullptr;
+std::vector<const Coordinator::Job*> QueueWorld::FirstsBefore(const Coordinator::Job& job,
+                                                              const std::set<JobId>& later) {
+  const std::set<JobId> waiting = Waiting(later), kept = Kept(waiting, later);
+  std::vector<const Coordinator::Job*> before;
   for (const JobId id : waiting) {
     const Coordinator::Job& other = machine_->jobs().at(id);
-    if (other.state.request->devices > capacity) continue;
+    if (other.state.request->devices > CapacityFor(*other.state.request)) continue;
     const bool is_kept = kept.contains(id);
     if (is_kept) ++counts_.kept;
-    const std::optional<bool> before = IsBefore(other, job, later);
-    if (!before.has_value()) return nullptr;
+    const std::optional<bool> is_before = IsBefore(other, job, later);
+    if (!is_before.has_value()) return {};
     if (is_kept) continue;
     const bool same = other.state.request->priority == job.state.request->priority;
-    if (!*before && same && id < job.state.id) ++counts_.turns;
-    if (!*before) continue;
-    if (first == nullptr || IsBefore(other, *first, later) == true) first = &other;
+    if (!*is_before && same && id < job.state.id) ++counts_.turns;
+    if (*is_before) before.push_back(&other);
   }
-  return first;
+  while (true) {
+    std::map<std::pair<job::DeviceKind, std::map<std::string, std::string>>,
+             const Coordinator::Job*>
+        of_lines;
+    for (const Coordinator::Job* other : before) {
+      const JobRequest& request = *other->state.request;
+      const Coordinator::Job*& first = of_lines[{request.device_kind, request.node_selector}];
+      if (first == nullptr || IsBefore(*other, *first, later) == true) first = other;
+    }
+    std::vector<const Coordinator::Job*> firsts;
+    for (const auto& [line, first] : of_lines) firsts.push_back(first);
+    const std::set<JobId> waits_for_them = KeptByFirsts(firsts, later);
+    if (waits_for_them.empty()) return firsts;
+    std::erase_if(before, [&waits_for_them](const Coordinator::Job* other) {
+      return waits_for_them.contains(other->state.id);
+    });
+  }
+}
+
+std::set<JobId> QueueWorld::KeptByFirsts(const std::vector<const Coordinator::Job*>& firsts,
+                                         const std::set<JobId>& later) const {
+  std::set<JobId> kept;
+  for (const char* owner : kOwners) {
+    const Quota& quota = quotas_.Of(owner);
+    auto [devices, jobs] = HeldBy(owner, later);
+    std::map<std::pair<int32_t, JobId>, int64_t> own;  // in their order
+    for (const Coordinator::Job* first : firsts) {
+      const JobRequest& request = *first->state.request;
+      if (request.owner == owner) own[{-request.priority, first->state.id}] = request.devices;
+    }
+    for (const auto& [place, needed] : own) {
+      if (jobs + 1 > quota.jobs_max || devices > quota.devices_max - needed) {
+        kept.insert(place.second);
+      } else {
+        devices += needed;
+        ++jobs;
+      }
+    }
+  }
+  return kept;
 }
 
 void QueueWorld::CheckLeavesQuota(const Coordinator::Job& job, const Coordinator::Job& first,

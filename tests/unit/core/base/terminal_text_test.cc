@@ -1,6 +1,7 @@
 #include "core/base/terminal_text.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -51,6 +52,23 @@ TEST(TerminalTextTest, CharactersThatHideOrTurnText_AreWrittenOut) {
 
 TEST(LineTextTest, WhatWouldEndTheLine_IsWrittenOut) {
   EXPECT_EQ(LineText("last\n2026 info forged\t\x1b[31m"), "last\\n2026 info forged\\t\\x1b[31m");
+}
+
+TEST(EscapedTextTest, CharactersThatHideOrTurnText_AreEscapedAsTheFormatHasThem) {
+  for (const auto& [text, json, yaml] :
+       std::initializer_list<std::tuple<std::string, std::string, std::string>>{
+           {"\"a\n\"", "\"a\n\"", "\"a\n\""},
+           {"\x1b[2J", "\\u001b[2J", "\\u001b[2J"},
+           {"\x7F", "\\u007f", "\\u007f"},
+           {"\u0085\u202E", "\\u0085\\u202e", "\\u0085\\u202e"},
+           {"\U000E0001", "\\udb40\\udc01", "\\U000e0001"},
+           {"gr\u00FC\u00DFe \U0001F642", "gr\u00FC\u00DFe \U0001F642",
+            "gr\u00FC\u00DFe \U0001F642"},
+           {"\xE2\x80", "\xE2\x80", "\xE2\x80"},
+           {"\xFF", "\xFF", "\xFF"}}) {
+    EXPECT_EQ(EscapedText(text, Escapes::kJson), json);
+    EXPECT_EQ(EscapedText(text, Escapes::kYaml), yaml);
+  }
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -33,6 +35,33 @@ TEST(FileTest, WhatIsNoFile_IsRefusedWithoutWaiting) {
   EXPECT_EQ(File::Open(folder).status().message(), "is not a regular file");
   EXPECT_THAT(std::string(File::Open(folder + "/none").status().message()),
               HasSubstr("cannot be opened: No such file"));
+}
+
+TEST(FileTest, WhatLeadsOutOfTheFolders_IsRefused_WhereverItLedBefore) {
+  namespace fs = std::filesystem;
+  const std::string root = fs::canonical(support::MakeFolder("file"));
+  for (const char* folder : {"/data", "/data-old", "/other"}) {
+    fs::create_directory(root + folder);
+    support::WriteFile(absl::StrCat(root, folder, "/a"), folder);
+  }
+  fs::create_directory_symlink(root + "/data", root + "/set");
+  const std::vector<std::string> below = {root + "/nowhere", root + "/set"};
+  const std::string link = root + "/data/link";
+  fs::create_symlink("a", link);
+  EXPECT_EQ(ReadWholeFile(link, 100, below).value(), "/data") << "it leads to what lies below";
+  fs::remove(link);
+  for (const char* folder : {"/data-old", "/other"}) {
+    fs::create_symlink(absl::StrCat(root, folder, "/a"), link);
+    EXPECT_EQ(File::Open(link, below).status().message(),
+              absl::StrCat("leads to ", root, folder, "/a; must lead below ", root, "/nowhere, ",
+                           root, "/set"));
+    EXPECT_TRUE(File::Open(link).ok()) << "nobody named a folder";
+    fs::remove(link);
+  }
+  fs::create_directory_symlink(root + "/other", root + "/data/folder");
+  EXPECT_FALSE(File::Open(root + "/data/folder/a", below).ok()) << "a folder on the way";
+  EXPECT_FALSE(File::Open(root + "/data/../other/a", below).ok());
+  EXPECT_TRUE(File::Open(root + "/other/a", {"/"}).ok());
 }
 
 TEST(ReadWholeFileTest, LongerThanAllowed_IsRefused) {

@@ -263,6 +263,41 @@ TEST_F(LoaderTest, ShardThatIsGoneOrChanged_IsUnavailable) {
   EXPECT_EQ(job::KindOf(changed), job::FailureKind::kDataUnavailable);
 }
 
+TEST_F(LoaderTest, LinkThatLeadsOutOfTheFoldersByNow_IsNotFollowed) {
+  namespace fs = std::filesystem;
+  UseShards({.samples = 4, .shards = 2});
+  const std::string real = fs::canonical(folder_), outside = fs::canonical(MakeFolder("outside"));
+  spec_.folders = {real};
+  for (std::string* path : {&spec_.shards[0], &spec_.tokenizer}) {
+    fs::rename(*path, *path + ".real");
+    fs::create_symlink(*path + ".real", *path);
+  }
+  const absl::StatusOr<Index> index = Index::Build(spec_);
+  ASSERT_TRUE(index.ok()) << index.status();
+  const auto loader = Make();
+  // What the links lead to now is the same to the byte, and its times are, too.
+  const auto lead_out = [&](const std::string& path) {
+    const std::string twin = absl::StrCat(outside, "/", fs::path(path).filename().string());
+    fs::copy_file(path, twin);
+    fs::last_write_time(twin, fs::last_write_time(path + ".real"));
+    fs::remove(path);
+    fs::create_symlink(twin, path);
+  };
+  lead_out(spec_.shards[0]);
+  const absl::Status shard = loader->Take(0).status();
+  EXPECT_EQ(shard.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(shard.message(), HasSubstr("leads to " + outside));
+  const std::vector<Violation> built = ViolationsOf(Index::Build(spec_).status());
+  ASSERT_THAT(built, SizeIs(1));
+  EXPECT_THAT(built[0].rule, HasSubstr("leads to " + outside));
+  lead_out(spec_.tokenizer);
+  const std::vector<Violation> read =
+      ViolationsOf(Loader::Create(*index, spec_, {.modules = {0}}).status());
+  ASSERT_THAT(read, SizeIs(1));
+  EXPECT_EQ(read[0].field, "spec.data.tokenizer");
+  EXPECT_THAT(read[0].rule, HasSubstr("leads to " + outside));
+}
+
 TEST_F(LoaderTest, TokenizerThatIsGone_IsAViolation) {
   UseShards({.samples = 4});
   absl::StatusOr<Index> index = Index::Build(spec_);
