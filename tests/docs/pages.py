@@ -18,9 +18,10 @@ In comments of the page, which no reader sees:
     <!-- inline: BEGINNING, ...: WHY -->  of the page: who runs the commands within its text that begin so, or why nobody does
     <!-- test: NAME -->         behind a block that another test runs
     <!-- compare: RULES -->     before a console block, rules with commas between them:
-        first words             of each line what stands before two blanks is compared
+        first words             of each line what stands before two blanks is compared, of a header all of it
+        first N words           the same of N columns
         any order               lines may come in another order
-        without REGEX           lines that match do not count, the last rule
+        without REGEX           lines that match do not count, the last rule; of each command some must be left
 
 A line "..." of a console block stands for any lines. Numbers, times and sizes are compared as such, not by
 their value, and blanks as one.
@@ -158,6 +159,8 @@ def account_of(path):
             errors.append((block.line, f"say on which of its machines it is run: {', '.join(sorted(machines))}"))
         elif block.kind == "console" and len(block.on) > 1:
             errors.append((block.line, "a console is that of one machine"))
+        if block.kind == "console" and block.compare:
+            errors += [(block.line, wrong) for wrong in idle_rules_of(block)]
     return errors + stray_fences(path) + [*indented_of(path)] + inline_of(path), any(block.kind in ("console", "sh") and not block.other for block in blocks)
 
 
@@ -179,13 +182,47 @@ def shapes(lines):
     return found
 
 
+RULES = re.compile(r"(?:first (?P<columns>[1-9] )?(?P<first>words)|(?P<any>any order))(?:, |$)|without (?P<without>.*)$")
+HEADER = re.compile(r"[A-Z][A-Z /]*[A-Z](?:  +[A-Z][A-Z /]*[A-Z])+")
+
+
+def rules_of(text):
+    """How many columns are compared (0: all), whether lines may come in another order, which do not count (None: all do)."""
+    columns, any_order, left_out, at = 0, False, None, 0
+    while at < len(text):
+        rule = RULES.match(text, at)
+        if not rule:
+            raise ValueError(f"no such rule: {text[at:]}")
+        if rule["first"]:
+            columns = int(rule["columns"] or 1)
+        any_order = any_order or bool(rule["any"])
+        left_out = re.compile(rule["without"]) if rule["without"] else left_out
+        at = rule.end()
+    return columns, any_order, left_out
+
+
+def counted(lines, rules):
+    columns, _, left_out = rules_of(rules)
+    kept = [line for line in lines if line == "..." or not (left_out and left_out.search(line))]
+    if not columns:
+        return kept
+    return [line if line == "..." or HEADER.fullmatch(line) else "  ".join(re.split("  +", line)[:columns]) for line in kept]
+
+
+def idle_rules_of(block):
+    """What is wrong with what the page says of how a console is compared."""
+    try:
+        rules_of(block.compare)
+    except (ValueError, re.error) as wrong:
+        return [f"{wrong}"]
+    return [f"of what `{command}` prints nothing is compared ({block.compare}): leave less out" for command, told in block.commands()
+            if any(told) and not any(line not in ("", "...") for line in counted(told, block.compare))]
+
+
 def agree(told, printed, rules=""):
-    if "first words" in rules:
-        told, printed = ([line if line == "..." else re.split("  +", line)[0] for line in lines] for lines in (told, printed))
-    if "without " in rules:
-        left_out = re.compile(rules.split("without ", 1)[1])
-        told, printed = ([line for line in lines if not left_out.search(line)] for lines in (told, printed))
-    if "any order" in rules:
+    any_order = rules_of(rules)[1]
+    told, printed = counted(told, rules), counted(printed, rules)
+    if any_order:
         known, there = set(shapes(told)), set(shapes(printed))
         return known - {"..."} <= there and ("..." in known or there <= known)
     pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in shapes(told))

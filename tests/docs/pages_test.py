@@ -82,6 +82,37 @@ class InlineTest(unittest.TestCase):
             self.assertEqual(wrong_with(text + "\n"), [], text)
 
 
+class CompareTest(unittest.TestCase):
+    TABLE = ["NAME   STATE    AGE", "alpha  Ready    1s", "beta   Away     2s"]
+
+    def test_columns_count_and_headers_are_compared_whole(self):
+        for rules, columns in (("first words", 1), ("first 2 words", 2), ("", 3)):
+            for row, other in (("gamma  Ready    1s", 0), ("alpha  Away     1s", 1), ("alpha  Ready    soon", 2)):
+                self.assertEqual(pages.agree(self.TABLE, [self.TABLE[0], row, self.TABLE[2]], rules), other >= columns, (rules, row))
+            self.assertFalse(pages.agree(self.TABLE, ["NAME   STATE    LOSS", *self.TABLE[1:]], rules), rules)
+            self.assertFalse(pages.agree(self.TABLE, self.TABLE[1:], rules), rules)
+
+    def test_lines_that_do_not_count_are_left_out_on_both_sides(self):
+        self.assertTrue(pages.agree(self.TABLE, self.TABLE[:2], "first 2 words, any order, without ^beta|^gamma"))
+        self.assertTrue(pages.agree(self.TABLE, [*self.TABLE, "gamma"], "without ^gamma"))
+        self.assertFalse(pages.agree(self.TABLE, [*self.TABLE, "delta"], "without ^gamma"))
+        self.assertTrue(pages.agree(self.TABLE, [self.TABLE[0], *self.TABLE[:0:-1]], "any order"))
+        self.assertFalse(pages.agree(self.TABLE, [self.TABLE[0], *self.TABLE[:0:-1]], "first words"))
+
+    def test_rules_that_leave_nothing_to_compare_are_refused(self):
+        for rules in ("without .", "first words, without ^", "any order, without alpha|beta"):
+            self.assertEqual(len(wrong_with(f"<!-- compare: {rules} -->\n" + block("console", "$ phalanx nodes", "alpha", "beta"))), 1, rules)
+        for rules in ("without alpha", "first words"):
+            self.assertEqual(wrong_with(f"<!-- compare: {rules} -->\n" + block("console", "$ phalanx nodes", "alpha", "beta")), [], rules)
+        two = block("console", "$ phalanx nodes", "alpha", "$ phalanx list", "beta")
+        self.assertEqual(len(wrong_with("<!-- compare: without beta -->\n" + two)), 1, "each command on its own")
+        self.assertEqual(wrong_with("<!-- compare: without beta -->\n" + block("console", "$ phalanx nodes", "alpha", "$ ls")), [])
+
+    def test_rules_that_there_are_not_are_refused(self):
+        for rules in ("first word", "any orders", "first 0 words", "without (", "first words any order"):
+            self.assertEqual(len(wrong_with(f"<!-- compare: {rules} -->\n" + block("console", "$ phalanx nodes", "alpha"))), 1, rules)
+
+
 class CommandsTest(unittest.TestCase):
     def test_a_line_that_goes_on_and_a_document_are_one_command(self):
         lines = ["a \\", "  b", "cat > file << 'END'", "one", "two", "END", "c"]
