@@ -1,8 +1,10 @@
 #include "worker/rank/node_check.h"
 
 #include <ATen/ATen.h>
+#include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -17,7 +19,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/cut_text.h"
 #include "core/posix/run_delay.h"
@@ -75,15 +76,26 @@ void Await(const at::Device& target) {
   if (!status.ok()) throw Fault{std::string(status.message())};
 }
 
-// Seconds; never 0. Those in which this thread could run and others did are not the device's.
+// Seconds that this thread has run.
+double ThreadSeconds() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return absl::ToDoubleSeconds(absl::DurationFromTimespec(used));
+}
+
+// Seconds; never 0. Those in which this thread could run and others did are not the device's. The
+// kernel notes some of them only later, so that they may be more than there were: what the thread
+// has run is the least.
 template <typename Work>
 double Time(const at::Device& target, Work work) {
   const absl::Duration delay_before = RunDelay("thread-self");
-  const absl::Time begin = absl::Now();
+  const double used_before = ThreadSeconds();
+  const auto begin = std::chrono::steady_clock::now();
   work();
   Await(target);
-  const absl::Duration took = absl::Now() - begin;
-  return std::max(absl::ToDoubleSeconds(took - (RunDelay("thread-self") - delay_before)), 1e-9);
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+  const absl::Duration delay = RunDelay("thread-self") - delay_before;
+  return std::max({absl::ToDoubleSeconds(took - delay), ThreadSeconds() - used_before, 1e-9});
 }
 
 // Words without a period, so that one that lands elsewhere is found.
