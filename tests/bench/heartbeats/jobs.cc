@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/bench/heartbeats/nodes.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
@@ -12,8 +13,7 @@ namespace {
 
 std::unique_ptr<v1::JobService::Stub> Connect(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  grpc::ChannelArguments arguments = OwnConnection();
   arguments.SetMaxReceiveMessageSize(-1);
   return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
 }
