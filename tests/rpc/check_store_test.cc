@@ -264,7 +264,7 @@ TEST_F(CheckStoreTest, PlaintextOnLoopback_MayBeAskedForByName_AndCertificatesSe
   const transport::TlsFiles own = authority.Coordinator();
   const std::vector<std::string> certified = {"--tls-ca",      own.ca,      "--tls-certificate",
                                               own.certificate, "--tls-key", own.key};
-  std::vector<std::string> plain = {"--listen", "127.0.0.1:0", "--http", "localhost:0",
+  std::vector<std::string> plain = {"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
                                     "--plaintext"};
   std::vector<std::string> others = certified, mixed = certified;
   others.insert(others.end(), {"--listen", "0.0.0.0:0", "--http", "0.0.0.0:0"});

@@ -79,7 +79,7 @@ TEST(WorkerCommandTest, PlaintextOnLoopback_MayBeAskedForByName) {
   FakeCoordinator coordinator;
   const WorkerProcess worker(coordinator.address(),
                              {"--plaintext", "--metrics", "127.0.0.1:0", "--metrics-plaintext"});
-  EXPECT_EQ(coordinator.AwaitHello().device_memory_size(), 4);
+  EXPECT_EQ(coordinator.AwaitHello().node(), "here");
 }
 
 TEST(WorkerCommandTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {
