@@ -327,7 +327,8 @@ absl::Status Settings::CheckServer() const {
     return absl::InvalidArgumentError(absl::StrCat(named("plaintext"), ": does not go with ",
                                                    named(file), "; leave one of them out"));
   }
-  return transport::CheckPlaintextTo(Of("server"), named("server"), Tls(), plaintext);
+  return transport::CheckPlaintextTo(Of("server"), named("server"), Tls(),
+                                     plaintext ? named("plaintext") : "");
 }
 
 Format Settings::OutputFormat() const { return ParseFormat(Of("output")).value_or(Format::kTable); }

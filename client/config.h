@@ -89,9 +89,9 @@ struct Settings {
   absl::Duration Timeout(absl::Duration fallback) const;
   Format OutputFormat() const;
   transport::TlsFiles Tls() const;
-  // Whether the server may be called: with TLS, on loopback, or in plaintext where that is asked
-  // for by name. Errors: InvalidArgument, naming the setting as it was given, its value and the
-  // rule; also for plaintext beside certificates.
+  // Whether the server may be called: with TLS, or on loopback. Errors: InvalidArgument, naming the
+  // setting as it was given, its value, the rule and what to do; also for plaintext beside
+  // certificates.
   absl::Status CheckServer() const;
 };
 // `flags`: what the command line has, "context" among it; those without a value were not given, and

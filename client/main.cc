@@ -221,8 +221,7 @@ void Program::AddGlobalFlags() {
       ->type_name("FILE");
   app_.add_option("--tls-key", flags_.tls.key, "PEM file of its private key")->type_name("FILE");
   app_.add_flag("--plaintext", flags_.plaintext,
-                "talk to a coordinator on another machine without TLS: everybody on the way may "
-                "read and change what is said")
+                "talk to the coordinator without TLS, as without certificates: on loopback alone")
       ->check(SettingCheck("plaintext"));
 }
 

@@ -51,20 +51,31 @@ std::shared_ptr<grpc::experimental::CertificateProviderInterface> ProviderOf(
 
 }  // namespace
 
-absl::Status CheckPlaintextTo(absl::string_view servers, absl::string_view flag,
-                              const TlsFiles& files, bool plaintext) {
-  if (files.on() && plaintext) {
-    return absl::InvalidArgumentError("--plaintext: leave it out, or --tls-ca and the like");
+absl::Status CheckPlaintext(const PlaintextUse& use) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(use.address, 0);
+  if (!address.ok() || IsLoopback(address->host)) return absl::OkStatus();
+  std::string text = absl::StrCat(use.flag, ": ", use.address, ": plaintext is for loopback alone");
+  if (!use.asked.empty()) absl::StrAppend(&text, ", so ", use.asked, " does not go with it");
+  if (use.files.empty()) {
+    absl::StrAppend(&text, "; leave ", use.asked, " out");
+  } else {
+    absl::StrAppend(&text, "; give ", use.files, ": scripts/make_ca makes them for development");
   }
-  if (files.on() || plaintext) return absl::OkStatus();
-  for (const absl::string_view server : absl::StrSplit(servers, ',')) {
-    const absl::StatusOr<HostPort> address = ParseHostPort(server, 1);
-    // What is no address is refused elsewhere, by name.
-    if (!address.ok() || IsLoopback(address->host)) continue;
+  return absl::InvalidArgumentError(text);
+}
+
+absl::Status CheckPlaintextTo(absl::string_view servers, absl::string_view flag,
+                              const TlsFiles& files, absl::string_view asked) {
+  if (files.on() && !asked.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", server,
-                     ": would be talked to unencrypted, whoever answers there; give --tls-ca, "
-                     "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+        absl::StrCat(asked, ": leave it out, or --tls-ca and the like"));
+  }
+  if (files.on()) return absl::OkStatus();
+  for (const absl::string_view server : absl::StrSplit(servers, ',')) {
+    RETURN_IF_ERROR(CheckPlaintext({.flag = flag,
+                                    .address = server,
+                                    .asked = asked,
+                                    .files = "--tls-ca, --tls-certificate and --tls-key"}));
   }
   return absl::OkStatus();
 }

@@ -39,11 +39,23 @@ absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
 // the name of the file as above, and when it expired or begins to hold; as CheckTlsFiles.
 absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::Time now);
 
-// Whether who calls `servers` ("HOST:PORT[,HOST:PORT...]", named by `flag`) may: with TLS, on
-// loopback, or `plaintext`, where that was asked for by --plaintext. Errors: InvalidArgument,
-// naming flag, value and rule; also for --plaintext beside certificates.
+// An address that is to be served, or called, without TLS.
+struct PlaintextUse {
+  absl::string_view flag;     // that names the address, such as "--listen"
+  absl::string_view address;  // HOST:PORT
+  absl::string_view asked;    // what asks for plaintext, such as "--plaintext"; empty: nothing does
+  absl::string_view files;    // flags to give instead; empty: they are there, and `asked` has to go
+};
+// OK on loopback, whether or not it is asked for, and nowhere else; also OK of what is no address,
+// which is refused elsewhere. Errors: InvalidArgument, with flag, address, rule and what to do.
+absl::Status CheckPlaintext(const PlaintextUse& use);
+
+// Whether who calls `servers` ("HOST:PORT[,HOST:PORT...]", named by `flag`) may: with TLS, or on
+// loopback. `asked` is what asks for plaintext, such as "--plaintext"; empty: nothing does. Errors:
+// as CheckPlaintext, of the first address that is wrong; also where plaintext is asked for beside
+// certificates.
 absl::Status CheckPlaintextTo(absl::string_view servers, absl::string_view flag,
-                              const TlsFiles& files, bool plaintext);
+                              const TlsFiles& files, absl::string_view asked);
 
 // Of plaintext where there are no files. A client accepts a server only under the name, or the
 // address, that it was asked for. With `ca` alone it shows no certificate of its own.

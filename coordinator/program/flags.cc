@@ -33,31 +33,36 @@ absl::StatusOr<absl::Duration> ParsePositive(const std::string& text, absl::stri
   return duration;
 }
 
+constexpr absl::string_view kCertificateFlags = "--tls-ca, --tls-certificate and --tls-key";
+
 // Whoever reaches a port in plaintext may do everything there.
-absl::Status CheckPlaintext(const Flags& flags, const HostPort& listen) {
+absl::Status CheckListen(const Flags& flags) {
   if (flags.tls.on() && flags.plaintext) {
     return absl::InvalidArgumentError(
         "--plaintext: leave it out, or --tls-certificate and the like");
   }
-  if (flags.tls.on() || flags.plaintext || IsLoopback(listen.host)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--listen: ", flags.listen,
-                   ": whoever reaches it could do everything, unencrypted; give --tls-ca, "
-                   "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+  if (flags.tls.on()) return absl::OkStatus();
+  return transport::CheckPlaintext({.flag = "--listen",
+                                    .address = flags.listen,
+                                    .asked = flags.plaintext ? "--plaintext" : "",
+                                    .files = kCertificateFlags});
 }
 
-absl::Status CheckHttpPlaintext(const Flags& flags, const HostPort& http) {
-  if (flags.http_plaintext && !flags.tls.on()) {
-    return absl::InvalidArgumentError(
-        "--http-plaintext: leave it out: without --tls-ca, --tls-certificate and --tls-key the "
-        "HTTP "
-        "port is in plaintext anyway");
+absl::Status CheckHttp(const Flags& flags) {
+  if (!flags.tls.on()) {
+    if (flags.http_plaintext) {
+      return absl::InvalidArgumentError(absl::StrCat("--http-plaintext: leave it out: without ",
+                                                     kCertificateFlags,
+                                                     " the HTTP port is in plaintext anyway"));
+    }
+    return transport::CheckPlaintext({.flag = "--http",
+                                      .address = flags.http,
+                                      .asked = flags.plaintext ? "--plaintext" : "",
+                                      .files = kCertificateFlags});
   }
-  if (flags.tls.on() || flags.plaintext || IsLoopback(http.host)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--http: ", flags.http,
-                   ": whoever reaches it could see every job, unencrypted; give --tls-ca, "
-                   "--tls-certificate and --tls-key, or ask for that with --plaintext"));
+  if (!flags.http_plaintext) return absl::OkStatus();
+  return transport::CheckPlaintext(
+      {.flag = "--http", .address = flags.http, .asked = "--http-plaintext"});
 }
 
 absl::Status CheckJoin(const Flags& flags) {
@@ -101,13 +106,13 @@ absl::Status CheckEtcd(const Flags& flags, const std::optional<EtcdPlace>& place
     return absl::InvalidArgumentError(
         "--etcd-plaintext: leave it out, or --etcd-certificate and the like");
   }
-  if (flags.etcd_tls.on() || flags.etcd_plaintext) return absl::OkStatus();
+  if (flags.etcd_tls.on()) return absl::OkStatus();
   for (const std::string& member : place->members) {
-    if (IsLoopback(ParseHostPort(member, 1)->host)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(IsEtcdPlace(flags.store) ? "--store: " : "--copy-store-to: ", member,
-                     " would be talked to unencrypted; give --etcd-ca, --etcd-certificate ",
-                     "and --etcd-key, or ask for that with --etcd-plaintext"));
+    RETURN_IF_ERROR(
+        transport::CheckPlaintext({.flag = IsEtcdPlace(flags.store) ? "--store" : "--copy-store-to",
+                                   .address = member,
+                                   .asked = flags.etcd_plaintext ? "--etcd-plaintext" : "",
+                                   .files = "--etcd-ca, --etcd-certificate and --etcd-key"}));
   }
   return absl::OkStatus();
 }
@@ -138,12 +143,12 @@ absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store,
 absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   Settings settings;
   ASSIGN_OR_RETURN(settings.listen, ParseAddress(flags.listen, "--listen"));
-  RETURN_IF_ERROR(CheckPlaintext(flags, settings.listen));
+  RETURN_IF_ERROR(CheckListen(flags));
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.tls, "--tls-"));
   RETURN_IF_ERROR(CheckRevoked(flags));
   RETURN_IF_ERROR(CheckJoin(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));
-  RETURN_IF_ERROR(CheckHttpPlaintext(flags, settings.http));
+  RETURN_IF_ERROR(CheckHttp(flags));
   ASSIGN_OR_RETURN(settings.etcd, ReadPlace(flags.store, "--store"));
   ASSIGN_OR_RETURN(settings.copy_to, ReadPlace(flags.copy_store_to, "--copy-store-to"));
   RETURN_IF_ERROR(CheckCopy(flags, settings));
@@ -244,7 +249,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "PEM file of this program's own, for etcd");
   app.add_option("--etcd-key", flags.etcd_tls.key, "PEM file of its private key");
   app.add_flag("--etcd-plaintext", flags.etcd_plaintext,
-               "talk to etcd without TLS though it is not on this machine");
+               "talk to etcd without TLS, as without the three above: on loopback alone");
   app.add_option("--ready-file", flags.ready_file, "written with the addresses once serving");
   app.add_option("--heartbeat-interval", flags.heartbeat_interval,
                  "workers say that they live so often")
@@ -292,9 +297,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"));
   app.add_flag("--plaintext", flags.plaintext,
-               "serve without TLS where others reach --listen: all of them may do everything");
+               "serve without TLS, as without certificates: on loopback alone, where all who use "
+               "this machine may do everything");
   app.add_flag("--http-plaintext", flags.http_plaintext,
-               "serve --http without TLS and identities although there are certificates");
+               "serve --http without TLS and identities although there are certificates: on "
+               "loopback alone");
   app.add_flag("--reflection", flags.reflection, "describe the services to tools such as grpcurl");
   app.add_flag("--allow-inject", flags.allow_inject,
                "bring faults about on demand (phalanx inject), for whoever may submit jobs");

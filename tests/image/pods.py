@@ -4,8 +4,8 @@
 Writes FOLDER/NAME.yaml for each StatefulSet of one replica, and prints "pod NAME", and "volume NAME GROUP" of
 each claim. What the cluster does and podman 4.3 does not is done here: the first pod of a StatefulSet and its
 claims are named as there, but a pod that a Service of its own name stands before gets that name; variables in
-arguments are put in their place; the pod's address, of which all ranks are in one pod, is loopback; probes and
-volumes are left to the caller.
+arguments are put in their place; the pod's address, of which all ranks are in one pod, is loopback; a secret is
+the folder FOLDER/secrets/NAME, of files that the pod's group reads; probes and volumes are left to the caller.
 """
 
 import pathlib
@@ -27,7 +27,15 @@ def container_of(container, pod_name):
     return container
 
 
+def volume_of(volume, folder):
+    """Secrets of podman are of one value each, and root's alone."""
+    if "secret" not in volume:
+        return volume
+    return {"name": volume["name"], "hostPath": {"path": str(folder / "secrets" / volume["secret"]["secretName"]), "type": "Directory"}}
+
+
 def main():
+    folder = pathlib.Path(sys.argv[1]).resolve()
     items = [one for one in yaml.safe_load_all(sys.stdin) if one]
     services = {one["metadata"]["name"]: one["spec"].get("clusterIP") for one in items if one["kind"] == "Service"}
     claims = set()
@@ -42,13 +50,13 @@ def main():
         spec.pop("serviceAccountName")
         group = spec["securityContext"]["fsGroup"]
         own = [one["metadata"]["name"] for one in item["spec"].get("volumeClaimTemplates", [])]
-        spec["volumes"] = spec["volumes"] + [
+        spec["volumes"] = [volume_of(one, folder) for one in spec["volumes"]] + [
             {"name": one, "persistentVolumeClaim": {"claimName": f"{one}-{name}-0"}} for one in own]
         claims |= {(one["persistentVolumeClaim"]["claimName"], group) for one in spec["volumes"]
                    if "persistentVolumeClaim" in one}
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
                "metadata": {"name": pod_name, "labels": template["metadata"]["labels"]}}
-        path = pathlib.Path(sys.argv[1]) / (pod_name + ".yaml")
+        path = folder / (pod_name + ".yaml")
         path.write_text(yaml.safe_dump(pod), encoding="utf-8")
         print("pod", pod_name)
     for name, group in sorted(claims):

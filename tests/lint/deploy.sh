@@ -34,8 +34,7 @@ examine() {
   check "$@" < "$work/$name.yaml" || { echo "$name is refused"; exit 1; }
 }
 
-# join-token changes what tls has put there, so it comes behind it.
-mapfile -t components < <(printf '%s\n' deploy/kustomize/components/*/ | grep -v /join-token/; echo deploy/kustomize/components/join-token/)
+components=(deploy/kustomize/components/*/)
 for folder in deploy/kustomize/*/; do
   name=$(basename "$folder")
   [ "$name" != components ] || continue
@@ -62,11 +61,8 @@ for base in base gpu; do
   for component in "${components[@]}"; do
     flags=()
     [[ $component != */infiniband/ ]] || flags=(--node)
-    before=()
-    [[ $component != */join-token/ ]] || before=(deploy/kustomize/components/tls/)
-    combine "$base" "${before[@]}" > "$work/before.yaml"
-    combine "$base" "${before[@]}" "$component" > "$work/combined.yaml"
-    ! cmp -s "$work/combined.yaml" "$work/before.yaml" || { echo "$component changes nothing of $base"; exit 1; }
+    combine "$base" "$component" > "$work/combined.yaml"
+    ! cmp -s "$work/combined.yaml" "$work/$base.yaml" || { echo "$component changes nothing of $base"; exit 1; }
     examine combined "${flags[@]}"
   done
   combine "$base" "${components[@]}" > "$work/combined.yaml"
@@ -108,17 +104,13 @@ s/livenessProbe:/xProbe:/
 s/path: \/livez/path: \/readyz/
 s/--metrics=0.0.0.0:4446/--metrics=0.0.0.0:4447/
 /--metrics=0.0.0.0:4446/d
-/--metrics-plaintext/d
 /--write-folder/d
 s/--write-folder=.*/--write-folder=\//
 s/path: \/readyz/path: \/livez/
-/- --plaintext/d
 s/enforce: restricted/enforce: privileged/
 s/(kind: PodDisruptionBudget)/\1/;s/kind: StatefulSet/kind: DaemonSet/
-s/--plaintext/--plaintext\n        - --tls-ca=x/
 s/kind: NetworkPolicy/kind: Other/
 s/kind: PodDisruptionBudget/kind: Other/
-s/( +)grpc:$/\1httpGet:/;s/( +)port: 4444$/\1port: http\n\1path: \/readyz/
 s/--listen=0.0.0.0:4444/--listen=0.0.0.0:4443/
 s/--http=0.0.0.0:4445/--http=0.0.0.0:4447/
 s/name: POD_NAME/name: OTHER/
@@ -172,24 +164,46 @@ CHANGES
 planted production-gpu --apart << 'CHANGES'
 s/operator: NotIn/operator: In/
 CHANGES
-for base in production production-gpu; do
+# What asks for plaintext, in each overlay.
+for folder in deploy/kustomize/*/; do
+  base=$(basename "$folder")
+  [ "$base" != components ] || continue
+  flags=()
+  [[ $base != production* ]] || flags=(--apart)
+  planted "$base" "${flags[@]}" << 'CHANGES'
+s/^( +)- --listen=.*/&\n\1- --plaintext/
+s/^( +)- --coordinator=.*/&\n\1- --plaintext/
+s/^( +)- --metrics=.*/&\n\1- --metrics-plaintext/
+s/^( +)- --http=.*/&\n\1- --http-plaintext/
+s/^( +)- --store=.*/&\n\1- --etcd-plaintext/
+CHANGES
+done
+for base in base gpu; do
   planted $base << 'CHANGES'
 s/scheme: HTTPS/scheme: HTTP/
 /^ +- --coordinator=/,$s/scheme: HTTPS/scheme: HTTP/
+/^ +scheme: HTTPS/d
+s/--tls-ca=.*/--plaintext/
 s/--metrics-certificate=.*/--metrics-plaintext/
-s/^( +)- --metrics-certificate=.*/&\n\1- --metrics-plaintext/
-s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --http-plaintext/
-s/^( +)- --tls-certificate=.*coordinator.pem/&\n\1- --etcd-plaintext/
+s/name: POD_NAME/name: PHALANX_PLAINTEXT/
+s/^( +)prometheus.io\/scheme: https/\1prometheus.io\/scheme: http/
+/prometheus.io\/scheme/d
+s/^( +)targetPort: grpc/&\n\1appProtocol: kubernetes.io\/h2c/
 s/defaultMode: 288/defaultMode: 420/
 s/--tls-ca=.*/--tls-ca=\/data\/ca.pem/
+/--tls-ca=/d
 /--tls-key=/d
+/--tls-certificate=/d
+/--metrics-key=/d
+/--metrics-certificate=/d
+s/--metrics-key=.*/--metrics-key=\/data\/key.pem/
 /--tls-revoked=/d
 s/--tls-revoked=.*/--tls-revoked=\/data\/revoked.pem/
 /^ +- --coordinator=/,${/--tls-revoked=/d}
 /^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
 done
-combine base deploy/kustomize/components/{service-monitor,tls}/ > "$work/monitored.yaml"
+combine base deploy/kustomize/components/service-monitor/ > "$work/monitored.yaml"
 examine monitored
 planted monitored << 'CHANGES'
 /kind: ServiceMonitor/,$s/(app.kubernetes.io\/name: phalanx)-coordinator/\1-other/
@@ -197,11 +211,11 @@ planted monitored << 'CHANGES'
 s/scheme: https/scheme: http/
 /kind: ServiceMonitor/,/^---/s/scheme: https/scheme: http/
 /kind: PodMonitor/,/^---/s/scheme: https/scheme: http/
+/kind: ServiceMonitor/,/^---/s/tlsConfig:/otherConfig:/
+/kind: PodMonitor/,/^---/s/keySecret:/otherSecret:/
 CHANGES
 for base in production production-gpu gpu; do
-  before=()
-  [[ $base = production* ]] || before=(deploy/kustomize/components/tls/)
-  combine $base "${before[@]}" deploy/kustomize/components/join-token/ > "$work/joining-$base.yaml"
+  combine $base deploy/kustomize/components/join-token/ > "$work/joining-$base.yaml"
   examine "joining-$base"
 done
 for base in production production-gpu gpu; do

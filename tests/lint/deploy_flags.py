@@ -67,11 +67,8 @@ def of_manifests(source):
         return
     folder = source / "deploy/kustomize"
     every = sorted(one.name for one in (folder / "components").iterdir())
-    # What stands behind `tls` changes what it has put there.
-    every.sort(key=lambda one: one == "join-token")
     for base in sorted(one.name for one in folder.iterdir() if one.name != "components"):
-        own = [one for one in every if not (base.startswith("production") and one == "tls")]
-        for components in ([], own):
+        for components in ([], every):
             for program, arguments in rendered(source, base, components):
                 for argument in arguments:
                     yield program, argument, f"{base}{' with all components' if components else ''}"

@@ -39,39 +39,34 @@ def flag_of(container, name):
     return next((one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(name + "=")), None)
 
 
-def speaks_tls(container):
-    """Of the port for HTTP: the coordinator's --http, or the worker's --metrics with a certificate of its own."""
-    if container["name"] == "worker":
-        return flag_of(container, "--metrics-certificate") is not None
-    return flag_of(container, "--tls-ca") is not None and "--http-plaintext" not in container.get("args", [])
-
-
 def wrong_with_probes(container):
     ports = {one.get("name"): one["containerPort"] for one in container.get("ports", [])}
     for probe in PROBES:
-        said = container.get(probe, {})
-        if "grpc" in said and flag_of(container, "--tls-ca"):
-            yield f"{probe} by gRPC, which knows no TLS"
-        # With TLS the health service of gRPC is behind it, and HTTP says the same.
-        if container["name"] == "coordinator" and probe == "readinessProbe" and ("grpc" in said) == bool(flag_of(container, "--tls-ca")):
-            yield f"{probe} does not ask as --listen speaks"
-        for flag, port in (("--listen", said.get("grpc", {}).get("port")), ("--http", ports.get(said.get("httpGet", {}).get("port"))),
-                           ("--metrics", ports.get(said.get("httpGet", {}).get("port")))):
-            address = flag_of(container, flag)
-            if port and address and address.rsplit(":", 1)[1] != str(port):
-                yield f"{probe} asks port {port}, and {flag} is {address}"
+        asks = container.get(probe, {}).get("httpGet")
         if probe not in container:
             yield f"it has no {probe}"
-        asks = container.get(probe, {}).get("httpGet", {})
-        # A file that is there says nothing about a daemon that hangs.
-        if container["name"] == "worker" and "httpGet" not in container.get(probe, {}):
-            yield f"{probe} does not ask the daemon"
-        if asks and (asks.get("scheme") == "HTTPS") != speaks_tls(container):
-            yield f"{probe} and --http do not both speak TLS, or both not"
-        if probe == "readinessProbe" and asks and asks.get("path") != "/readyz":
+        # A file that is there says nothing about a daemon that hangs, and Kubernetes' gRPC probe knows no TLS.
+        if asks is None:
+            yield f"{probe} does not ask by HTTP"
+            continue
+        for flag in ("--http", "--metrics"):
+            address, port = flag_of(container, flag), ports.get(asks.get("port"))
+            if address and address.rsplit(":", 1)[1] != str(port):
+                yield f"{probe} asks port {port}, and {flag} is {address}"
+        if asks.get("scheme") != "HTTPS":
+            yield f"{probe} does not speak TLS"
+        if probe == "readinessProbe" and asks.get("path") != "/readyz":
             yield f"{probe} asks for less than whether it is ready"
         if probe != "readinessProbe" and asks.get("path") != "/livez":
             yield f"{probe} asks for more than whether it lives"
+
+
+def wrong_with_listening(container):
+    """Of the coordinator: the port that callers are sent to."""
+    ports = {one.get("name"): one["containerPort"] for one in container.get("ports", [])}
+    address = flag_of(container, "--listen")
+    if address and address.rsplit(":", 1)[1] != str(ports.get("grpc")):
+        yield f"--listen={address}, and the port grpc is {ports.get('grpc')}"
 
 
 def wrong_with_variables(container):
@@ -135,7 +130,7 @@ def wrong_with_secrets(pod, container):
         if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
             yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"
     mounted = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] in secrets]
-    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--tls-revoked", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
+    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--metrics-certificate", "--metrics-key", "--tls-revoked", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
         file = flag_of(container, flag)
         if file and not any(file == one or file.startswith(one + "/") for one in mounted):
             yield f"{flag}={file} is in no secret"
@@ -168,8 +163,8 @@ def wrong_with_metrics(container):
     ports = {one["name"]: one["containerPort"] for one in container.get("ports", [])}
     if str(ports.get("metrics")) != address.rsplit(":", 1)[1]:
         yield f"--metrics={address}, and the port metrics is {ports.get('metrics')}"
-    if speaks_tls(container) == ("--metrics-plaintext" in container["args"]):
-        yield "--metrics with neither a certificate nor --metrics-plaintext, or with both"
+    if flag_of(container, "--metrics-certificate") is None or flag_of(container, "--metrics-key") is None:
+        yield "--metrics without a certificate or its key"
 
 
 def wrong_with_container(pod, container, node):
@@ -208,15 +203,17 @@ def wrong_with_program(pod, container, claims, node):
     grace = flag_of(container, "--grace")
     if grace is not None and int(grace) + 10 > pod.get("terminationGracePeriodSeconds", 30):
         yield f"--grace={grace} is not 10 s less than terminationGracePeriodSeconds"
-    if container.get("command") in (["phalanx-coordinator"], ["phalanx-worker"]):
-        if "--plaintext" not in container.get("args", []) and not flag_of(container, "--tls-ca"):
-            yield "neither certificates nor --plaintext"
+    # Of a worker certificate and key may be replaced by a token.
+    certified = ("--tls-ca",) if container["name"] == "worker" else ("--tls-ca", "--tls-certificate", "--tls-key")
+    if not all(flag_of(container, flag) for flag in certified):
+        yield "no certificates: what travels between pods would be in plaintext"
     names = {volume["name"]: volume for volume in pod.get("volumes", [])}
     for mount in container.get("volumeMounts", []):
         size = names.get(mount["name"], {}).get("emptyDir", {}).get("sizeLimit")
         if mount["mountPath"] == "/dev/shm" and size and bytes_of(size) > bytes_of(limits.get("memory", "0Mi")):
             yield f"/dev/shm of {size} is more than its limit of memory"
     yield from wrong_with_probes(container)
+    yield from wrong_with_listening(container)
     yield from wrong_with_metrics(container)
     yield from wrong_with_folders(container)
     yield from wrong_with_secrets(pod, container)
@@ -231,6 +228,11 @@ def wrong_with_pod(pod, node):
             yield f"volume {volume['name']} is a folder of its node"
     if pod.get("automountServiceAccountToken", True):
         yield "every container has a token of the cluster's API"
+
+
+def asks_with_certificate(endpoint):
+    """Of a monitor: /metrics answers nobody else."""
+    return endpoint.get("scheme") == "https" and {"serverName", "ca", "cert", "keySecret"} <= endpoint.get("tlsConfig", {}).keys()
 
 
 def wrong_with_selectors(items):
@@ -251,9 +253,8 @@ def wrong_with_selectors(items):
         if one["kind"] == "PodDisruptionBudget" and not chosen(spec["selector"]["matchLabels"], ("StatefulSet",)):
             yield where, "chooses no pod that a drain evicts"
         if one["kind"] == "ServiceMonitor":
-            containers = [each for of in items if of["kind"] in CONTROLLERS for each in of["spec"]["template"]["spec"]["containers"]]
-            if (spec["endpoints"][0].get("scheme") == "https") != any(map(speaks_tls, containers)):
-                yield where, "does not speak as --http does"
+            if not all(map(asks_with_certificate, spec["endpoints"])):
+                yield where, "does not ask over TLS with a certificate"
             if not any(spec["selector"]["matchLabels"].items() <= labels.items() for labels in services):
                 yield where, "chooses no service"
         if one["kind"] == "PodMonitor":
@@ -261,22 +262,27 @@ def wrong_with_selectors(items):
                           and spec["selector"]["matchLabels"].items() <= of["spec"]["template"]["metadata"]["labels"].items()
                           for each in of["spec"]["template"]["spec"]["containers"]]
             ports = {port["name"] for each in containers for port in each.get("ports", [])}
-            if {endpoint.get("scheme") == "https" for endpoint in spec["podMetricsEndpoints"]} != set(map(speaks_tls, containers)):
-                yield where, "does not speak as --metrics does"
+            if not all(map(asks_with_certificate, spec["podMetricsEndpoints"])):
+                yield where, "does not ask over TLS with a certificate"
             if not {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports:
                 yield where, "asks for a port that no pod has"
 
 
 def wrong_with_plaintext(items):
-    """Where one pod has certificates, all have, on every port."""
-    containers = [(f"{one['kind']} {one['metadata']['name']}", each) for one in items if one["kind"] in CONTROLLERS
-                  for each in one["spec"]["template"]["spec"]["containers"]]
-    if not any(flag_of(each, "--tls-ca") for _, each in containers):
-        return
-    for where, each in containers:
-        for flag in each.get("args", []):
-            if flag.split("=", 1)[0].endswith("-plaintext"):
-                yield f"{where}, container {each['name']}", f"{flag} where there are certificates"
+    """Pods have addresses of their own, which others reach: plaintext is for loopback alone."""
+    for one in (one for one in items if one["kind"] in CONTROLLERS):
+        where, pod = f"{one['kind']} {one['metadata']['name']}", one["spec"]["template"]
+        for each in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+            for flag in each.get("args", []):
+                if flag.split("=", 1)[0].endswith("-plaintext"):
+                    yield f"{where}, container {each['name']}", f"{flag}: beyond loopback"
+            if any(variable["name"] == "PHALANX_PLAINTEXT" for variable in each.get("env", [])):
+                yield f"{where}, container {each['name']}", "PHALANX_PLAINTEXT: beyond loopback"
+        if pod["metadata"].get("annotations", {}).get("prometheus.io/scheme") != "https":
+            yield where, "its annotations do not ask for its figures over TLS"
+    for one in (one for one in items if one["kind"] == "Service"):
+        if any(port.get("appProtocol") == "kubernetes.io/h2c" for port in one["spec"].get("ports", [])):
+            yield f"Service {one['metadata']['name']}", "a port that is said to be in plaintext (h2c)"
 
 
 def wrong_with_protection(items):

@@ -212,11 +212,8 @@ class Pod:
         return done if codes is None else done.stdout
 
     def probe(self, kind, seconds=None):
-        """Whether the container's probe of that kind says yes, by HTTP within so many seconds. The coordinator's HTTP
-        says the same as its health service by gRPC."""
+        """Whether the container's probe of that kind says yes, by HTTP within so many seconds."""
         asked = self.container[kind]
-        if "grpc" in asked:
-            asked = {"httpGet": {"path": "/readyz", "port": "http"}}
         if "exec" in asked:
             return self.execute(*asked["exec"]["command"], codes=None).returncode == 0
         ports = {one["name"]: one["containerPort"] for one in self.container["ports"]}

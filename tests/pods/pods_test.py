@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """A worker's pod that is killed, and one that is deleted: the job goes on by its ladder, and the pod that takes the
-place of each gets its ranks back. With certificates a job trains, and who was taken back is refused; a worker's pod
-joins with its own token.
+place of each gets its ranks back. Who was taken back is refused, without a restart; a worker's pod joins with its own token.
 
     pods_test.py PROGRAMS
 
@@ -71,23 +70,69 @@ def stateful_sets(overlay):
     return {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one and one["kind"] == "StatefulSet"}
 
 
-class PodsTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.place = PLACE / "plain"
-        cls.items = stateful_sets(SOURCE / "deploy/kustomize/base")
-        data = cls.place / "claims/phalanx-data"
-        pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data / "emoji")
+class Secured(unittest.TestCase):
+    """Of one overlay, with components of its own, in a place of its own."""
+
+    def start(self, name, base, *components):
+        self.place = PLACE / name
+        overlay = self.place / "overlay"
+        overlay.mkdir(parents=True)
+        up = os.path.relpath(SOURCE / "deploy/kustomize", overlay)
+        (overlay / "kustomization.yaml").write_text(
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
+            f"resources: [{up}/{base}]\ncomponents: [{', '.join(f'{up}/components/{one}' for one in components)}]\n", encoding="utf-8")
+        self.items = stateful_sets(overlay)
+        self.ca = ca = self.place / "ca"
+        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker"), ("user", "olga", "operator"), ("user", "alice", "submitter")):
+            pods.run(SOURCE / "scripts/make_ca", ca, *arguments)
+        self.secret("phalanx-coordinator-tls", {one: ca / one for one in ("ca.pem", "coordinator.pem", "coordinator-key.pem", "revoked.pem")})
+        self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
+        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in (
+            "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")})
+        # Of people, who are in the coordinator's pod here.
+        data = self.place / "claims/phalanx-data"
+        for name in ("olga", "alice"):
+            folder = data / name
+            folder.mkdir(parents=True)
+            for file, source in (("ca.pem", "ca.pem"), ("own.pem", f"user-{name}.pem"), ("own-key.pem", f"user-{name}-key.pem")):
+                shutil.copy(ca / source, folder / file)
         pods.run("chown", "-R", "65532:65532", data)
-        cls.coordinator = cls.make("phalanx-coordinator", 0).await_probe("startupProbe")
 
-    @classmethod
-    def make(cls, name, ordinal):
-        hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": cls.coordinator.address}
-        return pods.Pod(cls.place, PROGRAMS, DEPS, cls.items[name], ordinal, hosts)
+    def certify_workers(self, count):
+        for ordinal in range(count):
+            pods.run(SOURCE / "scripts/make_ca", self.ca, "worker", f"phalanx-worker-{ordinal}")
+        self.secret("phalanx-worker-tls", {one.name: one for one in self.ca.glob("worker-*.pem")})
 
-    def phalanx(self, *arguments):
-        return self.coordinator.execute("phalanx", *arguments)
+    def start_coordinator(self):
+        self.coordinator = self.make("phalanx-coordinator", 0).await_probe("startupProbe").await_probe("readinessProbe")
+
+    def secret(self, name, files):
+        folder = self.place / "secrets" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, source in files.items():
+            shutil.copy(source, folder / file)
+
+    def make(self, name, ordinal):
+        hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": self.coordinator.address}
+        return pods.Pod(self.place, PROGRAMS, DEPS, self.items[name], ordinal, hosts)
+
+    def phalanx(self, *arguments, who="olga", codes=(0,)):
+        return self.coordinator.execute(
+            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", f"/data/{who}/ca.pem",
+            "--tls-certificate", f"/data/{who}/own.pem", "--tls-key", f"/data/{who}/own-key.pem", codes=codes)
+
+    def make_worker(self, ordinal):
+        return self.make("phalanx-worker", ordinal).await_probe("startupProbe").await_probe("readinessProbe")
+
+
+class PodsTest(Secured):
+    def setUp(self):
+        self.start("base", "base")
+        self.certify_workers(2)
+        data = self.place / "claims/phalanx-data/emoji"
+        pods.run("/usr/bin/python3", SOURCE / "examples/make_emoji.py", "--count", "200", data)
+        pods.run("chown", "-R", "65532:65532", data)
+        self.start_coordinator()
 
     def await_job(self, condition, seconds=90):
         """The job, and its events by type, once the condition holds for them."""
@@ -173,62 +218,10 @@ class PodsTest(unittest.TestCase):
         self.assertEqual([json.loads(one)["step"] for one in lines], list(range(1, len(lines) + 1)))
 
 
-class Secured(unittest.TestCase):
-    """Of production, with components of its own, in a place of its own."""
-
-    def start(self, name, *components):
-        self.place = PLACE / name
-        overlay = self.place / "overlay"
-        overlay.mkdir(parents=True)
-        up = os.path.relpath(SOURCE / "deploy/kustomize", overlay)
-        (overlay / "kustomization.yaml").write_text(
-            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
-            f"resources: [{up}/production]\ncomponents: [{', '.join(f'{up}/components/{one}' for one in components)}]\n", encoding="utf-8")
-        self.items = stateful_sets(overlay)
-        self.ca = ca = self.place / "ca"
-        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker"), ("user", "olga", "operator"), ("user", "alice", "submitter")):
-            pods.run(SOURCE / "scripts/make_ca", ca, *arguments)
-        self.secret("phalanx-coordinator-tls", {one: ca / one for one in ("ca.pem", "coordinator.pem", "coordinator-key.pem", "revoked.pem")})
-        self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
-        self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in (
-            "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")})
-        # Of people, who are in the coordinator's pod here.
-        data = self.place / "claims/phalanx-data"
-        for name in ("olga", "alice"):
-            folder = data / name
-            folder.mkdir(parents=True)
-            for file, source in (("ca.pem", "ca.pem"), ("own.pem", f"user-{name}.pem"), ("own-key.pem", f"user-{name}-key.pem")):
-                shutil.copy(ca / source, folder / file)
-        pods.run("chown", "-R", "65532:65532", data)
-
-    def start_coordinator(self):
-        self.coordinator = self.make("phalanx-coordinator", 0).await_probe("startupProbe").await_probe("readinessProbe")
-
-    def secret(self, name, files):
-        folder = self.place / "secrets" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, source in files.items():
-            shutil.copy(source, folder / file)
-
-    def make(self, name, ordinal):
-        hosts = {} if name == "phalanx-coordinator" else {"phalanx-coordinator": self.coordinator.address}
-        return pods.Pod(self.place, PROGRAMS, DEPS, self.items[name], ordinal, hosts)
-
-    def phalanx(self, *arguments, who="olga", codes=(0,)):
-        return self.coordinator.execute(
-            "phalanx", *arguments, "--server", "localhost:4444", "--tls-ca", f"/data/{who}/ca.pem",
-            "--tls-certificate", f"/data/{who}/own.pem", "--tls-key", f"/data/{who}/own-key.pem", codes=codes)
-
-    def make_worker(self, ordinal):
-        return self.make("phalanx-worker", ordinal).await_probe("startupProbe").await_probe("readinessProbe")
-
-
 class CertificatesTest(Secured):
     def setUp(self):
-        self.start("certificates")
-        for name in ("phalanx-worker-0", "phalanx-worker-1"):
-            pods.run(SOURCE / "scripts/make_ca", self.ca, "worker", name)
-        self.secret("phalanx-worker-tls", {one.name: one for one in self.ca.glob("worker-*.pem")})
+        self.start("certificates", "production")
+        self.certify_workers(2)
         self.start_coordinator()
 
     def submit(self, who):
@@ -287,7 +280,7 @@ class CertificatesTest(Secured):
 
 class JoiningTest(Secured):
     def setUp(self):
-        self.start("joining", "join-token")
+        self.start("joining", "production", "join-token")
         nodes = self.place / "nodes"
         pods.run(SOURCE / "scripts/make_ca", nodes, "worker", "any")
         both = self.place / "both.pem"

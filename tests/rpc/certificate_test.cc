@@ -283,21 +283,41 @@ TEST_F(AccessTest, CertificateInPlaceOfAnother_IsShownWithoutARestart) {
   EXPECT_EQ(shown(), renewed);
 }
 
-TEST(PlaintextTest, IsForLoopbackOrAskedForByName) {
+TEST(PlaintextTest, IsForLoopbackAlone_WhateverAsksForIt) {
   const auto fault = [](absl::string_view servers, const transport::TlsFiles& files = {},
-                        bool plaintext = false) {
+                        absl::string_view asked = "") {
     return std::string(
-        transport::CheckPlaintextTo(servers, "--coordinator", files, plaintext).message());
+        transport::CheckPlaintextTo(servers, "--coordinator", files, asked).message());
   };
-  for (const char* here : {"127.0.0.1:4444", "localhost:4444", "[::1]:4444,127.0.0.2:1"})
+  for (const char* here : {"127.0.0.1:4444", "localhost:4444", "[::1]:4444,127.0.0.2:1"}) {
     EXPECT_EQ(fault(here), "") << here;
+    EXPECT_EQ(fault(here, {}, "--plaintext"), "") << here;
+  }
+  const std::string remedy =
+      "; give --tls-ca, --tls-certificate and --tls-key: scripts/make_ca makes them for "
+      "development";
   for (const char* there : {"10.0.0.5:4444", "train:4444", "[fe80::1]:4444", "0.0.0.0:4444"}) {
-    EXPECT_THAT(fault(there), StartsWith(absl::StrCat("--coordinator: ", there, ": would be")));
-    EXPECT_EQ(fault(there, {}, /*plaintext=*/true), "") << there;
+    const std::string rule =
+        absl::StrCat("--coordinator: ", there, ": plaintext is for loopback alone");
+    EXPECT_EQ(fault(there), rule + remedy);
+    EXPECT_EQ(fault(there, {}, "--plaintext"),
+              rule + ", so --plaintext does not go with it" + remedy);
     EXPECT_EQ(fault(there, {.ca = "ca.pem"}), "") << "with a token, a certificate follows";
   }
   EXPECT_THAT(fault("127.0.0.1:4444,train:4444"), StartsWith("--coordinator: train:4444: "));
-  EXPECT_THAT(fault("train:4444", {.ca = "ca.pem"}, true), StartsWith("--plaintext: leave it out"));
+  EXPECT_THAT(fault("train:4444", {.ca = "ca.pem"}, "--plaintext"),
+              StartsWith("--plaintext: leave it out"));
+}
+
+TEST(PlaintextTest, BesideCertificates_HasToGo) {
+  EXPECT_EQ(transport::CheckPlaintext(
+                {.flag = "--http", .address = "0.0.0.0:4445", .asked = "--http-plaintext"})
+                .message(),
+            "--http: 0.0.0.0:4445: plaintext is for loopback alone, so --http-plaintext does not "
+            "go with it; leave --http-plaintext out");
+  EXPECT_TRUE(transport::CheckPlaintext(
+                  {.flag = "--http", .address = "127.0.0.1:4445", .asked = "--http-plaintext"})
+                  .ok());
 }
 
 TEST(TlsFilesTest, WhatIsWrong_IsNamed) {

@@ -21,6 +21,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"
+#include "tests/support/authority.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
@@ -221,19 +222,60 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   EXPECT_FALSE(std::filesystem::exists(store));
 }
 
-TEST_F(CheckStoreTest, PlaintextForOthers_IsServedOnlyWhereItIsAskedForByName) {
-  const std::string store = support::MakeFolder("flags") + "/none";
-  const support::Finished start = support::RunToEnd(
-      {support::Program("phalanx-coordinator"), "--store", store, "--listen", "0.0.0.0:0"});
-  EXPECT_EQ(start.exit_code, 2);
-  EXPECT_THAT(start.talk, AllOf(HasSubstr("--listen: 0.0.0.0:0"), HasSubstr("--plaintext")));
-  EXPECT_FALSE(std::filesystem::exists(store));
-  const std::string ready = folder_ + "/ready.json";
-  const support::Process serves(
-      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "0.0.0.0:0",
-       "--plaintext", "--http", "127.0.0.1:0", "--ready-file", ready},
-      mark_, talk(), talk());
-  support::AwaitFile(ready, serves);
+// Of each port, and of etcd; with the flag that asks for plaintext and without.
+TEST_F(CheckStoreTest, PlaintextForOthers_IsRefusedAlsoWhereItIsAskedForByName) {
+  const support::Authority authority;
+  const transport::TlsFiles own = authority.Coordinator();
+  const std::vector<std::string> certified = {"--tls-ca",      own.ca,      "--tls-certificate",
+                                              own.certificate, "--tls-key", own.key};
+  const std::string here = support::MakeFolder("flags") + "/none";
+  const auto fault = [&](const std::string& store, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {support::Program("phalanx-coordinator"), "--store", store});
+    const support::Finished start = support::RunToEnd(flags);
+    EXPECT_EQ(start.exit_code, 2);
+    EXPECT_FALSE(std::filesystem::exists(here));
+    return start.talk;
+  };
+  const std::string listen = "--listen: 0.0.0.0:0: plaintext is for loopback alone",
+                    http = "--http: 0.0.0.0:0: plaintext is for loopback alone",
+                    etcd = "--store: 10.0.0.8:2379: plaintext is for loopback alone",
+                    place = "etcd://127.0.0.1:2379,10.0.0.8:2379/phalanx";
+  const auto has = [](const std::string& rule, const std::string& asked,
+                      const std::string& remedy) {
+    return HasSubstr(
+        absl::StrCat(rule, asked.empty() ? "" : ", so " + asked + " does not go with it", remedy));
+  };
+  const std::string give = "; give --tls-ca, --tls-certificate and --tls-key: scripts/make_ca";
+  EXPECT_THAT(fault(here, {"--listen", "0.0.0.0:0"}), has(listen, "", give));
+  EXPECT_THAT(fault(here, {"--listen", "0.0.0.0:0", "--plaintext"}),
+              has(listen, "--plaintext", give));
+  EXPECT_THAT(fault(here, {"--http", "0.0.0.0:0"}), has(http, "", give));
+  EXPECT_THAT(fault(here, {"--http", "0.0.0.0:0", "--plaintext"}), has(http, "--plaintext", give));
+  std::vector<std::string> pages = certified;
+  pages.insert(pages.end(), {"--http", "0.0.0.0:0", "--http-plaintext"});
+  EXPECT_THAT(fault(here, pages), has(http, "--http-plaintext", "; leave --http-plaintext out"));
+  const std::string give_etcd = "; give --etcd-ca, --etcd-certificate and --etcd-key: ";
+  EXPECT_THAT(fault(place, {}), has(etcd, "", give_etcd));
+  EXPECT_THAT(fault(place, {"--etcd-plaintext"}), has(etcd, "--etcd-plaintext", give_etcd));
+}
+
+TEST_F(CheckStoreTest, PlaintextOnLoopback_MayBeAskedForByName_AndCertificatesServeOthers) {
+  const support::Authority authority;
+  const transport::TlsFiles own = authority.Coordinator();
+  const std::vector<std::string> certified = {"--tls-ca",      own.ca,      "--tls-certificate",
+                                              own.certificate, "--tls-key", own.key};
+  std::vector<std::string> plain = {"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                                    "--plaintext"};
+  std::vector<std::string> others = certified, mixed = certified;
+  others.insert(others.end(), {"--listen", "0.0.0.0:0", "--http", "0.0.0.0:0"});
+  mixed.insert(mixed.end(), {"--listen", "0.0.0.0:0", "--http", "127.0.0.1:0", "--http-plaintext"});
+  for (std::vector<std::string> flags : {plain, others, mixed}) {
+    const std::string store = support::MakeFolder("served"), ready = store + "/ready.json";
+    flags.insert(flags.begin(), {support::Program("phalanx-coordinator"), "--store", store,
+                                 "--ready-file", ready});
+    const support::Process serves(flags, mark_, talk(), talk());
+    support::AwaitFile(ready, serves);
+  }
 }
 
 TEST_F(CheckStoreTest, StoreBelowFoldersThatAreNotThere_IsMadeForItsOwnerAlone) {
@@ -349,10 +391,10 @@ TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {
 // Of etcd, which here takes the call and says nothing.
 TEST_F(CheckStoreTest, CheckThatIsUnderWay_EndsWithASignal) {
   const UniqueFd etcd = *Listen("127.0.0.1", 0);
-  support::Process check(
-      {support::Program("phalanx-coordinator"), "--store",
-       absl::StrCat("etcd://127.0.0.1:", PortOf(etcd.get()), "/phalanx"), "--check-store"},
-      mark_, talk(), talk());
+  support::Process check({support::Program("phalanx-coordinator"), "--store",
+                          absl::StrCat("etcd://127.0.0.1:", PortOf(etcd.get()), "/phalanx"),
+                          "--etcd-plaintext", "--check-store"},
+                         mark_, talk(), talk());
   pollfd called{etcd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&called, 1, static_cast<int>(absl::ToInt64Milliseconds(support::kPatience))), 1);
   check.Signal(SIGTERM);

@@ -245,8 +245,8 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
       ->excludes("--tls-certificate")
       ->excludes("--tls-key");
   app.add_flag("--plaintext", flags.plaintext,
-               "talk to a coordinator on another machine without TLS: whoever answers at "
-               "--coordinator runs programs here");
+               "talk to the coordinator without TLS, as without certificates: on loopback alone, "
+               "since whoever answers at --coordinator runs programs here");
   app.add_option("--node", options.node, "name of this node, unique in the cluster")
       ->default_str("HOSTNAME");
   app.add_option("--device", options.device_kind, "cpu: slots for development, gpu: NVIDIA GPUs")
@@ -281,7 +281,7 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
                  "PEM file of revocation lists of the authorities of --tls-ca, for who reads "
                  "/metrics, looked at every 10 s");
   app.add_flag("--metrics-plaintext", options.metrics.plaintext,
-               "serve --metrics without TLS where others reach it: all of them may read it");
+               "serve --metrics without TLS, as without a certificate: on loopback alone");
   app.add_option("--rank-program", options.rank_program,
                  "executable of a rank; default: phalanx-rank beside this program");
   app.add_option("--address", options.address, "address at which other nodes reach the ranks")
@@ -342,7 +342,7 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
   options.metrics.tls.ca = options.tls.ca;
   RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
-                                              flags.plaintext));
+                                              flags.plaintext ? "--plaintext" : ""));
   if (flags.check_interval > 0)
     options.machine.check_interval = absl::Seconds(flags.check_interval);
   for (const std::string& label : flags.labels) {

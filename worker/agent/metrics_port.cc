@@ -119,11 +119,11 @@ absl::Status CheckMetricsPort(const MetricsPortOptions& options) {
         "--metrics-key");
   }
   if (!certified) {
-    if (options.plaintext || IsLoopback(address->host)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("--metrics: ", options.address,
-                     ": whoever reaches it could read it, unencrypted; give --metrics-certificate "
-                     "and --metrics-key, or ask for that with --metrics-plaintext"));
+    return transport::CheckPlaintext(
+        {.flag = "--metrics",
+         .address = options.address,
+         .asked = options.plaintext ? "--metrics-plaintext" : "",
+         .files = "--tls-ca, --metrics-certificate and --metrics-key"});
   }
   if (options.plaintext) {
     return absl::InvalidArgumentError(

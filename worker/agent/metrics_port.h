@@ -3,8 +3,7 @@
 //
 // With a certificate of its own it speaks TLS, and /metrics asks for one of a viewer, or of whoever
 // may more, that was not taken back; what is refused is counted and told of in the log
-// (worker/agent/port_refusals.h). Without, it is in plaintext: on loopback, or where that is asked
-// for by name.
+// (worker/agent/port_refusals.h). Without, it is in plaintext, and on loopback.
 #pragma once
 
 #include <functional>
@@ -22,7 +21,7 @@ namespace phalanx::agent {
 
 struct MetricsPortOptions {
   std::string address;      // HOST:PORT, port 0: any free one; empty: there is none
-  bool plaintext = false;   // whoever reaches it may read it
+  bool plaintext = false;   // asked for by name, which loopback alone has
   transport::TlsFiles tls;  // its own certificate; `ca`: of those who may read. None: plaintext
   // PEM file of certificates of readers that were taken back (transport/revocation.h); empty: none.
   std::string revoked;

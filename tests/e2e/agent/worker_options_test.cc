@@ -39,6 +39,9 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                              {"--nonsense"},
                                              {"--device", "tpu"},
                                              {"--coordinator", "10.0.0.5:4444"},
+                                             {"--coordinator", "10.0.0.5:4444", "--plaintext"},
+                                             {"--metrics", "0.0.0.0:0"},
+                                             {"--metrics", "0.0.0.0:0", "--metrics-plaintext"},
                                              {"--plaintext", "--tls-ca", "ca.pem"},
                                              {"--address", "bad host"},
                                              {"--address", "h:1"}}) {
@@ -52,6 +55,31 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
     command.insert(command.end(), arguments.begin(), arguments.end());
     EXPECT_EQ(support::RunToEnd(command).exit_code, 2) << arguments[0];
   }
+}
+
+TEST(WorkerCommandTest, PlaintextBeyondLoopback_IsRefusedAlsoWhereItIsAskedForByName) {
+  const auto talk = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {support::Program("phalanx-worker"), "--state",
+                                        "/nonexistent/state", "--rank-program", PHALANX_FAKE_RANK};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return support::RunToEnd(command).talk;
+  };
+  EXPECT_THAT(talk({"--coordinator", "127.0.0.1:1,10.0.0.5:4444", "--plaintext"}),
+              HasSubstr("--coordinator: 10.0.0.5:4444: plaintext is for loopback alone, so "
+                        "--plaintext does not go with it; give --tls-ca, --tls-certificate and "
+                        "--tls-key: scripts/make_ca makes them for development"));
+  EXPECT_THAT(
+      talk({"--coordinator", "127.0.0.1:1", "--metrics", "0.0.0.0:4446", "--metrics-plaintext"}),
+      HasSubstr("--metrics: 0.0.0.0:4446: plaintext is for loopback alone, so "
+                "--metrics-plaintext does not go with it; give --tls-ca, "
+                "--metrics-certificate and --metrics-key"));
+}
+
+TEST(WorkerCommandTest, PlaintextOnLoopback_MayBeAskedForByName) {
+  FakeCoordinator coordinator;
+  const WorkerProcess worker(coordinator.address(),
+                             {"--plaintext", "--metrics", "127.0.0.1:0", "--metrics-plaintext"});
+  EXPECT_EQ(coordinator.AwaitHello().node(), "here");
 }
 
 TEST(WorkerCommandTest, DeviceMemory_OfTheFlag_IsThatOfEveryDevice) {

@@ -53,7 +53,7 @@ TEST_F(SettingsTest, ServerOfTheContext_IsTheOneThatIsAsked) {
 }
 
 // To 0.0.0.0 a machine reaches itself, where nobody listens at port 1.
-TEST_F(SettingsTest, ServerBeyondLoopback_IsNotCalledInPlaintextUnasked) {
+TEST_F(SettingsTest, ServerBeyondLoopback_IsNotCalledInPlaintext_AskedOrNot) {
   const std::vector<std::vector<std::string>> commands = {
       {"list"},
       {"get", "7"},
@@ -71,20 +71,31 @@ TEST_F(SettingsTest, ServerBeyondLoopback_IsNotCalledInPlaintextUnasked) {
   for (const std::vector<std::string>& command : commands) {
     const support::Finished refused = Phalanx({"PHALANX_SERVER=0.0.0.0:1"}, command);
     EXPECT_EQ(refused.exit_code, 2) << command[0];
-    EXPECT_THAT(refused.talk, HasSubstr("PHALANX_SERVER: 0.0.0.0:1: would be talked to "
-                                        "unencrypted"))
+    EXPECT_THAT(refused.talk,
+                HasSubstr("PHALANX_SERVER: 0.0.0.0:1: plaintext is for loopback alone; give "
+                          "--tls-ca, --tls-certificate and --tls-key: scripts/make_ca"))
         << command[0];
     EXPECT_EQ(refused.out, "") << command[0];
   }
   const std::vector<std::string> list = {"list", "--timeout", "100ms"};
-  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1", "PHALANX_PLAINTEXT=true"}, list).exit_code, 69);
-  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1"}, {"--plaintext", "list", "--timeout", "100ms"})
+  const support::Finished asked =
+      Phalanx({"PHALANX_SERVER=0.0.0.0:1", "PHALANX_PLAINTEXT=true"}, list);
+  EXPECT_EQ(asked.exit_code, 2);
+  EXPECT_THAT(asked.talk, HasSubstr("so PHALANX_PLAINTEXT does not go with it; give --tls-ca"));
+  const support::Finished flag =
+      Phalanx({"PHALANX_SERVER=0.0.0.0:1"}, {"--plaintext", "list", "--timeout", "100ms"});
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_THAT(flag.talk, HasSubstr("so --plaintext does not go with it; give --tls-ca"));
+  const transport::TlsFiles sam = support::Authority().User("sam", "submitter");
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1"},
+                    {"--tls-ca", sam.ca, "--tls-certificate", sam.certificate, "--tls-key", sam.key,
+                     "list", "--timeout", "100ms"})
                 .exit_code,
             69);
-  EXPECT_EQ(Phalanx({"PHALANX_SERVER=0.0.0.0:1", "PHALANX_PLAINTEXT=true"},
-                    {"--plaintext=false", "list", "--timeout", "100ms"})
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=127.0.0.1:1", "PHALANX_PLAINTEXT=true"}, list).exit_code, 69);
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER=127.0.0.1:1"}, {"--plaintext", "list", "--timeout", "100ms"})
                 .exit_code,
-            2);
+            69);
   EXPECT_EQ(Phalanx({"PHALANX_PLAINTEXT=yes"}, list).exit_code, 2);
   EXPECT_EQ(Phalanx({}, {"--plaintext=yes", "list"}).exit_code, 2);
   const support::Finished both = Phalanx({}, {"--plaintext", "--tls-ca", "ca.pem", "list"});

@@ -225,7 +225,7 @@ TEST(MetricsPortReaderTest, Certificate_NamesOneIdentity_ByTheRulesOfTheCoordina
   }
 }
 
-TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
+TEST(MetricsPortOptionsTest, Plaintext_IsForLoopbackAlone_WhateverAsksForIt) {
   const support::Authority authority;
   const transport::TlsFiles tls = authority.Node("gpu-1");
   const auto check = [](MetricsPortOptions options) {
@@ -234,9 +234,13 @@ TEST(MetricsPortOptionsTest, Plaintext_IsForLoopback_OrAskedForByName) {
   EXPECT_EQ(check({}), "");
   EXPECT_EQ(check({.address = "127.0.0.1:0"}), "");
   EXPECT_EQ(check({.address = "[::1]:4446"}), "");
-  EXPECT_THAT(check({.address = "0.0.0.0:4446"}),
-              StartsWith("--metrics: 0.0.0.0:4446: whoever reaches it could read it"));
-  EXPECT_EQ(check({.address = "0.0.0.0:4446", .plaintext = true}), "");
+  EXPECT_EQ(check({.address = "127.0.0.1:0", .plaintext = true}), "");
+  EXPECT_EQ(check({.address = "0.0.0.0:4446"}),
+            "--metrics: 0.0.0.0:4446: plaintext is for loopback alone; give --tls-ca, "
+            "--metrics-certificate and --metrics-key: scripts/make_ca makes them for development");
+  EXPECT_THAT(check({.address = "0.0.0.0:4446", .plaintext = true}),
+              StartsWith("--metrics: 0.0.0.0:4446: plaintext is for loopback alone, so "
+                         "--metrics-plaintext does not go with it; give "));
   EXPECT_EQ(check({.address = "0.0.0.0:4446", .tls = tls}), "");
   EXPECT_THAT(check({.address = "0.0.0.0:4446", .plaintext = true, .tls = tls}),
               StartsWith("--metrics-plaintext: leave it out"));

@@ -248,14 +248,18 @@ TEST_F(ConfigTest, Plaintext_IsFromTheFlagThenTheVariableThenTheContext) {
   variables_["PHALANX_CONFIG"] = folder_ + "/lab.yaml";
   support::WriteFile(variables_["PHALANX_CONFIG"],
                      "current: lab\ncontexts:\n  lab: {server: train:4444, plaintext: true}\n");
-  EXPECT_EQ(Resolve()->CheckServer(), absl::OkStatus());
+  const auto message = [this](const std::map<std::string, std::string>& flags = {}) {
+    return std::string(Resolve(flags)->CheckServer().message());
+  };
   EXPECT_EQ(Resolve()->fields.at("plaintext").from, folder_ + "/lab.yaml:3");
+  EXPECT_THAT(message(), HasSubstr("so " + folder_ + "/lab.yaml:3: plaintext does not go"));
   variables_["PHALANX_PLAINTEXT"] = "false";
-  EXPECT_FALSE(Resolve()->CheckServer().ok());
-  EXPECT_TRUE(Resolve({{"plaintext", "true"}})->CheckServer().ok());
+  EXPECT_THAT(message(), HasSubstr("plaintext is for loopback alone; give"));
+  EXPECT_THAT(message({{"plaintext", "true"}}), HasSubstr("so --plaintext does not go"));
   variables_["PHALANX_PLAINTEXT"] = "true";
-  EXPECT_TRUE(Resolve()->CheckServer().ok());
-  EXPECT_FALSE(Resolve({{"plaintext", "false"}})->CheckServer().ok());
+  EXPECT_THAT(message(), HasSubstr("so PHALANX_PLAINTEXT does not go"));
+  EXPECT_THAT(message({{"plaintext", "false"}}),
+              HasSubstr("plaintext is for loopback alone; give"));
   variables_["PHALANX_PLAINTEXT"] = "yes";
   EXPECT_THAT(Resolve().status().message(),
               HasSubstr("PHALANX_PLAINTEXT: yes: must be true or false"));
@@ -263,7 +267,7 @@ TEST_F(ConfigTest, Plaintext_IsFromTheFlagThenTheVariableThenTheContext) {
   EXPECT_THAT(captured_.talk.str(), HasSubstr("plaintext: 1: must be true or false"));
 }
 
-TEST_F(ConfigTest, ServerBeyondLoopback_IsCalledWithCertificatesOrInPlaintextByName) {
+TEST_F(ConfigTest, ServerBeyondLoopback_IsCalledWithCertificatesAlone) {
   const auto fault = [this](const std::map<std::string, std::string>& flags) {
     const absl::StatusOr<Settings> settings = Resolve(flags);
     return std::string(settings.ok() ? settings->CheckServer().message()
@@ -271,10 +275,12 @@ TEST_F(ConfigTest, ServerBeyondLoopback_IsCalledWithCertificatesOrInPlaintextByN
   };
   for (const char* here : {"", "127.0.0.1:4444", "localhost:4444", "[::1]:1,127.0.0.2:1"}) {
     EXPECT_EQ(fault({{"server", here}}), "") << here;
+    EXPECT_EQ(fault({{"server", here}, {"plaintext", "true"}}), "") << here;
   }
-  const std::string rule =
-      ": would be talked to unencrypted, whoever answers there; give --tls-ca, --tls-certificate "
-      "and --tls-key, or ask for that with --plaintext";
+  const std::string remedy =
+      "; give --tls-ca, --tls-certificate and --tls-key: scripts/make_ca makes them for "
+      "development";
+  const std::string begin = ": plaintext is for loopback alone", rule = begin + remedy;
   EXPECT_EQ(fault({{"server", "train:4444"}}), "--server: train:4444" + rule);
   EXPECT_EQ(fault({{"server", "127.0.0.1:1,10.0.0.5:1"}}), "--server: 10.0.0.5:1" + rule);
   variables_["PHALANX_SERVER"] = "train:4444";
@@ -282,7 +288,8 @@ TEST_F(ConfigTest, ServerBeyondLoopback_IsCalledWithCertificatesOrInPlaintextByN
   variables_.erase("PHALANX_SERVER");
   ConfigSet(path_, "lab", {"server=train:4444"}, captured_.io);
   EXPECT_EQ(fault({}), path_ + ":4: server: train:4444" + rule);
-  EXPECT_EQ(fault({{"plaintext", "true"}}), "");
+  EXPECT_EQ(fault({{"plaintext", "true"}}), path_ + ":4: server: train:4444" + begin +
+                                                ", so --plaintext does not go with it" + remedy);
   EXPECT_EQ(fault({{"tls_ca", "ca.pem"}}), "") << "what the file lacks is told of by name";
   ConfigSet(path_, "lab", {"tls_key=/key"}, captured_.io);
   EXPECT_EQ(fault({}), "");
