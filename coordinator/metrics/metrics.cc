@@ -159,6 +159,12 @@ struct Metrics::Series {
           .Help("Refusals that are not in the audit, as one caller had too many")
           .Register(registry)
           .Add({});
+  prometheus::Counter& audit_not_kept =
+      BuildCounter()
+          .Name("phalanx_audit_lines_not_kept_total")
+          .Help("Lines of the audit that could not be written beside the store")
+          .Register(registry)
+          .Add({});
   prometheus::Family<prometheus::Counter>& handshakes_failed =
       BuildCounter()
           .Name("phalanx_tls_handshakes_failed_total")
@@ -362,6 +368,7 @@ void Metrics::HandshakeMayFail(absl::string_view port, absl::string_view reason)
 }
 void Metrics::UploadWaits() { series_->upload_waits.Increment(); }
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
+void Metrics::AuditLineNotKept() { series_->audit_not_kept.Increment(); }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));
 }

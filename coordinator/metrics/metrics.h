@@ -85,6 +85,8 @@ class Metrics {
   void DamagedEntry();
   // A line of a refusal that the audit has no room for.
   void AuditLineDropped();
+  // A line of the audit that could not be written beside the store.
+  void AuditLineNotKept();
   // A handshake of TLS came to nothing. `port`: "grpc" or "http"; `reason`: as
   // transport::ToString(HandshakeFault).
   void HandshakeFailed(absl::string_view port, absl::string_view reason);

@@ -15,11 +15,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "coordinator/program/copying.h"
 #include "coordinator/program/flags.h"
 #include "coordinator/program/serving.h"
 #include "coordinator/program/several.h"
 #include "coordinator/program/store_folder.h"
+#include "coordinator/store/audit_file.h"
 #include "coordinator/store/etcd_check.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
@@ -76,6 +78,20 @@ absl::Status Explain(const Flags& flags, const Settings& settings, const sigset_
   return status;
 }
 
+// The audit, in files beside the store.
+AuditKeeper KeepAuditIn(const std::string& folder) {
+  const auto open = [](const std::string& path) {
+    return std::make_shared<AuditFile>(path, AuditFileOptions(), [](const absl::Status& status) {
+      if (status.ok()) return spdlog::info("the audit is written again, beside the store");
+      spdlog::critical("the audit is in this log alone reason=\"{}\"", LineText(status.message()));
+    });
+  };
+  return [done = open(AuditIn(folder)), refused = open(RefusalsIn(folder))](const std::string& line,
+                                                                            AuditKind kind) {
+    return (kind == AuditKind::kDone ? *done : *refused).Append(line, absl::Now());
+  };
+}
+
 // Over a store in a folder, which is this coordinator's alone.
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
@@ -89,6 +105,7 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   ASSIGN_OR_RETURN(transport::HttpOptions pages, PagesOf(flags, settings));
   ServerOptions options = OptionsOf(flags, settings, std::move(plan));
   options.join.store = std::make_shared<TokenFile>(TokensIn(flags.store));
+  options.keep_audit = KeepAuditIn(flags.store);
   absl::StatusOr<std::unique_ptr<Serving>> serving =
       Serving::Start(std::move(options), std::move(pages), *std::move(backend));
   if (!serving.ok()) return Explain(flags, settings, signals, serving.status());

@@ -15,6 +15,10 @@ namespace phalanx::coordinator {
 
 std::string JournalIn(const std::string& folder) { return absl::StrCat(folder, "/journal.db"); }
 std::string TokensIn(const std::string& folder) { return absl::StrCat(folder, "/join-tokens"); }
+std::string AuditIn(const std::string& folder) { return absl::StrCat(folder, "/audit.log"); }
+std::string RefusalsIn(const std::string& folder) {
+  return absl::StrCat(folder, "/audit-refused.log");
+}
 
 absl::Status MakeStoreFolder(const std::string& folder) {
   std::filesystem::path path = folder;

@@ -11,6 +11,10 @@ namespace phalanx::coordinator {
 
 std::string JournalIn(const std::string& folder);
 std::string TokensIn(const std::string& folder);
+// Lines of the audit about what was done, and all others: apart, so that refusals, which anybody
+// can bring about, take no room from what was done.
+std::string AuditIn(const std::string& folder);
+std::string RefusalsIn(const std::string& folder);
 
 // With those above it; one that is there stays. Errors: Unavailable.
 absl::Status MakeStoreFolder(const std::string& folder);

@@ -43,10 +43,16 @@ void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_vi
                               ? absl::StrCat(RoleName(caller->role), "/", caller->name)
                               : "-";
   if (outcome.ok() || MayTell(who, absl::StrCat("who=", who, " is refused too often")))
-    Log(AuditLine(caller, method, object, outcome));
+    Log(AuditLine(caller, method, object, outcome),
+        outcome.ok() ? AuditKind::kDone : AuditKind::kNotDone);
 }
 
-void Audit::Log(const std::string& line) {
+void Audit::KeepAndLog(const std::string& line, AuditKind kind) const {
+  if (keep_ != nullptr && !keep_(line, kind).ok()) not_kept_();
+  log_(line);
+}
+
+void Audit::Log(const std::string& line, AuditKind kind) {
   int64_t count = 0;
   std::string reason;
   {
@@ -54,15 +60,18 @@ void Audit::Log(const std::string& line) {
     std::swap(count, count_);
     std::swap(reason, reason_);
   }
-  if (count != 0) log_(absl::StrCat("audit left_out=", count, " reason=", Quoted(reason)));
-  log_(line);
+  if (count != 0)
+    KeepAndLog(absl::StrCat("audit left_out=", count, " reason=", Quoted(reason)),
+               AuditKind::kNotDone);
+  KeepAndLog(line, kind);
 }
 
 void Audit::TellOfHandshake(absl::string_view port, const transport::FailedHandshake& failed) {
   // Whoever reaches a port can make any number of them, and is to hide no other line.
   if (!MayTell("-/handshake", "handshakes fail too often")) return;
   Log(AuditLine(std::nullopt, "handshake", absl::StrCat("port=", port, " peer=", failed.peer),
-                absl::UnauthenticatedError(failed.reason)));
+                absl::UnauthenticatedError(failed.reason)),
+      AuditKind::kNotDone);
 }
 
 std::string AuditLine(const Caller& caller, absl::string_view method, absl::string_view object,

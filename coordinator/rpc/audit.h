@@ -40,13 +40,25 @@ void ExpectFailedHandshakes(Metrics& metrics);
 // Takes lines. Thread-safe.
 using AuditLog = std::function<void(const std::string& line)>;
 
+// Lines about what was done, and all others.
+enum class AuditKind : uint8_t { kDone, kNotDone };
+// Keeps lines; returns when they are kept. Errors: of the line, which is not. Thread-safe.
+using AuditKeeper = std::function<absl::Status(const std::string& line, AuditKind kind)>;
+
 // Thread-safe.
 class Audit {
  public:
   // `left_out` is called for each line that is not told. `refusals`: of one caller.
   Audit(AuditLog log, CallRateOptions refusals, std::function<void()> left_out)
       : log_(std::move(log)), refusals_(refusals), left_out_(std::move(left_out)) {}
+  // Each line is also kept; `not_kept` is called for one that could not be, which changes nothing
+  // else. `keep`: none: no line is kept.
+  void Keep(AuditKeeper keep, std::function<void()> not_kept) {
+    keep_ = std::move(keep);
+    not_kept_ = std::move(not_kept);
+  }
 
+  // Returns when the line is told, and kept: whoever answers the call behind it can rely on that.
   void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
             const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // A refusal of a stranger, who got no further than the handshake with a port, "grpc" or "http".
@@ -58,11 +70,15 @@ class Audit {
   // False: of `whose` there were too many, and this one is counted instead.
   bool MayTell(const std::string& whose, absl::string_view why_not) ABSL_LOCKS_EXCLUDED(mu_);
   // The line, behind how many were left out before it.
-  void Log(const std::string& line) ABSL_LOCKS_EXCLUDED(mu_);
+  void Log(const std::string& line, AuditKind kind) ABSL_LOCKS_EXCLUDED(mu_);
+  void KeepAndLog(const std::string& line, AuditKind kind) const;
 
   const AuditLog log_;
   CallRate refusals_;
   const std::function<void()> left_out_;
+  // Constant once the first line is told.
+  AuditKeeper keep_;
+  std::function<void()> not_kept_;
   Mutex mu_;
   int64_t count_ ABSL_GUARDED_BY(mu_) = 0;   // left out since that was told
   std::string reason_ ABSL_GUARDED_BY(mu_);  // of the last of them

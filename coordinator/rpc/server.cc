@@ -52,7 +52,9 @@ class ServerImpl final : public Server {
                    OpenCalls::Full::kCloseOldest),
         admission_(options_.rate, options_.person_connections_max, options_.workers, unread_,
                    [this](const std::string& peer) { return peers_.IsOpen(peer); }),
-        audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {}
+        audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {
+    audit_.Keep(options_.keep_audit, [this] { metrics_.AuditLineNotKept(); });
+  }
 
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 

@@ -62,7 +62,8 @@ struct ServerOptions {
   std::string quotas;
   absl::Duration quotas_refresh_interval = absl::Seconds(10);
   AuditLog audit = [](const std::string&) {};
-  GateOptions gate;  // its silence_min is at least two heartbeat intervals
+  AuditKeeper keep_audit;  // none: no line is kept
+  GateOptions gate;        // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
   // A connection that has not said by then how it goes on, in TLS or HTTP/2, is closed.

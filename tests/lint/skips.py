@@ -10,7 +10,7 @@ import sys
 
 SKIP = re.compile(r"GTEST_SKIP\(\)|\bexit 77\b|\bexit\(77\)|\breturn 77\b|\b[sS]kip(?:Test|If|Unless)\b")
 # They need GPUs, a container engine, or are asked for by name; and the macro itself.
-FREE = ("tests/gpu/", "tests/image/", "tests/package/quickstart.sh", "tests/support/tools.h", "tests/lint/skips.py")
+FREE = ("tests/gpu/", "tests/image/", "tests/package/quickstart.sh", "tests/e2e/recovery/rolling.sh", "tests/support/tools.h", "tests/lint/skips.py")
 # What no tool helps against.
 REASONS = re.compile(r"a sanitizer's|this process may not|the file system knows no")
 

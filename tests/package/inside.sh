@@ -68,11 +68,27 @@ trained() {
   [ "$(stat -c %U $metrics)" = phalanx ] || fail "ranks ran as $(stat -c %U $metrics)"
 }
 
-# The one job is there after the restart, and a package that comes again leaves settings alone.
+# Of the packages that are installed.
+versions() { dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' 'phalanx-*' | grep '^installed '; }
+
+# What the folder has from now on is newer than what is installed.
+of_next_release() {
+  older_versions=$(versions)
+  coordinator=$(pgrep -u phalanx -x phalanx-coordin)
+  echo '# mine' >> /etc/phalanx/worker.env
+  rm ./phalanx-*.deb
+  mv next/*.deb .
+}
+
+# Each package is of the next release, the coordinator's process too; the one job is there after the restart, settings are
+# the next release's where nobody has changed them; and a package that comes again leaves all alone.
 upgraded() {
   await_node
+  [ "$(versions)" = "${older_versions//$'\n'/.1$'\n'}.1" ] || fail "not all of these were upgraded: $(versions)"
+  [ "$(pgrep -u phalanx -x phalanx-coordin)" != "$coordinator" ] || fail "the coordinator is that of before"
   phalanx list | grep -q Succeeded || fail "the job is forgotten"
-  echo '# mine' >> /etc/phalanx/worker.env
+  grep -q '^# of the next release$' /etc/phalanx/coordinator.env || fail "settings that nobody changed are of before"
+  grep -q '^# mine$' /etc/phalanx/worker.env || fail "settings are lost in the upgrade"
   local before
   before=$(of_services)
   dpkg --install ./phalanx-{coordinator,worker}_*.deb > dpkg.log || fail "$(< dpkg.log)"

@@ -33,6 +33,18 @@ else
   echo "no lintian here: the packages stay unchecked by it"
 fi
 
+# The release behind it: the same programs, and a line more among the coordinator's settings.
+mkdir "$work/packages/next"
+for package in "$work"/packages/*.deb; do
+  version=$(dpkg-deb --field "$package" Version)
+  dpkg-deb --raw-extract "$package" "$work/raw"
+  sed -i "s/${version//./\\.}/$version.1/g" "$work/raw/DEBIAN/control"
+  settings=$work/raw/etc/phalanx/coordinator.env
+  if [ -e "$settings" ]; then echo '# of the next release' >> "$settings"; fi
+  dpkg-deb -Zzstd -z1 --build "$work/raw" "$work/packages/next" > "$work/build.log" || { cat "$work/build.log"; exit 1; }
+  rm -rf "$work/raw"
+done
+
 # The page as a script: its blocks marked `sh`, but those that say that no test runs them, and between
 # them the checks that its comments name.
 awk '/^<!-- not run: / {skip = 1} /^```/ {inside = /^```sh$/ && !skip; if (/^```$/) skip = 0; next}

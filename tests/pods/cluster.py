@@ -5,12 +5,12 @@
 
 Serves the part of Kubernetes' API that the commands of docs/kubernetes.md need at 127.0.0.1:8080, where kubectl looks for
 a cluster by itself, until it is ended; with it go its pods, and what it has mounted at FOLDER. Objects are held to the
-published schemas, strictly. Pods of StatefulSets start once what they mount is there, are probed, reach services by
-their names, and start again when they end; nodes are names, of which an affinity gives each pod one of its
-own. `exec`, `cp` and `port-forward` go into the pods, evictions keep to budgets.
+published schemas, strictly. Pods of StatefulSets and DaemonSets start once what they mount is there, are probed, reach services
+by their names, and start again when they end; nodes are names with labels, over which pods are spread, and of which an affinity
+gives each pod one of its own or chooses some. `exec`, `cp` and `port-forward` go into the pods, evictions keep to budgets.
 
-What it has not: DaemonSets run nothing, NetworkPolicies hold nobody, what a StatefulSet says cannot be changed, sizes
-of volumes and requests of resources count for nothing. Needs root. Mounts and processes are in namespaces that it makes
+What it has not: NetworkPolicies hold nobody, what a StatefulSet or a DaemonSet says cannot be changed, no init container runs, sizes
+of volumes and requests of resources count for nothing, and where GPUs are asked for there are slots of CPU. Needs root. Mounts and processes are in namespaces that it makes
 itself; the network is the caller's, where kubectl is, and has to be one that has nothing else in it (`unshare --net`), since a
 bridge stays there. Exit code 77: this process may not make what pods are in, or a tool is missing.
 """

@@ -87,6 +87,45 @@ class ObjectsTest(unittest.TestCase):
             one.node = self.pods.node_for(one)
         self.assertEqual([one.node for one in pods], ["node-0", "node-1", None])
 
+    def test_pods_are_spread_over_nodes(self):
+        pods = list(self.pods.running.values())
+        for one in pods:
+            one.node = self.pods.node_for(one)
+        self.assertEqual([one.node for one in pods], ["node-0", "node-1", "node-0"])
+
+    def test_an_affinity_chooses_nodes_by_their_labels(self):
+        self.cluster.change("nodes", "", "node-0", {"metadata": {"labels": {"gpu": "true"}}})
+        first = self.pods.running["here", "worker-0"]
+        for operator, values, node in (("In", ["true"], "node-0"), ("NotIn", ["true"], "node-1"), ("Exists", None, "node-0"), ("DoesNotExist", None, "node-1"),
+                                       ("In", ["false"], None)):
+            term = {"matchExpressions": [{"key": "gpu", "operator": operator, **({"values": values} if values else {})}]}
+            self.set["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+            self.assertEqual(self.pods.node_for(first), node, operator)
+
+    def test_a_daemon_set_has_a_pod_on_each_node_that_it_chooses(self):
+        item = copy.deepcopy(SET)
+        item.update(kind="DaemonSet", metadata={"name": "daemon"})
+        del item["spec"]["serviceName"], item["spec"]["replicas"]
+        item["spec"]["template"]["spec"]["containers"][0]["args"] = ["--device=gpu"]
+        item["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["true"]}]}]}}}
+        item = self.cluster.create("daemonsets", "here", item)
+        self.cluster.create("serviceaccounts", "here", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "own"}})
+        self.pods.want()
+        self.assertEqual(self.pods.with_status(item)["status"]["desiredNumberScheduled"], 0)
+        self.cluster.change("nodes", "", "node-1", {"metadata": {"labels": {"gpu": "true"}}, "spec": {"unschedulable": True}})
+        self.pods.want()
+        one = self.pods.running["here", "daemon-node-1"]
+        self.assertEqual((one.object()["spec"]["nodeName"], one.object()["metadata"]["ownerReferences"][0]["kind"]), ("node-1", "DaemonSet"))
+        with unittest.mock.patch.object(controller.pods, "Pod") as made, unittest.mock.patch("builtins.print"):
+            self.pods.start(one)
+        _, _, _, started, ordinal, _, node = made.call_args.args
+        self.assertEqual((started["spec"]["template"]["spec"]["containers"][0]["args"], ordinal, node), (["--device=cpu"], "node-1", "node-1"))
+        one.ready = True
+        status = self.pods.with_status(item)["status"]
+        self.assertEqual((status["desiredNumberScheduled"], status["numberAvailable"]), (1, 1))
+
     def test_no_pod_goes_to_a_node_that_is_to_be_left(self):
         self.cluster.change("nodes", "", "node-0", {"spec": {"unschedulable": True}})
         self.assertEqual(self.pods.node_for(self.pods.running["here", "worker-0"]), "node-1")

@@ -1,7 +1,8 @@
-"""Pods of StatefulSets: wanted, started once what they mount is there, probed, started again when they end, and ended."""
+"""Pods of StatefulSets and DaemonSets: wanted, started once what they mount is there, probed, started again when they end, and ended."""
 
 import base64
 import concurrent.futures
+import copy
 import os
 import pathlib
 import time
@@ -16,8 +17,25 @@ STEP = 0.2  # seconds between looks at pods
 REST_MAX = 60  # seconds until a pod that ends is started again: 2, 4, 8, ...
 
 
+def fits(node, affinity):
+    """Whether a pod with that affinity may be on the node by what it requires of the node's labels."""
+    labels = node["metadata"].get("labels", {})
+    holds = {"In": lambda one: labels.get(one["key"]) in one["values"], "NotIn": lambda one: labels.get(one["key"]) not in one["values"],
+             "Exists": lambda one: one["key"] in labels, "DoesNotExist": lambda one: one["key"] not in labels}
+    terms = affinity.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+    return terms is None or any(all(holds[one["operator"]](one) for one in term.get("matchExpressions", [])) for term in terms)
+
+
+def without_gpus(item):
+    """With slots of CPU in their place."""
+    item = copy.deepcopy(item)
+    container = item["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = ["--device=cpu" if one == "--device=gpu" else one for one in container["args"]]
+    return item
+
+
 class Running:
-    """A pod of a StatefulSet, from when it is wanted: its object, and its processes once it has started."""
+    """A pod of a StatefulSet, or of a DaemonSet, where its ordinal is the name of its node, from when it is wanted: its object, and its processes once it has started."""
 
     def __init__(self, owner, ordinal, node):
         template, name = owner["spec"]["template"], f"{owner['metadata']['name']}-{ordinal}"
@@ -25,7 +43,7 @@ class Running:
         self.started = self.ready = self.ending = False
         self.ends, self.rests_until = 0, 0.0
         self.uid, self.name, self.waits_for = str(uuid.uuid4()), name, "a node"
-        self.labels = {**template["metadata"]["labels"], "statefulset.kubernetes.io/pod-name": name}
+        self.labels = {**template["metadata"]["labels"], **({"statefulset.kubernetes.io/pod-name": name} if owner["kind"] == "StatefulSet" else {})}
 
     def rest(self, waits_for):
         """Longer each time; meanwhile it is not started."""
@@ -40,7 +58,7 @@ class Running:
                      "state": {"running": {}} if up else {"waiting": {"reason": "ContainerCreating", "message": f"waits for {self.waits_for}"}}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {
             "name": self.name, "namespace": owner["metadata"]["namespace"], "uid": self.uid, "labels": self.labels,
-            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner["metadata"]["name"],
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner["kind"], "name": owner["metadata"]["name"],
                                  "uid": owner["metadata"]["uid"], "controller": True}]},
             "spec": {**owner["spec"]["template"]["spec"], **({"nodeName": self.node} if self.node else {})},
             "status": {"phase": "Running" if up else "Pending", "podIP": self.process.address if up else "",
@@ -69,12 +87,16 @@ class Controller:
             return [one.object() for one in self.running.values()]
 
     def with_status(self, item):
-        """With what has become of its pods, if it is a StatefulSet."""
-        if item["kind"] != "StatefulSet":
+        """With what has become of its pods, if it has any."""
+        if item["kind"] not in ("StatefulSet", "DaemonSet"):
             return item
         said = item["metadata"]
         own = [one for one in self.running.values() if one.owner["metadata"]["uid"] == said["uid"]]
         ready = sum(one.ready for one in own)
+        if item["kind"] == "DaemonSet":
+            wanted = len(self.nodes_of(item))
+            return {**item, "status": {"observedGeneration": said["generation"], "desiredNumberScheduled": wanted, "currentNumberScheduled": len(own),
+                                       "updatedNumberScheduled": len(own), "numberReady": ready, "numberAvailable": ready, "numberMisscheduled": 0}}
         return {**item, "status": {"observedGeneration": said["generation"], "replicas": len(own), "readyReplicas": ready, "updatedReplicas": len(own),
                                    "currentReplicas": len(own), "currentRevision": "1", "updateRevision": "1"}}
 
@@ -105,7 +127,7 @@ class Controller:
             self.changed.notify_all()
         try:
             if one.process:
-                one.process.delete()
+                print(f"{name} was to end, exit code {one.process.delete()}", flush=True)
         finally:
             with self.changed:
                 del self.running[namespace, name]
@@ -175,17 +197,28 @@ class Controller:
             for ordinal in range(item["spec"].get("replicas", 1)):
                 if (namespace, f"{name}-{ordinal}") not in self.running:
                     self.running[namespace, f"{name}-{ordinal}"] = Running(item, ordinal, None)
+        for item in self.objects.all("daemonsets"):
+            for node in self.nodes_of(item):
+                key = item["metadata"]["namespace"], f"{item['metadata']['name']}-{node}"
+                if key not in self.running:
+                    self.running[key] = Running(item, node, node)
+
+    def nodes_of(self, item):
+        """Names of those on which a DaemonSet has a pod, whether or not others may come there."""
+        return [node["metadata"]["name"] for node in self.objects.all("nodes") if fits(node, item["spec"]["template"]["spec"].get("affinity", {}))]
 
     def node_for(self, one):
-        """Alone on it where an affinity keeps it, or one that is there, from others."""
-        def apart(pod):
-            return "podAntiAffinity" in pod.owner["spec"]["template"]["spec"].get("affinity", {})
+        """That with the fewest pods. Alone on it where an affinity keeps it, or one that is there, from others."""
+        def affinity(pod):
+            return pod.owner["spec"]["template"]["spec"].get("affinity", {})
+        free = {}
         for node in self.objects.all("nodes"):
             name = node["metadata"]["name"]
             there = [pod for pod in self.running.values() if pod.node == name]
-            if not node["spec"].get("unschedulable") and not (there and any(map(apart, [one, *there]))):
-                return name
-        return None
+            if not node["spec"].get("unschedulable") and fits(node, affinity(one)) and not (
+                    there and any("podAntiAffinity" in affinity(pod) for pod in [one, *there])):
+                free[name] = len(there)
+        return min(free, key=free.get, default=None)
 
     def missing(self, one):
         """What the pod waits for, or nothing."""
@@ -195,9 +228,10 @@ class Controller:
             return "a node"
         if self.objects.find("serviceaccounts", namespace, spec["serviceAccountName"]) is None:
             return f"the service account {spec['serviceAccountName']}"
-        if self.objects.find("services", namespace, one.owner["spec"]["serviceName"]) is None:
-            return f"the service {one.owner['spec']['serviceName']}"
-        alone = {mount["name"]: mount["subPathExpr"].replace("$(POD_NAME)", one.name)
+        service = one.owner["spec"].get("serviceName")
+        if service and self.objects.find("services", namespace, service) is None:
+            return f"the service {service}"
+        alone = {mount["name"]: mount["subPathExpr"].replace("$(POD_NAME)", one.name).replace("$(NODE_NAME)", one.node)
                  for mount in spec["containers"][0]["volumeMounts"] if "subPathExpr" in mount}
         for volume in spec["volumes"]:
             secret, claim = volume.get("secret", {}).get("secretName"), volume.get("persistentVolumeClaim", {}).get("claimName")
@@ -227,7 +261,7 @@ class Controller:
             if one.waits_for:
                 return
             hosts = {name: address for name, address in self.services(one.owner["metadata"]["namespace"]).items() if address}
-            one.process = pods.Pod(self.place, self.programs, DEPS, one.owner, one.ordinal, hosts)
+            one.process = pods.Pod(self.place, self.programs, DEPS, without_gpus(one.owner), one.ordinal, hosts, one.node)
             print(f"{one.name} starts on {one.node}, {one.process.address}", flush=True)
         except Exception as wrong:  # the other pods go on
             traceback.print_exc()

@@ -81,7 +81,7 @@ class Objects:
             said["resourceVersion"] = str(self.version)
             if namespace:
                 said["namespace"] = namespace
-            if item["kind"] == "StatefulSet":
+            if item["kind"] in ("StatefulSet", "DaemonSet"):
                 item["spec"].setdefault("updateStrategy", {"type": "RollingUpdate"})
                 said["generation"] = said.get("generation", 0) + 1
             self.items[plural, namespace, said["name"]] = item
@@ -108,8 +108,8 @@ class Objects:
                 # What the patch comes to: all lists that it would merge are in there.
                 new["metadata"] = {**old["metadata"], **new["metadata"], "annotations": {APPLIED: applied}}
             hold_to_schema(new)
-            if old["kind"] == "StatefulSet" and old["spec"] != {"updateStrategy": old["spec"]["updateStrategy"], **new["spec"]}:
-                raise Refused(422, "Invalid", f'StatefulSet "{name}" is invalid: spec: Forbidden: this cluster cannot change it')
+            if old["kind"] in ("StatefulSet", "DaemonSet") and old["spec"] != {"updateStrategy": old["spec"]["updateStrategy"], **new["spec"]}:
+                raise Refused(422, "Invalid", f'{old["kind"]} "{name}" is invalid: spec: Forbidden: this cluster cannot change it')
             return self.put(plural, namespace, new)
 
     def delete_namespace(self, name):

@@ -1,6 +1,6 @@
 """Pods as a node of Kubernetes runs them, without a container engine: for tests that run in namespaces of their own.
 
-A pod is one container of a rendered StatefulSet: its command, arguments and environment and nothing else of this
+A pod is one container of a rendered StatefulSet or DaemonSet: its command, arguments and environment and nothing else of this
 one's, its user, its root, which it cannot write, its volumes, an address and processes of its own. Programs of
 Phalanx are in /usr/bin there, as an image has them. An emptyDir goes with the pod; a claim stays, until it is
 forgotten; a secret is a folder below `secrets` of the place. Every wait has a deadline. Not thread-safe.
@@ -55,8 +55,8 @@ def size_of(text):
 class Pod:
     numbers = iter(range(2, 250))  # of addresses: the pod that replaces another has one of its own
 
-    def __init__(self, place, programs, libraries, item, ordinal, hosts):
-        """`place`: a folder in memory. `hosts`: names of services, and their addresses."""
+    def __init__(self, place, programs, libraries, item, ordinal, hosts, node=""):
+        """`place`: a folder in memory. `hosts`: names of services, and their addresses. `node`: that it is on."""
         self.name = f"{item['metadata']['name']}-{ordinal}"
         number = next(Pod.numbers)
         self.address = f"{NETWORK}.{number}"
@@ -65,6 +65,7 @@ class Pod:
         self.user = self.spec["securityContext"]["runAsUser"]
         self.claims = {one["metadata"]["name"]: f"{one['metadata']['name']}-{self.name}"
                        for one in item["spec"].get("volumeClaimTemplates", [])}
+        self.node, self.labels = node, item["spec"]["template"]["metadata"]["labels"]
         self.ended = False
         self._place = place / f"{self.name}.{number}"
         self._claims = place / "claims"
@@ -116,9 +117,11 @@ class Pod:
         yield f"mount --bind {shlex.quote(str(kept / alone))} {at}; mount -o remount,bind,ro {at}"
 
     def _variables(self):
-        fields = {"metadata.name": self.name, "status.podIP": self.address}
-        return {one["name"]: one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
-                for one in self.container.get("env", [])}
+        fields = {"metadata.name": self.name, "status.podIP": self.address, "spec.nodeName": self.node}
+
+        def field(path):
+            return self.labels.get(path.split("'")[1], "") if path.startswith("metadata.labels[") else fields[path]
+        return {one["name"]: one.get("value") or field(one["valueFrom"]["fieldRef"]["fieldPath"]) for one in self.container.get("env", [])}
 
     def _filled(self, text):
         for name, value in self._variables().items():

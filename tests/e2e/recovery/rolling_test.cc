@@ -1,8 +1,8 @@
 // A cluster is upgraded while a job trains: the coordinator first, then one worker after another.
 //
 // With PHALANX_OLDER_PROGRAMS, the folder of programs of the release before, from those, ranks
-// included (scripts/record_older builds them). Without, from a worker of this release that says
-// that it is of the one before, to a coordinator that plans otherwise.
+// included (rolling.sh builds them). Without, from a worker of this release that says that it is of
+// the one before, to a coordinator that plans otherwise.
 #include <signal.h>
 
 #include <cstdlib>

@@ -1,0 +1,61 @@
+// coordinator/store/audit_file.h: lines of the audit in a file beside the store.
+//
+//   2026-01-31T12:00:00.123Z audit who=alice role=submitter method=SubmitJob job=7 outcome=OK
+//
+// Files are of bounded size and number: PATH, which is written, and PATH.1, PATH.2, ..., the older
+// the higher. The owner alone may read them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/mutex.h"
+#include "core/posix/unique_fd.h"
+
+namespace phalanx::coordinator {
+
+struct AuditFileOptions {
+  // Of one file; the line that would go past it begins the next one.
+  int64_t bytes_max = 8 << 20;
+  // Files, the one that is written among them; at least 2. The oldest goes when there is one more.
+  int count_max = 8;
+};
+
+// Thread-safe.
+class AuditFile {
+ public:
+  // `changed`: called with the first failure, and with OK when lines are written again, by whoever
+  // wrote; of two calls at a time the later one may come first.
+  AuditFile(std::string path, AuditFileOptions options,
+            std::function<void(const absl::Status&)> changed);
+
+  // Returns when the system has the line, all of it: it is there also when this process is killed
+  // then. Nothing is synced, so a machine that loses its power may lose the newest lines. One that
+  // was not written leaves nothing of it, and the next that is written stands behind a line that
+  // says how many were not. Errors: Unavailable, with the path and the reason.
+  absl::Status Append(absl::string_view line, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Status OpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BeginNextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WriteLocked(absl::string_view text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Failed(absl::string_view what) const;
+  std::string NameOf(int number) const;
+
+  const std::string path_;
+  const AuditFileOptions options_;
+  const std::function<void(const absl::Status&)> changed_;
+  // Held while the file is written: lines are whole, and in the order of their times.
+  Mutex mu_;
+  UniqueFd file_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of the file that is open
+  int64_t missing_ ABSL_GUARDED_BY(mu_) = 0;  // lines that were not written, and nobody was told of
+};
+
+}  // namespace phalanx::coordinator

@@ -1,0 +1,158 @@
+#include "coordinator/store/audit_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "tests/support/files.h"
+
+namespace phalanx::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+const absl::Time kNow = absl::FromUnixMillis(1'700'000'000'123);
+constexpr absl::string_view kTime = "2023-11-14T22:13:20.123Z ";
+
+class AuditFileTest : public ::testing::Test {
+ protected:
+  AuditFile Open(AuditFileOptions options = {}) {
+    return {path_, options,
+            [this](const absl::Status& status) { changes_.push_back(status.ok()); }};
+  }
+  static std::vector<std::string> LinesOf(const std::string& path) {
+    return absl::StrSplit(support::ReadFile(path), '\n', absl::SkipEmpty());
+  }
+
+  const std::string folder_ = support::MakeFolder("audit"), path_ = folder_ + "/audit.log";
+  std::vector<bool> changes_;
+};
+
+// The soft limit on the size of this process's files, as a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(AuditFileTest, Lines_AreThereWithTheirTimes_ForTheOwnerAlone) {
+  AuditFile file = Open();
+  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  ASSERT_TRUE(file.Append("audit b", kNow + absl::Seconds(1)).ok());
+  EXPECT_EQ(support::ReadFile(path_),
+            absl::StrCat(kTime, "audit a\n2023-11-14T22:13:21.123Z audit b\n"));
+  struct stat found {};
+  ASSERT_EQ(stat(path_.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+  EXPECT_THAT(changes_, IsEmpty());
+}
+
+TEST_F(AuditFileTest, FileThatIsThere_GoesOn_BehindALineThatWasCut) {
+  support::WriteFile(path_, "whole\ncu");
+  AuditFile file = Open();
+  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  EXPECT_THAT(LinesOf(path_), ElementsAre("whole", "cu", absl::StrCat(kTime, "audit a")));
+}
+
+TEST_F(AuditFileTest, FilesAreBounded_AndTheNewestLinesStay) {
+  AuditFile file = Open({.bytes_max = 100, .count_max = 3});
+  for (int line = 10; line < 40; ++line)
+    ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
+  std::vector<std::string> lines;
+  for (const char* end : {".2", ".1", ""}) {
+    EXPECT_LE(support::ReadFile(path_ + end).size(), 100u);
+    for (const std::string& line : LinesOf(path_ + end)) lines.push_back(line);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".3"));
+  ASSERT_THAT(lines, SizeIs(6 + LinesOf(path_).size()));  // 33 bytes each
+  for (size_t i = 0; i < lines.size(); ++i)
+    EXPECT_EQ(lines[i], absl::StrCat(kTime, "audit ", 40 - lines.size() + i));
+}
+
+TEST_F(AuditFileTest, FullFileOfBefore_IsNotWrittenFurther) {
+  support::WriteFile(path_, std::string(99, 'x') + "\n");
+  AuditFile file = Open({.bytes_max = 100, .count_max = 3});
+  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  EXPECT_THAT(LinesOf(path_), SizeIs(1));
+  EXPECT_EQ(support::ReadFile(path_ + ".1").size(), 100u);
+}
+
+TEST_F(AuditFileTest, DiskThatIsFull_LeavesNoPartOfALine_AndSaysLaterHowManyAreMissing) {
+  AuditFile file = Open();
+  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  {
+    const FileSizeLimit full(40);
+    const absl::Status status = file.Append("audit b", kNow);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), StartsWith("cannot write " + path_ + ": "));
+    EXPECT_FALSE(file.Append("audit c", kNow).ok());
+    EXPECT_THAT(LinesOf(path_), ElementsAre(absl::StrCat(kTime, "audit a")));
+  }
+  ASSERT_TRUE(file.Append("audit d", kNow).ok());
+  EXPECT_THAT(LinesOf(path_),
+              ElementsAre(EndsWith("audit a"),
+                          absl::StrCat(kTime, "audit missing=2 reason=\"not written\""),
+                          EndsWith("audit d")));
+  EXPECT_THAT(changes_, ElementsAre(false, true));
+}
+
+TEST_F(AuditFileTest, FolderThatIsNotThereForAWhile_IsToldOfOnce) {
+  std::filesystem::remove(folder_);
+  AuditFile file = Open();
+  EXPECT_THAT(std::string(file.Append("audit a", kNow).message()),
+              AllOf(HasSubstr(path_), HasSubstr("No such file or directory")));
+  EXPECT_FALSE(file.Append("audit b", kNow).ok());
+  EXPECT_THAT(changes_, ElementsAre(false));
+  std::filesystem::create_directory(folder_);
+  EXPECT_TRUE(file.Append("audit c", kNow).ok());
+  EXPECT_THAT(changes_, ElementsAre(false, true));
+}
+
+TEST_F(AuditFileTest, LinesOfManyThreads_AreWholeAndThereOnce) {
+  constexpr int kThreads = 8, kLines = 200;
+  AuditFile file = Open({.bytes_max = 20'000, .count_max = 8});
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&file, thread] {
+      for (int line = 0; line < kLines; ++line)
+        EXPECT_TRUE(file.Append(absl::StrCat("audit ", thread, "/", line), kNow).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::string> lines;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    for (const std::string& line : LinesOf(entry.path())) lines.push_back(line);
+  }
+  std::sort(lines.begin(), lines.end());
+  EXPECT_THAT(lines, SizeIs(kThreads * kLines));
+  EXPECT_EQ(std::adjacent_find(lines.begin(), lines.end()), lines.end());
+  EXPECT_THAT(lines, Each(StartsWith(absl::StrCat(kTime, "audit "))));
+}
+
+}  // namespace
+}  // namespace phalanx::coordinator
