@@ -47,14 +47,32 @@ bool KeepsCopies(const plan::Layout& layout) {
 void CopiedEpochs::Planned(const EpochPlanned& planned, bool goes_back) {
   const Epoch epoch = planned.layout->epoch;
   if (goes_back) all_.clear();
-  if (!all_.empty() && all_.back().epoch == epoch) all_.pop_back();
+  int64_t last_step = planned.state_epoch == Epoch{0} ? std::numeric_limits<int64_t>::max() : -1;
+  if (!all_.empty() && all_.back().epoch == epoch) {
+    last_step = all_.back().last_step;
+    all_.pop_back();
+  }
+  // One that began no earlier than where those before it end, and that ends there, too, has no
+  // copies of use, nor has one that did not begin. However many follow each other, they do not push
+  // out one that has.
+  int64_t before = -1;
+  std::erase_if(all_, [&before](const CopiedEpoch& one) {
+    const bool ended = one.last_step != std::numeric_limits<int64_t>::max();
+    const bool useless = ended && one.last_step <= before;
+    before = std::max(before, one.last_step);
+    return useless;
+  });
   if (!KeepsCopies(*planned.layout)) return;
-  all_.push_back({.epoch = epoch, .layout = planned.layout, .plan_digest = planned.plan_digest});
+  all_.push_back({.epoch = epoch,
+                  .layout = planned.layout,
+                  .plan_digest = planned.plan_digest,
+                  .last_step = last_step});
   if (all_.size() > kEpochsMax) all_.erase(all_.begin());
 }
 
 void CopiedEpochs::Began(Epoch epoch, int64_t step) {
   for (CopiedEpoch& before : all_) {
+    if (before.epoch == epoch) before.last_step = std::numeric_limits<int64_t>::max();
     if (before.epoch < epoch) before.last_step = std::min(before.last_step, step);
   }
 }

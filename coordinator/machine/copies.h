@@ -31,7 +31,7 @@ struct CopiedEpoch {
   Epoch epoch;
   Shared<plan::Layout> layout;  // in which they lie
   std::string plan_digest;
-  // Where an epoch behind it began: later steps were done again, so copies of them are of no use.
+  // An epoch behind it began there: copies of later steps are of no use. -1: it has not begun.
   int64_t last_step = std::numeric_limits<int64_t>::max();
 };
 // The newest ones of a job, ascending.

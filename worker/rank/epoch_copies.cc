@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/plan/copy_takers.h"
 #include "core/plan/preparation.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -23,9 +24,9 @@ namespace {
 
 constexpr absl::Duration kHostCopiesTimeout = absl::Seconds(30);
 
-// Whose copies are this rank's to take: its own, and if it is the first of its node that has work,
-// those of ranks of the node that have none.
-std::vector<int32_t> RanksToTake(const plan::Plan& plan, Rank self) {
+// Of whom this rank takes what does not train: of itself, and if it is the first of its node that
+// has work, of ranks of the node that have none.
+std::vector<int32_t> RanksToStandFor(const plan::Plan& plan, Rank self) {
   int32_t first = 0;
   for (const plan::NodeDevices& node : plan.layout.nodes) {
     const int32_t end = first + static_cast<int32_t>(node.devices.size());
@@ -86,7 +87,7 @@ absl::Status EpochRun::FindCopies() {
   v1::ToDaemon message;
   v1::AskHostCopies& ask = *message.mutable_ask_host_copies();
   ask.set_epoch(epoch());
-  for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) ask.add_ranks(rank);
+  for (const Rank rank : plan::CopiesToTake(plan_, Rank{order_.rank()})) ask.add_ranks(rank.value);
   RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
   v1::RankReport report;
   v1::RankCopies& found = *report.mutable_copies();
@@ -149,7 +150,7 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
         pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find))));
   }
-  for (const int32_t rank : RanksToTake(plan_, Rank{order_.rank()})) {
+  for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(
         before, Rank{rank}, began_with, *training, stopping_.get_token()))));

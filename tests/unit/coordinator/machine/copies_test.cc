@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "tests/unit/coordinator/machine/recovering.h"
 
@@ -236,6 +237,33 @@ TEST(ChooseCopiesTest, CopiesOfTheNewestEpochThatHasAny_AreChosen) {
   layout.epoch = Epoch{6};
   epochs.Planned({.layout = layout}, true);
   EXPECT_THAT(epochs.all(), SizeIs(1));
+}
+
+// As where one try after the other to begin from the copies of epoch 1 ends early.
+TEST(ChooseCopiesTest, EpochsThatDoNoStep_PushNoneOut) {
+  plan::Layout layout;
+  layout.modules.push_back({.state_home = job::StateHome::kHost, .state_copies = 2});
+  CopiedEpochs epochs;
+  layout.epoch = Epoch{1};
+  epochs.Planned({.layout = layout}, true);
+  const auto try_again = [&](int64_t epoch) {
+    layout.epoch = Epoch{epoch};
+    epochs.Planned({.layout = layout, .state_epoch = Epoch{1}, .from_copies = true}, false);
+  };
+  for (int64_t epoch = 2; epoch <= 19; ++epoch) {
+    try_again(epoch);
+    if (epoch % 2 == 0) epochs.Began(Epoch{epoch}, 5);
+  }
+  try_again(20);
+  const std::map<int32_t, RankCopies> found = {{0, {{Copied(0, 1, {4, 5}), Copied(0, 20, {6})}}}};
+  ASSERT_TRUE(ChooseCopies(epochs, found).has_value());
+  EXPECT_EQ(ChooseCopies(epochs, found)->epoch, Epoch{1});
+  // Planned once more, it is what it was.
+  epochs.Began(Epoch{20}, 5);
+  try_again(20);
+  EXPECT_EQ(ChooseCopies(epochs, found)->epoch, Epoch{20});
+  try_again(21);
+  EXPECT_EQ(ChooseCopies(epochs, found)->start.step(), 6);
 }
 
 }  // namespace
