@@ -1,6 +1,7 @@
 // What must hold of the coordinator after every event.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/cluster/coordinator_host.h"
 
@@ -129,6 +130,23 @@ void CoordinatorHost::CheckEnded() {
     if (job == machine_->jobs().end() || job->second.state.phase != view.phase)
       ledger_.Violate(absl::StrCat(ToString(id), " has ended, and is not what users were told"));
   }
+}
+
+// A job whose copies survive does not end for lack of state; it may for lack of devices, once it
+// has waited for them, and for having recovered too often.
+void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
+  if (!job.failure.has_value() || job.failure->kind != job::FailureKind::kStateLost) return;
+  const std::string& message = job.failure->message;
+  if (absl::StrContains(message, "not enough came back within")) return;
+  if (absl::StrContains(message, "recovery.budget")) return;
+  const std::set<size_t> nodes = ledger_.NodesWithCopies(job.id);
+  if (nodes.empty() || !job.request->recovers) return;
+  for (const size_t index : nodes) {
+    const auto node = machine_->nodes().find(absl::StrCat("node-", index));
+    if (node == machine_->nodes().end() || !node->second.connected()) return;
+  }
+  ledger_.Violate(
+      absl::StrCat(ToString(job.id), " ends, and all copies of its state are there: ", message));
 }
 
 // Replaying what is stored gives the durable state of each job.

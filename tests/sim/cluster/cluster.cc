@@ -48,6 +48,7 @@ Cluster::Cluster(Planner& planner, const ClusterOptions& options)
     nodes_.push_back(std::make_unique<NodeHost>(shared_, coordinator_, i, devices));
     nodes_.back()->start_failure = options.only_crashes ? 0 : 0.01;
   }
+  shared_.copies = options.copies;
   shared_.bad_context = options.only_crashes ? 0 : 0.01;
   shared_.step_time = options.step_time > absl::ZeroDuration()
                           ? options.step_time
@@ -116,7 +117,8 @@ void Cluster::MaybeSubmit() {
   const int64_t steps =
       options_.steps > 0 ? options_.steps : 10 + static_cast<int64_t>(timeline_.Below(150));
   const coordinator::JobRequestPtr request = planner_.MakeRequest(
-      timeline_.Below(planner_.documents()), absl::StrCat("job", jobs_ % 12), steps);
+      timeline_.Below(options_.copies ? planner_.documents() : Planner::kWithoutCopies),
+      absl::StrCat("job", jobs_ % 12), steps);
   if (request->devices > devices) return;
   ++jobs_;
   AskFor(WithDrawnRecovery(*request), absl::StrCat("request-", jobs_), 10);
@@ -264,6 +266,8 @@ Cluster::Counts Cluster::counts() const {
                 .steps_given_up = ledger_.steps_given_up(),
                 .epochs = ledger_.epochs_begun(),
                 .recovered = ledger_.epochs_gone_on(),
+                .from_copies = ledger_.epochs_from_copies(),
+                .steps_of_copies = ledger_.steps_of_copies(),
                 .standby = ledger_.standby_used(),
                 .lent = coordinator_.lent(),
                 .refused = ledger_.metrics_refused(),
@@ -283,6 +287,7 @@ Cluster::Counts& Cluster::Counts::operator+=(const Counts& other) {
   events += other.events, jobs += other.jobs, succeeded += other.succeeded;
   failed += other.failed, cancelled += other.cancelled, faults += other.faults;
   steps += other.steps, steps_given_up += other.steps_given_up, epochs += other.epochs;
+  from_copies += other.from_copies, steps_of_copies += other.steps_of_copies;
   recovered += other.recovered, standby += other.standby, lent += other.lent;
   refused += other.refused, older += other.older;
   lost_messages += other.lost_messages;
@@ -295,7 +300,8 @@ std::string Cluster::Counts::ToString() const {
   return absl::StrCat(
       events, " events, ", faults, " faults, ", jobs, " jobs (", succeeded, " succeeded, ", failed,
       " failed, ", cancelled, " cancelled), ", epochs, " epochs begun, ", recovered,
-      " of them from others' state, ", standby, " ranks with standby communicators, ", lent,
+      " of them from others' state, ", from_copies, " of these from copies in host memory with ",
+      steps_of_copies, " steps again, ", standby, " ranks with standby communicators, ", lent,
       " lent devices, ", refused, " refused metrics, ", older, " assignments of older epochs, ",
       lost_messages, " lost messages, ", steps, " steps, ", steps_given_up,
       " given up; the coordinator was killed ", crashes.all, " times, ", crashes.writing,

@@ -39,6 +39,9 @@ struct ClusterOptions {
   // False: no daemon comes upon a coordinator that is behind, and no network breaks in the middle
   // of a write, so that a seed means what it did before there was either.
   bool behind = true;
+  // False: no rank keeps copies of its state in host memory, and jobs are of the documents that
+  // there were before any did, so that a seed means what it did then.
+  bool copies = true;
   // Between messages of ranks that are lost without a word, on average; zero: none is.
   absl::Duration loss_interval;
   // Devices of each node; empty: drawn, as `nodes` says.
@@ -82,10 +85,12 @@ class Cluster {
   struct Counts {
     int64_t events = 0, jobs = 0, succeeded = 0, failed = 0, cancelled = 0, faults = 0;
     int64_t steps = 0, steps_given_up = 0, epochs = 0, recovered = 0;
-    int64_t standby = 0;  // ranks that took communicators made before a loss
-    int64_t lent = 0;     // devices in reserve on which a lost rank went on
-    int64_t refused = 0;  // ranks of epochs that were over, of metrics
-    int64_t older = 0;    // assignments of epochs that were over, by coordinators that are behind
+    int64_t from_copies = 0;      // epochs that went on from copies in host memory
+    int64_t steps_of_copies = 0;  // steps that these do again
+    int64_t standby = 0;          // ranks that took communicators made before a loss
+    int64_t lent = 0;             // devices in reserve on which a lost rank went on
+    int64_t refused = 0;          // ranks of epochs that were over, of metrics
+    int64_t older = 0;  // assignments of epochs that were over, by coordinators that are behind
     int64_t lost_messages = 0;
     Answers::Counts acknowledged;
     CoordinatorHost::Crashes crashes;

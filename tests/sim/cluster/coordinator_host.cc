@@ -339,6 +339,7 @@ void CoordinatorHost::Carry(const coordinator::PublishJob& order) {
                  absl::StrCat(job::ToString(job.phase), ": ", job.reason));
   if (absl::StrContains(job.reason, "where training stands is not known"))
     ledger_.Violate(absl::StrCat(ToString(job.id), ": ", job.reason));
+  CheckStateLost(job);
   if (job.reason.empty()) ledger_.Violate(absl::StrCat(ToString(job.id), " ends without a reason"));
   if (job.phase == job::JobPhase::kSucceeded) ledger_.OnSucceeded(job.id, job.request->steps);
 }

@@ -151,6 +151,7 @@ class CoordinatorHost {
   void CheckLoans();
   void CheckReplay();
   void CheckEnded();
+  void CheckStateLost(const coordinator::JobView& job);
 
   Timeline& timeline_;
   Network& network_;

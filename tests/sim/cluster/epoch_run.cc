@@ -60,15 +60,11 @@ void EpochRun::Start() {
 void EpochRun::MakePlan() {
   plan_ = shared().planner.Expand(order_.text, order_.layout);
   if (!plan_->wrong.empty()) shared().ledger.Violate(plan_->wrong);
-  OpenData();
+  if (!order_.from_copies) return OpenData();
+  return shared().copies ? FindCopies() : SayCopies();
 }
 
 void EpochRun::OpenData() {
-  if (order_.from_copies) {  // no copies are modelled, so there are none
-    v1::RankReport report;
-    report.mutable_copies();
-    process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
-  }
   Then(absl::Milliseconds(1), absl::Milliseconds(50),
        order_.goes_on ? &EpochRun::Connect : &EpochRun::OpenMetrics);
 }
@@ -159,6 +155,7 @@ void EpochRun::Deliver(const v1::BeginEpoch& message) {
   if (start_.has_value()) return;
   start_ = coordinator::FromProto(message.begins());
   if (!start_.has_value()) return shared().ledger.Violate("an epoch's beginning cannot be read");
+  source_ = message.copies();
   if (!std::exchange(awaits_begin_, false)) return;
   OpenMetrics();
 }
@@ -167,8 +164,9 @@ void EpochRun::BorrowState() {
   std::optional<RankState>& kept = process_.state();
   if (!order_.goes_on) {
     kept = RankState::Initial(rank(), plan_);
-    return Prepare();
+    return KeepHostCopy();
   }
+  if (order_.from_copies && shared().copies) return TakeCopies();
   if (!kept.has_value() || kept->rank != rank() || !kept->MayGoOn(*start_)) {
     kept.emplace();
     kept->rank = rank();
@@ -183,6 +181,7 @@ void EpochRun::BorrowState() {
     }
     kept->Leave();
   }
+  if (shared().copies) kept->NameAs(plan_);
   Then(absl::Microseconds(100), absl::Milliseconds(20), &EpochRun::ExchangeHoldings);
 }
 

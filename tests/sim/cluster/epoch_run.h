@@ -21,6 +21,7 @@
 #include "core/plan/layout.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "tests/sim/cluster/fabric.h"
+#include "tests/sim/cluster/host_copies.h"
 #include "tests/sim/cluster/planner.h"
 #include "tests/sim/cluster/rank_process.h"
 
@@ -75,6 +76,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
 
   // Stages, in the order of EpochRun::RunToEnd (worker/rank/epoch_run.cc).
   void MakePlan();
+  void FindCopies();
+  void SayCopies();
   void OpenData();
   void OpenMetrics();
   void TryMetrics();
@@ -84,11 +87,13 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void OnConnected();
   void AwaitBegin();
   void BorrowState();
+  void TakeCopies();
   void ExchangeHoldings();
   void PlanTransfers();
   void TransferNext();
   void OnRoundReceived();
   void OnRoundDone();
+  void KeepHostCopy();
   void Prepare();
   void GetReady();
 
@@ -105,6 +110,17 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void EndWell();
   void Account(const coordinator::StepDecision& decision);
   void Tell();
+
+  // Copies in memory of the node's daemon.
+  // What the daemon does with its memory, and what follows as long as the run goes on.
+  void AskDaemon(std::function<void(CopyMemory&)> question, std::function<void()> answered);
+  bool KeepsCopies();
+  void AskCopyMemory(Next next);
+  void DropEarlierCopies();
+  int64_t CopiedOfRecord();
+  // Whether all ranks have whole copies of some step of this epoch, as the last decision says.
+  bool CopiesAreWhole() const { return copied_ > 0 && copied_ != train::kCopiedAlways; }
+  void TendCopies();
 
   // Ends.
   void Fail(Kind kind, int32_t accused, const std::string& message);
@@ -124,7 +140,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void CheckGone();
   void Watch();
   std::set<int32_t> All() const { return {plan_->ranks.begin(), plan_->ranks.end()}; }
-  train::Record RecordOf(int64_t step) const;
+  train::Record RecordOf(int64_t step);
 
   RankProcess& process_;
   const Order order_;
@@ -160,6 +176,13 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   int64_t step_ = 0;                               // that is worked on
   std::optional<coordinator::StepDecision> slot_;  // as the device has it
   bool settled_ = true;
+
+  std::vector<CopyPairPtr> found_;  // what the daemon has of epochs before
+  bool copies_given_ = false;
+  v1::CopiesSource source_;  // of the copies that it goes on from
+  std::optional<HostCopy> copy_;
+  bool memory_asked_ = false, whole_told_ = false;
+  int64_t copied_ = 0;  // of the last decision
 };
 
 }  // namespace phalanx::sim

@@ -56,10 +56,10 @@ void EpochRun::OnReduced() {
 
 // Sums are a function of the step, but for what the layout does to their last bits. Some steps are
 // not finite, and some have no token that counts.
-train::Record EpochRun::RecordOf(int64_t step) const {
+train::Record EpochRun::RecordOf(int64_t step) {
   train::Record header{.epoch = epoch().value, .step = step, .applied = step - 1};
   header.plan_digest = StreamOf(plan_->plan.digest);
-  header.copied = train::kCopiedAlways;
+  header.copied = CopiedOfRecord();
   const uint64_t hash =
       Hash64(static_cast<uint64_t>(process_.job().value), 1, static_cast<uint64_t>(step));
   const bool empty = hash % 97 == 0;
@@ -96,6 +96,7 @@ void EpochRun::DecideStep() {
   // Nobody asks for earlier messages any more.
   std::erase_if(inbox_, [this](const auto& entry) { return entry.first.second < step_; });
   slot_ = DecisionOf(decision);
+  copied_ = decision.copied;
   settled_ = false;
   Then(absl::Microseconds(10), absl::Milliseconds(2), &EpochRun::SettleStep);
   for (size_t home = 0; home < state().homes.size(); ++home) {
@@ -123,6 +124,10 @@ void EpochRun::SettleStep() {
 void EpochRun::Account(const StepDecision& decision) {
   state().decided = sim::After(state().decided, decision);
   shared().ledger.OnDecided(process_.job(), epoch(), rank(), state().decided);
+  if (CopiesAreWhole()) {
+    shared().ledger.OnCopied(process_.job(), epoch(), copied_,
+                             plan_->plan.spec.recovery.state_every);
+  }
   Tell();
 }
 
@@ -148,6 +153,7 @@ void EpochRun::Tell() {
 
 void EpochRun::EndStep() {
   if (!settled_ || !state().AllApplied(step_)) return;
+  TendCopies();
   if (step_ == plan_->plan.spec.steps) return Succeed();
   ++step_;
   Then(absl::ZeroDuration(), absl::Microseconds(100), &EpochRun::BeginStep);

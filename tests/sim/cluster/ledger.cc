@@ -95,7 +95,7 @@ void Ledger::OnStored(const coordinator::JournalRecord& record) {
   Job& job = jobs_[record.job];
   if (const auto* began = std::get_if<coordinator::EpochBegan>(&record.body)) {
     ++epochs_gone_on_;
-    Begin(record.job, began->epoch, began->start);
+    Begin(record.job, began->epoch, began->start, began->copies_epoch);
   } else if (const auto* reached = std::get_if<coordinator::StepReached>(&record.body)) {
     job.told_stored = std::max(job.told_stored, reached->step.step);
   } else if (const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body)) {
@@ -108,11 +108,53 @@ void Ledger::OnStored(const coordinator::JournalRecord& record) {
       Violate(absl::StrCat(ToString(record.job), " epoch ", epoch.value, " throws ", job.last(),
                            " steps away"));
     }
+    job.copies.reset();  // they are of another training
     Begin(record.job, epoch, {});
   }
 }
 
-void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start) {
+void Ledger::OnCopyMemoryGone(JobId id, Epoch epoch) {
+  if (forgotten_.contains(id)) return;
+  Job& job = jobs_[id];
+  job.copies_gone.insert(epoch);
+  if (job.copies.has_value() && job.copies->epoch == epoch) job.copies.reset();
+}
+
+void Ledger::OnCopied(JobId id, Epoch epoch, int64_t step, int64_t every) {
+  if (forgotten_.contains(id)) return;
+  Job& job = jobs_[id];
+  if (epoch < job.epoch || job.copies_gone.contains(epoch)) return;
+  if (job.copies.has_value() && job.copies->epoch == epoch && job.copies->step >= step) return;
+  job.copies = {.epoch = epoch, .step = step, .every = every};
+}
+
+std::set<size_t> Ledger::NodesWithCopies(JobId id) const {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end() || !found->second.copies.has_value()) return {};
+  return found->second.copy_nodes.at(found->second.copies->epoch);
+}
+
+// They are of the newest step of which all had whole ones, or of one that only they have known to
+// be so; and of the promised age.
+void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies) {
+  ++epochs_from_copies_;
+  steps_of_copies_ += job.last() - step;
+  job.seen = std::max(job.last(), job.seen);
+  job.back_epoch = epoch;
+  job.told = std::min(job.told, step);
+  job.told_stored = std::min(job.told_stored, step);
+  if (job.copies_gone.contains(copies) || !job.copies.has_value()) return;
+  const std::string name =
+      absl::StrCat(ToString(id), " goes back to copies of epoch ", copies.value, " of step ", step);
+  if (step < job.copies->step) {
+    Violate(absl::StrCat(name, "; all ranks have whole ones of step ", job.copies->step,
+                         " of epoch ", job.copies->epoch.value));
+  }
+  if (job.copies->epoch == job.epoch && job.last() - step > job.copies->every + 1)
+    Violate(absl::StrCat(name, "; the last one is ", job.last()));
+}
+
+void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies) {
   Job& job = jobs_[id];
   ++epochs_begun_;
   const std::string name = absl::StrCat(ToString(id), " epoch ", epoch.value);
@@ -122,6 +164,7 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start) {
                  job.last());
   if (step > job.last())
     Violate(absl::StrCat(name, " begins behind step ", step, "; the last one is ", job.last()));
+  if (copies != Epoch{}) CheckCopies(id, job, epoch, step, copies);
   if (step < job.told)
     Violate(absl::StrCat(name, " begins behind step ", step, "; users know of ", job.told));
   const auto known = job.steps.find(step);
@@ -142,6 +185,8 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start) {
 
 void Ledger::OnTold(JobId id, const coordinator::StepReport& step) {
   Job& job = jobs_[id];
+  // What users see of a job that has gone back is what it did last, until it does a step.
+  if (step.epoch < job.back_epoch && step.step <= job.seen) return;
   if (step.step > job.last())
     Violate(absl::StrCat(ToString(id), ": users are told of step ", step.step, "; the last one is ",
                          job.last()));

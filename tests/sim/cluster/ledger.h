@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -48,6 +49,16 @@ class Ledger {
   // A process has state of the job, until it is gone.
   void OnHolds(JobId job, uint64_t process) { jobs_[job].holders.insert(process); }
   void OnProcessGone(JobId job, uint64_t process) { jobs_[job].holders.erase(process); }
+  // The job's ranks on the node have memory for copies of their state of the epoch; it is gone from
+  // some node.
+  void OnCopyMemory(JobId job, Epoch epoch, size_t node) {
+    jobs_[job].copy_nodes[epoch].insert(node);
+  }
+  void OnCopyMemoryGone(JobId job, Epoch epoch);
+  // All ranks of the epoch have whole copies of the step; they make one each `every` steps.
+  void OnCopied(JobId job, Epoch epoch, int64_t step, int64_t every);
+  // The nodes that have all of the copies that the job could go on from; none: they are gone.
+  std::set<size_t> NodesWithCopies(JobId job) const;
   // A rank begins to work on a step with state of these steps and bits.
   void OnStepBegins(JobId job, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
                     uint64_t bits);
@@ -78,6 +89,9 @@ class Ledger {
   int64_t steps_given_up() const { return steps_given_up_; }
   int64_t epochs_begun() const { return epochs_begun_; }
   int64_t epochs_gone_on() const { return epochs_gone_on_; }
+  // That went on from copies in host memory, and steps that they do again.
+  int64_t epochs_from_copies() const { return epochs_from_copies_; }
+  int64_t steps_of_copies() const { return steps_of_copies_; }
   int64_t standby_used() const { return standby_used_; }
   int64_t metrics_refused() const { return metrics_refused_; }
   // Nothing of the job is asked any more.
@@ -95,6 +109,11 @@ class Ledger {
     int64_t step = 0;
     uint64_t decision = 0;
   };
+  // Copies of a step that all ranks of an epoch have, whole.
+  struct Copies {
+    Epoch epoch;
+    int64_t step = 0, every = 1;
+  };
   struct Job {
     std::map<int64_t, Step> steps;
     Epoch epoch;        // the last one whose ranks may train
@@ -104,6 +123,11 @@ class Ledger {
     std::map<std::string, std::map<int32_t, uint64_t>> standby;  // by set: who made it
     std::vector<std::string> standby_order;                      // the oldest set first
     std::pair<Epoch, std::string> connects;  // the last epoch whose ranks do, and how
+    std::optional<Copies> copies;            // the last ones
+    Epoch back_epoch;  // the last one that went back to copies; users have seen this step before
+    int64_t seen = 0;
+    std::map<Epoch, std::set<size_t>> copy_nodes;  // that have memory for them
+    std::set<Epoch> copies_gone;                   // of which some memory is gone
     uint64_t metrics_holder = 0;
     int64_t metrics_fence = 0;
     Epoch metrics_epoch;
@@ -112,7 +136,9 @@ class Ledger {
     // Steps long ago are not remembered.
     int64_t last() const { return steps.empty() ? begin : steps.rbegin()->first; }
   };
-  void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start);
+  // `copies`: of which epoch; 0: none are needed.
+  void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start, Epoch copies = {});
+  void CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies);
   static uint64_t BitsAt(const Job& job, int64_t step);
 
   Timeline& timeline_;
@@ -120,6 +146,7 @@ class Ledger {
   std::set<JobId> forgotten_;
   std::vector<std::string> violations_;
   int64_t steps_decided_ = 0, steps_given_up_ = 0, epochs_begun_ = 0, epochs_gone_on_ = 0;
+  int64_t epochs_from_copies_ = 0, steps_of_copies_ = 0;
   int64_t standby_used_ = 0, metrics_refused_ = 0;
 };
 

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   int32_t nodes = 0;
   int64_t steps = 0, lines = 100;
   bool keep_going = false, only_crashes = false, no_reserve = false, unmanaged = false;
+  bool no_copies = false;
   std::string interval, step, loss;
   CLI::App app("A simulated cluster under random faults: real coordinator, daemons and planner.");
   app.add_option("--seed", seed, "Of all chance");
@@ -47,6 +48,8 @@ int main(int argc, char** argv) {
                "The one fault is that the coordinator dies: no rank may be lost");
   app.add_flag("--keep-going", keep_going, "Past seeds that fail, of which one line is said");
   app.add_flag("--no-reserve", no_reserve, "Operators keep no nodes in reserve");
+  app.add_flag("--no-copies", no_copies,
+               "No rank keeps copies of its state in host memory, and jobs are those of before");
   app.add_flag("--unmanaged", unmanaged,
                "Nobody suspends, resumes or deletes jobs, nor takes nodes out of service");
   app.add_option("--lines", lines, "Of the trace of a seed that fails");
@@ -66,6 +69,7 @@ int main(int argc, char** argv) {
                               .only_crashes = only_crashes,
                               .reserves = !no_reserve,
                               .manages = !unmanaged,
+                              .copies = !no_copies,
                               .loss_interval = DurationOf(loss)});
     cluster.Run(absl::Hours(1) * hours);
     cluster.Settle();

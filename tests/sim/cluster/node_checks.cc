@@ -29,6 +29,8 @@ void NodeHost::NoteEpoch(const agent::Event& event) {
   } else if (const auto* stop = std::get_if<agent::StopCommand>(&received->command)) {
     Epoch& lowest = lowest_[stop->job];
     lowest = std::max(lowest, Epoch{stop->epoch.value + 1});
+    Epoch& stopped = stopped_[stop->job];
+    stopped = std::max(stopped, stop->epoch);
   }
 }
 

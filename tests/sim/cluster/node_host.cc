@@ -33,6 +33,7 @@ void NodeHost::Start() {
       shared_.timeline.now());
   welcomed_ = {};
   lowest_.clear();
+  stopped_.clear();
   assigned_.clear();
   meets_older_ = false;
   lost_devices_.clear();
@@ -47,6 +48,9 @@ void NodeHost::Kill(bool silent) {
   machine_.reset();
   ++life_;
   inbox_.clear();
+  asked_.clear();
+  for (const CopyMemory::Owner& owner : memory_.Free(JobId{}))
+    shared_.ledger.OnCopyMemoryGone(owner.job, owner.epoch);
   paused_since_.reset();
   std::map<agent::ProcessNumber, Slot> processes = std::exchange(processes_, {});
   for (auto& [number, slot] : processes) slot.process->Die(0, 9, silent);
@@ -74,6 +78,7 @@ void NodeHost::Pause(absl::Duration duration) {
     if (--pauses_ > 0 || !paused_since_.has_value()) return;
     const absl::Duration stalled =
         shared_.timeline.now() - *std::exchange(paused_since_, std::nullopt);
+    for (const std::function<void()>& ask : std::exchange(asked_, {})) ask();
     inbox_.push_front(agent::Stalled{stalled});
     agent::Event first = std::move(inbox_.front());
     inbox_.pop_front();
@@ -148,6 +153,7 @@ void NodeHost::Carry(const agent::Action& action) {
   }
   if (const auto* report = std::get_if<SendReport>(&action)) return SendUp(MessageOf(*report));
   if (CarryToProcess(action)) return;
+  if (const auto* free = std::get_if<FreeHostMemory>(&action)) return Carry(*free);
   if (const auto* warm = std::get_if<SendWarmUp>(&action)) {
     return FromProcess(warm->process, RankWarmed{warm->process},
                        shared_.timeline.Between(absl::Milliseconds(1), absl::Seconds(3)));
@@ -387,7 +393,12 @@ void NodeHost::Carry(const agent::StartProcess& order) {
             FromProcess(number, std::move(event), shared_.network.LocalDelay());
           },
       .ended = [this, number](int32_t exit_code,
-                              int32_t signal) { OnProcessEnded(number, exit_code, signal); }};
+                              int32_t signal) { OnProcessEnded(number, exit_code, signal); },
+      .ask =
+          [this, number](std::function<void(CopyMemory&)> question,
+                         std::function<void()> answered) {
+            Ask(number, std::move(question), std::move(answered));
+          }};
   Slot& slot = processes_[number];
   slot.to_daemon = slot.to_process = shared_.timeline.now();
   FromProcess(number, agent::ProcessStarted{number, absl::OkStatus()}, time);
@@ -433,6 +444,37 @@ void NodeHost::FromProcess(agent::ProcessNumber number, agent::Event event, absl
     if (std::holds_alternative<agent::ProcessExited>(event)) processes_.erase(number);
     Feed(event);
   });
+}
+
+void NodeHost::Ask(agent::ProcessNumber number, std::function<void(CopyMemory&)> question,
+                   std::function<void()> answered) {
+  const auto found = processes_.find(number);
+  if (found == processes_.end()) return;
+  Instant& last = found->second.to_daemon;
+  last =
+      std::max(last + absl::Nanoseconds(1), shared_.timeline.now() + shared_.network.LocalDelay());
+  shared_.timeline.At(last, [this, number, life = life_, question = std::move(question),
+                             answered = std::move(answered)] {
+    if (life != life_) return;
+    const auto answer = [this, number, question, answered] {
+      question(memory_);
+      ToProcess(number, [answered](RankProcess& process) { process.Do(answered); });
+    };
+    if (!paused_since_.has_value()) return answer();
+    asked_.push_back(answer);
+  });
+}
+
+// Of a job that it was to end, and of no epoch behind that.
+void NodeHost::Carry(const agent::FreeHostMemory& order) {
+  for (const CopyMemory::Owner& owner : memory_.Free(order.job)) {
+    const auto stopped = stopped_.find(owner.job);
+    if (stopped == stopped_.end() || stopped->second < owner.epoch) {
+      shared_.ledger.Violate(absl::StrCat(name_, " lets copies of ", ToString(owner.job), " epoch ",
+                                          owner.epoch.value, " go, and nobody has stopped it"));
+    }
+    shared_.ledger.OnCopyMemoryGone(owner.job, owner.epoch);
+  }
 }
 
 void NodeHost::ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order) {

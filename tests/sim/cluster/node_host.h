@@ -19,6 +19,7 @@
 
 #include "phalanx/v1/worker_service.pb.h"
 #include "tests/sim/cluster/coordinator_host.h"
+#include "tests/sim/cluster/host_copies.h"
 #include "tests/sim/cluster/network.h"
 #include "tests/sim/cluster/rank_process.h"
 #include "worker/agent/machine/machine.h"
@@ -81,6 +82,10 @@ class NodeHost {
   // In order: what a process says arrives before its end.
   void FromProcess(agent::ProcessNumber number, agent::Event event, absl::Duration delay);
   void ToProcess(agent::ProcessNumber number, std::function<void(RankProcess&)> order);
+  // A process asks for something of the daemon's memory.
+  void Ask(agent::ProcessNumber number, std::function<void(CopyMemory&)> question,
+           std::function<void()> answered);
+  void Carry(const agent::FreeHostMemory& order);
   void NoteEpoch(const agent::Event& event);
   void NoteEnding(agent::ProcessNumber number);
   void RememberAssignment(const v1::OpenSessionResponse& message);
@@ -102,6 +107,8 @@ class NodeHost {
   std::deque<agent::Event> inbox_;
   std::optional<Instant> paused_since_;
   int32_t pauses_ = 0;
+  std::deque<std::function<void()>> asked_;  // while it does not run
+  CopyMemory memory_;
   Instant armed_ = absl::InfiniteFuture();
   Instant deadline_fed_ = absl::InfinitePast();
   int idle_deadlines_ = 0;
@@ -118,6 +125,7 @@ class NodeHost {
   std::map<agent::ProcessNumber, Slot> processes_;
   agent::SessionNumber welcomed_;                           // on which commands count; 0: none
   std::map<JobId, Epoch> lowest_;                           // that this daemon may obey
+  std::map<JobId, Epoch> stopped_;                          // the last one that it was to end
   std::map<JobId, std::map<Epoch, v1::Command>> assigned_;  // to it, the last ones
   bool meets_older_ = false;
   std::set<int32_t> lost_devices_;  // as it has been told

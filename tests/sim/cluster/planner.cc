@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "coordinator/runtime/planning.h"
+#include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
@@ -19,16 +20,20 @@ namespace phalanx::sim {
 namespace {
 
 constexpr char kDecoder[] =
-    "{family: llama, hidden_size: 32, layers: 2, heads: 4, kv_heads: 2, mlp_size: 64, vocabulary: "
-    "64, context: 32, block: 16}";
+    "{family: llama, hidden_size: 32, layers: LAYERS, heads: 4, kv_heads: 2, mlp_size: 64, "
+    "vocabulary: 64, context: 32, block: 16}";
 constexpr char kVision[] =
     "{family: clip_vision, hidden_size: 32, layers: 2, heads: 4, mlp_size: 64, image_size: 8, "
     "patch_size: 4, block: 16}";
 
+std::string Decoder(int layers) {
+  return absl::StrReplaceAll(kDecoder, {{"LAYERS", absl::StrCat(layers)}});
+}
+
 // The language module alone.
-std::string Language(absl::string_view parallel, absl::string_view more = "") {
+std::string Language(absl::string_view parallel, absl::string_view more = "", int layers = 2) {
   return absl::StrCat("metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
-                      "    - name: language\n      architecture: ", kDecoder,
+                      "    - name: language\n      architecture: ", Decoder(layers),
                       "\n      parallel: ", parallel,
                       "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
                       "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
@@ -40,7 +45,7 @@ std::string WithVision(absl::string_view vision, absl::string_view language,
   return absl::StrCat(
       "metadata: {name: NAME}\nspec:\n  steps: STEPS\n  modules:\n",
       "    - name: vision\n      architecture: ", kVision, "\n      parallel: ", vision,
-      "\n    - name: language\n      architecture: ", kDecoder, "\n      parallel: ", language,
+      "\n    - name: language\n      architecture: ", Decoder(2), "\n      parallel: ", language,
       "\n  edges:\n    - {from: vision, to: language, projector: {hidden_size: 32}}"
       "\n  batch: {global: 12, micro: 1}\n  schedule: {name: 1f1b}\n"
       "  data: {shards: \"a.tar\", tokenizer: t.model}\n",
@@ -96,6 +101,8 @@ void AddHomes(const plan::PartId& part, JobPlan* job) {
         homes.insert({rank.value, ranks[0].value});
         AddRange(run.elements, &job->holdings[rank.value][{{part, ruler.bucket}, ruler.family}]);
       }
+      if (ranks.empty()) continue;
+      AddRange(run.elements, &job->primaries[ranks[0].value][{{part, ruler.bucket}, ruler.family}]);
     }
   }
   for (const auto& [rank, primary] : homes) job->homes[rank].push_back({part, primary});
@@ -132,6 +139,16 @@ Planner::Planner() {
       Language("{ranks: 3}", "  recovery: {state_copies: 3}\n"),
       Language("{ranks: 3}", "  resources: {spares: 1}\n"),
       Language("{ranks: 4, tp: 2}", "  resources: {spares: 2}\n"),
+      // With stages, replicas and tensor ranks at once, and three stages.
+      Language("{ranks: 8, tp: 2, pp: 2}"),
+      WithVision("{ranks: 2}", "{ranks: 8, tp: 2, pp: 2}"),
+      Language("{ranks: 6, pp: 3}", "", 3),
+      // Of one replica, or asked for: copies in host memory.
+      Language("{ranks: 3, pp: 3}", "", 3),
+      Language("{ranks: 4, tp: 2, pp: 2}", "  recovery: {state_every: 3}\n"),
+      Language("{ranks: 2, pp: 2}", "  resources: {spares: 1}\n"),
+      Language("{ranks: 4, tp: 2}", "  recovery: {state_home: host}\n"),
+      WithVision("{ranks: 2}", "{ranks: 2, tp: 2}", "  recovery: {state_every: 2}\n"),
   };
 }
 
@@ -192,6 +209,7 @@ JobPlanPtr Planner::Expand(const std::string& text, const plan::Layout& layout) 
   for (int32_t rank = 0; rank < made->plan.world; ++rank) {
     if (!made->plan.PlacesOf(Rank{rank}).empty()) made->ranks.push_back(rank);
   }
+  made->copies_to_host = plan::CopiesToHost(made->plan);
   for (const plan::ModulePlan& module : made->plan.modules) {
     for (int32_t flow = 0; flow < module.order.count(); ++flow) {
       const plan::PartId part = module.PartAt(flow);

@@ -33,6 +33,8 @@ struct JobPlan {
   int32_t reporter = 0;
   std::map<int32_t, std::vector<HomeSpec>> homes;  // by rank
   std::map<int32_t, Holdings> holdings;            // by rank: of all its homes
+  std::map<int32_t, Holdings> primaries;           // by rank: of those whose primary it is
+  bool copies_to_host = false;  // ranks keep copies of what they are the primaries of
   std::string wrong;  // with its homes: some element has none, or one that is lost; else empty
 };
 using JobPlanPtr = std::shared_ptr<const JobPlan>;
@@ -43,6 +45,8 @@ class Planner {
 
   // Job documents that the simulation knows, with places for name and steps.
   size_t documents() const { return documents_.size(); }
+  // The first ones, so many, are those that there were before copies in host memory.
+  static constexpr size_t kWithoutCopies = 12;
   coordinator::JobRequestPtr MakeRequest(size_t document, const std::string& name, int64_t steps);
   // One of a decoder alone: what the job file says of its `parallel`, and `more` sections of
   // `spec`.

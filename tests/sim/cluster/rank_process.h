@@ -11,9 +11,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "phalanx/v1/worker_service.pb.h"
 #include "tests/sim/cluster/fabric.h"
+#include "tests/sim/cluster/host_copies.h"
 #include "tests/sim/cluster/ledger.h"
 #include "tests/sim/cluster/network.h"
 #include "tests/sim/cluster/planner.h"
@@ -38,6 +40,7 @@ struct Shared {
   // How often a process dies when it has received state of a round of moves, and before it applies
   // a step to one of its homes.
   double dies_moving = 0, dies_applying = 0;
+  bool copies = true;      // ranks keep copies of their state where their layout says so
   double slow_stream = 0;  // how often the hello of a stream is late, maybe behind that of the next
   uint64_t last_process = 0, last_session = 0;
   int64_t older_assignments = 0;  // of epochs that were over where they came
@@ -49,6 +52,9 @@ class RankProcess {
   struct Daemon {
     std::function<void(agent::Event)> tell;
     std::function<void(int32_t exit_code, int32_t signal)> ended;
+    // What it does with its memory once it runs, and what the process does then.
+    std::function<void(std::function<void(CopyMemory&)> question, std::function<void()> answered)>
+        ask;
   };
 
   RankProcess(Shared& shared, size_t node, int32_t device, JobId job, agent::ProcessNumber number,
@@ -93,6 +99,9 @@ class RankProcess {
   void Report(Epoch epoch, int32_t rank, agent::ReportKind kind, v1::RankReport report,
               agent::RankOutcome outcome = agent::RankOutcome::kNone);
   void ReportProgress(Epoch epoch, int64_t step);
+  void Ask(std::function<void(CopyMemory&)> question, std::function<void()> answered) {
+    daemon_.ask(std::move(question), std::move(answered));
+  }
   // All ranks of an epoch that connects beside the current one are connected, or it has failed.
   void OnConnected(const EpochRun& run);
   // Whether it has the set, which must have been made by all of these ranks and nobody else.

@@ -84,13 +84,19 @@ void RankState::Leave() {
   if (held != layout->holdings.end()) loose = held->second;
   if (!homes.empty()) bits = homes[0].bits;
   homes.clear();
-  layout = nullptr;
+  named_as = std::exchange(layout, nullptr);
   reduced = 0;
+}
+
+void RankState::NameAs(const JobPlanPtr& plan) {
+  if (named_as != nullptr) loose = Renamed(loose, named_as->plan, plan->plan);
+  named_as = plan;
 }
 
 void RankState::Enter(JobPlanPtr after) {
   layout = std::move(after);
   loose.clear();
+  named_as = nullptr;
   homes.clear();
   const auto specs = layout->homes.find(rank);
   if (specs == layout->homes.end()) return;

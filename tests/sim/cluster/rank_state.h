@@ -32,6 +32,7 @@ struct RankState {
   JobPlanPtr layout;        // nullptr: it lies between layouts, or holds nothing
   std::vector<Home> homes;  // of the layout
   Holdings loose;           // what it holds without a layout, of decided.step and `bits`
+  JobPlanPtr named_as;      // on whose rulers that is
   uint64_t bits = 0;
   coordinator::EpochStart decided;  // the last step that this rank knows to be decided
   int64_t reduced = 0;              // the gradients that it holds are the reduced ones of this step
@@ -51,6 +52,8 @@ struct RankState {
   // Empty, or what is wrong with applying the step to that home.
   std::string Apply(size_t home, const coordinator::StepDecision& decision);
   void Leave();
+  // From now on what it holds without a layout is on the rulers of this one.
+  void NameAs(const JobPlanPtr& plan);
   // All that the layout needs is there.
   void Enter(JobPlanPtr layout);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "tests/sim/cluster/cluster.h"
@@ -44,6 +45,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.faults, 5 * count) << "the faults are too rare to mean anything";
   EXPECT_GT(total.succeeded, count) << "too few jobs train to their end";
   EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
+  EXPECT_GT(total.from_copies, count / 5) << "too few of them from copies in host memory";
   EXPECT_GT(total.lent, count / 10) << "too few devices are lent";
   EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
   EXPECT_GT(total.older, count / 10) << "too few daemons come upon a coordinator that is behind";
@@ -53,7 +55,9 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
 // dead already (docs/decisions/0051-epochs-of-the-output-folder.md).
 TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   Planner planner;
-  Cluster cluster(planner, {.seed = 1168, .reserves = false, .manages = false, .behind = false});
+  Cluster cluster(
+      planner,
+      {.seed = 1168, .reserves = false, .manages = false, .behind = false, .copies = false});
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
@@ -64,7 +68,7 @@ TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
 TEST(ClusterSimulation, SeedsThatFoundSomething_ViolateNothing) {
   Planner planner;
   for (const uint64_t seed : {3686u, 3855u, 5437u}) {
-    Cluster cluster(planner, {.seed = seed});
+    Cluster cluster(planner, {.seed = seed, .copies = false});
     cluster.Run(kFaultyTime);
     cluster.Settle();
     EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
@@ -99,6 +103,89 @@ TEST(ClusterSimulation, CoordinatorThatIsAwayForTenMinutes_DisturbsNoTraining_An
     ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
   }
   EXPECT_GT(followed, 4) << "too few jobs train meanwhile to mean anything";
+}
+
+// A job of one replica on two nodes: what a rank holds has its second home in its node's daemon.
+class OneReplica {
+ public:
+  static constexpr JobId kJob{1};
+  struct Shape {
+    std::string parallel, more;
+    std::vector<int32_t> devices;
+  };
+
+  OneReplica(uint64_t seed, const std::string& recovery)
+      : OneReplica(seed, recovery, {"{ranks: 4, tp: 2, pp: 2}", "", {2, 2}}) {}
+  OneReplica(uint64_t seed, const std::string& recovery, const Shape& shape)
+      : cluster_(planner_, {.seed = seed,
+                            .step_time = absl::Seconds(1),
+                            .devices = shape.devices,
+                            .users = false}) {
+    cluster_.RunQuietly(absl::Seconds(10));
+    cluster_.Submit(Planner::MakeRequest(
+        shape.parallel, "  recovery: {" + recovery + "}\n" + shape.more, "job", 1000));
+    // At another moment of a step for each seed.
+    cluster_.RunQuietly(absl::Minutes(2) + absl::Milliseconds(130) * static_cast<double>(seed));
+  }
+
+  Cluster& cluster() { return cluster_; }
+  Cluster::Training training() const {
+    const std::map<JobId, Cluster::Training> all = cluster_.training();
+    const auto found = all.find(kJob);
+    return found == all.end() ? Cluster::Training() : found->second;
+  }
+
+ private:
+  Planner planner_;
+  Cluster cluster_;
+};
+
+TEST(ClusterSimulation, RankThatHasTheOnlyHomeOfState_IsLost_AndItsCopyIsGoneBackTo) {
+  int64_t again = 0;
+  for (const int64_t every : {1, 3}) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      SCOPED_TRACE(testing::Message() << "a copy every " << every << " steps, seed " << seed);
+      OneReplica job(seed, "state_every: " + std::to_string(every));
+      const Cluster::Training before = job.training();
+      ASSERT_TRUE(job.cluster().KillRank(OneReplica::kJob, static_cast<int32_t>(seed % 4)));
+      job.cluster().RunQuietly(absl::Minutes(1));
+      const Cluster::Counts counts = job.cluster().counts();
+      EXPECT_EQ(job.training().epoch, Epoch{before.epoch.value + 1});
+      EXPECT_GT(job.training().decided, before.decided);
+      EXPECT_EQ(counts.from_copies, 1);
+      EXPECT_LE(counts.steps_of_copies, every + 1);
+      again += counts.steps_of_copies;
+      ASSERT_TRUE(job.cluster().violations().empty()) << job.cluster().Describe(kLines);
+    }
+  }
+  EXPECT_GT(again, 0) << "in another moment some step would be done again";
+}
+
+// It has the place of a rank of another node, whose daemon has the copies.
+TEST(ClusterSimulation, SpareOnAnotherNode_GoesOnFromTheCopiesThatAreWhereTheRankWas) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    OneReplica job(seed, "ladder: [spare]",
+                   {"{ranks: 2, pp: 2}", "  resources: {spares: 1}\n", /*devices=*/{2, 1}});
+    const Cluster::Training before = job.training();
+    ASSERT_TRUE(job.cluster().KillRank(OneReplica::kJob, static_cast<int32_t>(seed % 2)));
+    job.cluster().RunQuietly(absl::Minutes(1));
+    EXPECT_GT(job.training().decided, before.decided);
+    EXPECT_EQ(job.cluster().counts().from_copies, 1);
+    ASSERT_TRUE(job.cluster().violations().empty()) << job.cluster().Describe(kLines);
+  }
+}
+
+// Copies do not outlive the daemon.
+TEST(ClusterSimulation, DaemonThatHasTheOnlyCopies_IsLost_AndTheJobEndsForLackOfState) {
+  OneReplica job(1, "ladder: [restart]");
+  job.cluster().KillNode(1);
+  job.cluster().RunQuietly(absl::Minutes(2));
+  const coordinator::FailureCause* cause = job.cluster().coordinator().CauseOf(OneReplica::kJob);
+  ASSERT_NE(cause, nullptr) << job.cluster().Describe(kLines);
+  EXPECT_EQ(cause->kind, job::FailureKind::kStateLost) << cause->message;
+  EXPECT_EQ(job.cluster().counts().from_copies, 0);
+  EXPECT_TRUE(job.cluster().violations().empty()) << job.cluster().Describe(kLines);
 }
 
 // All ranks of its job come to wait for ever, each for another. The same ones begin again behind

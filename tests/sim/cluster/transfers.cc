@@ -1,9 +1,11 @@
 #include "tests/sim/cluster/transfers.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/prng.h"
+#include "core/plan/ruler_map.h"
 
 namespace phalanx::sim {
 
@@ -63,6 +65,27 @@ uint64_t HashOf(const Holdings& holdings) {
                    static_cast<uint64_t>(range.count));
   }
   return hash;
+}
+
+Holdings Renamed(const Holdings& holdings, const plan::Plan& from, const plan::Plan& to) {
+  Holdings renamed;
+  for (const plan::ModulePlan& module : to.modules) {
+    const bool same = plan::SameRulers(from, to, module.index);
+    std::optional<plan::RulerMap> map;
+    if (!same) map.emplace(from, to, module.index);
+    for (const auto& [name, ranges] : holdings) {
+      if (name.bucket.part.module != module.index) continue;
+      if (same) renamed[name] = ranges;
+      for (const plan::UnitRange& range : same ? Ranges() : ranges) {
+        for (const plan::RulerMap::Piece& piece :
+             map->Of({name.bucket.part, name.bucket.bucket, name.family}, range)) {
+          const RulerName ruler{{piece.ruler.part, piece.ruler.bucket}, piece.ruler.family};
+          AddRange(piece.elements, &renamed[ruler]);
+        }
+      }
+    }
+  }
+  return renamed;
 }
 
 absl::StatusOr<std::vector<TransferRound>> PlanTransfers(

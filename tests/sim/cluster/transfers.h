@@ -37,6 +37,9 @@ void AddRange(plan::UnitRange range, Ranges* ranges);
 Ranges Intersection(const Ranges& a, const Ranges& b);
 Ranges Difference(const Ranges& a, const Ranges& b);
 uint64_t HashOf(const Holdings& holdings);
+// The same elements on the rulers of another plan of the job, which may cut modules into other
+// stages.
+Holdings Renamed(const Holdings& holdings, const plan::Plan& from, const plan::Plan& to);
 
 // One bucket after the other: by giver and taker what goes over.
 struct TransferRound {

@@ -1,0 +1,155 @@
+// Copies of a rank's state in memory of its node's daemon: it makes them while it trains, and takes
+// them back where an epoch goes on from them (worker/rank/epoch_copies.cc, epoch_memory.cc).
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/wire/common_codec.h"
+#include "core/plan/copy_takers.h"
+#include "core/wire/layout_codec.h"
+#include "tests/sim/cluster/epoch_run.h"
+
+namespace phalanx::sim {
+namespace {
+
+constexpr absl::Duration kDaemonTimeout = absl::Seconds(30);
+// A copy is whole before the next step is decided: what is done again stays within what is promised
+// (docs/recovery.md) only then.
+constexpr double kCopyTimeMax = 0.7;  // of a step
+
+}  // namespace
+
+void EpochRun::AskDaemon(std::function<void(CopyMemory&)> question,
+                         std::function<void()> answered) {
+  process_.Ask(std::move(question),
+               [weak = weak_from_this(), generation = generation_, answered = std::move(answered)] {
+                 const auto self = weak.lock();
+                 if (self == nullptr) return;
+                 auto* run = static_cast<EpochRun*>(self.get());
+                 if (!run->ended_ && run->generation_ == generation) answered();
+               });
+}
+
+bool EpochRun::KeepsCopies() {
+  return shared().copies && plan_->copies_to_host && plan_->primaries.contains(rank());
+}
+
+void EpochRun::FindCopies() {
+  AskDaemon([this, self = shared_from_this(), job = process_.job(),
+             ranks = plan::CopiesToTake(plan_->plan, Rank{rank()})](
+                CopyMemory& memory) { found_ = memory.PairsBefore(job, epoch(), ranks); },
+            [this] {
+              copies_given_ = true;
+              SayCopies();
+            });
+  After(kDaemonTimeout, [this] {
+    if (!copies_given_)
+      Fail(Kind::kRankError, -1, "the daemon does not say what copies of state it has");
+  });
+}
+
+void EpochRun::SayCopies() {
+  v1::RankReport report;
+  v1::RankCopies& found = *report.mutable_copies();
+  for (const CopyPairPtr& pair : found_) {
+    v1::RankCopies::Pair& out = *found.add_pairs();
+    out.set_rank(pair->rank);
+    out.set_epoch(pair->epoch.value);
+    for (const CopyPair::Buffer& buffer : pair->buffers) {
+      if (!buffer.whole) continue;
+      v1::RankCopies::Copy& copy = *out.add_copies();
+      coordinator::ToProto(buffer.start, copy.mutable_start());
+      copy.set_plan(buffer.plan);
+    }
+  }
+  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+  OpenData();
+}
+
+void EpochRun::TakeCopies() {
+  absl::StatusOr<plan::Layout> layout = wire::FromProto(source_.layout());
+  if (!layout.ok()) return shared().ledger.Violate("a layout of copies cannot be read");
+  const JobPlanPtr before = shared().planner.Expand(order_.text, *layout);
+  if (before->plan.digest != source_.plan_digest())
+    shared().ledger.Violate("copies lie in the layout of another plan");
+  RankState& taken = process_.state().emplace();
+  taken.rank = rank();
+  taken.decided = *start_;
+  taken.told = start_->step();
+  taken.named_as = before;
+  for (const CopyPairPtr& pair : std::exchange(found_, {})) {
+    if (pair->epoch.value != source_.epoch()) continue;
+    const CopyPair::Buffer* copy = pair->Find(start_->step());
+    if (copy == nullptr || copy->plan != FirstBits(before->plan.digest)) {
+      return Fail(Kind::kStateLost, -1,
+                  absl::StrCat("there is no whole copy of the state of rank ", pair->rank,
+                               " of step ", start_->step(), " in epoch ", source_.epoch()));
+    }
+    if (!(copy->start == *start_) || (!taken.loose.empty() && copy->bits != taken.bits)) {
+      shared().ledger.Violate(absl::StrCat(ToString(process_.job()), " epoch ", epoch().value,
+                                           ": the copy of rank ", pair->rank, " of step ",
+                                           start_->step(), " is of another one"));
+    }
+    taken.bits = copy->bits;
+    for (const auto& [ruler, ranges] : before->primaries.at(pair->rank)) {
+      for (const plan::UnitRange& range : ranges) AddRange(range, &taken.loose[ruler]);
+    }
+  }
+  taken.NameAs(plan_);
+  Then(absl::Microseconds(100), absl::Milliseconds(20), &EpochRun::ExchangeHoldings);
+}
+
+// A rank that begins with initial values has its memory before it trains; one that goes on asks
+// once a step is decided.
+void EpochRun::KeepHostCopy() {
+  if (!KeepsCopies()) return Prepare();
+  DropEarlierCopies();  // they are not of this training
+  AskCopyMemory(&EpochRun::Prepare);
+  After(kDaemonTimeout, [this] {
+    if (!copy_.has_value()) Fail(Kind::kRankError, -1, "the daemon gives no host memory");
+  });
+}
+
+void EpochRun::AskCopyMemory(Next next) {
+  memory_asked_ = true;
+  const auto pair = std::make_shared<CopyPairPtr>();
+  AskDaemon(
+      [pair, &ledger = shared().ledger, node = process_.node(),
+       owner = CopyMemory::Owner{process_.job(), epoch(), rank()}](CopyMemory& memory) {
+        *pair = memory.PairOf(owner);
+        ledger.OnCopyMemory(owner.job, owner.epoch, node);
+      },
+      [this, pair, next] {
+        copy_.emplace(*pair, plan_->plan.spec.recovery.state_every);
+        if (next != nullptr) (this->*next)();
+      });
+}
+
+void EpochRun::DropEarlierCopies() {
+  process_.Ask([job = process_.job(),
+                epoch = epoch()](CopyMemory& memory) { memory.FreeBefore(job, epoch); },
+               [] {});
+}
+
+int64_t EpochRun::CopiedOfRecord() {
+  if (!KeepsCopies()) return train::kCopiedAlways;
+  return copy_.has_value() ? copy_->copied() : train::kCopiesNotYet;
+}
+
+// The step is settled, and nothing of the next one has changed the state.
+void EpochRun::TendCopies() {
+  if (KeepsCopies() && !memory_asked_) AskCopyMemory(nullptr);
+  if (copy_.has_value() && !state().homes.empty()) {
+    const CopyPair::Buffer now = {.start = state().decided,
+                                  .bits = state().homes[0].bits,
+                                  .plan = FirstBits(plan_->plan.digest)};
+    if (copy_->AfterStep(now, copied_)) {
+      const absl::Duration time = shared().step_time;
+      After(shared().timeline.Between(time * 0.01, time * kCopyTimeMax),
+            [this] { copy_->MarkDone(); });
+    }
+  }
+  if (!CopiesAreWhole() || std::exchange(whole_told_, true)) return;
+  DropEarlierCopies();
+}
+
+}  // namespace phalanx::sim
