@@ -68,6 +68,14 @@ class DrainTest(unittest.TestCase):
         cls.addClassCleanup(cls.cluster.wait)
         cls.addClassCleanup(cls.cluster.kill)
         cls.await_true(cls.answers, "a cluster")
+        cls.ca = PLACE / "ca"
+        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker"), ("user", "olga", "operator"),
+                          *(("worker", name) for name in ("phalanx-worker-0", "phalanx-worker-1", "node-1", "node-2"))):
+            pods.run(SOURCE / "scripts/make_ca", cls.ca, *arguments)
+        cls.own = PLACE / "olga"
+        cls.own.mkdir()
+        for file in ("ca.pem", "user-olga.pem", "user-olga-key.pem"):
+            shutil.copy(cls.ca / file, cls.own)
 
     @staticmethod
     def answers():
@@ -104,11 +112,25 @@ class DrainTest(unittest.TestCase):
         return done.stdout
 
     def phalanx(self, *arguments):
-        return self.kubectl("-n", "phalanx", "exec", "phalanx-coordinator-0", "--", "phalanx", *arguments)
+        """As olga, whose certificate is in the coordinator's pod for that."""
+        return self.kubectl("-n", "phalanx", "exec", "phalanx-coordinator-0", "--", "phalanx", "--server", "localhost:4444", "--tls-ca", "/data/olga/ca.pem",
+                            "--tls-certificate", "/data/olga/user-olga.pem", "--tls-key", "/data/olga/user-olga-key.pem", *arguments)
+
+    def apply_secret(self, name, *files):
+        text = self.kubectl("-n", "phalanx", "create", "secret", "generic", name, "--dry-run=client", "-o", "yaml",
+                            *(f"--from-file={self.ca / file}" for file in files))
+        path = PLACE / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+        self.kubectl("apply", "-f", path)
 
     def apply(self, overlay, workers):
+        self.kubectl("create", "namespace", "phalanx")
+        self.apply_secret("phalanx-coordinator-tls", "ca.pem", "coordinator.pem", "coordinator-key.pem", "revoked.pem")
+        self.apply_secret("phalanx-worker-tls", "ca.pem", *sorted(one.name for one in self.ca.glob("worker-*.pem")))
+        self.apply_secret("phalanx-worker-metrics-tls", "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")
         self.kubectl("apply", "-k", SOURCE / "deploy/kustomize" / overlay)
         self.kubectl("-n", "phalanx", "rollout", "status", workers, f"--timeout={PATIENCE}s")
+        self.kubectl("-n", "phalanx", "cp", self.own, "phalanx-coordinator-0:/data/olga")
 
     def node_of(self, pod):
         return self.kubectl("-n", "phalanx", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
