@@ -195,6 +195,9 @@ class Machine {
     // Started for an epoch that is still to come (warming.cc), and in none yet: what becomes of it
     // is no rank's.
     bool warms = false;
+    // Of one that warms: the highest epoch when it was started. In that one its place has had a
+    // process already, and it runs later ones alone.
+    Epoch warms_behind;
   };
   struct Assignment {
     std::shared_ptr<const AssignCommand> command;

@@ -44,7 +44,10 @@ void Machine::Apply(const RankHelloReceived& event) {
   process.state = ProcessState::kIdle;
   process.kill_at = absl::InfiniteFuture();
   const auto assigned = assignments_.find(process.job);
-  if (assigned != assignments_.end()) RunEpochIn(event.process, process, assigned->second);
+  if (assigned != assignments_.end() &&
+      !(process.warms && assigned->second.command->epoch <= process.warms_behind)) {
+    RunEpochIn(event.process, process, assigned->second);
+  }
   if (process.warms) WarmUpIn(event.process, process);
 }
 

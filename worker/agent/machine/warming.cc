@@ -95,7 +95,8 @@ void Machine::StartWarming() {
           .kill_at = now_ + options_.hello_timeout,
           .fault = absl::StrCat("it said nothing within ",
                                 absl::FormatDuration(options_.hello_timeout), " of its start"),
-          .warms = true};
+          .warms = true,
+          .warms_behind = highest_epoch_[job]};
       warming.under_way.insert(last_process_);
       actions_.push_back(StartProcess{last_process_, job, highest_epoch_[job], work->rank, *device,
                                       store_, work->command});

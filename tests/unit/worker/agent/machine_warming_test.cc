@@ -68,6 +68,25 @@ TEST_F(WarmingTest, EpochThatComesFirst_IsRunAtOnce) {
   EXPECT_THAT(h_.Feed(RankWarmed{ProcessNumber{3}}), IsEmpty());
 }
 
+// It would begin the epoch where the other did, and cut what has been written since.
+TEST_F(WarmingTest, ProcessInPlaceOfOneThatDiedInTheEpoch_RunsNoneBeforeTheNext) {
+  h_.Exited(2, 0, 9);
+  AssignCommand both = h_.AnAssign(3, {0, 2});
+  both.goes_on = true;
+  ASSERT_THAT(h_.Command(12, both), Contains("StartProcess p3 job-7/3 rank 3 device 2"));
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  ASSERT_THAT(h_.Feed(RankHelloReceived{ProcessNumber{3}}),
+              Contains("RunEpoch p3 job-7/3 rank 3 device 2"));
+  h_.Feed(ProcessDied{ProcessNumber{3}});
+  h_.Exited(3, 0, 9);
+  EXPECT_THAT(Ask(13), Contains("StartProcess p4 job-7/3 rank 3 device 2"));
+  h_.Feed(ProcessStarted{ProcessNumber{4}, absl::OkStatus()});
+  EXPECT_THAT(h_.Feed(RankHelloReceived{ProcessNumber{4}}),
+              ElementsAre("WarmUp p4 job-7/3 rank 3 device 2"));
+  both.epoch = Epoch{4};
+  EXPECT_THAT(h_.Command(14, both), Contains("RunEpoch p4 job-7/4 rank 3 device 2"));
+}
+
 // It may make them wait for the driver until then (machine_wait_test.cc).
 TEST_F(WarmingTest, WaitsOfThoseThatTrain_AreSaidOnceItIsWarm) {
   h_.Exited(2, 0, 9);
