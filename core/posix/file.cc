@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -30,10 +29,11 @@ absl::StatusOr<FileStamp> CheckedStamp(const struct stat& status) {
                    int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-// A folder of `below` may be a link itself: whoever named it may lay it where they like.
-bool LiesBelow(absl::string_view path, const std::string& folder) {
+// A folder of `below` may be a link itself: whoever named it may lay it where they like. Errors:
+// as SystemError, where nobody can say where the folder is.
+absl::StatusOr<bool> LiesBelow(absl::string_view path, const std::string& folder) {
   const std::unique_ptr<char, decltype(&free)> real(realpath(folder.c_str(), nullptr), &free);
-  if (real == nullptr) return false;
+  if (real == nullptr) return SystemError(absl::StrCat("the folder ", folder, " cannot be found"));
   const absl::string_view there = real.get();
   return absl::StartsWith(path, there == "/" ? there : absl::StrCat(there, "/"));
 }
@@ -44,9 +44,14 @@ absl::Status CheckBelow(int descriptor, const std::vector<std::string>& below) {
   const ssize_t bytes = readlink(link.c_str(), path, sizeof(path));
   if (bytes < 0) return SystemError("cannot be found");
   const absl::string_view led(path, static_cast<size_t>(bytes));
-  if (std::any_of(below.begin(), below.end(),
-                  [&led](const std::string& folder) { return LiesBelow(led, folder); }))
-    return absl::OkStatus();
+  absl::Status unknown;  // of the first folder that is not found
+  for (const std::string& folder : below) {
+    const absl::StatusOr<bool> lies = LiesBelow(led, folder);
+    if (lies.ok() && *lies) return absl::OkStatus();
+    if (unknown.ok()) unknown = lies.status();
+  }
+  if (!unknown.ok())
+    return absl::InvalidArgumentError(absl::StrCat("leads to ", led, "; ", unknown.message()));
   return absl::InvalidArgumentError(
       absl::StrCat("leads to ", led, "; must lead below ", absl::StrJoin(below, ", ")));
 }

@@ -25,7 +25,8 @@ class File {
   // Errors: InvalidArgument, with the system's reason, if it cannot be opened or is not a regular
   // file.
   // `below`: folders, absolute: what was opened, wherever links in the path led at that moment,
-  // must lie below one of them; none: it may lie anywhere.
+  // must lie below one of them; none: it may lie anywhere. A folder that is not found is an error
+  // of its own unless the file lies below another one.
   static absl::StatusOr<File> Open(const std::string& path,
                                    const std::vector<std::string>& below = {});
   const FileStamp& stamp() const { return stamp_; }

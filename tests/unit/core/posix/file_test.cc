@@ -40,6 +40,7 @@ TEST(FileTest, WhatIsNoFile_IsRefusedWithoutWaiting) {
 TEST(FileTest, WhatLeadsOutOfTheFolders_IsRefused_WhereverItLedBefore) {
   namespace fs = std::filesystem;
   const std::string root = fs::canonical(support::MakeFolder("file"));
+  fs::create_directory(root + "/nowhere");
   for (const char* folder : {"/data", "/data-old", "/other"}) {
     fs::create_directory(root + folder);
     support::WriteFile(absl::StrCat(root, folder, "/a"), folder);
@@ -62,6 +63,16 @@ TEST(FileTest, WhatLeadsOutOfTheFolders_IsRefused_WhereverItLedBefore) {
   EXPECT_FALSE(File::Open(root + "/data/folder/a", below).ok()) << "a folder on the way";
   EXPECT_FALSE(File::Open(root + "/data/../other/a", below).ok());
   EXPECT_TRUE(File::Open(root + "/other/a", {"/"}).ok());
+}
+
+TEST(FileTest, FolderThatIsNotFound_IsNamed_UnlessTheFileLiesBelowAnother) {
+  const std::string root = std::filesystem::canonical(support::MakeFolder("file"));
+  std::filesystem::create_directory(root + "/data");
+  support::WriteFile(root + "/data/a", "data");
+  EXPECT_EQ(File::Open(root + "/data/a", {root + "/moved"}).status().message(),
+            absl::StrCat("leads to ", root, "/data/a; the folder ", root,
+                         "/moved cannot be found: No such file or directory"));
+  EXPECT_TRUE(File::Open(root + "/data/a", {root + "/moved", root + "/data"}).ok());
 }
 
 TEST(ReadWholeFileTest, LongerThanAllowed_IsRefused) {
