@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/scalar.h"
 
@@ -239,13 +240,16 @@ bool IsShortList(const Tree& tree) {
   return length <= 80;
 }
 
+// What is escaped on its way to a terminal reads back as itself within quotes alone.
+bool IsEscaped(const std::string& text) { return EscapedText(text, Escapes::kYaml) != text; }
+
 void Emit(const Tree& tree, YAML::Emitter& out) {
   switch (tree.kind) {
     case Tree::Kind::kNull:
       out << YAML::Null;
       return;
     case Tree::Kind::kScalar:
-      if (tree.quoted || tree.scalar.empty()) out << YAML::DoubleQuoted;
+      if (tree.quoted || tree.scalar.empty() || IsEscaped(tree.scalar)) out << YAML::DoubleQuoted;
       out << tree.scalar;
       return;
     case Tree::Kind::kSequence:
@@ -259,7 +263,7 @@ void Emit(const Tree& tree, YAML::Emitter& out) {
       out << YAML::BeginMap;
       for (const auto& [name, value] : tree.entries) {
         out << YAML::Key;
-        if (name.empty() || job::NeedsQuotes(name)) out << YAML::DoubleQuoted;
+        if (job::NeedsQuotes(name) || IsEscaped(name)) out << YAML::DoubleQuoted;
         out << name << YAML::Value;
         Emit(value, out);
       }

@@ -6,6 +6,9 @@
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "core/base/terminal_text.h"
+#include "core/job/json.h"
+#include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_server.h"
@@ -228,6 +231,24 @@ TEST(NodeCommandsTest, UncordonOfANodeOfTheReserve_SaysThatItIsThereAgain) {
   Captured captured;
   EXPECT_EQ(Uncordon(connection, {.node = "a"}, captured.io), kSuccess);
   EXPECT_EQ(captured.talk.str(), "node a is in reserve again\n");
+}
+
+TEST(NodeCommandsTest, LabelsWithHiddenCharacters_AreTheSameInYamlAndJson) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    v1::NodeStatus& node = *response->add_nodes();
+    node.set_name("a");
+    (*node.mutable_labels())["te\u202Eam"] = "de\u202Emo";
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured json, yaml;
+  EXPECT_EQ(Nodes(connection, Format::kJson, json.io), kSuccess);
+  EXPECT_EQ(Nodes(connection, Format::kYaml, yaml.io), kSuccess);
+  const auto read = wire::ParseYaml(yaml.out.str());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(EscapedText(job::EmitJson(*read), Escapes::kJson), json.out.str());
+  EXPECT_THAT(json.out.str(), HasSubstr("\"te\\u202eam\": \"de\\u202emo\""));
 }
 
 TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/json.h"
 #include "gmock/gmock.h"
@@ -108,6 +109,22 @@ TEST(EmitYamlTest, AwkwardStrings_ReadBackAsThemselves) {
     const auto json = ParseYaml(job::EmitJson(tree));
     ASSERT_TRUE(json.ok()) << text << json.status();
     EXPECT_EQ(json->scalar, text);
+  }
+}
+
+TEST(EmitYamlTest, TextThatATerminalWouldObey_ReadsBackAsItselfWhereItIsEscaped) {
+  for (const char* said :
+       {"a\u202Eb", "a\u200Bb", "\u00AD", "\U000E0041", "a\x1b[2Jb", "plain", "\u00E9"}) {
+    job::Tree tree;
+    tree.kind = job::Tree::Kind::kMapping;
+    tree.entries.push_back({said, job::ScalarTree(said, false)});
+    const std::string text = EscapedText(EmitYaml(tree), Escapes::kYaml);
+    EXPECT_EQ(EscapedText(text, Escapes::kYaml), text);
+    const auto back = ParseYaml(text);
+    ASSERT_TRUE(back.ok()) << text << back.status();
+    ASSERT_EQ(back->entries.size(), 1u) << text;
+    EXPECT_EQ(back->entries[0].key, said) << text;
+    EXPECT_EQ(back->entries[0].value.scalar, said) << text;
   }
 }
 
