@@ -60,6 +60,10 @@ absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(Connection& connection,
     if (!status.ok()) return status;
     for (v1::JobEvent& event : *response.mutable_events()) events.push_back(std::move(event));
     if (!response.more() || events.empty()) return events;
+    if (events.back().number() <= request.after_number()) {
+      return absl::DataLossError(absl::StrCat(
+          "the coordinator's pages of events do not go on after ", events.size(), " events"));
+    }
     request.set_after_number(events.back().number());
   }
 }

@@ -39,6 +39,7 @@ absl::StatusOr<std::vector<v1::JobStatus>> ListJobs(Connection& connection,
                                                     v1::ListJobsRequest request, int32_t limit,
                                                     int64_t after = 0) {
   std::vector<v1::JobStatus> jobs;
+  std::set<std::string> tokens;  // of pages that were asked for
   while (true) {
     const int32_t left = limit - static_cast<int32_t>(jobs.size());
     request.set_page_size(limit > 0 ? std::min(left, kPageSize) : kPageSize);
@@ -50,6 +51,11 @@ absl::StatusOr<std::vector<v1::JobStatus>> ListJobs(Connection& connection,
     }
     const bool enough = limit > 0 && jobs.size() >= static_cast<size_t>(limit);
     if (response.next_page_token().empty() || enough) return jobs;
+    // A page may be empty, but none comes twice.
+    if (!tokens.insert(response.next_page_token()).second) {
+      return absl::DataLossError(absl::StrCat("the coordinator's pages of jobs do not go on after ",
+                                              jobs.size(), " jobs"));
+    }
     request.set_page_token(response.next_page_token());
   }
 }

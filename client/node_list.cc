@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace phalanx::client {
@@ -27,6 +28,12 @@ absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bo
       if (request.page_token().empty() || node.name() > last) nodes.push_back(std::move(node));
     }
     if (response.next_page_token().empty()) return nodes;
+    // Each page has nodes, and its token is the name of its last one.
+    const bool adds = !nodes.empty() && nodes.back().name() != last;
+    if (!adds || response.next_page_token() <= request.page_token()) {
+      return absl::DataLossError(absl::StrCat(
+          "the coordinator's pages of nodes do not go on after ", nodes.size(), " nodes"));
+    }
     request.set_page_token(response.next_page_token());
   }
 }

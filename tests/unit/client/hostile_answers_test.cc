@@ -13,6 +13,7 @@
 #include "client/list.h"
 #include "client/logs.h"
 #include "client/node_commands.h"
+#include "client/node_list.h"
 #include "client/top.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,8 @@ constexpr char kEvil[] = "\x1b[2J\n\u202E";
 constexpr int kDepthMax = 8;  // of messages within messages
 // So many members has the largest oneof of an answer, at most.
 constexpr int kVariants = 12;
+// The variant whose pages go on, each like the one before; the others have one page.
+constexpr int kPagesVariant = kVariants;
 
 // Fills `message` to the last field. `variant`: which member of each oneof and which value of each
 // enum.
@@ -45,13 +48,14 @@ void FillField(Message& message, const FieldDescriptor& field, int variant, int 
   };
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
-      // Another page would be like this one, and so on for ever.
-      if (field.name() != "next_page_token")
+      if (field.name() != "next_page_token" || variant == kPagesVariant)
         put(&Reflection::SetString, &Reflection::AddString, std::string(kEvil));
       return;
     case FieldDescriptor::CPPTYPE_BOOL:
-      if (field.name() != "more") put(&Reflection::SetBool, &Reflection::AddBool, variant % 2 == 0);
-      return;
+      if (field.name() == "more") {
+        return put(&Reflection::SetBool, &Reflection::AddBool, variant == kPagesVariant);
+      }
+      return put(&Reflection::SetBool, &Reflection::AddBool, variant % 2 == 0);
     case FieldDescriptor::CPPTYPE_INT32:
       return put(&Reflection::SetInt32, &Reflection::AddInt32, 1);
     case FieldDescriptor::CPPTYPE_INT64:
@@ -235,6 +239,17 @@ class HostileAnswersTest : public ::testing::Test {
 TEST_F(HostileAnswersTest, NoFieldOfAnyAnswer_ReachesTheTerminalAsItIs) {
   for (variant_ = 0; variant_ < kVariants; ++variant_) RunAll("demo");
   EXPECT_GT(wrote_, 10'000u);
+}
+
+TEST_F(HostileAnswersTest, PagesThatGoOnForEver_EndWithAnError) {
+  variant_ = kPagesVariant;
+  RunAll("demo");
+  EXPECT_EQ(ListNodes(connection_, false).status().code(), absl::StatusCode::kDataLoss);
+  Captured captured;
+  EXPECT_NE(List(connection_, {}, stopper_, captured.io), 0);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("do not go on after 2 jobs"));
+  EXPECT_NE(Events(connection_, {.job = "demo"}, captured.io), 0);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("do not go on after 2 events"));
 }
 
 TEST_F(HostileAnswersTest, NoErrorAndNoneOfItsDetails_DoesEither) {

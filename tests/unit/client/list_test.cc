@@ -94,6 +94,19 @@ TEST(ListTest, EmptyPage_IsNotTheEnd) {
   EXPECT_EQ(captured.out.str(), "job-3\n");
 }
 
+TEST(ListTest, PagesThatGoRoundInCircles_AreAnError) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+    response->set_next_page_token(request.page_token() == "a" ? "b" : "a");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_NE(List(connection, {.labels = {{"a", "b"}}}, stopper, captured.io), kSuccess);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("pages of jobs do not go on after 0 jobs"));
+}
+
 TEST(ListTest, Watch_TellsOfWhatIsNewChangedEndedAndDeleted) {
   Cluster cluster;
   cluster.Put(1, v1::JOB_PHASE_SUCCEEDED);

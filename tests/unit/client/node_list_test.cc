@@ -103,6 +103,17 @@ TEST_F(NodeListTest, CoordinatorOfTheReleaseBeforeThatLeadsMeanwhile_AddsNoNodeT
   EXPECT_EQ(requests_.size(), 2u);
 }
 
+TEST_F(NodeListTest, PagesThatDoNotGoOn_AreAnError) {
+  server_.nodes = [this](const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
+    requests_.push_back(request);
+    if (request.page_token().empty()) Add(5, false, response);
+    response->set_next_page_token(request.page_token() + "a");  // greater, but of an empty page
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(ListNodes(connection_, true).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(requests_.size(), 2u);
+}
+
 TEST_F(NodeListTest, Doctor_KnowsOfEveryNode) {
   Doctor(connection_, {.version = "1.0", .format = Format::kWide}, captured_.io);
   EXPECT_THAT(captured_.out.str(), HasSubstr("all 2500 nodes: node-00000, node-00001, "));
