@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
@@ -81,10 +83,25 @@ absl::Status AuditFile::OpenLocked() {
 }
 
 absl::Status AuditFile::BeginNextLocked() {
-  for (int number = options_.count_max - 1; number > 0; --number) {
-    if (std::rename(NameOf(number - 1).c_str(), NameOf(number).c_str()) != 0 && errno != ENOENT)
+  // Up to the first name that is free: whatever fails on the way, the next attempt finds one there,
+  // and no file is replaced but the oldest.
+  std::vector<std::string> names = {path_};
+  for (int number = 1; number < options_.count_max; ++number) {
+    struct stat found {};
+    const bool there = lstat(NameOf(number).c_str(), &found) == 0;
+    if (!there && errno != ENOENT) return Failed("rename");
+    if (!there || S_ISREG(found.st_mode)) names.push_back(NameOf(number));
+    if (!there) break;
+  }
+  if (names.size() == 1) {
+    errno = EEXIST;
+    return Failed("rename");
+  }
+  for (size_t i = names.size() - 1; i > 0; --i) {
+    if (std::rename(names[i - 1].c_str(), names[i].c_str()) != 0 && errno != ENOENT)
       return Failed("rename");
   }
+  ++put_aside_;
   file_.reset();
   return OpenLocked();
 }

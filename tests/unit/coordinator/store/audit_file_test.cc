@@ -30,6 +30,7 @@ using ::testing::StartsWith;
 
 const absl::Time kNow = absl::FromUnixMillis(1'700'000'000'123);
 constexpr absl::string_view kTime = "2023-11-14T22:13:20.123Z ";
+constexpr size_t kLineBytes = 34;  // of a line "audit 10"
 
 class AuditFileTest : public ::testing::Test {
  protected:
@@ -39,6 +40,20 @@ class AuditFileTest : public ::testing::Test {
   }
   static std::vector<std::string> LinesOf(const std::string& path) {
     return absl::StrSplit(support::ReadFile(path), '\n', absl::SkipEmpty());
+  }
+  static void AppendThirty(AuditFile& file) {
+    for (int line = 10; line < 40; ++line)
+      ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
+  }
+  // Of those thirty, three in each file.
+  void ExpectNewestNine(const std::vector<std::string>& ends) {
+    int line = 31;
+    for (const std::string& end : ends) {
+      EXPECT_EQ(support::ReadFile(path_ + end).size(), 3 * kLineBytes) << end;
+      for (const std::string& found : LinesOf(path_ + end))
+        EXPECT_EQ(found, absl::StrCat(kTime, "audit ", line++));
+    }
+    EXPECT_EQ(line, 40);
   }
 
   const std::string folder_ = support::MakeFolder("audit"), path_ = folder_ + "/audit.log";
@@ -80,18 +95,40 @@ TEST_F(AuditFileTest, FileThatIsThere_GoesOn_BehindALineThatWasCut) {
 }
 
 TEST_F(AuditFileTest, FilesAreBounded_AndTheNewestLinesStay) {
-  AuditFile file = Open({.bytes_max = 100, .count_max = 3});
-  for (int line = 10; line < 40; ++line)
-    ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
-  std::vector<std::string> lines;
-  for (const char* end : {".2", ".1", ""}) {
-    EXPECT_LE(support::ReadFile(path_ + end).size(), 100u);
-    for (const std::string& line : LinesOf(path_ + end)) lines.push_back(line);
-  }
+  AuditFile file = Open({.bytes_max = 3 * int64_t{kLineBytes}, .count_max = 3});
+  AppendThirty(file);
+  EXPECT_EQ(file.put_aside(), 9);
   EXPECT_FALSE(std::filesystem::exists(path_ + ".3"));
-  ASSERT_THAT(lines, SizeIs(6 + LinesOf(path_).size()));  // 33 bytes each
-  for (size_t i = 0; i < lines.size(); ++i)
-    EXPECT_EQ(lines[i], absl::StrCat(kTime, "audit ", 40 - lines.size() + i));
+  ExpectNewestNine({".2", ".1", ""});
+}
+
+TEST_F(AuditFileTest, FoldersInTheWay_CostTheirNumbersAlone) {
+  for (const char* end : {".1", ".3"}) std::filesystem::create_directories(path_ + end + "/kept");
+  AuditFile file = Open({.bytes_max = 3 * int64_t{kLineBytes}, .count_max = 5});
+  AppendThirty(file);
+  EXPECT_THAT(changes_, IsEmpty());
+  ExpectNewestNine({".4", ".2", ""});
+  for (const char* end : {".1", ".3"})
+    EXPECT_TRUE(std::filesystem::is_directory(path_ + end + "/kept"));
+}
+
+TEST_F(AuditFileTest, FullFileThatCannotBePutAside_Stays) {
+  std::filesystem::create_directory(path_ + ".1");
+  AuditFile file = Open({.bytes_max = 3 * int64_t{kLineBytes}, .count_max = 2});
+  for (int line = 10; line < 13; ++line)
+    ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
+  for (int line = 13; line < 16; ++line) {
+    EXPECT_THAT(std::string(file.Append(absl::StrCat("audit ", line), kNow).message()),
+                StartsWith("cannot rename " + path_));
+  }
+  EXPECT_THAT(LinesOf(path_),
+              ElementsAre(EndsWith("audit 10"), EndsWith("audit 11"), EndsWith("audit 12")));
+  EXPECT_THAT(changes_, ElementsAre(false));
+  EXPECT_EQ(file.put_aside(), 0);
+  std::filesystem::remove(path_ + ".1");
+  EXPECT_TRUE(file.Append("audit 16", kNow).ok());
+  EXPECT_THAT(LinesOf(path_), ElementsAre(HasSubstr("missing=3 "), EndsWith("audit 16")));
+  EXPECT_THAT(LinesOf(path_ + ".1"), SizeIs(3));
 }
 
 TEST_F(AuditFileTest, FullFileOfBefore_IsNotWrittenFurther) {
