@@ -8,7 +8,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -67,8 +69,8 @@ prometheus::MetricFamily KnownNow(const char* name, const char* help, double val
   return {name, help, prometheus::MetricType::Gauge, {metric}};
 }
 
-// Of one that the system counts.
-prometheus::MetricFamily CountedBySystem(const char* name, const char* help, double value) {
+// Of one that is counted elsewhere.
+prometheus::MetricFamily Counted(const char* name, const char* help, double value) {
   prometheus::ClientMetric metric;
   metric.counter.value = value;
   return {name, help, prometheus::MetricType::Counter, {metric}};
@@ -77,11 +79,30 @@ prometheus::MetricFamily CountedBySystem(const char* name, const char* help, dou
 void AddUsage(const ProcessUsage& usage, std::vector<prometheus::MetricFamily>& families) {
   families.push_back(KnownNow("phalanx_resident_bytes", "Memory of the coordinator's process",
                               static_cast<double>(usage.resident_bytes)));
-  families.push_back(CountedBySystem("phalanx_cpu_seconds_total",
-                                     "Processor time of the coordinator's process",
-                                     usage.cpu_seconds));
+  families.push_back(Counted("phalanx_cpu_seconds_total",
+                             "Processor time of the coordinator's process", usage.cpu_seconds));
   families.push_back(KnownNow("phalanx_open_descriptors", "Open files and sockets",
                               static_cast<double>(usage.open_descriptors)));
+}
+
+void AddAudit(const AuditCounts& audit, int64_t not_taken,
+              std::vector<prometheus::MetricFamily>& families) {
+  families.push_back(Counted("phalanx_audit_lines_not_kept_total",
+                             "Lines of the audit that could not be written beside the store",
+                             static_cast<double>(not_taken + audit.not_written)));
+  prometheus::MetricFamily files =
+      Counted("phalanx_audit_files_filled_total",
+              "Full files of the audit that were put aside, by what is in them", 0);
+  files.metric.clear();
+  for (const auto& [label, count] :
+       {std::pair("done", audit.files_done), std::pair("workers", audit.files_workers),
+        std::pair("refused", audit.files_refused)}) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"file", label}};
+    metric.counter.value = static_cast<double>(count);
+    files.metric.push_back(metric);
+  }
+  families.push_back(std::move(files));
 }
 
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
@@ -159,12 +180,7 @@ struct Metrics::Series {
           .Help("Refusals that are not in the audit, as one caller had too many")
           .Register(registry)
           .Add({});
-  prometheus::Counter& audit_not_kept =
-      BuildCounter()
-          .Name("phalanx_audit_lines_not_kept_total")
-          .Help("Lines of the audit that could not be written beside the store")
-          .Register(registry)
-          .Add({});
+  std::atomic<int64_t> audit_not_kept = 0;  // but for those of AuditCounts
   prometheus::Family<prometheus::Counter>& handshakes_failed =
       BuildCounter()
           .Name("phalanx_tls_handshakes_failed_total")
@@ -368,7 +384,7 @@ void Metrics::HandshakeMayFail(absl::string_view port, absl::string_view reason)
 }
 void Metrics::UploadWaits() { series_->upload_waits.Increment(); }
 void Metrics::AuditLineDropped() { series_->audit_dropped.Increment(); }
-void Metrics::AuditLineNotKept() { series_->audit_not_kept.Increment(); }
+void Metrics::AuditLineNotKept() { ++series_->audit_not_kept; }
 void Metrics::LogBytesDropped(int64_t bytes) {
   series_->log_dropped.Increment(static_cast<double>(bytes));
 }
@@ -410,6 +426,7 @@ std::string Metrics::Text(const Gauges& gauges) {
     series_->goodput.Add({}).Set(series_->useful_seconds.Value() / running);
   std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
   AddUsage(gauges.usage, families);
+  AddAudit(gauges.audit, series_->audit_not_kept, families);
   if (gauges.warmest_celsius > 0) {
     families.push_back(KnownNow("phalanx_warmest_device_celsius",
                                 "Temperature of the warmest device of connected nodes",

@@ -33,6 +33,14 @@ struct JobGauges {
   int64_t epoch = 0;
 };
 
+// Of the audit beside the store, since the start.
+struct AuditCounts {
+  // Lines that were taken and then not written; not among those of AuditLineNotKept.
+  int64_t not_written = 0;
+  // How often a full file was put aside, by what its lines are about.
+  int64_t files_done = 0, files_workers = 0, files_refused = 0;
+};
+
 // State at the moment of a scrape.
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
@@ -45,7 +53,8 @@ struct Gauges {
   int64_t inbox = 0;
   int64_t watch_pending_bytes = 0;
   bool serving = false;
-  bool standby = false;            // and another one leads
+  bool standby = false;  // and another one leads
+  AuditCounts audit;
   ProcessUsage usage;              // of this process
   std::vector<JobGauges> running;  // at most kJobSeriesMax
 };

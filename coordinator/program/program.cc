@@ -22,6 +22,7 @@
 #include "coordinator/program/several.h"
 #include "coordinator/program/store_folder.h"
 #include "coordinator/store/audit_file.h"
+#include "coordinator/store/audit_queue.h"
 #include "coordinator/store/etcd_check.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
@@ -79,18 +80,37 @@ absl::Status Explain(const Flags& flags, const Settings& settings, const sigset_
 }
 
 // The audit, in files beside the store.
-AuditKeeper KeepAuditIn(const std::string& folder) {
-  const auto open = [](const std::string& path) {
-    return std::make_shared<AuditFile>(path, AuditFileOptions(), [](const absl::Status& status) {
-      if (status.ok()) return spdlog::info("the audit is written again, beside the store");
-      spdlog::critical("the audit is in this log alone reason=\"{}\"", LineText(status.message()));
-    });
-  };
-  return [done = open(AuditIn(folder)), refused = open(RefusalsIn(folder))](const std::string& line,
-                                                                            AuditKind kind) {
-    return (kind == AuditKind::kDone ? *done : *refused).Append(line, absl::Now());
-  };
-}
+class KeptAudit {
+ public:
+  explicit KeptAudit(const std::string& folder)
+      : done_(AuditIn(folder), {}, &TellChange),
+        by_workers_(AuditOfWorkersIn(folder), {}, &TellChange),
+        refused_(RefusalsIn(folder), {}, &TellChange) {}
+
+  absl::Status Keep(const std::string& line, AuditKind kind) {
+    if (kind == AuditKind::kDone) return done_.Append(line, absl::Now());
+    return (kind == AuditKind::kByWorker ? to_workers_ : to_refused_).Put(line, absl::Now());
+  }
+  AuditCounts Count() const {
+    return {.not_written = to_workers_.not_written() + to_refused_.not_written(),
+            .files_done = done_.put_aside(),
+            .files_workers = by_workers_.put_aside(),
+            .files_refused = refused_.put_aside()};
+  }
+
+ private:
+  static void TellChange(const absl::Status& status) {
+    if (status.ok()) return spdlog::info("the audit is written again, beside the store");
+    spdlog::critical("the audit is in this log alone reason=\"{}\"", LineText(status.message()));
+  }
+  static void TellFull() {
+    spdlog::critical("lines of the audit are in this log alone reason=\"the disk is too slow\"");
+  }
+
+  AuditFile done_, by_workers_, refused_;
+  AuditQueue to_workers_{by_workers_, {}, &TellFull};
+  AuditQueue to_refused_{refused_, {}, &TellFull};
+};
 
 // Over a store in a folder, which is this coordinator's alone.
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
@@ -105,7 +125,11 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
   ASSIGN_OR_RETURN(transport::HttpOptions pages, PagesOf(flags, settings));
   ServerOptions options = OptionsOf(flags, settings, std::move(plan));
   options.join.store = std::make_shared<TokenFile>(TokensIn(flags.store));
-  options.keep_audit = KeepAuditIn(flags.store);
+  const auto audit = std::make_shared<KeptAudit>(flags.store);
+  options.keep_audit = [audit](const std::string& line, AuditKind kind) {
+    return audit->Keep(line, kind);
+  };
+  options.audit_counts = [audit] { return audit->Count(); };
   absl::StatusOr<std::unique_ptr<Serving>> serving =
       Serving::Start(std::move(options), std::move(pages), *std::move(backend));
   if (!serving.ok()) return Explain(flags, settings, signals, serving.status());

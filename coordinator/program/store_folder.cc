@@ -16,6 +16,9 @@ namespace phalanx::coordinator {
 std::string JournalIn(const std::string& folder) { return absl::StrCat(folder, "/journal.db"); }
 std::string TokensIn(const std::string& folder) { return absl::StrCat(folder, "/join-tokens"); }
 std::string AuditIn(const std::string& folder) { return absl::StrCat(folder, "/audit.log"); }
+std::string AuditOfWorkersIn(const std::string& folder) {
+  return absl::StrCat(folder, "/audit-workers.log");
+}
 std::string RefusalsIn(const std::string& folder) {
   return absl::StrCat(folder, "/audit-refused.log");
 }

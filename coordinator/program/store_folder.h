@@ -11,9 +11,11 @@ namespace phalanx::coordinator {
 
 std::string JournalIn(const std::string& folder);
 std::string TokensIn(const std::string& folder);
-// Lines of the audit about what was done, and all others: apart, so that refusals, which anybody
-// can bring about, take no room from what was done.
+// Lines of the audit about what people did, about what workers did, and about what was not done:
+// apart, so that refusals, which anybody can bring about, and sessions, which a broken node opens
+// without end, take no room from what people did.
 std::string AuditIn(const std::string& folder);
+std::string AuditOfWorkersIn(const std::string& folder);
 std::string RefusalsIn(const std::string& folder);
 
 // With those above it; one that is there stays. Errors: Unavailable.

@@ -12,6 +12,12 @@ namespace {
 
 constexpr size_t kTextBytesMax = 256;
 
+AuditKind KindOf(const Caller& caller, const absl::Status& outcome) {
+  if (!outcome.ok()) return AuditKind::kNotDone;
+  return caller.has_value() && caller->role == Role::kWorker ? AuditKind::kByWorker
+                                                             : AuditKind::kDone;
+}
+
 }  // namespace
 
 std::string Quoted(absl::string_view text) {
@@ -43,8 +49,7 @@ void Audit::Tell(const Caller& caller, absl::string_view method, absl::string_vi
                               ? absl::StrCat(RoleName(caller->role), "/", caller->name)
                               : "-";
   if (outcome.ok() || MayTell(who, absl::StrCat("who=", who, " is refused too often")))
-    Log(AuditLine(caller, method, object, outcome),
-        outcome.ok() ? AuditKind::kDone : AuditKind::kNotDone);
+    Log(AuditLine(caller, method, object, outcome), KindOf(caller, outcome));
 }
 
 void Audit::KeepAndLog(const std::string& line, AuditKind kind) const {

@@ -40,9 +40,10 @@ void ExpectFailedHandshakes(Metrics& metrics);
 // Takes lines. Thread-safe.
 using AuditLog = std::function<void(const std::string& line)>;
 
-// Lines about what was done, and all others.
-enum class AuditKind : uint8_t { kDone, kNotDone };
-// Keeps lines; returns when they are kept. Errors: of the line, which is not. Thread-safe.
+// Lines about what people did, about what workers did, and about what was not done.
+enum class AuditKind : uint8_t { kDone, kByWorker, kNotDone };
+// Keeps lines. Of kDone it returns when the line is kept; of others, whose callers can make many,
+// it waits for no disk. Errors: of the line, which is not kept. Thread-safe.
 using AuditKeeper = std::function<absl::Status(const std::string& line, AuditKind kind)>;
 
 // Thread-safe.
@@ -58,7 +59,8 @@ class Audit {
     not_kept_ = std::move(not_kept);
   }
 
-  // Returns when the line is told, and kept: whoever answers the call behind it can rely on that.
+  // Returns when the line is told and, of what a person did, kept: whoever answers the call behind
+  // it can rely on that.
   void Tell(const Caller& caller, absl::string_view method, absl::string_view object,
             const absl::Status& outcome) ABSL_LOCKS_EXCLUDED(mu_);
   // A refusal of a stranger, who got no further than the handshake with a port, "grpc" or "http".

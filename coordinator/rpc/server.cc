@@ -123,6 +123,7 @@ class ServerImpl final : public Server {
                   .watchers = static_cast<int64_t>(watches_.size()),
                   .inbox = static_cast<int64_t>(driver_->inbox_size()),
                   .serving = serving_,
+                  .audit = options_.audit_counts(),
                   .usage = UsageOfThisProcess()};
     unread_.Look();
     board_.Count(gauges);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,7 +64,9 @@ struct ServerOptions {
   absl::Duration quotas_refresh_interval = absl::Seconds(10);
   AuditLog audit = [](const std::string&) {};
   AuditKeeper keep_audit;  // none: no line is kept
-  GateOptions gate;        // its silence_min is at least two heartbeat intervals
+  // What has become of lines that keep_audit took, for the metrics. Waits for nobody.
+  std::function<AuditCounts()> audit_counts = [] { return AuditCounts(); };
+  GateOptions gate;  // its silence_min is at least two heartbeat intervals
   // A call more on one connection waits on its client's side.
   int streams_per_connection_max = 1024;
   // A connection that has not said by then how it goes on, in TLS or HTTP/2, is closed.

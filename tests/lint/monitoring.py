@@ -11,7 +11,7 @@ import re
 import sys
 
 NAME = re.compile(r"\bphalanx_[a-z_]+\b")
-DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|(?:KnownNow|CountedBySystem|GaugeOf|CounterOf)\(\s*)"(phalanx_[a-z_]+)"')
+DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|(?:KnownNow|Counted|GaugeOf|CounterOf)\(\s*)"(phalanx_[a-z_]+)"')
 SOURCES = ("coordinator/metrics/metrics.cc", "worker/agent/node_metrics.cc")
 
 

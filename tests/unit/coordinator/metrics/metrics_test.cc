@@ -194,6 +194,18 @@ TEST(MetricsTest, Process_IsAsTheSystemSays) {
   EXPECT_EQ(samples.at("phalanx_open_descriptors"), 7);
 }
 
+TEST(MetricsTest, Audit_CountsLinesThatWereNotTakenAndThoseThatWereNotWritten_AndItsFiles) {
+  Metrics metrics;
+  metrics.AuditLineNotKept();
+  const auto samples =
+      Parse(metrics.Text({.audit = {.not_written = 2, .files_done = 3, .files_refused = 5}}))
+          .samples;
+  EXPECT_EQ(samples.at("phalanx_audit_lines_not_kept_total"), 3);
+  EXPECT_EQ(samples.at("phalanx_audit_files_filled_total{file=\"done\"}"), 3);
+  EXPECT_EQ(samples.at("phalanx_audit_files_filled_total{file=\"workers\"}"), 0);
+  EXPECT_EQ(samples.at("phalanx_audit_files_filled_total{file=\"refused\"}"), 5);
+}
+
 TEST(MetricsTest, RunningJob_HasItsLastStep_AndLeavesNothingBehind) {
   Metrics metrics;
   const std::string name = "odd\"name\\with\nlines";
