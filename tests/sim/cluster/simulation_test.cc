@@ -150,7 +150,8 @@ TEST(ClusterSimulation, RankThatHasTheOnlyHomeOfState_IsLost_AndItsCopyIsGoneBac
       ASSERT_TRUE(job.cluster().KillRank(OneReplica::kJob, static_cast<int32_t>(seed % 4)));
       job.cluster().RunQuietly(absl::Minutes(1));
       const Cluster::Counts counts = job.cluster().counts();
-      EXPECT_EQ(job.training().epoch, Epoch{before.epoch.value + 1});
+      EXPECT_EQ(job.training().epoch.value, before.epoch.value + 1)
+          << job.cluster().Describe(kLines);
       EXPECT_GT(job.training().decided, before.decided);
       EXPECT_EQ(counts.from_copies, 1);
       EXPECT_LE(counts.steps_of_copies, every + 1);
