@@ -135,6 +135,20 @@ void EpochRun::TellSafe(const std::string& why_not) {
   report_status_.Update(Report(std::move(report)));
 }
 
+void EpochRun::TellMemoryLate() {
+  if (std::exchange(memory_late_told_, true)) return;
+  const std::string why = absl::StrCat("the daemon has given no host memory for a second home in ",
+                                       absl::FormatDuration(kHostMemoryTimeout));
+  Log(absl::StrCat(why, "; training goes on without it until it does"));
+  v1::RankReport report;
+  report.mutable_event()->set_type("NoSecondHome");
+  report.mutable_event()->set_message(absl::StrCat(
+      why,
+      ": until it does, losing the only home of any state costs the steps since the last "
+      "checkpoint"));
+  report_status_.Update(Report(std::move(report)));
+}
+
 absl::Status EpochRun::TendMemory() {
   checkpoint::PinningThread& pinning = *kept_.pinning;
   if (!std::exchange(settled_, true)) {
@@ -154,9 +168,12 @@ absl::Status EpochRun::TendMemory() {
       const MutexLock lock(&mu_);
       if (given_.has_value()) {
         given = TakeGiven();
-      } else if (std::chrono::steady_clock::now() > *asked_until_) {
-        given = absl::DeadlineExceededError("the daemon gives no host memory");
       }
+    }
+    // No message is lost on the way: it answers when it runs again.
+    if (!given.has_value() && std::chrono::steady_clock::now() > *asked_until_) {
+      asked_until_ = comm::DeadlineIn(kHostMemoryTimeout);
+      TellMemoryLate();
     }
     if (given.has_value()) {
       asked_until_.reset();

@@ -230,16 +230,18 @@ absl::Status EpochRun::MakeTrainer() {
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   if (fill_ != nullptr) callbacks.on_boundary = FillsMirrors();
-  callbacks.on_settled = [this] {
-    report_status_.Update(TendMemory());
+  callbacks.on_settled = [this]() -> absl::Status {
+    // A job that asked for copies is not to train to its end without them.
+    RETURN_IF_ERROR(TendMemory());
     if (kept_.host_copy != nullptr) {
-      report_status_.Update(kept_.host_copy->AfterStep(Epoch{epoch()}));
+      RETURN_IF_ERROR(kept_.host_copy->AfterStep(Epoch{epoch()}));
       if (!safe_told_ && fill_ == nullptr && kept_.host_copy->copied() > 0) TellSafe();
     }
     TellCopiesWhole();
-    report_status_.Update(TendOthers());
+    RETURN_IF_ERROR(TendOthers());
     // At an early end that of its last step takes the place of others.
     if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
+    return absl::OkStatus();
   };
   callbacks.on_corrupt_sample = [this](const train::Batches::CorruptSample& sample) {
     v1::RankReport report;

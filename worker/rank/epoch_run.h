@@ -181,7 +181,10 @@ class EpochRun {
   absl::StatusOr<std::vector<UniqueFd>> AwaitHostMemory();
   // Which is there.
   absl::StatusOr<std::vector<UniqueFd>> TakeGiven() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Behind each decided step: begins and takes what is made while training goes on.
+  // Once an epoch, where training goes on and the daemon does not answer: it is waited for.
+  void TellMemoryLate();
+  // Behind each decided step: begins and takes what is made while training goes on. Errors end the
+  // epoch: OutOfMemory, where the job asked for second homes in host memory and there is no room.
   absl::Status TendMemory();
   // Copies of the state end before the state changes its layout; their memory is kept.
   void GiveMemoryBack();
@@ -262,6 +265,7 @@ class EpochRun {
   bool settled_ = false;            // a step of this epoch is decided
   bool asks_beside_ = true;         // first, for a second home
   int64_t to_ask_ = 0;              // bytes of a second home, for which the daemon is not asked yet
+  bool memory_late_told_ = false;
   // Until when the daemon is to answer a question for host memory; absent: it was not asked.
   std::optional<comm::Deadline> asked_until_;
   CondVar given_changed_;

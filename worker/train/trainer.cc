@@ -94,7 +94,7 @@ absl::Status Trainer::Settle() {
   if (decision.wish == kWishEnd) last_step_ = std::min(last_step_, decision.step + 1);
   state_.Account(decision);
   Tell(decision);
-  if (callbacks_.on_settled != nullptr) callbacks_.on_settled();
+  if (callbacks_.on_settled != nullptr) RETURN_IF_ERROR(callbacks_.on_settled());
   return skipped_.Add(decision, state_.counts().skipped_in_a_row);
 }
 

@@ -51,8 +51,8 @@ struct TrainerCallbacks {
   std::function<void(const StepSummary&)> on_step;
   // Every rank, behind on_step of a step that this epoch has run: the state is that of this step,
   // or becomes it by what is enqueued, and nothing that changes it further is enqueued yet
-  // (TrainingState::HoldState).
-  std::function<void()> on_settled;
+  // (TrainingState::HoldState). An error ends training there.
+  std::function<absl::Status()> on_settled;
   // Every rank, before the second step of this epoch and those behind it as long as it returns
   // true: everything up to the step before is decided and done on this device, and nothing of the
   // next is enqueued.

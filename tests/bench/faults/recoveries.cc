@@ -180,13 +180,7 @@ v1::JobStatus Recoveries::AwaitWhole(int64_t job) {
 void Recoveries::AwaitSettled(int64_t job, int64_t steps) {
   const v1::JobStatus whole = AwaitWhole(job);
   AwaitSteps(job, whole.last_step().step(), steps);
-  if (!layout_.job.standby) return;
-  cluster_.Await(job, [&](const v1::JobStatus&) {
-    const std::vector<v1::JobEvent> events = cluster_.Events(job);
-    return std::any_of(events.begin(), events.end(), [&](const v1::JobEvent& event) {
-      return event.type() == "StandbyReady" && event.epoch() == whole.epoch();
-    });
-  });
+  if (layout_.job.standby) AwaitStandby(cluster_, job);
 }
 
 Held Recoveries::HeldByAll() const {
@@ -320,8 +314,9 @@ Found Recoveries::Run(int64_t tries, Prng& prng) {
     const int64_t kills = std::min(kKillsOfAJob, tries - kills_done_);
     RunJob({.kills = kills, .spared = number % layout_.stay(), .settled = (kills + 1) / 2}, prng,
            found);
-    if (number > 0) continue;
-    // A job more than what is there when the first has settled.
+    if (number > 0 || kills_done_ >= tries) continue;
+    // A job more than what is there when the first has settled. Where there is no other job, it is
+    // compared with itself, half of its kills before.
     found.all.first = found.all.end;
     for (auto& [name, holding] : found.each) holding.first = holding.end;
   }

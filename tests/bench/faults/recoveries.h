@@ -10,11 +10,14 @@ namespace phalanx::e2e {
 // from job to job, whose process goes through all losses. Prints a line of JSON with, of kill to
 // all that are left having stopped, and of kill to the next decided step having been read by a
 // watcher: percentiles; of each layout the same, its steps, for how long returns held it up, and
-// what coordinator, daemons and the rank that was not hit hold at the beginning and at the end; how
-// much of the throughput is back (throughput.h); and as `in_a_line` what docs/performance.md says
-// of it. Whether both are as fast as they must be, every step is done once with the loss of a run
-// that was not hit (to 1e-9 of it), no process but the killed ones has restarted, nothing has
-// grown, and 99 % of the throughput are back as far as so many jobs can tell, which six can.
+// what coordinator, daemons and the rank that was not hit hold early and at the end; how much of
+// the throughput is back (throughput.h); and as `in_a_line` what docs/performance.md says of it.
+// Early is, of coordinator and daemons, the end of the layout's first job, or, where a layout has
+// no other (at most 20 kills, so at most 160 `tries`), behind half of its kills; of the rank,
+// behind half of the kills of its job. Whether both are as fast as they must be, every step is done
+// once with the loss of a run that was not hit (to 1e-9 of it), no process but the killed ones has
+// restarted, nothing has grown, and 99 % of the throughput are back as far as so many jobs can
+// tell, which six can.
 bool KillAndReturn(int64_t tries);
 
 // The same of a single job, whose rank 0 is never hit, so that its process goes through all of

@@ -18,9 +18,10 @@
 namespace phalanx::e2e {
 namespace {
 
-// On a machine that does much else: until all are back, and until there is a verdict.
+// On a machine that does much else: until all are back, and until there is a verdict in one run,
+// where a process may not get the processor for seconds. The page judges medians without any.
 constexpr absl::Duration kSlack = absl::Seconds(15);
-constexpr absl::Duration kVerdictSlack = absl::Seconds(2);
+constexpr absl::Duration kVerdictSlack = absl::Seconds(10);
 
 absl::Time TimeOf(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());

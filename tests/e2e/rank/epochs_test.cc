@@ -101,6 +101,23 @@ TEST(RankEpochsTest, NoMemoryForASecondHome_IsAnEventOrTheEndOfAJobThatAskedForI
             std::string::npos);
 }
 
+// Once it trained to its last step first.
+TEST(RankEpochsTest, NoMemoryForASecondHomeMadeBesideTraining_EndsAJobThatAskedForItAtOnce) {
+  const DataFolder data = MakeData();
+  JobOptions asked = Job("asked");
+  asked.recovery = "{state_home: host}";
+  RankWorld world(data, asked);
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& so_far) { return so_far.steps.size() >= 3; });
+  const v1::EpochBegins begins = BeginsOf(world.Stop());
+  world.RefuseHostMemory();
+  world.Begin(begins);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& so_far) { return !so_far.errors.empty(); });
+  EXPECT_EQ(said.errors.begin()->second.kind(), v1::FAILURE_KIND_OUT_OF_MEMORY)
+      << said.errors.begin()->second.message();
+}
+
 TEST(RankEpochsTest, StoppedAnywhereAndAssignedAgain_TrainAsIfNothingHadHappened) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("broken"));

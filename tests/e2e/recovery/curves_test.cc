@@ -229,17 +229,6 @@ class CurvesTest : public testing::TestWithParam<Case> {
     return cluster_.Await(
         job, [&](const v1::JobStatus& status) { return TrainsWhole(cluster_, status); });
   }
-  // Communicators for the losses of the newest epoch are there, where any are made beforehand.
-  void AwaitStandby(int64_t job) {
-    if (!GetParam().job.standby) return;
-    cluster_.Await(job, [&](const v1::JobStatus& status) {
-      const std::vector<v1::JobEvent> events = cluster_.Events(job);
-      return std::any_of(events.begin(), events.end(), [&](const v1::JobEvent& event) {
-        return event.epoch() == status.epoch() &&
-               (event.type() == "StandbyReady" || event.type() == "StandbyMissing");
-      });
-    });
-  }
   // Of a job that is ended once it has a checkpoint of steps that all its ranks did, and of
   // kStepsMin of them at least.
   checkpoint::ListedCheckpoint LastCheckpoint(int64_t job, const std::string& name) {
@@ -316,12 +305,12 @@ TEST_P(CurvesTest, RanksKilledAnywhere_ComeBackAndTheNumbersAreThoseOfARunWithou
     if (kill > 0) continue;
     // With the memory that checkpoints are written from.
     cluster_.Await(job, [](const auto& status) { return status.last_checkpoint().step() > 0; });
-    AwaitStandby(job);
+    if (GetParam().job.standby) AwaitStandby(cluster_, job);
     early = Holdings(job);
   }
   ASSERT_TRUE(early.contains(spared)) << "it has another process";
   ASSERT_EQ(cluster_.Ranks(job).at(kSpared).pid(), spared);
-  AwaitStandby(job);
+  if (GetParam().job.standby) AwaitStandby(cluster_, job);
   for (const auto& [pid, holding] : early) ExpectNoMore(job, pid, holding);
   const checkpoint::ListedCheckpoint last = LastCheckpoint(job, "hit");
   const int64_t steps = last.name.step;

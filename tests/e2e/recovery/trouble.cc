@@ -3,14 +3,21 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace phalanx::e2e {
 namespace {
+
+// What cannot be made is tried once more after a minute.
+constexpr absl::Duration kStandbyPatience = absl::Minutes(4);
 
 // With infinite `norm_tolerance` norms may be anything.
 std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& whole, int64_t steps,
@@ -64,6 +71,21 @@ support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
                                         absl::StrCat(rank)};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return cluster.Phalanx(std::move(arguments));
+}
+
+void AwaitStandby(Cluster& cluster, int64_t job) {
+  const absl::Time give_up = absl::Now() + kStandbyPatience;
+  while (true) {
+    const v1::JobStatus status = cluster.Get(job);
+    std::optional<v1::JobEvent> last;
+    for (const v1::JobEvent& event : cluster.Events(job)) {
+      if (event.epoch() == status.epoch() && absl::StartsWith(event.type(), "Standby"))
+        last = event;
+    }
+    if (last.has_value() && !absl::StrContains(last->message(), "tried once more")) return;
+    support::Require(absl::Now() < give_up, "communicators for losses are there");
+    cluster.AwaitStep(job, status.last_step().step() + 5);
+  }
 }
 
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,

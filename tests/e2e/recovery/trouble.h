@@ -24,6 +24,10 @@ std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::stri
 support::Finished Inject(const Cluster& cluster, int64_t job, int32_t rank,
                          std::vector<std::string> more);
 
+// Of a job with communicators for losses: returns once those of its newest epoch are there, or some
+// are missing and are not tried again. While the job trains on; else it throws.
+void AwaitStandby(Cluster& cluster, int64_t job);
+
 // "" if both runs have the same losses, norms and tokens at every step, to `tolerance` of them, and
 // every step once; else what is wrong.
 std::string CurvesFault(const std::vector<Metric>& hit, const std::vector<Metric>& whole,

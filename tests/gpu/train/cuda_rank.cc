@@ -89,6 +89,7 @@ class CudaRank {
     const bool looks = run_.stops.empty() && run_.fails_at == 0;
     callbacks.on_settled = [&] {
       if (looks && steps_.size() <= kStepsLookedAt) LookBy(trainer->executor());
+      return absl::OkStatus();
     };
     trainer = Value(train::Trainer::Create(plan, rank_, communicators, *source_, *state_, how,
                                            std::move(callbacks)),

@@ -140,16 +140,17 @@ class Run {
     if (from_.has_value()) trainer_options.start = checkpoint::StartOf(*from_);
     train::TrainerCallbacks callbacks;
     std::optional<std::pair<train::Decision, train::Counts>> begun;
-    callbacks.on_settled = [&] {
+    callbacks.on_settled = [&]() -> absl::Status {
       const int64_t step = state->decided().step;
       const auto& at = options_.write_at;
-      if (std::find(at.begin(), at.end(), step) == at.end()) return;
+      if (std::find(at.begin(), at.end(), step) == at.end()) return absl::OkStatus();
       if (writer.Begin({.step = step, .epoch = 1})) {
         begun = {state->decided(), state->counts()};
-        return;
+        return absl::OkStatus();
       }
       const MutexLock lock(&mu_);
       ++result_.left_out;
+      return absl::OkStatus();
     };
     auto trainer = train::Trainer::Create(plan_, rank, communicators, *source, *state,
                                           trainer_options, std::move(callbacks));

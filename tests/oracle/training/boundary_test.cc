@@ -40,5 +40,25 @@ TEST(BoundaryTest, WaitForOthersBetweenSteps_IsShown) {
   EXPECT_FALSE(ShowsWork(word) || ShowsNeed(word));
 }
 
+// Once training went on to its last step, and failed there.
+TEST(SettledTest, ErrorBehindAStep_EndsTrainingThere) {
+  NamedJob job = Named("alone", support::AJob().Module("language", TinyLanguage()).Batch(4, 2));
+  job.spec.steps = 5;
+  const plan::Plan plan = *plan::MakePlan(job.spec, plan::MakeCluster(1, 1), Epoch{1});
+  const std::unique_ptr<train::SampleSource> source = MakeData(job.data);
+  const std::unique_ptr<train::TrainingState> state =
+      *train::TrainingState::Create(plan, Rank{0}, {.compute = at::kDouble});
+  comm::Communicators communicators(plan::Communicators(plan).size());
+  int32_t settled = 0;
+  const std::unique_ptr<train::Trainer> trainer = *train::Trainer::Create(
+      plan, Rank{0}, communicators, *source, *state, {}, {.on_settled = [&]() -> absl::Status {
+        return ++settled == 2 ? absl::ResourceExhaustedError("no room") : absl::OkStatus();
+      }});
+  ASSERT_TRUE(trainer->Prepare().ok());
+  EXPECT_EQ(trainer->Run(), absl::ResourceExhaustedError("no room"));
+  EXPECT_EQ(settled, 2);
+  EXPECT_EQ(state->decided().step, 2);
+}
+
 }  // namespace
 }  // namespace phalanx::oracle

@@ -116,9 +116,11 @@ void Cluster::MaybeSubmit() {
   for (const std::unique_ptr<NodeHost>& node : nodes_) devices += node->devices();
   const int64_t steps =
       options_.steps > 0 ? options_.steps : 10 + static_cast<int64_t>(timeline_.Below(150));
-  const coordinator::JobRequestPtr request = planner_.MakeRequest(
-      timeline_.Below(options_.copies ? planner_.documents() : Planner::kWithoutCopies),
-      absl::StrCat("job", jobs_ % 12), steps);
+  const size_t document = options_.copies
+                              ? planner_.drawn()[timeline_.Below(planner_.drawn().size())]
+                              : timeline_.Below(Planner::kWithoutCopies);
+  const coordinator::JobRequestPtr request =
+      planner_.MakeRequest(document, absl::StrCat("job", jobs_ % 12), steps);
   if (request->devices > devices) return;
   ++jobs_;
   AskFor(WithDrawnRecovery(*request), absl::StrCat("request-", jobs_), 10);

@@ -43,8 +43,9 @@ class Planner {
  public:
   Planner();
 
-  // Job documents that the simulation knows, with places for name and steps.
-  size_t documents() const { return documents_.size(); }
+  // Job documents that the simulation knows, with places for name and steps; those of jobs that may
+  // be lent devices several times. A user takes one of these at random.
+  const std::vector<size_t>& drawn() const { return drawn_; }
   // The first ones, so many, are those that there were before copies in host memory.
   static constexpr size_t kWithoutCopies = 12;
   coordinator::JobRequestPtr MakeRequest(size_t document, const std::string& name, int64_t steps);
@@ -60,6 +61,7 @@ class Planner {
   static constexpr size_t kRememberedMax = 4096;
 
   std::vector<std::string> documents_;
+  std::vector<size_t> drawn_;  // places in documents_
   std::map<std::string, absl::StatusOr<coordinator::PlanSummary>> plans_;
   std::map<std::string, job::JobSpec> specs_;
   std::map<std::string, JobPlanPtr> expanded_;

@@ -75,9 +75,8 @@ void AddHead(const ReportOptions& options, const Workload& workload, Page* page)
       workload.nodes, " simulated nodes of ", workload.devices_per_node, " devices. ",
       WhatFails(options),
       "; what is left of the jobs' throughput follows from the layouts that the planner makes, "
-      "under "
-      "the project's own costs of shapes and its simulator of steps. Nothing here was measured on "
-      "GPUs.\n\n"));
+      "under the project's own costs of shapes and its simulator of steps. Nothing here was "
+      "measured on GPUs.\n\n"));
   const std::vector<int32_t> jobs = ReplicasOfJobs(workload);
   page->Add(absl::StrCat("The jobs: `", workload.architecture, "` with tp ", workload.tp, ", pp ",
                          workload.pp, ", 1f1b, microbatches of one sample, ", workload.samples,
@@ -89,17 +88,13 @@ void AddHead(const ReportOptions& options, const Workload& workload, Page* page)
 void AddPolicies(Page* page) {
   page->Add(
       "Policies: *drop-replica* (`ladder: [drop-replica]`) leaves out every replica that has lost "
-      "a "
-      "device. *parity* (`widths: parity`) narrows the stages that have lost some, all to the "
-      "width "
-      "of the narrowest. *own widths* (`widths: own`, the default) leaves each of them what it "
-      "has; samples are dealt to replicas by what they can do. *Idle devices as spares* (`ladder: "
-      "[spare, drop-replica]`) gives the devices of replicas that are left out to others, wherever "
-      "they are, as the coordinator does by the rung `spare` (docs/recovery.md); a tensor group "
-      "then "
-      "reaches beyond its nodes, which is not in the costs. Only the table of devices gone at "
-      "random "
-      "has it: in the simulated days a rank stays on its device.\n\n"
+      "a device. *parity* (`widths: parity`) narrows the stages that have lost some, all to the "
+      "width of the narrowest. *own widths* (`widths: own`, the default) leaves each of them what "
+      "it has; samples are dealt to replicas by what they can do. *Idle devices as spares* "
+      "(`ladder: [spare, drop-replica]`) gives the devices of replicas that are left out to "
+      "others, wherever they are, as the coordinator does by the rung `spare` (docs/recovery.md); "
+      "a tensor group then reaches beyond its nodes, which is not in the costs. Only the table of "
+      "devices gone at random has it: in the simulated days a rank stays on its device.\n\n"
       "Two figures for each: *work*, what is lost of what replicas can do, each as fast as its "
       "slowest stage, if samples could be cut at will; *step*, what is lost with the simulated "
       "step, in which the global batch stays and every replica has whole samples. With few samples "

@@ -195,8 +195,8 @@ class Machine {
     // Started for an epoch that is still to come (warming.cc), and in none yet: what becomes of it
     // is no rank's.
     bool warms = false;
-    // Of one that warms: the highest epoch when it was started. In that one its place has had a
-    // process already, and it runs later ones alone.
+    // Of one that warms: the highest epoch in which its place had had a process when it was
+    // started. It runs later ones alone.
     Epoch warms_behind;
   };
   struct Assignment {
@@ -321,6 +321,8 @@ class Machine {
   // nullptr: its job does not have the device, or not any more.
   const LastWork* LastWorkOn(JobId job, int32_t device) const;
   bool HasLiveProcess(JobId job, int32_t device) const;
+  // The highest epoch in which the device has had a process, or is to have none.
+  Epoch EpochOfProcessesOn(JobId job, int32_t device) const;
   // Whether processes of the job warm up, are warm, or may have to be once its data is there.
   bool MakesReady(JobId job) const;
   // Whether the command is answered later, when the processes are warm that this calls for.

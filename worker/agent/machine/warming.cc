@@ -39,6 +39,15 @@ bool Machine::HasLiveProcess(JobId job, int32_t device) const {
   });
 }
 
+Epoch Machine::EpochOfProcessesOn(JobId job, int32_t device) const {
+  const auto assigned = assignments_.find(job);
+  // Its data is still to come, or its process to be started: the one that warms up runs it.
+  if (assigned != assignments_.end() && assigned->second.to_start.contains(device))
+    return Epoch{assigned->second.command->epoch.value - 1};
+  const auto highest = highest_epoch_.find(job);
+  return highest == highest_epoch_.end() ? Epoch{} : highest->second;
+}
+
 bool Machine::MakesReady(JobId job) const {
   return warmings_.contains(job) ||
          std::any_of(data_requests_.begin(), data_requests_.end(),
@@ -87,6 +96,7 @@ void Machine::StartWarming() {
         ++device;
         continue;
       }
+      const Epoch behind = EpochOfProcessesOn(job, *device);
       last_process_ = ProcessNumber{last_process_.value + 1};
       processes_[last_process_] = {
           .job = job,
@@ -96,7 +106,7 @@ void Machine::StartWarming() {
           .fault = absl::StrCat("it said nothing within ",
                                 absl::FormatDuration(options_.hello_timeout), " of its start"),
           .warms = true,
-          .warms_behind = highest_epoch_[job]};
+          .warms_behind = behind};
       warming.under_way.insert(last_process_);
       actions_.push_back(StartProcess{last_process_, job, highest_epoch_[job], work->rank, *device,
                                       store_, work->command});

@@ -3,8 +3,9 @@
 //
 // One such error (XidEffect::kProcessFault) says nothing of whose fault it is: a program that reads
 // what is not its own and a device whose memory is damaged come to the same XID. Where it comes to
-// a second process of the device, whatever that is, the device is suspect; where it comes to the
-// same rank of a job on two devices, the job's program is. Nothing is taken from anybody for it:
+// another rank, or another job, on the same device, the device is suspect; where it comes to the
+// same rank of a job on two devices, the job's program is; where the same rank meets it on its
+// device again, it may be either. Nothing is taken from anybody for it:
 // docs/decisions/0063-suspect-devices-are-named.md.
 #pragma once
 
@@ -26,7 +27,7 @@ class XidHistory {
   static constexpr absl::Duration kWindow = absl::Hours(24);
   static constexpr size_t kFaultsMax = 256;  // older ones are forgotten
 
-  enum class Suspect : uint8_t { kNobody, kDevice, kProgram };
+  enum class Suspect : uint8_t { kNobody, kEither, kDevice, kProgram };
 
   struct Fault {
     Instant at;

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -131,69 +133,94 @@ TEST(LogReaderTest, Place_InAFileThatWasRotatedAway_GoesOnWithTheOldestLeft) {
 }
 
 // Once it lost what was written between its look at the end of a file and at the file behind.
+// A thread writes lines while another one reads them. Both sleep where they can only wait for each
+// other, so that a machine that is busy with something else has little to give them.
+class Race {
+ public:
+  static constexpr int kLines = 20'000;
+
+  Race(LogSpool& spool, std::function<bool(int line, int read)> may_write)
+      : writer_([&spool, this, may_write = std::move(may_write)] {
+          for (int line = 0; line < kLines; ++line) {
+            for (int read = read_; !may_write(line, read); read = read_) {
+              if (over_) return;
+              read_.wait(read);
+            }
+            if (over_) return;
+            spool.Append(absl::StrFormat("%07d\n", line));
+            written_ = line + 1;
+            written_.notify_one();
+          }
+        }) {}
+  ~Race() {
+    over_ = true;
+    read_ = kLines + 1;  // whatever it waits behind
+    read_.notify_one();
+  }
+
+  // With what `next` gives, time and again: the lines in their order. How many it has given before
+  // it gave something else, or nothing for a minute though there was something.
+  int Read(const std::function<std::string()>& next) {
+    using std::chrono::steady_clock;
+    steady_clock::time_point give_up = steady_clock::now() + std::chrono::minutes(1);
+    while (read_ < kLines && steady_clock::now() < give_up) {
+      const int written = written_;
+      const std::string text = next();
+      int line = read_;
+      std::string wanted;
+      for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
+      if (text != wanted) {
+        ADD_FAILURE() << "behind line " << read_ - 1 << " comes " << text.substr(0, 7);
+        break;
+      }
+      if (!text.empty()) {
+        read_ = line;
+        read_.notify_one();
+      } else if (read_ == written) {
+        written_.wait(written);
+      } else {
+        continue;
+      }
+      give_up = steady_clock::now() + std::chrono::minutes(1);
+    }
+    return read_;
+  }
+
+ private:
+  std::atomic<int> read_ = 0, written_ = 0;  // lines
+  std::atomic<bool> over_ = false;
+  std::jthread writer_;
+};
+
 TEST(LogReaderTest, Reader_OfAFileThatIsRotatedMeanwhile_LosesNothingThatIsKept) {
-  constexpr int kLines = 20'000, kLinesOfFile = 2;
+  constexpr int kLinesOfFile = 2;
   const std::string state = support::MakeFolder("spool");
   const auto spool = OpenSpool(state, 1, 2 * kLinesOfFile * 8);
-  std::atomic<int> read = 0;  // lines
-  std::atomic<bool> over = false;
-  const std::jthread writer([&] {
-    for (int line = 0; line < kLines && !over; ++line) {
-      // What is rotated away has been read.
-      while (read < (line / kLinesOfFile - 1) * kLinesOfFile && !over) std::this_thread::yield();
-      spool->Append(absl::StrFormat("%07d\n", line));
-    }
-  });
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  // What is rotated away has been read.
+  Race race(*spool,
+            [](int line, int read) { return read >= (line / kLinesOfFile - 1) * kLinesOfFile; });
   LogReader reader(state, kJob, 3, 0);
-  while (read < kLines && std::chrono::steady_clock::now() < give_up) {
-    const std::string text = reader.Next(false);
-    int line = read;
-    std::string wanted;
-    for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
-    if (text != wanted) {
-      ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
-      break;
-    }
-    read = line;
-  }
-  EXPECT_EQ(read, kLines);
-  over = true;
+  EXPECT_EQ(race.Read([&] { return reader.Next(false); }), Race::kLines);
 }
 
 // Once the rest of a file was passed over that was rotated between a look at its name and its
 // opening.
 TEST(LogReaderTest, ReadersThatGoOnFromAPlaceInAFileThatIsRotatedMeanwhile_LoseNothing) {
-  constexpr int kLines = 20'000, kLinesOfFile = 4;
+  constexpr int kLinesOfFile = 4;
   const std::string state = support::MakeFolder("spool");
   const auto spool = OpenSpool(state, 1, 2 * kLinesOfFile * 8);
-  std::atomic<int> read = 0;  // lines
-  std::atomic<bool> over = false;
-  const std::jthread writer([&] {
-    for (int line = 0; line < kLines && !over; ++line) {
-      // The file with the last place is there.
-      while (line / kLinesOfFile > (read - 1) / kLinesOfFile + 1 && !over)
-        std::this_thread::yield();
-      spool->Append(absl::StrFormat("%07d\n", line));
-    }
+  // The file with the last place is there.
+  Race race(*spool, [](int line, int read) {
+    return line / kLinesOfFile <= (read - 1) / kLinesOfFile + 1;
   });
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   std::string place;
-  while (read < kLines && std::chrono::steady_clock::now() < give_up) {
+  const auto next = [&] {
     LogReader reader(state, kJob, 3, 0, place);
-    const std::string text = reader.Next(false);
-    int line = read;
-    std::string wanted;
-    for (size_t i = 0; i < text.size() / 8; ++i) absl::StrAppendFormat(&wanted, "%07d\n", line++);
-    if (text != wanted) {
-      ADD_FAILURE() << "behind line " << read - 1 << " comes " << text.substr(0, 7);
-      break;
-    }
+    std::string text = reader.Next(false);
     if (!text.empty()) place = reader.place();
-    read = line;
-  }
-  EXPECT_EQ(read, kLines);
-  over = true;
+    return text;
+  };
+  EXPECT_EQ(race.Read(next), Race::kLines);
 }
 
 TEST(LogReaderTest, Place_IsWhereAnotherReaderGoesOn_AlsoInTheMiddleOfAFile) {

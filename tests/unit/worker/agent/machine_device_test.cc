@@ -44,19 +44,32 @@ XidHistory::Fault AFault(int64_t process, int32_t device, int32_t rank, double h
 }
 using Suspect = XidHistory::Suspect;
 
-TEST(XidHistoryTest, FaultsOfTwoProcessesOfADevice_SpeakAgainstTheDevice) {
+TEST(XidHistoryTest, FaultsOfTwoRanksOnADevice_SpeakAgainstTheDevice) {
   XidHistory history;
   EXPECT_EQ(history.Add(AFault(1, 0, 2)), Suspect::kNobody);
   EXPECT_EQ(history.Add(AFault(1, 0, 2, 1)), Suspect::kNobody) << "one fault, told twice";
   EXPECT_EQ(history.Add(AFault(2, 1, 3, 1)), Suspect::kNobody) << "another device and rank";
   EXPECT_EQ(history.Add(AFault(3, 0, 5, 2)), Suspect::kDevice);
-  EXPECT_EQ(history.Add(AFault(4, 1, 3, 2)), Suspect::kDevice) << "the same rank on it again";
+  EXPECT_EQ(history.Add(AFault(4, 0, 5, 2)), Suspect::kDevice) << "another rank met one, too";
+  XidHistory::Fault of_another_job = AFault(5, 1, 3, 2);
+  of_another_job.job = JobId{8};
+  EXPECT_EQ(history.Add(of_another_job), Suspect::kDevice);
+}
+
+// A rank that died returns on its own device, whoever is to blame.
+TEST(XidHistoryTest, FaultsOfOneRankOnOneDevice_SpeakAgainstBoth) {
+  XidHistory history;
+  EXPECT_EQ(history.Add(AFault(1, 0, 2)), Suspect::kNobody);
+  EXPECT_EQ(history.Add(AFault(2, 0, 2, 1)), Suspect::kEither);
+  EXPECT_EQ(history.Add(AFault(3, 0, 2, 2)), Suspect::kEither);
+  EXPECT_THAT(ToWords(Suspect::kEither), HasSubstr("the device or the program is suspect"));
+  EXPECT_THAT(ToWords(Suspect::kEither), Not(HasSubstr("drain")));
 }
 
 TEST(XidHistoryTest, FaultsOfARankOnTwoDevices_SpeakAgainstTheProgram) {
   XidHistory history;
   EXPECT_EQ(history.Add(AFault(1, 0, 2)), Suspect::kNobody);
-  EXPECT_EQ(history.Add(AFault(2, 0, 2, 1)), Suspect::kDevice);
+  EXPECT_EQ(history.Add(AFault(2, 0, 2, 1)), Suspect::kEither);
   EXPECT_EQ(history.Add(AFault(3, 1, 2, 2)), Suspect::kProgram);
   XidHistory::Fault of_another_job = AFault(4, 3, 2, 3);
   of_another_job.job = JobId{8};
@@ -78,7 +91,7 @@ TEST(XidHistoryTest, OldestOfTooManyFaults_IsForgotten) {
   EXPECT_EQ(history.Add(AFault(-1, 99, 5000)), Suspect::kNobody);
 }
 
-TEST(AgentMachineTest, SecondProcessThatADeviceFaults_MakesTheDeviceSuspect) {
+TEST(AgentMachineTest, SecondJobThatADeviceFaults_MakesTheDeviceSuspect) {
   Harness h;
   h.Welcome();
   h.RunJob(1, {0});
@@ -91,6 +104,18 @@ TEST(AgentMachineTest, SecondProcessThatADeviceFaults_MakesTheDeviceSuspect) {
   h.Exited(1, 0, 9);
   EXPECT_THAT(h.Feed(DeviceFaulted{0, 63}), ElementsAre(nobody)) << "ends no process";
   EXPECT_THAT(h.Feed(DeviceFaulted{0, 94}), ElementsAre(HasSubstr("the device is suspect")));
+}
+
+TEST(AgentMachineTest, RankThatItsDeviceFaultsAgain_MakesTheDeviceOrTheProgramSuspect) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0});
+  h.Feed(DeviceFaulted{0, 31});
+  h.Feed(ProcessDied{ProcessNumber{1}});
+  h.Exited(1, 0, 9);
+  h.Command(2, h.AnAssign(2, {0}));
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 31}),
+              ElementsAre(HasSubstr("the device or the program is suspect")));
 }
 
 TEST(AgentMachineTest, RankThatTwoDevicesFault_MakesTheProgramSuspect) {

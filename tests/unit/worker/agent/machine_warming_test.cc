@@ -87,6 +87,22 @@ TEST_F(WarmingTest, ProcessInPlaceOfOneThatDiedInTheEpoch_RunsNoneBeforeTheNext)
   EXPECT_THAT(h_.Command(14, both), Contains("RunEpoch p4 job-7/4 rank 3 device 2"));
 }
 
+// Once it was taken for the one in place of a process that the epoch had had: the assignment was
+// answered, and no rank ran.
+TEST_F(WarmingTest, ProcessThatIsStartedWhileAnEpochWaitsForItsData_RunsThatEpoch) {
+  h_.Exited(2, 0, 9);
+  AssignCommand both = h_.AnAssign(3, {0, 2});
+  both.goes_on = true;
+  both.document = {"text of another release", "/jobs"};  // what is prepared is not its data
+  h_.Command(12, both);
+  const uint64_t data_of_epoch = h_.last_request;
+  ASSERT_THAT(Ask(13), Contains("StartProcess p3 job-7/3 rank 3 device 2"));
+  EXPECT_THAT(h_.DataReady(data_of_epoch), Contains("StopEpoch p1 2"));
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  EXPECT_THAT(h_.Feed(RankHelloReceived{ProcessNumber{3}}),
+              Contains("RunEpoch p3 job-7/3 rank 3 device 2"));
+}
+
 // It may make them wait for the driver until then (machine_wait_test.cc).
 TEST_F(WarmingTest, WaitsOfThoseThatTrain_AreSaidOnceItIsWarm) {
   h_.Exited(2, 0, 9);

@@ -304,6 +304,8 @@ TEST(BatchesTest, ReadThatStalls_ShowsNeitherWorkNorNeed) {
         batches.FillDecoder({.module = 0, .loss = true}, microbatch, {0, 3}, {}, input, corrupt)
             .ok());
     works_behind = ShowsWork(word);
+    stalls.test_and_set();  // also where nothing was read
+    stalls.notify_one();
   });
   stalls.wait(false);
   const uint64_t stalled = word;
