@@ -131,14 +131,14 @@ class KilledCoordinatorTest : public ::testing::Test {
 TEST_F(KilledCoordinatorTest, EachAcknowledgedChange_IsInTheFileOnce) {
   constexpr int kKills = 3;
   for (int kill = 1; kill <= kKills; ++kill) {
+    // Destroyed after the coordinator, whose end is theirs, also where a wait throws.
+    std::vector<std::jthread> streams;
     const std::unique_ptr<support::Process> coordinator = Serve();
-    std::vector<std::thread> streams;
     for (int stream = 0; stream < kStreams; ++stream)
       streams.emplace_back([this, stream] { SubmitUntilItFails(stream); });
     AwaitAcknowledged(static_cast<size_t>(kill) * 50);
     coordinator->Signal(SIGKILL);
     coordinator->Wait();
-    for (std::thread& stream : streams) stream.join();
   }
 
   std::map<std::string, int> kept;  // by job
