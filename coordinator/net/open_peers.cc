@@ -44,6 +44,8 @@ int64_t OpenPeers::BytesFrom(const std::string& peer) const {
   tcp_info info{};
   socklen_t size = sizeof(info);
   if (getsockopt(FdOfLocked(peer), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  // The server may have closed the descriptor since, and another connection have it.
+  if (FdOfLocked(peer) < 0) return 0;
   const bool counts = size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
   return counts ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
 }

@@ -24,7 +24,8 @@ class OpenPeers {
 
   // `peer`: as gRPC names it, such as "ipv4:127.0.0.1:4444".
   bool IsOpen(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
-  // How many bytes have come from it so far; 0: it is not open, or the kernel does not say.
+  // How many bytes have come from it since it was connected, over all of its calls and with what
+  // TLS adds: of one call, take the difference. 0: it is not open, or the kernel does not say.
   int64_t BytesFrom(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

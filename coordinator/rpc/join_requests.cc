@@ -4,6 +4,7 @@
 #include <grpcpp/support/slice.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,28 +30,46 @@ bool Parse(const grpc::ByteBuffer& bytes, v1::JoinRequest& request) {
 
 }  // namespace
 
-// Lives until its call is done.
+// Lives until its call is done, which is not before it was ended. It is ended once: by whoever has
+// taken it from those that are read.
 class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
  public:
   Call(JoinRequests& all, grpc::GenericCallbackServerContext* context)
-      : all_(all),
+      : context(context),
+        all_(all),
         end_(context, "Join", all.world_.metrics, all.world_.audit,
-             [this](const grpc::Status& status) { Answer(status); }),
-        number_(all.Add(context)) {
-    StartRead(&bytes_);
+             [this](const grpc::Status& status) { Answer(status); }) {
+    // Whatever is begun here waits in the reactor until the constructor has returned.
+    if (const absl::Status status = all_.Add(*this); !status.ok()) {
+      End(status);
+    } else {
+      StartRead(&bytes_);
+    }
   }
 
   void OnReadDone(bool ok) override {
+    if (!all_.Take(number)) return;
+    if (!ok) return End(absl::CancelledError("the call ended before its request was there"));
+    if (!Parse(bytes_, request_))
+      return End(absl::InvalidArgumentError("the request does not parse as JoinRequest"));
+    bytes_.Clear();
     // The answer may be the end of this object.
     const Ending end = end_;
-    if (const absl::Status ended = all_.Take(number_); !ended.ok()) return end(ended);
-    if (!ok) return end(absl::CancelledError("the call ended before its request was there"));
-    if (!Parse(bytes_, request_))
-      return end(absl::InvalidArgumentError("the request does not parse as JoinRequest"));
-    bytes_.Clear();
     all_.handle_(end, request_, &response_);
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    all_.Forget(number);
+    delete this;
+  }
+
+  void End(const absl::Status& status) {
+    // As in OnReadDone.
+    const Ending end = end_;
+    end(status);
+  }
+
+  grpc::GenericCallbackServerContext* const context;
+  uint64_t number = 0;  // that Add gives it, before anybody else knows of it
 
  private:
   void Answer(const grpc::Status& status) {
@@ -65,7 +84,6 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer bytes_;  // of the request, then of the answer
   v1::JoinRequest request_;
   v1::JoinResponse response_;
-  const uint64_t number_;
 };
 
 JoinRequests::JoinRequests(JoinRequestBounds bounds, World world, Handle handle)
@@ -86,75 +104,137 @@ grpc::ServerGenericBidiReactor* JoinRequests::CreateReactor(
   return new Call(*this, context);
 }
 
-uint64_t JoinRequests::Add(grpc::GenericCallbackServerContext* context) {
-  Reading reading{.context = context,
-                  .peer = context->peer(),
-                  .deadline = SteadyNow() + absl::ToChronoNanoseconds(bounds_.patience)};
+absl::Status JoinRequests::Add(Call& call) {
+  Reading reading{.call = &call, .peer = call.context->peer()};
   reading.network = NetworkOf(reading.peer);
   reading.bytes_max = world_.received(reading.peer) + bounds_.bytes_max;
-  MutexLock lock(&mu_);
-  MakeRoomLocked(reading.network, bounds_.of_network_max);
-  MakeRoomLocked("", bounds_.reading_max);
-  reading_.emplace(++last_number_, std::move(reading));
-  changed_.Signal();
-  return last_number_;
-}
-
-absl::Status JoinRequests::Take(uint64_t number) {
-  MutexLock lock(&mu_);
-  const auto found = reading_.find(number);
-  absl::Status ended = std::move(found->second.ended);
-  reading_.erase(found);
-  return ended;
-}
-
-void JoinRequests::MakeRoomLocked(const std::string& network, size_t count_max) {
-  size_t count = 0;
-  Reading* oldest = nullptr;
-  for (auto& [number, reading] : reading_) {
-    if (!reading.ended.ok() || (!network.empty() && reading.network != network)) continue;
-    if (++count == 1) oldest = &reading;
+  std::vector<Verdict> verdicts;
+  absl::Status room;
+  {
+    MutexLock lock(&mu_);
+    const SteadyTime now = SteadyNow();
+    reading.begun = now;
+    reading.deadline = now + absl::ToChronoNanoseconds(bounds_.patience);
+    call.number = ++last_number_;
+    room = MakeRoomLocked(reading.network, bounds_.of_network_max, bounds_.of_network_burst_max,
+                          now, verdicts);
+    if (room.ok()) room = MakeRoomLocked("", bounds_.reading_max, bounds_.burst_max, now, verdicts);
+    if (room.ok()) {
+      reading_.emplace(call.number, std::move(reading));
+    } else {
+      LeaveLocked(call.number, call, now);
+    }
+    changed_.Signal();
   }
-  if (count < count_max) return;
-  End(*oldest, absl::ResourceExhaustedError(absl::StrCat(
-                   network.empty() ? "nodes" : network, network.empty() ? " send " : " sends ",
-                   count, " requests to join that are not there yet; ask again in 1 s")));
+  CarryOut(verdicts);
+  return room;
 }
 
-void JoinRequests::End(Reading& reading, absl::Status why) {
-  reading.ended = std::move(why);
-  // Not by an answer, which waits for a caller who reads nothing.
-  reading.context->TryCancel();
+bool JoinRequests::Take(uint64_t number) {
+  MutexLock lock(&mu_);
+  return reading_.erase(number) != 0;
 }
 
-void JoinRequests::LookLocked(SteadyTime now) {
-  for (auto& [number, reading] : reading_) {
-    if (!reading.ended.ok()) continue;
-    if (now >= reading.deadline) {
-      End(reading,
-          absl::DeadlineExceededError(absl::StrCat("the request did not come whole within ",
-                                                   absl::FormatDuration(bounds_.patience))));
-    } else if (world_.received(reading.peer) > reading.bytes_max) {
-      End(reading, absl::InvalidArgumentError(absl::StrCat("the request does not end within ",
-                                                           bounds_.bytes_max, " bytes")));
+void JoinRequests::Forget(uint64_t number) {
+  MutexLock lock(&mu_);
+  leaving_.erase(number);
+}
+
+absl::Status JoinRequests::MakeRoomLocked(const std::string& network, size_t count_max,
+                                          size_t burst_max, SteadyTime now,
+                                          std::vector<Verdict>& verdicts) {
+  const auto is_of = [&network](const Reading& reading) {
+    return network.empty() || reading.network == network;
+  };
+  auto count = static_cast<size_t>(std::count_if(
+      reading_.begin(), reading_.end(), [&](const auto& entry) { return is_of(entry.second); }));
+  const absl::Status full = absl::ResourceExhaustedError(
+      absl::StrCat(network.empty() ? "nodes" : network, network.empty() ? " send " : " sends ",
+                   count, " requests to join that are not there yet; ask again in 1 s"));
+  const SteadyTime young = now - absl::ToChronoNanoseconds(bounds_.youth);
+  for (auto at = reading_.begin();
+       at != reading_.end() && count >= count_max && at->second.begun <= young;) {
+    if (is_of(at->second)) {
+      at = TakeLocked(at, full, now, verdicts);
+      --count;
+    } else {
+      ++at;
     }
   }
+  return count < burst_max ? absl::OkStatus() : full;
+}
+
+JoinRequests::ReadingMap::iterator JoinRequests::TakeLocked(ReadingMap::iterator reading,
+                                                            absl::Status why, SteadyTime now,
+                                                            std::vector<Verdict>& verdicts) {
+  LeaveLocked(reading->first, *reading->second.call, now);
+  verdicts.push_back({reading->second.call, std::move(why)});
+  return reading_.erase(reading);
+}
+
+void JoinRequests::LeaveLocked(uint64_t number, const Call& call, SteadyTime now) {
+  leaving_[number] = {call.context, now + absl::ToChronoNanoseconds(bounds_.answer_patience)};
+}
+
+void JoinRequests::CarryOut(const std::vector<Verdict>& verdicts) {
+  // Each call is there until it is ended.
+  for (const Verdict& verdict : verdicts) verdict.call->End(verdict.why);
+}
+
+std::vector<JoinRequests::Verdict> JoinRequests::LookLocked(SteadyTime now) {
+  std::vector<Verdict> verdicts;
+  for (auto at = reading_.begin(); at != reading_.end();) {
+    const Reading& reading = at->second;
+    if (now >= reading.deadline) {
+      at = TakeLocked(
+          at,
+          absl::DeadlineExceededError(absl::StrCat("the request did not come whole within ",
+                                                   absl::FormatDuration(bounds_.patience))),
+          now, verdicts);
+    } else if (world_.received(reading.peer) > reading.bytes_max) {
+      at = TakeLocked(at,
+                      absl::InvalidArgumentError(absl::StrCat("the request does not end within ",
+                                                              bounds_.bytes_max, " bytes")),
+                      now, verdicts);
+    } else {
+      ++at;
+    }
+  }
+  for (auto at = leaving_.begin(); at != leaving_.end();) {
+    if (now >= at->second.deadline) {
+      // Its caller reads nothing, and the answer waits.
+      at->second.context->TryCancel();
+      at = leaving_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  return verdicts;
+}
+
+std::vector<JoinRequests::Verdict> JoinRequests::AwaitVerdicts() {
+  MutexLock lock(&mu_);
+  while (!stopped_) {
+    if (reading_.empty() && leaving_.empty()) {
+      changed_.Wait(&mu_);
+      continue;
+    }
+    if (const SteadyTime now = SteadyNow(); now >= next_look_) {
+      next_look_ = now + absl::ToChronoNanoseconds(bounds_.look_interval);
+      std::vector<Verdict> verdicts = LookLocked(now);
+      if (!verdicts.empty()) return verdicts;
+    }
+    changed_.WaitUntil(&mu_, next_look_);
+  }
+  return {};
 }
 
 void JoinRequests::Run() {
   pthread_setname_np(pthread_self(), "join-requests");
-  MutexLock lock(&mu_);
-  SteadyTime next;
-  while (!stopped_) {
-    if (reading_.empty()) {
-      changed_.Wait(&mu_);
-      continue;
-    }
-    if (const SteadyTime now = SteadyNow(); now >= next) {
-      LookLocked(now);
-      next = now + absl::ToChronoNanoseconds(bounds_.look_interval);
-    }
-    changed_.WaitUntil(&mu_, next);
+  while (true) {
+    const std::vector<Verdict> verdicts = AwaitVerdicts();
+    if (verdicts.empty()) return;
+    CarryOut(verdicts);
   }
 }
 

@@ -8,7 +8,11 @@
 // On the wire nothing is different.
 //
 // A request takes a few kilobytes and comes with the call. So whoever holds up a place is the one
-// that has waited longest, and makes room: of an address that has too many, and of all.
+// that has waited longest, and makes room: of an address that has too many, and of all. A call
+// counts until a thread of ours has its request in hand, so what is young may be here already and
+// makes no room: many nodes that join at once are read all at once, up to a bound of its own.
+//
+// A call that is ended gets its answer. Who does not take it is cancelled soon after.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -20,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -34,12 +39,20 @@
 namespace phalanx::coordinator {
 
 struct JoinRequestBounds {
-  size_t reading_max = 32;    // requests that are being read, of all; at least 1
-  size_t of_network_max = 8;  // the same of one NetworkOf; at least 1
+  // Requests that are being read, of all and of one NetworkOf; at least 1. One more ends the oldest
+  // of those that are no longer young.
+  size_t reading_max = 32;
+  size_t of_network_max = 8;
+  absl::Duration youth = absl::Milliseconds(500);
+  // The same with those that are young; at least as many. One more is refused.
+  size_t burst_max = 256;
+  size_t of_network_burst_max = 64;
   // That a connection may send while a request on it is read: one that is sound has at most 17 KiB.
   int64_t bytes_max = 64 << 10;
   absl::Duration patience = absl::Seconds(10);  // until a request is there
-  // How often it is looked whether one has broken the two above.
+  // Until the caller has taken the answer of a call that was ended, or it is cancelled.
+  absl::Duration answer_patience = absl::Seconds(1);
+  // How often it is looked whether one has broken the three above.
   absl::Duration look_interval = absl::Milliseconds(20);
 };
 
@@ -49,7 +62,8 @@ class JoinRequests final : public grpc::CallbackGenericService {
   struct World {
     Metrics& metrics;
     Audit& audit;
-    // Bytes that the connection of that peer, as gRPC names it, has sent so far; 0: not known.
+    // Bytes that the connection of that peer, as gRPC names it, has sent so far, over all of its
+    // calls: of one call it is what has come since it began. 0: not known.
     std::function<int64_t(const std::string& peer)> received;
   };
   // Answers a request that is there, by `end`, which both others outlive.
@@ -65,22 +79,43 @@ class JoinRequests final : public grpc::CallbackGenericService {
  private:
   class Call;
   struct Reading {
-    grpc::GenericCallbackServerContext* context = nullptr;
+    Call* call = nullptr;
     std::string peer, network;
-    SteadyTime deadline;
+    SteadyTime begun, deadline;
     int64_t bytes_max = 0;  // that its connection may have sent
-    absl::Status ended;     // not OK: why it is not read on
   };
+  struct Leaving {
+    grpc::CallbackServerContext* context = nullptr;
+    SteadyTime deadline;
+  };
+  struct Verdict {
+    Call* call = nullptr;
+    absl::Status why;
+  };
+  using ReadingMap = std::map<uint64_t, Reading>;
 
-  // Its number. One more than there may be ends another.
-  uint64_t Add(grpc::GenericCallbackServerContext* context) ABSL_LOCKS_EXCLUDED(mu_);
-  // It is not read any more. Why it was ended; OK: it was not.
-  absl::Status Take(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the oldest of a network's (empty: of all) if there are `count_max`.
-  void MakeRoomLocked(const std::string& network, size_t count_max)
+  // Gives the call, which its number is written to, a place. Errors: ResourceExhausted, if there is
+  // none: the caller ends it with that.
+  absl::Status Add(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // The call is not read any more. Whether it was until now: whoever takes it ends it, once.
+  bool Take(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // The call is over, and its context with it.
+  void Forget(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the oldest of a network's (empty: of all) that are not young, down to one below
+  // `count_max`. Errors: ResourceExhausted, if there are `burst_max` all the same.
+  absl::Status MakeRoomLocked(const std::string& network, size_t count_max, size_t burst_max,
+                              SteadyTime now, std::vector<Verdict>& verdicts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void End(Reading& reading, absl::Status why);
-  void LookLocked(SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the call for a verdict, which is carried out without the lock. The next call.
+  ReadingMap::iterator TakeLocked(ReadingMap::iterator reading, absl::Status why, SteadyTime now,
+                                  std::vector<Verdict>& verdicts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LeaveLocked(uint64_t number, const Call& call, SteadyTime now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void CarryOut(const std::vector<Verdict>& verdicts);
+  std::vector<Verdict> LookLocked(SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Some at least. Empty: this is destroyed.
+  std::vector<Verdict> AwaitVerdicts() ABSL_LOCKS_EXCLUDED(mu_);
   void Run();
 
   const JoinRequestBounds bounds_;
@@ -88,7 +123,11 @@ class JoinRequests final : public grpc::CallbackGenericService {
   const Handle handle_;
   Mutex mu_;
   CondVar changed_;
-  std::map<uint64_t, Reading> reading_ ABSL_GUARDED_BY(mu_);  // oldest first
+  // By number, so the oldest first.
+  ReadingMap reading_ ABSL_GUARDED_BY(mu_);
+  // Calls that were ended and are not over, until they are cancelled.
+  std::map<uint64_t, Leaving> leaving_ ABSL_GUARDED_BY(mu_);
+  SteadyTime next_look_ ABSL_GUARDED_BY(mu_);
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   // Last member: joins before anything it reads is destroyed.

@@ -6,12 +6,16 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/access.h"
@@ -22,6 +26,7 @@
 #include "tests/rpc/fixture.h"
 #include "tests/support/authority.h"
 #include "tests/support/files.h"
+#include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 
@@ -52,6 +57,7 @@ class AccessTest : public RpcTest {
     options.audit = [this](const std::string& line) {
       MutexLock lock(&mutex_);
       audit_.push_back(line);
+      audit_changed_.SignalAll();
     };
     change(options);
     Start(std::move(options));
@@ -152,6 +158,19 @@ class AccessTest : public RpcTest {
     return audit_;
   }
 
+  // Waits until `count` lines of the audit have `part`, for kPatience at most; how many have it.
+  int64_t AwaitAudit(const std::string& part, int64_t count) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
+    MutexLock lock(&mutex_);
+    while (true) {
+      const int64_t told =
+          std::count_if(audit_.begin(), audit_.end(),
+                        [&part](const std::string& line) { return absl::StrContains(line, part); });
+      if (told >= count || audit_changed_.WaitUntil(&mutex_, deadline)) return told;
+    }
+  }
+
   // How many handshakes of the port, "grpc" or "http", came to nothing for the reason.
   int HandshakesFailed(const std::string& port, const std::string& reason) const {
     const std::string metrics = server_->MetricsText();
@@ -211,6 +230,7 @@ class AccessTest : public RpcTest {
   }
 
   Mutex mutex_;
+  CondVar audit_changed_;
   std::vector<std::string> audit_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,10 +1,15 @@
 // Nodes that join with a token, and those that try to.
+#include "worker/agent/join.h"
+
 #include <google/protobuf/descriptor.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -105,14 +110,7 @@ class JoinTest : public AccessTest {
   }
   // The server has its verdict in the audit.
   void ExpectTold(const std::string& line, int count = 1) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
-    const auto told = [&] {
-      const std::vector<std::string> lines = Audit();
-      return std::count_if(lines.begin(), lines.end(),
-                           [&](const std::string& each) { return absl::StrContains(each, line); });
-    };
-    while (told() < count && absl::Now() < deadline) continue;
-    EXPECT_EQ(told(), count) << line;
+    EXPECT_EQ(AwaitAudit(line, count), count) << line;
   }
 
   const std::string folder_ = support::MakeFolder("join");
@@ -130,7 +128,8 @@ class HalfRequest {
                                PartOfMessage(bytes, "")));
     SendOn();
   }
-  // Whether the server ends the call, rather than the connection, or nothing for 10 s.
+  // Whether the server ends the call with an answer, rather than the connection, or nothing for
+  // 10 s.
   bool IsEnded() {
     std::string got;
     while (true) {
@@ -140,12 +139,18 @@ class HalfRequest {
       while (got.size() >= kHead && got.size() >= kHead + NumberAt(got, 0, 3)) {
         const std::string frame = got.substr(0, kHead + NumberAt(got, 0, 3));
         got.erase(0, frame.size());
-        if (frame[3] == 3) return true;
+        if (frame[3] == 3) return false;
+        if (frame[3] == 1 && (frame[4] & 1) != 0) {
+          answer_ = frame.substr(kHead);
+          return true;
+        }
         Take(frame);
       }
       SendOn();
     }
   }
+  // Has the words of the status as they are; there once it is ended.
+  const std::string& answer() const { return answer_; }
 
  private:
   static constexpr size_t kHead = 9;
@@ -179,6 +184,7 @@ class HalfRequest {
   }
 
   const std::unique_ptr<TlsClient> client_;
+  std::string answer_;
   int64_t left_;
   int64_t first_ = 65'535;  // that a call may send at its beginning
   int64_t of_call_ = first_ - 5, of_connection_ = first_ - 5;
@@ -373,6 +379,16 @@ TEST_F(JoinTest, WithoutAKeyToSignWith_TokensAreRefused_AndCertificatesHold) {
 }
 
 TEST_F(JoinTest, StrangersWhoHoldHalfOfLargeRequests_AreEnded_AndWorkersAndPeopleNoticeNothing) {
+  // By what they send, and by nothing else.
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.patience = absl::Minutes(10);
+    for (size_t JoinRequestBounds::*bound :
+         {&JoinRequestBounds::reading_max, &JoinRequestBounds::of_network_max,
+          &JoinRequestBounds::burst_max, &JoinRequestBounds::of_network_burst_max})
+      options.join.requests.*bound = 1000;
+  });
   FakeWorker worker(ChannelOf(authority().Worker("here")), 120);
   worker.Join("here", 1);
   std::vector<std::unique_ptr<HalfRequest>> strangers;
@@ -381,13 +397,19 @@ TEST_F(JoinTest, StrangersWhoHoldHalfOfLargeRequests_AreEnded_AndWorkersAndPeopl
   int ended = 0;
   for (const auto& stranger : strangers) ended += stranger->IsEnded() ? 1 : 0;
   EXPECT_EQ(ended, 130);
-  EXPECT_THAT(Audit(), Contains(HasSubstr("who=- role=- method=Join outcome=")));
+  ExpectTold(
+      "who=- role=- method=Join outcome=INVALID_ARGUMENT reason=\"the request does not end within "
+      "65536 bytes\"",
+      130);
   v1::OpenSessionRequest heartbeat;
   heartbeat.mutable_heartbeat();
   EXPECT_TRUE(worker.Write(heartbeat));
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
   const std::string counted = "\nphalanx_heartbeats_total 1\n";
-  while (!absl::StrContains(server_->MetricsText(), counted) && absl::Now() < deadline) continue;
+  while (!absl::StrContains(server_->MetricsText(), counted) &&
+         std::chrono::steady_clock::now() < deadline)
+    absl::SleepFor(absl::Milliseconds(5));
   EXPECT_THAT(server_->MetricsText(), HasSubstr(counted));
   Be("sam", "submitter");
   MustSubmit(JobText("a"));
@@ -407,18 +429,109 @@ TEST_F(JoinTest, RequestThatDrips_IsEndedInTime) {
       "within 100ms\"");
 }
 
-TEST_F(JoinTest, RequestThatHasNoRoom_EndsTheOneThatWaitsLongest) {
+TEST_F(JoinTest, RequestThatHasNoRoom_EndsTheOneThatWaitsLongest_WithAnAnswer) {
   server_.reset();
   Open([&](ServerOptions& options) {
     LetNodesJoin(options, folder_ + "/join-tokens");
     options.join.requests.of_network_max = 1;
+    options.join.requests.youth = absl::ZeroDuration();
     options.join.requests.patience = absl::Minutes(10);
   });
   HalfRequest first(Connected(), 1000), second(Connected(), 1000);
   ExpectTold("reason=\"127.0.0.1 sends 1 requests to join that are not there yet");
   MustJoin(Create().token(), "new");
-  EXPECT_TRUE(first.IsEnded());
-  EXPECT_TRUE(second.IsEnded());
+  for (HalfRequest* half : {&first, &second}) {
+    EXPECT_TRUE(half->IsEnded());
+    EXPECT_THAT(half->answer(), HasSubstr("127.0.0.1 sends 1 requests to join that are not there "
+                                          "yet; ask again in 1 s"));
+  }
+}
+
+TEST_F(JoinTest, RequestsOfAllAddresses_AreBoundedTogether) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.reading_max = 2;
+    options.join.requests.youth = absl::ZeroDuration();
+    options.join.requests.patience = absl::Minutes(10);
+  });
+  std::vector<std::unique_ptr<HalfRequest>> strangers;
+  for (const std::string from : {"127.0.0.1", "127.0.0.2", "127.0.0.3"})
+    strangers.push_back(std::make_unique<HalfRequest>(Connected(from), 1000));
+  ExpectTold("reason=\"nodes send 2 requests to join that are not there yet");
+  MustJoin(Create().token(), "new");
+}
+
+TEST_F(JoinTest, NodesOfOneAddressThatComeAtOnce_AreNotTakenForSlowOnes) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.rate = JoinOptions().rate;
+    options.join.network_rate = JoinOptions().network_rate;
+  });
+  constexpr size_t kNodes = 50;  // as many as the rate lets in
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<v1::JoinRequest> requests(kNodes);
+  for (size_t i = 0; i < kNodes; ++i) {
+    requests[i].set_token(Create().token());
+    requests[i].set_node(absl::StrCat("node-", i));
+    requests[i].set_certificate_request(transport::MakeKeyAndRequest()->request);
+    channels.push_back(ChannelOfStranger());
+    ASSERT_TRUE(channels.back()->WaitForConnected(std::chrono::system_clock::now() +
+                                                  absl::ToChronoNanoseconds(support::kPatience)));
+  }
+  std::vector<grpc::Status> answers(kNodes);
+  {
+    std::vector<std::jthread> nodes;
+    for (size_t i = 0; i < kNodes; ++i) {
+      nodes.emplace_back([&, i] {
+        v1::JoinResponse response;
+        answers[i] = Do(channels[i], &v1::JoinService::Stub::Join, requests[i], &response);
+      });
+    }
+  }
+  for (const grpc::Status& answer : answers) EXPECT_TRUE(answer.ok()) << answer.error_message();
+}
+
+TEST_F(JoinTest, NodeThatFindsTooManyOthers_JoinsOnceTheyAreGone) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.of_network_max = 1;
+    options.join.requests.of_network_burst_max = 1;
+    options.join.requests.youth = options.join.requests.patience = absl::Minutes(10);
+  });
+  const std::string state = support::MakeFolder("crowd"), token = state + "/token";
+  support::WriteFile(token, Create().token());
+  chmod(token.c_str(), 0600);
+  // Until one of them has the place; who finds it taken is refused.
+  std::vector<std::unique_ptr<HalfRequest>> others;
+  grpc::Status refused;
+  while (refused.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) {
+    others.push_back(std::make_unique<HalfRequest>(Connected(), 1000));
+    refused = Join("phx_0123456789abcdef_x", "other");
+    ASSERT_LT(others.size(), 1000u) << refused.error_message();
+  }
+  EXPECT_THAT(refused.error_message(), HasSubstr("127.0.0.1 sends 1 requests to join"));
+  std::vector<std::string> told;
+  const absl::StatusOr<transport::TlsFiles> files =
+      agent::ObtainIdentity({.coordinator = absl::StrCat("127.0.0.1:", server_->port()),
+                             .ca = authority().folder() + "/ca.pem",
+                             .node = "new",
+                             .state = state,
+                             .token_file = token,
+                             .crowd_pause_min = absl::Milliseconds(10),
+                             .crowd_pause_max = absl::Milliseconds(10),
+                             .log =
+                                 [&](const std::string& line) {
+                                   told.push_back(line);
+                                   others.clear();
+                                 }},
+                            [] { return false; });
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(told, ::testing::ElementsAre(HasSubstr("waits to join")));
+  FakeWorker worker(ChannelOf(*files));
+  worker.Join("new", 1);
 }
 
 TEST_F(JoinTest, StrangersOfOneAddress_TakeNothingFromThoseOfAnother_AndAllTogetherAreBounded) {

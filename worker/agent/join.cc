@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/prng.h"
+#include "core/base/random_word.h"
 #include "core/base/status.h"
 #include "core/posix/file.h"
 #include "core/posix/whole_file.h"
@@ -99,14 +102,21 @@ absl::Status StatusOf(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// Cancelled is not our doing: a coordinator or a proxy that ends calls says so.
 bool MayComeBack(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsResourceExhausted(status);
+         absl::IsCancelled(status) || absl::IsResourceExhausted(status);
 }
 
 absl::Status Explain(const JoinOptions& options, const absl::Status& status) {
   if (!MayComeBack(status))
     return Annotate(status, absl::StrCat("cannot join the coordinator at ", options.coordinator));
+  if (absl::IsResourceExhausted(status)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot join: too many nodes ask the coordinator at ", options.coordinator,
+                     " at once, for ", absl::FormatDuration(options.crowd_patience),
+                     " now: ", status.message(), "; start fewer at a time"));
+  }
   return absl::UnavailableError(absl::StrCat(
       "cannot join: the coordinator at ", options.coordinator,
       " does not answer: ", status.message(),
@@ -114,6 +124,52 @@ absl::Status Explain(const JoinOptions& options, const absl::Status& status) {
       "certificate of an authority in ",
       options.ca));
 }
+
+// Whether it was stopped meanwhile.
+bool PauseFor(absl::Duration pause, const std::function<bool()>& stopped) {
+  const auto end = steady_clock::now() + absl::ToChronoNanoseconds(pause);
+  while (!stopped()) {
+    const absl::Duration left = absl::FromChrono(end - steady_clock::now());
+    if (left <= absl::ZeroDuration()) return false;
+    absl::SleepFor(std::min(left, kPause));
+  }
+  return true;
+}
+
+// When to give up, and when to ask again. Many nodes that start together are not to come back
+// together.
+class Attempts {
+ public:
+  explicit Attempts(const JoinOptions& options)
+      : options_(options), crowd_pause_(options.crowd_pause_min) {}
+
+  // After an attempt that came to nothing; nothing: there is no other.
+  std::optional<absl::Duration> Next(const absl::Status& status) {
+    const auto now = steady_clock::now();
+    if (!absl::IsResourceExhausted(status)) {
+      const bool over = now >= heard_ + absl::ToChronoNanoseconds(options_.patience);
+      return over ? std::nullopt : std::optional(kPause);
+    }
+    heard_ = now;
+    if (now >= start_ + absl::ToChronoNanoseconds(options_.crowd_patience)) return std::nullopt;
+    if (!told_) {
+      options_.log(absl::StrCat("waits to join, as too many nodes ask the coordinator at ",
+                                options_.coordinator, " at once: ", status.message()));
+    }
+    told_ = true;
+    const absl::Duration pause = crowd_pause_ * (0.5 + 0.5 * prng_.Uniform());
+    crowd_pause_ = std::min(crowd_pause_ * 2, options_.crowd_pause_max);
+    return pause;
+  }
+
+ private:
+  const JoinOptions& options_;
+  const steady_clock::time_point start_ = steady_clock::now();
+  steady_clock::time_point heard_ = start_;  // last of a coordinator
+  Prng prng_{RandomWord()};
+  absl::Duration crowd_pause_;
+  bool told_ = false;
+};
 
 absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::string& token,
                                          const std::function<bool()>& stopped) {
@@ -124,15 +180,15 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
   request.set_certificate_request(own.request);
   const Stubs stubs =
       StubsOf(options.coordinator, {.ca = options.ca, .refresh_seconds = options.refresh_seconds});
-  const auto deadline = steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
   const std::string file = IdentityFile(options.state);
+  Attempts attempts(options);
+  size_t at = 0;  // of the coordinator that is asked
   // The same key each time: an answer that was lost is given again.
-  for (size_t attempt = 0;; ++attempt) {
+  while (true) {
     grpc::ClientContext context;
     Prepare(context);
     v1::JoinResponse response;
-    const absl::Status status =
-        StatusOf(stubs[attempt % stubs.size()]->Join(&context, request, &response));
+    const absl::Status status = StatusOf(stubs[at]->Join(&context, request, &response));
     if (status.ok()) {
       RETURN_IF_ERROR(KeepIdentity(file, response.certificate(), own.key));
       return transport::TlsFiles{.ca = options.ca,
@@ -140,9 +196,14 @@ absl::StatusOr<transport::TlsFiles> Join(const JoinOptions& options, const std::
                                  .key = file,
                                  .refresh_seconds = options.refresh_seconds};
     }
-    if (stopped()) return absl::CancelledError("stopped before it has joined");
-    if (!MayComeBack(status) || steady_clock::now() >= deadline) return Explain(options, status);
-    absl::SleepFor(kPause);
+    const absl::Status cancelled = absl::CancelledError("stopped before it has joined");
+    if (stopped()) return cancelled;
+    const std::optional<absl::Duration> pause =
+        MayComeBack(status) ? attempts.Next(status) : std::nullopt;
+    if (!pause.has_value()) return Explain(options, status);
+    if (PauseFor(*pause, stopped)) return cancelled;
+    // One that is crowded is the one that leads.
+    if (!absl::IsResourceExhausted(status)) at = (at + 1) % stubs.size();
   }
 }
 

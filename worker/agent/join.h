@@ -28,12 +28,20 @@ struct JoinOptions {
   int refresh_seconds = 10;
   // How long a coordinator that does not answer is waited for.
   absl::Duration patience = absl::Minutes(1);
+  // How long one that answers that too many nodes ask is asked again, after pauses that grow from
+  // the first to the second and are drawn between half and the whole.
+  absl::Duration crowd_patience = absl::Minutes(10);
+  absl::Duration crowd_pause_min = absl::Seconds(2), crowd_pause_max = absl::Seconds(10);
+  // Told once that it waits, and why.
+  std::function<void(const std::string& line)> log = [](const std::string&) {};
 };
 
 // The files with which the node speaks to its coordinator: those of the certificate that it has, or
 // joins for. A token that it has not joined with yet takes the place of what it has, and so does
-// any where that has expired. `stopped` is asked between attempts. Errors: InvalidArgument, naming
-// a flag; Cancelled, if it is stopped; Unavailable; what the coordinator says.
+// any where that has expired. `stopped` is asked between attempts and in pauses. Errors:
+// InvalidArgument, naming a flag; Cancelled, if it is stopped and only then; Unavailable, if no
+// coordinator answers; ResourceExhausted, if too many nodes ask for all of the patience; what the
+// coordinator says.
 absl::StatusOr<transport::TlsFiles> ObtainIdentity(const JoinOptions& options,
                                                    const std::function<bool()>& stopped);
 

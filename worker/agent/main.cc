@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <limits>
@@ -128,6 +129,10 @@ bool IsSignalled(int signal_fd) {
   return poll(&ready, 1, 0) > 0;
 }
 
+std::function<void(const std::string& line)> LogOf(const std::string& node) {
+  return [node](const std::string& line) { spdlog::info("node={} {}", node, LineText(line)); };
+}
+
 // Of a node whose certificate comes of a token: gets it, or finds it in the state folder, and names
 // its files in the options. Errors: as ObtainIdentity and ValidateOptions.
 absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOptions& options) {
@@ -142,7 +147,8 @@ absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOpti
                                                 .ca = options.tls.ca,
                                                 .node = options.node,
                                                 .state = options.state,
-                                                .token_file = token_file},
+                                                .token_file = token_file,
+                                                .log = LogOf(options.node)},
                                                [signal_fd] { return IsSignalled(signal_fd); }));
   return absl::OkStatus();
 }
@@ -167,12 +173,10 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
   if (joins) {
     if (const absl::Status status = JoinCluster(token_file, signal_fd, options); !status.ok()) {
       std::cerr << "phalanx-worker: " << status.message() << "\n";
-      return absl::IsInvalidArgument(status) ? kUsage : absl::IsCancelled(status) ? 0 : 1;
+      if (absl::IsCancelled(status) && IsSignalled(signal_fd)) return 0;
+      return absl::IsInvalidArgument(status) ? kUsage : 1;
     }
-    renewer.emplace(options.coordinator, options.tls,
-                    [node = options.node](const std::string& line) {
-                      spdlog::info("node={} {}", node, LineText(line));
-                    });
+    renewer.emplace(options.coordinator, options.tls, LogOf(options.node));
   }
 
   const std::string indexes = options.state + "/indexes";

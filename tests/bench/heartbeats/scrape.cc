@@ -4,9 +4,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -50,8 +48,12 @@ std::string FailureOf(const std::string& answer) {
 Scraper::Scraper(const std::string& address, const transport::TlsFiles& files,
                  std::chrono::nanoseconds interval)
     : thread_([this, address, files, interval](const std::stop_token& stop) {
-        std::mutex mutex;
-        std::condition_variable_any stopped;
+        Mutex mu;
+        CondVar stopped;
+        const std::stop_callback wake(stop, [&] {
+          MutexLock lock(&mu);
+          stopped.SignalAll();
+        });
         auto next = std::chrono::steady_clock::now();
         while (!stop.stop_requested()) {
           const std::string failure = FailureOf(ReadMetrics(address, files));
@@ -60,8 +62,10 @@ Scraper::Scraper(const std::string& address, const transport::TlsFiles& files,
             ++reads_;
             if (failure_.empty()) failure_ = failure;
           }
-          std::unique_lock lock(mutex);
-          stopped.wait_until(lock, stop, next += interval, [] { return false; });
+          next += interval;
+          MutexLock lock(&mu);
+          while (!stop.stop_requested() && !stopped.WaitUntil(&mu, next)) {
+          }
         }
       }) {}
 
