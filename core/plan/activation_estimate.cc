@@ -285,12 +285,10 @@ int64_t HeadElements(const Plan& plan, const Place& place, bool layers_back, con
          (normed + (module.frozen ? 0 : rows.labelled)) * module.architecture.hidden_size;
 }
 
-// Microbatches of which the head keeps that at once, of those that the part keeps alive.
-int64_t HeadsKept(const Plan& plan, const Place& place, int64_t alive) {
-  if (!plan.module_spec(place.module).frozen && DelaysWeights(plan)) return alive;
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const int64_t behind = plan.stages - layout.first_stage - layout.pp() * layout.chunks();
-  return std::min(alive, behind + 1);
+// Microbatches of which the head of a module in one chunk keeps that at once, where its part keeps
+// `alive` and the head does not wait for weight passes.
+int64_t HeadsKept(const Plan& plan, const ModulePlan& layout, int64_t alive) {
+  return std::min<int64_t>(alive, plan.stages - layout.first_stage - layout.pp() + 1);
 }
 
 }  // namespace
@@ -334,15 +332,25 @@ PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t 
   return activations;
 }
 
-int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
-                        const SampleShape& samples) {
+int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape& samples) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const int64_t alive = layout.TrainsOf(place.pp, chunk).any()
-                            ? ActivationsKeptOfChunk(plan, place.module, place.pp, chunk,
-                                                     MicrobatchesOf(plan, samples))
-                            : 1;
-  const PartActivations part = ActivationsOfPart(plan, place, chunk, samples);
-  return alive * part.kept + HeadsKept(plan, place, alive) * part.head + part.once + part.messages;
+  const int64_t microbatches = MicrobatchesOf(plan, samples);
+  std::vector<int64_t> kept;  // of chunks that have a backward pass
+  int64_t bytes = 0;
+  for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+    const PartActivations part = ActivationsOfPart(plan, place, chunk, samples);
+    bytes += part.once + part.messages;
+    if (!layout.TrainsOf(place.pp, chunk).any()) {
+      bytes += part.kept + part.head;
+    } else if (layout.chunks() > 1 || part.head_waits) {
+      kept.push_back(part.kept + part.head);
+    } else {
+      kept.push_back(part.kept);
+      const int64_t alive = ActivationsKeptMax(plan, place.module, place.pp, microbatches);
+      bytes += HeadsKept(plan, layout, alive) * part.head;
+    }
+  }
+  return bytes + KeptBytesMax(plan, place.module, place.pp, microbatches, kept);
 }
 
 }  // namespace phalanx::plan

@@ -20,8 +20,9 @@
 //
 // The head keeps its logits, which its backward pass turns into their gradient in place, with the
 // rows that it reads and those that the norm before it reads: of each microbatch whose input pass,
-// or where weight passes are delayed whose weight pass, is still to come. Of the layer before it
-// the outputs of attention that go on are kept beside all of them.
+// or where weight passes are delayed whose weight pass, is still to come; in modules of several
+// chunks, of each that its part may keep. Of the layer before it the outputs of attention that go
+// on are kept beside all of them.
 //
 // Rows: decoders, batch.micro sequences of the full context, or as many as they are dealt
 // (SampleShape); encoders, their share of the samples of a microbatch. Messages between parts, of
@@ -72,8 +73,7 @@ struct PartActivations {
 };
 PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
                                   const SampleShape& samples);
-// All of a part, of as many microbatches as it may keep at any time.
-int64_t ActivationBytes(const Plan& plan, const Place& place, int32_t chunk,
-                        const SampleShape& samples);
+// All of the module at a place, of as many microbatches as it may keep at any time.
+int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape& samples);
 
 }  // namespace phalanx::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/plan/units.h"
 
@@ -59,17 +60,26 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
   return std::min(all, int64_t{plan.stages} - layout.GraphStage(DelaysWeights(plan) ? 0 : stage));
 }
 
-int64_t ActivationsKeptOfChunk(const Plan& plan, int32_t module, int32_t stage, int32_t chunk,
-                               int64_t microbatches) {
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+int64_t KeptBytesMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches,
+                     const std::vector<int64_t>& bytes) {
   const int64_t kept = ActivationsKeptMax(plan, module, stage, microbatches);
-  const int64_t chunks = layout.chunks();
-  const bool in_rounds = chunks > 1 && plan.spec.schedule.name == job::ScheduleName::kInterleaved &&
-                         ChunksBack(layout, stage) == chunks && kept < microbatches * chunks;
-  if (!in_rounds) return (kept + chunks - 1) / chunks;
-  const int64_t round = LongestRound(layout, microbatches);
-  const int64_t begun = kept % (chunks * round);  // of the last round
-  return kept / (chunks * round) * round + std::clamp<int64_t>(begun - chunk * round, 0, round);
+  std::vector<int64_t> sums = {0};  // of the first chunks
+  for (int64_t of_chunk : bytes) sums.push_back(sums.back() + of_chunk);
+  const auto chunks = static_cast<int64_t>(bytes.size());
+  if (kept >= microbatches * chunks) return microbatches * sums.back();
+  // Each chunk keeps no more than the one before it, so what is kept is a list of microbatches of
+  // each of which the first chunks keep theirs. The most is on the upper hull of `sums`, with as
+  // many chunks as that comes to on average.
+  const auto sum = [&](int64_t count) { return sums[static_cast<size_t>(count)]; };
+  int64_t most = 0;
+  for (int64_t low = 0; low * microbatches <= kept; ++low) {
+    for (int64_t high = kept / microbatches + 1; high <= chunks; ++high) {
+      const int64_t above = kept - low * microbatches;
+      most =
+          std::max(most, microbatches * sum(low) + (sum(high) - sum(low)) * above / (high - low));
+    }
+  }
+  return most;
 }
 
 bool DelaysWeights(const Plan& plan) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/plan/plan.h"
 
@@ -24,11 +25,12 @@ namespace phalanx::plan {
 //   three_phase                     M for encoders on the ranks of the language module and what
 //                                   feeds them; else as 1f1b, or interleaved with several chunks
 int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches);
-// Of these, those of one chunk. Under interleaved: as they are where the first backward pass
-// begins, round after round of the chunks in their order; else, and where some chunk has no
-// backward pass, evenly, rounded up.
-int64_t ActivationsKeptOfChunk(const Plan& plan, int32_t module, int32_t stage, int32_t chunk,
-                               int64_t microbatches);
+// Upper bound of the bytes of these, where one of the c-th chunk that has a backward pass takes
+// bytes[c], at least 0. It holds whatever the order of passes: how many are of the first chunks
+// changes in the course of a step, but each microbatch is forwarded by the chunks in their order
+// and freed by the last one first, so no chunk keeps more than the one before it.
+int64_t KeptBytesMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches,
+                     const std::vector<int64_t>& bytes);
 
 // Whether weight passes stand anywhere behind their input passes, not right behind.
 bool DelaysWeights(const Plan& plan);

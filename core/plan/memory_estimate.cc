@@ -94,7 +94,7 @@ struct PlaceMemory {
 
 // `load`: where replicas have several widths.
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
-             const SampleShape& samples, PlaceMemory* memory) {
+             PlaceMemory* memory) {
   MemoryEstimate* estimate = &memory->estimate;
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
@@ -120,13 +120,13 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
     estimate->gradients += packed.folded * wide_bytes;
   }
   if (plan.spec.checkpoint.has_value()) memory->frozen += FrozenBytes(parameters, bytes);
-  estimate->activations += ActivationBytes(plan, place, chunk, samples);
 }
 
 // What the rank at a place mirrors for others is left out.
 PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads,
                           const SampleShape& samples) {
   PlaceMemory memory;
+  memory.estimate.activations = ActivationBytes(plan, place, samples);
   int64_t given = 0, taken = 0;  // one part after the other exchanges
   for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
        ++chunk) {
@@ -136,7 +136,7 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
-    AddPart(plan, place, chunk, load, samples, &memory);
+    AddPart(plan, place, chunk, load, &memory);
   }
   memory.estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
   return memory;

@@ -59,32 +59,35 @@ TEST(ActivationsTest, BackwardPasses_OfAPartThatDoesNotTrain_AreNotOne) {
             (std::vector<bool>{false}));
 }
 
-TEST(ActivationsTest, KeptOfChunks_AreRoundsOfAnInterleavedSchedule) {
-  const auto kept = [](int32_t stages, int64_t microbatches, int32_t stage) {
-    const Plan plan =
-        MustPlan(AJob()
-                     .Module("language", Llama({.layers = 2 * stages}), {.pp = stages})
-                     .Batch(microbatches, 1)
-                     .Schedule(ScheduleName::kInterleaved, 2));
-    std::vector<int64_t> of_chunks;
-    for (int32_t chunk = 0; chunk < 2; ++chunk)
-      of_chunks.push_back(ActivationsKeptOfChunk(plan, 0, stage, chunk, microbatches));
-    EXPECT_EQ(of_chunks[0] + of_chunks[1], ActivationsKeptMax(plan, 0, stage, microbatches));
-    return of_chunks;
-  };
-  EXPECT_EQ(kept(2, 6, 0), (std::vector<int64_t>{3, 2})) << "2 of each, and 1";
-  EXPECT_EQ(kept(2, 6, 1), (std::vector<int64_t>{2, 1}));
-  EXPECT_EQ(kept(4, 8, 0), (std::vector<int64_t>{7, 4})) << "4 of each, and 3";
-  EXPECT_EQ(kept(2, 2, 0), (std::vector<int64_t>{2, 2})) << "all there are";
+Plan InChunks(int32_t stages, int64_t microbatches, ScheduleName schedule) {
+  return MustPlan(AJob()
+                      .Module("language", Llama({.layers = 2 * stages}), {.pp = stages})
+                      .Batch(microbatches, 1)
+                      .Schedule(schedule, 2));
 }
 
-TEST(ActivationsTest, KeptOfChunks_OfOtherSchedules_AreEven) {
+// Early chunks keep as much as the late ones, and up to all there is.
+TEST(ActivationsTest, KeptBytes_OfChunks_AreThoseOfTheWorstMix) {
+  const Plan plan = InChunks(2, 6, ScheduleName::kInterleaved);
+  ASSERT_EQ(ActivationsKeptMax(plan, 0, 0, 6), 5);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {100, 100}), 500) << "whatever the mix";
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {200, 100}), 1000) << "of the first chunk alone";
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {100, 200}), 750) << "as many of either";
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 2, {100, 200}), 600) << "all there are";
+  const Plan some = InChunks(4, 8, ScheduleName::kInterleaved);
+  ASSERT_EQ(ActivationsKeptMax(some, 0, 0, 8), 11);
+  EXPECT_EQ(KeptBytesMax(some, 0, 0, 8, {200, 100}), 8 * 200 + 3 * 100)
+      << "of the first chunk no more than there are microbatches";
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {}), 0);
+}
+
+TEST(ActivationsTest, KeptBytes_OfOneChunk_AreThoseOfEachMicrobatch) {
   const Plan plan = MustPlan(AJob()
                                  .Module("language", Llama({.layers = 4}), {.pp = 2})
                                  .Batch(6, 1)
-                                 .Schedule(ScheduleName::kZeroBubbleV, 2));
-  EXPECT_EQ(ActivationsKeptOfChunk(plan, 0, 0, 0, 6), 2);
-  EXPECT_EQ(ActivationsKeptOfChunk(plan, 0, 0, 1, 6), 2);
+                                 .Schedule(ScheduleName::k1F1B));
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {100}), 200);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 1, 6, {100}), 100);
 }
 
 }  // namespace
