@@ -71,10 +71,7 @@ class Walk {
 plan::MemoryEstimate EstimateOf(const Plan& plan, Rank rank, plan::MemoryEstimate estimate,
                                 const SampleShape& samples, bool walked,
                                 const std::optional<std::vector<int64_t>>& microbatches) {
-  if (walked) {
-    estimate.activations =
-        std::min(estimate.activations, ActivationPeak(plan, rank, samples, microbatches));
-  }
+  if (walked) estimate.activations = ActivationPeak(plan, rank, samples, microbatches);
   return estimate;
 }
 
@@ -116,7 +113,7 @@ MemoryPeak PeakOf(const Plan& plan, Rank rank, const plan::MemoryEstimate& step,
   MemoryPeak peak = {
       .step = EstimateOf(plan, rank, step, samples, OnGpus(plan) && IsWalked(plan), {}),
       .to_take_over = plan::BytesToTakeOver(state)};
-  for (const Plan& one : tried) peak.tried = std::max(peak.tried, BytesTried(one, rank, samples));
+  for (const Plan& one : tried) peak.each_tried.push_back(BytesTried(one, rank, samples));
   return peak;
 }
 
@@ -127,11 +124,11 @@ int64_t StateCopied(const plan::MemoryEstimate& estimate) { return estimate.host
 
 int64_t ActivationPeak(const Plan& plan, Rank rank, const SampleShape& samples,
                        const std::optional<std::vector<int64_t>>& microbatches) {
+  const absl::StatusOr<Program> program = BuildStepOf(plan, rank);
+  if (!program.ok()) return plan::EstimateMemory(plan, rank, samples).activations;
   const WalkedParts parts = WalkedPartsOf(plan, rank, samples);
   int64_t messages = 0;
   for (const auto& [key, part] : parts) messages += part.bytes.messages;
-  const absl::StatusOr<Program> program = BuildStepOf(plan, rank);
-  if (!program.ok()) return messages;
   Walk walk;
   for (const Instruction& instruction : *program) {
     if (!IsPass(instruction.op)) continue;

@@ -33,12 +33,20 @@ namespace phalanx::schedule {
 
 // Bytes.
 struct MemoryPeak {
-  plan::MemoryEstimate step;  // of the layout, in a step
-  int64_t to_take_over = 0;   // for copies in host memory that the rank would take over
-  int64_t tried = 0;          // the most of a layout that it tries before the first step
+  plan::MemoryEstimate step;        // of the layout, in a step
+  int64_t to_take_over = 0;         // for copies in host memory that the rank would take over
+  std::vector<int64_t> each_tried;  // of each layout that it tries before the first step
 
+  // The most of those.
+  int64_t tried() const {
+    int64_t most = 0;
+    for (int64_t one : each_tried) most = std::max(most, one);
+    return most;
+  }
   // Of what it tries, what is beyond all else.
-  int64_t tried_beyond() const { return std::max<int64_t>(0, tried - step.total() - to_take_over); }
+  int64_t tried_beyond() const {
+    return std::max<int64_t>(0, tried() - step.total() - to_take_over);
+  }
   int64_t total() const { return step.total() + to_take_over + tried_beyond(); }
 };
 // Of every rank, [world]. On CPUs, and in jobs of too many passes to go through (kPassesMax), steps
@@ -53,8 +61,8 @@ MemoryPeak EstimatePeak(const plan::Plan& plan, Rank rank, const plan::SampleSha
 // Microbatches that a rank runs of a layout that it tries, ascending.
 std::vector<int64_t> MicrobatchesTried(const plan::Plan& plan, Rank rank);
 
-// Bytes of activations of a rank, at most, as its program goes. `microbatches`: those that are run,
-// ascending; nullopt: all.
+// Bytes of activations of a rank, at most, as its program goes; of a plan that has no program, as
+// EstimateMemory. `microbatches`: those that are run, ascending; nullopt: all.
 int64_t ActivationPeak(const plan::Plan& plan, Rank rank, const plan::SampleShape& samples,
                        const std::optional<std::vector<int64_t>>& microbatches = std::nullopt);
 

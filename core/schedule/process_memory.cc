@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/plan/derivation.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/message_peers.h"
 #include "core/plan/preparation.h"
 
@@ -30,33 +31,43 @@ const CommunicatorBytes& BytesOf(const plan::Plan& plan, Use use, const Communic
   return bytes.control;
 }
 
-// Of each set of standby communicators that the rank makes, in the order in which they are made.
-std::vector<int64_t> StandbyOf(const plan::Plan& plan, Rank rank, const CommunicatorsBytes& bytes) {
-  std::vector<int64_t> sets;
+// A set of standby communicators.
+struct StandbySet {
+  int64_t bytes = 0;
+  int64_t more = 0;  // that the layout behind the loss takes beyond this one
+};
+
+// Of those that the rank makes, in the order in which they are made.
+std::vector<StandbySet> StandbyOf(const plan::Plan& plan, Rank rank,
+                                  const CommunicatorsBytes& bytes) {
+  std::vector<StandbySet> sets;
   if (plan.world > plan::kPreparedDevicesMax) return sets;
+  const int64_t now = plan::EstimateMemory(plan, rank).total();
   for (Rank lost{0}; lost.value < plan.world; ++lost.value) {
     if (lost == rank || plan.PlacesOf(lost).empty()) continue;
     const absl::StatusOr<plan::Plan> next = plan::PlanBehindLoss(plan, lost);
-    if (next.ok() && !next->PlacesOf(rank).empty() && plan::HasStandby(plan, lost, *next))
-      sets.push_back(BytesOfCommunicators(*next, rank, bytes));
+    if (!next.ok() || next->PlacesOf(rank).empty() || !plan::HasStandby(plan, lost, *next))
+      continue;
+    sets.push_back({.bytes = BytesOfCommunicators(*next, rank, bytes),
+                    .more = std::max<int64_t>(0, plan::EstimateMemory(*next, rank).total() - now)});
   }
   return sets;
 }
 
 // Leaves out what a device of so many bytes has no room for.
-void LeaveOut(int64_t device_memory, const std::vector<int64_t>& sets, ProcessMemory& memory) {
+void LeaveOut(int64_t device_memory, const std::vector<StandbySet>& sets, ProcessMemory& memory) {
   if (device_memory == 0) return;
   const int64_t beside =
       memory.context.value_or(0) + memory.communicators.value_or(0) + memory.unestimated;
   MemoryPeak& peak = memory.peak;
-  if (beside + peak.tried > device_memory) peak.tried = 0;
-  int64_t left = device_memory - beside - std::max(peak.step.total(), peak.tried);
+  std::erase_if(peak.each_tried, [&](int64_t tried) { return beside + tried > device_memory; });
+  int64_t left = device_memory - beside - std::max(peak.step.total(), peak.tried());
   if (memory.standby.has_value()) {
     memory.standby = 0;
-    for (const int64_t set : sets) {
-      if (left < plan::kPreparedRoom) break;
-      *memory.standby += set;
-      left -= set;
+    for (const StandbySet& set : sets) {
+      if (left < set.more + plan::kPreparedRoom) continue;
+      *memory.standby += set.bytes;
+      left -= set.bytes;
     }
   }
   if (left < peak.to_take_over + plan::kPreparedRoom) peak.to_take_over = 0;
@@ -65,7 +76,7 @@ void LeaveOut(int64_t device_memory, const std::vector<int64_t>& sets, ProcessMe
 ProcessMemory MemoryOfRank(const plan::Plan& plan, Rank rank, const MemoryPeak& peak,
                            const DeviceProfile& profile, int64_t device_memory) {
   ProcessMemory memory{.rank = rank, .peak = peak};
-  std::vector<int64_t> sets;
+  std::vector<StandbySet> sets;
   if (!profile.process.has_value()) {
     memory.unestimated = profile.unestimated_bytes;
   } else {
@@ -76,7 +87,7 @@ ProcessMemory MemoryOfRank(const plan::Plan& plan, Rank rank, const MemoryPeak& 
       if (*memory.communicators > 0) *memory.communicators += bytes->library;
       sets = StandbyOf(plan, rank, *bytes);
       memory.standby = 0;
-      for (const int64_t set : sets) *memory.standby += set;
+      for (const StandbySet& set : sets) *memory.standby += set.bytes;
     }
   }
   LeaveOut(device_memory, sets, memory);

@@ -68,6 +68,13 @@ void EpochRun::LogData() const {
                    " to validate with; index ", plan_.layout.data_digest));
 }
 
+void EpochRun::LogPeak() const {
+  const schedule::MemoryPeak peak = schedule::EstimatePeak(plan_, Rank{order_.rank()});
+  Log(absl::StrCat("memory by estimate: steps ", plan::FormatBytes(peak.step.total()),
+                   ", of the layouts tried at most ", plan::FormatBytes(peak.tried()),
+                   ", for copies to take over ", plan::FormatBytes(peak.to_take_over)));
+}
+
 void EpochRun::LogMemory() const {
   const bool gpu = order_.device_kind() == "gpu";
   std::string text =
@@ -79,16 +86,8 @@ void EpochRun::LogMemory() const {
                     plan::FormatBytes(counts.used_bytes), " tensors', ",
                     plan::FormatBytes(device::MemoryFree()), " free; ");
   }
-  const Rank self{order_.rank()};
-  if (gpu && !goes_on()) {  // else nothing was tried
-    const schedule::MemoryPeak peak = schedule::EstimatePeak(plan_, self);
-    absl::StrAppend(&text, "the plan's estimate is ", plan::FormatBytes(peak.step.total()),
-                    ", of the layouts tried at most ", plan::FormatBytes(peak.tried),
-                    ", for copies to take over ", plan::FormatBytes(peak.to_take_over));
-  } else {
-    absl::StrAppend(&text, "the plan's estimate is ",
-                    plan::FormatBytes(plan::EstimateMemory(plan_, self).total()));
-  }
+  absl::StrAppend(&text, "the plan's estimate is ",
+                  plan::FormatBytes(plan::EstimateMemory(plan_, Rank{order_.rank()}).total()));
   Log(text);
 }
 

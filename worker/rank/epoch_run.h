@@ -129,6 +129,9 @@ class EpochRun {
   void LogLayout() const;
   void LogData() const;
   void LogMemory() const;
+  // What the process takes by estimate, with the layouts that it tries. As slow as some programs
+  // are made, so it is not for the thread of a step.
+  void LogPeak() const;
   // Once, behind an epoch before: what this rank keeps has all its homes, or why it gets no more.
   void TellSafe(const std::string& why_not = "");
   // Some of it has one home for as long as the epoch lasts, and training goes on.

@@ -101,6 +101,7 @@ absl::Status EpochRun::WarmUpDevice() {
   LogPhase("has its libraries");
   RETURN_IF_ERROR(WarmPlace(plan_));
   WarmForLosses();
+  LogPeak();
   return absl::OkStatus();
 }
 

@@ -61,7 +61,7 @@ TEST(MemoryPeakTest, OfReplicasThatGetNarrower_IsThatOfTheNarrowOne) {
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   const int64_t tried =
       EstimateMemory(*narrow, Rank{0}, {.as_dealt = true, .microbatches = 1}).total();
-  EXPECT_EQ(peaks[0].tried, tried);
+  EXPECT_EQ(peaks[0].tried(), tried);
   EXPECT_GT(tried, peaks[0].step.total());
   EXPECT_EQ(peaks[0].to_take_over, 0) << "state has its second home in the other replica";
   EXPECT_EQ(peaks[0].total(), tried);
@@ -92,7 +92,7 @@ TEST(MemoryPeakTest, OfCopiesInHostMemory_HasRoomForWhatItWouldTakeOver) {
   EXPECT_EQ(peaks[1].to_take_over, BytesToTakeOver(state(0)));
   EXPECT_EQ(peaks[2].to_take_over, 0);
   EXPECT_EQ(peaks[0].total(),
-            std::max(peaks[0].step.total() + peaks[0].to_take_over, peaks[0].tried));
+            std::max(peaks[0].step.total() + peaks[0].to_take_over, peaks[0].tried()));
 }
 
 TEST(MemoryPeakTest, OfOneRank_IsThatOfAll) {
@@ -103,7 +103,7 @@ TEST(MemoryPeakTest, OfOneRank_IsThatOfAll) {
       const MemoryPeak one = EstimatePeak(plan, rank),
                        &all = peaks[static_cast<size_t>(rank.value)];
       EXPECT_EQ(one.step.total(), all.step.total());
-      EXPECT_EQ(one.tried, all.tried);
+      EXPECT_EQ(one.each_tried, all.each_tried);
       EXPECT_EQ(one.to_take_over, all.to_take_over);
     }
   }
@@ -111,7 +111,7 @@ TEST(MemoryPeakTest, OfOneRank_IsThatOfAll) {
 
 TEST(MemoryPeakTest, OfMoreRanksThanArePreparedFor_TriesNothing) {
   for (const MemoryPeak& peak : EstimatePeaks(PlanOnGpus({.tp = 2, .dp = 5}, 10))) {
-    EXPECT_EQ(peak.tried, 0);
+    EXPECT_EQ(peak.tried(), 0);
     EXPECT_EQ(peak.total(), peak.step.total());
   }
 }
@@ -156,6 +156,54 @@ TEST(MemoryPeakTest, OfOneModule_ActivationsAreThoseOfTheEstimate) {
         EXPECT_EQ(peak, most) << rank.value;
       }
     }
+  }
+}
+
+// Of layers that the chunks cannot share evenly, the early chunks may have more.
+TEST(MemoryPeakTest, OfAnySchedule_EstimateIsNoLessThanThePassesKeep) {
+  struct Setting {
+    job::ScheduleName schedule;
+    int32_t chunks;
+  };
+  for (const auto& [schedule, chunks] :
+       {Setting{job::ScheduleName::k1F1B, 1}, Setting{job::ScheduleName::kZeroBubbleH1, 1},
+        Setting{job::ScheduleName::kZeroBubbleV, 2}, Setting{job::ScheduleName::kInterleaved, 2},
+        Setting{job::ScheduleName::kInterleaved, 3}, Setting{job::ScheduleName::kInterleaved, 4}}) {
+    for (const int32_t stages : {2, 3, 4}) {
+      for (const int32_t more : {0, 1, 3, 6}) {
+        for (const int64_t microbatches : {1, 2, 5, 6, 8, 13, 16}) {
+          const int32_t layers = stages * chunks + more;
+          AJob job = AJob()
+                         .Module("language", Llama({.layers = layers}), {.pp = stages})
+                         .Batch(microbatches, 1)
+                         .Schedule(schedule, chunks);
+          const auto plan = plan::MakePlan(job, plan::MakeCluster(1, stages), Epoch{1});
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          const std::vector<MemoryEstimate> estimates = EstimateMemory(*plan);
+          for (Rank rank{0}; rank.value < stages; ++rank.value) {
+            EXPECT_LE(ActivationPeak(*plan, rank, {}),
+                      estimates[static_cast<size_t>(rank.value)].activations)
+                << "schedule " << static_cast<int>(schedule) << ", " << chunks << " chunks, "
+                << stages << " stages, " << layers << " layers, " << microbatches
+                << " microbatches, rank " << rank.value;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every backward pass of the last chunk makes room for the first one's next round.
+TEST(MemoryPeakTest, OfInterleavedChunks_MixOfASteadyRoundIsInTheEstimate) {
+  AJob job = OnGpus({.pp = 4}, 16).Schedule(job::ScheduleName::kInterleaved, 4);
+  job.spec().modules[0].architecture.layers = 22;
+  const Plan plan = MustPlan(job, 4);
+  const std::vector<MemoryEstimate> estimates = EstimateMemory(plan);
+  const std::vector<MemoryPeak> peaks = EstimatePeaks(plan);
+  for (Rank rank{0}; rank.value < 4; ++rank.value) {
+    const auto r = static_cast<size_t>(rank.value);
+    EXPECT_EQ(peaks[r].step.activations, ActivationPeak(plan, rank, {})) << r;
+    EXPECT_LE(peaks[r].step.activations, estimates[r].activations) << r;
   }
 }
 

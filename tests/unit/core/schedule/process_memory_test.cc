@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "core/plan/memory_estimate.h"
 #include "core/plan/preparation.h"
 #include "tests/unit/core/schedule/plans.h"
 
@@ -84,16 +87,40 @@ TEST(ProcessMemoryTest, WhatADeviceHasNoRoomFor_IsLeftOut) {
   const int64_t beside = *all.context + *all.communicators;
   const ProcessMemory steps = MostMemory(mirrored, profile, {}, beside + all.peak.step.total());
   EXPECT_EQ(steps.standby, 0);
-  EXPECT_EQ(steps.peak.tried, 0);
+  EXPECT_EQ(steps.peak.tried_beyond(), 0);
   EXPECT_EQ(steps.total(), *steps.context + *steps.communicators + steps.peak.step.total());
   const ProcessMemory large =
       MostMemory(mirrored, profile, {}, all.total() + 2 * plan::kPreparedRoom);
   EXPECT_EQ(large.total(), all.total());
+  // Of the layouts that are tried those that fit are counted.
+  const int64_t fits = all.peak.tried() - 1;
+  const ProcessMemory smaller = MostMemory(mirrored, profile, {}, beside + fits);
+  EXPECT_GT(smaller.peak.tried(), 0);
+  EXPECT_LE(smaller.peak.tried(), fits);
   // Room for state that is taken over goes the same way.
   const plan::Plan to_host = OnOneNode(JobOf({.tp = 2}));
   const ProcessMemory taken = MostMemory(to_host, profile);
   ASSERT_GT(taken.peak.to_take_over, 0);
   EXPECT_EQ(MostMemory(to_host, profile, {}, plan::kPreparedRoom).peak.to_take_over, 0);
+}
+
+// As a rank that looks for room before it makes them.
+TEST(ProcessMemoryTest, StandbyForALayoutThatTakesMore_NeedsRoomForThatToo) {
+  const plan::Plan plan = OnOneNode(JobOf({.dp = 3}));
+  const DeviceProfile profile = WithProcess(kBytes);
+  const ProcessMemory all = MostMemory(plan, profile);
+  const auto narrow = plan::PlanBehindLoss(plan, Rank{1});
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  const int64_t more =
+      plan::EstimateMemory(*narrow, Rank{0}).total() - plan::EstimateMemory(plan, Rank{0}).total();
+  ASSERT_GT(more, 4 * *all.standby);
+  const int64_t rest =
+      *all.context + *all.communicators + std::max(all.peak.step.total(), all.peak.tried());
+  const auto standby = [&](int64_t left) {
+    return *MostMemory(plan, profile, {}, rest + plan::kPreparedRoom + left).standby;
+  };
+  EXPECT_EQ(standby(more / 2), 0);
+  EXPECT_EQ(standby(2 * more), *all.standby);
 }
 
 }  // namespace
