@@ -116,8 +116,8 @@ const DeviceProfile& NominalProfile();
 // Of a file's text. Errors: InvalidArgument with every violation at once, each with its field, the
 // value and the rule.
 absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json);
-// A file's text, from which ReadProfile makes the same profile. What texts and lists must have at
-// least is the caller's.
+// A file's text, from which ReadProfile makes the same profile: of version 2 where it has no
+// `process`, which builds before read. What texts and lists must have at least is the caller's.
 std::string WriteProfile(const DeviceProfile& profile);
 
 // Kinds that this build knows, the nominal one first.

@@ -82,20 +82,19 @@ Tree PowerTree(const std::optional<PowerRates>& power) {
                            {"slow_joules", rates(power->slow_joules, "joule")}});
 }
 
-Tree ProcessTree(const std::optional<ProcessBytes>& process) {
-  if (!process.has_value()) return {};
+Tree ProcessTree(const ProcessBytes& process) {
   const auto communicator = [](const CommunicatorBytes& bytes) {
     return job::MappingTree({{"made_bytes", job::NumberTree(bytes.made)},
                              {"peer_bytes", job::NumberTree(bytes.each_peer)}});
   };
   Tree communicators;
-  if (const auto& of = process->communicators) {
+  if (const auto& of = process.communicators) {
     communicators = job::MappingTree({{"library_bytes", job::NumberTree(of->library)},
                                       {"messages", communicator(of->messages)},
                                       {"control", communicator(of->control)},
                                       {"wide", communicator(of->wide)}});
   }
-  return job::MappingTree({{"context_bytes", job::NumberTree(process->context)},
+  return job::MappingTree({{"context_bytes", job::NumberTree(process.context)},
                            {"communicators", std::move(communicators)}});
 }
 
@@ -104,7 +103,8 @@ Tree ProcessTree(const std::optional<ProcessBytes>& process) {
 std::string WriteProfile(const DeviceProfile& profile) {
   const ProfileConditions& at = profile.measured;
   std::vector<Tree::Entry> entries = {
-      {"version", job::NumberTree(kProfileVersion)},
+      {"version",
+       job::NumberTree(profile.process.has_value() ? kProfileVersion : kProfileVersionMin)},
       {"name", job::TextTree(profile.name)},
       {"measured", job::MappingTree({{"device", job::TextTree(at.device)},
                                      {"software", job::TextTree(at.software)},
@@ -120,7 +120,7 @@ std::string WriteProfile(const DeviceProfile& profile) {
   entries.push_back({"network", profile.network.has_value() ? LinkTree(*profile.network) : Tree{}});
   entries.push_back(
       {"unestimated_bytes", NumberOrNull(static_cast<double>(profile.unestimated_bytes))});
-  entries.push_back({"process", ProcessTree(profile.process)});
+  if (profile.process.has_value()) entries.push_back({"process", ProcessTree(*profile.process)});
   return job::EmitJson(job::MappingTree(std::move(entries)));
 }
 

@@ -100,10 +100,14 @@ TEST(ProfileTest, Write_IsReadAsTheSame) {
   EXPECT_EQ(WriteProfile(read), WriteProfile(profile));
 }
 
-// What is written is of the version after that of kText.
-TEST(ProfileTest, Process_OfTheVersionBefore_IsNotMeasured) {
+// Builds that know no other version read it.
+TEST(ProfileTest, WithoutProcess_IsOfTheVersionBefore) {
   EXPECT_FALSE(Read().process.has_value());
-  EXPECT_THAT(WriteProfile(Read()), HasSubstr("\"process\": null"));
+  DeviceProfile profile = Read();
+  EXPECT_THAT(WriteProfile(profile),
+              AllOf(HasSubstr("\"version\": 2"), Not(HasSubstr("\"process\""))));
+  profile.process = ProcessBytes{.context = 1};
+  EXPECT_THAT(WriteProfile(profile), HasSubstr("\"version\": 3"));
   EXPECT_THAT(Wrong("\"network\": null", "\"network\": null, \"process\": null"),
               ElementsAre("process: unknown field"));
 }
