@@ -22,6 +22,7 @@ import time
 
 WARM_UP = 5  # steps
 RUN_SECONDS_MAX = 240
+REFUSED = 65  # exit code of a plan that its devices do not hold
 
 
 def parse():
@@ -37,13 +38,15 @@ def parse():
 
 def predict(label, items, job, profile, device_memory=None):
     """`device_memory`: of each device, as `phalanx plan` takes it. Then the plan is the one that a job on such devices gets,
-    with what admission lowers; a job that does not fit them is predicted as it is written."""
+    with what admission lowers; a job that does not fit them is predicted as it is written, and `fits` is false."""
     command = ["phalanx", "plan", job, "-o", "json", "--device-profile", profile, "--items", items]
     done = subprocess.run(command + (["--device-memory", str(device_memory)] if device_memory else []), stdout=subprocess.PIPE, timeout=60)
-    if done.returncode != 0:
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=60)
+    fits = done.returncode != REFUSED
+    if not fits:
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60)
+    done.check_returncode()
     plan = json.loads(done.stdout)
-    return {"label": label, "job": job, "world": plan["world"], **plan["prediction"]}
+    return {"label": label, "job": job, "world": plan["world"], "fits": fits, **plan["prediction"]}
 
 
 def train(prediction, work, output):
@@ -74,7 +77,7 @@ def error(predicted, measured):
 def line(prediction, measured):
     text = f"{prediction['label']:<44} {1e3 * prediction['step']:9.1f} ms {prediction['memory'] / 2**30:7.1f} GiB"
     if measured is None:
-        return text
+        return text if prediction["fits"] else f"{text}, refused and predicted as it is written"
     return (f"{text} | {1e3 * measured['step']:9.1f} ms {error(prediction['step'], measured['step'])}"
             f" {measured['memory'] / 2**30:7.1f} GiB {error(prediction['memory'], measured['memory'])}"
             f"  labelled {measured['labelled_share']:.4f}")
@@ -110,7 +113,7 @@ def main():
             print(text, file=table, flush=True)
 
         for prediction in predictions:
-            if prediction["memory"] > options.device_memory:
+            if not prediction["fits"] or prediction["memory"] > options.device_memory:
                 tell(line(prediction, None) + " | left out: more than a device has")
             elif time.monotonic() - begin > options.seconds:
                 tell(line(prediction, None) + " | left out: no time")

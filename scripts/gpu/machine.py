@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
 LINES_MAX = 40  # of a command's output, on the page
-DEVICE_MEMORY = "141Gi"  # of an H200
+H200_MEMORY = "139Gi"  # where a plan is made without devices
 GRACE = 90  # seconds that a command which is cut has to end: phalanx run waits for its worker up to 60
 
 
@@ -54,8 +54,9 @@ class Measurement:
 class Plan:
     """Measurements of a machine with `devices` GPUs, in order."""
 
-    def __init__(self, devices, pack, work, output):
+    def __init__(self, devices, pack, work, output, device_memory=H200_MEMORY):
         self.devices, self.pack, self.work, self.output = devices, pack, work, output
+        self.device_memory = device_memory  # of each, as phalanx plan takes it
         self.data = work / "synthetic-noise"
         self.seconds_each = 15  # of each timed run beside another program
         self.list = []
@@ -81,7 +82,7 @@ class Plan:
     def search(self, model, batch, micro):
         name, ranks = f"search-{model}", f"{{ranks: {self.devices}}}"
         self.add(name, "the fastest layouts as the search predicts them, before any is measured",
-                 ["phalanx", "plan", self.path_of(name), "--search", "--devices", self.devices, "--device-memory", DEVICE_MEMORY,
+                 ["phalanx", "plan", self.path_of(name), "--search", "--devices", self.devices, "--device-memory", self.device_memory,
                   "--device-kind", "h200", "--items", 4, "--write", self.path_of(f"found-{model}")], 10,
                  job=jobs.job(name, self.devices, model, ranks, ranks, batch=batch, micro=micro, steps=26))
 
@@ -125,7 +126,7 @@ class Plan:
         whole = [m for m in self.list if m.part == part and m.command[1].endswith("step_time.py") and "--lost" not in m.command]
         profile = os.environ.get("PROFILE", HERE / "profiles" / "h200.json")
         command = self.python("predicted_layouts.py", self.output, "--profile", profile, "--items", jobs.ITEMS,
-                              "--device-memory", DEVICE_MEMORY, *(m.command[2] for m in whole))
+                              "--device-memory", self.device_memory, *(m.command[2] for m in whole))
         first = self.list.index(whole[0])
         self.add("predictions", "what these layouts take, written down before any of them is measured", command, 60, part=part,
                  job="".join(f"# {m.name}\n{m.job}" for m in whole if m.job))
@@ -274,6 +275,15 @@ def said(command):
         return f"{command[0]}: {error}"
 
 
+def device_memory():
+    """Of the device that has least, as the driver says."""
+    text = said(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"])
+    try:
+        return f"{min(int(line) for line in text.splitlines())}Mi"
+    except ValueError:
+        sys.exit(f"memory of the devices is not known: {text}")
+
+
 def header():
     fields = "index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory,clocks.sm,temperature.gpu"
     versions = "import torch; print(torch.__version__, torch.version.cuda, '.'.join(map(str, torch.cuda.nccl.version())))"
@@ -380,7 +390,8 @@ def parse(arguments):
 
 
 def chosen(options):
-    plan = Plan(options.devices, options.pack.absolute(), options.work.absolute(), options.output.absolute())
+    memory = H200_MEMORY if options.dry_run else device_memory()
+    plan = Plan(options.devices, options.pack.absolute(), options.work.absolute(), options.output.absolute(), memory)
     MACHINES[options.devices](plan)
     names = [measurement.name for measurement in plan.list]
     for name in options.only or []:

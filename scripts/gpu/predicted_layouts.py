@@ -34,7 +34,7 @@ def measured(result):
 
 def row(name, prediction, result):
     seen = measured(result)
-    cells = [name]
+    cells = [name if prediction["fits"] else f"{name} (refused; as it is written)"]
     for quantity, unit, form in (("step", 1e-3, "{:,.1f} ms"), ("memory", 1e9, "{:,.1f} GB")):
         cells.append(form.format(prediction[quantity] / unit))
         if seen is not None:

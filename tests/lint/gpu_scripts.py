@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
 import checkpoint_every  # noqa: E402
+import compare_predictions  # noqa: E402
 import kill_ranks  # noqa: E402
 import machine  # noqa: E402
 import predicted_layouts  # noqa: E402
@@ -82,6 +83,8 @@ def predictions(folder):
     check(done.returncode == 0 and "found-1p6b: left out" in done.stdout, f"predictions: {done.stdout}{done.stderr}")
     predicted = json.loads((plan.output / predicted_layouts.FILE).read_text())
     check(set(whole) <= set(predicted), f"predicted are {list(predicted)}")
+    check(all(predicted[name]["fits"] for name in whole), "layouts that an H200 holds are refused")
+    refused_jobs(plan)
     one = predicted["dp4"]
     figures = {"step_ms": 1e3 * one["step"] / 1.02, "memory_gb": one["memory"] / 0.9 / 1e9}
     results = {"dp4": {"exit_code": 0, "last_lines": ["a warning", json.dumps(figures)]}, "tp4": {"exit_code": 3, "last_lines": []}}
@@ -96,6 +99,25 @@ def predictions(folder):
     check(lines[-2:] == ["step: 1 of 1 within 5 %, mean error 2.0 %, largest 2.0 %.",
                          "memory: 0 of 1 within 5 %, mean error 10.0 %, largest 10.0 %."], f"below the table: {lines[-2:]}")
     check(predicted_layouts.write_table(folder / "nothing", results) == [], "a table without predictions")
+
+
+def refused_jobs(plan):
+    """What does not fit is predicted as it is written, and says so; no other failure is passed over."""
+    job, profile = str(plan.path_of("dp4")), str(machine.HERE / "profiles" / "h200.json")
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{pathlib.Path(PHALANX).parent}{os.pathsep}{path}"
+    try:
+        small = compare_predictions.predict("dp4", "4", job, profile, "1Gi")
+        check(not small["fits"] and "as it is written" in compare_predictions.line(small, None), f"a job that does not fit: {small}")
+        check("as it is written" in predicted_layouts.row("dp4", small, None), "the row of a job that does not fit")
+        for memory in ("many", "0"):
+            try:
+                compare_predictions.predict("dp4", "4", job, profile, memory)
+                check(False, f"device memory of `{memory}` is passed over")
+            except subprocess.CalledProcessError:
+                pass
+    finally:
+        os.environ["PATH"] = path
 
 
 def samples(growth, device_growth=0, slower=1.0):
