@@ -67,6 +67,10 @@ int64_t KeptBytesMax(const Plan& plan, int32_t module, int32_t stage, int64_t mi
   for (int64_t of_chunk : bytes) sums.push_back(sums.back() + of_chunk);
   const auto chunks = static_cast<int64_t>(bytes.size());
   if (kept >= microbatches * chunks) return microbatches * sums.back();
+  if (DelaysWeights(plan) && chunks == 2) {
+    const int64_t of_one = std::min(microbatches, kept - 1);
+    return of_one * std::max(bytes[0], bytes[1]) + (kept - of_one) * std::min(bytes[0], bytes[1]);
+  }
   // Each chunk keeps no more than the one before it, so what is kept is a list of microbatches of
   // each of which the first chunks keep theirs. The most is on the upper hull of `sums`, with as
   // many chunks as that comes to on average.

@@ -28,7 +28,9 @@ int64_t ActivationsKeptMax(const Plan& plan, int32_t module, int32_t stage, int6
 // Upper bound of the bytes of these, where one of the c-th chunk that has a backward pass takes
 // bytes[c], at least 0. It holds whatever the order of passes: how many are of the first chunks
 // changes in the course of a step, but each microbatch is forwarded by the chunks in their order
-// and freed by the last one first, so no chunk keeps more than the one before it.
+// and freed by the last one first, so no chunk keeps more than the one before it. Not so where
+// weight passes are delayed: of those that could run, the shorter ones fit before another pass.
+// Then all but one of what is kept may be of either chunk.
 int64_t KeptBytesMax(const Plan& plan, int32_t module, int32_t stage, int64_t microbatches,
                      const std::vector<int64_t>& bytes);
 

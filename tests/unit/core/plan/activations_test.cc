@@ -81,6 +81,15 @@ TEST(ActivationsTest, KeptBytes_OfChunks_AreThoseOfTheWorstMix) {
   EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {}), 0);
 }
 
+TEST(ActivationsTest, KeptBytes_OfDelayedWeights_MayBeOfEitherChunk) {
+  const Plan plan = InChunks(2, 6, ScheduleName::kZeroBubbleV);
+  ASSERT_EQ(ActivationsKeptMax(plan, 0, 0, 6), 4);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {100, 100}), 400);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {200, 100}), 700);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 6, {100, 200}), 700);
+  EXPECT_EQ(KeptBytesMax(plan, 0, 0, 1, {100, 200}), 300) << "all there are";
+}
+
 TEST(ActivationsTest, KeptBytes_OfOneChunk_AreThoseOfEachMicrobatch) {
   const Plan plan = MustPlan(AJob()
                                  .Module("language", Llama({.layers = 4}), {.pp = 2})

@@ -170,7 +170,7 @@ TEST(MemoryPeakTest, OfAnySchedule_EstimateIsNoLessThanThePassesKeep) {
         Setting{job::ScheduleName::kZeroBubbleV, 2}, Setting{job::ScheduleName::kInterleaved, 2},
         Setting{job::ScheduleName::kInterleaved, 3}, Setting{job::ScheduleName::kInterleaved, 4}}) {
     for (const int32_t stages : {2, 3, 4}) {
-      for (const int32_t more : {0, 1, 3, 6}) {
+      for (const int32_t more : {0, 1, 3, 6, 13}) {
         for (const int64_t microbatches : {1, 2, 5, 6, 8, 13, 16}) {
           const int32_t layers = stages * chunks + more;
           AJob job = AJob()
