@@ -132,8 +132,25 @@ void CoordinatorHost::CheckEnded() {
   }
 }
 
-// A job whose copies survive does not end for lack of state; it may for lack of devices, once it
-// has waited for them, and for having recovered too often.
+// On which some rank of the layout has work: their daemons alone are asked for copies.
+std::set<NodeName> CoordinatorHost::NodesAtWork(const coordinator::JobView& job) {
+  std::set<NodeName> nodes;
+  const auto found = machine_->jobs().find(job.id);
+  if (found == machine_->jobs().end()) return nodes;
+  const plan::Layout& layout = *found->second.state.layout;
+  if (layout.nodes.empty()) return nodes;
+  const JobPlanPtr plan = planner_.Expand(job.request->document.text, layout);
+  Rank rank{0};
+  for (const plan::NodeDevices& node : layout.nodes) {
+    for (size_t i = 0; i < node.devices.size(); ++i, ++rank.value) {
+      if (!plan->plan.PlacesOf(rank).empty()) nodes.insert(node.node);
+    }
+  }
+  return nodes;
+}
+
+// A job whose copies survive where its ranks work does not end for lack of state; it may for lack
+// of devices, once it has waited for them, and for having recovered too often.
 void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
   if (!job.failure.has_value() || job.failure->kind != job::FailureKind::kStateLost) return;
   const std::string& message = job.failure->message;
@@ -141,9 +158,12 @@ void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
   if (absl::StrContains(message, "recovery.budget")) return;
   const std::set<size_t> nodes = ledger_.NodesWithCopies(job.id);
   if (nodes.empty() || !job.request->recovers) return;
+  const std::set<NodeName> at_work = NodesAtWork(job);
   for (const size_t index : nodes) {
-    const auto node = machine_->nodes().find(absl::StrCat("node-", index));
-    if (node == machine_->nodes().end() || !node->second.connected()) return;
+    const std::string name = absl::StrCat("node-", index);
+    const auto node = machine_->nodes().find(name);
+    if (node == machine_->nodes().end() || !node->second.connected() || !at_work.contains(name))
+      return;
   }
   ledger_.Violate(
       absl::StrCat(ToString(job.id), " ends, and all copies of its state are there: ", message));

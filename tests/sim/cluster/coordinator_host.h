@@ -152,6 +152,7 @@ class CoordinatorHost {
   void CheckReplay();
   void CheckEnded();
   void CheckStateLost(const coordinator::JobView& job);
+  std::set<NodeName> NodesAtWork(const coordinator::JobView& job);
 
   Timeline& timeline_;
   Network& network_;

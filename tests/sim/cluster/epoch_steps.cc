@@ -247,8 +247,8 @@ void EpochRun::SayQuiet() {
   process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
   ended_ = true;
   const bool collateral =
-      context_ok && (failure_ == Kind::kCancelled || failure_ == Kind::kPeerLost ||
-                     failure_ == Kind::kStateLost);
+      context_ok &&
+      (failure_ == Kind::kCancelled || failure_ == Kind::kPeerLost || failure_ == Kind::kStateLost);
   process_.OnRunEnded(/*ok=*/false, collateral, stopped_);
 }
 

@@ -131,6 +131,8 @@ void Ledger::OnCopied(JobId id, Epoch epoch, int64_t step, int64_t every) {
 std::set<size_t> Ledger::NodesWithCopies(JobId id) const {
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || !found->second.copies.has_value()) return {};
+  // Of steps that a node did while nobody heard of it, which a later epoch has given up.
+  if (found->second.copies->step > found->second.last()) return {};
   return found->second.copy_nodes.at(found->second.copies->epoch);
 }
 
@@ -295,7 +297,8 @@ int64_t Ledger::OpenMetrics(JobId id, Epoch epoch, int64_t first_step) {
   }
   job.metrics_epoch = epoch;
   while (!job.lines.empty() && job.lines.back().step >= first_step) job.lines.pop_back();
-  return job.lines.empty() ? 0 : job.lines.back().step;
+  job.older_line = std::min(job.older_line, first_step - 1);
+  return job.last_line();
 }
 
 // A node that is away when its job ends may train on for a while: nobody takes that over.
@@ -306,12 +309,15 @@ void Ledger::WriteMetrics(JobId id, Epoch epoch, const StepDecision& step) {
       absl::StrCat(ToString(id), " epoch ", epoch.value, " writes metrics of step ", step.step);
   if (epoch != job.metrics_epoch)
     Violate(absl::StrCat(name, "; epoch ", job.metrics_epoch.value, " has them"));
-  const int64_t last = job.lines.empty() ? 0 : job.lines.back().step;
+  const int64_t last = job.last_line();
   if (step.step != last + 1) Violate(absl::StrCat(name, " behind those of step ", last));
   const auto found = job.steps.find(step.step);
   if (epoch == job.epoch && found != job.steps.end() && found->second.decision != HashOf(step))
     Violate(absl::StrCat(name, " which was decided otherwise"));
-  if (job.lines.size() == kStepsKept) job.lines.erase(job.lines.begin());
+  if (job.lines.size() == kStepsKept) {
+    job.older_line = job.lines.front().step;
+    job.lines.erase(job.lines.begin());
+  }
   job.lines.push_back({step.step, HashOf(step)});
 }
 

@@ -132,6 +132,8 @@ class Ledger {
     int64_t metrics_fence = 0;
     Epoch metrics_epoch;
     std::vector<Line> lines;  // the last ones
+    int64_t older_line = 0;   // the step of that before them
+    int64_t last_line() const { return lines.empty() ? older_line : lines.back().step; }
     Instant progress_at = absl::InfinitePast();
     // Steps long ago are not remembered.
     int64_t last() const { return steps.empty() ? begin : steps.rbegin()->first; }
