@@ -113,8 +113,7 @@ TEST(EmitYamlTest, AwkwardStrings_ReadBackAsThemselves) {
 }
 
 TEST(EmitYamlTest, TextThatATerminalWouldObey_ReadsBackAsItselfWhereItIsEscaped) {
-  for (const char* said :
-       {"a\u202Eb", "a\u200Bb", "\u00AD", "\U000E0041", "plain", "\u00E9"}) {
+  for (const char* said : {"a\u202Eb", "a\u200Bb", "\u00AD", "\U000E0041", "plain", "\u00E9"}) {
     job::Tree tree;
     tree.kind = job::Tree::Kind::kMapping;
     tree.entries.push_back({said, job::ScalarTree(said, false)});
