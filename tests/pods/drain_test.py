@@ -8,14 +8,12 @@ The real kubectl, against the cluster of cluster.py. Needs root, namespaces, ove
 what is missing and skips (77) otherwise; where a tool is missing it fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -25,36 +23,10 @@ DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / 
 sys.path[:0] = [str(SOURCE / "tests"), str(DEPS / "kubernetes-validate")]
 os.environ["PATH"] = f"{DEPS / 'kubectl'}:{os.environ['PATH']}"
 
-from pods import pod as pods  # noqa: E402
+from pods import alone, pod as pods  # noqa: E402
 
-INSIDE = "--inside"
 PATIENCE = 120  # seconds
 PROGRAMS, PLACE = None, None
-
-
-def not_here(why):
-    print(why)
-    sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
-
-
-def not_allowed(why):
-    print(why)
-    sys.exit(77)  # this process may not
-
-
-def enter_namespaces():
-    """Runs this again where the cluster is alone in its network, and ends with it."""
-    if os.getuid() != 0:
-        not_allowed("pods have namespaces, which root alone makes")
-    missing = [tool for tool in ("ip", "kubectl", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
-    if importlib.util.find_spec("kubernetes_validate") is None:
-        missing.append("kubernetes-validate")
-    if missing:
-        not_here(f"no {missing[0]} here")
-    if why := pods.why_not_here():
-        not_allowed(why)
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run([*pods.OWN, "--net", "--uts", sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 
 class DrainTest(unittest.TestCase):
@@ -195,7 +167,7 @@ class DrainTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] != INSIDE:
-        sys.exit(enter_namespaces())
+    if sys.argv[1] != alone.INSIDE:
+        alone.run_again(__file__, "kubernetes_validate", "kubernetes-validate")
     PLACE, PROGRAMS = (pathlib.Path(one).resolve() for one in sys.argv[2:4])
     unittest.main(argv=sys.argv[:1] + sys.argv[4:])

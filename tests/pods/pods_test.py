@@ -9,15 +9,12 @@ namespaces of its own (pod.py). Needs root, namespaces, overlayfs and tools that
 missing and skips (77) otherwise; where a tool is missing it fails under CI, which names PHALANX_EXIT_WITHOUT_TOOL.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import ssl
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import urllib.error
@@ -28,35 +25,9 @@ DEPS = pathlib.Path(os.environ.get("PHALANX_DEPS_DIR") or pathlib.Path.home() / 
 sys.path[:0] = [str(SOURCE / "tests"), str(DEPS / "kubernetes-validate")]
 os.environ["PATH"] = f"{DEPS / 'kubectl'}:{os.environ['PATH']}"
 
-from pods import pod as pods  # noqa: E402
+from pods import alone, pod as pods  # noqa: E402
 
-INSIDE = "--inside"
 PROGRAMS, PLACE = None, None
-
-
-def not_here(why):
-    print(why)
-    sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
-
-
-def not_allowed(why):
-    print(why)
-    sys.exit(77)  # this process may not
-
-
-def enter_namespaces():
-    """Runs this again where mounts, networks and processes end with it."""
-    if os.getuid() != 0:
-        not_allowed("pods have namespaces, which root alone makes")
-    missing = [tool for tool in ("ip", "kubectl", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
-    if importlib.util.find_spec("yaml") is None:
-        missing.append("kubernetes-validate, which brings a reader of YAML,")
-    if missing:
-        not_here(f"no {missing[0]} here")
-    if why := pods.why_not_here():
-        not_allowed(why)
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run([*pods.OWN, "--net", "--uts", sys.executable, __file__, INSIDE, folder, *sys.argv[1:]], check=False).returncode
 
 
 def setUpModule():
@@ -305,7 +276,7 @@ class JoiningTest(Secured):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] != INSIDE:
-        sys.exit(enter_namespaces())
+    if sys.argv[1] != alone.INSIDE:
+        alone.run_again(__file__, "yaml", "kubernetes-validate, which brings a reader of YAML,")
     PLACE, PROGRAMS = (pathlib.Path(one).resolve() for one in sys.argv[2:4])
     unittest.main(argv=sys.argv[:1] + sys.argv[4:])

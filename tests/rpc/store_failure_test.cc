@@ -1,12 +1,11 @@
 // A store that fails: nothing is accepted, reads go on, sessions stay; and work resumes when the
 // store does.
 #include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include "coordinator/store/sqlite_backend.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/files.h"
+#include "tests/support/full_disk.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -49,21 +48,6 @@ TEST_F(RpcTest, RunningJob_LivesThroughAFailureOfTheStore) {
   MustSubmit(JobText("b"));
 }
 
-// The soft limit on the size of this process's files, as a disk that is full.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST(ServerTest, DiskThatIsFullForAWhile_LosesNothingThatWasAcknowledged) {
   const std::string folder = support::MakeFolder("full");
   const auto open = [&folder] { return *SqliteBackend::Open(folder + "/journal.db"); };
@@ -87,7 +71,7 @@ TEST(ServerTest, DiskThatIsFullForAWhile_LosesNothingThatWasAcknowledged) {
     };
     int i = 0;
     {
-      const FileSizeLimit limit(2'000'000);
+      const support::FullDisk limit(2'000'000);
       grpc::Status status;
       while (i < 100 && status.ok()) status = submit(i++);
       ASSERT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << i << " submits";

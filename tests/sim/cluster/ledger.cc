@@ -164,6 +164,10 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies)
   const int64_t step = start.step();
   timeline_.Note("ledger: job $0 epoch $1 begins behind step $2 of $3", id.value, epoch.value, step,
                  job.last());
+  // Until one is done again, steps that were gone back before are decided: ranks that have not come
+  // to their copies yet know them.
+  while (step > job.last() && job.gone_back.contains(job.last() + 1))
+    job.steps.insert(job.gone_back.extract(job.last() + 1));
   if (step > job.last())
     Violate(absl::StrCat(name, " begins behind step ", step, "; the last one is ", job.last()));
   if (copies != Epoch{}) CheckCopies(id, job, epoch, step, copies);
@@ -180,7 +184,9 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies)
     }
   }
   steps_given_up_ += job.last() - step;
-  job.steps.erase(job.steps.upper_bound(step), job.steps.end());
+  const auto given_up = job.steps.upper_bound(step);
+  if (copies != Epoch{}) job.gone_back.insert(given_up, job.steps.end());
+  job.steps.erase(given_up, job.steps.end());
   job.epoch = epoch;
   job.begin = step;
 }
@@ -200,7 +206,7 @@ void Ledger::OnSucceeded(JobId id, int64_t steps) {
   if (job.last() != steps)
     Violate(
         absl::StrCat(ToString(id), " has succeeded after ", job.last(), " of ", steps, " steps"));
-  const int64_t lines = job.lines.empty() ? 0 : job.lines.back().step;
+  const int64_t lines = job.last_line();
   if (lines != steps)
     Violate(absl::StrCat(ToString(id), " has succeeded with metrics up to step ", lines));
   for (const Line& line : job.lines) {
@@ -231,6 +237,7 @@ void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& kn
   if (step != job.last() + 1)
     Violate(absl::StrCat(name, " is decided; the last one was ", job.last()));
   const uint64_t before = BitsAt(job, step - 1);
+  job.gone_back.clear();
   ++steps_decided_;
   job.steps[step] = {.epoch = epoch,
                      .decision = decision,

@@ -15,10 +15,7 @@ namespace {
 
 constexpr absl::Duration kFaultyTime = absl::Minutes(10);
 constexpr int64_t kSeeds = 750;  // some 60 s of one core
-// The first of them have jobs with copies in host memory, too. Seed 340 with copies is open
-// (docs/simulator.md).
-constexpr int64_t kSeedsWithCopies = 300;
-constexpr size_t kLines = 100;  // of the trace of a seed that fails
+constexpr size_t kLines = 100;   // of the trace of a seed that fails
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -34,8 +31,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   Cluster::Counts total;
   std::map<std::string, int64_t> failures;
   for (int64_t seed = first; seed < first + count; ++seed) {
-    Cluster cluster(planner, {.seed = static_cast<uint64_t>(seed),
-                              .copies = only >= 0 || seed <= kSeedsWithCopies});
+    Cluster cluster(planner, {.seed = static_cast<uint64_t>(seed)});
     cluster.Run(kFaultyTime);
     cluster.Settle();
     ASSERT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
@@ -49,7 +45,7 @@ TEST(ClusterSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   EXPECT_GT(total.faults, 5 * count) << "the faults are too rare to mean anything";
   EXPECT_GT(total.succeeded, count) << "too few jobs train to their end";
   EXPECT_GT(total.recovered, count) << "too few epochs go on from others' state";
-  EXPECT_GT(total.from_copies, count / 10) << "too few of them from copies in host memory";
+  EXPECT_GT(total.from_copies, count / 5) << "too few of them from copies in host memory";
   EXPECT_GT(total.lent, count / 10) << "too few devices are lent";
   EXPECT_GT(total.standby, count) << "too few of them have standby communicators";
   EXPECT_GT(total.older, count / 10) << "too few daemons come upon a coordinator that is behind";

@@ -2,11 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "tests/support/files.h"
+#include "tests/support/full_disk.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -58,21 +57,6 @@ class AuditFileTest : public ::testing::Test {
 
   const std::string folder_ = support::MakeFolder("audit"), path_ = folder_ + "/audit.log";
   std::vector<bool> changes_;
-};
-
-// The soft limit on the size of this process's files, as a disk that is full.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
 };
 
 TEST_F(AuditFileTest, Lines_AreThereWithTheirTimes_ForTheOwnerAlone) {
@@ -143,7 +127,7 @@ TEST_F(AuditFileTest, DiskThatIsFull_LeavesNoPartOfALine_AndSaysLaterHowManyAreM
   AuditFile file = Open();
   ASSERT_TRUE(file.Append("audit a", kNow).ok());
   {
-    const FileSizeLimit full(40);
+    const support::FullDisk full(40);
     const absl::Status status = file.Append("audit b", kNow);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), StartsWith("cannot write " + path_ + ": "));

@@ -1,9 +1,7 @@
 #include "worker/rank/metrics_writer.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -13,26 +11,12 @@
 #include "gtest/gtest.h"
 #include "tests/support/event_file.h"
 #include "tests/support/files.h"
+#include "tests/support/full_disk.h"
 
 namespace phalanx::rank {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Files of this process may not grow beyond `bytes` while it lives: a disk that is full.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_;
-};
 
 struct MetricsWriterTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& owner,
@@ -394,7 +378,7 @@ TEST_F(MetricsWriterTest, FullDisk_IsWaitedForAndThenSaid_AndLeavesWholeLines) {
   const std::string before = Text();
   absl::Status status;
   {
-    const FullDisk full(before.size() + 20);
+    const support::FullDisk full(before.size() + 20);
     status = (*writer)->Write({.step = 2}, 1);
   }
   EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
@@ -433,7 +417,7 @@ TEST_F(MetricsWriterTest, FileThatIsEmptied_IsGoneOnWithAndOneThatIsCutIsSaid) {
 
 TEST_F(MetricsWriterTest, DiskThatIsFullForAWhile_LosesNothing) {
   patience = absl::Minutes(1);
-  std::optional<FullDisk> full;
+  std::optional<support::FullDisk> full;
   MetricsOptions options;
   options.owner = "s/job-1";
   options.patience = patience;
