@@ -303,6 +303,7 @@ class PageTest(unittest.TestCase):
         seen = self.open()
         seen.wait("document.body.innerText.includes('unseen')")
         self.assertNotIn("unseen", page.text())
+        page.call("Page.bringToFront")  # newer browsers hide what stands behind another page by themselves
         page.ask("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
         page.wait("document.body.innerText.includes('unseen')")
         self.cluster.phalanx("cancel", job)
