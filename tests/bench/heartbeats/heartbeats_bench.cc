@@ -10,7 +10,8 @@
 //
 // It fails where a session is lost, a refusal does not say when to ask again, or a call ends
 // otherwise than it should; with kManyNodes also where the coordinator takes a core or more, holds
-// 1.5 GB or more, or hears heartbeats of the flood's time too late.
+// 1.5 GB or more, or hears heartbeats of the flood's time too late, and where this process sends
+// fewer heartbeats than it says.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -41,6 +42,8 @@ constexpr double kCoresMax = 1, kResidentMbMax = 1500;
 // A node is suspect after 7.5 s of silence, and lost after 15. One that sends a heartbeat each
 // second, of which a hundredth is a second late, is never near it.
 constexpr double kLateP99MsMax = 1000;
+// Of the heartbeats that are due, so many are sent.
+constexpr double kSentShareMin = 0.95;
 
 // A run of few nodes is a look at the program.
 struct Spans {
@@ -145,7 +148,11 @@ void HeartbeatsOfNodes(benchmark::State& state) {
     const double cores = (CpuSeconds(coordinator.pid()) - cpu) / seconds;
     state.counters["cores"] = cores;
     state.counters["client_cores"] = (CpuSeconds(getpid()) - own) / seconds;
-    state.counters["beats_per_s"] = static_cast<double>(heartbeats->sent() - sent) / seconds;
+    const double rate = static_cast<double>(heartbeats->sent() - sent) / seconds;
+    state.counters["beats_per_s"] = rate;
+    const double due = static_cast<double>(count) / static_cast<double>(state.range(1));
+    demands.That(count < kManyNodes || rate >= kSentShareMin * due,
+                 absl::StrCat("of ", due, " heartbeats a second ", rate, " are sent"));
     heartbeats.reset();
     const int64_t ready = jobs.ReadyNodes();
     demands.That(ready == count, absl::StrCat("of ", count, " nodes ", ready, " are ready"));
