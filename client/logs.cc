@@ -17,6 +17,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_view.h"
+#include "client/rpc_status.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/job/scalar.h"
@@ -94,7 +95,7 @@ class LogReading {
         // What was read after the job's end is the rest.
         if (IsTerminal(answer.job().phase())) return status;
         Heard();
-      } else if (status.error_code() != grpc::StatusCode::UNAVAILABLE || Left() <= kNone) {
+      } else if (!IsOfEnding(status) || Left() <= kNone) {
         return status;
       } else if (!std::exchange(lost_, true)) {
         io_.talk << TerminalText(connection_.Explain(status).message()) << "; trying again\n";

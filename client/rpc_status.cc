@@ -66,6 +66,11 @@ bool IsOfStandby(const grpc::Status& status) {
   return info.has_value() && info->reason() == "STANDBY";
 }
 
+bool IsOfEnding(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
+}
+
 absl::Duration RetryDelayOf(const grpc::Status& status) {
   const google::rpc::Status details = DetailsOf(status);
   for (const google::protobuf::Any& any : details.details()) {

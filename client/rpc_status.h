@@ -20,6 +20,11 @@ bool SaidByCoordinator(const grpc::Status& status);
 // Whether it is one of several that does not lead: it has not begun with the call.
 bool IsOfStandby(const grpc::Status& status);
 
+// Whether a stream that its caller did not cancel has ended with its coordinator, or the way to it:
+// somebody else may serve by now. CANCELLED is what gRPC 1.51 makes of a call that comes while a
+// server shuts down, as coordinators of the release before do.
+bool IsOfEnding(const grpc::Status& status);
+
 // google.rpc.RetryInfo's delay; zero where there is none.
 absl::Duration RetryDelayOf(const grpc::Status& status);
 

@@ -73,7 +73,7 @@ absl::StatusOr<Watched> WatchJob(Connection& connection, const std::string& job,
       watched.detached = true;
       break;
     }
-    const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    const bool broken = status.ok() || IsOfEnding(status);
     // Somebody who never answered is not worth as long a wait as somebody who restarts.
     const absl::Duration limit = watched.job.id() == 0 ? connection.timeout() : patience;
     const auto now = std::chrono::steady_clock::now();

@@ -308,6 +308,12 @@ Metrics::Metrics() : series_(std::make_unique<Series>()) {
 }
 Metrics::~Metrics() = default;
 
+bool Metrics::CallBegins() {
+  if (!counts_calls_) return false;
+  ++calls_open_;
+  return true;
+}
+
 void Metrics::Rpc(absl::string_view method, absl::StatusCode code, absl::Duration duration) {
   const std::string name(method);
   series_->rpcs.Add({{"method", name}, {"code", absl::StatusCodeToString(code)}}).Increment();

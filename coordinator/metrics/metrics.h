@@ -3,6 +3,7 @@
 // that run, at most kJobSeriesMax of them; never a rank.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -66,6 +67,12 @@ class Metrics {
   ~Metrics();
 
   void Rpc(absl::string_view method, absl::StatusCode code, absl::Duration duration);
+  // A call of one answer begins; its answer has left, or never will. False: it is not counted among
+  // those that are open, as CountNoMoreCalls was called before, and its end is not either.
+  [[nodiscard]] bool CallBegins();
+  void CallEnds() { --calls_open_; }
+  void CountNoMoreCalls() { counts_calls_ = false; }
+  int64_t calls_open() const { return calls_open_; }
   // A call that is a stream, and takes as long as its caller likes.
   void StreamEnded(absl::string_view method, absl::StatusCode code);
   void Commit(bool ok, uint64_t records, absl::Duration duration);
@@ -112,6 +119,8 @@ class Metrics {
  private:
   struct Series;
   const std::unique_ptr<Series> series_;
+  std::atomic<bool> counts_calls_ = true;
+  std::atomic<int64_t> calls_open_ = 0;
 };
 
 }  // namespace phalanx::coordinator

@@ -5,12 +5,23 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "core/posix/peer_name.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// For the server to close connections, which takes it some milliseconds.
+constexpr absl::Duration kClosingTime = absl::Milliseconds(500);
+// It tells nobody when it has closed one.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
+
+}  // namespace
 
 uint64_t SocketOf(int fd) {
   struct stat info {};
@@ -48,6 +59,38 @@ int64_t OpenPeers::BytesFrom(const std::string& peer) const {
   if (FdOfLocked(peer) < 0) return 0;
   const bool counts = size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
   return counts ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
+}
+
+void OpenPeers::EndAll() {
+  ShutDownAll(SHUT_RD);
+  if (AwaitNone()) return;
+  // A caller that does not read holds up what is being written, and nothing is closed before that.
+  ShutDownAll(SHUT_RDWR);
+  AwaitNone();
+}
+
+void OpenPeers::ShutDownAll(int how) {
+  MutexLock lock(&mu_);
+  for (const auto& [peer, connection] : by_peer_) {
+    // Where the server closes it in that moment another socket of this process may lose its peer.
+    if (SocketOf(connection.fd) == connection.socket) shutdown(connection.fd, how);
+  }
+}
+
+bool OpenPeers::AnyOpen() const {
+  MutexLock lock(&mu_);
+  return std::any_of(by_peer_.begin(), by_peer_.end(), [](const auto& entry) {
+    return SocketOf(entry.second.fd) == entry.second.socket;
+  });
+}
+
+bool OpenPeers::AwaitNone() const {
+  const SteadyTime start = SteadyNow();
+  while (AnyOpen()) {
+    if (Since(start) >= kClosingTime) return false;
+    absl::SleepFor(kLookInterval);
+  }
+  return true;
 }
 
 }  // namespace phalanx::coordinator

@@ -1,5 +1,7 @@
 #include "coordinator/rpc/admission.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
@@ -11,18 +13,31 @@ constexpr size_t kCallersMax = 32'768;
 
 }  // namespace
 
+void Admission::Stop(absl::Status status) {
+  MutexLock lock(&mu_);
+  stopped_ = std::move(status);
+}
+
+absl::Status Admission::Stopped() const {
+  MutexLock lock(&mu_);
+  return stopped_;
+}
+
 absl::Status Admission::Take(const Caller& caller, const std::string& peer) {
   unread_.End(caller);
+  RETURN_IF_ERROR(Stopped());
   RETURN_IF_ERROR(CountConnection(caller, connections_max_, peer));
   return rate_.Take(caller);
 }
 
 absl::Status Admission::TakeOfWorker(const Caller& caller, const std::string& peer) {
   unread_.End(caller);
+  RETURN_IF_ERROR(Stopped());
   return CountConnection(caller, workers_.connections_max, peer);
 }
 
 absl::Status Admission::Open(WorkerStream stream, const Caller& caller, const std::string& peer) {
+  RETURN_IF_ERROR(Stopped());
   if (!caller.has_value()) return absl::OkStatus();
   const bool session = stream == WorkerStream::kSession;
   RETURN_IF_ERROR(CountConnection(caller, workers_.connections_max, peer));

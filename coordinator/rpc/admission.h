@@ -57,9 +57,12 @@ class Admission {
                        .size = static_cast<double>(WorkerBounds::kUploadSecondsAtOnce *
                                                    workers.upload_bytes_per_second)}) {}
 
+  // From now on every call and stream is refused with `status`, which is not OK.
+  void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+
   // A person's call over a connection; its request is there. Errors: ResourceExhausted.
   absl::Status Take(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
-  // One over a connection that somebody else counts.
+  // One over a connection that somebody else counts; of it Stop says nothing.
   absl::Status Take(const Caller& caller) { return rate_.Take(caller); }
 
   // A stream of a worker's begins. Close follows if it is OK. Errors: ResourceExhausted.
@@ -78,6 +81,7 @@ class Admission {
   // `connections_max`: 0: any number.
   absl::Status CountConnection(const Caller& caller, size_t connections_max,
                                const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Stopped() const ABSL_LOCKS_EXCLUDED(mu_);
 
   CallRate rate_;
   const size_t connections_max_;
@@ -86,7 +90,8 @@ class Admission {
   const IsOpen is_open_;
   CallRate session_rate_, upload_rate_;
   CallerStores upload_bytes_;
-  Mutex mu_;
+  mutable Mutex mu_;
+  absl::Status stopped_ ABSL_GUARDED_BY(mu_);  // OK: it is not
   // By KeyOf: peers whose connections were open when they were looked at last.
   std::map<std::string, std::set<std::string>> peers_ ABSL_GUARDED_BY(mu_);
   // By KeyOf: how many are open.

@@ -6,6 +6,23 @@
 #include "coordinator/rpc/status_translation.h"
 
 namespace phalanx::coordinator {
+namespace {
+
+// Lives until its call is done.
+class UnaryReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit UnaryReactor(Metrics& metrics) : metrics_(metrics), counted_(metrics.CallBegins()) {}
+  void OnDone() override {
+    if (counted_) metrics_.CallEnds();
+    delete this;
+  }
+
+ private:
+  Metrics& metrics_;
+  const bool counted_;
+};
+
+}  // namespace
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
                Audit* audit)
@@ -20,13 +37,13 @@ Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, M
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics)
     : Ending(context, method, metrics, nullptr) {
-  reactor_ = context->DefaultReactor();
+  reactor_ = new UnaryReactor(metrics);
 }
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,
                Audit& audit)
     : Ending(context, method, metrics, &audit) {
-  reactor_ = context->DefaultReactor();
+  reactor_ = new UnaryReactor(metrics);
 }
 
 Ending::Ending(grpc::CallbackServerContext* context, absl::string_view method, Metrics& metrics,

@@ -37,6 +37,7 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   Call(JoinRequests& all, grpc::GenericCallbackServerContext* context)
       : context(context),
         all_(all),
+        counted_(all.world_.metrics.CallBegins()),
         end_(context, "Join", all.world_.metrics, all.world_.audit,
              [this](const grpc::Status& status) { Answer(status); }) {
     // Whatever is begun here waits in the reactor until the constructor has returned.
@@ -59,6 +60,7 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   }
   void OnDone() override {
     all_.Forget(number);
+    if (counted_) all_.world_.metrics.CallEnds();
     delete this;
   }
 
@@ -80,6 +82,7 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   }
 
   JoinRequests& all_;
+  const bool counted_;
   const Ending end_;
   grpc::ByteBuffer bytes_;  // of the request, then of the answer
   v1::JoinRequest request_;

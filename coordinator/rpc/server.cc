@@ -36,6 +36,8 @@ namespace {
 constexpr int kMessageBytesMax = 8 << 20;
 // In the audit and the metrics, where of a method nothing is known.
 constexpr absl::string_view kUnread = "unread";
+// Between two looks whether all that were answered have what they were told.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
 
 int MillisecondsOf(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -91,6 +93,9 @@ class ServerImpl final : public Server {
     if (shut_down_.exchange(true)) return;
     StopServing();
     const absl::Status stopping = absl::UnavailableError("the coordinator is stopping");
+    // Calls that ask for what is known are refused, too: whoever follows may know more.
+    admission_.Stop(stopping);
+    metrics_.CountNoMoreCalls();
     sessions_.CloseAll(stopping);
     watches_.CloseAll(stopping);
     log_calls_.CloseAll(stopping);
@@ -99,10 +104,11 @@ class ServerImpl final : public Server {
     if (job_service_ != nullptr) job_service_->Stop();
     if (join_service_ != nullptr) join_service_->Stop();
     if (driver_ != nullptr) driver_->Stop();
-    if (server_ != nullptr) {
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-      server_->Wait();
-    }
+    if (server_ == nullptr) return;
+    AwaitAnswered(grace);
+    peers_.EndAll();
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
+    server_->Wait();
   }
 
   int port() const override { return port_; }
@@ -298,6 +304,16 @@ class ServerImpl final : public Server {
     sessions_.CloseOf(such, revoked);
     watches_.CloseOf(such, revoked);
     log_calls_.CloseOf(such, revoked);
+  }
+
+  // Until whoever called before has the answer that was given. Uploads of logs have none.
+  void AwaitAnswered(absl::Duration patience) const {
+    const SteadyTime start = SteadyNow();
+    const auto open = [this] {
+      return metrics_.calls_open() != 0 ||
+             sessions_.size() + watches_.size() + log_calls_.size() != 0;
+    };
+    while (open() && Since(start) < patience) absl::SleepFor(kLookInterval);
   }
 
   // For good: a stopping coordinator does not come back.

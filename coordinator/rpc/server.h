@@ -90,8 +90,9 @@ class Server {
   // As Shutdown with no grace.
   virtual ~Server() = default;
 
-  // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so; what
-  // was appended is committed. Idempotent.
+  // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so, and so
+  // are calls that come until their connection is closed; what was appended is committed. Answers
+  // have `grace` to reach their callers. Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;
 
   virtual int port() const = 0;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/net/connection_gate.h"
+#include "coordinator/net/open_peers.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/join_service.h"
@@ -61,9 +62,9 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
   ~StandbyServerImpl() override {
     gate_.reset();
     if (server_ == nullptr) return;
-    // Calls that have come are answered, which takes no time; only a watch of health stays until
-    // then.
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
+    // Calls that have come are answered, which takes no time.
+    peers_.EndAll();
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
     server_->Wait();
   }
 
@@ -152,6 +153,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
   }
 
   void TakeConnection(int listener, int fd) {
+    peers_.Note(fd);
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener;
     connection.fd = fd;
@@ -162,6 +164,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
   const ServerOptions options_;
   Metrics& metrics_;
   Audit audit_;
+  OpenPeers peers_;
   transport::HandshakeWatch handshakes_{
       [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); }};
   Mutex mu_;

@@ -65,6 +65,28 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
   EXPECT_TRUE(upload->Finish().ok());
 }
 
+TEST_F(LogTest, CoordinatorThatStops_IsUnavailableToReaderUploadAndSession) {
+  const v1::Command fetch = worker_->Command();
+  ASSERT_TRUE(fetch.has_fetch_logs());
+  worker_->Done(fetch);
+  grpc::ClientContext upload_context;
+  SetDeadline(upload_context);
+  v1::UploadLogsResponse uploaded;
+  const auto upload = workers_->UploadLogs(&upload_context, &uploaded);
+  v1::UploadLogsRequest chunk;
+  chunk.set_fetch_id(fetch.fetch_logs().fetch_id());
+  chunk.set_text("line\n");
+  ASSERT_TRUE(upload->Write(chunk));
+  v1::GetLogsResponse response;
+  ASSERT_TRUE(logs_->Read(&response));
+  server_->Shutdown(absl::Seconds(5));
+  while (logs_->Read(&response)) continue;
+  EXPECT_EQ(logs_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(upload->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  while (worker_->Read().has_value()) continue;
+  EXPECT_EQ(worker_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST_F(LogTest, RankThatTheJobHasNot_IsRefusedByName) {
   grpc::ClientContext context;
   SetDeadline(context);

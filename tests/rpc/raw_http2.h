@@ -42,6 +42,28 @@ inline std::string PartOfMessage(uint32_t bytes, absl::string_view part) {
   return Frame(0, 0, 1, absl::StrCat(message, part));
 }
 
+// Whether a frame of that type, with those flags at least, is whole among what a server sent.
+inline bool HasFrame(absl::string_view sent, uint8_t type, uint8_t flags = 0) {
+  constexpr size_t kHead = 9;
+  const auto byte = [&](size_t at) { return static_cast<uint8_t>(sent[at]); };
+  while (sent.size() >= kHead) {
+    const size_t bytes = kHead + (size_t{byte(0)} << 16 | size_t{byte(1)} << 8 | size_t{byte(2)});
+    if (sent.size() < bytes) return false;
+    if (byte(3) == type && (byte(4) & flags) == flags) return true;
+    sent.remove_prefix(bytes);
+  }
+  return false;
+}
+// The first status in what a server sent, as "14", if it is written out; empty: there is none.
+inline std::string StatusIn(absl::string_view sent) {
+  constexpr absl::string_view kName = "grpc-status";
+  const size_t at = sent.find(kName);
+  if (at == absl::string_view::npos) return "";
+  sent.remove_prefix(at + kName.size());
+  if (sent.empty() || sent.size() <= static_cast<uint8_t>(sent[0])) return "";
+  return std::string(sent.substr(1, static_cast<uint8_t>(sent[0])));
+}
+
 // What stops in the midst of something, each at another place, with its name.
 inline std::vector<std::pair<std::string, std::string>> Drips() {
   const std::string opened = absl::StrCat(kPreface, Settings());

@@ -173,6 +173,18 @@ TEST(AdmissionTest, StreamThatHasEnded_MakesRoom) {
   EXPECT_TRUE(admission.Open(WorkerStream::kUpload, here, "peer").ok());
 }
 
+TEST(AdmissionTest, OnceItIsStopped_NobodyIsLetIn) {
+  UnreadRequests unread({}, [](const Caller&, int64_t, const absl::Status&) {});
+  Admission admission({}, 256, {}, unread, [](const std::string&) { return true; });
+  admission.Stop(absl::UnavailableError("stopping"));
+  for (const Caller& caller : {Caller(), Caller(Identity{"here", Role::kWorker})}) {
+    EXPECT_TRUE(absl::IsUnavailable(admission.Take(caller, "peer")));
+    EXPECT_TRUE(absl::IsUnavailable(admission.TakeOfWorker(caller, "peer")));
+    for (const WorkerStream stream : {WorkerStream::kSession, WorkerStream::kUpload})
+      EXPECT_TRUE(absl::IsUnavailable(admission.Open(stream, caller, "peer")));
+  }
+}
+
 TEST(UnreadRequestsTest, RequestThatDoesNotCome_IsToldOnce_AndCountedUntilItIsForgotten) {
   int64_t told = 0;
   UnreadRequests unread({.of_caller_max = 2},

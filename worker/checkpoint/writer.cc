@@ -108,8 +108,16 @@ void Writer::PublishWaiting() {
       publication = std::move(publications_.front());
       publications_.pop_front();
     }
-    on_published_({.step = publication.manifest.step, .epoch = publication.manifest.epoch},
-                  checkpoint::Publish(publication));
+    const CheckpointName name{.step = publication.manifest.step,
+                              .epoch = publication.manifest.epoch};
+    absl::StatusOr<Published> published = checkpoint::Publish(publication);
+    // Then nothing is wrong with the folder.
+    if (!published.ok() && name <= given_up_) {
+      published = absl::FailedPreconditionError(
+          absl::StrCat("rank ", options_.rank, " has given it up: it was told to publish it after ",
+                       kDraftsMax, " later ones were begun"));
+    }
+    on_published_(name, published);
   }
 }
 
@@ -144,11 +152,13 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
                                                           PartWrite write,
                                                           const std::stop_token& stop) {
   if (write.entries.empty()) return std::nullopt;
-  // The one before may be whole and about to be published. Older ones are published or will never
-  // be; where the disk is full, they hold what this one needs.
+  // Those before may be whole and about to be published. Older ones are published or will never be;
+  // where the disk is full, they hold what this one needs.
   written_.push_back(name);
-  for (; written_.size() > 2; written_.pop_front())
-    RemovePartFile(DraftOf(written_.front()), options_.rank);
+  for (; written_.size() > kDraftsMax; written_.pop_front()) {
+    given_up_ = written_.front();
+    RemovePartFile(DraftOf(given_up_), options_.rank);
+  }
   write.draft = DraftOf(name);
   write.info = {.store = options_.store,
                 .job = options_.job,

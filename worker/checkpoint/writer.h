@@ -62,6 +62,10 @@ class Writer {
   bool Begin(const CheckpointName& name);
   // Whether one that was begun is neither written nor given up.
   bool writing() const;
+  // Unpublished parts that it keeps, with the one that is being written. The coordinator gives a
+  // checkpoint up once two later ones are whole (Coordinator::PublishNext), which ranks know when
+  // they begin the next.
+  static constexpr size_t kDraftsMax = 3;
   // Between two blocks of what is being written. At most kPublicationsMax wait; the oldest are
   // forgotten.
   static constexpr size_t kPublicationsMax = 4;
@@ -93,8 +97,10 @@ class Writer {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool uses_snapshot_ ABSL_GUARDED_BY(mu_) = false;  // more than its memory
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  // Of the writer's thread: what it wrote last, of which no draft is given up yet.
+  // Of the writer's thread: what it wrote last, of which no draft is given up yet, at most
+  // kDraftsMax; and the newest that is.
   std::deque<CheckpointName> written_;
+  CheckpointName given_up_;
   // Last: joins before what it uses is destroyed.
   std::jthread thread_;
 };

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Behind the one that is written only that of the last step comes: the second one gives it up.
+// Behind the one that is written only that of the last step comes: the third one gives it up.
 constexpr int64_t kSteps = 8, kWritten = 6;
 
 JobOptions Job(const std::string& output, const std::string& checkpoint) {

@@ -222,6 +222,25 @@ TEST(FollowTest, BrokenStream_GoesOnAfterWhatWasPrinted) {
   EXPECT_EQ(asked[1].job(), "job-7") << "the name may be of a newer job";
 }
 
+TEST(FollowTest, StreamThatAServerCancels_IsOpenedAgain) {
+  FakeServer server;
+  std::atomic<int> reads = 0;
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(reads < 1 ? v1::JOB_PHASE_RUNNING : v1::JOB_PHASE_SUCCEEDED);
+    return grpc::Status::OK;
+  };
+  server.logs = [&](const v1::GetLogsRequest&, Writer* writer) {
+    if (++reads == 1) return grpc::Status::CANCELLED;
+    writer->Write(Chunk(3, "one\n", "a"));
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "demo", .follow = true}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "[3] one\n");
+}
+
 TEST(FollowTest, NobodyThere_EndsWithinTheTimeout) {
   Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
   Captured captured;

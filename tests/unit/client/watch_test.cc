@@ -92,6 +92,21 @@ TEST(WatchTest, BrokenStream_IsOpenedAgain_AndNothingIsShownTwice) {
   EXPECT_EQ(talk.find("step 1/300"), talk.rfind("step 1/300"));
 }
 
+TEST(WatchTest, StreamThatAServerCancels_IsOpenedAgain) {
+  FakeServer server;
+  std::atomic<int> calls = 0;
+  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+    if (++calls == 1) return grpc::Status::CANCELLED;
+    writer->Write(Update(v1::JOB_PHASE_SUCCEEDED, 300));
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Watch(connection, "demo", stopper, captured.io), 0);
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(WatchTest, EventsThatWereLeftOut_AreCounted) {
   FakeServer server;
   server.watch = [&](grpc::ServerContext*, Writer* writer) {
