@@ -148,8 +148,9 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   // be; where the disk is full, they hold what this one needs.
   written_.push_back(name);
   for (; written_.size() > 2; written_.pop_front())
-    RemovePartFile(DraftOf(written_.front()), options_.rank);
+    RemovePartFile(DraftOf(written_.front()), options_.rank, options_.folders);
   write.draft = DraftOf(name);
+  write.folders = options_.folders;
   write.info = {.store = options_.store,
                 .job = options_.job,
                 .epoch = name.epoch,
@@ -163,7 +164,7 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   };
   absl::StatusOr<PartFile> part = WritePartFile(std::move(write));
   if (!part.ok()) {
-    RemovePartFile(DraftOf(name), options_.rank);
+    RemovePartFile(DraftOf(name), options_.rank, options_.folders);
     return part.status();
   }
   return *std::move(part);
