@@ -22,6 +22,7 @@
 #include "core/checkpoint_io/part_reader.h"
 #include "core/job/failure.h"
 #include "core/posix/file.h"
+#include "core/posix/held_folder.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -29,14 +30,11 @@ namespace {
 // Of a folder whose checkpoints are deleted while they are looked at.
 constexpr int32_t kListingsMax = 8;
 
-absl::Status FolderError(const std::string& folder, const std::error_code& error) {
+absl::Status FolderError(const std::string& folder, const absl::Status& why) {
   // Nobody knows what is behind it: that is not a folder that nobody has made yet.
   if (const std::optional<std::string> dead = DeadLinkOn(folder))
     return absl::UnavailableError(*dead);
-  const std::string message = absl::StrCat(folder, ": ", error.message());
-  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(message);
-  return error == std::errc::permission_denied ? absl::PermissionDeniedError(message)
-                                               : absl::UnavailableError(message);
+  return Annotate(why, folder);
 }
 
 // Lines beyond the first `lines_max` become one that counts them.
@@ -96,7 +94,8 @@ class Verification {
   // False: the verification was ended.
   bool VerifyPart(size_t index) {
     const PartFile& part = manifest_.parts[index];
-    const absl::StatusOr<PartReader> reader = PartReader::Open(checkpoint_, manifest_, part);
+    const absl::StatusOr<PartReader> reader =
+        PartReader::Open(checkpoint_, manifest_, part, options_.folders);
     if (!reader.ok()) {
       damage_[index].emplace_back(reader.status().message());
       return Advance(part.bytes);
@@ -144,7 +143,7 @@ class Verification {
 
 absl::Status Verify(const std::string& checkpoint, const Manifest& manifest,
                     const job::JobSpec* spec, const VerifyOptions& options) {
-  ASSIGN_OR_RETURN(const CheckpointLock lock, CheckpointLock::ToRead(checkpoint));
+  ASSIGN_OR_RETURN(const CheckpointLock lock, CheckpointLock::ToRead(checkpoint, options.folders));
   return Verification(checkpoint, manifest, spec, options).Run();
 }
 
@@ -191,7 +190,7 @@ absl::Status OutOfReach(const std::string& path, const absl::Status& status) {
 // The checkpoint at `path` alone.
 absl::StatusOr<Choice> ChooseNamed(const job::JobSpec& spec, const std::string& path,
                                    const VerifyOptions& options) {
-  absl::StatusOr<Manifest> manifest = ReadManifestOf(path);
+  absl::StatusOr<Manifest> manifest = ReadManifestOf(path, options.folders);
   if (absl::IsDataLoss(manifest.status()))
     return CannotResume(spec, {std::string(manifest.status().message())});
   if (!manifest.ok()) return OutOfReach(path, manifest.status());
@@ -210,7 +209,7 @@ absl::StatusOr<Choice> ChooseNamed(const job::JobSpec& spec, const std::string& 
 // ChooseCheckpoint.
 absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpec& spec,
                                     const VerifyOptions& options) {
-  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder);
+  absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListCheckpoints(folder, options.folders);
   if (absl::IsNotFound(listed.status())) return Choice();
   if (!listed.ok()) return listed.status();
   Choice choice;
@@ -233,16 +232,17 @@ absl::StatusOr<Choice> ChooseListed(const std::string& folder, const job::JobSpe
 
 }  // namespace
 
-absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string& folder) {
+absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(
+    const std::string& folder, const std::vector<std::string>& below) {
+  const absl::StatusOr<HeldFolder> opened = HeldFolder::Open(folder, below);
+  const auto entries = opened.ok() ? opened->Names() : opened.status();
+  if (!entries.ok()) return FolderError(folder, entries.status());
   std::vector<ListedCheckpoint> listed;
-  std::error_code error;
-  std::filesystem::directory_iterator entries(folder, error);
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    const std::optional<CheckpointName> name =
-        ParseCheckpointName(entries->path().filename().string());
+  for (const std::string& entry : *entries) {
+    const std::optional<CheckpointName> name = ParseCheckpointName(entry);
     if (!name.has_value()) continue;
-    const std::string path = entries->path().string();
-    ListedCheckpoint one{.name = *name, .path = path, .manifest = ReadManifestOf(path)};
+    const std::string path = opened->PathOf(entry);
+    ListedCheckpoint one{.name = *name, .path = path, .manifest = ReadManifestOf(path, below)};
     if (const absl::StatusOr<FileStamp> stamp = StampOf(ManifestPath(path)); stamp.ok()) {
       one.written = absl::FromUnixNanos(stamp->modified);
     }
@@ -253,13 +253,13 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string&
     }
     listed.push_back(std::move(one));
   }
-  if (error) return FolderError(folder, error);
   std::sort(listed.begin(), listed.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.name > b.name; });
   return listed;
 }
 
-absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
+absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint,
+                                        const std::vector<std::string>& below) {
   std::error_code error, ignored;
   if (!std::filesystem::exists(ManifestPath(checkpoint), error)) {
     if (error == std::errc::permission_denied) return absl::PermissionDeniedError(error.message());
@@ -271,7 +271,7 @@ absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint) {
     return absl::NotFoundError(absl::StrCat("has no ", kManifestFile));
   }
   const absl::StatusOr<std::string> text =
-      ReadWholeFile(ManifestPath(checkpoint), int64_t{kManifestBytesMax});
+      ReadWholeFile(ManifestPath(checkpoint), int64_t{kManifestBytesMax}, below);
   absl::StatusOr<Manifest> manifest =
       text.ok() ? ReadManifest(*text) : absl::StatusOr<Manifest>(text.status());
   if (manifest.ok()) return manifest;

@@ -26,19 +26,24 @@ struct ListedCheckpoint {
   absl::Time written = absl::InfinitePast();  // when its manifest was; unknown where there is none
   absl::StatusOr<Manifest> manifest;          // as ReadManifestOf, and of another step or epoch
 };
-// Newest first: by step, then by epoch. Only manifests are read. Errors: NotFound if
-// there is no folder, PermissionDenied, Unavailable.
-absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(const std::string& folder);
+// Newest first: by step, then by epoch. Only manifests are read. `below`, here and in what follows:
+// as in folders.h, also of each file that is opened. Errors: NotFound if
+// there is no folder, PermissionDenied, Unavailable; InvalidArgument if it leads out of `below`.
+absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(
+    const std::string& folder, const std::vector<std::string>& below = {});
 
 // Errors: NotFound if `checkpoint` is no folder or has no manifest, PermissionDenied, Unavailable;
-// DataLoss if the manifest is damaged or cannot be read.
-absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint);
+// DataLoss if the manifest is damaged, cannot be read, or leads out of `below`.
+absl::StatusOr<Manifest> ReadManifestOf(const std::string& checkpoint,
+                                        const std::vector<std::string>& below = {});
 
 struct VerifyOptions {
   int32_t threads = 1;  // that read part files, each one entry at a time
   // After each entry: the bytes verified so far. One call at a time, on any of the threads. An
   // error ends the verification, which returns it.
   std::function<absl::Status(int64_t bytes)> on_bytes;
+  // Below one of which all that is opened lies, whoever lays links meanwhile; none: anywhere.
+  std::vector<std::string> folders;
 };
 // Reads every byte of the parts, then compares what they hold with the model that the manifest
 // describes. Holds the checkpoint's lock (lock.h) meanwhile. Errors: DataLoss, with a line for each

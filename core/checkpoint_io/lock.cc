@@ -8,15 +8,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/checkpoint/names.h"
+#include "core/posix/below.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
-// False: somebody holds a lock against it. Any other error is of a file system that has none.
+// False: somebody holds a lock against it, and `how` does not wait. Any other error is of a file
+// system that has none.
 bool Lock(const UniqueFd& file, int how) {
   int result = 0;
   do {
-    result = flock(file.get(), how | LOCK_NB);
+    result = flock(file.get(), how);
   } while (result != 0 && errno == EINTR);
   return result == 0 || errno != EWOULDBLOCK;
 }
@@ -30,23 +32,38 @@ bool IsStillAt(const UniqueFd& file, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<CheckpointLock> CheckpointLock::ToRead(const std::string& checkpoint) {
+absl::StatusOr<CheckpointLock> CheckpointLock::ToRead(const std::string& checkpoint,
+                                                      const std::vector<std::string>& below) {
   const std::string path = ManifestPath(checkpoint);
   UniqueFd manifest(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!manifest.is_open()) return CheckpointLock(UniqueFd());
-  if (!Lock(manifest, LOCK_SH) || !IsStillAt(manifest, path))
+  if (!manifest.is_open() || !CheckBelow(manifest.get(), below).ok())
+    return CheckpointLock(UniqueFd());
+  if (!Lock(manifest, LOCK_SH | LOCK_NB) || !IsStillAt(manifest, path))
     return absl::NotFoundError("is being deleted by the job that wrote it");
   return CheckpointLock(std::move(manifest));
 }
 
-std::optional<CheckpointLock> CheckpointLock::ToDelete(const std::string& checkpoint) {
+std::optional<CheckpointLock> CheckpointLock::ToDelete(const std::string& checkpoint,
+                                                       const std::vector<std::string>& below) {
   const std::string path = ManifestPath(checkpoint);
   // Over NFS an exclusive lock takes a file that is open for writing.
   UniqueFd manifest(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!manifest.is_open()) manifest.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!manifest.is_open()) return CheckpointLock(UniqueFd());
-  if (!Lock(manifest, LOCK_EX)) return std::nullopt;
+  if (!manifest.is_open() || !CheckBelow(manifest.get(), below).ok())
+    return CheckpointLock(UniqueFd());
+  if (!Lock(manifest, LOCK_EX | LOCK_NB)) return std::nullopt;
   return CheckpointLock(std::move(manifest));
+}
+
+std::optional<UniqueFd> LockToGiveUp(const HeldFolder& draft) {
+  absl::StatusOr<UniqueFd> lock = draft.OpenToLock();
+  if (lock.ok() && !Lock(*lock, LOCK_SH | LOCK_NB)) return std::nullopt;
+  if (!draft.IsAtItsPath()) return std::nullopt;
+  return lock.ok() ? *std::move(lock) : UniqueFd();
+}
+
+void AwaitGivenUp(const HeldFolder& draft) {
+  if (const absl::StatusOr<UniqueFd> lock = draft.OpenToLock(); lock.ok()) Lock(*lock, LOCK_EX);
 }
 
 }  // namespace phalanx::checkpoint

@@ -4,13 +4,19 @@
 // advisory lock (flock) of the checkpoint's manifest as long as it does; who deletes holds an
 // exclusive one. Neither waits for the other. Where the file system has no such locks, they hold
 // nothing, and nobody is kept from anything.
+//
+// Ranks give up their parts of drafts, in folders that they hold open, and one publishes a draft: a
+// part that went from under its hands would be missed by whoever reads the checkpoint. Who gives up
+// holds a shared lock of the draft's folder; who has taken it by a rename waits once for those.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx::checkpoint {
@@ -19,14 +25,22 @@ namespace phalanx::checkpoint {
 class CheckpointLock {
  public:
   // Errors: NotFound if the checkpoint is being deleted, or was while it was opened. A checkpoint
-  // without a manifest that can be opened has no lock: whoever reads it finds out what is wrong.
-  static absl::StatusOr<CheckpointLock> ToRead(const std::string& checkpoint);
+  // without a manifest that can be opened, `below` as in folders.h, has no lock: whoever reads it
+  // finds out what is wrong.
+  static absl::StatusOr<CheckpointLock> ToRead(const std::string& checkpoint,
+                                               const std::vector<std::string>& below = {});
   // nullopt: somebody reads it, or deletes it.
-  static std::optional<CheckpointLock> ToDelete(const std::string& checkpoint);
+  static std::optional<CheckpointLock> ToDelete(const std::string& checkpoint,
+                                                const std::vector<std::string>& below = {});
 
  private:
   explicit CheckpointLock(UniqueFd manifest) : manifest_(std::move(manifest)) {}
   UniqueFd manifest_;
 };
+
+// Held as long as the descriptor is. nullopt: somebody has taken the draft to publish it.
+std::optional<UniqueFd> LockToGiveUp(const HeldFolder& draft);
+// Of one that is taken: what others were about to give up of it is given up when it returns.
+void AwaitGivenUp(const HeldFolder& draft);
 
 }  // namespace phalanx::checkpoint

@@ -67,8 +67,9 @@ absl::Status Lost(absl::string_view what, const absl::Status& why) {
 }  // namespace
 
 absl::StatusOr<PartReader> PartReader::Open(const std::string& checkpoint, const Manifest& manifest,
-                                            const PartFile& part) {
-  absl::StatusOr<File> file = File::Open(absl::StrCat(checkpoint, "/", part.file));
+                                            const PartFile& part,
+                                            const std::vector<std::string>& below) {
+  absl::StatusOr<File> file = File::Open(absl::StrCat(checkpoint, "/", part.file), below);
   if (!file.ok()) return Lost(part.file, file.status());
   absl::StatusOr<PartHeader> header = ReadCheckedHeader(*file, manifest, part);
   if (!header.ok()) return Lost(part.file, header.status());

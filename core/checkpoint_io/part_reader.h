@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,10 +17,12 @@ namespace phalanx::checkpoint {
 // Safe to read from any thread.
 class PartReader {
  public:
-  // `checkpoint`: the folder; `part`: one of the manifest's. Errors: DataLoss, with the file's
-  // name, if it is not there, cannot be read, or is not what the manifest says.
+  // `checkpoint`: the folder; `part`: one of the manifest's; `below`: as in folders.h, of the file.
+  // Errors: DataLoss, with the file's name, if it is not there, cannot be read, leads out of
+  // `below`, or is not what the manifest says.
   static absl::StatusOr<PartReader> Open(const std::string& checkpoint, const Manifest& manifest,
-                                         const PartFile& part);
+                                         const PartFile& part,
+                                         const std::vector<std::string>& below = {});
 
   const PartHeader& header() const { return header_; }
   // The bytes of an entry. Errors: DataLoss, with the names of file and entry, if they cannot be

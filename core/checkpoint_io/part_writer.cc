@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,32 +16,47 @@
 #include "core/base/status.h"
 #include "core/checkpoint/names.h"
 #include "core/checkpoint_io/folders.h"
+#include "core/checkpoint_io/lock.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
-// The file while it has no name of its own. What is not finished is taken away.
+// What is written before it has the name of a part.
+std::string AsideOf(const std::string& part) { return absl::StrCat(part, ".tmp"); }
+
+// The file while it has no name of its own. What is not finished is taken away. Its folder may be
+// taken to be published, so it is opened anew each time.
 class Draft {
  public:
-  static absl::StatusOr<Draft> CreateIn(const std::string& folder, std::string path) {
+  static absl::StatusOr<Draft> CreateIn(const std::string& folder, const std::string& name,
+                                        const std::vector<std::string>& below) {
+    Draft draft(folder, AsideOf(name), below);
     // A rank that gives its part up takes the folder along if nothing is in it yet.
     constexpr int kTries = 100;
-    UniqueFd file;
-    for (int i = 0; i < kTries; ++i) {
-      RETURN_IF_ERROR(MakeDraftFolder(folder));
+    int error = ENOENT;
+    for (int i = 0; i < kTries && error == ENOENT; ++i) {
+      RETURN_IF_ERROR(MakeDraftFolder(folder, below));
+      const absl::StatusOr<HeldFolder> opened = HeldFolder::Open(folder, below);
+      if (absl::IsNotFound(opened.status())) continue;
+      if (!opened.ok()) return WritingError(folder, opened.status());
+      const int in = opened->descriptor();
       // Of an older attempt of this rank in this epoch, for nobody else has the name.
-      unlink(path.c_str());
-      file.reset(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (file.is_open()) return Draft(std::move(file), std::move(path));
-      if (errno != ENOENT) break;
+      unlinkat(in, draft.name_.c_str(), 0);
+      draft.file_.reset(openat(in, draft.name_.c_str(),
+                               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (draft.file_.is_open()) return draft;
+      error = errno;
     }
-    return SystemError(path, errno);
+    return SystemError(draft.path(), error);
   }
   Draft(Draft&&) = default;
   Draft& operator=(Draft&&) = delete;
   ~Draft() {
-    if (file_.is_open()) unlink(path_.c_str());
+    if (!file_.is_open()) return;
+    const absl::StatusOr<HeldFolder> folder = HeldFolder::Open(folder_, below_);
+    if (folder.ok()) unlinkat(folder->descriptor(), name_.c_str(), 0);
   }
 
   absl::Status Write(int64_t offset, absl::string_view bytes,
@@ -49,7 +66,7 @@ class Draft {
       const absl::string_view block = bytes.substr(0, static_cast<size_t>(kWriteBytes));
       const ssize_t written = pwrite(file_.get(), block.data(), block.size(), offset);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return SystemError(path_, errno);
+      if (written < 0) return SystemError(path(), errno);
       bytes.remove_prefix(static_cast<size_t>(written));
       offset += written;
     }
@@ -57,17 +74,23 @@ class Draft {
   }
 
   // It is complete, and gets its name.
-  absl::Status Finish(const std::string& path) {
-    if (fdatasync(file_.get()) != 0) return SystemError(path_, errno);
-    if (rename(path_.c_str(), path.c_str()) != 0) return SystemError(path, errno);
+  absl::Status Finish(const std::string& name) {
+    if (fdatasync(file_.get()) != 0) return SystemError(path(), errno);
+    ASSIGN_OR_RETURN(const HeldFolder folder, OpenToWrite(folder_, below_));
+    if (renameat(folder.descriptor(), name_.c_str(), folder.descriptor(), name.c_str()) != 0)
+      return SystemError(folder.PathOf(name), errno);
     file_.reset();
-    return absl::OkStatus();
+    return SyncFolder(folder);
   }
 
  private:
-  Draft(UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  Draft(const std::string& folder, std::string name, const std::vector<std::string>& below)
+      : folder_(folder), name_(std::move(name)), below_(below) {}
+  std::string path() const { return absl::StrCat(folder_, "/", name_); }
+
+  std::string folder_, name_;
+  std::vector<std::string> below_;
   UniqueFd file_;
-  std::string path_;
 };
 
 // The entry's bytes as the file has them: where they stand, if they stand so there, else in
@@ -96,8 +119,7 @@ absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
                 .bytes = header_bytes + data,
                 .header_bytes = header_bytes,
                 .entries = static_cast<int64_t>(header.entries.size())};
-  const std::string path = absl::StrCat(write.draft, "/", part.file);
-  ASSIGN_OR_RETURN(Draft draft, Draft::CreateIn(write.draft, absl::StrCat(path, ".tmp")));
+  ASSIGN_OR_RETURN(Draft draft, Draft::CreateIn(write.draft, part.file, write.folders));
   std::string gathered;
   for (size_t i = 0; i < header.entries.size(); ++i) {
     Entry& entry = header.entries[i];
@@ -108,16 +130,21 @@ absl::StatusOr<PartFile> WritePartFile(PartWrite write) {
   const std::string text = WriteHeader(header);
   part.digest = Digest(text);
   RETURN_IF_ERROR(draft.Write(0, text, write.before_block));
-  RETURN_IF_ERROR(draft.Finish(path));
-  RETURN_IF_ERROR(SyncFolder(write.draft));
+  RETURN_IF_ERROR(draft.Finish(part.file));
   return part;
 }
 
-void RemovePartFile(const std::string& draft, int32_t rank) {
-  const std::string path = absl::StrCat(draft, "/", PartFileName(rank));
-  unlink(path.c_str());
-  unlink(absl::StrCat(path, ".tmp").c_str());
-  rmdir(draft.c_str());
+void RemovePartFile(const std::string& draft, int32_t rank,
+                    const std::vector<std::string>& folders) {
+  const absl::StatusOr<HeldFolder> directory = HeldFolder::Open(FolderOf(draft), folders);
+  const absl::StatusOr<HeldFolder> folder = HeldFolder::Open(draft, folders);
+  if (!directory.ok() || !folder.ok()) return;
+  const std::optional<UniqueFd> lock = LockToGiveUp(*folder);
+  if (!lock.has_value()) return;
+  const std::string part = PartFileName(rank);
+  unlinkat(folder->descriptor(), part.c_str(), 0);
+  unlinkat(folder->descriptor(), AsideOf(part).c_str(), 0);
+  unlinkat(directory->descriptor(), NameIn(draft).c_str(), AT_REMOVEDIR);
 }
 
 }  // namespace phalanx::checkpoint

@@ -32,12 +32,16 @@ struct PartWrite {
   std::vector<EntrySource> sources;  // parallel to them
   // Before each call that writes. An error ends the write, as one of the disk does. May be null.
   std::function<absl::Status()> before_block;
+  std::vector<std::string> folders;  // below one of which the draft lies; none: anywhere
 };
 
-// Errors: Unavailable, with the path and the system's reason; what before_block returns. Nothing is
-// left of the file then.
+// Errors: Unavailable, with the path and the system's reason; InvalidArgument, by its field, where
+// the draft leads out of the folders by now; what before_block returns. Nothing is left of the file
+// then.
 absl::StatusOr<PartFile> WritePartFile(PartWrite write);
 // What a rank has written of a draft that is given up goes, and with the last part the draft.
-void RemovePartFile(const std::string& draft, int32_t rank);
+// `folders`: as PartWrite::folders.
+void RemovePartFile(const std::string& draft, int32_t rank,
+                    const std::vector<std::string>& folders = {});
 
 }  // namespace phalanx::checkpoint

@@ -20,6 +20,8 @@ struct Publication {
   std::string parts_digest;  // DigestOf what the ranks said of their parts
   int32_t keep = 1;          // of this job's checkpoints the newest so many stay
   std::string in_use;        // a checkpoint that stays besides; may be empty
+  // Below one of which the directory lies, and what is read in it; none: anywhere.
+  std::vector<std::string> folders;
 };
 
 struct Published {
@@ -31,7 +33,8 @@ struct Published {
 // checkpoint gets the next one (names.h). Errors: Unavailable, with the path and the system's
 // reason; FailedPrecondition if the parts are not those that the ranks wrote, or a later
 // epoch of the job has written there; AlreadyExists if
-// kCopiesMax names are taken.
+// kCopiesMax names are taken; InvalidArgument, by its field, where the directory leads out of the
+// folders by now.
 inline constexpr int64_t kCopiesMax = 100;
 absl::StatusOr<Published> Publish(const Publication& publication);
 

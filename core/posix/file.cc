@@ -1,20 +1,16 @@
 #include "core/posix/file.h"
 
 #include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
+#include "core/posix/below.h"
 
 namespace phalanx {
 namespace {
@@ -29,33 +25,6 @@ absl::StatusOr<FileStamp> CheckedStamp(const struct stat& status) {
                    int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-// A folder of `below` may be a link itself: whoever named it may lay it where they like. Errors:
-// as SystemError, where nobody can say where the folder is.
-absl::StatusOr<bool> LiesBelow(absl::string_view path, const std::string& folder) {
-  const std::unique_ptr<char, decltype(&free)> real(realpath(folder.c_str(), nullptr), &free);
-  if (real == nullptr) return SystemError(absl::StrCat("the folder ", folder, " cannot be found"));
-  const absl::string_view there = real.get();
-  return absl::StartsWith(path, there == "/" ? there : absl::StrCat(there, "/"));
-}
-
-absl::Status CheckBelow(int descriptor, const std::vector<std::string>& below) {
-  char path[PATH_MAX];
-  const std::string link = absl::StrCat("/proc/self/fd/", descriptor);
-  const ssize_t bytes = readlink(link.c_str(), path, sizeof(path));
-  if (bytes < 0) return SystemError("cannot be found");
-  const absl::string_view led(path, static_cast<size_t>(bytes));
-  absl::Status unknown;  // of the first folder that is not found
-  for (const std::string& folder : below) {
-    const absl::StatusOr<bool> lies = LiesBelow(led, folder);
-    if (lies.ok() && *lies) return absl::OkStatus();
-    if (unknown.ok()) unknown = lies.status();
-  }
-  if (!unknown.ok())
-    return absl::InvalidArgumentError(absl::StrCat("leads to ", led, "; ", unknown.message()));
-  return absl::InvalidArgumentError(
-      absl::StrCat("leads to ", led, "; must lead below ", absl::StrJoin(below, ", ")));
-}
-
 }  // namespace
 
 absl::StatusOr<File> File::Open(const std::string& path, const std::vector<std::string>& below) {
@@ -63,8 +32,7 @@ absl::StatusOr<File> File::Open(const std::string& path, const std::vector<std::
   ASSIGN_OR_RETURN([[maybe_unused]] const FileStamp stamp, StampOf(path));
   UniqueFd descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!descriptor.is_open()) return SystemError("cannot be opened");
-  // Where a path leads may change until it is opened, so what was opened is asked.
-  if (!below.empty()) RETURN_IF_ERROR(CheckBelow(descriptor.get(), below));
+  RETURN_IF_ERROR(CheckBelow(descriptor.get(), below));
   struct stat status;
   if (fstat(descriptor.get(), &status) != 0) return SystemError("cannot be read");
   ASSIGN_OR_RETURN(const FileStamp opened, CheckedStamp(status));

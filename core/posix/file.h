@@ -24,9 +24,7 @@ class File {
  public:
   // Errors: InvalidArgument, with the system's reason, if it cannot be opened or is not a regular
   // file.
-  // `below`: folders, absolute: what was opened, wherever links in the path led at that moment,
-  // must lie below one of them; none: it may lie anywhere. A folder that is not found is an error
-  // of its own unless the file lies below another one.
+  // `below`: as CheckBelow (below.h), of what was opened, wherever links in the path led then.
   static absl::StatusOr<File> Open(const std::string& path,
                                    const std::vector<std::string>& below = {});
   const FileStamp& stamp() const { return stamp_; }

@@ -9,9 +9,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx {
@@ -19,8 +21,10 @@ namespace {
 
 constexpr absl::string_view kDraftEnd = ".new";
 
-bool WriteAndSync(const std::string& path, absl::string_view text, mode_t mode) {
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+// `name`: in that folder. What a killed process of this number has left there goes.
+bool WriteAndSync(int folder, const std::string& name, absl::string_view text, mode_t mode) {
+  unlinkat(folder, name.c_str(), 0);
+  const UniqueFd file(openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file.is_open()) return false;
   while (!text.empty()) {
     const ssize_t written = write(file.get(), text.data(), text.size());
@@ -33,14 +37,24 @@ bool WriteAndSync(const std::string& path, absl::string_view text, mode_t mode) 
 
 }  // namespace
 
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode) {
-  const std::string draft = absl::StrCat(path, ".", getpid(), kDraftEnd);
-  if (WriteAndSync(draft, text, mode) && std::rename(draft.c_str(), path.c_str()) == 0) {
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode,
+                            const std::vector<std::string>& below) {
+  const auto failed = [&path](absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", why));
+  };
+  const std::filesystem::path whole(path);
+  const std::string parent = whole.parent_path().string();
+  const absl::StatusOr<HeldFolder> folder = HeldFolder::Open(parent.empty() ? "." : parent, below);
+  if (!folder.ok()) return failed(folder.status().message());
+  const int in = folder->descriptor();
+  const std::string name = whole.filename().string();
+  const std::string draft = absl::StrCat(name, ".", getpid(), kDraftEnd);
+  if (WriteAndSync(in, draft, text, mode) && renameat(in, draft.c_str(), in, name.c_str()) == 0) {
     return absl::OkStatus();
   }
   const int error = errno;
-  unlink(draft.c_str());
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+  unlinkat(in, draft.c_str(), 0);
+  return failed(std::strerror(error));
 }
 
 absl::Status SyncFolderOf(const std::string& path) {

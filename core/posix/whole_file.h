@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -11,9 +12,11 @@
 namespace phalanx {
 
 // Writes `text` to a file beside `path`, syncs it and renames it to `path`. A file that is there
-// stays as it is until then; the new one has `mode`, less the process's umask. Errors: Unavailable,
-// with the path and the reason; nothing is left.
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode = 0666);
+// stays as it is until then; the new one has `mode`, less the process's umask. `below`: as
+// CheckBelow (below.h), of the folder of `path`. Errors: Unavailable, with the path and the reason;
+// nothing is left.
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text, mode_t mode = 0666,
+                            const std::vector<std::string>& below = {});
 // Has the disk know which files are in the folder of `path`, the renames among them. Errors:
 // Unavailable.
 absl::Status SyncFolderOf(const std::string& path);

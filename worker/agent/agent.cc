@@ -77,6 +77,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .address = options.address,
           .secrets = options.secrets,
           .read_folders = ReadableFolders(options.folders),
+          .write_folders = options.folders.write,
           .check_faults = options.check_faults,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,

@@ -60,10 +60,11 @@ void AddCorrupt(const data::Index& index, DataOutcome& outcome) {
 
 // What the job is to go on from, or what is wrong with that.
 void AddCheckpoint(const job::JobSpec& spec, const std::string& directory,
-                   data::ReadProgress* progress, DataOutcome& outcome) {
+                   data::ReadProgress* progress, const std::vector<std::string>& folders,
+                   DataOutcome& outcome) {
   if (!spec.checkpoint.has_value() || !spec.checkpoint->resume_from.has_value()) return;
   int64_t last = 0;  // of the checkpoint being read
-  checkpoint::VerifyOptions options{.threads = kVerifyThreads};
+  checkpoint::VerifyOptions options{.threads = kVerifyThreads, .folders = folders};
   options.on_bytes = [&last, progress](int64_t bytes) {
     const int64_t more = bytes < last ? bytes : bytes - last;
     last = bytes;
@@ -128,7 +129,7 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
     outcome.digest = data::DigestOfSets(digests[0], digests[1]);
     outcome.corrupt_max = job->spec.data->corrupt_max;
   }
-  if (choose_checkpoint) AddCheckpoint(job->spec, document.directory, progress, outcome);
+  if (choose_checkpoint) AddCheckpoint(job->spec, document.directory, progress, folders, outcome);
   return outcome;
 }
 

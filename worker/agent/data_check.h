@@ -23,7 +23,7 @@ namespace phalanx::agent {
 // depends on besides the shards' contents. Blocks for as long as reading the shards takes. An
 // outcome that is not OK has every violation. `progress` grows while shards are read and may call
 // it off. `choose_checkpoint`: the checkpoint that the job is to go on from is chosen, too. Every
-// byte of it is read. `folders`: as DataSetSpec::folders. Thread-safe.
+// byte of it is read. `folders`: as DataSetSpec::folders, and of that checkpoint. Thread-safe.
 DataOutcome CheckData(const Document& document, bool choose_checkpoint,
                       const std::string& indexes_folder, data::ReadProgress& progress,
                       const std::vector<std::string>& folders = {});

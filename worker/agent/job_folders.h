@@ -4,8 +4,9 @@
 // from) lies below one of either kind, what it writes (output, checkpoints) below one that may be
 // written. A path is judged by where it leads on this node: `..` and links are followed, also links
 // to what is not there yet. Jobs run no code of their own, so nothing of theirs makes a link
-// between the look and the use; others may, so shards and tokenizers are judged again when they are
-// open (File::Open), by the daemon and by ranks.
+// between the look and the use; others may, so what is opened is judged again when it is open, by
+// the daemon and by ranks (core/posix/below.h): files that are read (File::Open), and folders that
+// are written in (HeldFolder).
 #pragma once
 
 #include <string>

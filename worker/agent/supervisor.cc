@@ -122,6 +122,7 @@ bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   run.set_threads(options_.threads);
   run.set_store(order.store);
   *run.mutable_read_folders() = {options_.read_folders.begin(), options_.read_folders.end()};
+  *run.mutable_write_folders() = {options_.write_folders.begin(), options_.write_folders.end()};
   return true;
 }
 
@@ -161,8 +162,10 @@ void Supervisor::Carry(const SendPublish& order) {
 
 void Supervisor::Carry(const SendWriteIncident& order) {
   v1::ToRank message;
-  if (message.mutable_write_incident()->ParseFromString(order.payload))
-    Send(order.process, message);
+  v1::WriteIncident& incident = *message.mutable_write_incident();
+  if (!incident.ParseFromString(order.payload)) return;
+  *incident.mutable_folders() = {options_.write_folders.begin(), options_.write_folders.end()};
+  Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendWish& order) {

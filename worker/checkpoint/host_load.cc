@@ -35,15 +35,16 @@ bool HasFrozen(train::TrainingState& state) {
 // Of the plan's layout, with what does not train; the rest is to be filled.
 absl::StatusOr<std::unique_ptr<train::TrainingState>> StateToFill(
     const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-    const train::BufferOptions& options, const std::stop_token& stop) {
+    const train::BufferOptions& options, const std::stop_token& stop,
+    const std::vector<std::string>& below) {
   ASSIGN_OR_RETURN(auto state, train::TrainingState::CreateEmpty(plan, rank, options));
   if (!HasFrozen(*state)) return state;
   if (checkpoint.empty()) {
     for (const auto& part : state->parts()) part->Initialise(plan, options.init_threads);
     return state;
   }
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestOf(checkpoint));
-  RETURN_IF_ERROR(Load(checkpoint, manifest, plan, *state, options.init_threads, stop));
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifestOf(checkpoint, below));
+  RETURN_IF_ERROR(Load(checkpoint, manifest, plan, *state, options.init_threads, stop, below));
   return state;
 }
 
@@ -177,7 +178,8 @@ absl::StatusOr<HostCopyPair::Buffer> HostCopyPair::BufferOf(int64_t step) const 
 
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop, const FindMapping& find) {
+                     const std::stop_token& stop, const FindMapping& find,
+                     const std::vector<std::string>& below) {
   ASSIGN_OR_RETURN(const HostCopyPair::Buffer buffer, pair.BufferOf(step));
   if (buffer.header.plan != DigestInHeader(plan)) {
     return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
@@ -186,7 +188,7 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
   const PinnedMapping* mapping = find != nullptr ? find(buffer.fd, buffer.bytes) : nullptr;
   return model::CallTorch("taking a copy of state", [&]() -> absl::Status {
     ASSIGN_OR_RETURN(auto filled,
-                     StateToFill(plan, pair.rank(), checkpoint, state.options(), stop));
+                     StateToFill(plan, pair.rank(), checkpoint, state.options(), stop, below));
     const std::vector<Section> sections = SectionsInHostMemory(plan, *filled);
     if (buffer.header.bytes != Snapshot::BytesOf(sections)) {
       return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
@@ -200,9 +202,11 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
 }
 
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state, const std::stop_token& stop) {
+                          train::TrainingState& state, const std::stop_token& stop,
+                          const std::vector<std::string>& below) {
   return model::CallTorch("taking what does not train", [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(auto filled, StateToFill(plan, rank, checkpoint, state.options(), stop));
+    ASSIGN_OR_RETURN(auto filled,
+                     StateToFill(plan, rank, checkpoint, state.options(), stop, below));
     FillFrom(nullptr, {}, *filled);
     return state.TakeOver(plan, *filled);
   });

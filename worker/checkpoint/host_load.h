@@ -84,14 +84,16 @@ using FindMapping = std::function<const PinnedMapping*(int fd, int64_t bytes)>;
 // Adds to `state`, which lies in no layout, what the copy of `step` has, and with it what does not
 // train of that rank: out of `checkpoint`, that the job began with; "": it is initial values.
 // `plan`: in whose layout the copy lies. Where `find` has pinned its pages a device takes them at
-// the speed of its link. Errors: DataLoss, naming the rank, where there is no copy of the step, or
-// one of another plan or size; those of ReadManifestOf and Load; Cancelled.
+// the speed of its link. `below`: as Load. Errors: DataLoss, naming the rank, where there is no
+// copy of the step, or one of another plan or size; those of ReadManifestOf and Load; Cancelled.
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop = {}, const FindMapping& find = nullptr);
+                     const std::stop_token& stop = {}, const FindMapping& find = nullptr,
+                     const std::vector<std::string>& below = {});
 // Adds what does not train of a rank of `plan` of which there is no copy: all of it, where nothing
 // that it has trains. Errors: those of ReadManifestOf and Load.
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state, const std::stop_token& stop = {});
+                          train::TrainingState& state, const std::stop_token& stop = {},
+                          const std::vector<std::string>& below = {});
 
 }  // namespace phalanx::checkpoint

@@ -69,8 +69,12 @@ void CopyPart(const Entry& entry, const std::string& bytes, const Taken& taken, 
 class Loading {
  public:
   Loading(const std::string& checkpoint, const Manifest& manifest, int32_t threads,
-          const std::stop_token& stop)
-      : checkpoint_(checkpoint), manifest_(manifest), threads_(std::max(threads, 1)), stop_(stop) {}
+          const std::stop_token& stop, const std::vector<std::string>& below)
+      : checkpoint_(checkpoint),
+        manifest_(manifest),
+        threads_(std::max(threads, 1)),
+        stop_(stop),
+        below_(below) {}
 
   // `tensors`: of the job's model.
   absl::Status Run(absl::Span<const ModelTensor> tensors, std::vector<Section> sections) {
@@ -97,7 +101,8 @@ class Loading {
   absl::Status ReadHeaders() {
     for (const PartFile& part : manifest_.parts) {
       RETURN_IF_ERROR(CheckStop());
-      ASSIGN_OR_RETURN(const PartReader reader, PartReader::Open(checkpoint_, manifest_, part));
+      ASSIGN_OR_RETURN(const PartReader reader,
+                       PartReader::Open(checkpoint_, manifest_, part, below_));
       headers_.push_back(reader.header());
     }
     return absl::OkStatus();
@@ -152,7 +157,8 @@ class Loading {
       const int32_t file = wanted[i].file;
       ASSIGN_OR_RETURN(
           const PartReader reader,
-          PartReader::Open(checkpoint_, manifest_, manifest_.parts[static_cast<size_t>(file)]));
+          PartReader::Open(checkpoint_, manifest_, manifest_.parts[static_cast<size_t>(file)],
+                           below_));
       for (; i < wanted.size() && wanted[i].file == file; ++i) {
         RETURN_IF_ERROR(CheckStop());
         const auto entry = static_cast<size_t>(wanted[i].entry);
@@ -169,6 +175,7 @@ class Loading {
   const Manifest& manifest_;
   const int32_t threads_;
   const std::stop_token stop_;
+  const std::vector<std::string>& below_;
   std::vector<PartHeader> headers_;
 };
 
@@ -218,7 +225,8 @@ Manifest ManifestOf(const plan::Plan& plan, const std::string& store, int64_t nu
 }
 
 absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const plan::Plan& plan,
-                  train::TrainingState& state, int32_t threads, const std::stop_token& stop) {
+                  train::TrainingState& state, int32_t threads, const std::stop_token& stop,
+                  const std::vector<std::string>& below) {
   const std::vector<Violation> violations = Incompatible(plan.spec, checkpoint, manifest);
   if (!violations.empty()) {
     return absl::FailedPreconditionError(
@@ -227,7 +235,7 @@ absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const
         }));
   }
   RETURN_IF_ERROR(model::CallTorch("loading a checkpoint", [&] {
-    return Loading(checkpoint, manifest, threads, stop)
+    return Loading(checkpoint, manifest, threads, stop, below)
         .Run(TensorsOf(plan.spec), SectionsToRead(plan, state));
   }));
   state.Adopt(StartOf(manifest));

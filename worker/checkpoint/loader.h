@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,7 +28,9 @@ Manifest ManifestOf(const plan::Plan& plan, const std::string& store, int64_t nu
 // `state` is empty (TrainingState::CreateEmpty) and of
 // no use after an error. Errors: FailedPrecondition if the job cannot go on from it; DataLoss, with
 // the names of file and entry; Cancelled once `stop` is requested, before the next entry is read.
+// `below`: as in core/checkpoint_io/folders.h, of each file that is opened.
 absl::Status Load(const std::string& checkpoint, const Manifest& manifest, const plan::Plan& plan,
-                  train::TrainingState& state, int32_t threads, const std::stop_token& stop);
+                  train::TrainingState& state, int32_t threads, const std::stop_token& stop,
+                  const std::vector<std::string>& below = {});
 
 }  // namespace phalanx::checkpoint

@@ -157,9 +157,10 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   written_.push_back(name);
   for (; written_.size() > kDraftsMax; written_.pop_front()) {
     given_up_ = written_.front();
-    RemovePartFile(DraftOf(given_up_), options_.rank);
+    RemovePartFile(DraftOf(given_up_), options_.rank, options_.folders);
   }
   write.draft = DraftOf(name);
+  write.folders = options_.folders;
   write.info = {.store = options_.store,
                 .job = options_.job,
                 .epoch = name.epoch,
@@ -173,7 +174,7 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   };
   absl::StatusOr<PartFile> part = WritePartFile(std::move(write));
   if (!part.ok()) {
-    RemovePartFile(DraftOf(name), options_.rank);
+    RemovePartFile(DraftOf(name), options_.rank, options_.folders);
     return part.status();
   }
   return *std::move(part);

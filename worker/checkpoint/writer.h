@@ -13,6 +13,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -31,6 +32,7 @@ struct WriterOptions {
   int64_t job = 0;
   int32_t rank = 0;
   std::function<absl::Status(int64_t step)> before_block;  // PartWrite::before_block, of that step
+  std::vector<std::string> folders;                        // PartWrite::folders
 };
 
 // What became of a part.

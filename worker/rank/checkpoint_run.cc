@@ -25,7 +25,8 @@ CheckpointRun::CheckpointRun(const plan::Plan& plan, const train::TrainingState&
            .before_block =
                [this](int64_t step) {
                  return options_.faults->Reach(job::FaultPhase::kCheckpoint, step);
-               }},
+               },
+           .folders = options_.folders},
           [this](const checkpoint::Written& written) { OnWritten(written); },
           [this](const checkpoint::CheckpointName& name,
                  const absl::StatusOr<checkpoint::Published>& published) {
@@ -94,7 +95,8 @@ void CheckpointRun::Publish(const v1::PublishCheckpoint& order) {
   checkpoint::Publication publication{.directory = options_.directory,
                                       .parts_digest = order.parts_digest(),
                                       .keep = plan_.spec.checkpoint->keep,
-                                      .in_use = options_.in_use};
+                                      .in_use = options_.in_use,
+                                      .folders = options_.folders};
   {
     const MutexLock lock(&mu_);
     const auto begun = std::find_if(

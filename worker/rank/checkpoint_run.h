@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
@@ -27,7 +28,8 @@ struct CheckpointOptions {
   int64_t job = 0;
   Rank rank;
   std::string in_use;     // the checkpoint that the epoch began with; may be empty
-  bool reporter = false;  // tells what is so on all ranks
+  std::vector<std::string> folders;  // below one of which the directory lies; none: anywhere
+  bool reporter = false;             // tells what is so on all ranks
   train::FaultPoints* faults = &train::FaultPoints::None();  // outlives it
 };
 

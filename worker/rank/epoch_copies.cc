@@ -143,17 +143,19 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   kept_.plan = nullptr;
   auto training = train::TrainingState::CreateNowhere(Rank{order_.rank()}, buffers);
   const std::string& began_with = order_.assign().checkpoint().path();
+  const std::vector<std::string> folders = ReadFolders();
   std::set<int32_t> copied;
   for (const checkpoint::HostCopyPair& pair : copies) {
     if (pair.epoch().value != source.epoch()) continue;
     copied.insert(pair.rank().value);
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
-        pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find))));
+        pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find,
+        folders))));
   }
   for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(
-        before, Rank{rank}, began_with, *training, stopping_.get_token()))));
+        before, Rank{rank}, began_with, *training, stopping_.get_token(), folders))));
   }
   training->Adopt(start_);
   kept_.training = std::move(training);

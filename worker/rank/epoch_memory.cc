@@ -286,6 +286,7 @@ absl::Status EpochRun::BeginCheckpoints(std::unique_ptr<checkpoint::PinnedMappin
                         .job = order_.assign().job(),
                         .rank = Rank{order_.rank()},
                         .in_use = order_.assign().checkpoint().path(),
+                        .folders = WriteFolders(),
                         .reporter = reporter_,
                         .faults = &faults_.points},
       [&channel = channel_, whose = whose()](v1::RankReport report) {

@@ -15,6 +15,7 @@
 #include "core/job/failure.h"
 #include "core/plan/derivation.h"
 #include "core/plan/equal_work.h"
+#include "core/posix/held_folder.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
@@ -111,7 +112,7 @@ absl::Status EpochRun::OpenData() {
       directory, "\n", order_.assign().document().text());
   const auto set_of = [&](bool validation) {
     data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, directory, validation);
-    spec.folders = {order_.read_folders().begin(), order_.read_folders().end()};
+    spec.folders = ReadFolders();
     return spec;
   };
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
@@ -167,8 +168,13 @@ absl::Status EpochRun::OpenMetrics() {
         absl::StrCat(status.message(), "; training waits up to ", absl::FormatDuration(patience)));
     report_status_.Update(Report(std::move(report)));
   };
+  options.folders = WriteFolders();
+  const absl::Status led = HeldFolder::Make(output_, options.folders).status();
+  if (absl::IsInvalidArgument(led)) {
+    return LeadsOut(job::FailureKind::kOutputUnavailable, "spec.output", plan_.spec.output, led);
+  }
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
-  return RankFigures::MakeFolder(output_);
+  return RankFigures::MakeFolder(output_, WriteFolders());
 }
 
 int64_t EpochRun::LengthMultiple() const { return order_.device_kind() == "gpu" ? 8 : 1; }
@@ -291,7 +297,7 @@ absl::Status EpochRun::Train() {
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},
                      order_.device_kind() == "gpu" ? device::MemoryInUse() : ResidentBytesMax(),
-                     profiler_.has_value() ? profiler_->profile() : std::nullopt);
+                     profiler_.has_value() ? profiler_->profile() : std::nullopt, WriteFolders());
   if (!written.ok()) spdlog::warn("{}", written.ToString());
   // The epoch before may have ended with its last step decided and that checkpoint not written, or
   // this one is to save what is left of the job's state and does no step.

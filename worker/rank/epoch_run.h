@@ -136,6 +136,13 @@ class EpochRun {
   void TellSafe(const std::string& why_not = "");
   // Some of it has one home for as long as the epoch lasts, and training goes on.
   absl::Status TellNoSecondHome(absl::string_view why);
+  // Of the node: below which the job reads, and writes; none: anywhere.
+  std::vector<std::string> ReadFolders() const {
+    return {order_.read_folders().begin(), order_.read_folders().end()};
+  }
+  std::vector<std::string> WriteFolders() const {
+    return {order_.write_folders().begin(), order_.write_folders().end()};
+  }
   absl::Status OpenData();
   absl::Status OpenMetrics();
   absl::Status Connect();

@@ -14,6 +14,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/ruler_map.h"
 #include "core/plan/safe_again.h"
+#include "core/posix/held_folder.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"
 #include "worker/device/cuda_device.h"
@@ -97,7 +98,8 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     ASSIGN_OR_RETURN(auto empty, train::TrainingState::CreateEmpty(plan_, rank, buffers));
     RETURN_IF_ERROR(
         OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_, plan_,
-                                      *empty, buffers.init_threads, stopping_.get_token())));
+                                      *empty, buffers.init_threads, stopping_.get_token(),
+                                      ReadFolders())));
     kept_.training = std::move(empty);
   }
   kept_.identity = identity;
@@ -175,10 +177,22 @@ absl::Status EpochRun::FindCheckpoint() {
   if (!order_.assign().has_checkpoint()) return absl::OkStatus();
   const v1::CheckpointSource& source = order_.assign().checkpoint();
   if (goes_on()) return absl::OkStatus();  // processes keep a later state
+  const std::vector<std::string> folders = ReadFolders();
+  const absl::Status led = HeldFolder::Open(source.path(), folders).status();
+  if (absl::IsInvalidArgument(led)) {
+    const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
+    const bool named = wanted.has_value() && wanted->resume_from.has_value() &&
+                       ResolvePath(order_.assign().document().directory(), *wanted->resume_from) ==
+                           source.path();
+    return LeadsOut(job::FailureKind::kCheckpointUnavailable,
+                    named ? "spec.checkpoint.resume_from" : "spec.checkpoint.directory",
+                    source.path(), led);
+  }
   absl::StatusOr<checkpoint::CheckpointLock> lock =
-      checkpoint::CheckpointLock::ToRead(source.path());
+      checkpoint::CheckpointLock::ToRead(source.path(), folders);
   if (!lock.ok()) return OfCheckpoint(lock.status());
-  absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ReadManifestOf(source.path());
+  absl::StatusOr<checkpoint::Manifest> manifest =
+      checkpoint::ReadManifestOf(source.path(), folders);
   if (!manifest.ok()) return OfCheckpoint(manifest.status());
   const std::string& chosen = source.manifest_digest();
   if (!chosen.empty() && Digest(checkpoint::WriteManifest(*manifest)) != chosen) {

@@ -74,7 +74,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
 
 void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) {
   if (!reporter_) return;
-  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline);
+  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline, WriteFolders());
   // What was trained is worth more than its picture.
   if (!path.ok()) {
     spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(),

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/unique_fd.h"
 #include "worker/rank/record_file.h"
 
@@ -20,13 +21,12 @@ constexpr char kFile[] = "incident.json";
 constexpr char kAside[] = ".incident.json.new";
 
 // The folder `name` in `parent`, made where it is not there.
-absl::StatusOr<UniqueFd> FolderIn(const UniqueFd& parent, const std::string& name,
-                                  const std::string& path) {
-  if (mkdirat(parent.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
+absl::StatusOr<HeldFolder> FolderIn(const HeldFolder& parent, const std::string& name) {
+  const std::string path = parent.PathOf(name);
+  if (mkdirat(parent.descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST)
     return OutputError("make the folder", path, errno);
-  UniqueFd folder(
-      openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.is_open()) return OutputError("open the folder", path, errno);
+  absl::StatusOr<HeldFolder> folder = parent.OpenFolder(name);
+  if (!folder.ok()) return OutputError("open the folder", path, folder.status());
   return folder;
 }
 
@@ -42,23 +42,24 @@ absl::Status WriteAll(const UniqueFd& file, absl::string_view text, const std::s
 
 }  // namespace
 
-absl::Status WriteIncidentFile(const std::string& output, int64_t number, absl::string_view text) {
-  const UniqueFd base(open(output.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!base.is_open()) return OutputError("open the output folder", output, errno);
-  const std::string all = absl::StrCat(output, "/incidents"), one = absl::StrCat(all, "/", number);
-  ASSIGN_OR_RETURN(const UniqueFd incidents, FolderIn(base, "incidents", all));
-  ASSIGN_OR_RETURN(const UniqueFd folder, FolderIn(incidents, absl::StrCat(number), one));
-  const std::string path = absl::StrCat(one, "/", kFile);
+absl::Status WriteIncidentFile(const std::string& output, int64_t number, absl::string_view text,
+                               const std::vector<std::string>& folders) {
+  const absl::StatusOr<HeldFolder> base = HeldFolder::Open(output, folders);
+  if (!base.ok()) return OutputError("open the output folder", output, base.status());
+  ASSIGN_OR_RETURN(const HeldFolder incidents, FolderIn(*base, "incidents"));
+  ASSIGN_OR_RETURN(const HeldFolder folder, FolderIn(incidents, absl::StrCat(number)));
+  const std::string path = folder.PathOf(kFile);
+  const int in = folder.descriptor();
   // Left by a process that was killed.
-  if (unlinkat(folder.get(), kAside, 0) != 0 && errno != ENOENT)
-    return OutputError("replace", absl::StrCat(one, "/", kAside), errno);
+  if (unlinkat(in, kAside, 0) != 0 && errno != ENOENT)
+    return OutputError("replace", folder.PathOf(kAside), errno);
   const UniqueFd file(
-      openat(folder.get(), kAside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!file.is_open()) return OutputError("create", absl::StrCat(one, "/", kAside), errno);
+      openat(in, kAside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!file.is_open()) return OutputError("create", folder.PathOf(kAside), errno);
   absl::Status status = WriteAll(file, text, path);
-  if (status.ok() && renameat(folder.get(), kAside, folder.get(), kFile) != 0)
+  if (status.ok() && renameat(in, kAside, in, kFile) != 0)
     status = OutputError("replace", path, errno);
-  if (!status.ok()) unlinkat(folder.get(), kAside, 0);
+  if (!status.ok()) unlinkat(in, kAside, 0);
   return status;
 }
 
@@ -91,7 +92,9 @@ void IncidentFiles::Run() {
       order = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    const absl::Status written = WriteIncidentFile(order.output(), order.number(), order.text());
+    const absl::Status written =
+        WriteIncidentFile(order.output(), order.number(), order.text(),
+                          {order.folders().begin(), order.folders().end()});
     if (!written.ok()) failed_(order, written);
   }
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -18,9 +19,11 @@
 namespace phalanx::rank {
 
 // Writes `<output>/incidents/<number>/incident.json`: whole, or what was there stays. Folders are
-// made but for `output` itself; none of them, and no file, is followed where it is a link. Errors:
-// Unavailable, naming the path.
-absl::Status WriteIncidentFile(const std::string& output, int64_t number, absl::string_view text);
+// made but for `output` itself; none of them, and no file, is followed where it is a link.
+// `folders`: below one of which `output` must lie when it is opened; none: it may lie anywhere.
+// Errors: Unavailable, naming the path.
+absl::Status WriteIncidentFile(const std::string& output, int64_t number, absl::string_view text,
+                               const std::vector<std::string>& folders = {});
 
 // Thread-safe. Files are written in the order of their orders, on a thread of its own, so that
 // storage that hangs holds nobody up.

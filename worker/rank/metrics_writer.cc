@@ -10,9 +10,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,12 +26,15 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/posix/held_folder.h"
 #include "nlohmann/json.hpp"
 #include "tensorboard/event.pb.h"
 
 namespace phalanx::rank {
 namespace {
 
+constexpr char kLinesFile[] = "metrics.jsonl", kOwnerFile[] = "metrics.owner",
+               kEpochFile[] = "metrics.epoch";
 // metrics.owner has a name a line: the job that has its records in the folder, then those that it
 // went on from, the last first. metrics.epoch has a job a line, the one that opened the folder last
 // first.
@@ -80,36 +82,61 @@ struct Replacing {
   std::function<absl::Status()> may;  // refuses an epoch that is over
 };
 
-// Writes a whole file aside and renames it into place, unless it may no more by then.
-absl::Status Replace(const std::string& path, absl::string_view text, const Replacing& replacing) {
-  const std::string aside = absl::StrCat(path, replacing.aside);
-  if (unlink(aside.c_str()) != 0 && errno != ENOENT) return OutputError("replace", aside, errno);
-  const UniqueFd file(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.is_open()) return OutputError("replace", aside, errno);
+// Writes a whole file of the folder aside and renames it into place, unless it may no more by then.
+absl::Status Replace(const HeldFolder& folder, const std::string& name, absl::string_view text,
+                     const Replacing& replacing) {
+  const int in = folder.descriptor();
+  const std::string aside = absl::StrCat(name, replacing.aside), path = folder.PathOf(aside);
+  if (unlinkat(in, aside.c_str(), 0) != 0 && errno != ENOENT)
+    return OutputError("replace", path, errno);
+  const UniqueFd file(openat(in, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.is_open()) return OutputError("replace", path, errno);
   while (!text.empty()) {
     const ssize_t written = write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return OutputError("write", aside, written < 0 ? errno : ENOSPC);
+    if (written <= 0) return OutputError("write", path, written < 0 ? errno : ENOSPC);
     text.remove_prefix(static_cast<size_t>(written));
   }
   RETURN_IF_ERROR(replacing.may());
-  if (std::rename(aside.c_str(), path.c_str()) != 0) return OutputError("replace", path, errno);
+  if (renameat(in, aside.c_str(), in, name.c_str()) != 0)
+    return OutputError("replace", folder.PathOf(name), errno);
   return absl::OkStatus();
 }
 
+// The first `bytes_max` bytes of a file of the folder; nullopt: none is there that can be opened.
+absl::StatusOr<std::optional<std::string>> ReadIn(const HeldFolder& folder,
+                                                  const std::string& name, size_t bytes_max) {
+  RETURN_IF_ERROR(CheckRegular(folder, name));
+  const absl::StatusOr<UniqueFd> file = folder.OpenFile(name, O_RDONLY | O_NONBLOCK);
+  if (absl::IsInvalidArgument(file.status()))
+    return OutputError("open", folder.PathOf(name), file.status());
+  if (!file.ok()) return std::nullopt;
+  std::string text;
+  constexpr size_t kBlockBytes = 1 << 16;
+  while (text.size() < bytes_max) {
+    const size_t before = text.size();
+    text.resize(std::min(bytes_max, before + kBlockBytes));
+    ssize_t got = 0;
+    do {
+      got = read(file->get(), text.data() + before, text.size() - before);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return OutputError("read", folder.PathOf(name), errno);
+    text.resize(before + static_cast<size_t>(got));
+    if (got == 0) break;
+  }
+  return text;
+}
+
 // Of a file of ours that is no longer than that. None: there is none.
-absl::StatusOr<std::vector<std::string>> LinesOf(const std::string& path) {
-  RETURN_IF_ERROR(CheckRegular(path));
-  std::ifstream in(path, std::ios::binary);
-  std::string text(kOwnersBytesMax, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  return std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+absl::StatusOr<std::vector<std::string>> LinesOf(const HeldFolder& folder,
+                                                 const std::string& name) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIn(folder, name, kOwnersBytesMax));
+  return std::vector<std::string>(absl::StrSplit(text.value_or(""), '\n', absl::SkipEmpty()));
 }
 
 // As metrics.owner says; empty: there is none.
-absl::StatusOr<std::vector<std::string>> OwnersOf(const std::string& folder) {
-  return LinesOf(absl::StrCat(folder, "/metrics.owner"));
+absl::StatusOr<std::vector<std::string>> OwnersOf(const HeldFolder& folder) {
+  return LinesOf(folder, kOwnerFile);
 }
 
 // A line of metrics.epoch: the last epoch of a job that has opened the folder.
@@ -119,11 +146,9 @@ struct OpenedBy {
   int64_t epoch = 0;
 };
 
-std::string EpochPath(const std::string& folder) { return absl::StrCat(folder, "/metrics.epoch"); }
-
 // What is no such line is of nobody.
-absl::StatusOr<std::vector<OpenedBy>> EpochsOf(const std::string& folder) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> lines, LinesOf(EpochPath(folder)));
+absl::StatusOr<std::vector<OpenedBy>> EpochsOf(const HeldFolder& folder) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> lines, LinesOf(folder, kEpochFile));
   std::vector<OpenedBy> epochs;
   for (const std::string& line : lines) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
@@ -143,15 +168,15 @@ std::string JobOf(const std::string& owner) { return owner.substr(owner.find('/'
 
 // Refuses an epoch behind which another one of the job has opened the folder. Whoever stops it may
 // not reach it, so it may come at any time.
-absl::Status CheckNotOver(const std::string& folder, const MetricsOptions& options) {
+absl::Status CheckNotOver(const HeldFolder& folder, const MetricsOptions& options) {
   if (options.fence == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<OpenedBy> epochs, EpochsOf(folder));
   for (const OpenedBy& opened : epochs) {
     if (opened.owner != options.owner || opened.fence <= options.fence) continue;
     return absl::AbortedError(absl::StrCat(
         "epoch ", options.epoch, " of ", JobOf(options.owner),
-        " may not write to the output folder ", folder, " any more: epoch ", opened.epoch,
-        ", which was planned after it, has opened it (", EpochPath(folder), ")"));
+        " may not write to the output folder ", folder.path(), " any more: epoch ", opened.epoch,
+        ", which was planned after it, has opened it (", folder.PathOf(kEpochFile), ")"));
   }
   return absl::OkStatus();
 }
@@ -164,21 +189,20 @@ std::string AsidePrefix(const MetricsOptions& options) {
 
 // Takes away what earlier epochs of the job have written aside: one that may still replace a file,
 // as far as it knows, then finds nothing to rename.
-void RemoveEarlierAsides(const std::string& folder, const MetricsOptions& options) {
+void RemoveEarlierAsides(const HeldFolder& folder, const MetricsOptions& options) {
   const std::string prefix = AsidePrefix(options);
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  const absl::StatusOr<std::vector<std::string>> names = folder.Names();
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
     const size_t at = name.find(prefix);
     int64_t fence = 0;
     if (at == name.npos || !absl::SimpleAtoi(name.substr(at + prefix.size()), &fence)) continue;
-    if (fence < options.fence) unlink(entry->path().c_str());
+    if (fence < options.fence) unlinkat(folder.descriptor(), name.c_str(), 0);
   }
 }
 
 // From here on epochs of the job before this one change nothing in the folder.
-absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options,
+absl::Status MarkEpoch(const HeldFolder& folder, const MetricsOptions& options,
                        const Replacing& replacing) {
   if (options.fence == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckNotOver(folder, options));  // one that is refused leaves nothing aside
@@ -189,7 +213,7 @@ absl::Status MarkEpoch(const std::string& folder, const MetricsOptions& options,
     if (other.owner == options.owner || lines++ >= kOwnersMax) continue;
     absl::StrAppend(&text, other.owner, " ", other.fence, " ", other.epoch, "\n");
   }
-  RETURN_IF_ERROR(Replace(EpochPath(folder), text, replacing));
+  RETURN_IF_ERROR(Replace(folder, kEpochFile, text, replacing));
   RemoveEarlierAsides(folder, options);
   return absl::OkStatus();
 }
@@ -204,13 +228,12 @@ int64_t StepOf(absl::string_view line) {
 // Keeps the lines up to the last one of a step before `first_step`: what is behind it is of later
 // steps, was cut off, or is nothing. Only that is read as more than bytes. The last step that is
 // kept; 0: none.
-absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_step,
+absl::StatusOr<int64_t> KeepLinesBefore(const HeldFolder& folder, int64_t first_step,
                                         const Replacing& replacing) {
-  RETURN_IF_ERROR(CheckRegular(path));
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return 0;
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) return OutputError("read", path, errno);
+  ASSIGN_OR_RETURN(std::optional<std::string> there,
+                   ReadIn(folder, kLinesFile, std::numeric_limits<size_t>::max()));
+  if (!there.has_value()) return 0;
+  std::string text = *std::move(there);
   int64_t last_step = 0;
   for (absl::string_view left = text; last_step == 0;) {
     absl::ConsumeSuffix(&left, "\n");
@@ -228,35 +251,40 @@ absl::StatusOr<int64_t> KeepLinesBefore(const std::string& path, int64_t first_s
       left = left.substr(0, begin);
     }
   }
-  RETURN_IF_ERROR(Replace(path, text, replacing));
+  RETURN_IF_ERROR(Replace(folder, kLinesFile, text, replacing));
   return last_step;
 }
 
-// Whatever another job has left under the name is kept under the first free one beside it.
-absl::Status PutAside(const std::string& folder, const std::string& path) {
+// Whatever another job has left under the name is kept under the first free one that `aside` gives.
+absl::Status PutAside(const HeldFolder& folder, const std::string& name,
+                      const std::function<std::string(int number)>& aside) {
+  const int in = folder.descriptor();
+  struct stat place {};
   for (int number = 1;; ++number) {
-    const std::string aside = absl::StrCat(folder, "/metrics.", number, ".jsonl");
-    if (access(aside.c_str(), F_OK) == 0) continue;
-    if (std::rename(path.c_str(), aside.c_str()) != 0) return OutputError("rename", path, errno);
-    return absl::OkStatus();
+    const std::string other = aside(number);
+    if (fstatat(in, other.c_str(), &place, AT_SYMLINK_NOFOLLOW) == 0) continue;
+    if (renameat(in, name.c_str(), in, other.c_str()) == 0) return absl::OkStatus();
+    return OutputError("rename", folder.PathOf(name), errno);
   }
+}
+
+absl::Status PutLinesAside(const HeldFolder& folder) {
+  return PutAside(folder, kLinesFile,
+                  [](int number) { return absl::StrCat("metrics.", number, ".jsonl"); });
 }
 
 // What another job has left of its incidents, likewise.
-absl::Status PutIncidentsAside(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/incidents");
+absl::Status PutIncidentsAside(const HeldFolder& folder) {
+  constexpr char kIncidents[] = "incidents";
   struct stat place {};
-  if (lstat(path.c_str(), &place) != 0) return absl::OkStatus();
-  for (int number = 1;; ++number) {
-    const std::string aside = absl::StrCat(path, ".", number);
-    if (lstat(aside.c_str(), &place) == 0) continue;
-    if (std::rename(path.c_str(), aside.c_str()) != 0) return OutputError("rename", path, errno);
+  if (fstatat(folder.descriptor(), kIncidents, &place, AT_SYMLINK_NOFOLLOW) != 0)
     return absl::OkStatus();
-  }
+  return PutAside(folder, kIncidents,
+                  [&](int number) { return absl::StrCat(kIncidents, ".", number); });
 }
 
 // The job that has its records there, as people know it: "job-7 (store 3f2a)".
-std::string HolderOf(const std::string& folder) {
+std::string HolderOf(const HeldFolder& folder) {
   const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
   const std::string owner = owners.ok() && !owners->empty() ? owners->front() : "";
   const std::pair<std::string, std::string> parts = absl::StrSplit(owner, absl::MaxSplits('/', 1));
@@ -267,7 +295,7 @@ std::string HolderOf(const std::string& folder) {
 constexpr absl::Duration kOwnPatience = absl::Seconds(1);
 
 // Whether the job that goes on has its records there.
-bool IsOwn(const std::string& folder, const MetricsOptions& options) {
+bool IsOwn(const HeldFolder& folder, const MetricsOptions& options) {
   if (options.fence == 0 && options.first_step <= 1) return false;
   const absl::StatusOr<std::vector<std::string>> owners = OwnersOf(folder);
   return owners.ok() && !owners->empty() && owners->front() == options.owner;
@@ -276,15 +304,15 @@ bool IsOwn(const std::string& folder, const MetricsOptions& options) {
 // The folder's descriptor, with its lock where the file system has locks. Who holds it in an
 // earlier epoch of the same job may be out of reach for long: it can write no more once the files
 // are others (RecordFile::Append), so nobody waits for its end.
-absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& options) {
-  UniqueFd held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!held.is_open()) return OutputError("open", folder, errno);
+absl::StatusOr<UniqueFd> Hold(const HeldFolder& folder, const MetricsOptions& options) {
+  absl::StatusOr<UniqueFd> held = folder.OpenToLock();
+  if (!held.ok()) return OutputError("open", folder.path(), held.status());
   const bool own = IsOwn(folder, options);
   const auto give_up =
       std::chrono::steady_clock::now() +
       absl::ToChronoNanoseconds(own ? std::min(options.patience, kOwnPatience) : options.patience);
   bool waited = false;
-  while (flock(held.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  while (flock(held->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
     const bool first = !std::exchange(waited, true);
     const bool last = std::chrono::steady_clock::now() >= give_up;
@@ -293,7 +321,7 @@ absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& o
       const absl::Status in_use =
           job::WithKind(job::FailureKind::kOutputUnavailable,
                         absl::UnavailableError(absl::StrCat(
-                            "the output folder ", folder, " is in use by ", HolderOf(folder),
+                            "the output folder ", folder.path(), " is in use by ", HolderOf(folder),
                             ": jobs that run at one time need folders of their "
                             "own")));
       if (last) return in_use;
@@ -306,18 +334,16 @@ absl::StatusOr<UniqueFd> Hold(const std::string& folder, const MetricsOptions& o
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& folder,
+absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& path,
                                                                    MetricsOptions options) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return OutputError("make the output folder", folder, error.value());
+  const absl::StatusOr<HeldFolder> made = HeldFolder::Make(path, options.folders);
+  if (!made.ok()) return OutputError("make the output folder", path, made.status());
+  const HeldFolder& folder = *made;
   ASSIGN_OR_RETURN(UniqueFd held, Hold(folder, options));
   const auto not_over = [&] { return CheckNotOver(folder, options); };
   const Replacing replacing{.aside = absl::StrCat(AsidePrefix(options), options.fence),
                             .may = not_over};
   RETURN_IF_ERROR(MarkEpoch(folder, options, replacing));
-  const std::string lines_path = absl::StrCat(folder, "/metrics.jsonl");
-  const std::string owner_path = absl::StrCat(folder, "/metrics.owner");
   ASSIGN_OR_RETURN(std::vector<std::string> owners, OwnersOf(folder));
   const bool known = !owners.empty() && owners.front() == options.owner;
   // Who begins at the first step had no part in lines that are there, whatever his name: a store
@@ -335,25 +361,27 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   if (!known) RETURN_IF_ERROR(PutIncidentsAside(folder));
   if (!continues) {
     struct stat lines {};
-    if (lstat(lines_path.c_str(), &lines) == 0 && S_ISREG(lines.st_mode)) {
+    if (fstatat(folder.descriptor(), kLinesFile, &lines, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(lines.st_mode)) {
       RETURN_IF_ERROR(not_over());
       // An earlier epoch that has not done a step may have the file open.
-      RETURN_IF_ERROR(lines.st_size > 0 ? PutAside(folder, lines_path)
-                                        : Replace(lines_path, "", replacing));
+      RETURN_IF_ERROR(lines.st_size > 0 ? PutLinesAside(folder)
+                                        : Replace(folder, kLinesFile, "", replacing));
     }
   } else {
-    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(lines_path, options.first_step, replacing));
+    ASSIGN_OR_RETURN(last_step, KeepLinesBefore(folder, options.first_step, replacing));
   }
   if (!known || !continues) {
     RETURN_IF_ERROR(
-        Replace(owner_path, absl::StrCat(absl::StrJoin(owners, "\n"), "\n"), replacing));
+        Replace(folder, kOwnerFile, absl::StrCat(absl::StrJoin(owners, "\n"), "\n"), replacing));
   }
-  ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(lines_path));
+  ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(folder, kLinesFile));
   RETURN_IF_ERROR(not_over());  // else it might be the file of who came meanwhile
   ASSIGN_OR_RETURN(
       RecordFile events,
-      RecordFile::Open(absl::StrCat(folder, "/events.out.tfevents.",
-                                    absl::ToUnixSeconds(absl::Now()), ".phalanx.", getpid())));
+      RecordFile::Open(folder, absl::StrCat("events.out.tfevents.",
+                                            absl::ToUnixSeconds(absl::Now()), ".phalanx.",
+                                            getpid())));
   std::unique_ptr<MetricsWriter> writer(
       new MetricsWriter(std::move(options), std::move(held), std::move(lines), std::move(events)));
   writer->last_step_ = last_step;

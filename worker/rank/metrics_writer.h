@@ -10,6 +10,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +34,8 @@ struct MetricsOptions {
   int64_t epoch = 0, fence = 0;
   // A write that fails is tried again for so long.
   absl::Duration patience = absl::Seconds(15);
+  // Below one of which the folder, and links in it, must lead when they are opened; none: anywhere.
+  std::vector<std::string> folders;
   std::stop_token stop;
   // Once, when a write has failed, or another writer holds the folder, and it is tried again.
   std::function<void(const absl::Status&)> on_wait;
@@ -48,7 +51,7 @@ class MetricsWriter {
   // goes on from him, or from one whom he went on from; the incidents of another owner become
   // incidents.1, ... Errors: OutputUnavailable (core/job/failure.h), naming the path and who holds
   // it, or what is there and is no regular file; Aborted, naming the later epoch; Cancelled.
-  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& folder,
+  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& path,
                                                              MetricsOptions options);
 
   // Waits while the folder takes nothing, for options.patience. A step that has its line already

@@ -2,10 +2,9 @@
 
 #include <sys/resource.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/whole_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/rank/record_file.h"
@@ -72,17 +71,18 @@ void RankFigures::Add(const train::StepSummary& step, const schedule::Program& p
   previous_host_seconds_ = step.host_seconds;
 }
 
-absl::Status RankFigures::MakeFolder(const std::string& output) {
+absl::Status RankFigures::MakeFolder(const std::string& output,
+                                     const std::vector<std::string>& folders) {
   const std::string folder = absl::StrCat(output, "/ranks");
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  return error ? OutputError("make the folder", folder, error.value()) : absl::OkStatus();
+  const absl::Status made = HeldFolder::Make(folder, folders).status();
+  return made.ok() ? made : OutputError("make the folder", folder, made);
 }
 
 absl::Status RankFigures::Write(const std::string& output, const plan::Plan& plan, Rank rank,
                                 int64_t memory_bytes,
-                                const std::optional<StepProfile>& profile) const {
-  RETURN_IF_ERROR(MakeFolder(output));
+                                const std::optional<StepProfile>& profile,
+                                const std::vector<std::string>& folders) const {
+  RETURN_IF_ERROR(MakeFolder(output, folders));
   const std::string path = absl::StrCat(output, "/ranks/rank-", rank.value, ".json");
   nlohmann::ordered_json figures;
   figures["rank"] = rank.value;
@@ -109,7 +109,7 @@ absl::Status RankFigures::Write(const std::string& output, const plan::Plan& pla
                           {"retries", last_counts_.retries - first_counts_.retries}};
   figures["memory_bytes"] = memory_bytes;
   if (profile.has_value()) figures["profile"] = ToJson(*profile);
-  return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"));
+  return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"), 0666, folders);
 }
 
 int64_t ResidentBytesMax() {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/plan/plan.h"
@@ -28,12 +29,15 @@ class RankFigures {
   // `program`: the rank's own. `counts`: now.
   void Add(const train::StepSummary& step, const schedule::Program& program,
            const device::AllocatorCounts& counts = {});
-  // Makes the folder of the figures in `output`. Errors: OutputUnavailable (core/job/failure.h),
-  // naming the path.
-  static absl::Status MakeFolder(const std::string& output);
-  // Errors: what the file system says, naming the path.
+  // Makes the folder of the figures in `output`. `folders`: below one of which it must lie when it
+  // is opened; none: it may lie anywhere. Errors: OutputUnavailable (core/job/failure.h), naming
+  // the path.
+  static absl::Status MakeFolder(const std::string& output,
+                                 const std::vector<std::string>& folders = {});
+  // Errors: what the file system says, naming the path; those of MakeFolder.
   absl::Status Write(const std::string& output, const plan::Plan& plan, Rank rank,
-                     int64_t memory_bytes, const std::optional<StepProfile>& profile = {}) const;
+                     int64_t memory_bytes, const std::optional<StepProfile>& profile = {},
+                     const std::vector<std::string>& folders = {}) const;
 
  private:
   // Seconds and number of the passes of one kind, waits for messages left out.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
 #include "core/base/terminal_text.h"
+#include "core/base/violation.h"
 #include "core/job/failure.h"
 #include "phalanx/v1/rank.pb.h"
 #include "spdlog/spdlog.h"
@@ -70,6 +71,12 @@ bool IsCollateral(const absl::Status& ended) {
 absl::Status AsCollateral(absl::Status ended) {
   if (ended.ok() || IsCollateral(ended)) return ended;
   return job::WithKind(job::FailureKind::kPeerLost, std::move(ended));
+}
+
+absl::Status LeadsOut(job::FailureKind kind, const std::string& field, const std::string& path,
+                      const absl::Status& why) {
+  const Violation violation{.field = field, .value = path, .rule = std::string(why.message())};
+  return job::WithKind(kind, ViolationsStatus({violation}));
 }
 
 void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_t refused,

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/job/failure.h"
 #include "phalanx/v1/common.pb.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "worker/channel/frame_socket.h"
@@ -22,6 +23,11 @@ bool IsCollateral(const absl::Status& ended);
 // nobody is named for, unless it is collateral already. So its process stays, which trained well,
 // and all go on in a layout as there was.
 absl::Status AsCollateral(absl::Status ended);
+
+// Of a path of the job, with its field and as it was written, that leads out of the node's folders
+// when it is opened: `why`, as of CheckBelow (core/posix/below.h).
+absl::Status LeadsOut(job::FailureKind kind, const std::string& field, const std::string& path,
+                      const absl::Status& why);
 
 // Whose they are.
 struct ReportsOf {

@@ -14,14 +14,19 @@
 namespace phalanx::rank {
 
 absl::Status OutputError(absl::string_view what, const std::string& path, int error) {
-  return job::WithKind(
-      job::FailureKind::kOutputUnavailable,
-      absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error))));
+  return OutputError(what, path, absl::UnavailableError(std::strerror(error)));
 }
 
-absl::Status CheckRegular(const std::string& path) {
+absl::Status OutputError(absl::string_view what, const std::string& path, const absl::Status& why) {
+  return job::WithKind(
+      job::FailureKind::kOutputUnavailable,
+      absl::UnavailableError(absl::StrCat("cannot ", what, " ", path, ": ", why.message())));
+}
+
+absl::Status CheckRegular(const HeldFolder& folder, const std::string& name) {
+  const std::string path = folder.PathOf(name);
   struct stat place {};
-  if (stat(path.c_str(), &place) != 0) {
+  if (fstatat(folder.descriptor(), name.c_str(), &place, 0) != 0) {
     return errno == ENOENT ? absl::OkStatus() : OutputError("open", path, errno);
   }
   if (S_ISREG(place.st_mode)) return absl::OkStatus();
@@ -30,28 +35,16 @@ absl::Status CheckRegular(const std::string& path) {
                            "cannot use ", path, ": it is not a regular file; move it away")));
 }
 
-absl::StatusOr<RecordFile> RecordFile::Open(std::string path) {
-  RETURN_IF_ERROR(CheckRegular(path));
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (file < 0) return OutputError("open", path, errno);
+absl::StatusOr<RecordFile> RecordFile::Open(const HeldFolder& folder, const std::string& name) {
+  RETURN_IF_ERROR(CheckRegular(folder, name));
+  std::string path = folder.PathOf(name);
+  absl::StatusOr<UniqueFd> file = folder.OpenFile(name, O_WRONLY | O_CREAT | O_NONBLOCK);
+  if (!file.ok()) return OutputError("open", path, file.status());
   struct stat place {};
-  if (fstat(file, &place) != 0) {
-    const int error = errno;
-    close(file);
-    return OutputError("open", path, error);
-  }
-  const off_t end = lseek(file, 0, SEEK_END);
-  return RecordFile(std::move(path), file, place, end < 0 ? 0 : static_cast<int64_t>(end));
-}
-
-RecordFile::RecordFile(RecordFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(std::exchange(other.file_, -1)),
-      place_(other.place_),
-      end_(other.end_) {}
-
-RecordFile::~RecordFile() {
-  if (file_ >= 0) close(file_);
+  if (fstat(file->get(), &place) != 0) return OutputError("open", path, errno);
+  const off_t end = lseek(file->get(), 0, SEEK_END);
+  return RecordFile(std::move(path), *std::move(file), place,
+                    end < 0 ? 0 : static_cast<int64_t>(end));
 }
 
 absl::Status RecordFile::Append(absl::string_view record) {
@@ -70,7 +63,7 @@ absl::Status RecordFile::Append(absl::string_view record) {
         absl::UnavailableError(absl::StrCat("cannot write ", path_, ": it has been cut off, at ",
                                             now.st_size, " of ", end_, " bytes")));
   }
-  const ssize_t written = pwrite(file_, record.data(), record.size(), end_);
+  const ssize_t written = pwrite(file_.get(), record.data(), record.size(), end_);
   if (written == static_cast<ssize_t>(record.size())) {
     end_ += written;
     return absl::OkStatus();
@@ -78,7 +71,7 @@ absl::Status RecordFile::Append(absl::string_view record) {
   // A disk that is full takes a part and says so the next time.
   const int error = written < 0 ? errno : ENOSPC;
   if (written > 0) [[maybe_unused]]
-    const int cut = ftruncate(file_, end_);
+    const int cut = ftruncate(file_.get(), end_);
   return OutputError("write", path_, error);
 }
 

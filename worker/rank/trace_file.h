@@ -17,9 +17,11 @@ namespace phalanx::rank {
 // before and behind it; the last of two, and the one of one.
 int64_t TraceStep(const job::JobSpec& spec);
 
-// Returns the file's path; it appears there whole, by rename, in place of an older one. Errors:
-// what the file system says, naming the path.
+// Returns the file's path; it appears there whole, by rename, in place of an older one. `folders`:
+// below one of which `output` must lie when it is opened; none: it may lie anywhere. Errors: what
+// the file system says, naming the path.
 absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Plan& plan,
-                                       const std::vector<schedule::TimedInstruction>& timeline);
+                                       const std::vector<schedule::TimedInstruction>& timeline,
+                                       const std::vector<std::string>& folders = {});
 
 }  // namespace phalanx::rank

@@ -455,6 +455,38 @@ TEST_F(ResumeTest, Path_ThatIsDamagedOrOfAnotherModel_IsRefusedByEveryRule) {
   EXPECT_THAT(ViolationsOf(ChooseToResume(shorter, "/", {}).status()), SizeIs(2));
 }
 
+TEST_F(ResumeTest, WhatLeadsOutOfTheFoldersByNow_IsRefusedByItsField) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(folder_);
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  const std::string path = Write(50), part = PartPath(path, 1);
+  job::JobSpec spec = spec_;
+  spec.checkpoint = {.directory = folder_, .resume_from = path};
+  const VerifyOptions within{.folders = {mine}};
+  ASSERT_TRUE(ChooseToResume(spec, "/", within).ok());
+  const auto expect_refused = [&](const std::string& file, const std::string& led) {
+    const absl::Status refused = ChooseToResume(spec, "/", within).status();
+    EXPECT_EQ(job::KindIn(refused), job::FailureKind::kCheckpointInvalid);
+    EXPECT_EQ(refused.message(),
+              absl::StrCat("spec.checkpoint.resume_from: ", path, ": ", file, ": leads to ", led,
+                           "; must lead below ", mine));
+  };
+  fs::rename(part, other + "/part");
+  fs::create_symlink(other + "/part", part);
+  expect_refused(PartFileName(1), other + "/part");
+  fs::rename(path, other + "/moved");
+  fs::create_directory_symlink(other + "/moved", path);
+  expect_refused("manifest.json", other + "/moved/manifest.json");
+  EXPECT_TRUE(ChooseToResume(spec, "/", {}).ok()) << "nobody named a folder";
+  fs::create_directory_symlink(other, folder_ + "/link");
+  spec.checkpoint = {.directory = folder_ + "/link", .resume_from = "latest"};
+  const absl::Status refused = ChooseToResume(spec, "/", within).status();
+  EXPECT_EQ(job::KindIn(refused), job::FailureKind::kCheckpointUnavailable);
+  EXPECT_EQ(refused.message(),
+            absl::StrCat("spec.checkpoint.directory: ", folder_, "/link: leads to ", other,
+                         "; must lead below ", mine));
+}
+
 // Such a job has nothing left to do.
 TEST_F(ResumeTest, CheckpointOfTheJobsLastStep_IsTaken_AndNoneOfALaterOne) {
   const std::string path = Write(50);

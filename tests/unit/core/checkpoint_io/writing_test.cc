@@ -13,12 +13,16 @@
 #include <cstring>
 #include <filesystem>
 #include <latch>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/checkpoint_io/checkpoints.h"
+#include "core/checkpoint_io/lock.h"
 #include "core/checkpoint_io/part_reader.h"
+#include "core/posix/held_folder.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
@@ -31,6 +35,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // What the draft is called while it is published.
 std::string TakenOf(const std::string& draft) {
@@ -181,6 +186,92 @@ TEST_F(WritingTest, DeadLinkWhereTheDirectoryShouldBe_IsToldWithWhatItLeadsTo) {
   }
   std::filesystem::create_directory(elsewhere);
   EXPECT_TRUE(Drafts(plan_, link).WriteAndPublish(name_).ok());
+}
+
+TEST_F(WritingTest, DirectoryThatLeadsOutOfTheFoldersByNow_IsNotWrittenIn) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(folder_);
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  const std::string directory = mine + "/directory";
+  const Drafts drafts(plan_, directory);
+  const auto write_part = [&](size_t part) {
+    PartWrite write = drafts.WriteOf(part, name_);
+    write.folders = {mine};
+    return WritePartFile(std::move(write));
+  };
+  std::vector<PartFile> files;
+  for (size_t part = 0; part < drafts.parts(); ++part) {
+    const auto file = write_part(part);
+    ASSERT_TRUE(file.ok()) << file.status();
+    files.push_back(*file);
+  }
+  Publication publication = drafts.PublicationOf(name_, files);
+  publication.folders = {mine};
+  // Elsewhere all looks as it did here.
+  fs::rename(directory, mine + "/moved");
+  fs::copy(mine + "/moved", other, fs::copy_options::recursive);
+  fs::create_directory_symlink(other, directory);
+  const std::string draft = other + "/" + fs::path(drafts.DraftOf(name_)).filename().string();
+  const std::set<std::string> parts = NamesIn(draft);
+  ASSERT_EQ(parts.size(), drafts.parts());
+  const absl::Status refused =
+      absl::InvalidArgumentError(absl::StrCat("spec.checkpoint.directory: ", directory,
+                                              ": leads to ", other, "; must lead below ", mine));
+  EXPECT_EQ(write_part(1).status(), refused);
+  EXPECT_EQ(Publish(publication).status(), refused);
+  RemovePartFile(drafts.DraftOf(name_), 1, {mine});
+  EXPECT_THAT(NamesIn(other), SizeIs(1));
+  EXPECT_EQ(NamesIn(draft), parts);
+  // A link of one's own is followed.
+  fs::remove(directory);
+  fs::create_directory_symlink("moved", directory);
+  const auto published = Publish(publication);
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_TRUE(Verify(mine + "/moved/step-00000050.epoch-3").ok());
+}
+
+TEST_F(WritingTest, DraftThatIsExchangedWhileAPartIsWritten_GetsNothingElsewhere) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(folder_);
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  const std::string draft = drafts_.DraftOf(name_);
+  const std::string names[] = {PartFileName(1), PartFileName(1) + ".tmp"};
+  PartWrite write = drafts_.WriteOf(1, name_);
+  write.folders = {mine};
+  bool exchanged = false;
+  write.before_block = [&] {
+    if (!std::exchange(exchanged, true)) {
+      fs::rename(draft, draft + ".moved");
+      fs::create_directory_symlink(other, draft);
+      for (const std::string& name : names) support::WriteFile(other + "/" + name, "theirs");
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status refused = WritePartFile(std::move(write)).status();
+  EXPECT_EQ(refused, absl::InvalidArgumentError(
+                         absl::StrCat("spec.checkpoint.directory: ", draft, ": leads to ", other,
+                                      "; must lead below ", mine)));
+  EXPECT_THAT(NamesIn(other), ElementsAre(names[0], names[1]));
+  for (const std::string& name : names) EXPECT_EQ(support::ReadFile(other + "/" + name), "theirs");
+}
+
+TEST_F(WritingTest, DraftThatIsTaken_IsGivenUpByNobody_AndAwaitsWhoDoesAlready) {
+  ASSERT_TRUE(drafts_.WriteAll(name_).ok());
+  const std::string path = drafts_.DraftOf(name_);
+  const auto draft = HeldFolder::Open(path);
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  std::optional<UniqueFd> giving_up = LockToGiveUp(*draft);
+  ASSERT_TRUE(giving_up.has_value());
+  std::filesystem::rename(path, TakenOf(path));
+  EXPECT_FALSE(LockToGiveUp(*draft).has_value());
+  std::atomic<bool> given_up = false;
+  std::thread publisher([&] {
+    AwaitGivenUp(*draft);
+    EXPECT_TRUE(given_up);
+  });
+  given_up = true;
+  giving_up.reset();
+  publisher.join();
 }
 
 TEST_F(WritingTest, LeftOverOfTheSameRank_IsReplaced) {

@@ -46,6 +46,32 @@ TEST_F(IncidentFilesTest, Links_AreNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(elsewhere + "/incident.json"));
 }
 
+TEST_F(IncidentFilesTest, OutputThatLeadsOutOfTheFoldersOfTheNodeByNow_GetsNone) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(folder);
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  fs::create_directory(mine + "/out");
+  ASSERT_TRUE(WriteIncidentFile(mine + "/out", 3, "one", {mine}).ok());
+  EXPECT_EQ(support::ReadFile(mine + "/out/incidents/3/incident.json"), "one");
+  fs::rename(mine + "/out", mine + "/moved");
+  fs::create_directory_symlink(other, mine + "/out");
+  std::vector<std::string> told;
+  {
+    IncidentFiles files([&](const v1::WriteIncident&, const absl::Status& status) {
+      told.emplace_back(status.message());
+    });
+    v1::WriteIncident order;
+    order.set_output(mine + "/out");
+    order.set_number(4);
+    order.add_folders(mine);
+    files.Write(order);
+  }
+  EXPECT_THAT(told,
+              ElementsAre(absl::StrCat("cannot open the output folder ", mine, "/out: leads to ",
+                                       other, "; must lead below ", mine)));
+  EXPECT_TRUE(fs::is_empty(other));
+}
+
 TEST_F(IncidentFilesTest, WhatCannotBeWritten_IsTold) {
   support::WriteFile(folder + "/incidents", "a file in its place");
   std::vector<std::string> told;

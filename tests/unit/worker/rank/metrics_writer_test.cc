@@ -5,8 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/job/failure.h"
+#include "core/posix/held_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/event_file.h"
@@ -29,6 +33,7 @@ struct MetricsWriterTest : public ::testing::Test {
     options.epoch = epoch;
     options.fence = fence;
     options.patience = patience;
+    options.folders = folders;
     options.on_wait = [this](const absl::Status&) {
       ++waits;
       if (on_wait) on_wait();
@@ -59,6 +64,7 @@ struct MetricsWriterTest : public ::testing::Test {
   }
 
   absl::Duration patience = absl::Milliseconds(250);
+  std::vector<std::string> folders;
   int64_t epoch = 0, fence = 0;
   int waits = 0;
   std::function<void()> on_wait;
@@ -223,7 +229,7 @@ TEST_F(MetricsWriterTest, WhatAnEarlierEpochHasWrittenAside_IsTakenAway) {
 TEST_F(MetricsWriterTest, FileThatAnEarlierEpochHasOpen_IsAnotherOneNow) {
   Enter(1, 10);
   EXPECT_TRUE(Open("s/job-1").ok());
-  absl::StatusOr<RecordFile> earlier = RecordFile::Open(folder + "/metrics.jsonl");
+  absl::StatusOr<RecordFile> earlier = RecordFile::Open(*HeldFolder::Open(folder), "metrics.jsonl");
   ASSERT_TRUE(earlier.ok()) << earlier.status();
   Enter(2, 20);
   auto later = Open("s/job-1");
@@ -322,6 +328,52 @@ TEST_F(MetricsWriterTest, FolderThatCannotBeMade_IsOutputUnavailableAndNamed) {
   const absl::Status status = Open("s/job-1").status();
   EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(folder));
+}
+
+TEST_F(MetricsWriterTest, FolderThatLeadsOutOfThoseOfTheNodeByNow_IsRefused) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(fs::path(folder).parent_path());
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  folders = {mine};
+  Run("s/job-1", 1, 2);
+  EXPECT_EQ(Lines(Text()), 2);
+  fs::rename(folder, mine + "/moved");
+  fs::create_directory_symlink(other, folder);
+  const absl::Status refused = Open("s/job-1", 3).status();
+  EXPECT_EQ(job::KindOf(refused), job::FailureKind::kOutputUnavailable);
+  EXPECT_EQ(refused.message(), absl::StrCat("cannot make the output folder ", folder, ": leads to ",
+                                            other, "; must lead below ", mine));
+  EXPECT_TRUE(fs::is_empty(other));
+  fs::remove(folder);
+  fs::create_directory_symlink(mine + "/moved", folder);
+  Run("s/job-1", 3, 4);
+  EXPECT_EQ(Lines(Text()), 4) << "a link of one's own is followed";
+}
+
+TEST_F(MetricsWriterTest, FilesThatLeadOutOfTheFoldersOfTheNode_AreNeitherReadNorMade) {
+  namespace fs = std::filesystem;
+  const std::string mine = fs::canonical(fs::path(folder).parent_path());
+  const std::string other = fs::canonical(support::MakeFolder("elsewhere"));
+  folders = {mine};
+  Enter(1, 10);
+  for (const char* name : {"metrics.owner", "metrics.epoch", "metrics.jsonl"}) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    for (const bool there : {false, true}) {
+      fs::remove_all(folder);
+      Run("s/job-1", 1, 1);
+      fs::remove(path);
+      const std::string led = absl::StrCat(other, "/", name);
+      if (there) support::WriteFile(led, "mine\n");
+      fs::create_symlink(led, path);
+      const absl::Status refused = Open("s/job-1").status();
+      EXPECT_EQ(job::KindOf(refused), job::FailureKind::kOutputUnavailable);
+      EXPECT_THAT(refused.message(),
+                  HasSubstr(absl::StrCat("cannot open ", path, ": leads to ", other, "; ")));
+      EXPECT_EQ(fs::exists(led), there) << name;
+      if (there) EXPECT_EQ(support::ReadFile(led), "mine\n");
+      fs::remove(led);
+    }
+  }
 }
 
 // Reading or opening them would take all memory, or wait for ever.

@@ -3,6 +3,9 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <string>
+
 #include "core/job/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,6 +79,16 @@ TEST(RankFiguresTest, FileWhereTheFolderBelongs_IsOutputUnavailableAndNamed) {
   const absl::Status status = RankFigures::MakeFolder(folder);
   EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(folder + "/ranks"));
+}
+
+TEST(RankFiguresTest, FolderThatLeadsOutOfThoseOfTheNode_GetsNone) {
+  const std::string mine = std::filesystem::canonical(support::MakeFolder("figures"));
+  const std::string other = std::filesystem::canonical(support::MakeFolder("elsewhere"));
+  std::filesystem::create_directory_symlink(other, mine + "/ranks");
+  const absl::Status refused = RankFigures().Write(mine, {}, Rank{0}, 1, {}, {mine});
+  EXPECT_EQ(job::KindOf(refused), job::FailureKind::kOutputUnavailable);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("/ranks: leads to " + other));
+  EXPECT_TRUE(std::filesystem::is_empty(other));
 }
 
 // Opening it would wait for a reader.
