@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -123,7 +122,7 @@ absl::Status Connect(const std::string& peer, absl::string_view word, absl::Dura
 
 bool IsWord(absl::string_view word) {
   return word.size() == kWordBytes && std::all_of(word.begin(), word.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
 }
 
