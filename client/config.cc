@@ -213,7 +213,7 @@ absl::Span<const SettingField> SettingFields() {
   static constexpr SettingField kFields[] = {
       {"server", "--server", "PHALANX_SERVER", kDefaultServer, ServerFault},
       {"output", "-o", "PHALANX_OUTPUT", "table", OutputFault},
-      {"timeout", "--timeout", "PHALANX_TIMEOUT", "5s; submit and rerun 30s, logs 1m",
+      {"timeout", "--timeout", "PHALANX_TIMEOUT", "5s; submit and rerun 30s, logs and list -w 1m",
        TimeoutFault},
       {"tls_ca", "--tls-ca", "PHALANX_TLS_CA", "", PathFault},
       {"tls_certificate", "--tls-certificate", "PHALANX_TLS_CERTIFICATE", "", PathFault},

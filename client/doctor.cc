@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "client/advice.h"
 #include "client/doctor_nodes.h"
+#include "client/doctor_reach.h"
 #include "client/exit_code.h"
 #include "client/node_list.h"
 #include "core/base/terminal_text.h"
@@ -138,6 +139,7 @@ int Doctor(Connection& connection, const DoctorOptions& options, Io& io) {
         findings.insert(findings.end(), std::make_move_iterator(more.begin()),
                         std::make_move_iterator(more.end()));
       }
+      if (!nodes->empty()) findings.push_back(ExamineReach(connection, *nodes));
     }
   }
   PrintFindings(findings, options.format, io);

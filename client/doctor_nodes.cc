@@ -100,6 +100,26 @@ Finding Aggregate(const std::string& check, const std::vector<Said>& said, size_
   return all;
 }
 
+// NCCL of one version does not talk to that of another.
+void NoteVersions(const std::vector<Said>& said, Finding& all) {
+  if (job::IsTrouble(all)) return;
+  std::map<std::string, std::vector<std::string>> nodes;  // by what they have
+  for (const Said& one : said) {
+    if (one.finding.verdict == Verdict::kOk) nodes[one.finding.found].push_back(one.node);
+  }
+  if (nodes.size() < 2) return;
+  std::vector<std::string> texts;
+  for (const auto& [found, names] : nodes) {
+    texts.push_back(
+        absl::StrCat(CutText(found, kFoundShownMax), " on ", NamesText(names, kNamesMax)));
+  }
+  all.verdict = Verdict::kWarning;
+  all.found = absl::StrCat("nodes differ: ", NamesText(texts, kNamesMax));
+  all.next =
+      "install one version of NCCL on all nodes: it connects no ranks with different ones, so no "
+      "job trains on nodes of both";
+}
+
 }  // namespace
 
 std::vector<Finding> FindingsOf(const v1::NodeStatus& node) {
@@ -141,6 +161,7 @@ std::vector<Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes) {
     const auto said = by_check.find(check);
     if (said == by_check.end()) continue;
     findings.push_back(Aggregate(check, said->second, nodes.size()));
+    if (said->first == "nccl") NoteVersions(said->second, findings.back());
     by_check.erase(said);
   }
   // Those that this version does not know: of a newer worker, or of one that is none.

@@ -166,8 +166,10 @@ class ListWatch {
       const bool header = io_.headers && !std::exchange(headed_, true);
       PrintRows(jobs, options_.format, header, absl::Now(), io_.out);
     } else {
-      for (const v1::JobStatus& job : jobs)
+      for (const v1::JobStatus& job : jobs) {
+        if (options_.format == Format::kYaml) io_.out << "---\n";  // each is a document
         PrintJob(job, options_.format, io_.headers, absl::Now(), io_.out);
+      }
     }
     io_.out << std::flush;
   }

@@ -295,7 +295,7 @@ int Flushed(int code, const FdBuffer& written) {
   const bool left = poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0;
   if (!left) {
     std::cerr << "error: cannot write to standard output: " << std::strerror(written.error())
-              << "\n";
+              << "; make room there, or write elsewhere\n";
   }
   return code == kSuccess ? kCannotCreate : code;
 }
@@ -311,7 +311,9 @@ int main(int argc, char** argv) {
   try {
     code = phalanx::client::Flushed(phalanx::client::Program().Main(argc, argv), written);
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
+    std::cerr
+        << "error: " << error.what()
+        << "\nwhat to do: this is a fault of Phalanx: report it with what the command printed\n";
   }
   std::cout.rdbuf(before);
   return code;

@@ -27,6 +27,7 @@ namespace phalanx::client {
 namespace {
 
 constexpr int32_t kJobsMax = 100;
+constexpr int32_t kDevicesShownMax = 256;
 // To the first line; what is left of a line; what is left below.
 constexpr char kHome[] = "\x1b[H", kEndLine[] = "\x1b[K\n", kEndScreen[] = "\x1b[J";
 
@@ -83,6 +84,28 @@ std::string Temperature(const v1::NodeStatus& node) {
   int32_t warmest = 0;
   for (const int32_t degrees : node.device_temperatures()) warmest = std::max(warmest, degrees);
   return warmest > 0 ? absl::StrCat(warmest, " C") : "-";
+}
+
+// A line for each device.
+void PrintDevices(const std::vector<v1::NodeStatus>& nodes, std::ostream& out) {
+  Table table({"NODE", "DEVICE", "JOB", "MEMORY", "TEMPERATURE"});
+  int64_t left = kDevicesShownMax;
+  for (const v1::NodeStatus& node : nodes) {
+    for (int32_t device = 0; device < node.devices(); ++device) {
+      if (--left < 0) continue;
+      const int64_t job = device < node.device_jobs_size() ? node.device_jobs(device) : 0;
+      const int64_t used =
+          device < node.device_used_memory_size() ? node.device_used_memory(device) : -1;
+      const int64_t bytes = device < node.device_memory_size() ? node.device_memory(device) : 0;
+      const int32_t degrees =
+          device < node.device_temperatures_size() ? node.device_temperatures(device) : 0;
+      table.Add({node.name(), absl::StrCat(device), job == 0 ? "-" : absl::StrCat("job-", job),
+                 UsedMemoryText(used, bytes), degrees > 0 ? absl::StrCat(degrees, " C") : "-"});
+    }
+  }
+  out << "\n";
+  table.Print(out);
+  if (left < 0) out << "... and " << -left << " more\n";
 }
 
 void PrintTables(const Sample& sample, const std::string& server, absl::Time now,
@@ -150,6 +173,7 @@ int Top(Connection& connection, const TopOptions& options, Stopper& stopper, Io&
     }
     std::ostringstream text;
     PrintTables(*sample, connection.server(), absl::Now(), text);
+    if (options.format == Format::kWide) PrintDevices(sample->nodes, text);
     io.out << kHome << absl::StrReplaceAll(text.str(), {{"\n", kEndLine}}) << kEndScreen
            << std::flush;
   } while (io.out && !stopper.Pause(options.interval));

@@ -170,8 +170,16 @@ struct InjectFault {
   Epoch epoch;
   job::InjectedFault fault;
 };
-using Command = std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
-                             PublishCheckpoint, Wish, WriteIncident, InjectFault, PrepareStandby>;
+// Sent once, likewise: first to node `to`, which listens, then to `from`, which connects.
+struct TryPeer {
+  Token token;  // whoever asked for it waits for the answer
+  NodeName from, to;
+  std::string word;
+  std::string listens_at;  // HOST:PORT in numbers; empty: it is for `to`
+};
+using Command =
+    std::variant<PrepareData, Assign, BeginEpoch, Rendezvous, StopRanks, FetchLogs,
+                 PublishCheckpoint, Wish, WriteIncident, InjectFault, PrepareStandby, TryPeer>;
 
 // Records are numbered without gaps over the life of a process, above all that the store has held.
 struct StoreRecord {
@@ -305,6 +313,10 @@ struct AnswerInject {
   Token token;
   absl::StatusOr<Injected> injected;
 };
+struct AnswerReach {
+  Token token;
+  absl::StatusOr<std::string> fault;  // why it does not reach it, a sentence; empty: it does
+};
 // What becomes of a job on a node that drains.
 struct JobOnNode {
   JobId job;
@@ -329,10 +341,11 @@ struct LogLine {
   std::string text;
 };
 
-using Action = std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob,
-                            SendWelcome, SendCommand, CloseSession, PublishJob, PublishStep,
-                            PublishEvent, PublishEvaluation, PublishIncident, PublishNode,
-                            PublishHeartbeat, RetractNode, AnswerJob, RefuseDelete, AnswerExplain,
-                            AnswerQueue, AnswerLogs, AnswerInject, AnswerNode, EndLogs, LogLine>;
+using Action =
+    std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
+                 SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
+                 PublishEvaluation, PublishIncident, PublishNode, PublishHeartbeat, RetractNode,
+                 AnswerJob, RefuseDelete, AnswerExplain, AnswerQueue, AnswerLogs, AnswerInject,
+                 AnswerReach, AnswerNode, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -405,6 +405,13 @@ class Coordinator {
   void RefuseInject(const InjectFault& command, const NodeName& node);
   // Those that the node has not answered: its session is gone.
   void RefuseInjects(const Node& node);
+  // coordinator_reach.cc: whether nodes reach each other.
+  void On(const ReachRequested& event);
+  absl::Status CheckReach(const ReachRequested& event) const;
+  void OnTried(TryPeer trial, const CommandFinished& result);
+  void AnswerTrial(const TryPeer& trial, absl::StatusOr<std::string> fault);
+  // Those that the node has not answered: its session is gone.
+  void RefuseTrials(const Node& node);
   // coordinator_checkpoints.cc
   void OnReport(Job& job, int32_t rank, const RankCheckpointPart& report);
   void OnReport(Job& job, int32_t rank, const RankCheckpointPublished& report);
@@ -489,6 +496,7 @@ class Coordinator {
   HeldActions held_;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
+  std::set<Token> trials_;                 // of nodes with each other, whose callers wait
   bool capacity_changed_ = false;          // the queue is to be looked at anew
   Instant look_ = absl::InfiniteFuture();  // it is to be then, for those that were submitted
   Instant last_look_ = absl::InfinitePast();

@@ -36,7 +36,8 @@ bool IsObsolete(const std::map<JobId, LiveJob>& jobs, const Node& node, const Co
   if (const auto* wish = std::get_if<Wish>(&command)) return check(wish->job, wish->epoch);
   if (const auto* file = std::get_if<WriteIncident>(&command)) return check(file->job, file->epoch);
   if (const auto* set = std::get_if<PrepareStandby>(&command)) return check(set->job, set->epoch);
-  return std::holds_alternative<FetchLogs>(command) || std::holds_alternative<InjectFault>(command);
+  return std::holds_alternative<FetchLogs>(command) ||
+         std::holds_alternative<InjectFault>(command) || std::holds_alternative<TryPeer>(command);
 }
 
 }  // namespace
@@ -111,6 +112,8 @@ void Coordinator::On(const CommandFinished& event) {
     }
   } else if (const auto* inject = std::get_if<InjectFault>(&command)) {
     OnInjected(*node, *inject, event);
+  } else if (const auto* trial = std::get_if<TryPeer>(&command)) {
+    OnTried(*trial, event);
   } else if (event.code != 0 && !std::holds_alternative<StopRanks>(command)) {
     OnCommandFailed(*node, command, event);
   } else if (const auto* stop = std::get_if<StopRanks>(&command)) {

@@ -76,6 +76,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   const bool same_process = node.incarnation == hello.incarnation;
   if (node.connected()) {
     RefuseInjects(node);
+    RefuseTrials(node);
     actions_.push_back(CloseSession{
         node.session, absl::UnavailableError("replaced by a newer stream of the same worker")});
   }
@@ -200,6 +201,7 @@ void Coordinator::Disconnect(Node& node) {
     }
   }
   RefuseInjects(node);
+  RefuseTrials(node);
   for (JobId id : active_) {
     Job& job = jobs_.at(id);
     if (job.delete_requests.empty()) continue;

@@ -78,6 +78,13 @@ struct InjectRequested {
   job::InjectedFault fault;
 };
 
+// Whether ranks on one node would reach those on another.
+struct ReachRequested {
+  Token token;
+  NodeName from, to;
+  std::string word;  // v1.TryPeer's, drawn for this
+};
+
 // Somebody decides about a node.
 struct NodeMarkRequested {
   Token token;
@@ -181,6 +188,7 @@ struct CommandFinished {
   };
   std::optional<Choice> choice;
   std::optional<job::FailureKind> failure_kind;  // of a PrepareData that failed, where it is known
+  std::string listens_at;                        // of a TryPeer that listens: HOST:PORT in numbers
 };
 
 struct RendezvousEntry {
@@ -323,7 +331,7 @@ struct Stalled {
 
 using Event =
     std::variant<SubmitRequested, CancelRequested, SuspensionRequested, DeleteRequested,
-                 ExplainRequested, QueueRequested, LogsRequested, InjectRequested,
+                 ExplainRequested, QueueRequested, LogsRequested, InjectRequested, ReachRequested,
                  NodeMarkRequested, ReserveRequested, QuotasChanged, SessionOpened, SessionClosed,
                  HeartbeatReceived, CommandFinished, RankReported, PlanComputed, RecordStored,
                  JobArchived, ArchiveFailed, DeadlineReached, Stalled>;

@@ -56,6 +56,7 @@ constexpr MethodRule kRules[] = {
     {"/phalanx.v1.JobService/ResumeJob", For::kSubmitters},
     {"/phalanx.v1.JobService/SubmitJob", For::kSubmitters},
     {"/phalanx.v1.JobService/SuspendJob", For::kSubmitters},
+    {"/phalanx.v1.JobService/TryConnection", For::kOperators},
     {"/phalanx.v1.JobService/UncordonNode", For::kOperators},
     {"/phalanx.v1.JobService/UnreserveNode", For::kOperators},
     {"/phalanx.v1.JobService/WatchJob", For::kViewers},

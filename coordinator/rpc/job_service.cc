@@ -11,6 +11,7 @@
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "core/base/random_word.h"
 #include "core/base/status.h"
 #include "core/posix/waker.h"
 #include "core/wire/fault_codec.h"
@@ -331,6 +332,23 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
   return end.With(coordinator::ListNodes(board_, *request, response));
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::TryConnection(Context* context,
+                                                       const v1::TryConnectionRequest* request,
+                                                       v1::TryConnectionResponse* response) {
+  const Ending end(context, "TryConnection", metrics_);
+  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
+    return end.With(status);
+  driver_.Reach({.from = request->from(),
+                 .to = request->to(),
+                 .word = absl::StrCat(absl::Hex(RandomWord(), absl::kZeroPad16),
+                                      absl::Hex(RandomWord(), absl::kZeroPad16))},
+                [end, response](const absl::StatusOr<std::string>& fault) {
+                  if (fault.ok()) response->set_fault(*fault);
+                  end(fault.status());
+                });
+  return end.reactor();
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,

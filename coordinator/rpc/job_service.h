@@ -55,6 +55,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Reactor* ExplainJob(Context*, const v1::ExplainJobRequest*, v1::ExplainJobResponse*) override;
   Reactor* InjectFault(Context*, const v1::InjectFaultRequest*, v1::InjectFaultResponse*) override;
   Reactor* ListNodes(Context*, const v1::ListNodesRequest*, v1::ListNodesResponse*) override;
+  Reactor* TryConnection(Context*, const v1::TryConnectionRequest*,
+                         v1::TryConnectionResponse*) override;
   Reactor* CordonNode(Context*, const v1::CordonNodeRequest*, v1::CordonNodeResponse*) override;
   Reactor* UncordonNode(Context*, const v1::UncordonNodeRequest*,
                         v1::UncordonNodeResponse*) override;

@@ -19,6 +19,7 @@ struct BytesOf {
   size_t operator()(const PublishCheckpoint& c) const { return c.parts_digest.size(); }
   size_t operator()(const Wish&) const { return 0; }
   size_t operator()(const InjectFault&) const { return 0; }
+  size_t operator()(const TryPeer& c) const { return c.word.size() + c.listens_at.size(); }
   size_t operator()(const WriteIncident&) const { return kEvidenceMax * 512; }
   size_t operator()(const BeginEpoch&) const { return 0; }
   // The layout: about so many of a device, as plans list them.

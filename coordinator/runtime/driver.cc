@@ -205,6 +205,12 @@ void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback
     return Event(InjectRequested{token, job, fault});
   });
 }
+void Driver::Reach(ReachRequested request, ReachCallback callback) {
+  Request(std::move(callback), 0, [&](Token token) {
+    request.token = token;
+    return Event(std::move(request));
+  });
+}
 void Driver::MarkNode(NodeMarkRequested request, NodeCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     request.token = token;
@@ -433,6 +439,7 @@ void Driver::Carry(Action& action) {
                  [&](AnswerExplain& a) { Answer<ReasonsCallback>(a.token, std::move(a.reasons)); },
                  [&](AnswerQueue& a) { Answer<QueueCallback>(a.token, std::move(a.spots)); },
                  [&](AnswerInject& a) { Answer<InjectCallback>(a.token, std::move(a.injected)); },
+                 [&](AnswerReach& a) { Answer<ReachCallback>(a.token, std::move(a.fault)); },
                  [&](AnswerNode& a) { Answer<NodeCallback>(a.token, std::move(a.node)); },
                  [&](AnswerLogs& a) { Answer<LogsCallback>(a.token, std::move(a.sources)); },
                  [&](LogLine& a) { options_.log(LineText(a.text)); },

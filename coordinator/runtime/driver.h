@@ -69,6 +69,7 @@ using DeleteCallback = std::function<void(absl::Status)>;
 using ReasonsCallback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
 using QueueCallback = std::function<void(absl::StatusOr<std::map<JobId, QueueSpot>>)>;
 using InjectCallback = std::function<void(absl::StatusOr<Injected>)>;
+using ReachCallback = std::function<void(absl::StatusOr<std::string>)>;
 using NodeCallback = std::function<void(absl::StatusOr<MarkedNode>)>;
 using LogsCallback = std::function<void(absl::StatusOr<std::vector<LogSource>>)>;
 
@@ -100,6 +101,8 @@ class Driver {
   // Called back once the rank's node has taken the fault on. Errors: those of
   // JobService.InjectFault.
   void Inject(JobId job, job::InjectedFault fault, InjectCallback callback);
+  // Called back with why it does not, empty: it does. Errors: those of JobService.TryConnection.
+  void Reach(ReachRequested request, ReachCallback callback);
   // Errors: those of JobService.CordonNode and DrainNode.
   void MarkNode(NodeMarkRequested request, NodeCallback callback);
   // Errors: those of JobService.ReserveNode.
@@ -125,7 +128,7 @@ class Driver {
 
  private:
   using Callback = std::variant<JobCallback, DeleteCallback, ReasonsCallback, QueueCallback,
-                                InjectCallback, NodeCallback, LogsCallback>;
+                                InjectCallback, ReachCallback, NodeCallback, LogsCallback>;
   struct Waiting {
     Callback callback;
     int64_t bytes = 0;

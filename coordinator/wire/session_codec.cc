@@ -34,6 +34,7 @@ constexpr int kHomesMax = 1 << 16;
 // Of one rank: of all ranks of a node, in more epochs than are kept.
 constexpr int kCopyPairsMax = 1 << 14;
 constexpr int kCopiesOfPairMax = 2;
+constexpr size_t kListensAtBytesMax = 64;  // an IPv6 address and a port have less
 
 std::string Reported(const std::string& text) { return CutText(text, kReportedTextBytesMax); }
 
@@ -193,6 +194,11 @@ class CommandEncoder {
     to->set_epoch(command.epoch.value);
     wire::ToProto(command.fault, to->mutable_fault());
   }
+  void operator()(const TryPeer& command) {
+    v1::TryPeer* to = out_.mutable_try_peer();
+    to->set_word(command.word);
+    to->set_peer(command.listens_at);
+  }
 
  private:
   v1::Command& out_;
@@ -339,6 +345,7 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
     event.corrupt_messages.push_back(Reported(from.corrupt_messages(i)));
   }
   event.failure_kind = job::FailureKindOf(from.failure_kind());
+  event.listens_at = from.listens_at().substr(0, kListensAtBytesMax);
   if (!from.has_checkpoint()) return event;
   CommandFinished::Choice& choice = event.choice.emplace();
   if (from.checkpoint().has_source()) choice.checkpoint = FromProto(from.checkpoint().source());

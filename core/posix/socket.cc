@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -73,6 +74,19 @@ int PortOf(int fd) {
   return ntohs(address.ss_family == AF_INET6
                    ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+absl::StatusOr<std::string> AddressOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  std::array<char, NI_MAXHOST> host{};
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (getsockname(fd, generic, &bytes) != 0 ||
+      getnameinfo(generic, bytes, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return absl::UnavailableError("a socket that listens has no address");
+  }
+  const bool six = address.ss_family == AF_INET6;
+  return absl::StrCat(six ? "[" : "", host.data(), six ? "]:" : ":", PortOf(fd));
 }
 
 int DescriptorLimit() {

@@ -18,6 +18,8 @@ absl::StatusOr<UniqueFd> ListenAlso(int listening);
 
 // The port that a socket is bound to.
 int PortOf(int fd);
+// What a socket is bound to, in numbers: "10.0.0.5:40123", "[::1]:40123". Errors: Unavailable.
+absl::StatusOr<std::string> AddressOf(int fd);
 
 // Raises this process's soft limit of open descriptors to the hard one. Returns the limit.
 int RaiseDescriptorLimit();

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -82,6 +83,46 @@ TEST_F(NodesRpcTest, Drain_NamesTheJobsThere) {
   EXPECT_TRUE(drained_.jobs(0).stays());
   EXPECT_THAT(drained_.jobs(0).what(), HasSubstr("has no checkpoint section"));
   EXPECT_TRUE(drained_.node().mark().drains());
+}
+
+TEST_F(NodesRpcTest, Connection_IsTriedByBothNodes_WithAWordOfItsOwn) {
+  FakeWorker alpha(channel), beta(channel);
+  alpha.Join("alpha", 1);
+  beta.Join("beta", 1);
+  std::string last_word;
+  for (const char* why : {"", "Connection refused"}) {
+    v1::TryConnectionResponse response;
+    std::jthread caller([&] {
+      v1::TryConnectionRequest request;
+      request.set_from("beta");
+      request.set_to("alpha");
+      grpc::ClientContext context;
+      SetDeadline(context);
+      EXPECT_TRUE(jobs->TryConnection(&context, request, &response).ok());
+    });
+    const v1::Command listens = alpha.Command();
+    EXPECT_EQ(listens.try_peer().word().size(), 32u);
+    EXPECT_NE(listens.try_peer().word(), last_word);
+    EXPECT_EQ(listens.try_peer().peer(), "");
+    last_word = listens.try_peer().word();
+    v1::OpenSessionRequest result;
+    result.mutable_command_result()->set_command_number(listens.command_number());
+    result.mutable_command_result()->set_listens_at("10.0.0.1:40123");
+    alpha.Write(result);
+    const v1::Command connects = beta.Command();
+    EXPECT_EQ(connects.try_peer().word(), last_word);
+    EXPECT_EQ(connects.try_peer().peer(), "10.0.0.1:40123");
+    result.Clear();
+    result.mutable_command_result()->set_command_number(connects.command_number());
+    if (*why != '\0') result.mutable_command_result()->set_code(grpc::StatusCode::UNAVAILABLE);
+    result.mutable_command_result()->set_message(why);
+    beta.Write(result);
+    caller.join();
+    EXPECT_EQ(
+        response.fault(),
+        *why == '\0' ? "" : "beta does not reach alpha at 10.0.0.1:40123: Connection refused");
+  }
+  EXPECT_TRUE(disk->records().empty()) << "nothing of it is stored";
 }
 
 TEST_F(NodesRpcTest, Examination_IsShownToWhoeverAsks_WithinItsBounds) {

@@ -60,7 +60,7 @@ const std::map<std::string, std::string>& VerbsOfMethods() {
       {"ListIncidents", ""},   {"ListJobs", ""},          {"WatchJob", ""},
       {"PlanJob", ""},         {"SubmitJob", ""},         {"CordonNode", ""},
       {"DrainNode", ""},       {"ListNodes", ""},         {"ReserveNode", ""},
-      {"UncordonNode", ""},    {"UnreserveNode", ""}};
+      {"UncordonNode", ""},    {"UnreserveNode", ""},     {"TryConnection", ""}};
   return verbs;
 }
 

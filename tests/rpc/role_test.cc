@@ -35,8 +35,8 @@ bool Expected(Role role, const std::string& path) {
   static const std::set<std::string> submitters = {"SubmitJob", "CancelJob", "SuspendJob",
                                                    "ResumeJob", "DeleteJob", "InjectFault"};
   static const std::set<std::string> operators = {"CordonNode",  "UncordonNode",  "DrainNode",
-                                                  "ReserveNode", "UnreserveNode", "CreateToken",
-                                                  "ListTokens",  "RevokeToken"};
+                                                  "ReserveNode", "UnreserveNode", "TryConnection",
+                                                  "CreateToken", "ListTokens",    "RevokeToken"};
   const std::string method = path.substr(path.rfind('/') + 1);
   if (method == "Join" || path == kHealthWatch) return true;
   if (absl::StrContains(path, "WorkerService") || method == "RenewCertificate")
@@ -283,6 +283,24 @@ class RoleTest : public AccessTest, public ::testing::WithParamInterface<Role> {
     return Call(to_, "/phalanx.v1.JobService/InjectFault",
                 Bytes<v1::InjectFaultRequest>("job: 'runs' fault { kind: FAULT_KIND_KILL }"));
   }
+  grpc::Status TryConnection() {
+    std::jthread nodes;
+    if (allowed("/phalanx.v1.JobService/TryConnection")) {
+      nodes = std::jthread([this] {
+        const v1::Command listens = there_->Command();
+        EXPECT_TRUE(listens.has_try_peer());
+        v1::OpenSessionRequest place;
+        place.mutable_command_result()->set_command_number(listens.command_number());
+        place.mutable_command_result()->set_listens_at("10.0.0.1:40123");
+        there_->Write(place);
+        const v1::Command connects = spare_->Command();
+        EXPECT_EQ(connects.try_peer().peer(), "10.0.0.1:40123");
+        spare_->Done(connects);
+      });
+    }
+    return Call(to_, "/phalanx.v1.JobService/TryConnection",
+                Bytes<v1::TryConnectionRequest>("from: 'spare' to: 'there'"));
+  }
   std::string OfAToken() {
     v1::JoinRequest request;
     request.set_token(Token("joins").token());
@@ -346,6 +364,7 @@ class RoleTest : public AccessTest, public ::testing::WithParamInterface<Role> {
         {"ReserveNode", {.changes = true, .request = [this] { return OfSpare("UncordonNode"); }}},
         {"UnreserveNode", {.changes = true, .request = [this] { return OfSpare("ReserveNode"); }}},
         {"InjectFault", {.changes = true, .call = [this] { return Inject(); }}},
+        {"TryConnection", {.call = [this] { return TryConnection(); }}},
         {"OpenSession", {.changes = true, .call = [this] { return OpenSession(); }}},
         {"UploadLogs", {.call = [this] { return UploadLogs(); }}},
         {"CreateToken",

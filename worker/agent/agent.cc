@@ -174,6 +174,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
+      peer_trials_({.address = options.address}, inbox_),
       device_events_(DeviceEventsOf(options, inbox_)),
       pulse_("the daemon", options.silence_max, Now()) {}
 

@@ -29,6 +29,7 @@
 #include "worker/agent/machine/machine.h"
 #include "worker/agent/metrics_port.h"
 #include "worker/agent/node_metrics.h"
+#include "worker/agent/peer_trials.h"
 #include "worker/agent/session.h"
 #include "worker/agent/supervisor.h"
 
@@ -88,8 +89,11 @@ class Agent {
 
   // Asks Run to end in good order; the second time, at once. Thread-safe.
   void Terminate() { inbox_.Post(TerminationRequested{}); }
-  // A data check or an examination of the machine is under way, which a destructor would wait for.
-  bool busy() const { return preparer_.busy() || (examiner_.has_value() && examiner_->busy()); }
+  // A data check, an examination of the machine or a trial with another node is under way, which a
+  // destructor would wait for.
+  bool busy() const {
+    return preparer_.busy() || (examiner_.has_value() && examiner_->busy()) || peer_trials_.busy();
+  }
   // HOST:PORT of the port for metrics; empty: there is none.
   std::string metrics_address() const;
 
@@ -134,6 +138,7 @@ class Agent {
     supervisor_.Carry(action);
   }
   void Carry(const UploadLogs& action);
+  void Carry(const TryPeer& action) { peer_trials_.Start(action); }
   void Carry(const Exit& action);
   void Carry(const LogLine& action);
 
@@ -150,6 +155,7 @@ class Agent {
   Supervisor supervisor_;
   LogUploader uploader_;
   DataPreparer preparer_;
+  PeerTrials peer_trials_;
   std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
   std::optional<Examiner> examiner_;             // while it runs
   Examiner::Findings told_examination_;          // in this session; nullptr: none

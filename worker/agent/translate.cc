@@ -99,6 +99,8 @@ Command CommandOf(const v1::Command& command) {
       const v1::InjectFault& body = command.inject_fault();
       return InjectCommand{JobId{body.job()}, Epoch{body.epoch()}, wire::FromProto(body.fault())};
     }
+    case v1::Command::kTryPeer:
+      return TryPeerCommand{command.try_peer().word(), command.try_peer().peer()};
     case v1::Command::COMMAND_NOT_SET:
       break;
   }
@@ -270,6 +272,7 @@ v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
   result.set_code(static_cast<int32_t>(action.status.code()));
   result.set_message(Utf8Of(action.status.message(), 16 * kTextBytesMax));
   result.set_epoch_seen(action.epoch_seen.value);
+  result.set_listens_at(action.listens_at);
   if (action.data == nullptr) return message;
   const DataOutcome& data = *action.data;
   result.set_data_digest(data.digest);

@@ -54,19 +54,6 @@ bool Say(int fd, absl::string_view text) {
   return send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
 }
 
-absl::StatusOr<std::string> AddressOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof(address);
-  std::array<char, NI_MAXHOST> host{};
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (getsockname(fd, generic, &bytes) != 0 ||
-      getnameinfo(generic, bytes, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-    return absl::UnavailableError("a socket that listens has no address");
-  }
-  const bool six = address.ss_family == AF_INET6;
-  return absl::StrCat(six ? "[" : "", host.data(), six ? "]:" : ":", PortOf(fd));
-}
-
 struct Announcement {
   std::string secret, address, host;  // host: of the address, without brackets
   int port = 0;

@@ -216,6 +216,10 @@ class Daemon {
   void Carry(const agent::UploadLogs& order, std::deque<Event>& events) {
     events.push_back(agent::UploadStarted{order.command_number, absl::OkStatus()});
   }
+  void Carry(const agent::TryPeer& order, std::deque<Event>& events) {
+    events.push_back(agent::PeerTried{
+        .command_number = order.command_number, .of = order.of, .listens_at = "127.0.0.1:1"});
+  }
   void Carry(const agent::Exit&, std::deque<Event>&) { exited_ = true; }
 
   void Fault(std::string what) {

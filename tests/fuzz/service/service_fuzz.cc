@@ -160,11 +160,15 @@ std::vector<Step> AFailure() {
 }
 
 std::vector<Step> Nodes() {
+  v1::TryConnectionRequest reach;
+  reach.set_from("n");
+  reach.set_to("m");
   return {Hello("n"),
           Hello("n", 1, 2),
           CallOf(absl::StrCat(kJobs, "ListNodes"), v1::ListNodesRequest()),
           OfNodeFor<v1::CordonNodeRequest>("CordonNode"),
           OfNode<v1::UncordonNodeRequest>("UncordonNode"),
+          CallOf(absl::StrCat(kJobs, "TryConnection"), reach),
           OfNodeFor<v1::ReserveNodeRequest>("ReserveNode"),
           Submit(coordinator::JobText("a")),
           OfNode<v1::UnreserveNodeRequest>("UnreserveNode"),

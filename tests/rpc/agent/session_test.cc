@@ -118,6 +118,20 @@ TEST(SessionTest, Machine_IsToldOfOnceInEachSession) {
   EXPECT_EQ(second.examination().findings_size(), 8);
 }
 
+TEST(SessionTest, Peer_IsListenedFor_AndConnectedTo) {
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  v1::Command trial;
+  trial.mutable_try_peer()->set_word(std::string(32, 'a'));
+  const v1::CommandResult listens = coordinator.AwaitResult(coordinator.Send(trial));
+  EXPECT_EQ(listens.code(), 0) << listens.message();
+  EXPECT_THAT(listens.listens_at(), ::testing::StartsWith("127.0.0.1:"));
+  trial.mutable_try_peer()->set_peer(listens.listens_at());
+  const v1::CommandResult connects = coordinator.AwaitResult(coordinator.Send(trial));
+  EXPECT_EQ(connects.code(), 0) << connects.message();
+}
+
 TEST(SessionTest, Aborted_EndsTheDaemonWithAnErrorAndItsRanksWithIt) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   WorkerProcess worker(coordinator->address());

@@ -51,6 +51,9 @@ struct Translate {
   agent::Command operator()(const InjectFault& c) const {
     return agent::InjectCommand{c.job, c.epoch, c.fault};
   }
+  agent::Command operator()(const TryPeer& c) const {
+    return agent::TryPeerCommand{c.word, c.listens_at};
+  }
   agent::Command operator()(const FetchLogs& c) const {
     return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
   }

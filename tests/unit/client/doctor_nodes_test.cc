@@ -107,6 +107,17 @@ TEST(DoctorNodesTest, AdviceForSeveralNodes_IsOfNoUseToOne) {
   }
 }
 
+TEST(DoctorNodesTest, NodesWithDifferentVersionsOfNccl_AreWarnedOf) {
+  std::vector<v1::NodeStatus> nodes = Nodes(3);
+  for (v1::NodeStatus& node : nodes) Say(node, "nccl", kOk, "NCCL 2.27.3");
+  EXPECT_EQ(Of(ExamineNodes(nodes), "node nccl").found, "all 3 nodes: NCCL 2.27.3");
+  nodes[1].mutable_examination()->mutable_findings(3)->set_found("NCCL 2.21.5");
+  const Finding nccl = Of(ExamineNodes(nodes), "node nccl");
+  EXPECT_EQ(nccl.verdict, Verdict::kWarning);
+  EXPECT_EQ(nccl.found, "nodes differ: NCCL 2.21.5 on node-2, NCCL 2.27.3 on node-1, node-3");
+  EXPECT_THAT(nccl.next, HasSubstr("install one version"));
+}
+
 TEST(DoctorNodesTest, HundredsOfNodes_FitInALine) {
   std::vector<v1::NodeStatus> nodes = Nodes(500);
   for (v1::NodeStatus& node : nodes) {

@@ -57,6 +57,7 @@ class FakeServer final : public v1::JobService::Service {
   std::function<grpc::Status(const v1::UnreserveNodeRequest&, v1::UnreserveNodeResponse*)>
       unreserve;
   std::function<grpc::Status(const v1::InjectFaultRequest&, v1::InjectFaultResponse*)> inject;
+  std::function<grpc::Status(const v1::TryConnectionRequest&, v1::TryConnectionResponse*)> reach;
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*)>
       watch;
   std::function<grpc::Status(const v1::GetLogsRequest&, grpc::ServerWriter<v1::GetLogsResponse>*)>
@@ -129,6 +130,10 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status InjectFault(grpc::ServerContext*, const v1::InjectFaultRequest* request,
                            v1::InjectFaultResponse* response) override {
     return Answer(inject, request, response);
+  }
+  grpc::Status TryConnection(grpc::ServerContext*, const v1::TryConnectionRequest* request,
+                             v1::TryConnectionResponse* response) override {
+    return Answer(reach, request, response);
   }
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {

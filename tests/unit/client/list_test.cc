@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
+#include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_server.h"
@@ -134,6 +135,24 @@ TEST(ListTest, Watch_TellsOfWhatIsNewChangedEndedAndDeleted) {
       kSuccess);
   EXPECT_EQ(captured.out.str(), "job-3\njob-2\njob-1\njob-2\njob-4\n");
   EXPECT_EQ(captured.talk.str(), "job-3 is deleted\n");
+}
+
+TEST(ListTest, Watch_InYaml_IsADocumentAJob) {
+  Cluster cluster;
+  cluster.Put(1, v1::JOB_PHASE_RUNNING);
+  cluster.Put(2, v1::JOB_PHASE_QUEUED);
+  Stopper stopper;
+  stopper.Stop();  // behind the first list
+  Connection connection = cluster.server.Connect();
+  Captured captured;
+  EXPECT_EQ(List(connection, {.format = Format::kYaml, .watch = true}, stopper, captured.io),
+            kSuccess);
+  const std::string out = captured.out.str();
+  EXPECT_THAT(out, StartsWith("---\n"));
+  const size_t second = out.find("\n---\n");
+  ASSERT_NE(second, std::string::npos) << out;
+  for (const std::string& one : {out.substr(0, second + 1), out.substr(second + 1)})
+    EXPECT_TRUE(wire::ParseYaml(one.substr(4)).ok()) << one;
 }
 
 TEST(ListTest, Watch_OfAState_TellsOfAJobThatComesToIt) {

@@ -69,6 +69,26 @@ TEST_F(TopTest, Terminal_IsRedrawnUntilItIsStopped) {
               ElementsAre(v1::JOB_PHASE_QUEUED, v1::JOB_PHASE_STARTING, v1::JOB_PHASE_RUNNING));
 }
 
+TEST_F(TopTest, Wide_HasALineForEachDevice_UpToItsMost) {
+  stopper_.Stop();
+  EXPECT_EQ(Top(connection_, {.format = Format::kWide, .terminal = true}, stopper_, captured_.io),
+            kSuccess);
+  const std::string out = captured_.out.str();
+  EXPECT_THAT(out, HasSubstr("NODE  DEVICE  JOB    MEMORY"));
+  EXPECT_THAT(out, HasSubstr("a     0       job-7  50.0 GiB/80.0 GiB  41 C"));
+  EXPECT_THAT(out, HasSubstr("a     1       -      0 B/80.0 GiB       63 C"));
+  EXPECT_THAT(out, HasSubstr("a     2       job-7  10.0 GiB/80.0 GiB  -"));
+  EXPECT_EQ(out.find("more"), std::string::npos);
+  server_.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    for (int i = 0; i < 40; ++i) response->add_nodes()->set_devices(8);
+    return grpc::Status::OK;
+  };
+  Captured many;
+  EXPECT_EQ(Top(connection_, {.format = Format::kWide, .terminal = true}, stopper_, many.io),
+            kSuccess);
+  EXPECT_THAT(many.out.str(), HasSubstr("... and 64 more\x1b[K\n"));
+}
+
 TEST_F(TopTest, WithoutATerminal_ItIsRefused) {
   EXPECT_EQ(Top(connection_, {.terminal = false}, stopper_, captured_.io), kUsage);
   EXPECT_EQ(captured_.out.str(), "");

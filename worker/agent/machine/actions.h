@@ -67,6 +67,7 @@ struct SendCommandResult {
   std::shared_ptr<const DataOutcome> data;
   // Of an Assign that is refused for it: the last epoch of the job that was seen here.
   Epoch epoch_seen;
+  std::string listens_at = "";  // of a TryPeer that listens
 };
 // The process is dead; how it ended is told by its RankExit.
 struct RankDeath {};
@@ -205,6 +206,13 @@ struct UploadLogs {
   FetchLogsCommand fetch;
   uint64_t store = 0;  // that the job is of
 };
+// Answered with PeerTried.
+struct TryPeer {
+  uint64_t command_number = 0;
+  Incarnation of;  // the coordinator that asks
+  std::string word;
+  std::string peer;  // as TryPeerCommand's
+};
 // The daemon is done. Nothing follows.
 struct Exit {
   absl::Status status;  // OK: in good order
@@ -220,6 +228,6 @@ using Action =
                  PrepareData, CancelData, StartProcess, SendRunEpoch, SendWarmUp, SendBeginEpoch,
                  SendRendezvous, SendPublish, SendWriteIncident, SendWish, SendPrepareStandby,
                  SendFault, SendStopEpoch, SendQuit, TerminateProcess, KillProcess, StartCheck,
-                 KillCheck, LeaveCheck, FreeHostMemory, UploadLogs, Exit, LogLine>;
+                 KillCheck, LeaveCheck, FreeHostMemory, UploadLogs, TryPeer, Exit, LogLine>;
 
 }  // namespace phalanx::agent

@@ -218,4 +218,8 @@ void Machine::Run(uint64_t number, const FetchLogsCommand& command) {
   actions_.push_back(UploadLogs{number, command, store_});
 }
 
+void Machine::Run(uint64_t number, const TryPeerCommand& command) {
+  actions_.push_back(TryPeer{number, coordinator_, command.word, command.peer});
+}
+
 }  // namespace phalanx::agent

@@ -111,11 +111,15 @@ struct InjectCommand {
   Epoch epoch;
   job::InjectedFault fault;
 };
+struct TryPeerCommand {
+  std::string word;
+  std::string peer;  // HOST:PORT of the other one, in numbers; empty: this one listens
+};
 struct UnknownCommand {};  // of a newer coordinator
-using Command =
-    std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
-                 RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
-                 WriteIncidentCommand, WishCommand, PrepareStandbyCommand, InjectCommand>;
+using Command = std::variant<UnknownCommand, PrepareDataCommand, AssignCommand, BeginEpochCommand,
+                             RendezvousCommand, StopCommand, FetchLogsCommand, PublishCommand,
+                             WriteIncidentCommand, WishCommand, PrepareStandbyCommand,
+                             InjectCommand, TryPeerCommand>;
 
 struct SessionWelcomed {
   SessionNumber session;
@@ -273,6 +277,14 @@ struct UploadStarted {
   absl::Status status;
 };
 
+// The answer to TryPeer.
+struct PeerTried {
+  uint64_t command_number = 0;
+  Incarnation of;  // that of the order
+  absl::Status status;
+  std::string listens_at;  // HOST:PORT in numbers; empty: it does not
+};
+
 // The user wants the daemon to end; the second time, at once.
 struct TerminationRequested {};
 // Deadlines are judged as of `read_until`: all that came in before it has been fed, and what came
@@ -289,7 +301,7 @@ using Event =
     std::variant<SessionWelcomed, CommandReceived, MessageWritten, GoodbyeReceived, SessionClosed,
                  ProcessStarted, RankHelloReceived, RankWarmed, RankReported, RankProgressed,
                  FaultReached, EpochStopped, ChannelFailed, ProcessRan, ProcessDied, ProcessExited,
-                 DeviceFaulted, CheckProgressed, CheckEnded, DataPrepared, UploadStarted,
+                 DeviceFaulted, CheckProgressed, CheckEnded, DataPrepared, UploadStarted, PeerTried,
                  TerminationRequested, DeadlineReached, Stalled>;
 
 }  // namespace phalanx::agent

@@ -196,6 +196,13 @@ void Machine::Apply(const DataPrepared& event) {
 
 void Machine::Apply(const UploadStarted& event) { Answer(event.command_number, event.status); }
 
+void Machine::Apply(const PeerTried& event) {
+  if (event.of != coordinator_) return;
+  Answer({.command_number = event.command_number,
+          .status = event.status,
+          .listens_at = event.listens_at});
+}
+
 void Machine::Apply(const DeadlineReached& event) {
   judged_ = std::max(judged_, std::min(now_, event.read_until));
 }

@@ -250,6 +250,7 @@ class Machine {
   void Apply(const SessionClosed& event);
   void Apply(const DataPrepared& event);
   void Apply(const UploadStarted& event);
+  void Apply(const PeerTried& event);
   void Apply(const TerminationRequested& event);
   void Apply(const DeadlineReached& event);
   void Apply(const Stalled& event);
@@ -270,6 +271,7 @@ class Machine {
   std::optional<ProcessNumber> ProcessOf(JobId job, Epoch epoch, int32_t rank) const;
   void Run(uint64_t number, const FetchLogsCommand& command);
   void Run(uint64_t number, const InjectCommand& command);
+  void Run(uint64_t number, const TryPeerCommand& command);
   void Answer(uint64_t number, absl::Status status,
               std::shared_ptr<const DataOutcome> data = nullptr);
   void Answer(SendCommandResult result);

@@ -211,6 +211,10 @@ class Harness {
   void Inject(JobId job, const job::InjectedFault& fault) {
     Feed(InjectRequested{Token{++token_}, job, fault});
   }
+  // Answered, it may be, later: `reached`.
+  void Reach(const NodeName& from, const NodeName& to) {
+    Feed(ReachRequested{Token{++token_}, from, to, "word"});
+  }
   std::vector<std::string> Explain(JobId job) {
     Feed(ExplainRequested{Token{++token_}, job});
     return reasons;
@@ -304,6 +308,7 @@ class Harness {
   std::map<JobId, std::vector<IncidentPtr>> incidents;
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<absl::StatusOr<Injected>> injected;
+  std::vector<absl::StatusOr<std::string>> reached;
   std::vector<absl::StatusOr<MarkedNode>> marked;
   std::map<JobId, QueueSpot> spots;
   std::map<NodeName, std::shared_ptr<const NodeView>> node_views;  // as told to the outside
@@ -359,6 +364,8 @@ class Harness {
         node_views.erase(a->node);
       } else if (auto* a = std::get_if<AnswerInject>(&action)) {
         injected.push_back(a->injected);
+      } else if (auto* a = std::get_if<AnswerReach>(&action)) {
+        reached.push_back(a->fault);
       } else if (auto* a = std::get_if<AnswerExplain>(&action)) {
         reasons = a->reasons.ok() ? *a->reasons : std::vector<std::string>();
       } else if (auto* a = std::get_if<AnswerLogs>(&action)) {

@@ -416,6 +416,23 @@ TEST(CommandTest, InjectFault_CarriesTheFault) {
   EXPECT_EQ(wire::FromProto(command.inject_fault().fault()), fault);
 }
 
+TEST(CommandTest, TryPeer_CarriesWordAndPlace) {
+  v1::Command command;
+  ToProto(3, TryPeer{Token{9}, "beta", "alpha", "word", "10.0.0.1:4"}, &command);
+  EXPECT_EQ(command.try_peer().word(), "word");
+  EXPECT_EQ(command.try_peer().peer(), "10.0.0.1:4");
+}
+
+TEST(MessageTest, Result_SaysWhereItListens_Bounded) {
+  v1::OpenSessionRequest message;
+  message.mutable_command_result()->set_listens_at("10.0.0.1:4");
+  EXPECT_EQ(std::get<CommandFinished>(*EventFromProto(SessionId{1}, message)).listens_at,
+            "10.0.0.1:4");
+  message.mutable_command_result()->set_listens_at(std::string(1 << 20, '1'));
+  EXPECT_EQ(std::get<CommandFinished>(*EventFromProto(SessionId{1}, message)).listens_at.size(),
+            64u);
+}
+
 TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
   v1::OpenSessionRequest message;
   v1::RankReport& report = *message.mutable_rank_report();

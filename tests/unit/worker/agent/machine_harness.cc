@@ -55,7 +55,8 @@ std::string ToLine(const Action& action) {
           [](const SendCommandResult& a) {
             return absl::StrCat(
                 "Result ", a.command_number, " ", absl::StatusCodeToString(a.status.code()),
-                a.epoch_seen.value > 0 ? absl::StrCat(" seen ", a.epoch_seen.value) : "");
+                a.epoch_seen.value > 0 ? absl::StrCat(" seen ", a.epoch_seen.value) : "",
+                a.listens_at.empty() ? "" : absl::StrCat(" listens at ", a.listens_at));
           },
           [](const SendReport& a) {
             const std::string what = std::visit(
@@ -130,6 +131,10 @@ std::string ToLine(const Action& action) {
           [](const LeaveCheck& a) { return absl::StrCat("LeaveCheck c", a.check.value); },
           [](const FreeHostMemory&) { return std::string(); },
           [](const UploadLogs& a) { return absl::StrCat("UploadLogs ", a.fetch.fetch_id); },
+          [](const TryPeer& a) {
+            return absl::StrCat("TryPeer of ", a.of.value, " ", a.word, " ",
+                                a.peer.empty() ? "listens" : a.peer);
+          },
           [](const Exit& a) { return std::string(a.status.ok() ? "Exit" : "Exit failed"); },
           [](const LogLine&) { return std::string(); },
       },

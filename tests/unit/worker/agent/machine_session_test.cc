@@ -139,6 +139,26 @@ TEST(AgentMachineTest, FetchLogs_ThatCannotBegin_IsAnsweredWithThat) {
               ElementsAre("UploadLogs f", "Result 1 RESOURCE_EXHAUSTED"));
 }
 
+TEST(AgentMachineTest, TryPeer_IsAnsweredWithWhatCameOfIt_ToWhoeverAsked) {
+  Harness h;
+  h.Welcome(/*coordinator=*/9);
+  EXPECT_THAT(h.Command(1, TryPeerCommand{.word = "w"}), ElementsAre("TryPeer of 9 w listens"));
+  EXPECT_THAT(h.Command(2, TryPeerCommand{.word = "w", .peer = "10.0.0.1:4"}),
+              ElementsAre("TryPeer of 9 w 10.0.0.1:4"));
+  EXPECT_THAT(
+      h.Feed(PeerTried{.command_number = 1, .of = Incarnation{9}, .listens_at = "10.0.0.2:5"}),
+      ElementsAre("Result 1 OK listens at 10.0.0.2:5"));
+  h.Break();
+  h.Welcome(/*coordinator=*/10);
+  EXPECT_THAT(h.Command(2, PrepareDataCommand{JobId{7}, {"text", "/jobs"}}),
+              ElementsAre("PrepareData r1 job-7"));
+  EXPECT_THAT(
+      h.Feed(PeerTried{
+          .command_number = 2, .of = Incarnation{9}, .status = absl::UnavailableError("no")}),
+      IsEmpty())
+      << "another coordinator has given command 2";
+}
+
 TEST(AgentMachineTest, Command_SentAgainWhileUnderWay_IsAnsweredOnce) {
   Harness h;
   h.Welcome();

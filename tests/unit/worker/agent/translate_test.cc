@@ -238,6 +238,22 @@ TEST(TranslateTest, InjectFault_IsRead) {
   EXPECT_EQ(inject.fault, (job::InjectedFault{.kind = job::FaultKind::kXid, .rank = 3, .xid = 79}));
 }
 
+TEST(TranslateTest, TryPeer_IsRead_AndAnsweredWithWhereItListens) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->mutable_try_peer()->set_word("word");
+  response.mutable_command()->mutable_try_peer()->set_peer("10.0.0.1:4");
+  const auto event = EventOf(SessionNumber{1}, response);
+  ASSERT_TRUE(event.has_value());
+  const auto& trial = std::get<TryPeerCommand>(std::get<CommandReceived>(*event).command);
+  EXPECT_EQ(trial.word, "word");
+  EXPECT_EQ(trial.peer, "10.0.0.1:4");
+  const v1::CommandResult result =
+      MessageOf(SendCommandResult{.command_number = 3, .listens_at = "10.0.0.2:5"})
+          .command_result();
+  EXPECT_EQ(result.command_number(), 3u);
+  EXPECT_EQ(result.listens_at(), "10.0.0.2:5");
+}
+
 TEST(TranslateTest, FaultOfADevice_IsReportedAsOne) {
   SendReport report{.job = JobId{7}, .epoch = Epoch{1}, .rank = 2};
   report.report = RankFault{"device 0: XID 79", job::FailureKind::kDeviceFailed};
