@@ -60,8 +60,7 @@ TEST_F(InheritedCopiesTest, NodesThatGiveNothing_LeaveNothing) {
 }
 
 TEST_F(InheritedCopiesTest, CopiesOfRanksWithoutAPlace_GoToOthersInTurn) {
-  const auto job = AJob().Module("language", Llama({.layers = 2}), {.tp = 4, .pp = 2});
-  before_ = MustPlan(job);
+  before_ = MustPlan(AJob().Module("language", Llama({.layers = 2}), {.tp = 4, .pp = 2}));
   before_.layout.nodes = {{"a", {0, 1, 2, 3}}, {"b", {0, 1, 2, 3}}};
   // Two ranks of node a go on with what eight had.
   next_ = MustPlan(AJob().Module("language", Llama({.layers = 2}), {.tp = 2}));
