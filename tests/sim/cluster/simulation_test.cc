@@ -247,7 +247,7 @@ TEST(ClusterSimulation, CopiesOnANodeThatHasNoWorkAnyMore_AreInheritedByOthers) 
     cluster.RunQuietly(absl::Minutes(2));
     ASSERT_TRUE(cluster.training().contains(kJob)) << cluster.Describe(kLines);
     EXPECT_GT(cluster.training().at(kJob).decided, before + 30) << "seed " << seed;
-    EXPECT_EQ(cluster.counts().from_copies, 1) << "seed " << seed;
+    EXPECT_GE(cluster.counts().from_copies, 1) << "seed " << seed;
     EXPECT_LE(cluster.counts().steps_of_copies, 2) << "seed " << seed;
     EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
   }
