@@ -1,5 +1,6 @@
 #include "worker/checkpoint/copy_link.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -26,7 +27,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr int kLookMilliseconds = 50;  // whether to stop
-constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr size_t kAtOnceBytes = size_t{4} << 20;
 using Page = std::array<std::byte, static_cast<size_t>(kHostCopyPage)>;
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -56,7 +57,7 @@ absl::Status Send(int fd, absl::Span<const std::byte> bytes, const CopyLinkOptio
   while (!bytes.empty()) {
     RETURN_IF_ERROR(Await(fd, POLLOUT, After(options.silence_max), options.stop));
     const ssize_t sent =
-        send(fd, bytes.data(), std::min(bytes.size(), kPieceBytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+        send(fd, bytes.data(), std::min(bytes.size(), kAtOnceBytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && WouldBlock()) continue;
     if (sent <= 0) return Broke(errno);
     bytes.remove_prefix(static_cast<size_t>(sent));
@@ -72,7 +73,7 @@ absl::StatusOr<size_t> Receive(int fd, absl::Span<std::byte> bytes, absl::Durati
     RETURN_IF_ERROR(
         Await(fd, POLLIN, After(count == 0 ? patience : options.silence_max), options.stop));
     const ssize_t received =
-        recv(fd, bytes.data() + count, std::min(bytes.size() - count, kPieceBytes), MSG_DONTWAIT);
+        recv(fd, bytes.data() + count, std::min(bytes.size() - count, kAtOnceBytes), MSG_DONTWAIT);
     if (received < 0 && WouldBlock()) continue;
     if (received < 0) return Broke(errno);
     if (received == 0) break;
@@ -111,7 +112,7 @@ absl::Status Give(int fd, int64_t step, const HostCopyPair* pair, const CopyLink
   return Send(fd, {buffer->memory, static_cast<size_t>(kHostCopyPage)}, options);
 }
 
-struct Unmap {
+struct UnmapWhole {
   size_t bytes;
   void operator()(std::byte* memory) const { munmap(memory, bytes); }
 };
@@ -160,7 +161,8 @@ absl::StatusOr<std::optional<HostCopyPair>> TakeCopy(int fd, const HostCopyPair:
                                                      whose.rank.value, " of ", bytes,
                                                      " bytes: ", strerror(errno)));
   }
-  const std::unique_ptr<std::byte, Unmap> memory(static_cast<std::byte*>(mapped), Unmap{size});
+  const std::unique_ptr<std::byte, UnmapWhole> memory(static_cast<std::byte*>(mapped),
+                                                      UnmapWhole{size});
   std::memcpy(memory.get(), page.data(), page.size());
   RETURN_IF_ERROR(ReceiveAll(fd, {memory.get() + page.size(), size - page.size()}, options));
   Page then;
@@ -169,7 +171,7 @@ absl::StatusOr<std::optional<HostCopyPair>> TakeCopy(int fd, const HostCopyPair:
     return absl::DataLossError(
         absl::StrCat("somebody has written to the copy of the state of rank ", whose.rank.value));
   }
-  UniqueFd again(dup(file.get()));
+  UniqueFd again(fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   if (!again.is_open()) {
     return absl::ResourceExhaustedError(absl::StrCat("no file descriptor left: ", strerror(errno)));
   }

@@ -139,6 +139,8 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     copies = std::exchange(copies_, {});
   }
   ASSIGN_OR_RETURN(const plan::Plan before, PlanOfCopies(source));
+  // First: they are not to wait for what comes of this node.
+  ASSIGN_OR_RETURN(const Inheritance inheritance, MeetKeepers(source, before));
   kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
   kept_.training = nullptr;  // two of them may not fit
@@ -160,7 +162,7 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
         pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find))));
   }
-  RETURN_IF_ERROR(TakeInherited(source, before, *training, copied));
+  RETURN_IF_ERROR(TakeInherited(source, before, inheritance, *training, copied));
   for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(

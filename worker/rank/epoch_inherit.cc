@@ -20,14 +20,14 @@
 #include "worker/checkpoint/copy_link.h"
 #include "worker/checkpoint/host_load.h"
 #include "worker/comm/links.h"
-#include "worker/model/torch_boundary.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/rank_reports.h"
 
 namespace phalanx::rank {
 namespace {
 
-constexpr absl::Duration kMeetTimeout = absl::Seconds(30);
+// Takers come once they are connected with each other, which may take a minute.
+constexpr absl::Duration kKeeperTimeout = absl::Minutes(1), kTakersTimeout = absl::Minutes(5);
 // Of a copy, where its plan expects less than half as much: what a plan says is an estimate.
 constexpr int64_t kCopyBytesMaxLeast = int64_t{1} << 30;
 
@@ -48,9 +48,9 @@ absl::Status OfOthers(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::map<int32_t, UniqueFd>> EpochRun::MeetForCopies(
-    const std::vector<int32_t>& others) {
+    const std::vector<int32_t>& others, absl::Duration timeout) {
   comm::WorldOptions options;
-  options.setup_timeout = kMeetTimeout;
+  options.setup_timeout = timeout;
   options.stop = stopping_.get_token();
   options.strangers = [this](int64_t refused, const std::string& last) {
     TellStrangers(channel_, whose(), refused, last);
@@ -60,24 +60,32 @@ absl::StatusOr<std::map<int32_t, UniqueFd>> EpochRun::MeetForCopies(
   return comm::ConnectLinks(order_.rank(), others, rendezvous, options);
 }
 
-absl::Status EpochRun::TakeInherited(const v1::CopiesSource& source, const plan::Plan& before,
-                                     train::TrainingState& training, std::set<int32_t>& copied) {
-  std::map<int32_t, plan::RankList> by_keeper;
+absl::StatusOr<EpochRun::Inheritance> EpochRun::MeetKeepers(const v1::CopiesSource& source,
+                                                            const plan::Plan& before) {
+  Inheritance inheritance;
   for (const auto& inherited : plan::CopiesToInherit(before, plan_, KeepersOf(source))) {
     if (inherited.taker.value == order_.rank())
-      by_keeper[inherited.keeper.value].push_back(inherited.of);
+      inheritance.ranks[inherited.keeper.value].push_back(inherited.of);
   }
-  if (by_keeper.empty()) return absl::OkStatus();
+  if (inheritance.ranks.empty()) return inheritance;
   std::vector<int32_t> keepers;
-  for (const auto& [keeper, ranks] : by_keeper) keepers.push_back(keeper);
-  const auto links = MeetForCopies(keepers);
+  for (const auto& [keeper, ranks] : inheritance.ranks) keepers.push_back(keeper);
+  auto links = MeetForCopies(keepers, kKeeperTimeout);
   if (!links.ok()) return OfOthers(links.status());
+  inheritance.links = *std::move(links);
+  return inheritance;
+}
+
+absl::Status EpochRun::TakeInherited(const v1::CopiesSource& source, const plan::Plan& before,
+                                     const Inheritance& inheritance, train::TrainingState& training,
+                                     std::set<int32_t>& copied) {
+  if (inheritance.ranks.empty()) return absl::OkStatus();
   const std::string& began_with = order_.assign().checkpoint().path();
   int64_t bytes = 0;
-  for (const auto& [keeper, ranks] : by_keeper) {
+  for (const auto& [keeper, ranks] : inheritance.ranks) {
     for (const Rank of : ranks) {
       const int64_t expected = plan::EstimateMemory(before, of).host.copies;  // two buffers
-      const auto pair = checkpoint::TakeCopy(links->at(keeper).get(),
+      const auto pair = checkpoint::TakeCopy(inheritance.links.at(keeper).get(),
                                              {.store = order_.store(),
                                               .job = order_.assign().job(),
                                               .epoch = Epoch{source.epoch()},
@@ -122,7 +130,7 @@ absl::Status EpochRun::KeepCopies() {
   if (by_taker.empty()) return absl::OkStatus();
   std::vector<int32_t> takers;
   for (const auto& [taker, ranks] : by_taker) takers.push_back(taker);
-  ASSIGN_OR_RETURN(const auto links, MeetForCopies(takers));
+  ASSIGN_OR_RETURN(const auto links, MeetForCopies(takers, kTakersTimeout));
   // All at once: none of them waits for another one's turn.
   std::vector<absl::Status> given(takers.size());
   {

@@ -162,11 +162,19 @@ class EpochRun {
   // epoch_inherit.cc. Of a process that is no rank: says which copies its daemon has, and gives
   // them to ranks of other nodes. Nothing else of the epoch runs on it.
   absl::Status KeepCopies();
-  // Takes what such processes give to this rank, in place of their ranks, which become `copied`.
+  // What such processes give to this rank, by their places: of which ranks, and the connections.
+  struct Inheritance {
+    std::map<int32_t, plan::RankList> ranks;
+    std::map<int32_t, UniqueFd> links;
+  };
+  absl::StatusOr<Inheritance> MeetKeepers(const v1::CopiesSource& source, const plan::Plan& before);
+  // Takes it, and adds its ranks to `copied`.
   absl::Status TakeInherited(const v1::CopiesSource& source, const plan::Plan& before,
-                             train::TrainingState& training, std::set<int32_t>& copied);
+                             const Inheritance& inheritance, train::TrainingState& training,
+                             std::set<int32_t>& copied);
   // Connections with `others`, ascending, each of which meets this one.
-  absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(const std::vector<int32_t>& others);
+  absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(const std::vector<int32_t>& others,
+                                                            absl::Duration timeout);
   // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();

@@ -1,7 +1,8 @@
 // Processes that give copies of state to ranks of other nodes (machine.h).
-#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/agent/machine/machine.h"
@@ -9,8 +10,8 @@
 namespace phalanx::agent {
 namespace {
 
-// The place of this node among those; kNone: there is none.
-constexpr int32_t kNone = -1;
+// The place of this node among those; kNoPlace: there is none.
+constexpr int32_t kNoPlace = -1;
 int32_t KeeperOn(const NodeName& self, const AssignCommand& command) {
   int32_t place = 0;
   for (const NodeDevices& node : command.placement) {
@@ -18,14 +19,14 @@ int32_t KeeperOn(const NodeName& self, const AssignCommand& command) {
       if (node.node == self && command.keepers.contains(place)) return place;
     }
   }
-  return kNone;
+  return kNoPlace;
 }
 
 }  // namespace
 
 void Machine::StartKeeper(const std::shared_ptr<const AssignCommand>& command) {
   const int32_t place = KeeperOn(options_.node, *command);
-  if (place == kNone) return;
+  if (place == kNoPlace) return;
   last_process_ = ProcessNumber{last_process_.value + 1};
   processes_[last_process_] = {
       .job = command->job,

@@ -217,9 +217,9 @@ class KeepersTest : public RecoveringTest {
     node_ = nodes[0];
     keeper_ = nodes[1];
     Step(job, 6, 1);
-    h_.commands.clear();
     h_.Report(keeper_, job, 1, kKilled);
     h_.Report(node_, job, 0, Quiet(6));
+    h_.commands.clear();
     h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
     return job;
   }
