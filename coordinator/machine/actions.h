@@ -97,6 +97,7 @@ struct Assign {
   bool goes_on = false;      // its ranks wait for BeginEpoch
   bool beside = false;       // and make their connections while they train in the epoch before
   bool from_copies = false;  // they say before that which copies of state there are
+  plan::RankList keepers;    // and so do these places, of nodes without work
   std::string standby;       // the set of communicators that they have made for it; empty: none
   int64_t fence = 0;         // as JobState
 };
@@ -115,6 +116,7 @@ struct CopiesSource {
   Epoch epoch;
   Shared<plan::Layout> layout;
   std::string plan_digest;
+  plan::RankList keepers = {};  // places of nodes without work that have some
 };
 struct BeginEpoch {
   JobId job;

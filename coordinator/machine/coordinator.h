@@ -349,6 +349,13 @@ class Coordinator {
   // coordinator_copies.cc
   void AssignFromCopies(Job& job, const PlanSummary& plan);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
+  // All ranks with work, and nodes without, are to say which there are.
+  void AskForCopies(Job& job, bool resumes);
+  // Nodes without work that have said nothing, or cannot, are done without.
+  void LeaveOutKeeper(Job& job, int32_t keeper);
+  void LeaveOutKeepers(Job& job);
+  // Where nobody is awaited any more: what follows from what was said.
+  void CheckCopies(Job& job);
   void BeginFromCopies(Job& job, const ChosenCopies& chosen);
   void TellBeginWithCopies(const Job& job, const Team& team);
   void ResumeFromCopies(Job& job);

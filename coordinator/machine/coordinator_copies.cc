@@ -1,14 +1,16 @@
 // State that processes have lost, and of which the nodes' daemons keep copies (copies.h): the next
 // epoch begins with these.
 //
-// Its ranks say first which copies are there (Recovery::Stage::kLeaving); from that follows the
-// step that it begins behind, which is stored and told as after any loss. Where that cannot be,
-// training goes back to a checkpoint.
+// Its ranks say first which copies are there (Recovery::Stage::kLeaving), and so do nodes that had
+// work and have none any more (Recovery::keepers); from that follows the step that it begins
+// behind, which is stored and told as after any loss. Where that cannot be, training goes back to a
+// checkpoint.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
+#include "coordinator/machine/job_nodes.h"
 
 namespace phalanx::coordinator {
 
@@ -30,7 +32,7 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   TellNotes(job, plan);
   GiveBackDevices(job, before, left);
   ChargeNodes(job);
-  AwaitCopies(job);
+  AskForCopies(job, /*resumes=*/false);
   AssignAll(job);
   NotePlanned(job, plan);
 }
@@ -40,7 +42,32 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCopies& report) {
   Recovery& recovery = *job.recovery;
   if (recovery.stage != Recovery::Stage::kLeaving || recovery.awaited.erase(rank) == 0) return;
   recovery.copies[rank] = report;
+  CheckCopies(job);
+}
+
+void Coordinator::AskForCopies(Job& job, bool resumes) {
+  job.recovery->keepers = KeepersOfCopies(nodes_, job, resumes);
+  AwaitCopies(job);
+  if (!job.recovery->keepers.empty())
+    SetDeadline(job, job.run->quiet_deadline, options_.keepers_timeout);
+}
+
+void Coordinator::LeaveOutKeeper(Job& job, int32_t keeper) {
+  if (!job.recovery.has_value() || job.recovery->stage != Recovery::Stage::kLeaving) return;
+  if (!job.recovery->keepers.contains(keeper) || job.recovery->awaited.erase(keeper) == 0) return;
+  CheckCopies(job);
+}
+
+void Coordinator::LeaveOutKeepers(Job& job) {
+  job.run->quiet_deadline = absl::InfiniteFuture();
+  for (const int32_t keeper : job.recovery->keepers) job.recovery->awaited.erase(keeper);
+  CheckCopies(job);
+}
+
+void Coordinator::CheckCopies(Job& job) {
+  Recovery& recovery = *job.recovery;
   if (!recovery.awaited.empty()) return;
+  job.run->quiet_deadline = absl::InfiniteFuture();
   const std::optional<ChosenCopies> chosen = ChooseCopies(job.state.copied, recovery.copies);
   std::string message;
   if (!chosen.has_value()) {
@@ -67,7 +94,15 @@ void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
                                          ", of which the nodes have copies in memory: ", again,
                                          again == 1 ? " step is" : " steps are", " done again"),
                             job.state.epoch});
-  Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch});
+  plan::RankList keepers;
+  for (const int32_t keeper : job.recovery->keepers) {
+    const auto said = job.recovery->copies.find(keeper);
+    const bool has = said != job.recovery->copies.end() &&
+                     std::any_of(said->second.pairs.begin(), said->second.pairs.end(),
+                                 [&](const auto& pair) { return pair.epoch == chosen.epoch; });
+    if (has) keepers.push_back(Rank{keeper});
+  }
+  Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch, std::move(keepers)});
   NoteDecided(job, chosen.start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
   NoteBegan(job, step);
@@ -85,7 +120,8 @@ void Coordinator::TellBeginWithCopies(const Job& job, const Team& team) {
                                    .start = *job.state.start,
                                    .copies = CopiesSource{.epoch = copies->epoch,
                                                           .layout = copies->layout,
-                                                          .plan_digest = copies->plan_digest}}});
+                                                          .plan_digest = copies->plan_digest,
+                                                          .keepers = job.state.copies_keepers}}});
 }
 
 void Coordinator::ResumeFromCopies(Job& job) {
@@ -97,7 +133,7 @@ void Coordinator::ResumeFromCopies(Job& job) {
                     .time = now_};
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   for (const Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
-  AwaitCopies(job);
+  AskForCopies(job, /*resumes=*/true);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }
 

@@ -101,6 +101,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   });
   node.labels = hello.labels;
   node.knows_derivation_6 = hello.knows_derivation_6;
+  node.gives_copies = hello.gives_copies;
   node.version = hello.version;
   node.Heard(now_);
   EndSuspicion(node);

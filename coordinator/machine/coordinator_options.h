@@ -43,6 +43,9 @@ struct CoordinatorOptions {
   // what it was given, once it has come out of its pass, and only then says that it has not: with
   // 2 s here it would be lost for its silence, and nobody would learn of the device.
   absl::Duration quiet_timeout = absl::Seconds(5);
+  // For nodes without work to say which copies of state they have, whose daemons start a process
+  // for that: then training goes back to what others have.
+  absl::Duration keepers_timeout = absl::Seconds(30);
   // Where they train on until all are connected for the next one: past it who came back stays out.
   // Longer than ranks try to connect and then wait for each other, a minute each.
   absl::Duration connect_timeout = absl::Seconds(150);

@@ -333,6 +333,7 @@ void Coordinator::TellBeginAgain(const Node& node) {
 }
 
 void Coordinator::OnQuietDeadline(Job& job) {
+  if (job.recovery->from_copies) return LeaveOutKeepers(job);
   if (job.recovery->beside) return OnConnectDeadline(job);
   const std::set<int32_t> silent = job.recovery->awaited;
   // Where nobody got any further, who cannot leave is why.

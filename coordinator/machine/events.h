@@ -122,6 +122,7 @@ struct WorkerHello {
   int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
   std::map<std::string, std::string> labels;
   bool knows_derivation_6 = true;  // ranks carry it out, and layouts with domains
+  bool gives_copies = true;        // carries out Assign::keepers
   std::string version;
   std::string address;
   std::vector<RunningAssignment> running;
@@ -255,7 +256,7 @@ struct RankQuiet {
   std::optional<int64_t> copied;  // the last step of whose state host memory has a whole copy
   friend bool operator==(const RankQuiet&, const RankQuiet&) = default;
 };
-// Copies of state in its daemon's memory that the rank can take.
+// Copies of state in its daemon's memory that the rank can take, or that a keeper can give.
 struct RankCopies {
   struct Copy {
     EpochStart start;   // with it

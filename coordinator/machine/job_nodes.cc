@@ -186,6 +186,24 @@ bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job) {
   });
 }
 
+std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bool resumes) {
+  std::set<NodeName> had_work;
+  for (const CopiedEpoch& copied : job.state.copied.all()) {
+    const Run run = MakeRun(*copied.layout);
+    for (const Team& team : run.teams) {
+      if (run.HasWork(team)) had_work.insert(team.node);
+    }
+  }
+  std::set<int32_t> keepers;
+  for (const Team& team : job.run->teams) {
+    const auto node = nodes.find(team.node);
+    if (node == nodes.end() || job.run->HasWork(team) || !had_work.contains(team.node)) continue;
+    const bool gives = node->second.connected() && node->second.gives_copies;
+    if (gives || (resumes && IsAwaited(node->second))) keepers.insert(team.ranks.front());
+  }
+  return keepers;
+}
+
 std::map<NodeName, Incarnation> DaemonsOf(const NodeTable& nodes, const LiveJob& job) {
   std::map<NodeName, Incarnation> daemons;
   for (const Team& team : job.run->teams) {

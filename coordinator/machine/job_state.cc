@@ -80,6 +80,7 @@ class Applier {
       state_.ended_step = 0;
       state_.start = std::nullopt;
       state_.copies_epoch = Epoch{};
+      state_.copies_keepers.clear();
       state_.checkpoint_step = 0;
       if (state_.publishing.has_value()) state_.publishing_before = state_.publishing;
       state_.publishing = std::nullopt;
@@ -140,6 +141,7 @@ class Applier {
     }
     state_.start = state_.begun = body.start;
     state_.copies_epoch = body.copies_epoch;
+    state_.copies_keepers = body.copies_keepers;
     state_.copied.Began(body.epoch, body.start.step());
     NoteDecided(body.start);
   }

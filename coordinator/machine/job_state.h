@@ -44,6 +44,7 @@ struct JobState {
   bool by_choice = false;                      // likewise
   bool from_copies = false;                    // of state, in host memory
   Epoch copies_epoch;                          // whose, once that is known
+  plan::RankList copies_keepers;               // as EpochBegan
   CopiedEpochs copied;                         // whose ranks may have left such
   std::vector<int64_t> host_memory;            // bytes charged on each of layout->nodes; none: 0
   Instant submitted;

@@ -11,6 +11,13 @@ namespace {
 // One command carries about so many bytes of rendezvous, well below the limit of a message.
 constexpr size_t kRendezvousCommandBytes = 1 << 20;
 
+plan::RankList KeepersOf(const LiveJob& job) {
+  plan::RankList keepers;
+  if (!job.state.from_copies || !job.recovery.has_value()) return keepers;
+  for (const int32_t keeper : job.recovery->keepers) keepers.push_back(Rank{keeper});
+  return keepers;
+}
+
 }  // namespace
 
 bool OutputWaits(const LiveJob& job) {
@@ -44,6 +51,7 @@ Assign AssignmentOf(const LiveJob& job) {
           .goes_on = job.state.goes_on(),
           .beside = job.recovery.has_value() && job.recovery->beside,
           .from_copies = job.state.from_copies,
+          .keepers = KeepersOf(job),
           .standby = job.state.standby,
           .fence = job.state.fence};
 }
@@ -158,6 +166,7 @@ void AwaitCopies(LiveJob& job) {
     job.run->ranks[rank].ready = false;
     if (job.run->ranks[rank].used) recovery.awaited.insert(static_cast<int32_t>(rank));
   }
+  recovery.awaited.insert(recovery.keepers.begin(), recovery.keepers.end());
 }
 
 absl::Status MaySuspend(const LiveJob& job) {

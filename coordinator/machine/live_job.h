@@ -174,7 +174,7 @@ bool Contains(const plan::RankList& ranks, Rank rank);
 plan::RankList LostOfLayout(const LiveJob& job);
 // the processes of the node are gone (nothing happens where it does not recover);
 void EndSilence(LiveJob& job, const NodeName& node);
-// all ranks are to say which copies of state there are;
+// all ranks are to say which copies of state there are, and so are its keepers;
 void AwaitCopies(LiveJob& job);
 // the set of standby communicators that all ranks of the plan have; empty: there is none.
 std::string StandbyFor(const LiveJob& job, const PlanSummary& plan);

@@ -41,6 +41,7 @@ struct Node {
   std::map<JobId, int64_t> charged;          // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
   bool knows_derivation_6 = false;  // its ranks carry it out, and layouts with domains
+  bool gives_copies = false;        // its worker carries out Assign::keepers
   std::string version;
   Instant last_heard;                  // while connected
   Instant disconnected_at;             // while not

@@ -202,6 +202,7 @@ struct EpochBegan {
   Epoch epoch;
   EpochStart start;
   Epoch copies_epoch = {};  // whose ranks made the copies of state that it begins with; 0: none
+  plan::RankList copies_keepers = {};  // places of nodes without work that give some of them
 };
 struct EventRecorded {
   std::string type;

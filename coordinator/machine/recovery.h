@@ -33,6 +33,9 @@ struct Recovery {
   bool goes_back = false;  // to a checkpoint, so nobody is asked for state: there is no kLeaving
   // Beside goes_back: to copies in host memory. kLeaving: ranks are to say which there are.
   bool from_copies = false;
+  // Places without work, of nodes without any, that are to say so, too: awaited with the others,
+  // and done without where they do not in time.
+  std::set<int32_t> keepers;
   // Nobody is lost, some are back: ranks leave `from` once they are connected for the next epoch.
   bool beside = false;
   bool paces = false;  // beside, and nobody is back: samples are dealt otherwise

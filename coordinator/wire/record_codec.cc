@@ -148,6 +148,7 @@ class Encoder {
     to->set_epoch(body.epoch.value);
     ToProto(body.start, to->mutable_begins());
     to->set_copies_epoch(body.copies_epoch.value);
+    for (const Rank keeper : body.copies_keepers) to->add_copies_keepers(keeper.value);
   }
   void operator()(const IncidentNoted& body) {
     ToProto(*body.incident, out_.mutable_incident_noted());
@@ -331,8 +332,12 @@ absl::StatusOr<JournalRecord> DecodeUnsealedRecord(absl::string_view bytes) {
       if (!start.has_value()) {
         return absl::DataLossError("epoch_began.begins is of no step that can be decided");
       }
-      record.body = EpochBegan{Epoch{from.epoch_began().epoch()}, *std::move(start),
-                               Epoch{from.epoch_began().copies_epoch()}};
+      EpochBegan began{.epoch = Epoch{from.epoch_began().epoch()},
+                       .start = *std::move(start),
+                       .copies_epoch = Epoch{from.epoch_began().copies_epoch()}};
+      for (const int32_t keeper : from.epoch_began().copies_keepers())
+        began.copies_keepers.push_back(Rank{keeper});
+      record.body = std::move(began);
       return record;
     }
     case v1::JournalRecord::kIncidentNoted:

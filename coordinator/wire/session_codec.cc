@@ -118,6 +118,7 @@ class CommandEncoder {
     to->set_goes_on(command.goes_on);
     to->set_beside(command.beside);
     to->set_from_copies(command.from_copies);
+    for (const Rank keeper : command.keepers) to->add_keepers(keeper.value);
     to->set_standby(command.standby);
     to->set_fence(command.fence);
   }
@@ -141,6 +142,7 @@ class CommandEncoder {
     copies->set_epoch(command.copies->epoch.value);
     wire::ToProto(*command.copies->layout, copies->mutable_layout());
     copies->set_plan_digest(command.copies->plan_digest);
+    for (const Rank keeper : command.copies->keepers) copies->add_keepers(keeper.value);
   }
   void operator()(const Rendezvous& command) {
     v1::Rendezvous* to = out_.mutable_rendezvous();
@@ -439,6 +441,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .host_memory = from.host_memory(),
       .labels = {from.labels().begin(), from.labels().end()},
       .knows_derivation_6 = from.protocol_version() >= kDomainsProtocolVersion,
+      .gives_copies = from.gives_copies(),
       .version = from.version(),
       .address = from.address(),
       .store = from.store(),

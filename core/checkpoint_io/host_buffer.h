@@ -1,7 +1,8 @@
 // core/checkpoint_io/host_buffer.h: what a buffer of host memory says of the copy of state in it.
 //
-// A rank writes it, its daemon keeps it, and whoever takes the state over reads it. Values lie as
-// the node's processor has them: a buffer never leaves its node as such.
+// A rank writes it, its daemon keeps it, and whoever takes the state over reads it, maybe on
+// another node (worker/checkpoint/copy_link.h). Values lie as the node's processor has them: where
+// another one's has them otherwise there is no header that it could read.
 #pragma once
 
 #include <cstddef>

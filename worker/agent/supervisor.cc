@@ -135,7 +135,12 @@ void Supervisor::Carry(const SendRunEpoch& order) {
   found->second.epoch = order.assign->epoch;
   v1::ToRank message;
   message.mutable_run()->set_beside(order.beside);
-  if (Fill(order, found->second, *message.mutable_run())) Send(order.process, message);
+  if (!Fill(order, found->second, *message.mutable_run())) return;
+  if (order.keeps) {  // whatever has become of the node's devices
+    message.mutable_run()->set_keeps(true);
+    message.mutable_run()->set_device_kind("cpu");
+  }
+  Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendWarmUp& order) {

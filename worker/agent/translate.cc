@@ -50,6 +50,7 @@ Command CommandOf(const v1::Command& command) {
       assign.writes_checkpoints = body.writes_checkpoints();
       assign.goes_on = body.goes_on();
       assign.beside = body.beside();
+      assign.keepers.insert(body.keepers().begin(), body.keepers().end());
       assign.payload = body.SerializeAsString();
       return assign;
     }

@@ -33,7 +33,7 @@ inline constexpr absl::Duration kProofTimeout = absl::Seconds(5);
 inline constexpr size_t kCallersMax = 128;
 
 // Non-blocking sockets by peer. Meets `peers` (other ranks of the world, ascending; each of them
-// meets all of them but itself, and this one) through `rendezvous`, and tells options.strangers of
+// meets this one, too) through `rendezvous`, and tells options.strangers of
 // those that were refused. Errors: Unavailable (a peer that is not there, or is not reached by
 // options.setup_timeout; an address that cannot be listened on), Internal (a peer announces no
 // address), Cancelled (options.stop), the rendezvous' own.

@@ -49,14 +49,13 @@ std::vector<int32_t> RanksToStandFor(const plan::Plan& plan, Rank self) {
   return {self.value};
 }
 
-// What is wrong with copies is state that is lost.
-absl::Status OfCopies(absl::Status status) {
+}  // namespace
+
+absl::Status EpochRun::OfCopies(absl::Status status) {
   if (!absl::IsDataLoss(status) && !absl::IsFailedPrecondition(status)) return status;
   if (job::KindIn(status).has_value()) return status;
   return job::WithKind(job::FailureKind::kStateLost, std::move(status));
 }
-
-}  // namespace
 
 void EpochRun::Deliver(const v1::HostCopies& message, std::vector<UniqueFd> buffers) {
   const MutexLock lock(&mu_);
@@ -87,7 +86,15 @@ absl::Status EpochRun::FindCopies() {
   v1::ToDaemon message;
   v1::AskHostCopies& ask = *message.mutable_ask_host_copies();
   ask.set_epoch(epoch());
-  for (const Rank rank : plan::CopiesToTake(plan_, Rank{order_.rank()})) ask.add_ranks(rank.value);
+  if (order_.keeps()) {
+    int32_t places = 0;
+    for (const plan::NodeDevices& node : plan_.layout.nodes) {
+      for (size_t i = 0; i < node.devices.size(); ++i) ask.add_ranks(places++);
+    }
+  } else {
+    for (const Rank rank : plan::CopiesToTake(plan_, Rank{order_.rank()}))
+      ask.add_ranks(rank.value);
+  }
   RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
   v1::RankReport report;
   v1::RankCopies& found = *report.mutable_copies();
@@ -114,6 +121,15 @@ absl::Status EpochRun::FindCopies() {
   return Report(std::move(report));
 }
 
+absl::StatusOr<plan::Plan> EpochRun::PlanOfCopies(const v1::CopiesSource& source) const {
+  ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(source.layout()));
+  ASSIGN_OR_RETURN(plan::Plan before, plan::Expand(plan_.spec, std::move(layout)));
+  if (before.digest == source.plan_digest()) return before;
+  return OfCopies(absl::FailedPreconditionError(
+      absl::StrCat("this rank's plan of epoch ", source.epoch(), " has digest ", before.digest,
+                   ", the coordinator's ", source.plan_digest())));
+}
+
 absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   v1::CopiesSource source;
   std::vector<checkpoint::HostCopyPair> copies;
@@ -122,13 +138,9 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     source = told_->copies();
     copies = std::exchange(copies_, {});
   }
-  ASSIGN_OR_RETURN(plan::Layout layout, wire::FromProto(source.layout()));
-  ASSIGN_OR_RETURN(const plan::Plan before, plan::Expand(plan_.spec, std::move(layout)));
-  if (before.digest != source.plan_digest()) {
-    return OfCopies(absl::FailedPreconditionError(
-        absl::StrCat("this rank's plan of epoch ", source.epoch(), " has digest ", before.digest,
-                     ", the coordinator's ", source.plan_digest())));
-  }
+  ASSIGN_OR_RETURN(const plan::Plan before, PlanOfCopies(source));
+  // First: they are not to wait for what comes of this node.
+  ASSIGN_OR_RETURN(const Inheritance inheritance, MeetKeepers(source, before));
   kept_.snapshot = nullptr;
   kept_.host_copy = nullptr;
   kept_.training = nullptr;  // two of them may not fit
@@ -152,6 +164,7 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
         pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find,
         folders))));
   }
+  RETURN_IF_ERROR(TakeInherited(source, before, inheritance, *training, copied));
   for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(

@@ -373,6 +373,11 @@ absl::Status EpochRun::RunToEnd() {
 }
 
 absl::Status EpochRun::Run() {
+  if (order_.keeps()) {
+    const absl::Status kept = model::CallTorch("giving copies", [this] { return KeepCopies(); });
+    const MutexLock lock(&mu_);
+    return stopped_.ok() ? kept : stopped_;
+  }
   absl::Status ended = model::CallTorch("training", [this] { return RunToEnd(); });
   if (kept_.training != nullptr) ended = kept_.training->Attributed(std::move(ended));
   if (!ended.ok()) {

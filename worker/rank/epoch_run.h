@@ -11,8 +11,10 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -89,9 +91,10 @@ class EpochRun {
   int64_t epoch() const { return order_.assign().epoch(); }
 
   // Trains to the last step, the job's or that of a wished end, and sends every report of the
-  // epoch. When it returns nothing of the epoch runs any more and communicators are given back.
-  // Errors: Cancelled after Stop; otherwise what ended the epoch. The process may go on with
-  // another one after errors that IsCollateral (rank_reports.h).
+  // epoch; where the order says so it gives copies of state to others instead (RunEpoch.keeps).
+  // When it returns nothing of the epoch runs any more and communicators are given back. Errors:
+  // Cancelled after Stop; otherwise what ended the epoch. The process may go on with another one
+  // after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
   // Makes what needs nothing that the process keeps, on a thread of its own, for a Run() that comes
   // later: plan and communicators. `connected` is called there once, when all ranks are connected
@@ -159,6 +162,26 @@ class EpochRun {
   bool from_copies() const { return order_.assign().from_copies(); }
   absl::Status FindCopies();
   absl::Status TakeCopies(const train::BufferOptions& buffers);
+  // What is wrong with copies is state that is lost.
+  static absl::Status OfCopies(absl::Status status);
+  // Of those whose layout `source` has.
+  absl::StatusOr<plan::Plan> PlanOfCopies(const v1::CopiesSource& source) const;
+  // epoch_inherit.cc. Of a process that is no rank: says which copies its daemon has, and gives
+  // them to ranks of other nodes. Nothing else of the epoch runs on it.
+  absl::Status KeepCopies();
+  // What such processes give to this rank, by their places: of which ranks, and the connections.
+  struct Inheritance {
+    std::map<int32_t, plan::RankList> ranks;
+    std::map<int32_t, UniqueFd> links;
+  };
+  absl::StatusOr<Inheritance> MeetKeepers(const v1::CopiesSource& source, const plan::Plan& before);
+  // Takes it, and adds its ranks to `copied`.
+  absl::Status TakeInherited(const v1::CopiesSource& source, const plan::Plan& before,
+                             const Inheritance& inheritance, train::TrainingState& training,
+                             std::set<int32_t>& copied);
+  // Connections with `others`, ascending, each of which meets this one.
+  absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(const std::vector<int32_t>& others,
+                                                            absl::Duration timeout);
   // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();

@@ -205,6 +205,10 @@ int RankProcess::Run() {
     }
     spdlog::info("job={} epoch={} rank={} ends: {}", assign.job(), assign.epoch(), order.rank(),
                  ended.ToString());
+    if (order.keeps()) {
+      exit_code = ended.ok() || told_to_stop ? 0 : 1;
+      break;
+    }
     if (told_to_stop) TellStopped(assign.epoch());
     if (!ended.ok() && !IsCollateral(ended)) {
       exit_code = 1;

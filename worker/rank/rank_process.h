@@ -4,8 +4,9 @@
 //   ... -> Quit
 //
 // The process outlives epochs and keeps its training state, its data and its device from one to the
-// next. It ends on Quit, when the daemon is gone, or when an epoch failed for a reason of its own:
-// then it has said why. Losing its peers is none. A signal that ends it does so at once, so that
+// next. It ends on Quit, when the daemon is gone, when it was to give copies of state and nothing
+// else (RunEpoch.keeps) and has, or when an epoch failed for a reason of its own: then it has said
+// why. Losing its peers is none. A signal that ends it does so at once, so that
 // its daemon sees which.
 #pragma once
 

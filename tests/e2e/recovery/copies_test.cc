@@ -124,5 +124,68 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Encoder", "ranks: 1", "ranks: 2, tp: 2", "{ladder: [wait]}", 1, {0}}),
     [](const auto& info) { return info.param.name; });
 
+// Each device is of a node of its own. What the daemon of one has goes to whoever goes on
+// elsewhere.
+struct Elsewhere {
+  const char* name;
+  const char* language;
+  const char* recovery;
+  int32_t spares;
+  int32_t killed;
+  const char* change;  // as the incident tells it
+};
+
+class InheritedCopiesTest : public testing::TestWithParam<Elsewhere> {};
+
+TEST_P(InheritedCopiesTest, OnlyRankOfItsNode_LeavesItsStateToRanksOfOthers) {
+  constexpr int64_t kSteps = 60;
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 1});
+  cluster.AddWorker("middle", 1);
+  cluster.AddWorker("there", 1);
+  JobOptions options{.name = "whole",
+                     .steps = kSteps,
+                     .precision = "fp64",
+                     .vision = "",
+                     .language = GetParam().language,
+                     .batch = 56,
+                     .recovery = GetParam().recovery,
+                     .spares = GetParam().spares,
+                     .output = "whole"};
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, options)).id()).phase(),
+            v1::JOB_PHASE_SUCCEEDED);
+  options.name = options.output = "hit";
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 8);
+  const auto ranks = cluster.Ranks(job);
+  ASSERT_TRUE(ranks.contains(GetParam().killed)) << cluster.WorkerLog();
+  kill(ranks.at(GetParam().killed).pid(), SIGKILL);
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED)
+      << ended.reason() << cluster.CoordinatorLog() << cluster.WorkerLog();
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps, kTolerance);
+  EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr(GetParam().change));
+  const std::vector<int64_t> again = DoneAgain(cluster, job);
+  EXPECT_THAT(again, testing::SizeIs(1));
+  EXPECT_THAT(again, testing::Each(testing::Le(2)));
+  EXPECT_EQ(MessagesOf(cluster, job, "Waiting"), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, InheritedCopiesTest,
+    testing::Values(Elsewhere{"Spare", "ranks: 2, pp: 2",
+                              "{state_home: host, ladder: [spare], rejoin: manual}", 1, 1,
+                              "a spare takes over rank 1"},
+                    Elsewhere{"SpareOfTheReporter", "ranks: 2, pp: 2",
+                              "{state_home: host, ladder: [spare], rejoin: manual}", 1, 0,
+                              "a spare takes over rank 0"},
+                    Elsewhere{"Shrink", "ranks: 2, tp: 2",
+                              "{state_home: host, ladder: [shrink], rejoin: manual}", 0, 1,
+                              "language tp 2 -> 1"},
+                    Elsewhere{"Restart", "ranks: 2, pp: 2",
+                              "{state_home: host, ladder: [restart], rejoin: manual}", 0, 1,
+                              "language pp 2 -> 1"}),
+    [](const auto& info) { return info.param.name; });
+
 }  // namespace
 }  // namespace phalanx::e2e

@@ -132,7 +132,8 @@ void CoordinatorHost::CheckEnded() {
   }
 }
 
-// On which some rank of the layout has work: their daemons alone are asked for copies.
+// On which some rank of the layout has work. Those of others may be late to say what copies they
+// have, or end before they have given them.
 std::set<NodeName> CoordinatorHost::NodesAtWork(const coordinator::JobView& job) {
   std::set<NodeName> nodes;
   const auto found = machine_->jobs().find(job.id);

@@ -1,6 +1,11 @@
 // Copies of a rank's state in memory of its node's daemon: it makes them while it trains, and takes
 // them back where an epoch goes on from them (worker/rank/epoch_copies.cc, epoch_memory.cc).
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
@@ -15,6 +20,8 @@ constexpr absl::Duration kDaemonTimeout = absl::Seconds(30);
 // A copy is whole before the next step is decided: what is done again stays within what is promised
 // (docs/recovery.md) only then.
 constexpr double kCopyTimeMax = 0.7;  // of a step
+// As in worker/rank/epoch_inherit.cc.
+constexpr absl::Duration kKeeperTimeout = absl::Minutes(1), kTakersTimeout = absl::Minutes(5);
 
 }  // namespace
 
@@ -34,8 +41,16 @@ bool EpochRun::KeepsCopies() {
 }
 
 void EpochRun::FindCopies() {
-  AskDaemon([this, self = shared_from_this(), job = process_.job(),
-             ranks = plan::CopiesToTake(plan_->plan, Rank{rank()})](
+  plan::RankList ranks;
+  if (order_.keeps) {
+    for (const plan::NodeDevices& node : order_.layout.nodes) {
+      for (size_t i = 0; i < node.devices.size(); ++i)
+        ranks.push_back(Rank{static_cast<int32_t>(ranks.size())});
+    }
+  } else {
+    ranks = plan::CopiesToTake(plan_->plan, Rank{rank()});
+  }
+  AskDaemon([this, self = shared_from_this(), job = process_.job(), ranks = std::move(ranks)](
                 CopyMemory& memory) { found_ = memory.PairsBefore(job, epoch(), ranks); },
             [this] {
               copies_given_ = true;
@@ -62,15 +77,94 @@ void EpochRun::SayCopies() {
     }
   }
   process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
-  OpenData();
+  order_.keeps ? AwaitBegin() : OpenData();
+}
+
+std::vector<plan::InheritedCopies> EpochRun::Inherited() {
+  const absl::StatusOr<plan::Layout> layout = wire::FromProto(source_.layout());
+  if (!layout.ok()) {
+    shared().ledger.Violate("a layout of copies cannot be read");
+    return {};
+  }
+  source_plan_ = shared().planner.Expand(order_.text, *layout);
+  if (source_plan_->plan.digest != source_.plan_digest())
+    shared().ledger.Violate("copies lie in the layout of another plan");
+  plan::RankList keepers;
+  for (const int32_t keeper : source_.keepers()) keepers.push_back(Rank{keeper});
+  return plan::CopiesToInherit(source_plan_->plan, plan_->plan, keepers);
+}
+
+void EpochRun::GiveCopies() {
+  std::set<int32_t> takers;
+  for (const plan::InheritedCopies& inherited : Inherited()) {
+    if (inherited.keeper.value == rank()) takers.insert(inherited.taker.value);
+  }
+  if (takers.empty()) return EndKeeping();
+  shared().fabric.Join(process_.job(), epoch(), rank(), process_.node(), weak_from_this());
+  joined_ = true;
+  v1::RankReport report;
+  report.mutable_rendezvous()->set_key(absl::StrCat(kKeeperKey, rank()));
+  report.mutable_rendezvous()->set_value("here");
+  process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
+  Await(Message::Kind::kAskCopies, 0, std::move(takers), kTakersTimeout, &EpochRun::SendCopies);
+}
+
+void EpochRun::SendCopies() {
+  std::map<int32_t, std::vector<CopyPair>> given;  // by taker
+  for (const plan::InheritedCopies& inherited : Inherited()) {
+    if (inherited.keeper.value != rank()) continue;
+    for (const CopyPairPtr& pair : found_) {
+      if (pair->rank == inherited.of.value && pair->epoch.value == source_.epoch())
+        given[inherited.taker.value].push_back(*pair);
+    }
+    given.try_emplace(inherited.taker.value);
+  }
+  for (auto& [taker, pairs] : given) {
+    shared().fabric.Send(
+        process_.job(), epoch(), taker,
+        {.kind = Message::Kind::kCopies,
+         .from = rank(),
+         .copies = std::make_shared<const std::vector<CopyPair>>(std::move(pairs))});
+  }
+  Then(absl::Milliseconds(1), absl::Milliseconds(50), &EpochRun::EndKeeping);
+}
+
+void EpochRun::EndKeeping(int32_t exit_code) {
+  ended_ = true;
+  LeaveFabric();
+  process_.Die(exit_code, 0);
 }
 
 void EpochRun::TakeCopies() {
-  absl::StatusOr<plan::Layout> layout = wire::FromProto(source_.layout());
-  if (!layout.ok()) return shared().ledger.Violate("a layout of copies cannot be read");
-  const JobPlanPtr before = shared().planner.Expand(order_.text, *layout);
-  if (before->plan.digest != source_.plan_digest())
-    shared().ledger.Violate("copies lie in the layout of another plan");
+  for (const plan::InheritedCopies& inherited : Inherited()) {
+    if (inherited.taker.value == rank()) keepers_.insert(inherited.keeper.value);
+  }
+  if (keepers_.empty()) return TakeFound();
+  awaits_keepers_ = true;
+  After(kKeeperTimeout, [this] {
+    if (awaits_keepers_)
+      Fail(Kind::kStateLost, -1, "a node that has copies of state does not give them");
+  });
+  CheckKeepers();
+}
+
+void EpochRun::CheckKeepers() {
+  const bool all =
+      std::includes(keepers_there_.begin(), keepers_there_.end(), keepers_.begin(), keepers_.end());
+  if (!awaits_keepers_ || !all) return;
+  awaits_keepers_ = false;
+  for (const int32_t keeper : keepers_) {
+    shared().fabric.Send(process_.job(), epoch(), keeper,
+                         {.kind = Message::Kind::kAskCopies, .from = rank()});
+  }
+  Await(Message::Kind::kCopies, 0, keepers_, kKeeperTimeout, &EpochRun::TakeFound);
+}
+
+void EpochRun::TakeFound() {
+  const JobPlanPtr before = source_plan_;
+  for (const auto& [keeper, message] : inbox_[{Message::Kind::kCopies, 0}]) {
+    for (const CopyPair& pair : *message.copies) found_.push_back(std::make_shared<CopyPair>(pair));
+  }
   RankState& taken = process_.state().emplace();
   taken.rank = rank();
   taken.decided = *start_;

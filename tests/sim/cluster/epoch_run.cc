@@ -5,6 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "coordinator/wire/common_codec.h"
 
 namespace phalanx::sim {
@@ -118,8 +120,12 @@ void EpochRun::Deliver(const v1::Rendezvous& message) {
   for (const auto& [key, value] : message.entries()) {
     int32_t other = 0;
     if (absl::SimpleAtoi(key, &other)) entries_.insert(other);
+    absl::string_view keeper = key;
+    if (absl::ConsumePrefix(&keeper, kKeeperKey) && absl::SimpleAtoi(keeper, &other))
+      keepers_there_.insert(other);
   }
   CheckEntries();
+  CheckKeepers();
 }
 
 void EpochRun::CheckEntries() {
@@ -143,7 +149,7 @@ void EpochRun::OnConnected() {
 }
 
 void EpochRun::AwaitBegin() {
-  if (start_.has_value()) return OpenMetrics();
+  if (start_.has_value()) return order_.keeps ? GiveCopies() : OpenMetrics();
   awaits_begin_ = true;
   After(kBeginTimeout, [this] {
     if (awaits_begin_)
@@ -157,7 +163,7 @@ void EpochRun::Deliver(const v1::BeginEpoch& message) {
   if (!start_.has_value()) return shared().ledger.Violate("an epoch's beginning cannot be read");
   source_ = message.copies();
   if (!std::exchange(awaits_begin_, false)) return;
-  OpenMetrics();
+  order_.keeps ? GiveCopies() : OpenMetrics();
 }
 
 void EpochRun::BorrowState() {

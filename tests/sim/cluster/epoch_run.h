@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/copy_takers.h"
 #include "core/plan/layout.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "tests/sim/cluster/fabric.h"
@@ -34,6 +35,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
     int32_t rank = 0;
     bool goes_on = false;
     bool from_copies = false;
+    bool keeps = false;   // it is no rank, and gives copies of state to those of other nodes
     std::string standby;  // the set that it is to connect with; empty: none
     int64_t fence = 0;
     std::string text;  // of the document
@@ -88,6 +90,8 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void AwaitBegin();
   void BorrowState();
   void TakeCopies();
+  void CheckKeepers();
+  void TakeFound();
   void ExchangeHoldings();
   void PlanTransfers();
   void TransferNext();
@@ -121,6 +125,13 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   // Whether all ranks have whole copies of some step of this epoch, as the last decision says.
   bool CopiesAreWhole() const { return copied_ > 0 && copied_ != train::kCopiedAlways; }
   void TendCopies();
+
+  // It keeps: those who inherit copies ask for them, are given them, and that is all.
+  void GiveCopies();
+  void SendCopies();
+  void EndKeeping() { EndKeeping(0); }
+  void EndKeeping(int32_t exit_code);
+  std::vector<plan::InheritedCopies> Inherited();
 
   // Ends.
   void Fail(Kind kind, int32_t accused, const std::string& message);
@@ -179,7 +190,11 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
 
   std::vector<CopyPairPtr> found_;  // what the daemon has of epochs before
   bool copies_given_ = false;
-  v1::CopiesSource source_;  // of the copies that it goes on from
+  v1::CopiesSource source_;          // of the copies that it goes on from
+  JobPlanPtr source_plan_;           // in whose layout they lie
+  std::set<int32_t> keepers_;        // that have some for this rank
+  std::set<int32_t> keepers_there_;  // that have said so
+  bool awaits_keepers_ = false;
   std::optional<HostCopy> copy_;
   bool memory_asked_ = false, whole_told_ = false;
   int64_t copied_ = 0;  // of the last decision

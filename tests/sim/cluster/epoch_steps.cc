@@ -182,6 +182,9 @@ void EpochRun::Stop() {
 
 void EpochRun::Fail(Kind kind, int32_t accused, const std::string& message) {
   if (ended_ || failed_) return;
+  if (order_.keeps) return EndKeeping(kind == Kind::kCancelled ? 0 : 1);
+  // Who is to give it copies, and does not, has taken them with him.
+  if (kind == Kind::kPeerLost && keepers_.contains(accused)) kind = Kind::kStateLost;
   if (connects_ && !started_) {  // said when its turn has come
     ++generation_;
     awaited_.reset();

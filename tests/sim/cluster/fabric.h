@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
+#include "tests/sim/cluster/host_copies.h"
 #include "tests/sim/cluster/ledger.h"
 #include "tests/sim/cluster/network.h"
 #include "tests/sim/cluster/timeline.h"
@@ -34,6 +35,8 @@ struct Message {
     kGathered,   // parameters
     kGradients,  // of a step
     kRecord,     // of a step
+    kAskCopies,  // of whoever inherits copies of state
+    kCopies,     // those that it is given
   } kind = Kind::kHello;
   int32_t from = 0;
   int64_t key = 0;  // step, or number of a round
@@ -41,9 +44,10 @@ struct Message {
   int64_t step = 0;   // of the state
   uint64_t bits = 0;  // of the state
   std::shared_ptr<const Holdings> holdings;
+  std::shared_ptr<const std::vector<CopyPair>> copies = nullptr;
 };
 
-// A rank in one epoch.
+// A rank in one epoch, or a process that gives copies of state in it.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;

@@ -41,6 +41,9 @@ struct CopyPair {
 };
 using CopyPairPtr = std::shared_ptr<CopyPair>;
 
+// Before the rank that gives them: under which key of the rendezvous it says that it is there.
+inline constexpr char kKeeperKey[] = "copies/";
+
 // The daemon's. It is gone with the daemon.
 class CopyMemory {
  public:

@@ -367,7 +367,7 @@ void NodeHost::FaultDevice(int32_t device, int32_t xid) {
 
 void NodeHost::Carry(const agent::StartProcess& order) {
   for (const auto& [number, slot] : processes_) {
-    if (slot.process->device() == order.device) {
+    if (slot.process->device() == order.device && order.device != agent::kNoDevice) {
       shared_.ledger.Violate(absl::StrCat(name_, " device ", order.device, " is given to ",
                                           ToString(order.job), " while a process of ",
                                           ToString(slot.process->job()), " is on it"));
@@ -418,8 +418,9 @@ void NodeHost::Carry(const agent::SendRunEpoch& order) {
   v1::Assign assign;
   if (!assign.ParseFromString(order.assign->payload))
     return shared_.ledger.Violate("an assignment cannot be read");
-  ToProcess(order.process, [assign, rank = order.rank, beside = order.beside](
-                               RankProcess& process) { process.RunEpoch(assign, rank, beside); });
+  ToProcess(order.process,
+            [assign, rank = order.rank, beside = order.beside, keeps = order.keeps](
+                RankProcess& process) { process.RunEpoch(assign, rank, beside, keeps); });
 }
 
 // Most deaths are known long before waitpid tells of them.

@@ -60,8 +60,8 @@ void RankProcess::Do(std::function<void()> what) {
   }
 }
 
-void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) {
-  Do([this, assign, rank, beside] {
+void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside, bool keeps) {
+  Do([this, assign, rank, beside, keeps] {
     const Epoch epoch{assign.epoch()};
     // By hand: each may end at once, and then the next one's turn has come.
     const std::shared_ptr<EpochRun> current = current_, next = next_;
@@ -78,6 +78,7 @@ void RankProcess::RunEpoch(const v1::Assign& assign, int32_t rank, bool beside) 
                                                               .rank = rank,
                                                               .goes_on = assign.goes_on(),
                                                               .from_copies = assign.from_copies(),
+                                                              .keeps = keeps,
                                                               .standby = assign.standby(),
                                                               .fence = assign.fence(),
                                                               .text = assign.document().text(),

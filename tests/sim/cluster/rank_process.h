@@ -62,7 +62,8 @@ class RankProcess {
   ~RankProcess();
 
   // Orders of the daemon. A process that is stopped takes them when it runs again.
-  void RunEpoch(const v1::Assign& assign, int32_t rank, bool beside);
+  // `keeps`: it gives copies of state, and is no rank.
+  void RunEpoch(const v1::Assign& assign, int32_t rank, bool beside, bool keeps);
   // It makes communicators beside training, or fails to.
   void PrepareStandby(const v1::PrepareStandby& order);
   void Stop(Epoch epoch);

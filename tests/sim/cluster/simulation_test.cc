@@ -222,6 +222,37 @@ TEST(ClusterSimulation, MessageThatIsLost_HoldsNobodyUpForLong) {
   EXPECT_GT(went_on, 2) << "too few of them have a ladder";
 }
 
+// The only device of its node has the only state of a stage: what the node's daemon has of it goes
+// to whoever takes over elsewhere, and nothing but the steps since is lost.
+TEST(ClusterSimulation, CopiesOnANodeThatHasNoWorkAnyMore_AreInheritedByOthers) {
+  constexpr const char* kSpare =
+      "  recovery: {state_home: host, ladder: [spare], rejoin: manual}\n"
+      "  resources: {spares: 1}\n";
+  constexpr const char* kNarrower =
+      "  recovery: {state_home: host, ladder: [shrink], rejoin: manual}\n";
+  Planner planner;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const bool spare = seed % 2 == 0;
+    Cluster cluster(
+        planner,
+        {.seed = seed, .step_time = absl::Seconds(1), .devices = {1, 1, 1}, .users = false});
+    cluster.RunQuietly(absl::Seconds(10));
+    cluster.Submit(Planner::MakeRequest(spare ? "{ranks: 2, pp: 2}" : "{ranks: 2, tp: 2}",
+                                        spare ? kSpare : kNarrower, "job", 2000));
+    cluster.RunQuietly(absl::Minutes(2));
+    constexpr JobId kJob{1};
+    ASSERT_TRUE(cluster.training().contains(kJob)) << "seed " << seed;
+    const int64_t before = cluster.training().at(kJob).decided;
+    ASSERT_TRUE(cluster.KillRank(kJob, seed % 3 == 0 ? 0 : 1));
+    cluster.RunQuietly(absl::Minutes(2));
+    ASSERT_TRUE(cluster.training().contains(kJob)) << cluster.Describe(kLines);
+    EXPECT_GT(cluster.training().at(kJob).decided, before + 30) << "seed " << seed;
+    EXPECT_GE(cluster.counts().from_copies, 1) << "seed " << seed;
+    EXPECT_LE(cluster.counts().steps_of_copies, 2) << "seed " << seed;
+    EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+  }
+}
+
 TEST(ClusterSimulation, CoordinatorThatIsKilledOverAndOver_LosesNoAcknowledgedWriteAndNoRank) {
   constexpr int64_t kCount = 20;
   Planner planner;

@@ -112,13 +112,14 @@ struct PrepareData {
 struct CancelData {
   RequestNumber request;
 };
+inline constexpr int32_t kNoDevice = -1;
 // Answered with ProcessStarted; after a good start comes exactly one ProcessExited.
 struct StartProcess {
   ProcessNumber process;
   JobId job;
   Epoch epoch;
   int32_t rank = 0;
-  int32_t device = 0;
+  int32_t device = 0;                           // kNoDevice: it is to have none
   uint64_t store = 0;                           // that the job is of
   std::shared_ptr<const AssignCommand> assign;  // never empty: of it the document
 };
@@ -130,6 +131,7 @@ struct SendRunEpoch {
   std::string index_path, validation_index_path;
   uint64_t store = 0;
   bool beside = false;  // it runs an epoch, which it leaves once it is connected for this one
+  bool keeps = false;   // it is no rank: it gives copies of state to those of other nodes, and ends
 };
 // As SendRunEpoch, of an epoch that is over: the process makes ready what it would need for it.
 // Answered with RankWarmed.

@@ -67,6 +67,7 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
       reports_.Retire(command.job, Epoch{command.epoch.value - 1});
     }
   }
+  const bool has_work = !assignment.rank_of_device.empty();
   assignment.command = std::make_shared<const AssignCommand>(command);
   assignment.to_answer.push_back(number);
   for (const auto& [device, rank] : assignment.rank_of_device) {
@@ -80,6 +81,7 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
       GoWithout(stored, device, job::FailureKind::kDeviceFailed, lost);
   }
   RememberWork(stored);
+  if (!has_work) StartKeeper(stored.command);
   const auto outcome = outcomes_.find(command.job);
   if (outcome != outcomes_.end() && outcome->second.first == command.document) {
     stored.data = outcome->second.second;

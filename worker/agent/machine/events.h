@@ -57,7 +57,8 @@ struct AssignCommand {
   bool goes_on = false;             // from the state of an earlier epoch: until it begins, what the
                                     // ranks of that one have said may be asked for again
   bool beside = false;              // processes leave that one by themselves, once connected
-  std::string payload;              // Assign
+  std::set<int32_t> keepers;  // places without work whose nodes give copies of state to others
+  std::string payload;        // Assign
 };
 struct BeginEpochCommand {
   JobId job;

@@ -33,6 +33,12 @@
 // meanwhile. So is one that runs and whose training works at one and the same for as long, without
 // waiting for anybody.
 //
+// Copies of state. A node without work in an epoch may have copies of state that its ranks need.
+// Where the coordinator wants them, a process without a device gives them to ranks of other nodes,
+// under the number of a place of this node. It is started with the assignment, told what ranks are
+// told, and ends by itself; another assignment, or a stop, ends it. What becomes of it is no
+// rank's.
+//
 // Ending a process: Quit, then SIGTERM, then SIGKILL to its process group at the end of the grace
 // time. A device goes to another job's process only after the one before was reaped.
 //
@@ -195,6 +201,8 @@ class Machine {
     // Started for an epoch that is still to come (warming.cc), and in none yet: what becomes of it
     // is no rank's.
     bool warms = false;
+    // It is no rank, and has no device: it gives copies of state in `epoch` (keepers.cc).
+    bool keeps = false;
     // Of one that warms: the highest epoch in which its place had had a process when it was
     // started. It runs later ones alone.
     Epoch warms_behind;
@@ -344,6 +352,11 @@ class Machine {
   // Whether what is said to ranks of the epoch is for this process.
   static bool IsIn(const Process& process, JobId job, Epoch epoch);
 
+  // keepers.cc: processes that give copies of state to ranks of other nodes.
+  void StartKeeper(const std::shared_ptr<const AssignCommand>& command);
+  void RunKeeper(ProcessNumber number, Process& process);
+  // The coordinator need not wait for it any more.
+  void TellNoKeeper(const Process& process, absl::string_view why);
   // processes.cc: assignments and the processes that serve them.
   void Apply(const ProcessStarted& event);
   void Apply(const RankHelloReceived& event);

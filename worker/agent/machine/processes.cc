@@ -13,6 +13,13 @@ void Machine::Apply(const ProcessStarted& event) {
   const auto found = processes_.find(event.process);
   if (found == processes_.end()) return;
   ++counted_.rank_starts;
+  if (found->second.keeps) {
+    if (event.status.ok()) return;
+    ++counted_.rank_ends["start_failed"];
+    TellNoKeeper(found->second, event.status.message());
+    processes_.erase(found);
+    return AnswerStops();
+  }
   const JobId job = found->second.job;
   const auto assigned = assignments_.find(job);
   const bool counts =
@@ -43,6 +50,7 @@ void Machine::Apply(const RankHelloReceived& event) {
   Process& process = found->second;
   process.state = ProcessState::kIdle;
   process.kill_at = absl::InfiniteFuture();
+  if (process.keeps) return RunKeeper(event.process, process);
   const auto assigned = assignments_.find(process.job);
   if (assigned != assignments_.end() &&
       !(process.warms && assigned->second.command->epoch <= process.warms_behind)) {
@@ -138,7 +146,7 @@ void Machine::Apply(const ProcessDied& event) {
   process.kill_at = now_ + options_.reap_timeout;
   process.hung_at = absl::InfiniteFuture();
   ExcuseStandstills();
-  if (process.succeeded || process.warms || process.job == JobId{}) return;
+  if (process.succeeded || process.warms || process.keeps || process.job == JobId{}) return;
   reports_.Add({process.job, process.epoch, process.rank, RankDeath{}}, ReportKind::kOther);
   SendQueuedReports();
   StopEpochWith(process);
@@ -151,13 +159,19 @@ void Machine::Apply(const ProcessExited& event) {
   processes_.erase(found);
   ++counted_.rank_ends[CauseOfEnd(process, event.signal)];
   ExcuseStandstills();
-  Instant& check_due = check_due_[static_cast<size_t>(process.device)];
-  check_due = std::max(check_due, now_ + options_.check_delay);
+  if (process.device != kNoDevice) {
+    Instant& check_due = check_due_[static_cast<size_t>(process.device)];
+    check_due = std::max(check_due, now_ + options_.check_delay);
+  }
   const bool expected = process.state == ProcessState::kEnding;
   Log(absl::StrCat(ToString(process.job), " epoch=", process.epoch.value, " rank=", process.rank,
                    " exited code=", event.exit_code, " signal=", event.signal,
                    expected ? " expected" : ""));
-  if (process.job != JobId{} && !process.warms) {
+  if (process.keeps && !expected && (event.exit_code != 0 || event.signal != 0)) {
+    TellNoKeeper(process, absl::StrCat("its process ended with code ", event.exit_code, ", signal ",
+                                       event.signal));
+  }
+  if (process.job != JobId{} && !process.warms && !process.keeps) {
     reports_.Add({process.job, process.epoch, process.rank,
                   RankExit{event.exit_code, event.signal, expected, event.log_tail}},
                  ReportKind::kOther);
@@ -225,6 +239,7 @@ void Machine::Adopt(JobId job, Assignment& assignment) {
         process.state == ProcessState::kDead) {
       continue;
     }
+    if (process.keeps && process.epoch == assignment.command->epoch) continue;
     if (assignment.to_start.erase(process.device) == 0) {
       End(number, process, options_.shutdown_grace, "a newer epoch does not need this rank");
       continue;
@@ -439,14 +454,15 @@ bool Machine::HasProcess(JobId job) const {
 
 bool Machine::MayEndWithCheckpoint(const Process& process) const {
   const auto assigned = assignments_.find(process.job);
-  return process.state == ProcessState::kRunning && assigned != assignments_.end() &&
-         assigned->second.command->writes_checkpoints;
+  return process.state == ProcessState::kRunning && !process.keeps &&
+         assigned != assignments_.end() && assigned->second.command->writes_checkpoints;
 }
 
 std::vector<RunningAssignment> Machine::Running() const {
   std::set<std::pair<JobId, Epoch>> running;
   for (const auto& [number, process] : processes_) {
     if (process.state == ProcessState::kEnding || process.state == ProcessState::kDead) continue;
+    if (process.keeps) continue;
     // One that is to leave its epoch for another is no less there for that one.
     const auto assigned = assignments_.find(process.job);
     const bool goes_over =
@@ -469,7 +485,7 @@ std::vector<RunningAssignment> Machine::Running() const {
 std::vector<Progress> Machine::ProgressOf() const {
   std::map<std::pair<JobId, Epoch>, Progress> of_job;
   for (const auto& [number, process] : processes_) {
-    if (process.state != ProcessState::kRunning) continue;
+    if (process.state != ProcessState::kRunning || process.keeps) continue;
     const auto [entry, added] =
         of_job.emplace(std::pair(process.job, process.epoch),
                        Progress{process.job, process.epoch, process.step, {}});

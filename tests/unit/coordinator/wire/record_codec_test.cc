@@ -264,11 +264,12 @@ TEST(RecordCodecTest, EpochFromCopies_IsReplayed) {
   std::vector<JournalRecord> records = {
       OneOfEach()[0], OneOfEach()[1], again(EpochPlanned{.layout = layout, .plan_digest = "plan"}),
       again(EpochPlanned{.layout = next, .state_epoch = Epoch{2}, .from_copies = true}),
-      again(EpochBegan{Epoch{3}, start, Epoch{2}})};
+      again(EpochBegan{Epoch{3}, start, Epoch{2}, {Rank{4}, Rank{8}}})};
   std::vector<JobEvent> events;
   const JobState state = Replay(records, events);
   EXPECT_TRUE(state.from_copies);
   EXPECT_EQ(state.copies_epoch, Epoch{2});
+  EXPECT_EQ(state.copies_keepers, (plan::RankList{Rank{4}, Rank{8}}));
   ASSERT_NE(state.copied.Find(Epoch{2}), nullptr);
   EXPECT_EQ(state.copied.Find(Epoch{2})->plan_digest, "plan");
   EXPECT_EQ(state.copied.Find(Epoch{2})->last_step, 4);

@@ -57,6 +57,9 @@ TEST(HelloTest, HostMemory_IsThatOfTheNode_AndUnknownOfOlderWorkers) {
   EXPECT_EQ(HelloFromProto(hello)->host_memory, 0);
   hello.set_host_memory(int64_t{512} << 30);
   EXPECT_EQ(HelloFromProto(hello)->host_memory, int64_t{512} << 30);
+  EXPECT_FALSE(HelloFromProto(hello)->gives_copies) << "a release before";
+  hello.set_gives_copies(true);
+  EXPECT_TRUE(HelloFromProto(hello)->gives_copies);
   hello.set_host_memory(-1);
   EXPECT_EQ(HelloFromProto(hello).status(),
             absl::InvalidArgumentError("hello.host_memory is -1; it must be the number of bytes "
@@ -329,15 +332,20 @@ TEST(CommandTest, EpochFromCopies_CarriesTheLayoutInWhichTheyLie) {
   v1::Command command;
   plan::Layout layout{
       .epoch = Epoch{1}, .schedule = {.name = job::ScheduleName::k1F1B}, .data_digest = "data"};
-  const CopiesSource copies{.epoch = Epoch{1}, .layout = layout, .plan_digest = "plan"};
+  const CopiesSource copies{
+      .epoch = Epoch{1}, .layout = layout, .plan_digest = "plan", .keepers = {Rank{4}, Rank{8}}};
   ToProto(3, BeginEpoch{.job = JobId{7}, .epoch = Epoch{3}, .copies = copies}, &command);
   const v1::CopiesSource& sent = command.begin_epoch().copies();
   EXPECT_EQ(sent.epoch(), 1);
   EXPECT_EQ(*wire::FromProto(sent.layout()), layout);
   EXPECT_EQ(sent.plan_digest(), "plan");
   const auto request = std::make_shared<const JobRequest>();
-  ToProto(4, Assign{.request = request, .layout = layout, .from_copies = true}, &command);
+  EXPECT_THAT(sent.keepers(), testing::ElementsAre(4, 8));
+  ToProto(4,
+          Assign{.request = request, .layout = layout, .from_copies = true, .keepers = {Rank{4}}},
+          &command);
   EXPECT_TRUE(command.assign().from_copies());
+  EXPECT_THAT(command.assign().keepers(), testing::ElementsAre(4));
 }
 
 TEST(CommandTest, WriteIncident_CarriesTheTextOfTheFile) {

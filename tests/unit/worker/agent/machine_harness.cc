@@ -91,7 +91,7 @@ std::string ToLine(const Action& action) {
           [](const SendRunEpoch& a) {
             return absl::StrCat("RunEpoch p", a.process.value, " ",
                                 Of(a.assign->job, a.assign->epoch), " rank ", a.rank, " device ",
-                                a.device, a.beside ? " beside" : "");
+                                a.device, a.beside ? " beside" : "", a.keeps ? " keeps" : "");
           },
           [](const SendWarmUp& a) {
             return absl::StrCat("WarmUp p", a.process.value, " ",

@@ -37,6 +37,14 @@ TEST(TranslateTest, Assign_TellsPlacesWithoutWork) {
   EXPECT_THAT(std::get<AssignCommand>(command).without_work, testing::ElementsAre(1, 3, 7));
 }
 
+TEST(TranslateTest, Assign_TellsWhichPlacesGiveCopies) {
+  v1::OpenSessionResponse response;
+  response.mutable_command()->mutable_assign()->add_keepers(4);
+  const std::optional<Event> event = EventOf(SessionNumber{1}, response);
+  const auto& command = std::get<CommandReceived>(event.value()).command;
+  EXPECT_THAT(std::get<AssignCommand>(command).keepers, testing::ElementsAre(4));
+}
+
 TEST(TranslateTest, Report_CarriesTheRankThatTheDaemonKnows_NotTheOneWritten) {
   v1::RankReport claimed;
   claimed.set_job(99);

@@ -375,5 +375,23 @@ TEST(LinkProofTest, Hello_ReadsAsItWasWritten) {
   EXPECT_FALSE(ParseLinkHello("").has_value());
 }
 
+// As where one gives something to two others, which have nothing to say to each other.
+TEST(LinksTest, RanksThatDoNotMeet_MeetAThird) {
+  MemoryRendezvous table;
+  const std::vector<std::vector<int32_t>> peers = {{1}, {0, 2}, {1}};
+  std::vector<absl::StatusOr<Links>> links(peers.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < peers.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      links[rank] = ConnectLinks(static_cast<int32_t>(rank), peers[rank], table, {});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& each : links) ASSERT_TRUE(each.ok()) << each.status();
+  EXPECT_THAT(*links[0], ElementsAre(Key(1)));
+  EXPECT_THAT(*links[1], ElementsAre(Key(0), Key(2)));
+  EXPECT_THAT(*links[2], ElementsAre(Key(1)));
+}
+
 }  // namespace
 }  // namespace phalanx::comm
