@@ -275,9 +275,9 @@ def one(plan):
     plan.stage("shapes", "many shapes of models and samples, nowhere below 1.15 times the other program, median 1.2", 600, 570, needs=("ANCHOR",),
                figures=plan.stages / "shapes" / "shapes.json")
     plan.goal("shapes of models and samples", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes"))
-    plan.speed("1p6b", 8, (55_500, 66_250), part=1)
+    plan.speed("1p6b", 8, (55_500, 66_250), part=1, once=2)
     plan.limit("1p6b", part=1)
-    plan.stage("steady", "2,000 steps of samples that differ: nothing grows", 520, 300, part=2, figures=plan.stages / "steady" / "steady.json", folder=plan.stages / "steady")
+    plan.stage("steady", "2,000 steps of samples that differ: nothing grows", 400, 250, part=2, figures=plan.stages / "steady" / "steady.json", folder=plan.stages / "steady")
     plan.goal("2,000 steps of samples that differ", "memory, allocations and host time stay as they are", "steady", verdicts.steady("steady"))
     plan.profile(part=2)
     plan.predict_jobs(part=2)
