@@ -240,7 +240,7 @@ class Plan:
         text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{{recovery}}}", "steps": 100000})
         folder = self.output / label
         self.add(label, "a rank is killed and stays out (rejoin: manual): the throughput of those that are left, beside their share of the devices",
-                 self.python("kill_ranks.py", self.path_of(label), folder, 1, "--stay-out", *(("--pinned",) if host else ())), 180 if host else 150,
+                 self.python("kill_ranks.py", self.path_of(label), folder, 1, "--stay-out", *(("--pinned",) if host else ())), 150 if host else 110,
                  usual=110 if host else 75, job=text, part=part, figures=folder / "summary.json", folder=folder)
         self.goal(f"throughput of {name} behind the loss of a rank",
                   "at least 97 % of " + ("the devices' share" if key == "of_their_share" else "what the simulator says"), label, verdicts.stays_out(label, key))

@@ -222,7 +222,7 @@ def steps_lost(name, most):
     """Steps that had been decided and were done again."""
     def judge(figures):
         of = figures[name]
-        return (f"at most {of['steps_lost_max']} of {of['kills']} kills' that were decided are done again; {of['steps_redone_max']} redone with the one that was under way",
+        return (f"at most {of['steps_lost_max']} by one of {of['kills']} kills, {of['steps_redone_max']} with the one that was under way",
                 of["steps_lost_max"] <= most)
     return judge
 
