@@ -18,16 +18,21 @@ def with_interval(text, steps):
     return text.replace(CONDITION, f"i % {steps} == {steps - 1}")
 
 
+def run_as_main(path, change):
+    """The program at `path`, its text changed, as the main module, with the arguments of sys.argv."""
+    with open(path) as file:
+        code = compile(change(file.read()), path, "exec")
+    names = sys.modules["__main__"].__dict__
+    names["__file__"] = path
+    exec(code, names)  # noqa: S102
+
+
 def main():
     if len(sys.argv) < 3 or not sys.argv[1].isdigit():
         sys.exit(__doc__)
     steps, path = int(sys.argv[1]), sys.argv[2]
-    with open(path) as file:
-        code = compile(with_interval(file.read(), steps), path, "exec")
     sys.argv = sys.argv[2:]
-    names = sys.modules["__main__"].__dict__
-    names["__file__"] = path
-    exec(code, names)  # noqa: S102
+    run_as_main(path, lambda text: with_interval(text, steps))
 
 
 if __name__ == "__main__":

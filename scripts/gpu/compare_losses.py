@@ -2,7 +2,7 @@
 """Compares two runs' losses: compare_losses.py REFERENCE/metrics.jsonl OTHER/metrics.jsonl TOLERANCE [STEPS] [--last N]
 
 Prints the largest relative difference of a step over the first STEPS steps (default 50) and fails if it exceeds TOLERANCE;
-with --last, the same of the means over the last N steps of both.
+with --last, the same of the means over the last N steps of both, which it also prints as JSON.
 """
 import argparse
 import json
@@ -22,6 +22,7 @@ def compare_means(reference, other, last, tolerance):
     difference = abs(means[1] - means[0]) / means[0]
     print(f"{len(reference)} steps: mean of the last {last} {means[0]:.6f} and {means[1]:.6f}, "
           f"relative difference {difference:.3e}, tolerance {tolerance:g}")
+    print(json.dumps({"steps": len(reference), "last": last, "means": means, "difference": difference, "tolerance": tolerance}))
     return difference <= tolerance
 
 

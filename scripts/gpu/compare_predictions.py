@@ -8,7 +8,7 @@ ITEMS: images or sounds of a sample. First `phalanx plan --device-profile` predi
 OUTPUT/predictions.json; only then is each trained that fits the memory of a device, one after the other, until
 --seconds are over. A step is the median from the 6th on, and memory what the rank that has most has in use at the
 end, which never gave any back. Writes OUTPUT/predicted.txt, a line a job with relative errors of the predictions,
-and OUTPUT/measured.json. `phalanx` comes from the PATH.
+and OUTPUT/measured.json, with the predictions, both as jobs end. `phalanx` comes from the PATH.
 """
 
 import argparse
@@ -126,10 +126,10 @@ def main():
                     continue
                 pairs.append((prediction, measured))
                 tell(line(prediction, measured))
+                written = [{"label": of["label"], **seen, "predicted": {"step": of["step"], "memory": of["memory"]}} for of, seen in pairs]
+                (options.output / "measured.json").write_text(json.dumps(written, indent=1) + "\n")
         if pairs:
             tell(summary(pairs))
-    measured = [{"label": prediction["label"], **one} for prediction, one in pairs]
-    (options.output / "measured.json").write_text(json.dumps(measured, indent=1) + "\n")
     return 1 if failed or not pairs else 0
 
 

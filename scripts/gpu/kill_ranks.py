@@ -1,15 +1,17 @@
 """Runs a job, kills its ranks one after another with SIGKILL, and says how long each loss, and each return, held training up.
 
-    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--standby] [--pinned] [--stay-out]
+    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--lose STEPS] [--standby] [--pinned] [--stay-out]
 
 OUTPUT is the job's folder; OUTPUT/kills.json gets the figures of each kill, OUTPUT/summary.json those of the run (how much of the throughput is back behind
-the last return, and for how long returns hold training up, beside a step), OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
+the last return, for how long returns hold training up, beside a step, and how much of the devices' memory 20 kills leave in use), both behind each kill, so
+that a run that is cut keeps what it has; OUTPUT/ranks.log what the ranks told, and OUTPUT/stalls.log, for each second in which
 no step was decided for long, what the threads of each rank wait for. A line of metrics.jsonl is written when its step is decided, so the
 time from a kill to the first line of the next epoch is that from the kill to the first decision of the new layout. Of it the phases
 of incident.json are parts, which are printed in the end. A kill waits until every share of state has its homes again, with --standby also until communicators are
 there for the loss of each rank, with --pinned until ranks have pinned the copies of others that they would take up. With --stay-out (of a
-job with `rejoin: manual`, one kill) nobody comes back, and steps without the rank are compared with those before. With --within all kills but one of 20 must have a decision within so many seconds and one step of the
-new layout.
+job with `rejoin: manual`, one kill) nobody comes back, and steps without the rank are compared with those before, and with what the simulator says of the layouts
+(`phalanx plan --lost`). With --within all kills, of 20 all but one, must have a decision within so many seconds and one step of the
+new layout, and with --lose at most so many steps that were decided may be done again.
 """
 import argparse
 import glob
@@ -23,10 +25,15 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import boards  # noqa: E402
+
 PATIENCE = 120  # seconds, for whatever is waited for
 STALL = 3  # seconds without a step
 # Steps of every rank, before the first kill and behind the last return: so many are passed over (mirrors get their state then), so many compared.
 PASSED, COMPARED = 6, 12
+SETTLED_SECONDS = 10  # of an epoch; before, communicators for losses are made beside its steps
+FLAT = 0.01  # of the memory in use
 
 
 def children(pid):
@@ -78,6 +85,13 @@ class Metrics:
             self.lines.append(json.loads(line))
             self.seen.append(time.monotonic())
         self.place += end
+
+    def decided_before(self, epoch):
+        """The last step that an epoch before this one has decided."""
+        return max((line["step"] for line in self.cut + self.lines if line["epoch"] < epoch), default=0)
+
+    def first_of(self, epoch):
+        return min(line["step"] for line in self.lines if line["epoch"] == epoch)
 
     def of_epoch(self, epoch):
         return [line["step_seconds"] for line in self.cut + self.lines if line["epoch"] == epoch]
@@ -174,7 +188,10 @@ def logs(output):
         servers = re.findall(r"--server (\S+)", file.read())
     if not servers:
         return ""
-    return subprocess.run(["phalanx", "logs", "--server", servers[0], "job-1"], capture_output=True, text=True, timeout=20, errors="replace").stdout
+    try:
+        return subprocess.run(["phalanx", "logs", "--server", servers[0], "job-1"], capture_output=True, text=True, timeout=20, errors="replace").stdout
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def pinned(output, epoch, world):
@@ -197,9 +214,36 @@ def healthy_step(job, metrics):
     return statistics.median(metrics.of_epoch(epoch)[PASSED:count])
 
 
+def settled_step(job, metrics):
+    """Median seconds of a step of the epoch that runs, from when nothing is made beside its steps any more."""
+    epoch = metrics.last["epoch"]
+
+    def begin():  # how many of its steps are passed over
+        seconds, steps = 0.0, metrics.of_epoch(epoch)
+        for number, step in enumerate(steps):
+            if number >= PASSED and seconds >= SETTLED_SECONDS:
+                return number
+            seconds += step
+        return len(steps)
+
+    wait(job, metrics, lambda: len(metrics.of_epoch(epoch)) >= begin() + COMPARED, f"{COMPARED} steps behind {SETTLED_SECONDS} s of epoch {epoch}")
+    if metrics.last["epoch"] != epoch:
+        raise RuntimeError(f"epoch {epoch} has not stayed")
+    return statistics.median(metrics.of_epoch(epoch)[begin():])
+
+
+def step_ratio(job, lost):
+    """A step without these ranks, in steps with all, as the simulator has them; None where it does not say."""
+    command = ["phalanx", "plan", job, "--lost", ",".join(map(str, lost)), "-o", "json"]
+    try:
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, timeout=60).stdout).get("step_ratio")
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
 def memory_used():
     """MiB in use on each GPU."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    command = boards.query("memory.used", "--format=csv,noheader,nounits")
     try:
         return [int(line) for line in subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.split()]
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -227,8 +271,11 @@ def kill_a_rank(job, metrics, options, draw, world):
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     wait(job, metrics, lambda: metrics.last["epoch"] > epoch, "a step of the next layout")
-    figures = {"healthy_step_seconds": healthy, "memory_mib": memory, "seconds": time.monotonic() - killed}
-    return figures, metrics.last, before
+    seconds, reduced = time.monotonic() - killed, metrics.last
+    lost = max(0, metrics.decided_before(reduced["epoch"]) + 1 - metrics.first_of(reduced["epoch"]))
+    figures = {"healthy_step_seconds": healthy, "memory_mib": memory, "seconds": seconds, "steps_lost": lost}
+    wait(job, metrics, lambda: len(incidents(output)) > before, "the loss's incident")
+    return of_the_loss(figures, incidents(output)[before], reduced), reduced, before
 
 
 def of_the_loss(figures, loss, reduced):
@@ -238,9 +285,10 @@ def of_the_loss(figures, loss, reduced):
             "phases_ms": phases(loss)}
 
 
-def kill_one(job, metrics, options, draw, world):
-    """Figures of one kill and of the return behind it."""
-    figures, reduced, before = kill_a_rank(job, metrics, options, draw, world)
+def kill_one(job, metrics, options, draw, world, figures):
+    """Adds the figures of one kill, and then of the return behind it."""
+    of_kill, reduced, before = kill_a_rank(job, metrics, options, draw, world)
+    figures.update(of_kill)
     # Back again: the next epoch has every rank.
     wait(job, metrics, lambda: metrics.last["epoch"] > reduced["epoch"], "a step with every rank")
     back = len(metrics.lines) - 1
@@ -249,21 +297,23 @@ def kill_one(job, metrics, options, draw, world):
     wait(job, metrics, lambda: len(incidents(options.output)) >= before + 2, "the return's incident")
     loss, comes_back = incidents(options.output)[before:before + 2]
     paused = pause(comes_back)
-    return {
+    figures.update({
         **of_the_loss(figures, loss, reduced), "step_seconds": statistics.median(metrics.of_epoch(reduced["epoch"])),
         "return_seconds": metrics.seen[back] - metrics.seen[back - 1],
         "return_pause_seconds": paused, "return_pause_in_steps": None if paused is None else paused / figures["healthy_step_seconds"],
-        "return_phases_ms": phases(comes_back), "return": comes_back["summary"]}
+        "return_phases_ms": phases(comes_back), "return": comes_back["summary"]})
 
 
-def kill_for_good(job, metrics, options, draw, world):
-    """Figures of one kill behind which nobody comes back."""
-    figures, reduced, before = kill_a_rank(job, metrics, options, draw, world)
-    wait(job, metrics, lambda: len(incidents(options.output)) > before, "the loss's incident")
-    step = healthy_step(job, metrics)
+def kill_for_good(job, metrics, options, draw, world, figures):
+    """Adds the figures of one kill behind which nobody comes back."""
+    before = settled_step(job, metrics)
+    of_kill, reduced, number = kill_a_rank(job, metrics, options, draw, world)
+    figures.update({**of_kill, "healthy_step_seconds": before})
+    figures["step_seconds"] = settled_step(job, metrics)
     if metrics.last["epoch"] != reduced["epoch"]:
         raise RuntimeError("the job has not stayed without the rank")
-    return {**of_the_loss(figures, incidents(options.output)[before], reduced), "step_seconds": step}
+    figures["lost"] = incidents(options.output)[number]["lost"]
+    figures["step_ratio"] = step_ratio(options.job, figures["lost"])
 
 
 def phase_lines(figures, key, title):
@@ -286,13 +336,54 @@ def print_phases(figures):
             print("\n".join(phase_lines(some, key, f"{title}, behind the first evidence:")))
 
 
-def summary(figures, before, after):
+def whole(figures, stay_out=False):
+    """Those kills behind which everything came that was waited for."""
+    return [figure for figure in figures if ("step_ratio" if stay_out else "return_seconds") in figure]
+
+
+def memory_growth(figures):
+    """How much more of the devices' memory is in use, as a part of it, before the later half of the kills than before the earlier one. The first kill
+    is left out, since libraries are loaded behind it; medians of the mean over devices, since it changes from kill to kill whose process is new. None: too few kills."""
+    used = [statistics.mean(figure["memory_mib"]) for figure in figures[1:] if figure["memory_mib"]]
+    if len(used) < 8:
+        return None
+    half = len(used) // 2
+    return statistics.median(used[-half:]) / statistics.median(used[:half]) - 1
+
+
+def within(figures, seconds):
+    return sum(figure["seconds"] <= seconds + figure["step_seconds"] for figure in figures)
+
+
+def missing_allowed(kills):
+    """Of so many kills."""
+    return kills // 20
+
+
+def summary(figures, before, after, options):
     """What the run comes to; `before` and `after` are healthy steps, in seconds, None: there are none."""
+    figures = whole(figures, options.stay_out)
     pauses = [figure["return_pause_in_steps"] for figure in figures if figure.get("return_pause_in_steps") is not None]
-    return {
-        "kills": len(figures), "healthy_step_seconds_before": before, "healthy_step_seconds_after": after,
+    of = {
+        "kills": len(figures), "wanted": options.kills, "complete": len(figures) == options.kills,
+        "healthy_step_seconds_before": before, "healthy_step_seconds_after": after,
         "throughput_back": before / after if before and after else None,
         "return_pause_in_steps": statistics.median(pauses) if pauses else None, "return_pause_in_steps_max": max(pauses) if pauses else None}
+    if figures:
+        seconds = [figure["seconds"] for figure in figures]
+        of.update({
+            "seconds": seconds, "seconds_median": statistics.median(seconds), "seconds_max": max(seconds),
+            "step_seconds": statistics.median(figure["step_seconds"] for figure in figures), "communicators": sorted({figure["communicators"] for figure in figures}),
+            "steps_lost_max": max(figure["steps_lost"] for figure in figures), "steps_redone_max": max(figure["steps_redone"] for figure in figures),
+            "memory_growth": memory_growth(figures)})
+        if options.within is not None:
+            of.update({"limit_seconds": options.within, "within": within(figures, options.within)})
+        if options.stay_out:
+            one, world = figures[0], figures[0]["ranks"]
+            kept = one["healthy_step_seconds"] / one["step_seconds"]
+            ratio = one["step_ratio"]
+            of.update({"throughput_kept": kept, "of_their_share": kept * world / (world - 1), "of_the_simulated": kept * ratio if ratio else None})
+    return of
 
 
 def summary_line(of):
@@ -307,66 +398,107 @@ def summary_line(of):
 
 def judge(figures, options):
     """Prints what became of all kills; whether it is what was wanted."""
+    figures = whole(figures, options.stay_out)
+    if not figures:
+        print("no kill behind which all came that was waited for")
+        return False
     seconds = sorted(figure["seconds"] for figure in figures)
     if options.stay_out:
         before, after, world = figures[0]["healthy_step_seconds"], figures[0]["step_seconds"], figures[0]["ranks"]
+        ratio = figures[0]["step_ratio"]
         print(f"a step of {before:.3f} s before the loss and of {after:.3f} s behind it: {100 * before / after:.1f} % of the throughput with {world - 1} of {world} ranks, "
-              f"{100 * before / after * world / (world - 1):.1f} % of their share")
+              f"{100 * before / after * world / (world - 1):.1f} % of their share"
+              + (f"; the simulator has a step that is {ratio:.3f} times as long, of whose throughput that is {100 * before / after * ratio:.1f} %" if ratio else ""))
         return len(figures) == options.kills
     print(f"{len(figures)} of {options.kills} kills: the next decision after {statistics.median(seconds):.2f} s (most {seconds[-1]:.2f}), back in "
           f"{statistics.median(figure['return_seconds'] for figure in figures):.2f} s; at most {max(figure['steps_redone'] for figure in figures)} "
-          f"steps redone; memory of the GPUs in MiB before the first kill {figures[0]['memory_mib']}, before the last {figures[-1]['memory_mib']}")
+          f"steps redone, at most {max(figure['steps_lost'] for figure in figures)} that had been decided; memory of the GPUs in MiB before the first kill "
+          f"{figures[0]['memory_mib']}, before the last {figures[-1]['memory_mib']}")
+    growth = memory_growth(figures)
+    if growth is not None:
+        print(f"before the later half of the kills {100 * growth:+.2f} % of memory is in use beside the earlier half: {'flat' if growth <= FLAT else 'it grows'}")
+    good = len(figures) == options.kills and (growth is None or growth <= FLAT)
+    if options.lose is not None:
+        good = good and max(figure["steps_lost"] for figure in figures) <= options.lose
     if options.within is None:
-        return len(figures) == options.kills
-    met = sum(figure["seconds"] <= options.within + figure["step_seconds"] for figure in figures)
+        return good
+    met = within(figures, options.within)
     print(f"{met} of {len(figures)} within {options.within} s and a step of the new layout")
-    return len(figures) == options.kills and met >= len(figures) - max(1, len(figures) // 20)
+    return good and met >= len(figures) - missing_allowed(len(figures))
 
 
-def main():
+def write(path, content):
+    """Whole or not at all, for what reads it may come at any moment."""
+    with open(path + ".draft", "w") as file:
+        json.dump(content, file, indent=1)
+    os.replace(path + ".draft", path)
+
+
+def cut(number, frame):
+    raise RuntimeError("cut before its end")
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("job")
     parser.add_argument("output")
     parser.add_argument("kills", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--within", type=float)
+    parser.add_argument("--lose", type=int, metavar="STEPS")
     parser.add_argument("--standby", action="store_true")
     parser.add_argument("--pinned", action="store_true")
     parser.add_argument("--stay-out", action="store_true")
     options = parser.parse_args()
     if options.stay_out and options.kills != 1:
         parser.error("--stay-out: there is one kill")
+    return options
+
+
+def main():
+    options = parse()
     os.makedirs(options.output, exist_ok=True)
+    signal.signal(signal.SIGTERM, cut)
     with open(os.path.join(options.output, "run.log"), "w") as log:
         job = subprocess.Popen(["phalanx", "run", options.job, "--output", options.output, "--allow-inject"], stdout=log, stderr=log)
     job.stalls = Stalls(os.path.join(options.output, "stalls.log"))
     metrics = Metrics(os.path.join(options.output, "metrics.jsonl"))
     figures, draw, before, after = [], random.Random(options.seed), None, None
+    kills_path, summary_path = (os.path.join(options.output, name) for name in ("kills.json", "summary.json"))
+
+    def save():
+        write(kills_path, figures)
+        write(summary_path, summary(figures, before, after, options))
+
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
         before = healthy_step(job, metrics)
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
             kill = kill_for_good if options.stay_out else kill_one
-            figures.append({"ranks": world, **kill(job, metrics, options, draw, world)})
+            figures.append({"ranks": world})
+            kill(job, metrics, options, draw, world, figures[-1])
             print(json.dumps(figures[-1]), flush=True)
-            with open(os.path.join(options.output, "kills.json"), "w") as file:
-                json.dump(figures, file, indent=1)
+            save()
         after = None if options.stay_out else healthy_step(job, metrics)
     except RuntimeError as error:
         print(error)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left to do is short
+    save()
     with open(os.path.join(options.output, "ranks.log"), "w") as file:
         file.write(logs(options.output))
     job.send_signal(signal.SIGTERM)
-    job.wait(timeout=60)
-    of_run = summary(figures, before, after)
-    with open(os.path.join(options.output, "summary.json"), "w") as file:
-        json.dump(of_run, file, indent=1)
-    if line := summary_line(of_run):
+    try:
+        job.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        print("the job has not ended within 60 s")
+        job.kill()
+        job.wait()
+    if line := summary_line(summary(figures, before, after, options)):
         print(line)
-    if figures:
-        print_phases(figures)
-    return 0 if figures and judge(figures, options) else 1
+    if known := [figure for figure in figures if "phases_ms" in figure]:
+        print_phases(known)
+    return 0 if judge(figures, options) else 1
 
 
 if __name__ == "__main__":

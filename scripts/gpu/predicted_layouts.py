@@ -4,7 +4,7 @@
     scripts/gpu/predicted_layouts.py OUTPUT --profile FILE --items N [--device-memory SIZE] JOB.yaml ...
 
 Writes OUTPUT/predictions.json, by the names of the job files, and prints a line each; a file that is not there is left out
-by name. scripts/gpu/machine.py runs it before any of the jobs, and makes OUTPUT/predicted.md of it and its results.
+by name. What is predicted there already stays as it is, for it may have been measured since. scripts/gpu/machine.py runs it before any of the jobs, and makes OUTPUT/predicted.md of it and its results.
 `phalanx` comes from the PATH.
 """
 import argparse
@@ -76,8 +76,12 @@ def main():
     parser.add_argument("--device-memory", metavar="SIZE", help="of each device: what admission lowers to fit it is predicted so")
     parser.add_argument("jobs", type=pathlib.Path, nargs="+", metavar="JOB.yaml")
     options = parser.parse_args()
-    predictions, failed = {}, False
+    path, failed = options.output / FILE, False
+    predictions = json.loads(path.read_text()) if path.exists() else {}
     for job in options.jobs:
+        if job.stem in predictions:
+            print(compare_predictions.line(predictions[job.stem], None), flush=True)
+            continue
         if not job.exists():
             print(f"{job.stem}: left out: {job} is not there")
             continue
@@ -90,7 +94,7 @@ def main():
             continue
         print(compare_predictions.line(predictions[job.stem], None), flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / FILE).write_text(json.dumps(predictions, indent=1) + "\n")
+    path.write_text(json.dumps(predictions, indent=1) + "\n")
     return 1 if failed or not predictions else 0
 
 

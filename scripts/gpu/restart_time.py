@@ -6,9 +6,10 @@
 COMMAND starts the program under torchrun; it adds a line `SECONDS step N pid P ...` to the file {mark} at the end of each step, writes a checkpoint
 every EVERY steps and goes on from it, kept beside that file (as checkpoint_every.py does with torch_fsdp_bench.py --ckpt 1 --mark {mark}). The process P is killed
 KILLS times, each time so many steps behind a checkpoint as the kills are spread evenly over all that there can be, and none while one is being written.
-OUTPUT/restarts.json has of each kill the seconds to the end of the first step of the next processes, the steps that were done again, and the seconds until a step was
+OUTPUT/restarts.json has, as soon as it is known, of each kill the seconds to the end of the first step of the next processes, the steps that were done again, and the seconds until a step was
 done that had not been done before.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -68,6 +69,10 @@ def kill_once(process, mark, behind, every):
             "seconds_to_a_new_step": round(new[0] - killed, 2)}
 
 
+def cut(number, frame):
+    raise RuntimeError("cut before its end")
+
+
 def words_of(values):
     return f"{statistics.median(values):.1f} (most {max(values):.1f})"
 
@@ -80,16 +85,20 @@ def main():
     mark = output / f"mark-{time.time_ns()}"
     command = [word.replace("{mark}", str(mark)) for word in sys.argv[5:]]
     figures = []
+    signal.signal(signal.SIGTERM, cut)  # the command has a session of its own, and would go on
     with open(output / "run.log", "w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         for kill in range(kills):
             figures.append(kill_once(process, mark, steps_behind(kill, kills, every), every))
             print(json.dumps(figures[-1]), flush=True)
+            (output / "restarts.json").write_text(json.dumps(figures, indent=1) + "\n")
     except RuntimeError as error:
         print(error)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -97,7 +106,6 @@ def main():
             process.wait()
         for kept in output.glob(f"{mark.name}.ckpt*"):
             kept.unlink()
-    (output / "restarts.json").write_text(json.dumps(figures, indent=1) + "\n")
     if figures:
         print(f"{len(figures)} of {kills} kills, a checkpoint every {every} steps: {words_of([f['seconds_to_a_step'] for f in figures])} s to a step, "
               f"{words_of([f['seconds_to_a_new_step'] for f in figures])} s to a new one, {words_of([f['steps_again'] for f in figures])} steps done again")

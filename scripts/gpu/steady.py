@@ -5,7 +5,7 @@
 
 Runs the job with that many steps (its line `  steps: N` is replaced) through `phalanx run`, which comes from the PATH, and
 looks at its ranks four times a second: resident memory and processor seconds of each, and the memory in use of all
-devices. The samples behind the warm-up are split at the middle step; what is compared is the highest memory and the
+its devices. The samples behind the warm-up are split at the middle step; what is compared is the highest memory and the
 processor seconds a step of the two halves. OUTPUT/steady.json has every figure, OUTPUT/samples.csv what was seen.
 
 Fails where, behind the warm-up, a rank's resident memory grows by more than 1 % or 16 MiB, whichever is more, or that of
@@ -22,6 +22,9 @@ import re
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import boards  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -54,8 +57,8 @@ def of_process(pid):
 
 
 def device_memory():
-    """Bytes in use of all devices together, whoever uses them; None without nvidia-smi."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    """Bytes in use of the devices of this run together, whoever uses them; None without nvidia-smi."""
+    command = boards.query("memory.used", "--format=csv,noheader,nounits")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

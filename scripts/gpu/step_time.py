@@ -8,7 +8,7 @@ The run's folder is made below RUNS. `wait` is the most that a rank waited for c
 host worked, both as parts of a step; `allocations` and `retries` are those of LibTorch's allocator. Ranks count from the
 12th step on: of shorter jobs these four say nothing. With --bound it is `phalanx-bench train` that runs the job, and the line
 has the step that the schedule allows by the passes' mean times in this very run, and how much of that speed was reached: it fails
-below SHARE.
+below SHARE. With --lost the line has `step_ratio`, which is how much longer a step without those ranks is by the simulator.
 `phalanx` comes from the PATH.
 """
 import argparse
@@ -18,6 +18,9 @@ import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import kill_ranks  # noqa: E402
 
 WARM_UP = 5  # steps
 WARM_UP_SECONDS = 10
@@ -45,6 +48,7 @@ def measure(output):
 
     return {
         "tokens_per_s": round(statistics.mean(line["tokens"] for line in warm) / step),
+        "labelled_tokens_per_s": round(statistics.mean(line["labelled_tokens"] for line in warm) / step),
         "step_ms": round(1e3 * step, 1),
         "steps": len(warm),
         "loss": lines[-1]["loss"],
@@ -97,7 +101,10 @@ def main():
     if status != 0:
         print("\n".join(log.read_text(errors="replace").splitlines()[-8:]))
         return 1
-    print(json.dumps(measure(output)))
+    figures = measure(output)
+    if options.lost:
+        figures["step_ratio"] = kill_ranks.step_ratio(options.job, options.lost.split(","))
+    print(json.dumps(figures))
     return 0
 
 

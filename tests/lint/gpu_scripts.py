@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """What runs on borrowed machines is tried here first, as far as it goes without their GPUs: gpu_scripts.py SOURCE PHALANX
 
-Every part of scripts/gpu/two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
-and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured;
-scripts/gpu/steady.py tells a run that grows from one that does not; scripts/gpu/kill_ranks.py tells the phases of losses; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints; what a command that is cut has started has ended before the next.
+Every part of scripts/gpu/one, two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
+and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured; goals are reached, missed or not measured, as figures say;
+scripts/gpu/compare_speed.py runs programs in the order A B B A, and without one that fails; scripts/gpu/steady.py tells a run that grows from one that does not;
+scripts/gpu/kill_ranks.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
+what a command that is cut has started has ended before the next, and a signal ends a measurement and keeps what there is.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -12,18 +15,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 
 sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "scripts" / "gpu"))
+import anchor_variant  # noqa: E402
+import anchors  # noqa: E402
+import boards  # noqa: E402
 import checkpoint_every  # noqa: E402
 import compare_predictions  # noqa: E402
 import kill_ranks  # noqa: E402
+import limit  # noqa: E402
 import machine  # noqa: E402
 import predicted_layouts  # noqa: E402
 import restart_time  # noqa: E402
 import shapes  # noqa: E402
 import steady  # noqa: E402
+import verdicts  # noqa: E402
 
 faults = []
 
@@ -34,12 +43,14 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("two", "123456"), ("four", "1234"), ("eight", "12")):
+    for name, parts in (("one", "123"), ("two", "1234567"), ("four", "123456"), ("eight", "123")):
         for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
             check(done.returncode == 0 and " measurements, at most " in done.stdout,
                   f"{name} --part {part} --dry-run: exit code {done.returncode}\n{done.stdout[-500:]}{done.stderr}")
+        done = subprocess.run([*command[:4], "--verdicts"], capture_output=True, text=True)
+        check(done.returncode == 0 and " 0 reached, 0 missed, " in done.stdout, f"{name} --verdicts: {done.stdout}{done.stderr}")
     check(not any(folder.iterdir()), "a dry run leaves files")
 
 
@@ -55,6 +66,9 @@ def jobs(folder):
         measurements(plan)
         names = [measurement.name for measurement in plan.list]
         check(len(set(names)) == len(names), f"{devices} GPUs: a name twice in {names}")
+        needed = [name for goal in plan.goals for name in goal.needs] + [name for measurement in plan.list for name in measurement.after]
+        check(set(needed) <= set(names), f"{devices} GPUs: nobody measures {set(needed) - set(names)}")
+        check(all(measurement.usual < measurement.seconds for measurement in plan.list), f"{devices} GPUs: a budget that is too small")
         written = set()  # by a command
         for measurement in plan.list:
             machine.write_jobs(plan, measurement)
@@ -78,8 +92,9 @@ def predictions(folder):
     whole = ("dp4", "tp2-dp2", "tp4", "pp4", "pp2-dp2", "vision-apart", "phases-chunks", "interleaved", "zero-bubble", "tp2-apart")
     check(all(names.index("predictions") < names.index(name) for name in whole), "a layout is measured before it is predicted")
     machine.write_jobs(plan, order)
-    done = subprocess.run(order.command, capture_output=True, text=True,
-                          env={**os.environ, "PATH": f"{pathlib.Path(PHALANX).parent}{os.pathsep}{os.environ['PATH']}"})
+    command = machine.command_of(plan, order)
+    environment = {**os.environ, "PATH": f"{pathlib.Path(PHALANX).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     check(done.returncode == 0 and "found-1p6b: left out" in done.stdout, f"predictions: {done.stdout}{done.stderr}")
     predicted = json.loads((plan.output / predicted_layouts.FILE).read_text())
     check(set(whole) <= set(predicted), f"predicted are {list(predicted)}")
@@ -99,6 +114,10 @@ def predictions(folder):
     check(lines[-2:] == ["step: 1 of 1 within 5 %, mean error 2.0 %, largest 2.0 %.",
                          "memory: 0 of 1 within 5 %, mean error 10.0 %, largest 10.0 %."], f"below the table: {lines[-2:]}")
     check(predicted_layouts.write_table(folder / "nothing", results) == [], "a table without predictions")
+    path = plan.output / predicted_layouts.FILE
+    path.write_text(json.dumps({**predicted, "dp4": {**one, "step": 1.5}}))
+    subprocess.run(command, capture_output=True, env=environment)
+    check(json.loads(path.read_text())["dp4"]["step"] == 1.5, "what is predicted is predicted again")
 
 
 def refused_jobs(plan):
@@ -148,6 +167,143 @@ def phases():
     lines = kill_ranks.phase_lines(figures, "phases_ms", "phases:")
     check(lines == ["phases:", "  planned: ended after 3 ms (most 3), took 3 ms (most 3)",
                     "  communicators_ready: ended after 40 ms (most 70), took 25 ms (most 50)"], f"phases of losses: {lines}")
+
+
+def kill(number, **other):
+    return {"ranks": 4, "seconds": 0.6, "step_seconds": 0.45, "healthy_step_seconds": 0.32, "memory_mib": [50000 + 100 * (number % 3), 51000], "steps_lost": 0,
+            "steps_redone": 1, "communicators": "standby", "return_seconds": 0.4, "return_pause_in_steps": 0.5, **other}
+
+
+def kills_judged(figures, kills=20, **other):
+    options = argparse.Namespace(**{"kills": kills, "within": 0.4, "lose": 0, "stay_out": False, **other})
+    return kill_ranks.judge(figures, options), kill_ranks.summary(figures, 0.320, 0.322, options)
+
+
+def kills():
+    good = [kill(number) for number in range(20)]
+    late = kill(3, seconds=0.9)
+    judged, of = kills_judged(good)
+    check(judged and of["complete"] and of["within"] == 20 and of["steps_lost_max"] == 0 and abs(of["memory_growth"]) < 0.01, f"twenty good kills: {of}")
+    check(kills_judged([late, *good[1:]])[0] and not kills_judged([late, late, *good[2:]])[0], "of twenty kills one may be late")
+    check(not kills_judged([late, *good[1:5]], kills=5)[0], "of five kills none may be late")
+    judged, of = kills_judged([*good[:13], {"ranks": 4, "seconds": 0.6}])
+    check(not judged and of["kills"] == 13 and not of["complete"], f"kills that were cut: {of}")
+    check(not kills_judged([*good[:19], kill(19, steps_lost=1)])[0] and kills_judged([*good[:19], kill(19, steps_lost=1)], lose=1)[0], "a decided step that is done again")
+    grows = [kill(number, memory_mib=[50000 + 100 * number, 50000 + 100 * number]) for number in range(20)]
+    check(not kills_judged(grows)[0], "memory that grows")
+    gone = kill(0, healthy_step_seconds=0.3, step_seconds=0.41, lost=[3], step_ratio=4 / 3)
+    of = kills_judged([gone], kills=1, stay_out=True, within=None, lose=None)[1]
+    check(abs(of["of_their_share"] - 0.9756) < 1e-4 and abs(of["of_the_simulated"] - 0.9756) < 1e-4, f"a rank that stays out: {of}")
+    return kills_judged(good)[1]
+
+
+def speed_run(label, tokens_per_s, **other):
+    return {"label": label, "tokens_per_s": tokens_per_s, "seconds": 61.0, "wait": 0.004, "labelled_tokens_per_s": tokens_per_s // 2, **other}
+
+
+def states(plan, results):
+    return {one["figure"]: one["state"] for one in (verdicts.verdict(goal, results) for goal in plan.goals)}
+
+
+def goals(folder, recovered):
+    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    machine.four(plan)
+    check(set(states(plan, {}).values()) == {verdicts.NOT_MEASURED}, "a goal is reached before anything is measured")
+    runs = [speed_run(label, rate) for label, rate in (("ours 1p6b bf16", 220_000), ("ours 1p6b fp8", 270_000), ("FSDP2 1p6b, labelled rows", 200_000))] * 2
+    rates = {"dp4": 226_000, "tp2-dp2": 190_000, "dp4-without-rank-3": 171_000, "found-1p6b": 221_000}
+    figures = {"speed-1p6b": runs, "limit-1p6b-bf16": {"tokens_per_s": 228_000}, "recovery-dp4": recovered, "recovery-tp2-dp2": {**recovered, "kills": 13, "complete": False},
+               "predictions": {"dp4": {"step": 0.9, "memory": 70e9}}, "copies": {"passed": True},
+               "tp4-without-rank-3": {"tokens_per_s": 110_000, "step_ratio": 1.3}, "tp4": {"tokens_per_s": 150_000},
+               **{name: {"tokens_per_s": rate, "step_ms": 880.0, "memory_gb": 71.0} for name, rate in rates.items()},
+               **{f"guarded-4-{turn}": {"step_ms": step} for turn, step in enumerate((1000, 1012, 1010, 1001))}}
+    results = {name: {"figures": of, "machine": "a"} for name, of in figures.items()} | {"restart": {"figures": None, "exit_code": 1}}
+    of = states(plan, results)
+    how = "standby communicators"
+    for figure, state in (("ours 1p6b bf16, data parallel on 4", verdicts.REACHED), ("ours 1p6b fp8, data parallel on 4", verdicts.REACHED),
+                          ("exposed communication of 1p6b in data parallel", verdicts.REACHED), ("dp4 with one device lost", verdicts.REACHED),
+                          ("tp4 with one device lost", verdicts.MISSED), ("tp2-dp2 with one device lost", verdicts.NOT_MEASURED),
+                          ("fault tolerance where nothing fails, 4 microbatches", verdicts.MISSED), ("the search's first choice", verdicts.IN_PART),
+                          ("step of ten layouts, predicted beforehand", verdicts.IN_PART), (f"kill to the next decision of dp4, {how}", verdicts.REACHED),
+                          (f"what 20 kills and returns of dp4 leave, {how}", verdicts.REACHED), (f"kill to the next decision of tp2-dp2, {how}", verdicts.IN_PART),
+                          ("torchrun --max-restarts, a checkpoint every 10 steps", verdicts.NOT_MEASURED)):
+        check(of.get(figure) == state, f"{figure}: {of.get(figure)}, and not {state}")
+    results["speed-1p6b"]["figures"] = [{**run, "seconds": 40.0} for run in runs]
+    check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.IN_PART, "a run that is too short is told as a whole one")
+    lines = verdicts.table([verdicts.verdict(goal, results) for goal in plan.goals])
+    check(len(lines) == len(plan.goals) + 4 and all(line.count("|") == 5 for line in lines[:-2]), f"a table: {lines[-3:]}")
+
+
+def order(folder):
+    options = machine.parse(["4", "pack", str(folder / "work"), str(folder / "output"), "--only", "tp4-without-rank-3,dp4", "--dry-run"])
+    names = [measurement.name for measurement in machine.chosen(options).list]
+    check(names == ["data", "search-1p6b", "predictions", "tp4", "tp4-without-rank-3", "dp4"], f"--only: {names}")
+
+
+def others_setting(folder):
+    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    plan.output.mkdir(parents=True)
+    os.environ["ANCHOR"] = "bench.py"
+    check(machine.filled(plan, "@anchor-5b@ @samples-5b@") == "bench.py --mbs 4 --acc 1 --skip 1", "the other program as it is")
+    runs = [{**setting, "tokens_per_s": 1000 + number} for number, setting in enumerate(anchors.settings(4))]
+    of = anchors.summary(runs, 4)
+    check(of["fastest"]["micro"] == 2 and of["beside"] == {"micro": 2, "parts": 2, "reshard": 0, "skip": 1, "tokens_per_s": 1005}, f"the fastest settings: {of}")
+    (plan.output / "anchors-5b.json").write_text(json.dumps(anchors.summary(runs[:2], 4)))
+    check("--mbs 4 --acc 1" in machine.filled(plan, "@samples-5b@"), "more samples a step than ours are taken")
+    (plan.output / "anchors-5b.json").write_text(json.dumps(of))
+    text = machine.filled(plan, "@anchor-5b@ @samples-5b@")
+    check("anchor_variant.py 0 bench.py --mbs 2 --acc 2" in text, f"the other program's fastest setting: {text}")
+    check("reshard_after_forward=False" in anchor_variant.with_resharding(anchor_variant.CALL, False) and anchor_variant.with_resharding("", True) == "", "resharding")
+    changed, left = limit.as_in_training(f"{limit.CAST}\n{limit.STEP}{limit.LAYERS}")
+    compile(changed, "limit", "exec")
+    check(not left and "last_layer()" in changed and "448" in changed, f"the limit's program: {left}")
+    check(limit.as_in_training("pass\n") == ("pass\n", ["last layer", "scaled operands"]), "a program that is not known is changed")
+
+
+# As phalanx run JOB --output FOLDER: a step of 0.05 s for each of the job's. As the other program: a line for each step. As nvidia-smi: no boards.
+FAKES = {
+    "phalanx": """
+import json, pathlib, re, sys
+steps, output = int(re.search("steps: (\\d+)", pathlib.Path(sys.argv[2]).read_text())[1]), pathlib.Path(sys.argv[4])
+(output / "ranks").mkdir(parents=True)
+line = {"step_seconds": 0.05, "loss": 2.5, "tokens": 100, "labelled_tokens": 40}
+(output / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for _ in range(steps)))
+(output / "ranks" / "rank-0.json").write_text('{"exposed_comm_seconds": 0.01, "step_seconds": 1}')
+""",
+    "other": """
+import sys
+open(sys.argv[1], "w").write("".join(f"{number * 0.1} step\\n" for number in range(int(sys.argv[2]))))
+""",
+    "nvidia-smi": "",
+}
+
+
+def speeds(folder):
+    folder.mkdir()
+    for name, text in FAKES.items():
+        (folder / name).write_text(f"#!{sys.executable}{text}" if text else f"#!{sys.executable}\n")
+        (folder / name).chmod(0o755)
+    job = folder / "job.yaml"
+    job.write_text("  steps: 1\n")
+    command = [sys.executable, SOURCE / "scripts" / "gpu" / "compare_speed.py", folder / "work", folder / "output", "--seconds", "2", "--tokens", "100",
+               "--labelled-share", "0.4", "--other", "other: other {mark} {steps}", "--other", "broken: false", "--step", "other: 0.2", "--ours", f"ours: {job}",
+               "--once", f"once: {job}"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    check(done.returncode == 1 and done.stdout.count("broken: left out") == 1, f"a program that fails: {done.stdout}{done.stderr}")
+    runs = json.loads((folder / "output" / "speed.json").read_text())
+    check([run["label"] for run in runs] == ["other", "ours", "once", "ours", "other"], f"the order of programs: {[run['label'] for run in runs]}")
+    check([run["steps"] for run in runs] == [11, 40, 40, 40, 20], f"steps of programs: {[run['steps'] for run in runs]}")
+    check(runs[1]["tokens_per_s"] == 2000 and runs[1]["labelled_tokens_per_s"] == 800 and runs[1]["wait"] == 0.01 and runs[0]["labelled_tokens_per_s"] == 400,
+          f"figures of programs: {runs[:2]}")
+
+
+def chosen_boards():
+    before = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    check(boards.query("uuid") == ["nvidia-smi", "--query-gpu=uuid"], "all boards")
+    os.environ["CUDA_VISIBLE_DEVICES"] = "2, 3"
+    check(boards.query("uuid", "-l") == ["nvidia-smi", "-i", "2,3", "--query-gpu=uuid", "-l"], "two boards of four")
+    os.environ.pop("CUDA_VISIBLE_DEVICES")
+    if before is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 # As torchrun: starts the program again when that is killed. As the program: goes on from its last checkpoint, tells each step. A start takes 0.3 s.
@@ -211,11 +367,40 @@ def cuts():
     check(code == -signal.SIGTERM and process.stdout.read() == "ended\n", f"a command that is cut: exit code {code}")
 
 
+def stopped(folder):
+    """A signal while a measurement runs: its figures so far are kept, and nothing of it goes on."""
+    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    plan.output.mkdir(parents=True)
+    text = "import signal; print('{\"complete\": false}', flush=True); signal.pause()"
+    measurement = machine.Measurement("waits", "", [sys.executable, "-c", text], 60, 50)
+    log, done = plan.output / "waits.log", threading.Event()
+
+    def signal_once_it_has_printed():
+        while not done.is_set() and "complete" not in kill_ranks.text_of(log):
+            done.wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, machine.stop)
+    thread = threading.Thread(target=signal_once_it_has_printed)
+    thread.start()
+    result, was_stopped = machine.run(plan, measurement)
+    done.set()
+    thread.join()
+    signal.signal(signal.SIGTERM, before)
+    check(was_stopped and result["cut"] and not result["whole"] and result["figures"] == {"complete": False}, f"a run that a signal stops: {result}")
+
+
 with tempfile.TemporaryDirectory() as folder:
     dry_runs(pathlib.Path(folder))
     jobs(pathlib.Path(folder))
     predictions(pathlib.Path(folder) / "predicted")
     restarts(pathlib.Path(folder))
+    goals(pathlib.Path(folder) / "goals", kills())
+    order(pathlib.Path(folder) / "order")
+    others_setting(pathlib.Path(folder) / "others")
+    speeds(pathlib.Path(folder) / "speeds")
+    stopped(pathlib.Path(folder) / "stopped")
+chosen_boards()
 phases()
 cuts()
 steadiness()

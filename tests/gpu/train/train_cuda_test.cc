@@ -108,6 +108,8 @@ std::vector<Case> LayoutsOf(int32_t world) {
               {"tied_pp2", {.dp = 0}, {.pp = 2}, kTied},
               {"tp2", {.dp = 0}, {.tp = 2}, {.kv_heads = 8}},
               {"shared_heads_tp2", {.dp = 0}, {.tp = 2}, kSharedHeads}};
+    case 3:
+      return {{"shared_heads_tp3", {.dp = 0}, {.tp = 3}, kSharedHeads}};
     case 4:
       return {{"dp4", {.dp = 0}, {.dp = 4}},
               {"tied_dp2_pp2", {.dp = 0}, {.dp = 2, .pp = 2}, kTied},
@@ -133,7 +135,7 @@ TEST_P(TrainCudaTest, Copies_AfterFiftySteps_AreTheSameBitsAndLossesThoseOfTheCp
   for (const Case& c : LayoutsOf(GetParam())) runs.push_back(RunOf(c, 50));
   ExpectAsOnCpu(GetParam(), runs, {.loss = 1e-6, .parameters = 1e-5});
 }
-INSTANTIATE_TEST_SUITE_P(Devices, TrainCudaTest, testing::Values(2, 4, 6),
+INSTANTIATE_TEST_SUITE_P(Devices, TrainCudaTest, testing::Values(2, 3, 4, 6),
                          testing::PrintToStringParamName());
 
 struct Widths {
