@@ -44,8 +44,8 @@ class Draft {
       const int in = opened->descriptor();
       // Of an older attempt of this rank in this epoch, for nobody else has the name.
       unlinkat(in, draft.name_.c_str(), 0);
-      draft.file_.reset(openat(in, draft.name_.c_str(),
-                               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      draft.file_.reset(
+          openat(in, draft.name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       if (draft.file_.is_open()) return draft;
       error = errno;
     }

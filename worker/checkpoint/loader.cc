@@ -155,10 +155,9 @@ class Loading {
     std::string bytes;
     for (size_t i = 0; i < wanted.size();) {
       const int32_t file = wanted[i].file;
-      ASSIGN_OR_RETURN(
-          const PartReader reader,
-          PartReader::Open(checkpoint_, manifest_, manifest_.parts[static_cast<size_t>(file)],
-                           below_));
+      ASSIGN_OR_RETURN(const PartReader reader,
+                       PartReader::Open(checkpoint_, manifest_,
+                                        manifest_.parts[static_cast<size_t>(file)], below_));
       for (; i < wanted.size() && wanted[i].file == file; ++i) {
         RETURN_IF_ERROR(CheckStop());
         const auto entry = static_cast<size_t>(wanted[i].entry);

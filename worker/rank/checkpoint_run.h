@@ -27,7 +27,7 @@ struct CheckpointOptions {
   std::string store;      // as manifests name it
   int64_t job = 0;
   Rank rank;
-  std::string in_use;     // the checkpoint that the epoch began with; may be empty
+  std::string in_use;                // the checkpoint that the epoch began with; may be empty
   std::vector<std::string> folders;  // below one of which the directory lies; none: anywhere
   bool reporter = false;             // tells what is so on all ranks
   train::FaultPoints* faults = &train::FaultPoints::None();  // outlives it

@@ -160,9 +160,9 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
   for (const checkpoint::HostCopyPair& pair : copies) {
     if (pair.epoch().value != source.epoch()) continue;
     copied.insert(pair.rank().value);
-    RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
-        pair, start_.decision.step, before, began_with, *training, stopping_.get_token(), find,
-        folders))));
+    RETURN_IF_ERROR(OfCheckpoint(
+        OfCopies(checkpoint::AddCopy(pair, start_.decision.step, before, began_with, *training,
+                                     stopping_.get_token(), find, folders))));
   }
   RETURN_IF_ERROR(TakeInherited(source, before, inheritance, *training, copied));
   for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {

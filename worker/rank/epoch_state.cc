@@ -96,10 +96,9 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
     ASSIGN_OR_RETURN(kept_.training, train::TrainingState::Create(plan_, rank, buffers));
   } else {
     ASSIGN_OR_RETURN(auto empty, train::TrainingState::CreateEmpty(plan_, rank, buffers));
-    RETURN_IF_ERROR(
-        OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_, plan_,
-                                      *empty, buffers.init_threads, stopping_.get_token(),
-                                      ReadFolders())));
+    RETURN_IF_ERROR(OfCheckpoint(checkpoint::Load(order_.assign().checkpoint().path(), *manifest_,
+                                                  plan_, *empty, buffers.init_threads,
+                                                  stopping_.get_token(), ReadFolders())));
     kept_.training = std::move(empty);
   }
   kept_.identity = identity;
@@ -181,9 +180,9 @@ absl::Status EpochRun::FindCheckpoint() {
   const absl::Status led = HeldFolder::Open(source.path(), folders).status();
   if (absl::IsInvalidArgument(led)) {
     const std::optional<job::Checkpoint>& wanted = plan_.spec.checkpoint;
-    const bool named = wanted.has_value() && wanted->resume_from.has_value() &&
-                       ResolvePath(order_.assign().document().directory(), *wanted->resume_from) ==
-                           source.path();
+    const bool named =
+        wanted.has_value() && wanted->resume_from.has_value() &&
+        ResolvePath(order_.assign().document().directory(), *wanted->resume_from) == source.path();
     return LeadsOut(job::FailureKind::kCheckpointUnavailable,
                     named ? "spec.checkpoint.resume_from" : "spec.checkpoint.directory",
                     source.path(), led);

@@ -104,8 +104,8 @@ absl::Status Replace(const HeldFolder& folder, const std::string& name, absl::st
 }
 
 // The first `bytes_max` bytes of a file of the folder; nullopt: none is there that can be opened.
-absl::StatusOr<std::optional<std::string>> ReadIn(const HeldFolder& folder,
-                                                  const std::string& name, size_t bytes_max) {
+absl::StatusOr<std::optional<std::string>> ReadIn(const HeldFolder& folder, const std::string& name,
+                                                  size_t bytes_max) {
   RETURN_IF_ERROR(CheckRegular(folder, name));
   const absl::StatusOr<UniqueFd> file = folder.OpenFile(name, O_RDONLY | O_NONBLOCK);
   if (absl::IsInvalidArgument(file.status()))
@@ -377,11 +377,10 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   }
   ASSIGN_OR_RETURN(RecordFile lines, RecordFile::Open(folder, kLinesFile));
   RETURN_IF_ERROR(not_over());  // else it might be the file of who came meanwhile
-  ASSIGN_OR_RETURN(
-      RecordFile events,
-      RecordFile::Open(folder, absl::StrCat("events.out.tfevents.",
-                                            absl::ToUnixSeconds(absl::Now()), ".phalanx.",
-                                            getpid())));
+  ASSIGN_OR_RETURN(RecordFile events,
+                   RecordFile::Open(folder, absl::StrCat("events.out.tfevents.",
+                                                         absl::ToUnixSeconds(absl::Now()),
+                                                         ".phalanx.", getpid())));
   std::unique_ptr<MetricsWriter> writer(
       new MetricsWriter(std::move(options), std::move(held), std::move(lines), std::move(events)));
   writer->last_step_ = last_step;

@@ -79,8 +79,7 @@ absl::Status RankFigures::MakeFolder(const std::string& output,
 }
 
 absl::Status RankFigures::Write(const std::string& output, const plan::Plan& plan, Rank rank,
-                                int64_t memory_bytes,
-                                const std::optional<StepProfile>& profile,
+                                int64_t memory_bytes, const std::optional<StepProfile>& profile,
                                 const std::vector<std::string>& folders) const {
   RETURN_IF_ERROR(MakeFolder(output, folders));
   const std::string path = absl::StrCat(output, "/ranks/rank-", rank.value, ".json");

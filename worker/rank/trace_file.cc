@@ -16,8 +16,8 @@ absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Pl
                                        const std::vector<schedule::TimedInstruction>& timeline,
                                        const std::vector<std::string>& folders) {
   const std::string path = absl::StrCat(output, "/trace.json");
-  RETURN_IF_ERROR(WriteWholeFile(path, wire::TraceJson(plan, timeline, TraceStep(plan.spec)), 0666,
-                                 folders));
+  RETURN_IF_ERROR(
+      WriteWholeFile(path, wire::TraceJson(plan, timeline, TraceStep(plan.spec)), 0666, folders));
   return path;
 }
 

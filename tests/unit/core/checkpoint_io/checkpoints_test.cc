@@ -467,9 +467,8 @@ TEST_F(ResumeTest, WhatLeadsOutOfTheFoldersByNow_IsRefusedByItsField) {
   const auto expect_refused = [&](const std::string& file, const std::string& led) {
     const absl::Status refused = ChooseToResume(spec, "/", within).status();
     EXPECT_EQ(job::KindIn(refused), job::FailureKind::kCheckpointInvalid);
-    EXPECT_EQ(refused.message(),
-              absl::StrCat("spec.checkpoint.resume_from: ", path, ": ", file, ": leads to ", led,
-                           "; must lead below ", mine));
+    EXPECT_EQ(refused.message(), absl::StrCat("spec.checkpoint.resume_from: ", path, ": ", file,
+                                              ": leads to ", led, "; must lead below ", mine));
   };
   fs::rename(part, other + "/part");
   fs::create_symlink(other + "/part", part);
@@ -482,9 +481,8 @@ TEST_F(ResumeTest, WhatLeadsOutOfTheFoldersByNow_IsRefusedByItsField) {
   spec.checkpoint = {.directory = folder_ + "/link", .resume_from = "latest"};
   const absl::Status refused = ChooseToResume(spec, "/", within).status();
   EXPECT_EQ(job::KindIn(refused), job::FailureKind::kCheckpointUnavailable);
-  EXPECT_EQ(refused.message(),
-            absl::StrCat("spec.checkpoint.directory: ", folder_, "/link: leads to ", other,
-                         "; must lead below ", mine));
+  EXPECT_EQ(refused.message(), absl::StrCat("spec.checkpoint.directory: ", folder_,
+                                            "/link: leads to ", other, "; must lead below ", mine));
 }
 
 // Such a job has nothing left to do.

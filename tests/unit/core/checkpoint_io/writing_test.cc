@@ -214,9 +214,8 @@ TEST_F(WritingTest, DirectoryThatLeadsOutOfTheFoldersByNow_IsNotWrittenIn) {
   const std::string draft = other + "/" + fs::path(drafts.DraftOf(name_)).filename().string();
   const std::set<std::string> parts = NamesIn(draft);
   ASSERT_EQ(parts.size(), drafts.parts());
-  const absl::Status refused =
-      absl::InvalidArgumentError(absl::StrCat("spec.checkpoint.directory: ", directory,
-                                              ": leads to ", other, "; must lead below ", mine));
+  const absl::Status refused = absl::InvalidArgumentError(absl::StrCat(
+      "spec.checkpoint.directory: ", directory, ": leads to ", other, "; must lead below ", mine));
   EXPECT_EQ(write_part(1).status(), refused);
   EXPECT_EQ(Publish(publication).status(), refused);
   RemovePartFile(drafts.DraftOf(name_), 1, {mine});
@@ -248,9 +247,9 @@ TEST_F(WritingTest, DraftThatIsExchangedWhileAPartIsWritten_GetsNothingElsewhere
     return absl::OkStatus();
   };
   const absl::Status refused = WritePartFile(std::move(write)).status();
-  EXPECT_EQ(refused, absl::InvalidArgumentError(
-                         absl::StrCat("spec.checkpoint.directory: ", draft, ": leads to ", other,
-                                      "; must lead below ", mine)));
+  EXPECT_EQ(refused, absl::InvalidArgumentError(absl::StrCat("spec.checkpoint.directory: ", draft,
+                                                             ": leads to ", other,
+                                                             "; must lead below ", mine)));
   EXPECT_THAT(NamesIn(other), ElementsAre(names[0], names[1]));
   for (const std::string& name : names) EXPECT_EQ(support::ReadFile(other + "/" + name), "theirs");
 }
