@@ -34,6 +34,8 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int kMessageBytesMax = 8 << 20;
+constexpr int kUnreadBytesOfStream = 256 << 10;
+constexpr int kEncryptedFrameBytes = 4 << 10;
 // In the audit and the metrics, where of a method nothing is known.
 constexpr absl::string_view kUnread = "unread";
 // Between two looks whether all that were answered have what they were told.
@@ -189,6 +191,12 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, MillisecondsOf(options_.ping_interval));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                                MillisecondsOf(options_.ping_timeout));
+    // Thousands of sessions that each send a heartbeat a second: gRPC would answer each with a ping
+    // of its own, to learn how much to let a sender have under way. It has this much.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytesOfStream);
+    // And each has a buffer for what is encrypted next, of 16 KiB by default.
+    builder.AddChannelArgument(GRPC_ARG_TSI_MAX_FRAME_SIZE, kEncryptedFrameBytes);
     // Also one that is in the midst of a frame that begins a call, and has none yet.
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     const std::shared_ptr<grpc::ServerCredentials> credentials =

@@ -58,6 +58,16 @@ std::optional<absl::Duration> PauseOf(const v1::Incident& incident) {
   return absl::Microseconds(to->end() - from->begin());
 }
 
+// Its phases, in milliseconds since it was detected.
+std::string WordsOf(const v1::Incident& incident) {
+  std::string words;
+  for (const v1::Incident::Phase& phase : incident.phases()) {
+    absl::StrAppend(&words, words.empty() ? "" : ", ", phase.name(), " ", phase.begin() / 1000,
+                    " to ", phase.end() / 1000);
+  }
+  return words;
+}
+
 // When all that were left had said where their state stands.
 absl::Time StoppedAt(const v1::Incident& incident) {
   const v1::Incident::Phase* const quiet = PhaseOf(incident, "survivors_quiet");
@@ -232,8 +242,11 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
   }
   const std::optional<v1::Incident> back = NewestOf(cluster_, job, v1::Incident::RETURN);
   if (back.has_value() && back->from_epoch() > now.epoch()) {
-    if (const std::optional<absl::Duration> pause = PauseOf(*back))
+    if (const std::optional<absl::Duration> pause = PauseOf(*back)) {
       found.times.pause.Add(absl::ToDoubleMilliseconds(*pause));
+      if (*pause > absl::Milliseconds(kNextStepLimitMilliseconds))
+        std::fprintf(stderr, "%s\n", absl::StrCat("a long return: ", WordsOf(*back)).c_str());
+    }
   }
   if (++kills_done_ % 10 == 0)
     std::fprintf(stderr, "%s\n", absl::StrCat(layout_.name, ": ", kills_done_).c_str());
