@@ -90,13 +90,16 @@ absl::Status Unreached(int error) { return absl::UnavailableError(std::strerror(
 absl::Status Connect(const std::string& peer, absl::string_view word, absl::Duration time,
                      const std::atomic<bool>& stopping) {
   const Limit limit{steady_clock::now() + absl::ToChronoMilliseconds(time), stopping};
-  ASSIGN_OR_RETURN(const HostPort place, ParseHostPort(peer, 1));
-  const std::string host(absl::StripSuffix(absl::StripPrefix(place.host, "["), "]"));
+  const absl::StatusOr<HostPort> place = ParseHostPort(peer, 1);
+  RETURN_IF_ERROR(place.status());
+  absl::string_view in_brackets = place->host;
+  if (absl::ConsumePrefix(&in_brackets, "[")) absl::ConsumeSuffix(&in_brackets, "]");
+  const std::string host(in_brackets);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (const int code = getaddrinfo(host.c_str(), absl::StrCat(place.port).c_str(), &hints, &found);
+  if (const int code = getaddrinfo(host.c_str(), absl::StrCat(place->port).c_str(), &hints, &found);
       code != 0) {
     return absl::InvalidArgumentError(absl::StrCat(peer, ": ", gai_strerror(code)));
   }
