@@ -7,11 +7,16 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/checkpoint/names.h"
 #include "core/posix/below.h"
+#include "core/posix/waker.h"
 
 namespace phalanx::checkpoint {
 namespace {
+
+// Nobody tells when a lock is free.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
 
 // False: somebody holds a lock against it, and `how` does not wait. Any other error is of a file
 // system that has none.
@@ -62,8 +67,18 @@ std::optional<UniqueFd> LockToGiveUp(const HeldFolder& draft) {
   return lock.ok() ? *std::move(lock) : UniqueFd();
 }
 
-void AwaitGivenUp(const HeldFolder& draft) {
-  if (const absl::StatusOr<UniqueFd> lock = draft.OpenToLock(); lock.ok()) Lock(*lock, LOCK_EX);
+absl::Status AwaitGivenUp(const HeldFolder& draft, const std::stop_token& stop,
+                          absl::Duration patience) {
+  const absl::StatusOr<UniqueFd> lock = draft.OpenToLock();
+  if (!lock.ok()) return absl::OkStatus();
+  const SteadyTime start = SteadyNow();
+  // Whoever may read the folder may hold a lock of it, for as long as they like.
+  while (!Lock(*lock, LOCK_EX | LOCK_NB)) {
+    if (stop.stop_requested() || Since(start) >= patience)
+      return absl::UnavailableError(absl::StrCat(draft.path(), ": is locked by somebody"));
+    absl::SleepFor(kLookInterval);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace phalanx::checkpoint

@@ -8,14 +8,18 @@
 // Ranks give up their parts of drafts, in folders that they hold open, and one publishes a draft: a
 // part that went from under its hands would be missed by whoever reads the checkpoint. Who gives up
 // holds a shared lock of the draft's folder; who has taken it by a rename waits once for those.
+// That lock holds between the ranks of one node: file systems of networks have none of folders.
 #pragma once
 
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/posix/held_folder.h"
 #include "core/posix/unique_fd.h"
 
@@ -40,7 +44,10 @@ class CheckpointLock {
 
 // Held as long as the descriptor is. nullopt: somebody has taken the draft to publish it.
 std::optional<UniqueFd> LockToGiveUp(const HeldFolder& draft);
-// Of one that is taken: what others were about to give up of it is given up when it returns.
-void AwaitGivenUp(const HeldFolder& draft);
+// Of one that is taken: what others were about to give up of it is given up when it returns OK.
+// Errors: Unavailable, "DRAFT: is locked by somebody", if somebody still holds a lock of it after
+// `patience`, or once `stop` is requested.
+absl::Status AwaitGivenUp(const HeldFolder& draft, const std::stop_token& stop = {},
+                          absl::Duration patience = absl::Seconds(10));
 
 }  // namespace phalanx::checkpoint

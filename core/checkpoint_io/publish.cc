@@ -67,6 +67,17 @@ absl::StatusOr<std::vector<PartFile>> PartsIn(const HeldFolder& draft,
   return sorted;
 }
 
+// Ranks of other nodes, whom no lock keeps from it, may have given up theirs meanwhile.
+absl::Status CheckPartsIn(const HeldFolder& draft, const std::vector<PartFile>& parts) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(draft));
+  for (const PartFile& part : parts) {
+    if (std::binary_search(names.begin(), names.end(), part.file)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(draft.PathOf(part.file), " was given up while it was published"));
+  }
+  return absl::OkStatus();
+}
+
 bool SameJob(const Manifest& a, const Manifest& b) {
   return a.store == b.store && a.number == b.number;
 }
@@ -254,7 +265,9 @@ absl::Status RenameToNew(const HeldFolder& in, const std::string& from, const st
 class TakenDraft {
  public:
   // One that a publisher has left that was killed is taken over. `directory` outlives it.
-  static absl::StatusOr<TakenDraft> Take(const HeldFolder& directory, const std::string& name) {
+  // Errors: as of AwaitGivenUp and WritingError.
+  static absl::StatusOr<TakenDraft> Take(const HeldFolder& directory, const std::string& name,
+                                         const std::stop_token& stop) {
     TakenDraft draft(directory, name, absl::StrCat(kTaken, name.substr(1)));
     struct stat there;
     int error = LookAt(directory, name, 0, there);
@@ -269,7 +282,7 @@ class TakenDraft {
     draft.held_ = true;
     absl::StatusOr<HeldFolder> folder = directory.OpenFolder(draft.name_);
     if (!folder.ok()) return WritingError(directory.PathOf(draft.name_), folder.status());
-    AwaitGivenUp(*folder);
+    RETURN_IF_ERROR(AwaitGivenUp(*folder, stop));
     draft.folder_.emplace(*std::move(folder));
     return draft;
   }
@@ -302,7 +315,7 @@ class TakenDraft {
 
 }  // namespace
 
-absl::StatusOr<Published> Publish(const Publication& publication) {
+absl::StatusOr<Published> Publish(const Publication& publication, const std::stop_token& stop) {
   Manifest manifest = publication.manifest;
   const std::string draft_name =
       DraftName({manifest.step, manifest.epoch}, manifest.store, manifest.number);
@@ -312,7 +325,7 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
   Published published{.path = directory.PathOf(ToString(name))};
   if (IsPublished(published.path, publication)) return published;
   RETURN_IF_ERROR(CheckNewest(directory, publication));
-  ASSIGN_OR_RETURN(TakenDraft draft, TakenDraft::Take(directory, draft_name));
+  ASSIGN_OR_RETURN(TakenDraft draft, TakenDraft::Take(directory, draft_name, stop));
   ASSIGN_OR_RETURN(manifest.parts, PartsIn(draft.folder(), folders));
   if (DigestOf(manifest.parts) != publication.parts_digest) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -325,6 +338,7 @@ absl::StatusOr<Published> Publish(const Publication& publication) {
   RETURN_IF_ERROR(SyncFolder(draft.folder()));
   // A process may have stood still since it last looked.
   RETURN_IF_ERROR(CheckNewest(directory, publication));
+  RETURN_IF_ERROR(CheckPartsIn(draft.folder(), manifest.parts));
   RETURN_IF_ERROR(draft.PublishAs(ToString(name)));
   RETURN_IF_ERROR(SyncFolder(directory));
   if (CheckNewest(directory, publication).ok())

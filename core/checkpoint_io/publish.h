@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,12 @@ struct Published {
 };
 
 // What is published already is left as it is, and so is another's that has the name: then the
-// checkpoint gets the next one (names.h). Errors: Unavailable, with the path and the system's
-// reason; FailedPrecondition if the parts are not those that the ranks wrote, or a later
-// epoch of the job has written there; AlreadyExists if
-// kCopiesMax names are taken; InvalidArgument, by its field, where the directory leads out of the
-// folders by now.
+// checkpoint gets the next one (names.h). It waits for ranks that give up their parts of the draft,
+// 10 s at most, and not once `stop` is requested. Errors: Unavailable, with the path and the
+// system's reason, or that the draft is locked; FailedPrecondition if the parts are not those that
+// the ranks wrote, or a later epoch of the job has written there; AlreadyExists if kCopiesMax names
+// are taken; InvalidArgument, by its field, where the directory leads out of the folders by now.
 inline constexpr int64_t kCopiesMax = 100;
-absl::StatusOr<Published> Publish(const Publication& publication);
+absl::StatusOr<Published> Publish(const Publication& publication, const std::stop_token& stop = {});
 
 }  // namespace phalanx::checkpoint

@@ -88,7 +88,7 @@ void Writer::Run(const std::stop_token& stop) {
       if (stopping_) return;
       name = writing_;
     }
-    PublishWaiting();
+    PublishWaiting(stop);
     if (!name.has_value()) continue;
     {
       const MutexLock lock(&mu_);
@@ -99,7 +99,7 @@ void Writer::Run(const std::stop_token& stop) {
   }
 }
 
-void Writer::PublishWaiting() {
+void Writer::PublishWaiting(const std::stop_token& stop) {
   while (true) {
     Publication publication;
     {
@@ -110,12 +110,14 @@ void Writer::PublishWaiting() {
     }
     const CheckpointName name{.step = publication.manifest.step,
                               .epoch = publication.manifest.epoch};
-    absl::StatusOr<Published> published = checkpoint::Publish(publication);
-    // Then nothing is wrong with the folder.
+    absl::StatusOr<Published> published = checkpoint::Publish(publication, stop);
+    // Then what is missing there says nothing of the folder.
     if (!published.ok() && name <= given_up_) {
-      published = absl::FailedPreconditionError(
-          absl::StrCat("rank ", options_.rank, " has given it up: it was told to publish it after ",
-                       kDraftsMax, " later ones were begun"));
+      const absl::Status& why = published.status();
+      published = absl::Status(
+          why.code(), absl::StrCat(why.message(), "; rank ", options_.rank,
+                                   " has given it up: it was told to publish it after ", kDraftsMax,
+                                   " later ones were begun"));
     }
     on_published_(name, published);
   }
@@ -169,7 +171,7 @@ absl::StatusOr<std::optional<PartFile>> Writer::WritePart(const CheckpointName& 
   write.before_block = [&]() -> absl::Status {
     if (stop.stop_requested()) return absl::CancelledError("asked to stop");
     // What is whole is not held up by what is not.
-    PublishWaiting();
+    PublishWaiting(stop);
     return options_.before_block == nullptr ? absl::OkStatus() : options_.before_block(name.step);
   };
   absl::StatusOr<PartFile> part = WritePartFile(std::move(write));

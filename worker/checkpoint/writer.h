@@ -78,7 +78,7 @@ class Writer {
 
  private:
   void Run(const std::stop_token& stop);
-  void PublishWaiting();
+  void PublishWaiting(const std::stop_token& stop);
   void WriteOne(const CheckpointName& name, const std::stop_token& stop);
   // What is to be written, once it is copied.
   absl::StatusOr<PartWrite> TakeEntries(const std::stop_token& stop);

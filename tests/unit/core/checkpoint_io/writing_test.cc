@@ -2,6 +2,7 @@
 #include "tests/unit/core/checkpoint_io/writing.h"
 
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <latch>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -263,14 +265,33 @@ TEST_F(WritingTest, DraftThatIsTaken_IsGivenUpByNobody_AndAwaitsWhoDoesAlready) 
   ASSERT_TRUE(giving_up.has_value());
   std::filesystem::rename(path, TakenOf(path));
   EXPECT_FALSE(LockToGiveUp(*draft).has_value());
+  EXPECT_EQ(AwaitGivenUp(*draft, {}, absl::ZeroDuration()),
+            absl::UnavailableError(path + ": is locked by somebody"));
   std::atomic<bool> given_up = false;
   std::thread publisher([&] {
-    AwaitGivenUp(*draft);
+    EXPECT_TRUE(AwaitGivenUp(*draft).ok());
     EXPECT_TRUE(given_up);
   });
   given_up = true;
   giving_up.reset();
   publisher.join();
+}
+
+// Whoever may read the draft may lock it, and keep the lock.
+TEST_F(WritingTest, DraftThatAStrangerLocks_CostsThePublication_AndKeepsItsName) {
+  const auto files = drafts_.WriteAll(name_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const std::string draft = drafts_.DraftOf(name_);
+  const UniqueFd stranger(open(draft.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(flock(stranger.get(), LOCK_SH | LOCK_NB), 0);
+  std::stop_source stopping;
+  stopping.request_stop();
+  const Publication publication = drafts_.PublicationOf(name_, *files);
+  EXPECT_EQ(Publish(publication, stopping.get_token()).status(),
+            absl::UnavailableError(TakenOf(draft) + ": is locked by somebody"));
+  EXPECT_TRUE(std::filesystem::exists(draft));
+  ASSERT_EQ(flock(stranger.get(), LOCK_UN), 0);
+  EXPECT_TRUE(Publish(publication).ok());
 }
 
 TEST_F(WritingTest, LeftOverOfTheSameRank_IsReplaced) {

@@ -21,6 +21,7 @@
 namespace phalanx::checkpoint {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr char kStore[] = "00c0ffee00c0ffee";
@@ -99,6 +100,15 @@ TEST_F(WriterTest, CheckpointThatIsNeverPublished_GoesWithTheThirdBehindIt_AndTh
   EXPECT_TRUE(std::filesystem::exists(DraftOf(10)));
   EXPECT_THAT(std::string(Publish(5).status().message()),
               HasSubstr("rank 0 has given it up: it was told to publish it after 3 later ones"));
+}
+
+TEST_F(WriterTest, CheckpointThatWasGivenUp_IsToldWithWhatElseKeepsItFromBeingPublished) {
+  for (const int64_t step : {5, 10, 15, 20}) Write(step);
+  const std::string later = DraftName({.step = 15, .epoch = 2}, kStore, kJob);
+  std::filesystem::create_directory(absl::StrCat(directory_, "/", later));
+  EXPECT_THAT(std::string(Publish(5).status().message()),
+              AllOf(HasSubstr(absl::StrCat("epoch 1 of the job is over: ", later, " is there")),
+                    HasSubstr("rank 0 has given it up")));
 }
 
 // An order may be told twice, and the checkpoint is there.
