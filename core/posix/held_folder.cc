@@ -41,6 +41,31 @@ std::pair<std::string, std::string> ParentAndName(std::string path) {
   return {parent.empty() ? "." : parent, whole.filename().string()};
 }
 
+// Without links, as far as the path is there.
+std::filesystem::path WhereLeads(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path led = std::filesystem::weakly_canonical(path, error);
+  return error ? std::filesystem::path(path).lexically_normal() : led;
+}
+
+bool LiesIn(const std::string& path, const std::string& folder) {
+  const std::filesystem::path inner = WhereLeads(path), outer = WhereLeads(folder);
+  const auto [of_outer, of_inner] =
+      std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return of_outer == outer.end() || of_outer->empty();  // behind a last slash is an empty name
+}
+
+// Whoever named these folders says where they are, so that they are made is right, and so are those
+// around them. Errors: of one that the path lies in.
+absl::Status MakeNamed(const std::string& path, const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error && LiesIn(path, folder)) return Reason(error.value());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<HeldFolder> HeldFolder::OpenAt(int from, const std::string& at, int flags,
@@ -59,13 +84,10 @@ absl::StatusOr<HeldFolder> HeldFolder::Open(const std::string& path,
 
 absl::StatusOr<HeldFolder> HeldFolder::Make(const std::string& path,
                                             const std::vector<std::string>& below) {
-  for (const std::string& folder : below) {
-    // Whoever named it says where it is; what is around it is not below it.
-    std::error_code ignored;
-    if (path == folder || absl::StartsWith(path, absl::StrCat(folder, "/")))
-      std::filesystem::create_directories(folder, ignored);
-  }
   absl::StatusOr<HeldFolder> there = Open(path, below);
+  if (!absl::IsNotFound(there.status())) return there;
+  RETURN_IF_ERROR(MakeNamed(path, below));
+  there = Open(path, below);
   const auto [parent, name] = ParentAndName(path);
   if (!absl::IsNotFound(there.status()) || name.empty() || parent == path) return there;
   ASSIGN_OR_RETURN(const HeldFolder in, Make(parent, below));

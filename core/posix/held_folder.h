@@ -24,7 +24,8 @@ class HeldFolder {
   // `below`: as CheckBelow (below.h), of what was opened, wherever links in the path led then.
   static absl::StatusOr<HeldFolder> Open(const std::string& path,
                                          const std::vector<std::string>& below = {});
-  // Makes what is not there of the path, also the folder of `below` that it names.
+  // Makes what is not there of the path. If anything is not, the folders of `below` are made, too,
+  // with those around them: the path may lead to one in any way.
   static absl::StatusOr<HeldFolder> Make(const std::string& path,
                                          const std::vector<std::string>& below = {});
 

@@ -88,6 +88,31 @@ TEST_F(HeldFolderTest, FolderThatWasNamedAndIsNotThere_IsMade) {
   EXPECT_FALSE(fs::exists(root + "/beside"));
 }
 
+TEST_F(HeldFolderTest, FolderThatWasNamedAndIsNotThere_IsMade_HoweverThePathLeadsThere) {
+  const std::string named = root + "/not/there";
+  fs::create_directory_symlink("not/there", root + "/link");
+  for (const std::string& path :
+       {named + "/out", mine + "/../not/there/out", named + "/./out", root + "/link/out"}) {
+    fs::remove_all(root + "/not");
+    const auto folder = HeldFolder::Make(path, {mine, named + "/"});
+    EXPECT_TRUE(folder.ok()) << path << ": " << folder.status();
+    EXPECT_TRUE(fs::is_directory(named + "/out")) << path;
+  }
+}
+
+TEST_F(HeldFolderTest, FolderThatWasNamedAndCannotBeMade_IsToldWithWhatTheSystemSays) {
+  fs::permissions(root, fs::perms(0555));
+  constexpr uid_t kNobody = 65534;
+  const uid_t before = geteuid();
+  if (before == 0) ASSERT_EQ(seteuid(kNobody), 0);
+  const absl::Status told =
+      HeldFolder::Make(root + "/not/there/out", {root + "/not/there"}).status();
+  ASSERT_EQ(seteuid(before), 0);
+  fs::permissions(root, fs::perms(0700));
+  EXPECT_TRUE(absl::IsPermissionDenied(told)) << told;
+  EXPECT_EQ(told.message(), "Permission denied");
+}
+
 TEST_F(HeldFolderTest, ErrorsSayWhatTheSystemSays) {
   support::WriteFile(mine + "/file", "");
   fs::create_directory_symlink("nothing", mine + "/dead");
