@@ -37,7 +37,6 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   Call(JoinRequests& all, grpc::GenericCallbackServerContext* context)
       : context(context),
         all_(all),
-        counted_(all.world_.metrics.CallBegins()),
         end_(context, "Join", all.world_.metrics, all.world_.audit,
              [this](const grpc::Status& status) { Answer(status); }) {
     // Whatever is begun here waits in the reactor until the constructor has returned.
@@ -54,6 +53,8 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
     if (!Parse(bytes_, request_))
       return End(absl::InvalidArgumentError("the request does not parse as JoinRequest"));
     bytes_.Clear();
+    // Not before: whoever sends none would hold up a coordinator that stops, for all of its grace.
+    counted_ = all_.world_.metrics.CallBegins();
     // The answer may be the end of this object.
     const Ending end = end_;
     all_.handle_(end, request_, &response_);
@@ -82,7 +83,7 @@ class JoinRequests::Call final : public grpc::ServerGenericBidiReactor {
   }
 
   JoinRequests& all_;
-  const bool counted_;
+  bool counted_ = false;
   const Ending end_;
   grpc::ByteBuffer bytes_;  // of the request, then of the answer
   v1::JoinRequest request_;

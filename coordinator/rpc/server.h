@@ -92,7 +92,8 @@ class Server {
 
   // Health off; sessions and streams end with UNAVAILABLE, callers who wait are answered so, and so
   // are calls that come until their connection is closed; what was appended is committed. Answers
-  // have `grace` to reach their callers. Idempotent.
+  // have `grace` to reach their callers, then connections are closed, a second at most
+  // (OpenPeers::EndAll). Idempotent.
   virtual void Shutdown(absl::Duration grace) = 0;
 
   virtual int port() const = 0;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/posix/waker.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/join_fixture.h"
 #include "tests/rpc/raw_http2.h"
@@ -161,6 +162,22 @@ TEST_F(JoinRequestsTest, RequestThatHasNoRoom_EndsTheOneThatWaitsLongest_WithAnA
     EXPECT_THAT(half->answer(), HasSubstr("127.0.0.1 sends 1 requests to join that are not there "
                                           "yet; ask again in 1 s"));
   }
+}
+
+TEST_F(JoinRequestsTest, RequestThatIsNotThere_HoldsUpNoCoordinatorThatStops) {
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.requests.of_network_max = 1;
+    options.join.requests.youth = absl::ZeroDuration();
+    options.join.requests.patience = absl::Minutes(10);
+  });
+  // One of them makes room for the other, which is being read from then on.
+  HalfRequest first(Connected(), 1000), second(Connected(), 1000);
+  ExpectTold("reason=\"127.0.0.1 sends 1 requests to join that are not there yet");
+  const SteadyTime asked = SteadyNow();
+  server_->Shutdown(support::kPatience);
+  EXPECT_LT(Since(asked), support::kPatience / 2);
 }
 
 TEST_F(JoinRequestsTest, RequestsOfAllAddresses_AreBoundedTogether) {
