@@ -79,6 +79,10 @@ Supervisor::~Supervisor() {
 }
 
 ProcessStarted Supervisor::Carry(const StartProcess& order) {
+  if (!options_.read_folders.empty() && options_.write_folders.empty()) {
+    return {order.process, absl::FailedPreconditionError(
+                               "jobs write nothing on this node: it has no --write-folder")};
+  }
   const absl::StatusOr<std::vector<std::string>> environment =
       RankEnvironment(order.assign->document.text, options_.secrets);
   if (!environment.ok()) return {order.process, environment.status()};

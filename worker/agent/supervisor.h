@@ -46,7 +46,7 @@ struct SupervisorOptions {
   std::string address;                        // at which other nodes reach the ranks
   std::string secrets;                        // folder (rank_environment.h); empty: none
   std::vector<std::string> read_folders;      // ReadableFolders; none: ranks may read anywhere
-  std::vector<std::string> write_folders;     // likewise, JobFolders::write
+  std::vector<std::string> write_folders;     // likewise; none beside some of those: nothing starts
   std::string check_faults;                   // file, for tests (worker/rank/node_check.h)
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
@@ -62,6 +62,8 @@ class Supervisor {
   // Kills and reaps what is left.
   ~Supervisor();
 
+  // Nothing starts where jobs may read in some folders and write in none: a rank would take that
+  // for leave to write anywhere.
   ProcessStarted Carry(const StartProcess& order);
   void Carry(const SendRunEpoch& order);
   void Carry(const SendWarmUp& order);
