@@ -251,6 +251,7 @@ void Coordinator::SetDeadline(const Job& job, Instant& deadline, absl::Duration 
 void Coordinator::On(const DeadlineReached& event) {
   const Instant judged = std::min(now_, event.read_until);
   CheckNodeDeadlines(judged);
+  EndLateTrials(judged);
   TellHeardAgain();
   for (JobId id : run_agenda_.Take(judged)) {
     Job* job = FindJob(id);

@@ -81,7 +81,7 @@ class Coordinator {
   // once for all events that came together.
   Instant NextDeadline() const {
     if (capacity_changed_) return absl::InfinitePast();
-    return std::min({node_agenda_.next(), run_agenda_.next(), look_});
+    return std::min({node_agenda_.next(), run_agenda_.next(), trial_agenda_.next(), look_});
   }
 
   // For tests and checkers.
@@ -206,6 +206,8 @@ class Coordinator {
   void On(const HeartbeatReceived& event);
   void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
+  // Its worker has not been told, or nobody knows whether it has.
+  void AssignAgain(Job& job, Node& node);
   void LoseRanks(Node& node, const std::string& message, bool processes_gone);
   void Disconnect(Node& node);
   void PublishView(const Node& node);
@@ -351,7 +353,10 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   // All ranks with work, and nodes without, are to say which there are.
   void AskForCopies(Job& job, bool resumes);
-  // Nodes without work that have said nothing, or cannot, are done without.
+  // A process of theirs has ended, or could not begin: the epoch is planned again, or goes on
+  // without.
+  void LoseKeeper(Job& job, int32_t keeper, const std::string& why);
+  // Nodes without work that have said nothing, cannot, or are gone, are done without.
   void LeaveOutKeeper(Job& job, int32_t keeper);
   void LeaveOutKeepers(Job& job);
   // Where nobody is awaited any more: what follows from what was said.
@@ -416,7 +421,9 @@ class Coordinator {
   void On(const ReachRequested& event);
   absl::Status CheckReach(const ReachRequested& event) const;
   void OnTried(TryPeer trial, const CommandFinished& result);
-  void AnswerTrial(const TryPeer& trial, absl::StatusOr<std::string> fault);
+  void AnswerTrial(Token token, absl::StatusOr<std::string> fault);
+  // Those whose node has not answered in time.
+  void EndLateTrials(Instant judged);
   // Those that the node has not answered: its session is gone.
   void RefuseTrials(const Node& node);
   // coordinator_checkpoints.cc
@@ -497,14 +504,15 @@ class Coordinator {
   std::set<JobId> borrowing_;       // jobs for which devices in reserve are held
   Agenda<NodeName> node_agenda_;
   Agenda<JobId> run_agenda_;
+  Agenda<Token> trial_agenda_;
   std::map<SessionId, std::pair<NodeName, Incarnation>> sessions_;
   uint64_t last_record_ = 0;
   uint64_t stored_record_ = 0;
   HeldActions held_;
   std::set<JobId> spared_;  // have a step, or dropped events, that were not told
   uint64_t fetch_count_ = 0;
-  std::set<Token> trials_;                 // of nodes with each other, whose callers wait
-  bool capacity_changed_ = false;          // the queue is to be looked at anew
+  std::map<Token, NodeName> trials_;  // of nodes with each other, whose callers wait: who is asked
+  bool capacity_changed_ = false;     // the queue is to be looked at anew
   Instant look_ = absl::InfiniteFuture();  // it is to be then, for those that were submitted
   Instant last_look_ = absl::InfinitePast();
 };

@@ -143,6 +143,9 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   if (team == nullptr) return;
   if (!job->state.IsTerminal()) {
     job->run->epoch_seen = std::max(job->run->epoch_seen, result.epoch_seen);
+    const int32_t place = team->ranks.front();
+    const bool keeps = job->recovery.has_value() && job->recovery->keepers.contains(place);
+    if (keeps && result.epoch_seen < job->state.epoch) return LeaveOutKeeper(*job, place);
     OnFailure(*job, CauseOf(now_, *job, job->run->FirstRank(*team), FailureKind::kStartFailed,
                             absl::StrCat("node ", node.name,
                                          " could not start its ranks: ", result.message)));

@@ -52,9 +52,24 @@ void Coordinator::AskForCopies(Job& job, bool resumes) {
     SetDeadline(job, job.run->quiet_deadline, options_.keepers_timeout);
 }
 
+void Coordinator::LoseKeeper(Job& job, int32_t keeper, const std::string& why) {
+  if (!job.recovery.has_value() || job.recovery->stage != Recovery::Stage::kLeaving) return;
+  Recovery& recovery = *job.recovery;
+  // Its daemon has the copies still, and another process may give them.
+  const bool has_said = recovery.keepers.contains(keeper) && recovery.copies.contains(keeper);
+  if (!has_said || recovery.lost_keepers >= kTriesMax) return LeaveOutKeeper(job, keeper);
+  ++recovery.lost_keepers;
+  Commit(job,
+         EventRecorded{"RankFailed", absl::StrCat("rank ", keeper, ": ", why), job.state.epoch});
+  OrderGoBack(job);
+}
+
 void Coordinator::LeaveOutKeeper(Job& job, int32_t keeper) {
   if (!job.recovery.has_value() || job.recovery->stage != Recovery::Stage::kLeaving) return;
-  if (!job.recovery->keepers.contains(keeper) || job.recovery->awaited.erase(keeper) == 0) return;
+  Recovery& recovery = *job.recovery;
+  if (recovery.keepers.erase(keeper) == 0) return;
+  recovery.awaited.erase(keeper);
+  recovery.copies.erase(keeper);
   CheckCopies(job);
 }
 
@@ -68,6 +83,10 @@ void Coordinator::CheckCopies(Job& job) {
   Recovery& recovery = *job.recovery;
   if (!recovery.awaited.empty()) return;
   job.run->quiet_deadline = absl::InfiniteFuture();
+  if (!TakersKnowKeepers(nodes_, job)) {  // which is known of all by now
+    for (const int32_t keeper : recovery.keepers) recovery.copies.erase(keeper);
+    recovery.keepers.clear();
+  }
   const std::optional<ChosenCopies> chosen = ChooseCopies(job.state.copied, recovery.copies);
   std::string message;
   if (!chosen.has_value()) {
@@ -95,18 +114,23 @@ void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
                                          again == 1 ? " step is" : " steps are", " done again"),
                             job.state.epoch});
   plan::RankList keepers;
+  int64_t copies_max = 0;  // of one of them
   for (const int32_t keeper : job.recovery->keepers) {
     const auto said = job.recovery->copies.find(keeper);
-    const bool has = said != job.recovery->copies.end() &&
-                     std::any_of(said->second.pairs.begin(), said->second.pairs.end(),
-                                 [&](const auto& pair) { return pair.epoch == chosen.epoch; });
-    if (has) keepers.push_back(Rank{keeper});
+    if (said == job.recovery->copies.end()) continue;
+    // Also where it has none: somebody is to take what does not train of the ranks there.
+    keepers.push_back(Rank{keeper});
+    const auto copies =
+        std::count_if(said->second.pairs.begin(), said->second.pairs.end(),
+                      [&chosen](const auto& pair) { return pair.epoch == chosen.epoch; });
+    copies_max = std::max<int64_t>(copies_max, copies);
   }
   Commit(job, EpochBegan{job.state.epoch, chosen.start, chosen.epoch, std::move(keepers)});
   NoteDecided(job, chosen.start);
   for (const Team& team : job.run->teams) TellBegin(job, team);
   NoteBegan(job, step);
-  SetDeadline(job, job.run->start_deadline, options_.start_timeout);
+  SetDeadline(job, job.run->start_deadline,
+              options_.start_timeout + copies_max * options_.inherit_timeout);
 }
 
 void Coordinator::TellBeginWithCopies(const Job& job, const Team& team) {

@@ -90,7 +90,7 @@ absl::Duration SettleDelay(const LiveJob& job, absl::Duration delay) {
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
   if (job.state.IsTerminal() || job.run->ranks[static_cast<size_t>(rank)].succeeded) return;
-  if (!job.run->ranks[static_cast<size_t>(rank)].used) return LeaveOutKeeper(job, rank);
+  if (!job.run->ranks[static_cast<size_t>(rank)].used) return LoseKeeper(job, rank, report.message);
   if (report.kind == FailureKind::kPeerLost) {
     return Accuse(job, {.reporter = rank, .accused = report.accused, .message = report.message});
   }

@@ -23,6 +23,13 @@ const Outstanding* OrderToPrepare(const Node& node, JobId job) {
   return found == node.outstanding.end() ? nullptr : &*found;
 }
 
+// Whether the node is to say which copies of state it has.
+bool AwaitsKeeperOf(const LiveJob& job, const Team& team) {
+  if (!job.recovery.has_value() || job.recovery->stage != Recovery::Stage::kLeaving) return false;
+  const int32_t place = team.ranks.front();
+  return job.recovery->keepers.contains(place) && job.recovery->awaited.contains(place);
+}
+
 }  // namespace
 
 Node* Coordinator::NodeOf(SessionId session) {
@@ -103,6 +110,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.knows_derivation_6 = hello.knows_derivation_6;
   node.gives_copies = hello.gives_copies;
   node.version = hello.version;
+  node.address = hello.address;
   node.Heard(now_);
   EndSuspicion(node);
   node.draining = false;
@@ -261,6 +269,20 @@ void Coordinator::NotePreparing(const Node& node, const std::vector<Preparing>& 
   }
 }
 
+// What was said before it was told went by.
+void Coordinator::AssignAgain(Job& job, Node& node) {
+  std::vector<Command> commands = {AssignmentOf(job)};
+  for (Rendezvous& said : RendezvousOf(job, job.run->rendezvous))
+    commands.push_back(std::move(said));
+  for (Command& command : commands) {
+    if (job.last_record <= stored_record_) {
+      node.outstanding.push_back({0, std::move(command)});
+    } else {  // sent once the epoch is stored
+      Tell(job, NodeCommand{node.name, node.incarnation, std::move(command)});
+    }
+  }
+}
+
 void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& running,
                             uint64_t carried_out) {
   // What was foreign before stays so until the stop is answered: ranks that are ending are not
@@ -285,17 +307,7 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
       // Which devices its processes are on it does not say.
       node.NoteLeftovers(job->state.id, job->state.epoch);
       if (node.IsOnItsWay(job->state.id, job->state.epoch, carried_out)) continue;
-      // What was said before it was told went by.
-      std::vector<Command> commands = {AssignmentOf(*job)};
-      for (Rendezvous& said : RendezvousOf(*job, job->run->rendezvous))
-        commands.push_back(std::move(said));
-      for (Command& command : commands) {
-        if (job->last_record <= stored_record_) {
-          node.outstanding.push_back({0, std::move(command)});
-        } else {  // sent once the epoch is stored
-          Tell(*job, NodeCommand{node.name, node.incarnation, std::move(command)});
-        }
-      }
+      AssignAgain(*job, node);
       continue;
     }
     if (team == nullptr || team->released) {
@@ -325,6 +337,9 @@ void Coordinator::Reconcile(Node& node, const std::vector<RunningAssignment>& ru
                                       return stop != nullptr && stop->job == id;
                                     });
       if (!stop_unanswered) ReleaseTeam(job, *team);
+    } else if (AwaitsKeeperOf(job, *team)) {
+      // A worker does not list where it has no ranks: it may not have been told.
+      if (!node.IsOnItsWay(id, job.state.epoch, carried_out)) AssignAgain(job, node);
     } else if (job.run->HasWork(*team) && job.run->stage != Run::Stage::kReattaching &&
                !node.IsOnItsWay(id, job.state.epoch, carried_out)) {
       SetDeadline(job, team->missing_deadline, options_.report_grace);
@@ -362,9 +377,10 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
           job.run->ranks[static_cast<size_t>(rank)].exited = true;
         const std::optional<CheckpointWritten>& publishing = job.state.publishing;
         if (publishing.has_value() && team->Has(publishing->rank)) EndPublishing(job, message);
-      } else {
+      } else if (team->assigned && !job.run->HasWork(*team)) {
         // Left out before; its devices stay the job's, which has the first claim on them.
-        if (team->assigned && !job.run->HasWork(*team)) continue;
+        LeaveOutKeeper(job, team->ranks.front());
+      } else {
         FailureCause cause =
             CauseOf(now_, job, job.run->FirstRank(*team), FailureKind::kNodeLost, message);
         if (!team->assigned) cause.rank = -1;  // there is none yet

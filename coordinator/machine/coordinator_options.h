@@ -46,6 +46,9 @@ struct CoordinatorOptions {
   // For nodes without work to say which copies of state they have, whose daemons start a process
   // for that: then training goes back to what others have.
   absl::Duration keepers_timeout = absl::Seconds(30);
+  // How much longer than start_timeout ranks have for each of the copies that one such node gives:
+  // 150 GB at 500 MB/s.
+  absl::Duration inherit_timeout = absl::Minutes(5);
   // Where they train on until all are connected for the next one: past it who came back stays out.
   // Longer than ranks try to connect and then wait for each other, a minute each.
   absl::Duration connect_timeout = absl::Seconds(150);
@@ -53,6 +56,8 @@ struct CoordinatorOptions {
   // once more. Longer than ranks wait for each other and then connect, ten seconds each.
   absl::Duration standby_timeout = absl::Minutes(2);
   absl::Duration standby_retry_delay = absl::Minutes(1);
+  // For two nodes to try whether they reach each other: the first listens for ten seconds.
+  absl::Duration trial_timeout = absl::Seconds(15);
   // How long reports of ranks that are gone may follow their worker's return.
   absl::Duration report_grace = absl::Seconds(2);
   // For a rank to publish a checkpoint in: past it the job goes on, or ends, without.

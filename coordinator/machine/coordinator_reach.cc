@@ -1,9 +1,16 @@
 // Whether nodes reach each other: one worker listens, then the other one connects. Nothing of it is
 // stored.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <array>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "coordinator/machine/coordinator.h"
 #include "core/base/host_port.h"
 
@@ -16,6 +23,25 @@ constexpr size_t kNameBytesShown = 128;
 
 absl::Status NotConnected(const NodeName& node) {
   return absl::FailedPreconditionError(absl::StrCat("node ", node, " is not connected"));
+}
+
+// The address in its bytes; empty: `text` is none in numbers. Brackets are left out.
+std::string BytesOf(absl::string_view text) {
+  if (absl::ConsumePrefix(&text, "[")) absl::ConsumeSuffix(&text, "]");
+  const std::string host(text);
+  std::array<char, sizeof(in6_addr)> bytes{};
+  if (inet_pton(AF_INET, host.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in_addr)};
+  if (inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1) return {bytes.data(), sizeof(in6_addr)};
+  return {};
+}
+
+// False: it is another one than that where its worker says that ranks are reached, so that a worker
+// sends others nowhere else. One that is told as a name is not looked up.
+bool IsAddressOf(const NodeTable& nodes, const NodeName& name, absl::string_view host) {
+  const auto node = nodes.find(name);
+  if (node == nodes.end()) return false;
+  const std::string told = BytesOf(node->second.address);
+  return told.empty() || told == BytesOf(host);
 }
 
 }  // namespace
@@ -44,7 +70,8 @@ void Coordinator::On(const ReachRequested& event) {
     actions_.push_back(AnswerReach{event.token, std::move(refusal)});
     return;
   }
-  trials_.insert(event.token);
+  trials_.emplace(event.token, event.to);
+  trial_agenda_.Note(event.token, now_ + options_.trial_timeout);
   SendTo(nodes_.at(event.to),
          TryPeer{.token = event.token, .from = event.from, .to = event.to, .word = event.word});
 }
@@ -54,42 +81,58 @@ void Coordinator::OnTried(TryPeer trial, const CommandFinished& result) {
   const bool listened = trial.listens_at.empty();
   const NodeName& asked = listened ? trial.to : trial.from;
   if (result.code == static_cast<int32_t>(absl::StatusCode::kUnavailable)) {
-    return AnswerTrial(trial, listened
-                                  ? absl::StrCat(trial.to, ": ", result.message)
-                                  : absl::StrCat(trial.from, " does not reach ", trial.to, " at ",
-                                                 trial.listens_at, ": ", result.message));
+    return AnswerTrial(trial.token,
+                       listened ? absl::StrCat(trial.to, ": ", result.message)
+                                : absl::StrCat(trial.from, " does not reach ", trial.to, " at ",
+                                               trial.listens_at, ": ", result.message));
   }
   if (result.code == static_cast<int32_t>(absl::StatusCode::kUnimplemented)) {
-    return AnswerTrial(trial, absl::FailedPreconditionError(absl::StrCat(
-                                  "the worker of node ", asked,
-                                  " is of a release that tries no connections; upgrade it")));
+    return AnswerTrial(trial.token, absl::FailedPreconditionError(absl::StrCat(
+                                        "the worker of node ", asked,
+                                        " is of a release that tries no connections; upgrade it")));
   }
   if (result.code != 0) {
-    return AnswerTrial(
-        trial, absl::FailedPreconditionError(absl::StrCat("node ", asked, ": ", result.message)));
+    return AnswerTrial(trial.token, absl::FailedPreconditionError(
+                                        absl::StrCat("node ", asked, ": ", result.message)));
   }
-  if (!listened) return AnswerTrial(trial, "");
+  if (!listened) return AnswerTrial(trial.token, "");
   const auto from = nodes_.find(trial.from);
   if (from == nodes_.end() || !from->second.connected())
-    return AnswerTrial(trial, NotConnected(trial.from));
-  if (!ParseHostPort(result.listens_at, 1).ok()) {
-    return AnswerTrial(trial, absl::FailedPreconditionError(absl::StrCat(
-                                  "node ", trial.to, " does not say where it listens")));
+    return AnswerTrial(trial.token, NotConnected(trial.from));
+  const absl::StatusOr<HostPort> place = ParseHostPort(result.listens_at, 1);
+  if (!place.ok()) {
+    return AnswerTrial(trial.token, absl::FailedPreconditionError(absl::StrCat(
+                                        "node ", trial.to, " does not say where it listens")));
   }
+  if (!IsAddressOf(nodes_, trial.to, place->host)) {
+    return AnswerTrial(trial.token, absl::FailedPreconditionError(absl::StrCat(
+                                        "node ", trial.to, " says that it listens at ",
+                                        result.listens_at, ", which is not its --address")));
+  }
+  trials_.at(trial.token) = trial.from;
   trial.listens_at = result.listens_at;
   SendTo(from->second, std::move(trial));
 }
 
-void Coordinator::AnswerTrial(const TryPeer& trial, absl::StatusOr<std::string> fault) {
-  if (trials_.erase(trial.token) != 0)
-    actions_.push_back(AnswerReach{trial.token, std::move(fault)});
+void Coordinator::AnswerTrial(Token token, absl::StatusOr<std::string> fault) {
+  if (trials_.erase(token) == 0) return;
+  trial_agenda_.Forget(token);
+  actions_.push_back(AnswerReach{token, std::move(fault)});
+}
+
+void Coordinator::EndLateTrials(Instant judged) {
+  for (const Token token : trial_agenda_.Take(judged)) {
+    AnswerTrial(token, absl::FailedPreconditionError(
+                           absl::StrCat("node ", trials_.at(token), " has not answered within ",
+                                        absl::FormatDuration(options_.trial_timeout))));
+  }
 }
 
 void Coordinator::RefuseTrials(const Node& node) {
   for (const Outstanding& outstanding : node.outstanding) {
     if (const auto* trial = std::get_if<TryPeer>(&outstanding.command)) {
-      AnswerTrial(*trial, absl::FailedPreconditionError(absl::StrCat(
-                              "node ", node.name, " disconnected before it answered")));
+      AnswerTrial(trial->token, absl::FailedPreconditionError(absl::StrCat(
+                                    "node ", node.name, " disconnected before it answered")));
     }
   }
 }

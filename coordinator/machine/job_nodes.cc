@@ -186,7 +186,16 @@ bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job) {
   });
 }
 
+bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job) {
+  return std::all_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
+    if (!job.run->HasWork(team)) return true;
+    const auto node = nodes.find(team.node);
+    return node != nodes.end() && (node->second.gives_copies || IsAwaited(node->second));
+  });
+}
+
 std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bool resumes) {
+  if (!TakersKnowKeepers(nodes, job)) return {};
   std::set<NodeName> had_work;
   for (const CopiedEpoch& copied : job.state.copied.all()) {
     const Run run = MakeRun(*copied.layout);
@@ -198,7 +207,8 @@ std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bo
   for (const Team& team : job.run->teams) {
     const auto node = nodes.find(team.node);
     if (node == nodes.end() || job.run->HasWork(team) || !had_work.contains(team.node)) continue;
-    const bool gives = node->second.connected() && node->second.gives_copies;
+    const bool gives =
+        node->second.connected() && node->second.gives_copies && !node->second.draining;
     if (gives || (resumes && IsAwaited(node->second))) keepers.insert(team.ranks.front());
   }
   return keepers;

@@ -54,9 +54,12 @@ absl::Status MayHaveRanksOn(JobId job, const NodeName& away, absl::Duration forg
 
 // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
 bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job);
+// Whether all of its ranks take copies that another node gives, or may: their workers are of a
+// release that does, or have not come back to this coordinator.
+bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job);
 // Places of its layout, one of each node that has no work in it and had some in an epoch whose
-// copies count, where the node's worker gives such copies to others. `resumes`: also of nodes that
-// have not come back to this coordinator, which may.
+// copies count, where the node's worker gives such copies to others, who take them. `resumes`: also
+// of nodes that have not come back to this coordinator, which may.
 std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bool resumes);
 // The processes that keep copies of its state from now on, since all ranks are ready.
 std::map<NodeName, Incarnation> DaemonsOf(const NodeTable& nodes, const LiveJob& job);

@@ -43,6 +43,7 @@ struct Node {
   bool knows_derivation_6 = false;  // its ranks carry it out, and layouts with domains
   bool gives_copies = false;        // its worker carries out Assign::keepers
   std::string version;
+  std::string address;                 // where others reach its ranks, as its worker says
   Instant last_heard;                  // while connected
   Instant disconnected_at;             // while not
   absl::Duration excused;              // of the time since then: this coordinator did not run

@@ -36,6 +36,7 @@ struct Recovery {
   // Places without work, of nodes without any, that are to say so, too: awaited with the others,
   // and done without where they do not in time.
   std::set<int32_t> keepers;
+  int32_t lost_keepers = 0;  // that had said so: at most kTriesMax are planned for again
   // Nobody is lost, some are back: ranks leave `from` once they are connected for the next epoch.
   bool beside = false;
   bool paces = false;  // beside, and nobody is back: samples are dealt otherwise

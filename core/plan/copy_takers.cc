@@ -61,14 +61,22 @@ std::vector<InheritedCopies> CopiesToInherit(const Plan& before, const Plan& nex
       keeper_on.emplace(*now[static_cast<size_t>(keeper.value)], keeper);
   }
   for (const Rank rank : workers) keeper_on.erase(*now[static_cast<size_t>(rank.value)]);
+  // Each copy needs room on its taker's node, and several are taken at one time.
+  std::map<NodeName, RankList> on_node;
+  for (const Rank rank : workers) on_node[*now[static_cast<size_t>(rank.value)]].push_back(rank);
+  std::vector<RankList> by_node;
+  for (const auto& [node, ranks] : on_node) by_node.push_back(ranks);
   size_t turn = 0;
+  const auto next_in_turn = [&by_node, &turn] {
+    const RankList& ranks = by_node[turn % by_node.size()];
+    return ranks[turn++ / by_node.size() % ranks.size()];
+  };
   for (const Rank rank : RanksWithWork(before, then.size())) {
     const auto keeper = keeper_on.find(*then[static_cast<size_t>(rank.value)]);
     if (keeper == keeper_on.end()) continue;
     const bool works = std::binary_search(workers.begin(), workers.end(), rank);
-    inherited.push_back({.of = rank,
-                         .keeper = keeper->second,
-                         .taker = works ? rank : workers[turn++ % workers.size()]});
+    inherited.push_back(
+        {.of = rank, .keeper = keeper->second, .taker = works ? rank : next_in_turn()});
   }
   return inherited;
 }

@@ -28,8 +28,8 @@ struct InheritedCopies {
 };
 // Of copies that lie in the layout of `before`, by rank, those of ranks with work in it that the
 // nodes of `keepers` (places of `next`) have. They go to the rank itself, where it works on another
-// node now, and in turn to all that have work where it does not. A keeper on whose node some rank
-// has work gives nothing, nor does one that is no place.
+// node now; where it has no work, to nodes with work in turn, on each to its ranks in turn. A
+// keeper on whose node some rank has work gives nothing, nor does one that is no place.
 std::vector<InheritedCopies> CopiesToInherit(const Plan& before, const Plan& next,
                                              const RankList& keepers);
 

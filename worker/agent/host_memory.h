@@ -24,13 +24,10 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/posix/available_memory.h"
 #include "core/posix/unique_fd.h"
 
 namespace phalanx::agent {
-
-// Bytes that this process may still take: what the node has available, or less where a control
-// group says so. 0: not known.
-int64_t AvailableHostMemory();
 
 // Closes files of memory on a thread of its own. Thread-safe.
 class MemoryCloser {

@@ -9,9 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -30,16 +34,14 @@ using std::chrono::steady_clock;
 
 constexpr size_t kWordBytes = 32;
 constexpr milliseconds kLookInterval{50};  // between two looks whether to stop
-// Of a caller, of whom there is one at a time.
-constexpr absl::Duration kPatience = absl::Seconds(1);
+// Of a caller, and how many may be there: then whoever has been there longest goes.
+constexpr milliseconds kPatience{1'000};
+constexpr size_t kCallersMax = 16;
 
 // The time that something has, and whether it is called off.
 struct Limit {
   steady_clock::time_point end;
   const std::atomic<bool>& stopping;
-  Limit Within(absl::Duration time) const {
-    return {std::min(end, steady_clock::now() + absl::ToChronoMilliseconds(time)), stopping};
-  }
 };
 
 // False: the time is over.
@@ -58,29 +60,72 @@ bool Say(int fd, absl::string_view text) {
   return send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
 }
 
+enum class Heard : uint8_t { kMore, kAll, kElse };
+
+// What can be read now, behind what was heard before: `expected`, its beginning, or something else.
+Heard Hear(int fd, absl::string_view expected, std::string& heard) {
+  std::array<char, kWordBytes> piece;
+  const ssize_t count =
+      recv(fd, piece.data(), std::min(piece.size(), expected.size() - heard.size()), 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::kMore;
+  if (count <= 0) return Heard::kElse;
+  heard.append(piece.data(), static_cast<size_t>(count));
+  if (heard.size() < expected.size()) return Heard::kMore;
+  return heard == expected ? Heard::kAll : Heard::kElse;
+}
+
 // Whether that is what comes.
 bool Hears(int fd, absl::string_view expected, const Limit& limit) {
   std::string heard;
-  while (heard.size() < expected.size()) {
-    if (!Await(fd, POLLIN, limit)) return false;
-    std::array<char, kWordBytes> piece;
-    const ssize_t count =
-        recv(fd, piece.data(), std::min(piece.size(), expected.size() - heard.size()), 0);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (count <= 0) return false;
-    heard.append(piece.data(), static_cast<size_t>(count));
+  while (Await(fd, POLLIN, limit)) {
+    const Heard what = Hear(fd, expected, heard);
+    if (what != Heard::kMore) return what == Heard::kAll;
   }
-  return heard == expected;
+  return false;
 }
 
-// Until somebody has come who knows the word.
+struct Caller {
+  UniqueFd fd;
+  steady_clock::time_point since;
+  std::string heard;
+};
+
+void Accept(int listening, std::deque<Caller>& callers) {
+  UniqueFd fd(accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  const bool full = !fd.is_open() && (errno == EMFILE || errno == ENFILE);
+  // Else it would be tried again at once, for as long as somebody calls.
+  if (full && callers.empty()) return std::this_thread::sleep_for(kLookInterval);
+  if (full || callers.size() == kCallersMax) callers.pop_front();
+  if (fd.is_open())
+    callers.push_back({.fd = std::move(fd), .since = steady_clock::now(), .heard = ""});
+}
+
+// Until somebody has come who knows the word. Who calls and says nothing keeps nobody waiting.
 void Serve(int listening, absl::string_view word, const Limit& limit) {
-  while (Await(listening, POLLIN, limit)) {
-    const UniqueFd caller(accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!caller.is_open()) continue;
-    if (!Hears(caller.get(), word.substr(0, kWordBytes / 2), limit.Within(kPatience))) continue;
-    Say(caller.get(), word.substr(kWordBytes / 2));
-    return;
+  std::deque<Caller> callers;  // the longest here first
+  while (!limit.stopping) {
+    const auto left = std::chrono::ceil<milliseconds>(limit.end - steady_clock::now());
+    if (left <= milliseconds::zero()) return;
+    std::vector<pollfd> polled;
+    for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
+    polled.push_back({listening, POLLIN, 0});
+    const auto wait = static_cast<int>(std::min(left, kLookInterval).count());
+    if (poll(polled.data(), polled.size(), wait) < 0) continue;
+    std::deque<Caller> stay;
+    for (size_t i = 0; i < callers.size(); ++i) {
+      Caller& caller = callers[i];
+      Heard heard = Heard::kMore;
+      if (polled[i].revents != 0)
+        heard = Hear(caller.fd.get(), word.substr(0, kWordBytes / 2), caller.heard);
+      if (heard == Heard::kAll) {
+        Say(caller.fd.get(), word.substr(kWordBytes / 2));
+        return;
+      }
+      if (heard == Heard::kMore && steady_clock::now() - caller.since < kPatience)
+        stay.push_back(std::move(caller));
+    }
+    callers = std::move(stay);
+    if (polled.back().revents != 0) Accept(listening, callers);
   }
 }
 

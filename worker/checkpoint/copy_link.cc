@@ -151,6 +151,11 @@ absl::StatusOr<std::optional<HostCopyPair>> TakeCopy(int fd, const HostCopyPair:
     return absl::DataLossError(
         absl::StrCat("what was sent of the state of rank ", whose.rank.value, " is no whole copy"));
   }
+  if (const int64_t available = options.available(); available > 0 && bytes > available) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a copy of the state of rank ", whose.rank.value, " has ", bytes,
+                     " bytes; this node has ", available, " available"));
+  }
   const auto size = static_cast<size_t>(bytes);
   UniqueFd file(memfd_create("phalanx-inherited", MFD_CLOEXEC));
   void* mapped = MAP_FAILED;

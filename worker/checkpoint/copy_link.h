@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/posix/available_memory.h"
 #include "worker/checkpoint/host_load.h"
 
 namespace phalanx::checkpoint {
@@ -33,6 +34,8 @@ struct CopyLinkOptions {
   absl::Duration silence_max = absl::Seconds(30);
   // Of the giver: without a question.
   absl::Duration turn_max = absl::Minutes(10);
+  // Of the taker: bytes of memory that may be taken; 0: not known.
+  std::function<int64_t()> available = AvailableHostMemory;
   std::stop_token stop;
 };
 
@@ -46,7 +49,8 @@ absl::Status GiveCopies(int fd, int64_t step, const std::function<const HostCopy
 // The rank's copy that the other end of `fd` has, in memory of this process; nothing where it has
 // none. `whose` says what it has to be of. Errors: DataLoss (it is no whole copy, or somebody wrote
 // to it meanwhile), InvalidArgument (it has more than `bytes_max` bytes), ResourceExhausted (no
-// memory), and those of GiveCopies. Behind an error the connection is of no more use.
+// memory, or less than it takes is available), and those of GiveCopies. Behind an error the
+// connection is of no more use.
 absl::StatusOr<std::optional<HostCopyPair>> TakeCopy(int fd, const HostCopyPair::Identity& whose,
                                                      int64_t bytes_max,
                                                      const CopyLinkOptions& options);

@@ -26,8 +26,9 @@
 namespace phalanx::rank {
 namespace {
 
-// Takers come once they are connected with each other, which may take a minute.
-constexpr absl::Duration kKeeperTimeout = absl::Minutes(1), kTakersTimeout = absl::Minutes(5);
+// Each taker comes once it is connected with the others, which may take a minute, and a keeper as
+// late as its daemon has started it.
+constexpr absl::Duration kMeetTimeout = absl::Minutes(5);
 // Of a copy, where its plan expects less than half as much: what a plan says is an estimate.
 constexpr int64_t kCopyBytesMaxLeast = int64_t{1} << 30;
 
@@ -48,15 +49,15 @@ absl::Status OfOthers(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::map<int32_t, UniqueFd>> EpochRun::MeetForCopies(
-    const std::vector<int32_t>& others, absl::Duration timeout) {
+    Rank taker, const std::vector<int32_t>& others) {
   comm::WorldOptions options;
-  options.setup_timeout = timeout;
+  options.setup_timeout = kMeetTimeout;
   options.stop = stopping_.get_token();
   options.strangers = [this](int64_t refused, const std::string& last) {
     TellStrangers(channel_, whose(), refused, last);
   };
   if (!order_.address().empty()) options.interface_address = order_.address();
-  PrefixedRendezvous rendezvous(rendezvous_, "copies/");
+  PrefixedRendezvous rendezvous(rendezvous_, absl::StrCat("copies/", taker.value, "/"));
   return comm::ConnectLinks(order_.rank(), others, rendezvous, options);
 }
 
@@ -70,7 +71,7 @@ absl::StatusOr<EpochRun::Inheritance> EpochRun::MeetKeepers(const v1::CopiesSour
   if (inheritance.ranks.empty()) return inheritance;
   std::vector<int32_t> keepers;
   for (const auto& [keeper, ranks] : inheritance.ranks) keepers.push_back(keeper);
-  auto links = MeetForCopies(keepers, kKeeperTimeout);
+  auto links = MeetForCopies(Rank{order_.rank()}, keepers);
   if (!links.ok()) return OfOthers(links.status());
   inheritance.links = *std::move(links);
   return inheritance;
@@ -130,8 +131,7 @@ absl::Status EpochRun::KeepCopies() {
   if (by_taker.empty()) return absl::OkStatus();
   std::vector<int32_t> takers;
   for (const auto& [taker, ranks] : by_taker) takers.push_back(taker);
-  ASSIGN_OR_RETURN(const auto links, MeetForCopies(takers, kTakersTimeout));
-  // All at once: none of them waits for another one's turn.
+  // All at once: none of them waits for another one to come, or for its turn.
   std::vector<absl::Status> given(takers.size());
   {
     std::vector<std::jthread> givers;
@@ -146,8 +146,11 @@ absl::Status EpochRun::KeepCopies() {
           });
           return found == copies.end() ? nullptr : &*found;
         };
-        given[i] = checkpoint::GiveCopies(links.at(takers[i]).get(), start_.decision.step, find,
-                                          {.stop = stopping_.get_token()});
+        const auto links = MeetForCopies(Rank{takers[i]}, {takers[i]});
+        given[i] = links.ok()
+                       ? checkpoint::GiveCopies(links->at(takers[i]).get(), start_.decision.step,
+                                                find, {.stop = stopping_.get_token()})
+                       : links.status();
       });
     }
   }

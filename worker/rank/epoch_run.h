@@ -179,9 +179,10 @@ class EpochRun {
   absl::Status TakeInherited(const v1::CopiesSource& source, const plan::Plan& before,
                              const Inheritance& inheritance, train::TrainingState& training,
                              std::set<int32_t>& copied);
-  // Connections with `others`, ascending, each of which meets this one.
-  absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(const std::vector<int32_t>& others,
-                                                            absl::Duration timeout);
+  // Connections of the taker with its keepers, or of a keeper with the taker: `others`, ascending.
+  // Safe to call from several threads, for a taker each.
+  absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(Rank taker,
+                                                            const std::vector<int32_t>& others);
   // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();

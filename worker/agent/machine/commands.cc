@@ -43,6 +43,7 @@ void Machine::Run(uint64_t number, const AssignCommand& command) {
   const auto present = assignments_.find(command.job);
   if (present != assignments_.end() && present->second.command->epoch == command.epoch) {
     Assignment& assignment = present->second;
+    AddKeeper(assignment, command);
     assignment.to_answer.push_back(number);
     return AnswerIfStarted(assignment);
   }

@@ -29,12 +29,12 @@ MachineFigures Machine::Figures() const {
   return figures;
 }
 
-// Of a process that is gone.
-std::string Machine::CauseOfEnd(const Process& process, int32_t signal) {
+std::string Machine::CauseOfEnd(const Process& process, int32_t exit_code, int32_t signal) {
   if (process.killed && !process.fault.empty())
     return std::string(job::ToString(process.fault_kind));
   if (process.state == ProcessState::kEnding) return "told";
-  if (process.succeeded) return "done";
+  const bool has_given = process.keeps && exit_code == 0 && signal == 0;
+  if (process.succeeded || has_given) return "done";
   return signal != 0 ? "signal" : "exited";
 }
 

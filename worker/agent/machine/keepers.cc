@@ -43,6 +43,13 @@ void Machine::StartKeeper(const std::shared_ptr<const AssignCommand>& command) {
       StartProcess{last_process_, command->job, command->epoch, place, kNoDevice, store_, command});
 }
 
+void Machine::AddKeeper(Assignment& assignment, const AssignCommand& again) {
+  if (!assignment.rank_of_device.empty() || KeeperOn(options_.node, again) == kNoPlace) return;
+  if (KeeperOn(options_.node, *assignment.command) != kNoPlace) return;
+  assignment.command = std::make_shared<const AssignCommand>(again);
+  StartKeeper(assignment.command);
+}
+
 void Machine::RunKeeper(ProcessNumber number, Process& process) {
   const auto assigned = assignments_.find(process.job);
   if (assigned == assignments_.end() || assigned->second.command->epoch != process.epoch)

@@ -354,6 +354,8 @@ class Machine {
 
   // keepers.cc: processes that give copies of state to ranks of other nodes.
   void StartKeeper(const std::shared_ptr<const AssignCommand>& command);
+  // The assignment has come again, and names a place of this node that it did not name before.
+  void AddKeeper(Assignment& assignment, const AssignCommand& again);
   void RunKeeper(ProcessNumber number, Process& process);
   // The coordinator need not wait for it any more.
   void TellNoKeeper(const Process& process, absl::string_view why);
@@ -399,7 +401,8 @@ class Machine {
   bool HasProcess(JobId job) const;
   // Its job ends with a checkpoint if the coordinator lets it.
   bool MayEndWithCheckpoint(const Process& process) const;
-  static std::string CauseOfEnd(const Process& process, int32_t signal);
+  // Of a process that is gone.
+  static std::string CauseOfEnd(const Process& process, int32_t exit_code, int32_t signal);
   std::vector<RunningAssignment> Running() const;
   std::vector<Progress> ProgressOf() const;
   // standstill.cc: how long each rank of the epoch here has stood in one wait (Progress::waits).

@@ -157,7 +157,7 @@ void Machine::Apply(const ProcessExited& event) {
   if (found == processes_.end()) return;
   const Process process = found->second;
   processes_.erase(found);
-  ++counted_.rank_ends[CauseOfEnd(process, event.signal)];
+  ++counted_.rank_ends[CauseOfEnd(process, event.exit_code, event.signal)];
   ExcuseStandstills();
   if (process.device != kNoDevice) {
     Instant& check_due = check_due_[static_cast<size_t>(process.device)];

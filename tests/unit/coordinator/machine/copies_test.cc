@@ -263,12 +263,13 @@ TEST_F(KeepersTest, NodeWithoutWork_SaysWhichCopiesItHasAndGivesThem) {
   EXPECT_EQ(h_.State(job).epoch, Epoch{3});
 }
 
-TEST_F(KeepersTest, NodeThatHasNoneOfTheEpoch_IsNotAskedForThem) {
+// Somebody is to take what does not train of its ranks.
+TEST_F(KeepersTest, NodeThatHasNoneOfTheEpoch_IsNamedAllTheSame) {
   const JobId job = Lose();
   Find(keeper_, job, 1, {Copied(1, 2, {})});
   Find(node_, job, 0, {Copied(0, 1, {4, 5})});
   ASSERT_TRUE(Begun(node_).copies.has_value());
-  EXPECT_THAT(Begun(node_).copies->keepers, IsEmpty());
+  EXPECT_THAT(Begun(node_).copies->keepers, ElementsAre(Rank{1}));
 }
 
 TEST_F(KeepersTest, NodeThatSaysNothing_IsDoneWithout) {
@@ -308,6 +309,139 @@ TEST_F(KeepersTest, CoordinatorThatRestarts_AsksAgainAndTellsTheSame) {
   h_.Restart();
   node_ = h_.Open(here, 1, 1, {{job, Epoch{3}}}, 200);
   EXPECT_THAT(Begun(node_).copies->keepers, ElementsAre(Rank{1}));
+}
+
+// The epoch is stored, and the keeper's node was not told of it.
+TEST_F(KeepersTest, CoordinatorThatRestartsBeforeItHasToldANode_TellsIt) {
+  const JobId job = Lose();
+  const NodeName here = h_.State(job).layout->nodes[0].node;
+  const NodeName there = h_.State(job).layout->nodes[1].node;
+  h_.Restart();
+  node_ = h_.Open(here, 1, 1, {{job, Epoch{3}}}, 100);
+  h_.Report(node_, job, 0, RendezvousEntry{.key = "links/0", .value = "here"}, 3);
+  h_.Advance(absl::Seconds(1));
+  keeper_ = h_.Open(there, 1, 1, {}, 100);
+  const auto assigned = h_.Commands<Assign>(keeper_);
+  ASSERT_THAT(assigned, SizeIs(1));
+  EXPECT_EQ(assigned[0].second.epoch, Epoch{3});
+  EXPECT_THAT(assigned[0].second.keepers, ElementsAre(Rank{1}));
+  const auto said = h_.Commands<Rendezvous>(keeper_);
+  ASSERT_FALSE(said.empty());
+  EXPECT_GT(said.back().first, assigned[0].first) << "it is of no use before";
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 5})});
+  EXPECT_THAT(Begun(keeper_).copies->keepers, ElementsAre(Rank{1}));
+}
+
+// Its daemon has the copies still.
+TEST_F(KeepersTest, ProcessThatEndsOnceItHasSaidWhatItHas_IsPlannedForAgain) {
+  const JobId job = Lose();
+  for (int64_t epoch = 3; epoch < 8; ++epoch) {
+    h_.Report(keeper_, job, 1, RankCopies{{Copied(1, 1, {4, 3})}}, epoch);
+    h_.Report(keeper_, job, 1, RankError{.message = "killed"}, epoch);
+    ASSERT_EQ(h_.State(job).epoch, Epoch{epoch + 1});
+    EXPECT_THAT(h_.Commands<Assign>(keeper_).back().second.keepers, ElementsAre(Rank{1}));
+  }
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  // Not for ever.
+  h_.Report(keeper_, job, 1, RankCopies{{Copied(1, 1, {4, 3})}}, 8);
+  h_.Report(keeper_, job, 1, RankError{.message = "killed"}, 8);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{8});
+  h_.Report(node_, job, 0, RankCopies{{Copied(0, 1, {4, 5})}}, 8);
+  EXPECT_THAT(BegunBehind(), ElementsAre(5)) << "what it said does not count any more";
+  EXPECT_THAT(Begun(node_).copies->keepers, IsEmpty());
+}
+
+TEST_F(KeepersTest, DaemonThatIsRestartedWhileItIsAwaited_IsDoneWithoutAtOnce) {
+  const JobId job = Lose();
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Replace(h_.State(job).layout->nodes[1].node, 1, 2);
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+}
+
+TEST_F(KeepersTest, DaemonThatIsRestartedOnceItHasSaidWhatItHas_HasNothingAnyMore) {
+  const JobId job = Lose();
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 3})});
+  h_.Replace(h_.State(job).layout->nodes[1].node, 1, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+  EXPECT_THAT(Begun(node_).copies->keepers, IsEmpty());
+}
+
+TEST_F(KeepersTest, WorkerThatRefusesTheAssignment_IsDoneWithoutAtOnce) {
+  const JobId job = Lose();
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Answer<Assign>(keeper_, {.code = static_cast<int32_t>(absl::StatusCode::kUnavailable),
+                              .message = "the worker is stopping"});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+}
+
+TEST_F(KeepersTest, LossWhileTheyAreAwaited_AsksAgain) {
+  const JobId job = Lose();
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 5})});
+  h_.Report(node_, job, 0,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 0, .message = "nobody is there"},
+            3);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(h_.Commands<Assign>(keeper_).back().second.keepers, ElementsAre(Rank{1}));
+  h_.Report(node_, job, 0, RankCopies{{Copied(0, 1, {4, 5})}}, 4);
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  h_.Report(keeper_, job, 1, RankCopies{{Copied(1, 1, {4, 5})}}, 4);
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+}
+
+// A copy may come through one connection for minutes.
+TEST_F(KeepersTest, RanksThatTakeCopies_HaveTimeForThem) {
+  const JobId job = Lose();
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 5})});
+  const auto pass = [&](absl::Duration time) {
+    for (; time > absl::ZeroDuration(); time -= absl::Seconds(5)) {
+      h_.Advance(absl::Seconds(5));
+      for (const SessionId session : {node_, keeper_})
+        h_.Feed(HeartbeatReceived{.session = session});
+    }
+  };
+  pass(absl::Minutes(14));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+  h_.Ready(node_, job, 0, 1, 3);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+}
+
+TEST_F(KeepersTest, WorkerOfAReleaseBeforeThatWouldTakeThem_HasNobodyAsked) {
+  const JobId job = Lose();
+  const NodeName here = h_.State(job).layout->nodes[0].node;
+  const NodeName there = h_.State(job).layout->nodes[1].node;
+  const auto open_older = [&](uint64_t session) {
+    node_ = SessionId{session};
+    h_.Feed(SessionOpened{node_, WorkerHello{.node = here,
+                                             .incarnation = Incarnation{1},
+                                             .last_command_number = 100,
+                                             .devices = 1,
+                                             .gives_copies = false,
+                                             .running = {{job, Epoch{3}}}}});
+  };
+  // A coordinator that starts does not know before all are back.
+  h_.Restart();
+  keeper_ = h_.Open(there, 1, 1, {}, 100);
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 3})});
+  open_older(77);
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+  EXPECT_THAT(Begun(node_).copies->keepers, IsEmpty());
+  // Lost once more on its way.
+  h_.Report(node_, job, 0,
+            RankError{.kind = FailureKind::kPeerLost, .accused = 0, .message = "nobody is there"},
+            3);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_THAT(h_.Commands<Assign>(node_).back().second.keepers, IsEmpty());
 }
 
 TEST_F(KeepersTest, WorkerOfAReleaseBefore_IsNotAsked) {

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/unit/coordinator/machine/harness.h"
 
 namespace phalanx::coordinator {
@@ -108,6 +112,56 @@ TEST_F(ReachTest, NodeThatLeaves_IsAnsweredFor_AndNotAskedAgain) {
   h_.Answer<TryPeer>(again, {.listens_at = kPlace});
   EXPECT_EQ(Answered(), "FAILED_PRECONDITION: node beta is not connected");
   EXPECT_THAT(h_.reached, SizeIs(2));
+}
+
+TEST_F(ReachTest, NodeThatDoesNotAnswer_IsAwaitedForAWhileOnly) {
+  Harness h(PatientOptions());
+  const SessionId alpha = h.Open("alpha", 1);
+  const SessionId beta = h.Open("beta", 1);
+  h.Reach("beta", "alpha");
+  h.Advance(absl::Seconds(14));
+  EXPECT_THAT(h.reached, IsEmpty());
+  h.Advance(absl::Seconds(1));
+  ASSERT_THAT(h.reached, SizeIs(1));
+  EXPECT_EQ(h.reached[0].status(),
+            absl::FailedPreconditionError("node alpha has not answered within 15s"));
+  h.Answer<TryPeer>(alpha, {.listens_at = kPlace});
+  EXPECT_THAT(h.Commands<TryPeer>(beta), IsEmpty()) << "nobody waits any more";
+  h.Reach("beta", "alpha");
+  h.Answer<TryPeer>(alpha, {.listens_at = kPlace});
+  h.Advance(absl::Seconds(15));
+  ASSERT_THAT(h.reached, SizeIs(2));
+  EXPECT_EQ(h.reached[1].status(),
+            absl::FailedPreconditionError("node beta has not answered within 15s"));
+}
+
+TEST_F(ReachTest, NodeThatListensElsewhereThanItSays_SendsNobodyThere) {
+  for (const char* address : {"10.0.0.2", "fd00::1"}) {
+    h_.Feed(SessionOpened{
+        alpha_,
+        WorkerHello{
+            .node = "alpha", .incarnation = Incarnation{1}, .devices = 1, .address = address}});
+    h_.Reach("beta", "alpha");
+    h_.Answer<TryPeer>(alpha_, {.listens_at = kPlace});
+    EXPECT_EQ(
+        Answered(),
+        "FAILED_PRECONDITION: node alpha says that it listens at 10.0.0.1:40123, which is not "
+        "its --address");
+    EXPECT_THAT(h_.Commands<TryPeer>(beta_), IsEmpty());
+    h_.commands.clear();
+  }
+  // The same in other words; a name is not looked up.
+  for (const auto& [address, place] : std::vector<std::pair<std::string, std::string>>{
+           {"10.0.0.1", kPlace}, {"fd00:0::1", "[fd00::1]:40123"}, {"alpha.lab", kPlace}}) {
+    h_.Feed(SessionOpened{
+        alpha_,
+        WorkerHello{
+            .node = "alpha", .incarnation = Incarnation{1}, .devices = 1, .address = address}});
+    h_.Reach("beta", "alpha");
+    h_.Answer<TryPeer>(alpha_, {.listens_at = place});
+    EXPECT_THAT(h_.Commands<TryPeer>(beta_), SizeIs(1)) << address;
+    h_.Clear();
+  }
 }
 
 TEST_F(ReachTest, MoreAtOneTimeThanItsMost_AreRefused_UntilOneIsDone) {

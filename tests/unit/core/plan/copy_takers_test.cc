@@ -73,5 +73,19 @@ TEST_F(InheritedCopiesTest, CopiesOfRanksWithoutAPlace_GoToOthersInTurn) {
                           InheritedCopies{.of = Rank{7}, .keeper = keeper, .taker = Rank{1}}));
 }
 
+// No node has to have room for more of them than the others.
+TEST_F(InheritedCopiesTest, CopiesOfRanksWithoutAPlace_GoToNodesInTurn) {
+  before_ = MustPlan(AJob().Module("language", Llama({.layers = 4}), {.tp = 2, .pp = 4}));
+  before_.layout.nodes = {{"a", {0, 1}}, {"c", {0, 1}}, {"b", {0, 1, 2, 3}}};
+  next_ = MustPlan(AJob().Module("language", Llama({.layers = 4}), {.tp = 2, .pp = 2}));
+  next_.layout.nodes = before_.layout.nodes;
+  const Rank keeper{4};
+  EXPECT_THAT(CopiesToInherit(before_, next_, {keeper}),
+              ElementsAre(InheritedCopies{.of = Rank{4}, .keeper = keeper, .taker = Rank{0}},
+                          InheritedCopies{.of = Rank{5}, .keeper = keeper, .taker = Rank{2}},
+                          InheritedCopies{.of = Rank{6}, .keeper = keeper, .taker = Rank{1}},
+                          InheritedCopies{.of = Rank{7}, .keeper = keeper, .taker = Rank{3}}));
+}
+
 }  // namespace
 }  // namespace phalanx::plan

@@ -65,6 +65,16 @@ TEST_F(AgentKeeperTest, PlaceThatIsToGiveCopies_HasAProcessWithoutADevice) {
   // It is no rank, so nobody hears of its end.
   h_.Feed(ProcessDied{kKeeper});
   EXPECT_THAT(h_.Exited(2, 0, 0), IsEmpty());
+  EXPECT_EQ(h_.machine.Figures().rank_ends.at("done"), 1);
+  EXPECT_EQ(h_.machine.Figures().rank_ends.at("exited"), 0);
+}
+
+// As by a coordinator that has started since, and did not know before that this node is back.
+TEST_F(AgentKeeperTest, PlaceThatTheSameAssignmentNamesLater_HasItsProcess) {
+  EXPECT_THAT(Assign(2, 3, {}), Each(Not(HasSubstr("StartProcess"))));
+  EXPECT_THAT(Assign(3, 3, {2}),
+              IsSupersetOf({"StartProcess p2 job-7/3 rank 2 device -1", "Result 3 OK"}));
+  EXPECT_THAT(Assign(4, 3, {2}), Each(Not(HasSubstr("StartProcess"))));
 }
 
 TEST_F(AgentKeeperTest, PlacesOfOtherNodes_AreNotItsBusiness) {
@@ -86,7 +96,9 @@ TEST_F(AgentKeeperTest, OneThatCannotBeStarted_IsDoneWithout) {
 TEST_F(AgentKeeperTest, OneThatSaysNothing_IsKilled) {
   Assign(2, 3, {2});
   h_.Feed(ProcessStarted{kKeeper, absl::OkStatus()});
-  EXPECT_THAT(h_.Advance(absl::Seconds(121)), Contains("Kill p2"));
+  const std::vector<std::string> lines = h_.Advance(absl::Seconds(121));
+  EXPECT_THAT(lines, Contains("Kill p2"));
+  EXPECT_THAT(lines, Contains(HasSubstr("job-7/3 rank 2 fault: it said nothing within")));
 }
 
 TEST_F(AgentKeeperTest, AnotherAssignment_EndsIt) {

@@ -1,8 +1,12 @@
 // Two nodes that try whether they reach each other, both on loopback.
 #include "worker/agent/peer_trials.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "core/posix/socket.h"
 #include "core/posix/unique_fd.h"
@@ -72,6 +77,26 @@ TEST(PeerTrialsTest, WhoeverDoesNotKnowTheWord_IsLeft_AndTheOtherOneIsAwaited) {
   const std::string place = listener.Try("").listens_at;
   EXPECT_EQ(stranger.Try(place, kOther).status,
             absl::UnavailableError("something else than the node's worker answers there"));
+  EXPECT_TRUE(caller.Try(place).status.ok());
+}
+
+TEST(PeerTrialsTest, StrangersWhoSayNothing_KeepNobodyWaiting) {
+  Side listener(OnLoopback());
+  const std::string place = listener.Try("").listens_at;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(place.substr(place.find(':') + 1), &port));
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 20; ++i) {
+    strangers.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(strangers.back().get(), reinterpret_cast<const sockaddr*>(&address),
+                      sizeof(address)),
+              0);
+  }
+  Side caller(OnLoopback());
   EXPECT_TRUE(caller.Try(place).status.ok());
 }
 

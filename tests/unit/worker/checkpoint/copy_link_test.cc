@@ -123,8 +123,10 @@ TEST_F(CopyLinkTest, CopyThatSomebodyWritesToMeanwhile_IsRefused) {
   const int small = 64 << 10;  // so that most of it is still to be sent then
   ASSERT_EQ(setsockopt(giver_.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
   std::thread writer([&] {
-    char byte = 0;
-    while (recv(taker_.get(), &byte, 1, MSG_PEEK) != 1) std::this_thread::yield();
+    std::array<char, 8 + kHostCopyPage> begin;
+    constexpr auto kAll = static_cast<ssize_t>(begin.size());
+    while (recv(taker_.get(), begin.data(), begin.size(), MSG_PEEK) != kAll)
+      std::this_thread::yield();
     EXPECT_EQ(pwrite(copy.files[1].get(), "torn", 4, 0), 4);
   });
   const std::array<char, 4> asked = {3, 0, 0, 0};
@@ -134,6 +136,7 @@ TEST_F(CopyLinkTest, CopyThatSomebodyWritesToMeanwhile_IsRefused) {
   // The answer to the question above.
   const auto taken = Take(kRank);
   EXPECT_TRUE(absl::IsDataLoss(taken.status())) << taken.status();
+  EXPECT_THAT(taken.status().message(), HasSubstr("somebody has written to the copy"));
   taker_.reset();
   giver.join();
 }
@@ -147,6 +150,17 @@ TEST_F(CopyLinkTest, MoreThanItCanBe_IsRefused) {
   taker_.reset();
   giver.join();
   EXPECT_TRUE(absl::IsUnavailable(given_)) << given_;
+}
+
+TEST_F(CopyLinkTest, MoreThanTheNodeHasRoomFor_IsRefused) {
+  Copy copy = CopyOf(kRank);
+  options_.available = [] { return kBytes; };
+  std::thread giver = Give([&](Rank) { return &*copy.pair; });
+  const auto taken = Take(kRank);
+  EXPECT_TRUE(absl::IsResourceExhausted(taken.status())) << taken.status();
+  EXPECT_THAT(taken.status().message(), HasSubstr("this node has 5242880 available"));
+  taker_.reset();
+  giver.join();
 }
 
 TEST_F(CopyLinkTest, AnswerThatIsNoCopy_IsRefused) {
