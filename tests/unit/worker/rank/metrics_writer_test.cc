@@ -370,7 +370,9 @@ TEST_F(MetricsWriterTest, FilesThatLeadOutOfTheFoldersOfTheNode_AreNeitherReadNo
       EXPECT_THAT(refused.message(),
                   HasSubstr(absl::StrCat("cannot open ", path, ": leads to ", other, "; ")));
       EXPECT_EQ(fs::exists(led), there) << name;
-      if (there) EXPECT_EQ(support::ReadFile(led), "mine\n");
+      if (there) {
+        EXPECT_EQ(support::ReadFile(led), "mine\n");
+      }
       fs::remove(led);
     }
   }
