@@ -104,7 +104,9 @@ TEST_F(HeldFolderTest, FolderThatWasNamedAndCannotBeMade_IsToldWithWhatTheSystem
   fs::permissions(root, fs::perms(0555));
   constexpr uid_t kNobody = 65534;
   const uid_t before = geteuid();
-  if (before == 0) ASSERT_EQ(seteuid(kNobody), 0);
+  if (before == 0) {
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
   const absl::Status told =
       HeldFolder::Make(root + "/not/there/out", {root + "/not/there"}).status();
   ASSERT_EQ(seteuid(before), 0);
