@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,7 +21,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class JoinRequestsTest : public JoinTest {};
+class JoinRequestsTest : public JoinTest {
+ protected:
+  void OpenWith(const std::function<void(JoinOptions&)>& change) {
+    server_.reset();
+    Open([&](ServerOptions& options) {
+      LetNodesJoin(options, folder_ + "/join-tokens");
+      change(options.join);
+    });
+  }
+};
 
 // Begins a request to join of `bytes` bytes, and sends all of it but the last byte, as fast as the
 // server takes it.
@@ -97,14 +107,12 @@ class HalfRequest {
 TEST_F(JoinRequestsTest,
        StrangersWhoHoldHalfOfLargeRequests_AreEnded_AndWorkersAndPeopleNoticeNothing) {
   // By what they send, and by nothing else.
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.requests.patience = absl::Minutes(10);
+  OpenWith([&](JoinOptions& join) {
+    join.requests.patience = absl::Minutes(10);
     for (size_t JoinRequestBounds::*bound :
          {&JoinRequestBounds::reading_max, &JoinRequestBounds::of_network_max,
           &JoinRequestBounds::burst_max, &JoinRequestBounds::of_network_burst_max})
-      options.join.requests.*bound = 1000;
+      join.requests.*bound = 1000;
   });
   FakeWorker worker(ChannelOf(authority().Worker("here")), 120);
   worker.Join("here", 1);
@@ -134,11 +142,7 @@ TEST_F(JoinRequestsTest,
 }
 
 TEST_F(JoinRequestsTest, RequestThatDrips_IsEndedInTime) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.requests.patience = absl::Milliseconds(100);
-  });
+  OpenWith([&](JoinOptions& join) { join.requests.patience = absl::Milliseconds(100); });
   HalfRequest drips(Connected(), 1000);
   EXPECT_TRUE(drips.IsEnded());
   ExpectTold(
@@ -147,12 +151,10 @@ TEST_F(JoinRequestsTest, RequestThatDrips_IsEndedInTime) {
 }
 
 TEST_F(JoinRequestsTest, RequestThatHasNoRoom_EndsTheOneThatWaitsLongest_WithAnAnswer) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.requests.of_network_max = 1;
-    options.join.requests.youth = absl::ZeroDuration();
-    options.join.requests.patience = absl::Minutes(10);
+  OpenWith([&](JoinOptions& join) {
+    join.requests.of_network_max = 1;
+    join.requests.youth = absl::ZeroDuration();
+    join.requests.patience = absl::Minutes(10);
   });
   HalfRequest first(Connected(), 1000), second(Connected(), 1000);
   ExpectTold("reason=\"127.0.0.1 sends 1 requests to join that are not there yet");
@@ -181,12 +183,10 @@ TEST_F(JoinRequestsTest, RequestThatIsNotThere_HoldsUpNoCoordinatorThatStops) {
 }
 
 TEST_F(JoinRequestsTest, RequestsOfAllAddresses_AreBoundedTogether) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.requests.reading_max = 2;
-    options.join.requests.youth = absl::ZeroDuration();
-    options.join.requests.patience = absl::Minutes(10);
+  OpenWith([&](JoinOptions& join) {
+    join.requests.reading_max = 2;
+    join.requests.youth = absl::ZeroDuration();
+    join.requests.patience = absl::Minutes(10);
   });
   std::vector<std::unique_ptr<HalfRequest>> strangers;
   for (const std::string from : {"127.0.0.1", "127.0.0.2", "127.0.0.3"})
@@ -196,11 +196,9 @@ TEST_F(JoinRequestsTest, RequestsOfAllAddresses_AreBoundedTogether) {
 }
 
 TEST_F(JoinRequestsTest, NodesOfOneAddressThatComeAtOnce_AreNotTakenForSlowOnes) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.rate = JoinOptions().rate;
-    options.join.network_rate = JoinOptions().network_rate;
+  OpenWith([&](JoinOptions& join) {
+    join.rate = JoinOptions().rate;
+    join.network_rate = JoinOptions().network_rate;
   });
   constexpr size_t kNodes = 50;  // as many as the rate lets in
   std::vector<std::shared_ptr<grpc::Channel>> channels;
@@ -227,12 +225,10 @@ TEST_F(JoinRequestsTest, NodesOfOneAddressThatComeAtOnce_AreNotTakenForSlowOnes)
 }
 
 TEST_F(JoinRequestsTest, NodeThatFindsTooManyOthers_JoinsOnceTheyAreGone) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.requests.of_network_max = 1;
-    options.join.requests.of_network_burst_max = 1;
-    options.join.requests.youth = options.join.requests.patience = absl::Minutes(10);
+  OpenWith([&](JoinOptions& join) {
+    join.requests.of_network_max = 1;
+    join.requests.of_network_burst_max = 1;
+    join.requests.youth = join.requests.patience = absl::Minutes(10);
   });
   const std::string state = support::MakeFolder("crowd"), token = state + "/token";
   support::WriteFile(token, Create().token());
@@ -269,11 +265,9 @@ TEST_F(JoinRequestsTest, NodeThatFindsTooManyOthers_JoinsOnceTheyAreGone) {
 
 TEST_F(JoinRequestsTest,
        StrangersOfOneAddress_TakeNothingFromThoseOfAnother_AndAllTogetherAreBounded) {
-  server_.reset();
-  Open([&](ServerOptions& options) {
-    LetNodesJoin(options, folder_ + "/join-tokens");
-    options.join.network_rate = {.calls_per_second = 0.001, .calls_at_once = 2};
-    options.join.rate = {.calls_per_second = 0.001, .calls_at_once = 3};
+  OpenWith([&](JoinOptions& join) {
+    join.network_rate = {.calls_per_second = 0.001, .calls_at_once = 2};
+    join.rate = {.calls_per_second = 0.001, .calls_at_once = 3};
   });
   std::vector<std::unique_ptr<TlsClient>> open;
   const auto ask = [&](const std::string& from) {

@@ -116,8 +116,8 @@ class Ledger {
   };
   struct Job {
     std::map<int64_t, Step> steps;
-    std::map<int64_t, Step>
-        gone_back;      // that an epoch from copies gave up, and none was done since
+    // That an epoch from copies gave up, while none was done since.
+    std::map<int64_t, Step> gone_back;
     Epoch epoch;        // the last one whose ranks may train
     int64_t begin = 0;  // behind which it does
     int64_t told = 0, told_stored = 0;
