@@ -141,7 +141,7 @@ absl::Status DecoderStage::RunFirst(const StageInput& input, const SequenceShape
     return absl::OkStatus();
   }
   if (embedding_.has_value()) {
-    return embedding_->Forward(input.tokens.reshape({-1}), input.rows, input.row_positions,
+    return embedding_->Forward(input.tokens, input.rows, input.row_positions,
                                state == nullptr ? nullptr : &state->embedding, hidden);
   }
   const at::Tensor rows = at::zeros({shape.rows(), context_.architecture.hidden_size},

@@ -13,9 +13,9 @@
 namespace phalanx::train {
 namespace {
 
-// Host memory that a copy to `device` may read asynchronously.
+// Host memory that a copy to `device` may read asynchronously; holds anything.
 at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
-  return at::zeros(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
+  return at::empty(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
 }
 
 // Of samples of one lane.
@@ -258,22 +258,32 @@ absl::StatusOr<Batches::TakenSamples> Batches::TakeSamples(const Microbatch& mic
   return result;
 }
 
-at::Tensor Batches::Tokens(const TakenSamples& taken) const {
-  at::Tensor tokens = HostTensor({taken.shape.batch, taken.shape.length}, at::kLong, device_);
-  int64_t* out = tokens.mutable_data_ptr<int64_t>();
+template <typename T>
+at::Tensor Batches::DeviceValues(const std::vector<T>& values) const {
+  const at::ScalarType type = c10::CppTypeToScalarType<T>::value;
+  const at::Tensor host = HostTensor({static_cast<int64_t>(values.size())}, type, device_);
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
+  return ToDevice(host, device_, type);
+}
+
+model::TokenRows Batches::Tokens(const TakenSamples& taken,
+                                 const std::vector<int64_t>& row_positions) const {
+  std::vector<int64_t> tokens(static_cast<size_t>(taken.shape.batch * taken.shape.length),
+                              model::kPadding);
+  auto out = tokens.begin();
   for (const TakenSamples::Entry& entry : taken.entries) {
     std::copy_n(entry.sample->tokens.begin(), entry.positions, out);
     if (entry.grown != nullptr)
       std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
     out += taken.shape.length;
   }
-  return ToDevice(tokens, device_, at::kLong);
-}
-
-at::Tensor Batches::DeviceIndices(const std::vector<int64_t>& values) const {
-  at::Tensor host = HostTensor({static_cast<int64_t>(values.size())}, at::kLong, device_);
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int64_t>());
-  return ToDevice(host, device_, at::kLong);
+  const model::TokenLists lists = model::ListTokens(tokens, row_positions);
+  model::TokenRows rows;
+  rows.source = DeviceValues(lists.source);
+  if (!lists.next.empty()) rows.next = DeviceValues(lists.next);
+  rows.tokens = DeviceValues(lists.tokens);
+  rows.order = DeviceValues(lists.order);
+  return rows;
 }
 
 // Flat positions of every sample's rows, padding left out.
@@ -285,9 +295,9 @@ void Batches::AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>
   }
 }
 
-absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
-                                                 plan::UnitRange range, const TakenSamples& taken,
-                                                 absl::Span<const int32_t> sources) const {
+absl::StatusOr<std::vector<int64_t>> Batches::RowPositions(
+    const Microbatch& microbatch, plan::UnitRange range, const TakenSamples& taken,
+    absl::Span<const int32_t> sources) const {
   std::vector<int64_t> rows;
   int64_t expected = 0;
   for (int32_t source : sources) {
@@ -308,7 +318,7 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
     return absl::InternalError(
         absl::StrCat("samples have ", rows.size(), " rows, their index says ", expected));
   }
-  return rows.empty() ? at::Tensor() : DeviceIndices(rows);
+  return rows;
 }
 
 // A row that is held to a label.
@@ -361,8 +371,8 @@ void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
   const int64_t all = taken.shape.batch * taken.shape.length;
   const at::Tensor numbers = HostTensor({3, count}, at::kLong, device_);  // label, row, sample
   const at::Tensor weights = HostTensor({count}, at::kFloat, device_);
-  const at::Tensor place = HostTensor({all}, at::kLong, device_);
-  const at::Tensor chosen = HostTensor({all}, at::kBool, device_);
+  const at::Tensor place = HostTensor({all}, at::kLong, device_).zero_();
+  const at::Tensor chosen = HostTensor({all}, at::kBool, device_).zero_();
   int64_t* const number = numbers.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     const LabelledRow& row = rows[static_cast<size_t>(i)];
@@ -420,13 +430,11 @@ absl::Status Batches::FillTargets(const TakenSamples& taken, const at::Tensor& v
     }
   }
   input.targets = ToDevice(targets, device_, compute_);
-  input.target_positions = DeviceIndices(positions);
-  at::Tensor weights = HostTensor({rows}, at::kFloat, device_);
-  std::copy(finite.begin(), finite.end(), weights.mutable_data_ptr<float>());
-  input.target_weights = ToDevice(weights, device_, WeightType());
+  input.target_positions = DeviceValues(positions);
+  input.target_weights = DeviceValues(finite).to(WeightType());
   if (valid.defined()) {
     input.target_weights =
-        input.target_weights * valid.to(WeightType()).index_select(0, DeviceIndices(samples));
+        input.target_weights * valid.to(WeightType()).index_select(0, DeviceValues(samples));
   }
   return absl::OkStatus();
 }
@@ -438,13 +446,15 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
   ASSIGN_OR_RETURN(const TakenSamples taken, TakeSamples(microbatch, range));
   const bool language = what.module == plan_.spec.language;
   if (what.first) {
-    if (language) input.tokens = Tokens(taken);
-    ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, taken, what.sources));
+    ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
+                     RowPositions(microbatch, range, taken, what.sources));
+    if (!positions.empty()) input.row_positions = DeviceValues(positions);
+    if (language) input.tokens = Tokens(taken, positions);
   }
   if (what.leaves) {
     std::vector<int64_t> rows;
     AppendAllPositions(taken, rows);
-    input.output_positions = DeviceIndices(rows);
+    input.output_positions = DeviceValues(rows);
   }
   if (what.loss && language) FillLabels(taken, valid, input);
   if (what.loss && !language) return FillTargets(taken, valid, input, corrupt);

@@ -182,12 +182,17 @@ class Batches {
   int32_t TakesOf(const plan::Place& place) const;
   // Of weights of samples and losses: fp32, fp64 under fp64.
   at::ScalarType WeightType() const { return compute_ == at::kDouble ? at::kDouble : at::kFloat; }
-  at::Tensor DeviceIndices(const std::vector<int64_t>& values) const;
-  at::Tensor Tokens(const TakenSamples& taken) const;
+  // On the device.
+  template <typename T>
+  at::Tensor DeviceValues(const std::vector<T>& values) const;
+  // With the rows of items at `row_positions`.
+  model::TokenRows Tokens(const TakenSamples& taken,
+                          const std::vector<int64_t>& row_positions) const;
   void AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>& rows) const;
-  absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
-                                          const TakenSamples& taken,
-                                          absl::Span<const int32_t> sources) const;
+  absl::StatusOr<std::vector<int64_t>> RowPositions(const Microbatch& microbatch,
+                                                    plan::UnitRange range,
+                                                    const TakenSamples& taken,
+                                                    absl::Span<const int32_t> sources) const;
   struct LabelledRow;
   std::vector<LabelledRow> LabelledRows(const TakenSamples& taken) const;
   void FillLabels(const TakenSamples& taken, const at::Tensor& valid,

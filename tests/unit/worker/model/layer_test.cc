@@ -389,17 +389,18 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
                             rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
                    positions = at::tensor({3, 1, 3}, at::kLong);  // two at one position
+  const TokenRows rows = MakeTokenRows(tokens, positions);
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) {
     at::Tensor output;
-    EXPECT_TRUE(embedding.Forward(tokens, x, positions, nullptr, &output).ok());
+    EXPECT_TRUE(embedding.Forward(rows, x, positions, nullptr, &output).ok());
     return output;
   };
   rig.ExpectGradients(items, forward, [&](const at::Tensor& upstream) {
     EmbeddingState state;
     WeightWork work;
     at::Tensor output;
-    EXPECT_TRUE(embedding.Forward(tokens, items, positions, &state, &output).ok());
+    EXPECT_TRUE(embedding.Forward(rows, items, positions, &state, &output).ok());
     at::Tensor gradient;
     EXPECT_TRUE(embedding.Backward(upstream, &state, &work, &gradient).ok());
     work.Run();
@@ -412,10 +413,11 @@ TEST(LayerTest, Embedding_ItemsAtOnePosition_AddUpInPlaceOfTheToken) {
   const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix(plan::MatrixRole::kEmbedding),
                             rig.rows());
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
+  const at::Tensor positions = at::tensor({1, 0, 1}, at::kLong);
   at::Tensor output;
   EXPECT_TRUE(embedding
-                  .Forward(at::tensor({4, 9, 4}, at::kLong), items,
-                           at::tensor({1, 0, 1}, at::kLong), nullptr, &output)
+                  .Forward(MakeTokenRows(at::tensor({4, 9, 4}, at::kLong), positions), items,
+                           positions, nullptr, &output)
                   .ok());
   EXPECT_TRUE(at::equal(output[0], items[1]));
   EXPECT_TRUE(at::equal(output[1], items[0] + items[2]));
