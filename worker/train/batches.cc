@@ -1,8 +1,9 @@
 #include "worker/train/batches.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <ranges>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +58,8 @@ Batches::Batches(const plan::Plan& plan, std::vector<plan::Place> places, Sample
       device_(device),
       compute_(compute),
       length_multiple_(length_multiple),
-      items_(data::ItemShapesOf(plan.spec)) {
+      items_(data::ItemShapesOf(plan.spec)),
+      ahead_(items_, source, device, compute) {
   for (size_t module = 0; module < plan.spec.modules.size(); ++module) {
     encoders_.push_back(items_.EncoderOf(static_cast<int32_t>(module)));
   }
@@ -151,14 +153,53 @@ int32_t Batches::TakesOf(const plan::Place& place) const {
   return takes;
 }
 
+bool Batches::ReadsItems(const plan::Place& place) const {
+  if (encoders_[static_cast<size_t>(place.module)] < 0) return false;
+  const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+    if (module.IsFirst(place.pp, chunk)) return true;
+  }
+  return false;
+}
+
+ItemsAhead::Lane Batches::ItemLaneOf(int32_t module, const Microbatch& microbatch,
+                                     plan::UnitRange range) const {
+  ItemsAhead::Lane lane{.module = module, .samples = {}, .items = {}};
+  const size_t first = microbatch.window.IndexOf(range.first);
+  for (int64_t b = 0; b < range.count; ++b) {
+    lane.samples.push_back(microbatch.samples[first + static_cast<size_t>(b)]);
+    lane.items.push_back(ItemsOf(module, microbatch, {range.first + b, 1}));
+  }
+  return lane;
+}
+
 void Batches::Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step) {
+  // What is fetched ahead has been taken.
+  std::vector<ItemsAhead::Lane> lanes;
+  const auto expect = [&](const Microbatch& microbatch) {
+    for (size_t place = 0; place < places_.size(); ++place) {
+      const plan::UnitRange lane = microbatch.window.lanes[place];
+      if (device_.is_cuda() && lane.count > 0 && ReadsItems(places_[place]))
+        lanes.push_back(ItemLaneOf(places_[place].module, microbatch, lane));
+    }
+  };
+  for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
+    for (const Microbatch& microbatch : microbatches) expect(microbatch);
+  }
+  ahead_.Expect(lanes);
+  std::set<int32_t> fetched;  // modules whose first lane is
   std::vector<int64_t> wanted;
   const auto append = [&](const Microbatch& microbatch) {
     for (size_t place = 0; place < places_.size(); ++place) {
       const plan::UnitRange lane = microbatch.window.lanes[place];
       const auto first = microbatch.samples.begin() +
                          static_cast<std::ptrdiff_t>(microbatch.window.IndexOf(lane.first));
-      for (int32_t takes = TakesOf(places_[place]); takes > 0 && lane.count > 0; --takes) {
+      int32_t takes = TakesOf(places_[place]);
+      const int32_t module = places_[place].module;
+      if (device_.is_cuda() && lane.count > 0 && ReadsItems(places_[place]) &&
+          ahead_.HasFetched(ItemLaneOf(module, microbatch, lane)) && fetched.insert(module).second)
+        --takes;
+      for (; takes > 0 && lane.count > 0; --takes) {
         wanted.insert(wanted.end(), first, first + lane.count);
       }
     }
@@ -465,38 +506,11 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
                                   plan::UnitRange range, model::StageInput& input,
                                   at::Tensor& valid, std::vector<CorruptSample>& corrupt) {
   const auto index = static_cast<size_t>(encoders_[static_cast<size_t>(module)]);
-  const data::Encoder& encoder = items_.encoders[index];
-  const bool images = encoder.kind == data::ItemKind::kImage;
-  const int64_t items = ItemsOf(module, microbatch, range), size = encoder.values();
-  at::Tensor values =
-      images ? HostTensor({items, 3, encoder.image_size, encoder.image_size}, at::kFloat, device_)
-             : HostTensor({items, encoder.mel_bins, encoder.frames}, at::kFloat, device_);
-  at::Tensor flags = HostTensor({range.count}, at::kFloat, device_);
-  float* out = values.mutable_data_ptr<float>();
-  int64_t item = 0;
-  const size_t first_index = microbatch.window.IndexOf(range.first);
-  for (int64_t b = 0; b < range.count; ++b) {
-    const int64_t number = microbatch.samples[first_index + static_cast<size_t>(b)];
-    float& flag = flags.mutable_data_ptr<float>()[b];
-    flag = 1;
-    if (ItemsOf(module, microbatch, {range.first + b, 1}) == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, Take(number));
-    if (sample->corrupt) {
-      flag = 0;
-      corrupt.push_back({number, sample->corrupt_reason});
-    }
-    for (const std::vector<float>& one : sample->encoders[index].values) {
-      if (item < items && static_cast<int64_t>(one.size()) == size)
-        std::copy(one.begin(), one.end(), out + item * size);
-      ++item;
-    }
-  }
-  if (item != items) {
-    return absl::InternalError(
-        absl::StrCat("samples have ", item, " items, their index says ", items));
-  }
-  valid = ToDevice(flags, device_, at::kFloat);
-  if (items > 0) (images ? input.pixels : input.sounds) = ToDevice(values, device_, compute_);
+  ASSIGN_OR_RETURN(ItemsAhead::Items items, ahead_.Take(ItemLaneOf(module, microbatch, range)));
+  valid = DeviceValues(items.valid);
+  std::move(items.corrupt.begin(), items.corrupt.end(), std::back_inserter(corrupt));
+  const bool images = items_.encoders[index].kind == data::ItemKind::kImage;
+  (images ? input.pixels : input.sounds) = std::move(items.values);
   return absl::OkStatus();
 }
 
