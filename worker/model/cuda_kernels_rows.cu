@@ -62,9 +62,9 @@ __device__ void AddTo(void* sum, int64_t at, const float (&values)[kWidth]) {
   }
 }
 
-// Adds up the rows of equal keys in a chunk, as far as they are in [first, last). Who has begun and ended here is added to `sum`; else
-// the chunk's first partial is what belongs to a run that began before, its second what begins here
-// and goes on.
+// Adds up the rows of equal keys in a chunk, as far as they are in [first, last). Who has begun and
+// ended here is added to `sum`; else the chunk's first partial is what belongs to a run that began
+// before, its second what begins here and goes on.
 template <typename S, typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     AddRunsKernel(int64_t rows, int64_t features, const int32_t* keys, const int64_t* order,
@@ -150,8 +150,8 @@ void AddRuns(Type type, const SortedRowsArguments& a, Stream stream) {
   const auto tiles = static_cast<unsigned>(CeilDiv(features, kThreads * (wide ? kWidth : 1)));
   const dim3 blocks(chunks - 1, tiles);
   if (wide) {
-    AddPartialsKernel<S, kWidth><<<blocks, kThreads, 0, stream>>>(
-        a.rows, features, a.keys, a.first, a.end, a.partials, a.sum);
+    AddPartialsKernel<S, kWidth><<<blocks, kThreads, 0, stream>>>(a.rows, features, a.keys, a.first,
+                                                                  a.end, a.partials, a.sum);
   } else {
     AddPartialsKernel<S, 1><<<blocks, kThreads, 0, stream>>>(a.rows, features, a.keys, a.first,
                                                              a.end, a.partials, a.sum);

@@ -166,8 +166,7 @@ absl::Status DecoderStage::RunHead(const StageInput& input, const at::Tensor& no
 absl::Status DecoderStage::RunLast(const StageInput& input, const RowChoice& labelled,
                                    LayerRows hidden, bool evaluate, DecoderState* state,
                                    StageOutput* output) const {
-  RmsNormed normed =
-      RmsNormOf(final_norm_.weight, context_.architecture.norm_epsilon, &hidden);
+  RmsNormed normed = RmsNormOf(final_norm_.weight, context_.architecture.norm_epsilon, &hidden);
   DecoderState* const back = layers_back_ ? state : nullptr;
   if (head_.has_value()) {
     if (back != nullptr) back->labelled = labelled;

@@ -69,8 +69,8 @@ class EncoderLayer final : public Layer {
 };
 
 void EncoderLayer::NormInput(LayerRows input, LayerState* s) const {
-  LayerNormed normed = LayerNormOf(norm1_.weight, norm1_bias_.weight,
-                                   context_.architecture.norm_epsilon, &input);
+  LayerNormed normed =
+      LayerNormOf(norm1_.weight, norm1_bias_.weight, context_.architecture.norm_epsilon, &input);
   s->input = std::move(input.rows);
   s->attention_input = std::move(normed.y);
   s->norm1_mean = std::move(normed.mean);
@@ -88,9 +88,8 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, b
   s->middle = Linear(s->context.rows, o_);
   RETURN_IF_ERROR(context_.group.Sum(&s->middle));
   // The bias once, after the sum over ranks.
-  LayerNormed normed =
-      AddLayerNorm(s->input, s->middle, o_bias_.weight, norm2_.weight, norm2_bias_.weight,
-                   context_.architecture.norm_epsilon);
+  LayerNormed normed = AddLayerNorm(s->input, s->middle, o_bias_.weight, norm2_.weight,
+                                    norm2_bias_.weight, context_.architecture.norm_epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
@@ -106,8 +105,8 @@ absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   if (context_.recompute == job::Recompute::kFull)
     return Compute(shape, /*attention=*/true, /*again=*/true, s);
   s->context = Attention(s->qkv, context_.heads, /*causal=*/false, &s->attention);
-  LayerNormed normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight,
-                                 context_.architecture.norm_epsilon);
+  LayerNormed normed =
+      LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, context_.architecture.norm_epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);

@@ -395,8 +395,8 @@ void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens
     return;
   }
   const at::Tensor index = tokens.to(at::kLong) - first;
-  AddRows(sum, index.clamp(0, sum.size(0) - 1),
-          at::logical_and(index.ge(0), index.lt(sum.size(0))), values.index_select(0, order));
+  AddRows(sum, index.clamp(0, sum.size(0) - 1), at::logical_and(index.ge(0), index.lt(sum.size(0))),
+          values.index_select(0, order));
 }
 
 void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values) {

@@ -266,12 +266,13 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
   cuda::MakeKeys(rows, In<int64_t>(index), In<bool>(keep), Out<int32_t>(keys), Stream());
   CheckLaunch();
   const auto [sorted, order] = at::sort(keys, /*stable=*/std::optional<bool>(true));
-  AddSortedRows(sum, {.rows = rows,
-                      .features = features,
-                      .keys = In<int32_t>(sorted),
-                      .order = In<int64_t>(order),
-                      .first = 0,
-                      .end = cuda::kNoRow},
+  AddSortedRows(sum,
+                {.rows = rows,
+                 .features = features,
+                 .keys = In<int32_t>(sorted),
+                 .order = In<int64_t>(order),
+                 .first = 0,
+                 .end = cuda::kNoRow},
                 values);
 }
 
@@ -299,12 +300,13 @@ at::Tensor EmbedRows(const at::Tensor& table, int64_t first, const TokenRows& ro
 void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens,
                   const at::Tensor& order, const at::Tensor& values) {
   if (tokens.size(0) == 0) return;
-  AddSortedRows(sum, {.rows = tokens.size(0),
-                      .features = sum.size(1),
-                      .keys = In<int32_t>(tokens),
-                      .order = In<int64_t>(order),
-                      .first = static_cast<int32_t>(first),
-                      .end = static_cast<int32_t>(first + sum.size(0))},
+  AddSortedRows(sum,
+                {.rows = tokens.size(0),
+                 .features = sum.size(1),
+                 .keys = In<int32_t>(tokens),
+                 .order = In<int64_t>(order),
+                 .first = static_cast<int32_t>(first),
+                 .end = static_cast<int32_t>(first + sum.size(0))},
                 values);
 }
 

@@ -92,8 +92,7 @@ RmsNormed RmsNormOf(const at::Tensor& weight, double epsilon, LayerRows* input,
 LayerNormed LayerNormOf(const at::Tensor& weight, const at::Tensor& bias, double epsilon,
                         LayerRows* input) {
   if (!input->branch.defined()) return LayerNorm(input->rows, weight, bias, epsilon);
-  LayerNormed normed =
-      AddLayerNorm(input->rows, input->branch, input->bias, weight, bias, epsilon);
+  LayerNormed normed = AddLayerNorm(input->rows, input->branch, input->bias, weight, bias, epsilon);
   *input = LayerRows(std::move(input->branch));
   return normed;
 }

@@ -34,9 +34,8 @@ bool IsStored(const data::Sample::Items& items, size_t item) {
 std::shared_ptr<data::ItemMemory> PinnedItemMemory(at::ScalarType compute) {
   const auto pin = [](size_t bytes) -> std::shared_ptr<std::byte> {
     try {
-      const auto memory = std::make_shared<const at::Tensor>(
-          at::empty({static_cast<int64_t>(bytes)},
-                    at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
+      const auto memory = std::make_shared<const at::Tensor>(at::empty(
+          {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
       return {memory, static_cast<std::byte*>(memory->mutable_data_ptr())};
     } catch (const c10::Error&) {
       return nullptr;
@@ -91,7 +90,8 @@ bool ItemsAhead::IsReady(const Lane& lane) const {
 
 void ItemsAhead::Fetch() {
   for (auto& [module, lanes] : expected_) {
-    if (lanes.empty() || lanes.front().fetched.has_value() || !IsReady(lanes.front().lane)) continue;
+    if (lanes.empty() || lanes.front().fetched.has_value() || !IsReady(lanes.front().lane))
+      continue;
     absl::StatusOr<Fetched> fetched = Copy(lanes.front().lane);
     if (fetched.ok()) lanes.front().fetched = *std::move(fetched);
   }

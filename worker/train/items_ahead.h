@@ -107,7 +107,7 @@ class ItemsAhead {
   SampleSource& source_;
   const at::Device device_;
   const at::ScalarType compute_;
-  const device::OwnedStream stream_;  // none on CPU
+  const device::OwnedStream stream_;                  // none on CPU
   std::map<int32_t, std::deque<Expected>> expected_;  // by module
   std::deque<Read> read_;                             // in the order of copies
   std::vector<at::Tensor> lent_;                      // that passes may name

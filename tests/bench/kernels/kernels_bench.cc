@@ -288,9 +288,12 @@ void Rows(Bench& bench, int64_t rows, int64_t features, int64_t vocabulary) {
     const TokenRows rows_of =
         MakeTokenRows(at::randint(vocabulary, {rows}, at::kLong),
                       at::randperm(rows, at::kLong).narrow(0, 0, rows / 3), at::kCUDA);
-    return Tensors{Random({vocabulary, features}), Random({rows / 3, features}),
-                   Random({rows, features}),       Random({vocabulary, features}, at::kFloat),
-                   rows_of.source,                 rows_of.tokens,
+    return Tensors{Random({vocabulary, features}),
+                   Random({rows / 3, features}),
+                   Random({rows, features}),
+                   Random({vocabulary, features}, at::kFloat),
+                   rows_of.source,
+                   rows_of.tokens,
                    rows_of.order};
   };
   bench.Time({"rows embedded" + size, 4 * n, 0, with_items, [](const Tensors& t) {

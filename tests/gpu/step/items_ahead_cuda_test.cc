@@ -43,9 +43,9 @@ class Source final : public SampleSource {
   static std::vector<float> ValuesOf(int64_t sample, int64_t item) {
     std::vector<float> values(kValues);
     for (size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<float>((sample * 7919 + item * 104729 + static_cast<int64_t>(i)) %
-                                     100003) /
-                  1234.5f;
+      values[i] =
+          static_cast<float>((sample * 7919 + item * 104729 + static_cast<int64_t>(i)) % 100003) /
+          1234.5f;
     return values;
   }
 
@@ -119,7 +119,9 @@ TEST_P(ItemsAheadCudaTest, LanesBesideABusyDevice_HaveTheBitsOfTheirItems) {
         ASSERT_TRUE(device::AwaitDevice(absl::Seconds(60)).ok());
       }
       const int64_t so_far = device::CountAllocations().allocations;
-      if (turn == 2) EXPECT_EQ(so_far, allocations);
+      if (turn == 2) {
+        EXPECT_EQ(so_far, allocations);
+      }
       allocations = so_far;
     }
   }

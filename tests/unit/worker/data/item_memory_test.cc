@@ -41,7 +41,7 @@ TEST(ItemMemoryTest, Bf16_IsRoundedToTheNearest_TiesToEven) {
   };
   EXPECT_EQ(rounded(1.0f), 1.0f);
   EXPECT_EQ(rounded(-0.0f), 0.0f);
-  EXPECT_EQ(rounded(1.0f + 0x1p-8f), 1.0f);               // a tie, to even
+  EXPECT_EQ(rounded(1.0f + 0x1p-8f), 1.0f);                // a tie, to even
   EXPECT_EQ(rounded(1.0f + 3 * 0x1p-8f), 1.0f + 0x1p-6f);  // likewise
   EXPECT_EQ(rounded(1.0f + 0x1p-8f + 0x1p-20f), 1.0f + 0x1p-7f);
   EXPECT_EQ(rounded(-1.0f - 0x1p-9f), -1.0f);

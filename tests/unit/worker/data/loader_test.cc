@@ -139,8 +139,8 @@ TEST_F(LoaderTest, Memory_TakesItemsInItsType_AsLongAsThereIsSome) {
   for (const ValueType type : {ValueType::kFp32, ValueType::kBf16}) {
     for (const bool none : {false, true}) {
       LoaderOptions options{.threads = 2, .modules = {0}};
-      options.memory = std::make_shared<ItemMemory>(
-          type, [none](size_t bytes) -> std::shared_ptr<std::byte> {
+      options.memory =
+          std::make_shared<ItemMemory>(type, [none](size_t bytes) -> std::shared_ptr<std::byte> {
             if (none) return nullptr;
             return {static_cast<std::byte*>(std::aligned_alloc(256, bytes)), std::free};
           });
@@ -161,9 +161,8 @@ TEST_F(LoaderTest, Memory_TakesItemsInItsType_AsLongAsThereIsSome) {
           const void* const wanted = type == ValueType::kBf16
                                          ? static_cast<const void*>(rounded.data())
                                          : static_cast<const void*>(values.data());
-          EXPECT_EQ(std::memcmp(items.stored[item].get(), wanted,
-                                values.size() * BytesOfValue(type)),
-                    0);
+          EXPECT_EQ(
+              std::memcmp(items.stored[item].get(), wanted, values.size() * BytesOfValue(type)), 0);
         }
       }
     }

@@ -205,8 +205,7 @@ TEST_P(KernelsTest, EmbedRows_WritesTokensAndItemsWhereTheyStand) {
   constexpr int64_t kVocabulary = 10, kCut = 4;
   const at::Tensor table = Random({kVocabulary, kFeatures}), items = Random({4, kFeatures});
   const at::Tensor positions = at::tensor({5, 1, 5, 0}, at::kLong);
-  const TokenRows rows =
-      MakeTokenRows(at::tensor({0, 0, 9, 3, 4, 0, -1}, at::kLong), positions);
+  const TokenRows rows = MakeTokenRows(at::tensor({0, 0, 9, 3, 4, 0, -1}, at::kLong), positions);
   const at::Tensor whole = EmbedRows(table, 0, rows, items, positions);
   for (const auto& [row, token] : {std::pair{2, 9}, {3, 3}, {4, 4}, {6, 0}})
     EXPECT_TRUE(at::equal(whole[row], table[token])) << row;

@@ -219,7 +219,8 @@ TEST(LayerTest, Branches_AreAddedByTheNormBehind_ToTheSameBits) {
         return std::vector<at::Tensor>{hidden.rows, gradient.rows, rig.gradients().clone()};
       };
       const std::vector<at::Tensor> summed = passes(true), handed_on = passes(false);
-      for (size_t i = 0; i < summed.size(); ++i) EXPECT_TRUE(at::equal(handed_on[i], summed[i])) << i;
+      for (size_t i = 0; i < summed.size(); ++i)
+        EXPECT_TRUE(at::equal(handed_on[i], summed[i])) << i;
     }
   }
 }

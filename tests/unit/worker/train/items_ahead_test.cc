@@ -65,7 +65,8 @@ class Source final : public SampleSource {
   at::Tensor ItemsOf(size_t encoder, const std::vector<int64_t>& samples) const {
     std::vector<at::Tensor> items;
     for (const int64_t sample : samples) {
-      for (const std::vector<float>& values : plain_.at(static_cast<size_t>(sample))[encoder].values)
+      for (const std::vector<float>& values :
+           plain_.at(static_cast<size_t>(sample))[encoder].values)
         items.push_back(at::tensor(values).view(encoder == 0 ? at::IntArrayRef({3, 2, 2})
                                                              : at::IntArrayRef({3, 4})));
     }
@@ -84,9 +85,9 @@ class Source final : public SampleSource {
 
 data::ItemShapes Shapes() {
   data::ItemShapes shapes;
-  shapes.encoders = {{.module = 0, .kind = data::ItemKind::kImage, .rows = 1, .image_size = 2},
-                     {.module = 2, .kind = data::ItemKind::kSound, .rows = 1, .mel_bins = 3,
-                      .frames = 4}};
+  shapes.encoders = {
+      {.module = 0, .kind = data::ItemKind::kImage, .rows = 1, .image_size = 2},
+      {.module = 2, .kind = data::ItemKind::kSound, .rows = 1, .mel_bins = 3, .frames = 4}};
   return shapes;
 }
 
@@ -178,14 +179,13 @@ TEST(ItemsAheadTest, StoredItems_HaveTheBitsOfThoseThatAreNot) {
   for (const at::ScalarType compute : {at::kBFloat16, at::kFloat, at::kDouble}) {
     for (const int chunks : {0, 1}) {
       int left = chunks;
-      const auto type =
-          compute == at::kBFloat16 ? data::ValueType::kBf16 : data::ValueType::kFp32;
-      Rig rig(compute, std::make_shared<data::ItemMemory>(
-                           type, [&left](size_t bytes) -> std::shared_ptr<std::byte> {
-                             if (left-- <= 0) return nullptr;
-                             return {static_cast<std::byte*>(std::aligned_alloc(256, bytes)),
-                                     std::free};
-                           }));
+      const auto type = compute == at::kBFloat16 ? data::ValueType::kBf16 : data::ValueType::kFp32;
+      Rig rig(compute,
+              std::make_shared<data::ItemMemory>(
+                  type, [&left](size_t bytes) -> std::shared_ptr<std::byte> {
+                    if (left-- <= 0) return nullptr;
+                    return {static_cast<std::byte*>(std::aligned_alloc(256, bytes)), std::free};
+                  }));
       const at::Tensor expected = rig.source.ItemsOf(0, {1, 2, 5}).to(compute);
       EXPECT_TRUE(at::equal(rig.TakeOrDie(LaneOf(0, {1, 2, 5})).values, expected)) << compute;
       // One of them beside the memory.
