@@ -22,7 +22,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_link_options(LibTorch::cpu INTERFACE
     -Wl,--allow-shlib-undefined -Wl,-rpath-link,${LibTorch_ROOT}/lib)
   add_library(LibTorch::cuda INTERFACE IMPORTED)
-  # Nothing refers to torch_cuda by name: loading it is what registers the kernels.
+  # Most programs refer to nothing of torch_cuda by name: loading it is what registers the kernels.
   target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
     -Wl,--push-state,--no-as-needed,${LibTorch_ROOT}/lib/libtorch_cuda.so,${LibTorch_ROOT}/lib/libc10_cuda.so,--pop-state)
 

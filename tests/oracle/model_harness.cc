@@ -159,7 +159,6 @@ model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& bat
     return at < tensors.size() ? there(tensors[at]) : at::Tensor();
   };
   model::StageInput input;
-  input.tokens = there(batch.tokens);
   if (batch.labels.defined()) AddLabels(batch, labelled, &input);
   input.pixels = of(batch.pixels, module);
   input.sounds = of(batch.sounds, module);
@@ -183,6 +182,11 @@ model::StageInput StageWorld::InputOf(int32_t module, const PlainMicrobatch& bat
     if (edge.to == module && from.defined()) positions.push_back(from);
   }
   if (rows.defined()) input.row_positions = at::cat(positions);
+  if (batch.tokens.defined()) {
+    const at::Tensor items = input.row_positions;
+    input.tokens =
+        model::MakeTokenRows(batch.tokens, items.defined() ? items.cpu() : items, device_);
+  }
   return input;
 }
 

@@ -172,7 +172,7 @@ TEST(StageTest, Passes_OutOfOrder_AreRefused) {
   ASSERT_TRUE(stage.ok());
   const PlainMicrobatch batch = RandomMicrobatch(spec, {}, at::kFloat);
   model::StageInput input;
-  input.tokens = batch.tokens;
+  input.tokens = model::MakeTokenRows(batch.tokens);
   input.labels = batch.labels;
   input.label_weights = batch.label_weights;
   EXPECT_EQ((*stage)->BackwardWeight(0).code(), absl::StatusCode::kInternal);

@@ -32,6 +32,7 @@
 // No LibTorch here: the node daemon links this to check and index shards before epoch 1.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stop_token>
@@ -45,6 +46,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/job/family.h"
+#include "worker/data/item_memory.h"
 #include "worker/data/read_progress.h"
 
 namespace phalanx::data {
@@ -170,6 +172,10 @@ struct Sample {
     // average down, bilinear up, to a square) and scaled, [3, image_size, image_size]. Sounds:
     // log-mel features (log_mel.h), [mel_bins, frames].
     std::vector<std::vector<float>> values;
+    // Where LoaderOptions::memory is given, parallel to `values`: the same there, of its type. An
+    // item is in one of the two, in `values` where that had no memory left (nullptr).
+    std::vector<std::shared_ptr<const std::byte>> stored;
+    ValueType stored_type = ValueType::kFp32;
   };
   std::vector<Items> encoders;  // parallel to DataSetSpec::encoders
   // [target_rows * target_hidden]: what a regressor is to predict at the last target_rows input
@@ -198,6 +204,8 @@ struct LoaderOptions {
   // reads are never opened.
   std::vector<int32_t> modules;
   bool targets = false;
+  // Where decoded items go; nullptr: into Sample::Items::values.
+  std::shared_ptr<ItemMemory> memory;
 };
 
 // Reads and decodes ahead of need. One consumer thread; decoding on threads of its own.
@@ -215,6 +223,8 @@ class Loader {
   // the shard: it cannot be read any more, is not the one that was indexed, or its storage did not
   // answer for LoaderOptions::patience. Cancelled once told to stop.
   virtual absl::StatusOr<std::shared_ptr<const Sample>> Take(int64_t sample) = 0;
+  // Whether Take would not wait for the sample.
+  virtual bool IsReady(int64_t sample) const = 0;
   // Ends waits from now on.
   virtual void set_stop(std::stop_token stop) = 0;
   // Of samples announced that are being decoded or wait to be taken. At most ready_bytes_max or one

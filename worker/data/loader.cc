@@ -108,6 +108,12 @@ class Decoder : public std::enable_shared_from_this<Decoder> {
     return slot->result;
   }
 
+  bool IsReady(int64_t sample) const {
+    MutexLock lock(&mu_);
+    const auto found = slots_.find(sample);
+    return found != slots_.end() && found->second->state == State::kDone;
+  }
+
   int64_t ready_bytes() const {
     MutexLock lock(&mu_);
     return held_bytes_;
@@ -232,6 +238,7 @@ class ThreadedLoader final : public Loader {
 
   void Announce(absl::Span<const int64_t> samples) override { decoder_->Announce(samples); }
   Result Take(int64_t sample) override { return decoder_->Take(sample, stop_); }
+  bool IsReady(int64_t sample) const override { return decoder_->IsReady(sample); }
   void set_stop(std::stop_token stop) override { stop_ = std::move(stop); }
   int64_t ready_bytes() const override { return decoder_->ready_bytes(); }
 

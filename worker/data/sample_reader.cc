@@ -16,6 +16,14 @@ namespace {
 // Shards kept open; further ones are opened for each sample.
 constexpr size_t kOpenMax = 256;
 
+// Adds an item in `memory`, or beside it where it has none left.
+void StoreItem(const std::vector<float>& values, ItemMemory& memory, Sample::Items& to) {
+  std::shared_ptr<const std::byte> block = memory.Store(values);
+  to.values.push_back(block != nullptr ? std::vector<float>() : values);
+  to.stored.push_back(std::move(block));
+  to.stored_type = memory.type();
+}
+
 // The tables of a sequence: what stands where, what is predicted, what counts.
 void FillTables(const Sequence& sequence, Sample& sample) {
   const size_t positions = static_cast<size_t>(sequence.shape.positions);
@@ -74,13 +82,16 @@ const std::string& SampleReader::ShardOf(int64_t sample) const {
 
 int64_t SampleReader::BytesOf(int64_t sample) const {
   const SampleShape& shape = index_.shape(sample);
-  int64_t values = 2 * int64_t{shape.positions};
+  const ValueType type = options_.memory == nullptr ? ValueType::kFp32 : options_.memory->type();
+  const auto of_value = static_cast<int64_t>(BytesOfValue(type));
+  int64_t words = 2 * int64_t{shape.positions}, item_bytes = 0;
   for (const ItemRows& item : index_.rows(sample)) {
     const auto encoder = static_cast<size_t>(item.encoder);
-    values += item.rows + (wanted_[encoder] ? spec_.encoders[encoder].values() : 0);
+    words += item.rows;
+    item_bytes += wanted_[encoder] ? of_value * spec_.encoders[encoder].values() : 0;
   }
-  if (options_.targets) values += shape.target_rows * spec_.target_hidden;
-  return int64_t{sizeof(Sample)} + shape.positions + 4 * values;
+  if (options_.targets) words += shape.target_rows * spec_.target_hidden;
+  return int64_t{sizeof(Sample)} + shape.positions + 4 * words + item_bytes;
 }
 
 absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard) const {
@@ -104,24 +115,25 @@ absl::StatusOr<std::shared_ptr<const File>> SampleReader::OpenShard(size_t shard
 }
 
 absl::Status SampleReader::DecodeItem(size_t index, absl::string_view bytes,
-                                      Sample::Items& to) const {
+                                      std::vector<float>& to) const {
   const Encoder& encoder = spec_.encoders[index];
-  std::vector<float>& values = to.values.emplace_back();
+  to.clear();
   if (encoder.kind == ItemKind::kImage) {
     const int32_t size = static_cast<int32_t>(encoder.image_size);
     const absl::StatusOr<Image> image = DecodeImage(bytes, size);
-    if (image.ok()) ResizeAndNormalize(*image, size, encoder.pixels, values);
-    values.resize(static_cast<size_t>(encoder.values()));
+    if (image.ok()) ResizeAndNormalize(*image, size, encoder.pixels, to);
+    to.resize(static_cast<size_t>(encoder.values()));
     return image.status();
   }
   const absl::StatusOr<std::vector<float>> sound = DecodeSound(bytes, log_mel_[index]->samples());
-  if (sound.ok()) log_mel_[index]->Compute(*sound, values);
-  values.resize(static_cast<size_t>(encoder.values()));
+  if (sound.ok()) log_mel_[index]->Compute(*sound, to);
+  to.resize(static_cast<size_t>(encoder.values()));
   return sound.status();
 }
 
 absl::Status SampleReader::ReadItems(const File& file, int64_t sample, Sample& to) const {
   std::string bytes;
+  std::vector<float> passing;  // what goes on into LoaderOptions::memory
   for (const Item& item : index_.impl().ItemsOf(sample)) {
     bool read = false;
     for (size_t i = 0; i < spec_.encoders.size(); ++i) {
@@ -130,7 +142,11 @@ absl::Status SampleReader::ReadItems(const File& file, int64_t sample, Sample& t
         RETURN_IF_ERROR(file.Read(item.extent.offset, item.extent.bytes, bytes));
       }
       // For each encoder alone: what one of them reads must not depend on which others are here.
-      const absl::Status status = DecodeItem(i, bytes, to.encoders[i]);
+      Sample::Items& items = to.encoders[i];
+      const bool passes = options_.memory != nullptr;
+      const absl::Status status =
+          DecodeItem(i, bytes, passes ? passing : items.values.emplace_back());
+      if (passes) StoreItem(passing, *options_.memory, items);
       if (!status.ok() && !to.corrupt) {
         to.corrupt = true;
         to.corrupt_reason =

@@ -38,9 +38,9 @@ class SampleReader {
   // Those that this rank needs, zeros for what does not decode. Errors: as File::Read.
   absl::Status ReadItems(const File& file, int64_t sample, Sample& to) const;
   absl::Status ReadTarget(const File& file, int64_t sample, Sample& to) const;
-  // Adds an item as one encoder reads it, zeros if it does not decode. Errors: InvalidArgument, a
-  // phrase.
-  absl::Status DecodeItem(size_t encoder, absl::string_view bytes, Sample::Items& to) const;
+  // `to` becomes an item as one encoder reads it, zeros if it does not decode. Errors:
+  // InvalidArgument, a phrase.
+  absl::Status DecodeItem(size_t encoder, absl::string_view bytes, std::vector<float>& to) const;
 
   // Constant after construction.
   const Index index_;

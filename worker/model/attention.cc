@@ -147,13 +147,10 @@ HeadMap MakeHeadMap(const plan::TensorUnits& units, int64_t query_heads_per_kv_h
 
 namespace {
 
-at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, bool causal,
-                       AttentionState* state) {
-  const int64_t batch = qkv.size(0), length = qkv.size(1);
-  const at::Tensor all = qkv.view({batch, length, -1, heads.head_size}).transpose(1, 2);
-  AttentionState local;
-  AttentionState& s = state == nullptr ? local : *state;
-  s.length = length;
+// Queries, keys and values as the kernel takes them.
+void SplitHeads(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, AttentionState& s) {
+  s.length = qkv.size(1);
+  const at::Tensor all = qkv.view({qkv.size(0), s.length, -1, heads.head_size}).transpose(1, 2);
   s.query = all.narrow(1, 0, heads.query_heads);
   s.key = all.narrow(1, heads.query_heads, heads.kv_heads);
   s.value = all.narrow(1, heads.query_heads + heads.kv_heads, heads.kv_heads);
@@ -161,6 +158,14 @@ at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& head
     s.key = Repeated(s.key, heads);
     s.value = Repeated(s.value, heads);
   }
+}
+
+at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, bool causal,
+                       AttentionState* state) {
+  const int64_t batch = qkv.size(0), length = qkv.size(1);
+  AttentionState local;
+  AttentionState& s = state == nullptr ? local : *state;
+  SplitHeads(kernel, qkv, heads, s);
   switch (kernel) {
     case Kernel::kCpuFlash:
       std::tie(s.output, s.log_sum) =
@@ -261,7 +266,13 @@ void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t 
   if (GeneralKernel(like, heads.head_size) != Kernel::kCudaFlash) return;
   const CudnnShape shape = CudnnShapeOf(like, heads, causal, batch, length);
   if (!CudnnIsWanted(shape) || CudnnTried(shape).has_value() || !CudnnHasRoom()) return;
-  const at::Tensor qkv = at::randn({batch, length, heads.columns()}, options);
+  const at::Tensor qkv = at::empty({batch, length, heads.columns()}, options);
+  {
+    AttentionState views;
+    SplitHeads(Kernel::kCudaCudnn, qkv, heads, views);
+    if (!CudnnTakes(views.query, views.key, views.value, causal)) return;
+  }
+  qkv.normal_();
   const at::Tensor upstream =
       at::randn({batch * length, heads.query_heads * heads.head_size}, options);
   const auto both = [&](Kernel kernel) {

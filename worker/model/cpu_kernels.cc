@@ -198,6 +198,42 @@ PHALANX_CLONES void AddRows(int64_t rows, int64_t features, const int64_t* index
 }
 
 template <typename T>
+PHALANX_CLONES void EmbedRows(int64_t rows, int64_t features, const T* table, int64_t first,
+                              int64_t count, const T* items, const int64_t* source,
+                              const int64_t* next, T* y) {
+  const size_t bytes = static_cast<size_t>(features) * sizeof(T);
+  for (int64_t r = 0; r < rows; ++r) {
+    T* to = y + r * features;
+    const bool text = source[r] >= 0;
+    const int64_t place = text ? source[r] - first : -1 - source[r];
+    const T* from = text ? (place >= 0 && place < count ? table : nullptr) : items;
+    if (from == nullptr) {
+      std::memset(to, 0, bytes);
+      continue;
+    }
+    std::memcpy(to, from + place * features, bytes);
+    if (text || next == nullptr) continue;
+    for (int64_t item = next[place]; item >= 0; item = next[item]) {
+      const T* addend = items + item * features;
+      for (int64_t i = 0; i < features; ++i) to[i] += addend[i];
+    }
+  }
+}
+
+template <typename T>
+PHALANX_CLONES void AddTokenRows(int64_t rows, int64_t features, const int32_t* tokens,
+                                 const int64_t* order, int64_t first, int64_t count,
+                                 const T* values, T* sum) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t row = tokens[r] - first;
+    if (row < 0 || row >= count) continue;
+    T* to = sum + row * features;
+    const T* from = values + order[r] * features;
+    for (int64_t i = 0; i < features; ++i) to[i] += from[i];
+  }
+}
+
+template <typename T>
 PHALANX_CLONES void SoftmaxStatistics(int64_t rows, int64_t columns, const T* logits,
                                       const int64_t* labels, const T* weights, int64_t first,
                                       T* statistics) {
@@ -256,6 +292,10 @@ PHALANX_CLONES T CrossEntropy(int64_t rows, int64_t columns, int64_t width, cons
   template void QuickGeluBackward(int64_t, const T*, const T*, T*);                               \
   template void TakeRows(int64_t, int64_t, const T*, const int64_t*, const bool*, T*);            \
   template void AddRows(int64_t, int64_t, const int64_t*, const bool*, const T*, T*);             \
+  template void EmbedRows(int64_t, int64_t, const T*, int64_t, int64_t, const T*, const int64_t*, \
+                          const int64_t*, T*);                                                    \
+  template void AddTokenRows(int64_t, int64_t, const int32_t*, const int64_t*, int64_t, int64_t,  \
+                             const T*, T*);                                                       \
   template void SoftmaxStatistics(int64_t, int64_t, const T*, const int64_t*, const T*, int64_t,  \
                                   T*);                                                            \
   template T CrossEntropy(int64_t, int64_t, int64_t, const T*, const int64_t*, const T*, int64_t, \

@@ -38,6 +38,16 @@ void TakeRows(int64_t rows, int64_t features, const T* table, const int64_t* ind
 template <typename T>
 void AddRows(int64_t rows, int64_t features, const int64_t* index, const bool* keep,
              const T* values, T* sum);
+// y[r]: table[source[r] - first], where that is one of its `count` rows; for source[r] = -1 - i
+// items[i] + items[next[i]] + ..., as long as next is not below 0; else zeros. nullptr: `items`,
+// then zeros; `next`, then each stands alone.
+template <typename T>
+void EmbedRows(int64_t rows, int64_t features, const T* table, int64_t first, int64_t count,
+               const T* items, const int64_t* source, const int64_t* next, T* y);
+// sum[tokens[i] - first] += values[order[i]], where that is one of sum's `count` rows.
+template <typename T>
+void AddTokenRows(int64_t rows, int64_t features, const int32_t* tokens, const int64_t* order,
+                  int64_t first, int64_t count, const T* values, T* sum);
 // Statistics [rows, 3] as in kernels.h; rows of weight 0 get harmless ones.
 template <typename T>
 void SoftmaxStatistics(int64_t rows, int64_t columns, const T* logits, const int64_t* labels,

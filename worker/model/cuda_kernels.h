@@ -118,11 +118,32 @@ void TakeRows(Type type, int64_t rows, int64_t features, const void* table, cons
 // equal ones in the order of their rows: order[i] is the row that keys[i] was of.
 inline constexpr int32_t kNoRow = 0x7fffffff;
 void MakeKeys(int64_t rows, const int64_t* index, const bool* keep, int32_t* keys, Stream stream);
-// sum[keys[i]] += values[order[i]]. `partials`: 2 * AddRowsChunks(rows) * features.
+// sum[keys[i] - first] += values[order[i]] for keys in [first, end), `end` kNoRow at most.
+// `partials`: 2 * AddRowsChunks(rows) * features.
 int64_t AddRowsChunks(int64_t rows);
-void AddSortedRows(Type sum_type, Type type, int64_t rows, int64_t features, const int32_t* keys,
-                   const int64_t* order, const void* values, float* partials, void* sum,
-                   Stream stream);
+struct SortedRowsArguments {
+  int64_t rows, features;
+  const int32_t* keys;
+  const int64_t* order;
+  int32_t first, end;
+  const void* values = nullptr;
+  float* partials = nullptr;
+  void* sum = nullptr;  // of the sum's type
+};
+void AddSortedRows(Type sum_type, Type type, const SortedRowsArguments& arguments, Stream stream);
+// y[r]: table[source[r] - first], where that is one of its `count` rows; for source[r] = -1 - i
+// items[i] + items[next[i]] + ..., as long as next is not below 0; else zeros. Null: `items`, then
+// zeros; `next`, then each stands alone.
+struct EmbedRowsArguments {
+  int64_t rows, features;
+  const void* table;
+  int64_t first, count;
+  const void* items;
+  const int64_t* source;
+  const int64_t* next;
+  void* y;
+};
+void EmbedRows(Type type, const EmbedRowsArguments& arguments, Stream stream);
 
 // Cross-entropy as in kernels.h; `losses` [rows] is scratch, `loss_sum` a scalar.
 struct CrossEntropyArguments {

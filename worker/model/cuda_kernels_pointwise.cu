@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
   branches.To(sum);
   residuals.To(addend);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) sum[j] += column[j] + addend[j];
+  for (int j = 0; j < kWidth; ++j) sum[j] = addend[j] + (sum[j] + column[j]);  // as a norm does
   Store<T, kWidth>(branch, i * kWidth, sum);
 }
 

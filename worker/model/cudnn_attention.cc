@@ -1,14 +1,18 @@
 #include "worker/model/cudnn_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/transformers/cuda/sdp_utils.h>
 
 #include <map>
+
+#include "worker/device/cuda_device.h"
 
 namespace phalanx::model {
 namespace {
 
-// Of LibTorch's conditions for cuDNN those that its operator does not look at itself.
-constexpr int64_t kHeadSizeMax = 128, kHeadSizeMultiple = 8, kBatchMax = 65535;
+// Heads are at most as large as flash attention's, which stands in for what cuDNN refuses and
+// judges what it computes.
+constexpr int64_t kHeadSizeMax = 256, kHeadSizeMultiple = 8, kBatchMax = 65535;
 
 // By shape, of this thread, whose plans LibTorch keeps.
 std::map<CudnnShape, bool>& Tried() {
@@ -21,6 +25,21 @@ std::map<CudnnShape, bool>& Tried() {
 bool CudnnIsWanted(const CudnnShape& shape) {
   return shape.batch > 0 && shape.batch <= kBatchMax && shape.length > 1 &&
          shape.head_size <= kHeadSizeMax && shape.head_size % kHeadSizeMultiple == 0;
+}
+
+bool CudnnTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                bool causal) {
+  if constexpr (device::kWithCuda) {
+    const sdp::sdp_params parameters{.query = query,
+                                     .key = key,
+                                     .value = value,
+                                     .attn_mask = std::nullopt,
+                                     .dropout = 0,
+                                     .is_causal = causal,
+                                     .enable_gqa = true};
+    return sdp::can_use_cudnn_attention(parameters, /*debug=*/false);
+  }
+  return false;
 }
 
 std::optional<bool> CudnnTried(const CudnnShape& shape) {

@@ -30,9 +30,14 @@ struct CudnnShape {
   friend auto operator<=>(const CudnnShape&, const CudnnShape&) = default;
 };
 
-// Whether it is worth trying: cuDNN takes it and, where that was measured, is not slower than
-// flash.
+// Whether it is worth trying, as far as its numbers say on any device and of any version: where
+// that was measured, cuDNN is not slower than flash.
 bool CudnnIsWanted(const CudnnShape& shape);
+// Whether cuDNN of this version takes the likes of these on the current device, by LibTorch's own
+// check, which its operator does not make itself. Tensors as of CudnnAttention. In a build without
+// CUDA it takes nothing.
+bool CudnnTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                bool causal);
 
 // Of this thread: whether cuDNN computes the shape; nothing of one that was not tried.
 std::optional<bool> CudnnTried(const CudnnShape& shape);

@@ -21,8 +21,8 @@ class DecoderLayer final : public Layer {
         gate_up_(MatrixOf(table, plan::MatrixRole::kGateUp, layer)),
         down_(MatrixOf(table, plan::MatrixRole::kDown, layer)) {}
 
-  absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
-                       at::Tensor* output) const override;
+  absl::Status Forward(LayerRows input, const SequenceShape& shape, LayerState* state,
+                       LayerRows* output) const override;
   absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
                              LayerState* state, WeightWork* work,
                              Operand* input_gradient) const override;
@@ -37,16 +37,17 @@ class DecoderLayer final : public Layer {
     }
     return matrix;
   }
-  // From s->input to s->mlp_active. `back`: a backward pass follows. `again`: in that pass, which
-  // keeps all that is gathered.
+  // From s->attention_input to s->mlp_active. `back`: a backward pass follows. `again`: in that
+  // pass, which keeps all that is gathered.
   absl::Status Compute(const SequenceShape& shape, bool back, bool again, LayerState* s) const;
   // Where a kernel is to leave the largest magnitude of what it makes, which `operand` becomes.
   at::Tensor* LargestOf(Operand* operand) const {
     operand->largest.reset();
     return context_.fp8 && context_.largest_on_the_way ? &operand->largest : nullptr;
   }
-  // s->attention_input, and s->mlp_input, as norms of s->input and of s->middle.
-  void NormInput(LayerState* s) const;
+  // s->attention_input, and s->mlp_input, as norms of s->input, which is that of `input`, and of
+  // s->middle.
+  void NormInput(LayerRows input, LayerState* s) const;
   void NormMiddle(LayerState* s) const;
   // From attention's output of the rows that leave: s->middle, and its norm. `kept` as of Linear.
   absl::Status AddAttention(const at::Tensor& attended, const SequenceShape& shape, Operand* kept,
@@ -69,9 +70,10 @@ class DecoderLayer final : public Layer {
   const Parameter norm1_, qkv_, o_, norm2_, gate_up_, down_;
 };
 
-void DecoderLayer::NormInput(LayerState* s) const {
-  RmsNormed normed = RmsNorm(s->input, norm1_.weight, context_.architecture.norm_epsilon,
-                             LargestOf(&s->attention_input));
+void DecoderLayer::NormInput(LayerRows input, LayerState* s) const {
+  RmsNormed normed = RmsNormOf(norm1_.weight, context_.architecture.norm_epsilon, &input,
+                               LargestOf(&s->attention_input));
+  s->input = std::move(input.rows);
   s->attention_input.rows = std::move(normed.y);
   s->norm1_rstd = std::move(normed.rstd);
 }
@@ -111,7 +113,6 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool back, bool a
   const auto if_whole = [&](Operand& kept) {
     return again || !context_.group.slices() ? if_trained(kept) : nullptr;
   };
-  NormInput(s);
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, {},
                                  if_whole(s->attention_rows), &s->qkv));
   if (s->attention_rows.defined()) s->attention_input = {};
@@ -130,9 +131,9 @@ absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool back, bool a
 
 absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
+  NormInput(s->input, s);
   if (context_.recompute == job::Recompute::kFull)
     return Compute(shape, /*back=*/true, /*again=*/true, s);
-  NormInput(s);
   s->context =
       shape.leaving.Take(Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention));
   NormMiddle(s);
@@ -141,15 +142,16 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   return absl::OkStatus();
 }
 
-absl::Status DecoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
-                                   LayerState* state, at::Tensor* output) const {
-  LayerState s{.input = input};
+absl::Status DecoderLayer::Forward(LayerRows input, const SequenceShape& shape, LayerState* state,
+                                   LayerRows* output) const {
+  LayerState s;
+  NormInput(std::move(input), &s);
   const bool back = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, back, /*again=*/false, &s));
   const Operand active = std::exchange(s.mlp_active, {});
-  *output = Linear(active, down_, back && context_.trains ? &s.mlp_active : nullptr);
-  RETURN_IF_ERROR(context_.group.Sum(output));
-  output->add_(s.middle);
+  at::Tensor branch = Linear(active, down_, back && context_.trains ? &s.mlp_active : nullptr);
+  RETURN_IF_ERROR(context_.group.Sum(&branch));
+  *output = LayerRows(s.middle, std::move(branch), {});
   if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
 }

@@ -50,7 +50,7 @@ class DecoderStage final : public SlottedStage<DecoderState> {
                         at::Tensor* hidden) const;
   // The final norm, the loss, and what leaves along the edges, from the rows that left the layers,
   // of which `labelled` are held to labels.
-  absl::Status RunLast(const StageInput& input, const RowChoice& labelled, const at::Tensor& hidden,
+  absl::Status RunLast(const StageInput& input, const RowChoice& labelled, LayerRows hidden,
                        bool evaluate, DecoderState* state, StageOutput* output) const;
   // `normed`: the rows that are held to labels.
   absl::Status RunHead(const StageInput& input, const at::Tensor& normed, bool evaluate,
@@ -141,7 +141,7 @@ absl::Status DecoderStage::RunFirst(const StageInput& input, const SequenceShape
     return absl::OkStatus();
   }
   if (embedding_.has_value()) {
-    return embedding_->Forward(input.tokens.reshape({-1}), input.rows, input.row_positions,
+    return embedding_->Forward(input.tokens, input.rows, input.row_positions,
                                state == nullptr ? nullptr : &state->embedding, hidden);
   }
   const at::Tensor rows = at::zeros({shape.rows(), context_.architecture.hidden_size},
@@ -164,9 +164,9 @@ absl::Status DecoderStage::RunHead(const StageInput& input, const at::Tensor& no
 }
 
 absl::Status DecoderStage::RunLast(const StageInput& input, const RowChoice& labelled,
-                                   const at::Tensor& hidden, bool evaluate, DecoderState* state,
+                                   LayerRows hidden, bool evaluate, DecoderState* state,
                                    StageOutput* output) const {
-  RmsNormed normed = RmsNorm(hidden, final_norm_.weight, context_.architecture.norm_epsilon);
+  RmsNormed normed = RmsNormOf(final_norm_.weight, context_.architecture.norm_epsilon, &hidden);
   DecoderState* const back = layers_back_ ? state : nullptr;
   if (head_.has_value()) {
     if (back != nullptr) back->labelled = labelled;
@@ -188,7 +188,7 @@ absl::Status DecoderStage::RunLast(const StageInput& input, const RowChoice& lab
         features, layers_back_, state == nullptr ? nullptr : &state->outgoing, &output->hidden));
   }
   if (back == nullptr) return absl::OkStatus();
-  back->norm_input = hidden;
+  back->norm_input = std::move(hidden.rows);
   back->norm_rstd = std::move(normed.rstd);
   return absl::OkStatus();
 }
@@ -204,18 +204,22 @@ absl::Status DecoderStage::Run(const StageInput& input, bool evaluate, DecoderSt
     return absl::OkStatus();
   }
   DecoderState* const back = layers_back_ ? state : nullptr;
-  at::Tensor hidden;
-  RETURN_IF_ERROR(RunFirst(input, shape, back, &hidden));
+  LayerRows hidden;
+  RETURN_IF_ERROR(RunFirst(input, shape, back, &hidden.rows));
   RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
   if (state != nullptr) state->shape = shape;
+  // What travels is the sum.
+  if (!last_ || context_.group.slices()) hidden.Add();
   if (!last_) {
-    output->hidden[0] = hidden;
+    output->hidden[0] = std::move(hidden.rows);
     return absl::OkStatus();
   }
-  at::Tensor rows;
-  RETURN_IF_ERROR(context_.group.Whole(hidden, shape.leaving_rows(), &rows));
-  return RunLast(input, LabelledAloneLeave() ? RowChoice() : input.labelled, rows, evaluate, state,
-                 output);
+  if (context_.group.slices()) {
+    const at::Tensor mine = std::move(hidden.rows);
+    RETURN_IF_ERROR(context_.group.Whole(mine, shape.leaving_rows(), &hidden.rows));
+  }
+  return RunLast(input, LabelledAloneLeave() ? RowChoice() : input.labelled, std::move(hidden),
+                 evaluate, state, output);
 }
 
 absl::Status DecoderStage::BackwardLast(const std::vector<at::Tensor>& output_gradient,

@@ -45,14 +45,16 @@ class EncoderLayer final : public Layer {
         down_(table.Matrix(plan::MatrixRole::kDown, layer)),
         down_bias_(table.Vector(plan::MatrixRole::kDownBias, layer)) {}
 
-  absl::Status Forward(const at::Tensor& input, const SequenceShape& shape, LayerState* state,
-                       at::Tensor* output) const override;
+  absl::Status Forward(LayerRows input, const SequenceShape& shape, LayerState* state,
+                       LayerRows* output) const override;
   absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
                              LayerState* state, WeightWork* work,
                              Operand* input_gradient) const override;
 
  private:
-  // From s->input to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
+  // s->attention_input as the norm of s->input, which is that of `input`.
+  void NormInput(LayerRows input, LayerState* s) const;
+  // From there to s->mlp_active. `attention`: attention's state is wanted too. `again`: and all
   // that is gathered.
   absl::Status Compute(const SequenceShape& shape, bool attention, bool again, LayerState* s) const;
   // What recomputation left out.
@@ -66,13 +68,17 @@ class EncoderLayer final : public Layer {
   const Parameter norm2_, norm2_bias_, up_, up_bias_, down_, down_bias_;
 };
 
-absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, bool again,
-                                   LayerState* s) const {
-  const double epsilon = context_.architecture.norm_epsilon;
-  LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
+void EncoderLayer::NormInput(LayerRows input, LayerState* s) const {
+  LayerNormed normed =
+      LayerNormOf(norm1_.weight, norm1_bias_.weight, context_.architecture.norm_epsilon, &input);
+  s->input = std::move(input.rows);
   s->attention_input = std::move(normed.y);
   s->norm1_mean = std::move(normed.mean);
   s->norm1_rstd = std::move(normed.rstd);
+}
+
+absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, bool again,
+                                   LayerState* s) const {
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, qkv_bias_,
                                  again ? &s->attention_rows : nullptr, &s->qkv));
   s->qkv = s->qkv.view({shape.batch, shape.length, -1});
@@ -82,8 +88,8 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, b
   s->middle = Linear(s->context.rows, o_);
   RETURN_IF_ERROR(context_.group.Sum(&s->middle));
   // The bias once, after the sum over ranks.
-  normed =
-      AddLayerNorm(s->input, s->middle, o_bias_.weight, norm2_.weight, norm2_bias_.weight, epsilon);
+  LayerNormed normed = AddLayerNorm(s->input, s->middle, o_bias_.weight, norm2_.weight,
+                                    norm2_bias_.weight, context_.architecture.norm_epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
@@ -95,15 +101,12 @@ absl::Status EncoderLayer::Compute(const SequenceShape& shape, bool attention, b
 
 absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) const {
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
+  NormInput(s->input, s);
   if (context_.recompute == job::Recompute::kFull)
     return Compute(shape, /*attention=*/true, /*again=*/true, s);
-  const double epsilon = context_.architecture.norm_epsilon;
-  LayerNormed normed = LayerNorm(s->input, norm1_.weight, norm1_bias_.weight, epsilon);
-  s->attention_input = std::move(normed.y);
-  s->norm1_mean = std::move(normed.mean);
-  s->norm1_rstd = std::move(normed.rstd);
   s->context = Attention(s->qkv, context_.heads, /*causal=*/false, &s->attention);
-  normed = LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, epsilon);
+  LayerNormed normed =
+      LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, context_.architecture.norm_epsilon);
   s->mlp_input = std::move(normed.y);
   s->norm2_mean = std::move(normed.mean);
   s->norm2_rstd = std::move(normed.rstd);
@@ -111,14 +114,15 @@ absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   return absl::OkStatus();
 }
 
-absl::Status EncoderLayer::Forward(const at::Tensor& input, const SequenceShape& shape,
-                                   LayerState* state, at::Tensor* output) const {
-  LayerState s{.input = input};
+absl::Status EncoderLayer::Forward(LayerRows input, const SequenceShape& shape, LayerState* state,
+                                   LayerRows* output) const {
+  LayerState s;
+  NormInput(std::move(input), &s);
   const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
   RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
-  *output = Linear(s.mlp_active.rows, down_);
-  RETURN_IF_ERROR(context_.group.Sum(output));
-  AddBiasAndResidual(*output, down_bias_.weight, s.middle);
+  at::Tensor branch = Linear(s.mlp_active.rows, down_);
+  RETURN_IF_ERROR(context_.group.Sum(&branch));
+  *output = LayerRows(s.middle, std::move(branch), down_bias_.weight);
   if (state != nullptr) *state = Kept(context_, std::move(s));
   return absl::OkStatus();
 }

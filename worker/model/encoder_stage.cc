@@ -136,13 +136,15 @@ absl::Status EncoderStage::Run(const StageInput& input, bool /*evaluate*/, Encod
   const SequenceShape shape = {input.batch, rows()};
   if (shape.rows() == 0) return absl::OkStatus();
   EncoderState* const back = layers_back_ ? state : nullptr;
-  at::Tensor hidden = RunFirst(input, back);
-  if (first_ && hidden.size(0) != shape.rows()) {
-    return absl::InternalError(absl::StrCat(shape.batch, " items gave ", hidden.size(0),
+  LayerRows layers = RunFirst(input, back);
+  if (first_ && layers.rows.size(0) != shape.rows()) {
+    return absl::InternalError(absl::StrCat(shape.batch, " items gave ", layers.rows.size(0),
                                             " rows, not ", shape.length, " each"));
   }
-  if (first_) hidden = context_.group.Mine(hidden);
-  RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &hidden));
+  if (first_) layers.rows = context_.group.Mine(layers.rows);
+  RETURN_IF_ERROR(layers_.Forward(shape, back == nullptr ? nullptr : &back->layers, &layers));
+  layers.Add();  // class tokens are no features, and what travels is the sum
+  at::Tensor hidden = std::move(layers.rows);
   if (state != nullptr) state->shape = shape;
   if (last_) {
     RETURN_IF_ERROR(context_.group.Whole(hidden, shape.rows(), &hidden));

@@ -356,6 +356,49 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
   sum.index_add_(0, index, addend);
 }
 
+at::Tensor EmbedRows(const at::Tensor& table, int64_t first, const TokenRows& rows,
+                     const at::Tensor& items, const at::Tensor& positions) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(table)) return fused::EmbedRows(table, first, rows, items);
+  }
+  const int64_t count = rows.source.size(0);
+  if (IsPlain(table)) {
+    at::Tensor y = at::empty({count, table.size(1)}, table.options());
+    const at::Tensor from = items.defined() ? items.contiguous() : items;
+    ForType(table, [&]<typename T>() {
+      cpu::EmbedRows<T>(count, table.size(1), In<T>(table), first, table.size(0), In<T>(from),
+                        In<int64_t>(rows.source), In<int64_t>(rows.next), Out<T>(y));
+    });
+    return y;
+  }
+  // Places of items are below 0, and so not here.
+  const at::Tensor index = rows.source - first;
+  const at::Tensor here = at::logical_and(rows.source.ge(first), index.lt(table.size(0)));
+  at::Tensor y = TakeRows(table, index.clamp(0, table.size(0) - 1), here);
+  if (items.defined()) ScatterRows(y, positions, items);
+  return y;
+}
+
+void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens,
+                  const at::Tensor& order, const at::Tensor& values) {
+  if constexpr (kWithCuda) {
+    if (fused::Takes(sum) && fused::Takes(values))
+      return fused::AddTokenRows(sum, first, tokens, order, values.contiguous());
+  }
+  const int64_t count = tokens.size(0);
+  if (IsPlain(sum) && sum.scalar_type() == values.scalar_type()) {
+    const at::Tensor from = values.contiguous();
+    ForType(sum, [&]<typename T>() {
+      cpu::AddTokenRows<T>(count, sum.size(1), In<int32_t>(tokens), In<int64_t>(order), first,
+                           sum.size(0), In<T>(from), Out<T>(sum));
+    });
+    return;
+  }
+  const at::Tensor index = tokens.to(at::kLong) - first;
+  AddRows(sum, index.clamp(0, sum.size(0) - 1), at::logical_and(index.ge(0), index.lt(sum.size(0))),
+          values.index_select(0, order));
+}
+
 void ScatterRows(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& values) {
   if constexpr (kWithCuda) {
     if (fused::Takes(rows)) return fused::AddRows(rows, positions, {}, values.contiguous());

@@ -12,6 +12,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/model/token_rows.h"
+
 namespace phalanx::model {
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight.
@@ -93,6 +95,15 @@ at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::
 // sum[index[i]] += values[i] where keep[i], in an order that is the same every time.
 void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
              const at::Tensor& values);
+
+// The rows of a microbatch: of `table`, whose row 0 is that of token `first`, those of tokens that
+// are here; of `items` (undefined: zeros) the sum of those that stand at one place, in their order,
+// rounded once; zeros for tokens that are not here. `positions`: where the items' rows stand.
+at::Tensor EmbedRows(const at::Tensor& table, int64_t first, const TokenRows& rows,
+                     const at::Tensor& items, const at::Tensor& positions);
+// sum[tokens[i] - first] += values[order[i]] for tokens that are here, in that order.
+void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens,
+                  const at::Tensor& order, const at::Tensor& values);
 
 // rows[positions[i]] += values[i], in place, in an order of the sums that is the same every time:
 // tensor ranks that do so alike get equal bits.

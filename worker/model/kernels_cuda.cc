@@ -70,6 +70,18 @@ cuda::CrossEntropyArguments ArgumentsOf(const at::Tensor& logits, const at::Tens
   return arguments;
 }
 
+// What the caller does not know of `arguments`: types, tensors and scratch.
+void AddSortedRows(const at::Tensor& sum, cuda::SortedRowsArguments arguments,
+                   const at::Tensor& values) {
+  const at::Tensor partials =
+      Sums({2 * cuda::AddRowsChunks(arguments.rows), arguments.features}, sum);
+  arguments.values = Data(values);
+  arguments.partials = Out<float>(partials);
+  arguments.sum = MutableData(sum);
+  cuda::AddSortedRows(TypeOf(sum), TypeOf(values), arguments, Stream());
+  CheckLaunch();
+}
+
 }  // namespace
 
 bool Takes(const at::Tensor& tensor) {
@@ -254,11 +266,48 @@ void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& k
   cuda::MakeKeys(rows, In<int64_t>(index), In<bool>(keep), Out<int32_t>(keys), Stream());
   CheckLaunch();
   const auto [sorted, order] = at::sort(keys, /*stable=*/std::optional<bool>(true));
-  const at::Tensor partials = Sums({2 * cuda::AddRowsChunks(rows), features}, sum);
-  cuda::AddSortedRows(TypeOf(sum), TypeOf(values), rows, features, In<int32_t>(sorted),
-                      In<int64_t>(order), Data(values), Out<float>(partials), MutableData(sum),
-                      Stream());
+  AddSortedRows(sum,
+                {.rows = rows,
+                 .features = features,
+                 .keys = In<int32_t>(sorted),
+                 .order = In<int64_t>(order),
+                 .first = 0,
+                 .end = cuda::kNoRow},
+                values);
+}
+
+at::Tensor EmbedRows(const at::Tensor& table, int64_t first, const TokenRows& rows,
+                     const at::Tensor& items) {
+  at::Tensor y = at::empty({rows.source.size(0), table.size(1)}, table.options());
+  const at::Tensor from = items.defined() ? items.contiguous() : items;
+  TORCH_CHECK(!from.defined() || from.scalar_type() == table.scalar_type(),
+              "rows of items are of the table's type");
+  cuda::EmbedRows(TypeOf(table),
+                  {.rows = rows.source.size(0),
+                   .features = table.size(1),
+                   .table = Data(table),
+                   .first = first,
+                   .count = table.size(0),
+                   .items = Data(from),
+                   .source = In<int64_t>(rows.source),
+                   .next = In<int64_t>(rows.next),
+                   .y = MutableData(y)},
+                  Stream());
   CheckLaunch();
+  return y;
+}
+
+void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens,
+                  const at::Tensor& order, const at::Tensor& values) {
+  if (tokens.size(0) == 0) return;
+  AddSortedRows(sum,
+                {.rows = tokens.size(0),
+                 .features = sum.size(1),
+                 .keys = In<int32_t>(tokens),
+                 .order = In<int64_t>(order),
+                 .first = static_cast<int32_t>(first),
+                 .end = static_cast<int32_t>(first + sum.size(0))},
+                values);
 }
 
 at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,

@@ -38,6 +38,10 @@ GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, cons
 at::Tensor TakeRows(const at::Tensor& table, const at::Tensor& index, const at::Tensor& keep);
 void AddRows(const at::Tensor& sum, const at::Tensor& index, const at::Tensor& keep,
              const at::Tensor& values);
+at::Tensor EmbedRows(const at::Tensor& table, int64_t first, const TokenRows& rows,
+                     const at::Tensor& items);
+void AddTokenRows(const at::Tensor& sum, int64_t first, const at::Tensor& tokens,
+                  const at::Tensor& order, const at::Tensor& values);
 at::Tensor SoftmaxStatistics(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& weights, int64_t first);
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& gathered,

@@ -70,14 +70,41 @@ void DropOperands(const LayerContext& context, LayerState* s) {
   s->attention_rows = s->mlp_rows = s->context = s->mlp_active = {};
 }
 
+void LayerRows::Add() {
+  if (!branch.defined()) return;
+  if (bias.defined()) {
+    AddBiasAndResidual(branch, bias, rows);
+  } else {
+    branch.add_(rows);
+  }
+  *this = LayerRows(std::move(branch));
+}
+
+RmsNormed RmsNormOf(const at::Tensor& weight, double epsilon, LayerRows* input,
+                    at::Tensor* largest) {
+  if (!input->branch.defined()) return RmsNorm(input->rows, weight, epsilon, largest);
+  TORCH_CHECK(!input->bias.defined(), "what an RMSNorm takes has no bias");
+  RmsNormed normed = AddRmsNorm(input->rows, input->branch, weight, epsilon, largest);
+  *input = LayerRows(std::move(input->branch));
+  return normed;
+}
+
+LayerNormed LayerNormOf(const at::Tensor& weight, const at::Tensor& bias, double epsilon,
+                        LayerRows* input) {
+  if (!input->branch.defined()) return LayerNorm(input->rows, weight, bias, epsilon);
+  LayerNormed normed = AddLayerNorm(input->rows, input->branch, input->bias, weight, bias, epsilon);
+  *input = LayerRows(std::move(input->branch));
+  return normed;
+}
+
 absl::Status LayerStack::Forward(const SequenceShape& shape, std::vector<LayerState>* states,
-                                 at::Tensor* hidden) const {
+                                 LayerRows* hidden) const {
   if (states != nullptr) states->resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (i > 0 && pace_ != nullptr) pace_();
     if (i > 0 && begins_ != nullptr) begins_();
-    at::Tensor output;
-    RETURN_IF_ERROR(layers_[i]->Forward(*hidden, ShapeOf(i, shape),
+    LayerRows output;
+    RETURN_IF_ERROR(layers_[i]->Forward(std::move(*hidden), ShapeOf(i, shape),
                                         states == nullptr ? nullptr : &(*states)[i], &output));
     *hidden = std::move(output);
   }

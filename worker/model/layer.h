@@ -18,6 +18,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/parameters.h"
 #include "worker/model/attention.h"
+#include "worker/model/kernels.h"
 #include "worker/model/row_choice.h"
 #include "worker/model/tensor_group.h"
 #include "worker/model/weight_work.h"
@@ -103,13 +104,34 @@ inline void WorkWhileRowsTravel(const LayerContext& context, WeightWork* work) {
   work->RunSome(context.group.slices() ? 1 : WeightWork::kAll);
 }
 
+// Rows between two layers, [rows of this rank, hidden_size]. Where `branch` is defined, a product
+// of the layer before, it is still to be added to them, and with it `bias`, where that is defined
+// (encoders): the norm behind does so in its own pass, in place of `branch`, which nobody else
+// names. The bits are those of a pass of its own.
+struct LayerRows {
+  LayerRows() = default;
+  LayerRows(at::Tensor all) : rows(std::move(all)) {}  // NOLINT: nothing is to be added
+  LayerRows(at::Tensor residual, at::Tensor branch, at::Tensor bias)
+      : rows(std::move(residual)), branch(std::move(branch)), bias(std::move(bias)) {}
+
+  // `rows` become the sum, in a pass of its own.
+  void Add();
+
+  at::Tensor rows, branch, bias;
+};
+// The norms behind a layer; `input->rows` become the sum.
+RmsNormed RmsNormOf(const at::Tensor& weight, double epsilon, LayerRows* input,
+                    at::Tensor* largest = nullptr);
+LayerNormed LayerNormOf(const at::Tensor& weight, const at::Tensor& bias, double epsilon,
+                        LayerRows* input);
+
 // Not thread-safe.
 class Layer {
  public:
   virtual ~Layer() = default;
   // `state` may be nullptr: nothing is kept.
-  virtual absl::Status Forward(const at::Tensor& input, const SequenceShape& shape,
-                               LayerState* state, at::Tensor* output) const = 0;
+  virtual absl::Status Forward(LayerRows input, const SequenceShape& shape, LayerState* state,
+                               LayerRows* output) const = 0;
   // Empties `state` into `work`. `shape` as in Forward. Full recomputation repeats the sum after
   // attention. Gradients are rows that are not rounded.
   virtual absl::Status BackwardInput(const Operand& output_gradient, const SequenceShape& shape,
@@ -135,9 +157,9 @@ class LayerStack {
 
   void Add(std::unique_ptr<Layer> layer) { layers_.push_back(std::move(layer)); }
   bool empty() const { return layers_.empty(); }
-  // `hidden` [rows of this rank, hidden], in and out. `states` may be nullptr: nothing is kept.
+  // `hidden`: in and out. `states` may be nullptr: nothing is kept.
   absl::Status Forward(const SequenceShape& shape, std::vector<LayerState>* states,
-                       at::Tensor* hidden) const;
+                       LayerRows* hidden) const;
   // `gradient` of the last layer's output in, of the first layer's input out.
   absl::Status BackwardInput(const SequenceShape& shape, std::vector<LayerState>* states,
                              WeightWork* work, at::Tensor* gradient) const;

@@ -5,6 +5,7 @@
 
 #include "worker/model/row_choice.h"
 #include "worker/model/stage.h"
+#include "worker/model/token_rows.h"
 #include "worker/model/weight_work.h"
 
 namespace phalanx::model {
@@ -21,8 +22,8 @@ struct StageInput {
   // B and T; of an encoder its items, each of as many rows as the architecture says.
   int64_t batch = 0, length = 0;
   // First stage of the language module.
-  // [B, T] int64; any valid id where a row of an item or padding stands.
-  at::Tensor tokens;
+  // Of B * T rows, items' rows at `row_positions`.
+  TokenRows tokens;
   // First stage of a decoder. [R, H] from incoming edges, concatenated in edge order; undefined
   // without items. Rows that stand at one position (several producers) are added.
   at::Tensor rows;

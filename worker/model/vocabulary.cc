@@ -17,24 +17,14 @@ VocabularyRows RowsOf(const plan::TensorUnits& units, const job::Architecture& a
   return {first, end - first};
 }
 
-absl::Status Embedding::Forward(const at::Tensor& tokens, const at::Tensor& items,
+absl::Status Embedding::Forward(const TokenRows& tokens, const at::Tensor& items,
                                 const at::Tensor& item_positions, EmbeddingState* state,
                                 at::Tensor* output) const {
-  EmbeddingState local;
-  EmbeddingState& s = state == nullptr ? local : *state;
-  s.index = tokens;
-  if (group_.width() > 1) {
-    const at::Tensor offset = tokens - rows_.first;
-    s.keep = at::logical_and(offset.ge(0), offset.lt(rows_.count));
-    s.index = offset.clamp(0, rows_.count - 1);
-  }
-  *output = TakeRows(table_.weight, s.index, s.keep);
-  if (items.defined() && items.size(0) > 0) {
-    // Every rank has all items: one of them adds them to the sum.
-    output->index_fill_(0, item_positions, 0);
-    if (group_.rank() == 0) ScatterRows(*output, item_positions, items);
-    s.item_positions = item_positions;
-  }
+  const bool any = items.defined() && items.size(0) > 0;
+  // Every rank has all items: one of them adds them to the sum.
+  *output = EmbedRows(table_.weight, rows_.first, tokens,
+                      any && group_.rank() == 0 ? items : at::Tensor(), item_positions);
+  if (state != nullptr) *state = {tokens, any ? item_positions : at::Tensor()};
   return group_.Sum(output);
 }
 
@@ -43,17 +33,12 @@ absl::Status Embedding::Backward(const at::Tensor& output_gradient, EmbeddingSta
   EmbeddingState s = std::exchange(*state, {});
   Transfer transfer;
   at::Tensor gradient;
-  RETURN_IF_ERROR(group_.BeginWhole(output_gradient, s.index.size(0), &transfer));
+  RETURN_IF_ERROR(group_.BeginWhole(output_gradient, s.tokens.source.size(0), &transfer));
   work->RunSome(WeightWork::kAll);
   RETURN_IF_ERROR(Await(&transfer, &gradient));
-  if (s.item_positions.defined()) {
-    *items_gradient = gradient.index_select(0, s.item_positions);
-    // What an item's row covered has no part in the output.
-    s.keep = s.keep.defined() ? s.keep.clone()
-                              : at::ones({s.index.size(0)}, s.index.options().dtype(at::kBool));
-    s.keep.index_fill_(0, s.item_positions, false);
-  }
-  work->Rows(table_, s.index, s.keep, gradient);
+  gradient = gradient.contiguous();
+  if (s.item_positions.defined()) *items_gradient = TakeRows(gradient, s.item_positions, {});
+  work->Rows(table_, rows_.first, s.tokens, std::move(gradient));
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "core/plan/units.h"
 #include "worker/model/tensor_group.h"
+#include "worker/model/token_rows.h"
 #include "worker/model/weight_work.h"
 
 namespace phalanx::model {
@@ -22,9 +23,8 @@ struct VocabularyRows {
 VocabularyRows RowsOf(const plan::TensorUnits& units, const job::Architecture& architecture);
 
 struct EmbeddingState {
-  at::Tensor index;  // [rows] int64 local row
-  at::Tensor keep;   // [rows] bool: the row is here; undefined: all are
-  at::Tensor item_positions;
+  TokenRows tokens;
+  at::Tensor item_positions;  // undefined: no items
 };
 
 // Immutable but for the gradient it adds to.
@@ -32,10 +32,10 @@ class Embedding {
  public:
   Embedding(TensorGroup group, Parameter table, VocabularyRows rows)
       : group_(group), table_(std::move(table)), rows_(rows) {}
-  // tokens [rows]; the sum of the `items` [R, hidden] of one of the `item_positions` [R] stands
-  // there in place of its token's row. Both may be undefined. `state` may be nullptr. `output`: the
-  // rows of this rank.
-  absl::Status Forward(const at::Tensor& tokens, const at::Tensor& items,
+  // `tokens` know of the `item_positions` [R]: the sum of the `items` [R, hidden] of one of them
+  // stands there in place of a token's row. Both may be undefined. `state` may be nullptr.
+  // `output`: the rows of this rank.
+  absl::Status Forward(const TokenRows& tokens, const at::Tensor& items,
                        const at::Tensor& item_positions, EmbeddingState* state,
                        at::Tensor* output) const;
   // `items_gradient`: undefined without any.

@@ -92,11 +92,11 @@ void WeightWork::Sum(const Parameter& parameter, at::Tensor summand) {
   items_.push_back({Kind::kSum, parameter.gradient, std::move(summand), {}, {}});
 }
 
-void WeightWork::Rows(const Parameter& parameter, at::Tensor index, at::Tensor keep,
+void WeightWork::Rows(const Parameter& parameter, int64_t first, const TokenRows& tokens,
                       at::Tensor values) {
   if (!parameter.gradient.defined()) return;
   items_.push_back(
-      {Kind::kRows, parameter.gradient, std::move(values), std::move(index), std::move(keep)});
+      {Kind::kRows, parameter.gradient, std::move(values), tokens.tokens, tokens.order, first});
 }
 
 void WeightWork::NextLayer() { items_.push_back({.kind = Kind::kNextLayer}); }
@@ -118,7 +118,7 @@ void WeightWork::RunFirst(const Pace& pace) {
       item.gradient.add_(item.left.rows);
       break;
     case Kind::kRows:
-      AddRows(item.gradient, item.right.rows, item.keep, item.left.rows);
+      AddTokenRows(item.gradient, item.first, item.right.rows, item.order, item.left.rows);
       break;
     case Kind::kNextLayer:
       if (pace != nullptr) pace();

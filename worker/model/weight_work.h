@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "worker/model/fp8.h"
+#include "worker/model/token_rows.h"
 
 namespace phalanx::model {
 
@@ -54,9 +55,9 @@ class WeightWork {
   void Bias(const Parameter& parameter, at::Tensor output_gradient, at::Tensor sums = {});
   // gradient += summand, of equal shape.
   void Sum(const Parameter& parameter, at::Tensor summand);
-  // gradient[index[i]] += values[i]; rows whose `keep` is false are left out. Undefined `keep`: all
-  // count.
-  void Rows(const Parameter& parameter, at::Tensor index, at::Tensor keep, at::Tensor values);
+  // What rows of text add to a table whose row 0 is that of token `first`: AddTokenRows (kernels.h)
+  // of `values`, one a row of the microbatch.
+  void Rows(const Parameter& parameter, int64_t first, const TokenRows& tokens, at::Tensor values);
 
   // What follows is of another layer.
   void NextLayer();
@@ -83,7 +84,8 @@ class WeightWork {
     at::Tensor gradient;
     Operand left;
     Operand right;
-    at::Tensor keep;
+    at::Tensor order;
+    int64_t first = 0;
   };
   void RunFirst(const Pace& pace);
 

@@ -25,6 +25,7 @@
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
+#include "worker/train/items_ahead.h"
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
@@ -61,6 +62,8 @@ absl::StatusOr<T> OfOurVersion(absl::StatusOr<T> value) {
 data::LoaderOptions OptionsOfLoader(const plan::Plan& plan, const v1::RunEpoch& order) {
   data::LoaderOptions options;
   options.threads = DecodeThreads(order);
+  if (order.device_kind() == "gpu")
+    options.memory = train::PinnedItemMemory(train::ComputeType(plan.spec.compute));
   for (const plan::Place& place : plan.PlacesOf(Rank{order.rank()})) {
     const job::FamilyTraits& family = job::TraitsOf(plan.module_spec(place.module).architecture);
     if (family.encoder() && place.pp == 0) options.modules.push_back(place.module);

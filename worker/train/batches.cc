@@ -1,8 +1,9 @@
 #include "worker/train/batches.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <ranges>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +14,9 @@
 namespace phalanx::train {
 namespace {
 
-// Host memory that a copy to `device` may read asynchronously.
+// Host memory that a copy to `device` may read asynchronously; holds anything.
 at::Tensor HostTensor(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
-  return at::zeros(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
+  return at::empty(sizes, at::TensorOptions().dtype(type).pinned_memory(device.is_cuda()));
 }
 
 // Of samples of one lane.
@@ -57,7 +58,8 @@ Batches::Batches(const plan::Plan& plan, std::vector<plan::Place> places, Sample
       device_(device),
       compute_(compute),
       length_multiple_(length_multiple),
-      items_(data::ItemShapesOf(plan.spec)) {
+      items_(data::ItemShapesOf(plan.spec)),
+      ahead_(items_, source, device, compute) {
   for (size_t module = 0; module < plan.spec.modules.size(); ++module) {
     encoders_.push_back(items_.EncoderOf(static_cast<int32_t>(module)));
   }
@@ -151,14 +153,53 @@ int32_t Batches::TakesOf(const plan::Place& place) const {
   return takes;
 }
 
+bool Batches::ReadsItems(const plan::Place& place) const {
+  if (encoders_[static_cast<size_t>(place.module)] < 0) return false;
+  const plan::ModulePlan& module = plan_.modules[static_cast<size_t>(place.module)];
+  for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+    if (module.IsFirst(place.pp, chunk)) return true;
+  }
+  return false;
+}
+
+ItemsAhead::Lane Batches::ItemLaneOf(int32_t module, const Microbatch& microbatch,
+                                     plan::UnitRange range) const {
+  ItemsAhead::Lane lane{.module = module, .samples = {}, .items = {}};
+  const size_t first = microbatch.window.IndexOf(range.first);
+  for (int64_t b = 0; b < range.count; ++b) {
+    lane.samples.push_back(microbatch.samples[first + static_cast<size_t>(b)]);
+    lane.items.push_back(ItemsOf(module, microbatch, {range.first + b, 1}));
+  }
+  return lane;
+}
+
 void Batches::Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step) {
+  // What is fetched ahead has been taken.
+  std::vector<ItemsAhead::Lane> lanes;
+  const auto expect = [&](const Microbatch& microbatch) {
+    for (size_t place = 0; place < places_.size(); ++place) {
+      const plan::UnitRange lane = microbatch.window.lanes[place];
+      if (device_.is_cuda() && lane.count > 0 && ReadsItems(places_[place]))
+        lanes.push_back(ItemLaneOf(places_[place].module, microbatch, lane));
+    }
+  };
+  for (absl::Span<const Microbatch> microbatches : {step, next_step}) {
+    for (const Microbatch& microbatch : microbatches) expect(microbatch);
+  }
+  ahead_.Expect(lanes);
+  std::set<int32_t> fetched;  // modules whose first lane is
   std::vector<int64_t> wanted;
   const auto append = [&](const Microbatch& microbatch) {
     for (size_t place = 0; place < places_.size(); ++place) {
       const plan::UnitRange lane = microbatch.window.lanes[place];
       const auto first = microbatch.samples.begin() +
                          static_cast<std::ptrdiff_t>(microbatch.window.IndexOf(lane.first));
-      for (int32_t takes = TakesOf(places_[place]); takes > 0 && lane.count > 0; --takes) {
+      int32_t takes = TakesOf(places_[place]);
+      const int32_t module = places_[place].module;
+      if (device_.is_cuda() && lane.count > 0 && ReadsItems(places_[place]) &&
+          ahead_.HasFetched(ItemLaneOf(module, microbatch, lane)) && fetched.insert(module).second)
+        --takes;
+      for (; takes > 0 && lane.count > 0; --takes) {
         wanted.insert(wanted.end(), first, first + lane.count);
       }
     }
@@ -258,22 +299,32 @@ absl::StatusOr<Batches::TakenSamples> Batches::TakeSamples(const Microbatch& mic
   return result;
 }
 
-at::Tensor Batches::Tokens(const TakenSamples& taken) const {
-  at::Tensor tokens = HostTensor({taken.shape.batch, taken.shape.length}, at::kLong, device_);
-  int64_t* out = tokens.mutable_data_ptr<int64_t>();
+template <typename T>
+at::Tensor Batches::DeviceValues(const std::vector<T>& values) const {
+  const at::ScalarType type = c10::CppTypeToScalarType<T>::value;
+  const at::Tensor host = HostTensor({static_cast<int64_t>(values.size())}, type, device_);
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
+  return ToDevice(host, device_, type);
+}
+
+model::TokenRows Batches::Tokens(const TakenSamples& taken,
+                                 const std::vector<int64_t>& row_positions) const {
+  std::vector<int64_t> tokens(static_cast<size_t>(taken.shape.batch * taken.shape.length),
+                              model::kPadding);
+  auto out = tokens.begin();
   for (const TakenSamples::Entry& entry : taken.entries) {
     std::copy_n(entry.sample->tokens.begin(), entry.positions, out);
     if (entry.grown != nullptr)
       std::copy(entry.grown->begin(), entry.grown->end(), out + entry.positions);
     out += taken.shape.length;
   }
-  return ToDevice(tokens, device_, at::kLong);
-}
-
-at::Tensor Batches::DeviceIndices(const std::vector<int64_t>& values) const {
-  at::Tensor host = HostTensor({static_cast<int64_t>(values.size())}, at::kLong, device_);
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int64_t>());
-  return ToDevice(host, device_, at::kLong);
+  const model::TokenLists lists = model::ListTokens(tokens, row_positions);
+  model::TokenRows rows;
+  rows.source = DeviceValues(lists.source);
+  if (!lists.next.empty()) rows.next = DeviceValues(lists.next);
+  rows.tokens = DeviceValues(lists.tokens);
+  rows.order = DeviceValues(lists.order);
+  return rows;
 }
 
 // Flat positions of every sample's rows, padding left out.
@@ -285,9 +336,9 @@ void Batches::AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>
   }
 }
 
-absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
-                                                 plan::UnitRange range, const TakenSamples& taken,
-                                                 absl::Span<const int32_t> sources) const {
+absl::StatusOr<std::vector<int64_t>> Batches::RowPositions(
+    const Microbatch& microbatch, plan::UnitRange range, const TakenSamples& taken,
+    absl::Span<const int32_t> sources) const {
   std::vector<int64_t> rows;
   int64_t expected = 0;
   for (int32_t source : sources) {
@@ -308,7 +359,7 @@ absl::StatusOr<at::Tensor> Batches::RowPositions(const Microbatch& microbatch,
     return absl::InternalError(
         absl::StrCat("samples have ", rows.size(), " rows, their index says ", expected));
   }
-  return rows.empty() ? at::Tensor() : DeviceIndices(rows);
+  return rows;
 }
 
 // A row that is held to a label.
@@ -361,8 +412,8 @@ void Batches::FillLabels(const TakenSamples& taken, const at::Tensor& valid,
   const int64_t all = taken.shape.batch * taken.shape.length;
   const at::Tensor numbers = HostTensor({3, count}, at::kLong, device_);  // label, row, sample
   const at::Tensor weights = HostTensor({count}, at::kFloat, device_);
-  const at::Tensor place = HostTensor({all}, at::kLong, device_);
-  const at::Tensor chosen = HostTensor({all}, at::kBool, device_);
+  const at::Tensor place = HostTensor({all}, at::kLong, device_).zero_();
+  const at::Tensor chosen = HostTensor({all}, at::kBool, device_).zero_();
   int64_t* const number = numbers.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     const LabelledRow& row = rows[static_cast<size_t>(i)];
@@ -420,13 +471,11 @@ absl::Status Batches::FillTargets(const TakenSamples& taken, const at::Tensor& v
     }
   }
   input.targets = ToDevice(targets, device_, compute_);
-  input.target_positions = DeviceIndices(positions);
-  at::Tensor weights = HostTensor({rows}, at::kFloat, device_);
-  std::copy(finite.begin(), finite.end(), weights.mutable_data_ptr<float>());
-  input.target_weights = ToDevice(weights, device_, WeightType());
+  input.target_positions = DeviceValues(positions);
+  input.target_weights = DeviceValues(finite).to(WeightType());
   if (valid.defined()) {
     input.target_weights =
-        input.target_weights * valid.to(WeightType()).index_select(0, DeviceIndices(samples));
+        input.target_weights * valid.to(WeightType()).index_select(0, DeviceValues(samples));
   }
   return absl::OkStatus();
 }
@@ -438,13 +487,15 @@ absl::Status Batches::FillDecoder(const DecoderPart& what, const Microbatch& mic
   ASSIGN_OR_RETURN(const TakenSamples taken, TakeSamples(microbatch, range));
   const bool language = what.module == plan_.spec.language;
   if (what.first) {
-    if (language) input.tokens = Tokens(taken);
-    ASSIGN_OR_RETURN(input.row_positions, RowPositions(microbatch, range, taken, what.sources));
+    ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
+                     RowPositions(microbatch, range, taken, what.sources));
+    if (!positions.empty()) input.row_positions = DeviceValues(positions);
+    if (language) input.tokens = Tokens(taken, positions);
   }
   if (what.leaves) {
     std::vector<int64_t> rows;
     AppendAllPositions(taken, rows);
-    input.output_positions = DeviceIndices(rows);
+    input.output_positions = DeviceValues(rows);
   }
   if (what.loss && language) FillLabels(taken, valid, input);
   if (what.loss && !language) return FillTargets(taken, valid, input, corrupt);
@@ -455,38 +506,11 @@ absl::Status Batches::FillEncoder(int32_t module, const Microbatch& microbatch,
                                   plan::UnitRange range, model::StageInput& input,
                                   at::Tensor& valid, std::vector<CorruptSample>& corrupt) {
   const auto index = static_cast<size_t>(encoders_[static_cast<size_t>(module)]);
-  const data::Encoder& encoder = items_.encoders[index];
-  const bool images = encoder.kind == data::ItemKind::kImage;
-  const int64_t items = ItemsOf(module, microbatch, range), size = encoder.values();
-  at::Tensor values =
-      images ? HostTensor({items, 3, encoder.image_size, encoder.image_size}, at::kFloat, device_)
-             : HostTensor({items, encoder.mel_bins, encoder.frames}, at::kFloat, device_);
-  at::Tensor flags = HostTensor({range.count}, at::kFloat, device_);
-  float* out = values.mutable_data_ptr<float>();
-  int64_t item = 0;
-  const size_t first_index = microbatch.window.IndexOf(range.first);
-  for (int64_t b = 0; b < range.count; ++b) {
-    const int64_t number = microbatch.samples[first_index + static_cast<size_t>(b)];
-    float& flag = flags.mutable_data_ptr<float>()[b];
-    flag = 1;
-    if (ItemsOf(module, microbatch, {range.first + b, 1}) == 0) continue;
-    ASSIGN_OR_RETURN(std::shared_ptr<const data::Sample> sample, Take(number));
-    if (sample->corrupt) {
-      flag = 0;
-      corrupt.push_back({number, sample->corrupt_reason});
-    }
-    for (const std::vector<float>& one : sample->encoders[index].values) {
-      if (item < items && static_cast<int64_t>(one.size()) == size)
-        std::copy(one.begin(), one.end(), out + item * size);
-      ++item;
-    }
-  }
-  if (item != items) {
-    return absl::InternalError(
-        absl::StrCat("samples have ", item, " items, their index says ", items));
-  }
-  valid = ToDevice(flags, device_, at::kFloat);
-  if (items > 0) (images ? input.pixels : input.sounds) = ToDevice(values, device_, compute_);
+  ASSIGN_OR_RETURN(ItemsAhead::Items items, ahead_.Take(ItemLaneOf(module, microbatch, range)));
+  valid = DeviceValues(items.valid);
+  std::move(items.corrupt.begin(), items.corrupt.end(), std::back_inserter(corrupt));
+  const bool images = items_.encoders[index].kind == data::ItemKind::kImage;
+  (images ? input.pixels : input.sounds) = std::move(items.values);
   return absl::OkStatus();
 }
 

@@ -25,6 +25,7 @@
 #include "worker/data/job_data.h"
 #include "worker/model/stage_io.h"
 #include "worker/train/commit.h"
+#include "worker/train/items_ahead.h"
 
 namespace phalanx::train {
 
@@ -41,6 +42,8 @@ class SampleSource {
   virtual std::string NameOf(int64_t sample) const = 0;
   virtual void Announce(absl::Span<const int64_t> samples) = 0;
   virtual absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) = 0;
+  // Whether Take would not wait for the sample.
+  virtual bool IsReady(int64_t) const { return true; }
   // Ends waits from now on.
   virtual void set_stop(std::stop_token) {}
 };
@@ -61,6 +64,7 @@ class ShardSource final : public SampleSource {
   absl::StatusOr<std::shared_ptr<const data::Sample>> Take(int64_t sample) override {
     return loader_->Take(sample);
   }
+  bool IsReady(int64_t sample) const override { return loader_->IsReady(sample); }
   void set_stop(std::stop_token stop) override { loader_->set_stop(std::move(stop)); }
 
  private:
@@ -110,6 +114,11 @@ class Batches {
   Microbatch OfSamples(absl::Span<const int64_t> samples) const;
   // Everything that the rank will take in this step and the next, in order of use.
   void Announce(absl::Span<const Microbatch> step, absl::Span<const Microbatch> next_step);
+  // On CUDA: what comes next of each encoder is copied to the device, if it is decoded. Waits for
+  // nothing; to be called now and then beside passes of training.
+  void FetchAhead() {
+    if (device_.is_cuda()) ahead_.Fetch();
+  }
 
   // Of the step's samples, those of the replica of the language module whose first rank this is;
   // nothing on any other rank. So the sum over all ranks is that of the step.
@@ -130,10 +139,7 @@ class Batches {
 
   // First part of an encoder: pixels or sounds, and `valid` [samples of the range] fp32: 0 where an
   // item did not decode. Appends to `corrupt` the samples that did not.
-  struct CorruptSample {
-    int64_t sample;
-    std::string reason;
-  };
+  using CorruptSample = train::CorruptSample;
   absl::Status FillEncoder(int32_t module, const Microbatch& microbatch, plan::UnitRange range,
                            model::StageInput& input, at::Tensor& valid,
                            std::vector<CorruptSample>& corrupt);
@@ -180,14 +186,23 @@ class Batches {
   int64_t SampleOf(int64_t step, int64_t position) const;
   // How often the rank takes each sample of its lane at `place`.
   int32_t TakesOf(const plan::Place& place) const;
+  // Whether the first part of an encoder stands there.
+  bool ReadsItems(const plan::Place& place) const;
+  ItemsAhead::Lane ItemLaneOf(int32_t module, const Microbatch& microbatch,
+                              plan::UnitRange range) const;
   // Of weights of samples and losses: fp32, fp64 under fp64.
   at::ScalarType WeightType() const { return compute_ == at::kDouble ? at::kDouble : at::kFloat; }
-  at::Tensor DeviceIndices(const std::vector<int64_t>& values) const;
-  at::Tensor Tokens(const TakenSamples& taken) const;
+  // On the device.
+  template <typename T>
+  at::Tensor DeviceValues(const std::vector<T>& values) const;
+  // With the rows of items at `row_positions`.
+  model::TokenRows Tokens(const TakenSamples& taken,
+                          const std::vector<int64_t>& row_positions) const;
   void AppendAllPositions(const TakenSamples& taken, std::vector<int64_t>& rows) const;
-  absl::StatusOr<at::Tensor> RowPositions(const Microbatch& microbatch, plan::UnitRange range,
-                                          const TakenSamples& taken,
-                                          absl::Span<const int32_t> sources) const;
+  absl::StatusOr<std::vector<int64_t>> RowPositions(const Microbatch& microbatch,
+                                                    plan::UnitRange range,
+                                                    const TakenSamples& taken,
+                                                    absl::Span<const int32_t> sources) const;
   struct LabelledRow;
   std::vector<LabelledRow> LabelledRows(const TakenSamples& taken) const;
   void FillLabels(const TakenSamples& taken, const at::Tensor& valid,
@@ -212,6 +227,7 @@ class Batches {
   std::vector<Recurring> recurring_;
   const Growth* growth_ = nullptr;
   bool lists_all_rows_ = false;
+  ItemsAhead ahead_;
 };
 
 }  // namespace phalanx::train

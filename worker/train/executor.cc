@@ -246,6 +246,7 @@ absl::Status Executor::RunProgram(const StepContext& context,
       before = timer_->Mark();
     }
     RETURN_IF_ERROR(AwaitRoom(static_cast<int32_t>(i), context));
+    if (context.decides) context.batches->FetchAhead();
     working.Next();
     timer_->BeginInstruction(static_cast<int32_t>(i));
     ASSIGN_OR_RETURN(const size_t done, Execute(bound_program_.instructions, i, context));
@@ -309,6 +310,7 @@ void Executor::Pace() {
   ++pacing_.layers;
   state_.kernels().MarkProgress(run_ahead_.Enqueued(pacing_.instruction));
   pacing_.status = AwaitRoom(pacing_.instruction, *pacing_.context);
+  if (pacing_.context->decides && pacing_.status.ok()) pacing_.context->batches->FetchAhead();
 }
 
 absl::Status Executor::RunPaced(const BoundInstruction& instruction, int32_t at,

@@ -111,7 +111,7 @@ void MeasureLayer(const char* name, const support::LlamaShape& shape, double sec
     milliseconds[way] = Time(seconds, [&] {
       LayerState state;
       WeightWork work;
-      at::Tensor output;
+      LayerRows output;
       Operand gradient;
       ++context.weights_version;
       work.RunAlong();

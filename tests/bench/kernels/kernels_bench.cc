@@ -283,6 +283,26 @@ void Rows(Bench& bench, int64_t rows, int64_t features, int64_t vocabulary) {
                 AddRows(t[3], t[1], {}, t[2]);
                 return Tensors{};
               }});
+  // A third of them of items.
+  const auto with_items = [=] {
+    const TokenRows rows_of =
+        MakeTokenRows(at::randint(vocabulary, {rows}, at::kLong),
+                      at::randperm(rows, at::kLong).narrow(0, 0, rows / 3), at::kCUDA);
+    return Tensors{Random({vocabulary, features}),
+                   Random({rows / 3, features}),
+                   Random({rows, features}),
+                   Random({vocabulary, features}, at::kFloat),
+                   rows_of.source,
+                   rows_of.tokens,
+                   rows_of.order};
+  };
+  bench.Time({"rows embedded" + size, 4 * n, 0, with_items, [](const Tensors& t) {
+                return Tensors{EmbedRows(t[0], 0, {.source = t[4]}, t[1], {})};
+              }});
+  bench.Time({"rows of text added to fp32" + size, 20 * n / 3, 0, with_items, [](const Tensors& t) {
+                AddTokenRows(t[3], 0, t[5], t[6], t[2]);
+                return Tensors{};
+              }});
   bench.Time({"rows scattered, distinct" + size, 6 * n, 0, make, [](const Tensors& t) {
                 ScatterRows(t[0], t[4], t[2]);
                 return Tensors{};

@@ -139,7 +139,7 @@ void Language(benchmark::State& state) {
   OneRank rank(QuickstartSpec(width, stages), 1, static_cast<int32_t>(state.range(2)));
   const oracle::PlainMicrobatch batch = Microbatch();
   StageInput input;
-  input.tokens = batch.tokens;
+  input.tokens = MakeTokenRows(batch.tokens, batch.row_positions);
   input.labels = batch.labels;
   input.label_weights = batch.label_weights;
   input.rows = at::randn({kSamples * kPatches, 192});

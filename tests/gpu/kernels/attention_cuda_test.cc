@@ -106,6 +106,31 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Heads{{5, 1}, {2, 1}, 2}, Heads{{3, 3}, {0, 2}, 4}),
                      testing::Values(64, 128), testing::Values(37, 264), testing::Bool()));
 
+// Above 128 it depends on device and version: LibTorch says what is tried, and the trial which
+// kernels compute.
+TEST_F(AttentionCudaTest, LargeHeads_AreTriedWhereLibTorchLetsCudnn) {
+  constexpr int64_t kBatch = 2, kLength = 192;
+  for (const int64_t head_size : {136, 192, 256}) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", causal " << causal);
+      const HeadMap heads = MapOf({{0, 8}, {0, 2}, 4}, head_size);
+      const at::Tensor qkv = at::randn({kBatch, kLength, heads.columns()}, Bf16());
+      const at::Tensor upstream =
+          at::randn({kBatch * kLength, heads.query_heads * head_size}, Bf16());
+      const at::Tensor all = qkv.view({kBatch, kLength, -1, head_size}).transpose(1, 2);
+      const bool taken =
+          CudnnTakes(all.narrow(1, 0, 8), all.narrow(1, 8, 2), all.narrow(1, 10, 2), causal);
+      PrepareAttention(heads, causal, kBatch, kLength, Bf16());
+      EXPECT_EQ(CudnnTried(ShapeOf(kBatch, kLength, heads, causal)).has_value(), taken);
+      const Results exact =
+          BothPasses(qkv.to(at::kDouble), upstream.to(at::kDouble), heads, causal);
+      const Results actual = BothPasses(qkv, upstream, heads, causal);
+      EXPECT_LT(ErrorOf(actual.output, exact.output), 4e-3);
+      EXPECT_LT(ErrorOf(actual.gradient, exact.gradient), 1e-2);
+    }
+  }
+}
+
 TEST_F(AttentionCudaTest, ShapeThatWasNotTried_IsFlashAttentions) {
   const HeadMap heads = MapOf({{0, 8}, {0, 2}, 4}, 64);
   PrepareAttention(heads, true, 2, 128, Bf16());
@@ -121,7 +146,7 @@ TEST_F(AttentionCudaTest, ShapeThatWasNotTried_IsFlashAttentions) {
 }
 
 TEST_F(AttentionCudaTest, TypesAndHeadsThatCudnnDoesNotTake_AreNotTried) {
-  const HeadMap small = MapOf({{0, 2}, {0, 2}, 1}, 20), large = MapOf({{0, 2}, {0, 2}, 1}, 256);
+  const HeadMap small = MapOf({{0, 2}, {0, 2}, 1}, 20), large = MapOf({{0, 2}, {0, 2}, 1}, 264);
   for (const HeadMap* heads : {&small, &large}) {
     PrepareAttention(*heads, false, 1, 64, Bf16());
     EXPECT_FALSE(CudnnTried(ShapeOf(1, 64, *heads, false)).has_value());

@@ -221,18 +221,19 @@ std::vector<at::Tensor> PassesOfLayers(job::Recompute recompute, const RowChoice
   const std::unique_ptr<Layer> second = MakeDecoderLayer(context, table, 1);
   const SequenceShape whole{shape.batch, shape.length};
   LayerState of_first, of_second;
-  at::Tensor between, output;
+  LayerRows between, output;
   EXPECT_TRUE(
       first->Forward(random({shape.rows(), a.hidden_size}), whole, &of_first, &between).ok());
-  EXPECT_TRUE(second->Forward(between, shape, &of_second, &output).ok());
+  EXPECT_TRUE(second->Forward(std::move(between), shape, &of_second, &output).ok());
+  output.Add();
   WeightWork work;
   Operand middle, gradient;
   EXPECT_TRUE(
-      second->BackwardInput(random(output.sizes()), shape, &of_second, &work, &middle).ok());
+      second->BackwardInput(random(output.rows.sizes()), shape, &of_second, &work, &middle).ok());
   EXPECT_EQ(middle.largest.defined(), largest_on_the_way);
   EXPECT_TRUE(first->BackwardInput(middle, whole, &of_first, &work, &gradient).ok());
   work.Run();
-  return {output, gradient.rows, gradients};
+  return {output.rows, gradient.rows, gradients};
 }
 
 TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {

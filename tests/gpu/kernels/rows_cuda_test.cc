@@ -64,6 +64,58 @@ TEST_P(RowsCudaTest, Small_Rows_TakenAddedAndScattered) {
   }
 }
 
+// Rows of a microbatch with items here and there, some at one place, and padding behind; a
+// vocabulary whole, and cut in three: tokens of one part in runs longer than chunks.
+TEST_P(RowsCudaTest, Small_TokenRows_EmbeddedAndAdded) {
+  for (const auto& [count, features, vocabulary, items] : {std::tuple{1, 64, 5, 0},
+                                                           {1, 64, 5, 1},
+                                                           {50, 5, 7, 20},
+                                                           {333, 64, 9, 100},
+                                                           {700, 1152, 1000, 60},
+                                                           {65, 4096, 20, 3},
+                                                           {128, 2052, 3, 0}}) {
+    SCOPED_TRACE(testing::Message() << count << " x " << features << " of " << vocabulary << ", "
+                                    << items << " of items");
+    for (const bool apart : {true, false}) {
+      const at::Tensor tokens = at::randint(vocabulary, {count}, at::kLong);
+      const int64_t padding = count / 10;
+      tokens.narrow(0, count - padding, padding).fill_(kPadding);
+      const at::Tensor positions = apart ? at::randperm(count, at::kLong).narrow(0, 0, items)
+                                         : at::randint(count, {items}, at::kLong);
+      const TokenRows rows = MakeTokenRows(tokens, positions, at::kCUDA);
+      const at::Tensor table = Random({vocabulary, features}), from = Random({items, features});
+      const at::Tensor values = Random({count, features});
+      const at::Tensor sum = Random({vocabulary, features}, at::kFloat);
+      const int64_t cuts[] = {0, vocabulary / 3, vocabulary / 2, vocabulary};
+      const Tensors results = Twice([&] {
+        const at::Tensor total = sum.clone(), parts = sum.clone();
+        AddTokenRows(total, 0, rows.tokens, rows.order, values);
+        at::Tensor embedded = at::zeros({count, features}, Wide(table).options());
+        for (int part = 0; part < 3; ++part) {
+          const int64_t first = cuts[part], size = cuts[part + 1] - first;
+          AddTokenRows(parts.narrow(0, first, size), first, rows.tokens, rows.order, values);
+          embedded += Wide(EmbedRows(table.narrow(0, first, size), first, rows,
+                                     part == 1 ? from : at::Tensor(), positions));
+        }
+        return Tensors{EmbedRows(table, 0, rows, from, positions), embedded, total, parts};
+      });
+      const at::Tensor is_item = at::zeros({count}, at::kBool).index_fill_(0, positions, true);
+      const at::Tensor is_text = at::logical_and(is_item.logical_not(), tokens.ge(0)).cuda();
+      const at::Tensor index = tokens.clamp_min(0).cuda(), there = positions.cuda();
+      const at::Tensor rows_of_text = Wide(values) * is_text.to(at::kDouble).unsqueeze(1);
+      ExpectClose(results[0],
+                  Wide(table)
+                      .index_select(0, index)
+                      .index_fill_(0, there, 0)
+                      .index_add_(0, there, Wide(from)),
+                  "embedded");
+      EXPECT_TRUE(at::equal(Wide(results[0]), results[1])) << "over three ranks";
+      ExpectClose(results[2], Wide(sum).index_add(0, index, rows_of_text), "sum");
+      EXPECT_TRUE(at::equal(results[2], results[3])) << "over three ranks";
+    }
+  }
+}
+
 // A vocabulary whole, and cut in two; rows that begin anywhere, rows without weight, labels in
 // both parts.
 TEST_P(RowsCudaTest, Small_CrossEntropy_WholeAndOverTwoRanks) {

@@ -191,7 +191,7 @@ model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainM
   input.length = batch.tokens.size(1);
   for (const at::Tensor& items : {input.pixels, input.sounds})
     if (items.defined()) input.batch = items.size(0);
-  input.tokens = there(batch.tokens);
+  input.tokens = model::MakeTokenRows(batch.tokens, {}, at::kCUDA);
   // Every other row is held to its label.
   const int64_t all = batch.labels.numel();
   const at::Tensor labelled = at::arange(0, all, 2, at::kLong);
@@ -212,6 +212,7 @@ model::StageInput InputOf(const job::JobSpec& spec, int32_t module, const PlainM
   if (rows.empty()) return input;
   input.rows = at::cat(rows);
   input.row_positions = at::cat(positions).cuda();
+  input.tokens = model::MakeTokenRows(batch.tokens, at::cat(positions), at::kCUDA);
   return input;
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
 
@@ -129,6 +131,53 @@ TEST_F(LoaderTest, AnyNumberOfThreads_GivesTheSameSamples) {
       ASSERT_EQ(sample->encoders.at(0).values, expected->encoders.at(0).values);
     }
   }
+}
+
+TEST_F(LoaderTest, Memory_TakesItemsInItsType_AsLongAsThereIsSome) {
+  UseShards({.samples = 6, .images_min = 1, .images_max = 3});
+  const auto reference = Make();
+  for (const ValueType type : {ValueType::kFp32, ValueType::kBf16}) {
+    for (const bool none : {false, true}) {
+      LoaderOptions options{.threads = 2, .modules = {0}};
+      options.memory =
+          std::make_shared<ItemMemory>(type, [none](size_t bytes) -> std::shared_ptr<std::byte> {
+            if (none) return nullptr;
+            return {static_cast<std::byte*>(std::aligned_alloc(256, bytes)), std::free};
+          });
+      const auto loader = Make(options);
+      for (int64_t i = 0; i < 6; ++i) {
+        const auto expected = TakeOrDie(*reference, i), sample = TakeOrDie(*loader, i);
+        const Sample::Items& items = sample->encoders.at(0);
+        ASSERT_THAT(items.values, SizeIs(expected->encoders.at(0).values.size()));
+        ASSERT_THAT(items.stored, SizeIs(items.values.size()));
+        EXPECT_EQ(items.stored_type, type);
+        for (size_t item = 0; item < items.values.size(); ++item) {
+          const std::vector<float>& values = expected->encoders.at(0).values[item];
+          EXPECT_EQ(items.stored[item] == nullptr, none);
+          EXPECT_EQ(items.values[item], none ? values : std::vector<float>());
+          if (none) continue;
+          std::vector<uint16_t> rounded(values.size());
+          std::transform(values.begin(), values.end(), rounded.begin(), RoundToBf16);
+          const void* const wanted = type == ValueType::kBf16
+                                         ? static_cast<const void*>(rounded.data())
+                                         : static_cast<const void*>(values.data());
+          EXPECT_EQ(
+              std::memcmp(items.stored[item].get(), wanted, values.size() * BytesOfValue(type)), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LoaderTest, IsReady_AsLongAsADecodedSampleIsStillToBeTaken) {
+  UseShards({.samples = 4});
+  const auto loader = Make();
+  EXPECT_FALSE(loader->IsReady(1)) << "nobody wants it";
+  loader->Announce({1, 1});
+  TakeOrDie(*loader, 1);
+  EXPECT_TRUE(loader->IsReady(1));
+  TakeOrDie(*loader, 1);
+  EXPECT_FALSE(loader->IsReady(1));
 }
 
 TEST_F(LoaderTest, Take_InAnyOrderMakesProgress) {

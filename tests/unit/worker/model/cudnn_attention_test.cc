@@ -59,9 +59,18 @@ TEST(CudnnAttentionTest, ShapesThatCudnnDoesNotTake_AreNotWanted) {
     return shape;
   };
   EXPECT_FALSE(CudnnIsWanted(with([](CudnnShape& s) { s.head_size = 68; })));
-  EXPECT_FALSE(CudnnIsWanted(with([](CudnnShape& s) { s.head_size = 136; })));
+  EXPECT_FALSE(CudnnIsWanted(with([](CudnnShape& s) { s.head_size = 264; })));
   EXPECT_FALSE(CudnnIsWanted(with([](CudnnShape& s) { s.length = 1; })));
   EXPECT_FALSE(CudnnIsWanted(with([](CudnnShape& s) { s.batch = 0; })));
+}
+
+// It depends on device and version: whoever tries asks first.
+TEST(CudnnAttentionTest, HeadsAboveHundredAndTwentyEight_AreWantedWhereCudnnTakesThem) {
+  CudnnShape shape = kShape;
+  for (const int64_t head_size : {136, 192, 256}) {
+    shape.head_size = head_size;
+    EXPECT_TRUE(CudnnIsWanted(shape)) << head_size;
+  }
 }
 
 // Nothing is tried, and nothing is needed.

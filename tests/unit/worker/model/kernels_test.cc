@@ -199,6 +199,50 @@ TEST_P(KernelsTest, Rows_TakenAndAdded_LeaveOutWhatIsNotKept) {
       sum, at::stack({table[0], at::zeros_like(table[0]), at::zeros_like(table[0]), table[3] * 2}));
 }
 
+// A vocabulary whole, and cut in two; rows of items alone, two at one place, and none that are
+// here; padding.
+TEST_P(KernelsTest, EmbedRows_WritesTokensAndItemsWhereTheyStand) {
+  constexpr int64_t kVocabulary = 10, kCut = 4;
+  const at::Tensor table = Random({kVocabulary, kFeatures}), items = Random({4, kFeatures});
+  const at::Tensor positions = at::tensor({5, 1, 5, 0}, at::kLong);
+  const TokenRows rows = MakeTokenRows(at::tensor({0, 0, 9, 3, 4, 0, -1}, at::kLong), positions);
+  const at::Tensor whole = EmbedRows(table, 0, rows, items, positions);
+  for (const auto& [row, token] : {std::pair{2, 9}, {3, 3}, {4, 4}, {6, 0}})
+    EXPECT_TRUE(at::equal(whole[row], table[token])) << row;
+  EXPECT_TRUE(at::equal(whole[0], items[3]));
+  EXPECT_TRUE(at::equal(whole[1], items[1]));
+  ExpectClose(whole[5], items[0].to(at::kDouble) + items[2].to(at::kDouble));
+
+  const at::Tensor low = EmbedRows(table.narrow(0, 0, kCut), 0, rows, items, positions);
+  const at::Tensor high =
+      EmbedRows(table.narrow(0, kCut, kVocabulary - kCut), kCut, rows, {}, positions);
+  EXPECT_TRUE(at::equal(low + high, whole));
+  for (const int64_t row : {0, 1, 3, 5, 6})
+    EXPECT_EQ(high[row].abs().max().item<double>(), 0) << row;
+
+  const TokenRows text = MakeTokenRows(at::tensor({7, 7}, at::kLong));
+  EXPECT_TRUE(at::equal(EmbedRows(table, 0, text, {}, {}), at::stack({table[7], table[7]})));
+}
+
+TEST_P(KernelsTest, AddTokenRows_AddsRowsOfTextThatAreHere) {
+  constexpr int64_t kVocabulary = 10, kCut = 4;
+  const at::Tensor values = Random({8, kFeatures}), wide = values.to(at::kDouble);
+  const at::Tensor sum = at::ones({kVocabulary, kFeatures}, SumType(GetParam().type));
+  const TokenRows rows = MakeTokenRows(at::tensor({3, 0, 9, 3, 4, 0, -1, 3}, at::kLong),
+                                       at::tensor({5, 1}, at::kLong));
+  at::Tensor expected = at::ones({kVocabulary, kFeatures}, at::kDouble);
+  expected[3] += wide[0] + wide[3] + wide[7];
+  expected[4] += wide[4];
+  expected[9] += wide[2];
+  const at::Tensor whole = sum.clone();
+  AddTokenRows(whole, 0, rows.tokens, rows.order, values);
+  ExpectClose(whole, expected);
+  const at::Tensor cut = sum.clone();
+  AddTokenRows(cut.narrow(0, 0, kCut), 0, rows.tokens, rows.order, values);
+  AddTokenRows(cut.narrow(0, kCut, kVocabulary - kCut), kCut, rows.tokens, rows.order, values);
+  EXPECT_TRUE(at::equal(cut, whole));
+}
+
 // The loss and the logits' gradient of a vocabulary cut in two, with labels in both parts.
 TEST_P(KernelsTest, CrossEntropy_OverTwoRanks_EqualsAutograd) {
   const int64_t vocabulary = 45, cut = 26;

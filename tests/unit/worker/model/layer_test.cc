@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -101,17 +102,19 @@ void ExpectLayerGradients(Rig& rig, const Layer& layer, const SequenceShape& sha
   const at::Tensor input =
       at::randn({shape.rows(), rig.context().architecture.hidden_size}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) {
-    at::Tensor output;
+    LayerRows output;
     EXPECT_TRUE(layer.Forward(x, shape, nullptr, &output).ok());
-    return output;
+    output.Add();
+    return output.rows;
   };
   rig.ExpectGradients(input, forward, [&](const at::Tensor& upstream) {
     LayerState state;
     WeightWork work;
-    at::Tensor output;
+    LayerRows output;
     Operand gradient;
     EXPECT_TRUE(layer.Forward(input, shape, &state, &output).ok());
-    EXPECT_TRUE(at::equal(output, forward(input)));
+    output.Add();
+    EXPECT_TRUE(at::equal(output.rows, forward(input)));
     EXPECT_TRUE(layer.BackwardInput(upstream, shape, &state, &work, &gradient).ok());
     work.Run();
     return gradient.rows;
@@ -158,12 +161,66 @@ TEST(LayerTest, Recomputation_KeepsLess_AndGivesEqualGradients) {
                                                    : MakeEncoderLayer(context, rig.table(), 0);
       ExpectLayerGradients(rig, *layer, {2, 5});
       LayerState state;
-      at::Tensor output;
+      LayerRows output;
       EXPECT_TRUE(layer->Forward(at::randn({10, 32}, at::kDouble), {2, 5}, &state, &output).ok());
       EXPECT_TRUE(state.input.defined());
       EXPECT_FALSE(state.context.defined() || state.mlp_active.defined() ||
                    state.attention.query.defined() || state.attention_input.defined());
       EXPECT_EQ(state.mlp_hidden.defined(), recompute == job::Recompute::kSelective);
+    }
+  }
+}
+
+// Two layers, with what is still to be added between them, and with the sum handed over.
+TEST(LayerTest, Branches_AreAddedByTheNormBehind_ToTheSameBits) {
+  for (const bool decoder : {true, false}) {
+    for (const job::Recompute recompute :
+         {job::Recompute::kNone, job::Recompute::kSelective, job::Recompute::kFull}) {
+      SCOPED_TRACE(testing::Message() << decoder << " " << static_cast<int>(recompute));
+      Rig rig(decoder ? AJob().Module("language", Llama({.layers = 2})).Build()
+                      : AJob()
+                            .Module("vision", ClipVision({.layers = 2, .mlp_size = 61}))
+                            .Module("language", Llama())
+                            .Edge("vision", "language")
+                            .Build(),
+              0);
+      LayerContext context = rig.context();
+      context.recompute = recompute;
+      std::vector<std::unique_ptr<Layer>> layers;
+      for (const int32_t layer : {0, 1}) {
+        layers.push_back(decoder ? MakeDecoderLayer(context, rig.table(), layer)
+                                 : MakeEncoderLayer(context, rig.table(), layer));
+      }
+      const SequenceShape shape{2, 5};
+      const at::Tensor input = at::randn({10, 32}, at::kDouble), upstream = at::randn_like(input);
+      const auto passes = [&](bool sums) {
+        LayerState states[2];
+        LayerRows hidden = input;
+        for (const size_t i : {0, 1}) {
+          LayerRows output;
+          EXPECT_TRUE(
+              layers[i]->Forward(std::exchange(hidden, {}), shape, &states[i], &output).ok());
+          EXPECT_TRUE(output.branch.defined());
+          EXPECT_EQ(output.bias.defined(), !decoder);
+          hidden = std::move(output);
+          if (sums) hidden.Add();
+        }
+        hidden.Add();
+        EXPECT_FALSE(hidden.branch.defined() || hidden.bias.defined());
+        WeightWork work;
+        Operand gradient = upstream;
+        for (const size_t i : {1, 0}) {
+          Operand of_input;
+          EXPECT_TRUE(layers[i]->BackwardInput(gradient, shape, &states[i], &work, &of_input).ok());
+          gradient = of_input;
+        }
+        rig.gradients().zero_();
+        work.Run();
+        return std::vector<at::Tensor>{hidden.rows, gradient.rows, rig.gradients().clone()};
+      };
+      const std::vector<at::Tensor> summed = passes(true), handed_on = passes(false);
+      for (size_t i = 0; i < summed.size(); ++i)
+        EXPECT_TRUE(at::equal(handed_on[i], summed[i])) << i;
     }
   }
 }
@@ -174,13 +231,14 @@ std::vector<at::Tensor> PassesOf(Rig& rig, const LayerContext& context, const at
   const std::unique_ptr<Layer> layer = MakeDecoderLayer(context, rig.table(), 0);
   LayerState state;
   WeightWork work;
-  at::Tensor output;
+  LayerRows output;
   Operand gradient;
   EXPECT_TRUE(layer->Forward(input, {2, 5}, &state, &output).ok());
   EXPECT_TRUE(layer->BackwardInput(upstream, {2, 5}, &state, &work, &gradient).ok());
   rig.gradients().zero_();
   work.Run();
-  return {output, gradient.rows, rig.gradients().clone()};
+  output.Add();
+  return {output.rows, gradient.rows, rig.gradients().clone()};
 }
 
 // What is computed again is rounded to the same bits.
@@ -231,7 +289,7 @@ TEST(LayerTest, FrozenLayer_KeepsWhatItsInputGradientNeeds) {
   const auto gradient = [&](const Layer& of, bool* kept) {
     LayerState state;
     WeightWork work;
-    at::Tensor output;
+    LayerRows output;
     Operand input_gradient;
     EXPECT_TRUE(of.Forward(input, {2, 5}, &state, &output).ok());
     *kept = state.mlp_active.defined() || state.attention_input.defined();
@@ -332,17 +390,18 @@ TEST(LayerTest, Embedding_Gradients_EqualDifferences) {
                             rig.rows());
   const at::Tensor tokens = at::tensor({4, 92, 4, 0, 7}, at::kLong),
                    positions = at::tensor({3, 1, 3}, at::kLong);  // two at one position
+  const TokenRows rows = MakeTokenRows(tokens, positions);
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
   const auto forward = [&](const at::Tensor& x) {
     at::Tensor output;
-    EXPECT_TRUE(embedding.Forward(tokens, x, positions, nullptr, &output).ok());
+    EXPECT_TRUE(embedding.Forward(rows, x, positions, nullptr, &output).ok());
     return output;
   };
   rig.ExpectGradients(items, forward, [&](const at::Tensor& upstream) {
     EmbeddingState state;
     WeightWork work;
     at::Tensor output;
-    EXPECT_TRUE(embedding.Forward(tokens, items, positions, &state, &output).ok());
+    EXPECT_TRUE(embedding.Forward(rows, items, positions, &state, &output).ok());
     at::Tensor gradient;
     EXPECT_TRUE(embedding.Backward(upstream, &state, &work, &gradient).ok());
     work.Run();
@@ -355,10 +414,11 @@ TEST(LayerTest, Embedding_ItemsAtOnePosition_AddUpInPlaceOfTheToken) {
   const Embedding embedding(TensorGroup(nullptr), rig.table().Matrix(plan::MatrixRole::kEmbedding),
                             rig.rows());
   const at::Tensor items = at::randn({3, 32}, at::kDouble);
+  const at::Tensor positions = at::tensor({1, 0, 1}, at::kLong);
   at::Tensor output;
   EXPECT_TRUE(embedding
-                  .Forward(at::tensor({4, 9, 4}, at::kLong), items,
-                           at::tensor({1, 0, 1}, at::kLong), nullptr, &output)
+                  .Forward(MakeTokenRows(at::tensor({4, 9, 4}, at::kLong), positions), items,
+                           positions, nullptr, &output)
                   .ok());
   EXPECT_TRUE(at::equal(output[0], items[1]));
   EXPECT_TRUE(at::equal(output[1], items[0] + items[2]));

@@ -146,8 +146,10 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
                              : MakeEncoderLayer(context, table, layer));
   }
   std::vector<LayerState> states;
-  result.output = context.group.Mine(input);
-  EXPECT_TRUE(layers.Forward(rows, &states, &result.output).ok());
+  LayerRows output = context.group.Mine(input);
+  EXPECT_TRUE(layers.Forward(rows, &states, &output).ok());
+  output.Add();
+  result.output = output.rows;
   backward = true;
   const int gathers_before = late.gathers();
   if (mode.along) work.RunAlong();

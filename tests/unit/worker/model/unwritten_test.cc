@@ -93,7 +93,8 @@ TEST_F(UnwrittenTest, ProductOfSomeColumns_IsAddedToZeros) {
 
 TEST_F(UnwrittenTest, WhatCanButAdd_IsAddedToZeros) {
   WeightWork work;
-  work.Rows({buffer_.matrix, buffer_.matrix}, at::tensor({2}, at::kLong), {}, at::ones({1, 3}));
+  work.Rows({buffer_.matrix, buffer_.matrix}, 0, MakeTokenRows(at::tensor({2}, at::kLong)),
+            at::ones({1, 3}));
   work.Run();
   at::Tensor expected = at::zeros({4, 3});
   expected[2].fill_(1);

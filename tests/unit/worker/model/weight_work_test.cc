@@ -124,7 +124,7 @@ TEST(WeightWorkTest, NarrowedRows_TakeTheirShare) {
 TEST(WeightWorkTest, FrozenParameter_IsLeftAlone) {
   WeightWork work;
   work.Matrix({at::zeros({1, 1}), {}}, at::ones({1, 1}), at::ones({1, 1}));
-  work.Rows({at::zeros({1, 1}), {}}, at::zeros({1}, at::kLong), {}, at::ones({1, 1}));
+  work.Rows({at::zeros({1, 1}), {}}, 0, MakeTokenRows(at::zeros({1}, at::kLong)), at::ones({1, 1}));
   work.Run();
 }
 
