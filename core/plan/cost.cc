@@ -229,12 +229,12 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   // The gradient is read; master and moments are read and written; weights are written.
   const double led = static_cast<double>(parameters.LedElements()) / count;
   const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
-  return {.reduced = travels * wide_bytes,
-          .normed = led * wide_bytes,
-          .updated = led * (7 * wide_bytes + bytes),
-          .gathered = travels * bytes,
-          .shares = by_collectives ? SharesOf(parameters, place.width)
-                                   : std::vector<UpdateShare>()};
+  return {
+      .reduced = travels * wide_bytes,
+      .normed = led * wide_bytes,
+      .updated = led * (7 * wide_bytes + bytes),
+      .gathered = travels * bytes,
+      .shares = by_collectives ? SharesOf(parameters, place.width) : std::vector<UpdateShare>()};
 }
 
 std::vector<int32_t> BalanceLayers(const job::JobSpec& spec, int32_t index, int32_t parts) {

@@ -42,9 +42,9 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
 
 // What buckets that passes are through with together (bucket_order.h) have of an update.
 struct UpdateShare {
-  double of_all = 1;                // of its bytes
-  int32_t complete_behind = 0;      // as in BucketOrder
-  int32_t needed_before = 0;        // likewise
+  double of_all = 1;            // of its bytes
+  int32_t complete_behind = 0;  // as in BucketOrder
+  int32_t needed_before = 0;    // likewise
 };
 // Bytes that one rank of a pipeline part moves once a step.
 struct UpdateBytes {

@@ -95,8 +95,7 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
   slowest.reduce = bytes.reduced / kNominalLinkBytes;
   slowest.update = bytes.updated / kNominalMemoryBytes;
   slowest.gather = bytes.gathered / kNominalLinkBytes;
-  const plan::PassCost layer =
-      plan::LayerCost(plan.module_spec(module.index), most_rows, length);
+  const plan::PassCost layer = plan::LayerCost(plan.module_spec(module.index), most_rows, length);
   const double layers = module.layers(stage, chunk).count / kNominalFlops;
   slowest.slices =
       SlicesOf(plan, {module.index, stage, chunk}, bytes.shares,
@@ -201,8 +200,7 @@ std::vector<UpdateSlice> SlicesOf(const plan::Plan& plan, const plan::PartId& pa
           fraction(whole.backward, layers.backward, !rest_is_before, share.complete_behind);
     }
     if (share.needed_before > 0) {
-      slice.needed =
-          fraction(whole.forward, layers.forward, rest_is_before, share.needed_before);
+      slice.needed = fraction(whole.forward, layers.forward, rest_is_before, share.needed_before);
     }
   }
   return slices;

@@ -80,23 +80,22 @@ class Engine {
     return seconds_[static_cast<size_t>(member)][state_.PositionOf(member, instruction)];
   }
 
-  // When a reduction would have to begin, without a pause, to end when its last slice does; `ready`:
-  // with all that the whole of it needs.
+  // When a reduction would have to begin, without a pause, to end when its last slice does;
+  // `ready`: with all that the whole of it needs.
   double ReductionReady(int32_t member, const Instruction& reduce, double ready) const {
     const PartCost& cost = CostOf(member, reduce);
     if (cost.slices.empty()) return ready;
     const size_t position = state_.PositionOf(member, reduce);
     const int64_t weights = state_.index.LastWeightsAt(member, position);
-    const int64_t inputs = state_.index.PassAt(member, position, Op::kBackwardInput,
-                                               state_.At(weights).microbatch);
+    const int64_t inputs =
+        state_.index.PassAt(member, position, Op::kBackwardInput, state_.At(weights).microbatch);
     if (inputs == kNoInstruction || inputs < last_reduction_[static_cast<size_t>(member)])
       return ready;
     const double begin = state_.execution.begin[static_cast<size_t>(inputs)];
     const double end = state_.execution.end[static_cast<size_t>(weights)];
     double before = 0, latest = 0;  // of all slices; when it has to begin for this one
     for (const UpdateSlice& slice : cost.slices) {
-      const double complete =
-          slice.complete < 1 ? begin + slice.complete * (end - begin) : ready;
+      const double complete = slice.complete < 1 ? begin + slice.complete * (end - begin) : ready;
       latest = std::max(latest, complete - before * cost.reduce);
       before += slice.share;
     }

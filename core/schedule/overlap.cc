@@ -34,9 +34,9 @@ std::vector<bool> SumsBeginInside(const plan::Plan& plan, const Pipeline& pipeli
   }
   std::vector<bool> inside;
   for (const Part& part : pipeline.parts) {
-    const bool quiet = std::none_of(
-        part.classes.begin(), part.classes.end(),
-        [&](int32_t index) { return talks[static_cast<size_t>(index)]; });
+    const bool quiet = std::none_of(part.classes.begin(), part.classes.end(), [&](int32_t index) {
+      return talks[static_cast<size_t>(index)];
+    });
     inside.push_back(quiet && part.tied < 0 &&
                      plan::BackwardIsOne(plan, {part.module, part.stage, part.chunk}));
   }

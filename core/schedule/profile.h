@@ -1,11 +1,11 @@
 // core/schedule/profile.h: how fast a kind of device is, as data.
 //
-// A profile lists what was measured on one machine, by the functions that training runs: the time of
-// products of matrices and of attention over shapes, of passes over memory, of an update of the
-// parameters, of a launch, and what links carry. Nothing in it is computed or assumed, and what was not recorded is null. Work
-// of another shape goes at the rate of the measured shape that is nearest to it. Where joules were
-// measured, too, and everything at a second, lower clock, power.h tells which clock a device keeps
-// up within its power limit.
+// A profile lists what was measured on one machine, by the functions that training runs: the time
+// of products of matrices and of attention over shapes, of passes over memory, of an update of the
+// parameters, of a launch, and what links carry. Nothing in it is computed or assumed, and what was
+// not recorded is null. Work of another shape goes at the rate of the measured shape that is
+// nearest to it. Where joules were measured, too, and everything at a second, lower clock, power.h
+// tells which clock a device keeps up within its power limit.
 //
 // Profiles lie in core/schedule/profiles, one JSON file a kind, and are compiled in. The nominal
 // one, which no machine has, gives rates that are right between each other for a GPU of one board.
@@ -123,7 +123,8 @@ const DeviceProfile& NominalProfile();
 // value and the rule.
 absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json);
 // A file's text, from which ReadProfile makes the same profile: of version 2, which builds before
-// read, where it has nothing that came with version 3. What texts and lists must have at least is the caller's.
+// read, where it has nothing that came with version 3. What texts and lists must have at least is
+// the caller's.
 std::string WriteProfile(const DeviceProfile& profile);
 
 // Kinds that this build knows, the nominal one first.

@@ -208,17 +208,16 @@ MemberTimes TimesOf(const Pipeline& pipeline, const Execution& execution, size_t
   return times;
 }
 
-// How much later the member's passes run in the next step than if nothing held them up, the decision
-// being its start.
+// How much later the member's passes run in the next step than if nothing held them up, the
+// decision being its start.
 double DelayOf(const MemberTimes& times) {
   if (times.begin < 0) return 0;
   std::vector<const PartTimes*> order;
   for (const PartTimes& part : times.parts) {
     if (part.begin >= 0 && !part.gathered.empty()) order.push_back(&part);
   }
-  std::stable_sort(order.begin(), order.end(), [](const PartTimes* a, const PartTimes* b) {
-    return a->begin < b->begin;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const PartTimes* a, const PartTimes* b) { return a->begin < b->begin; });
   double delay = std::max(0.0, times.held - times.begin);
   for (const PartTimes* part : order) {
     const std::vector<UpdateSlice>& slices = part->cost->slices;
@@ -255,9 +254,9 @@ Simulation Summarize(const Pipeline& pipeline, const Wiring& wiring, const Membe
       works = true;
       busy_here += execution.end[id] - execution.begin[id];
     }
-    delay = std::max(delay,
-                     DelayOf(TimesOf(pipeline, execution, execution.first[member],
-                                     *programs[member], wiring.parts_of[member], seconds[member])));
+    delay = std::max(
+        delay, DelayOf(TimesOf(pipeline, execution, execution.first[member], *programs[member],
+                               wiring.parts_of[member], seconds[member])));
     if (!works) continue;
     busy += busy_here * static_cast<double>(weights[member]);
     ranks += static_cast<double>(weights[member]);

@@ -29,10 +29,10 @@ struct TimedInstruction {
   double begin = 0, end = 0;  // seconds from the start of the step
 };
 struct Simulation {
-  // Seconds from the start of a step to that of the next one, in a long row of equal ones: until the
-  // decision, and as much as the longest delay that a rank's first passes have for updates, gathers
-  // and weights that are made ready. A delay shifts all passes alike, so where others would have
-  // waited for its rank anyway, it is counted too high.
+  // Seconds from the start of a step to that of the next one, in a long row of equal ones: until
+  // the decision, and as much as the longest delay that a rank's first passes have for updates,
+  // gathers and weights that are made ready. A delay shifts all passes alike, so where others would
+  // have waited for its rank anyway, it is counted too high.
   double step = 0;
   double passes = 0;  // seconds until the last pass and the last message would end without these
   // Of the pipeline: 1 - busy / (ranks x passes), idle ranks left out. What comes once a step

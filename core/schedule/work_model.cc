@@ -113,8 +113,7 @@ PassSeconds WorkModel::Products(double rows, double inputs, double outputs,
   PassSeconds products = {.forward = seconds(ProductPass::kForward),
                           .backward_input = seconds(ProductPass::kInputGradient),
                           .backward_weight = seconds(ProductPass::kWeightGradient)};
-  products.written =
-      products.backward_weight - seconds(ProductPass::kWrittenWeightGradient);
+  products.written = products.backward_weight - seconds(ProductPass::kWrittenWeightGradient);
   if (rounded.has_value()) {
     products.forward += Fp8CastSeconds(profile_, rows * inputs, rounded->input);
     products.backward_input += Fp8CastSeconds(profile_, rows * outputs, rounded->gradient);
@@ -174,20 +173,19 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
   };
   const double attention = AttentionSeconds(profile_, shape, false);
   const double activation = (s.in + s.mlp) * rows_on;
-  const double between =
-      attention + memory(first_norm + sums + rotation + activation + 2 * taken,
-                         (rotation > 0 ? 5 : 4) + choice);
+  const double between = attention + memory(first_norm + sums + rotation + activation + 2 * taken,
+                                            (rotation > 0 ? 5 : 4) + choice);
   const double exchange = AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width) +
                           AllReduceSeconds(profile_, rows_on * s.hidden * bytes_, part.width);
   pass.forward += between + exchange;
-  pass.backward_input += AttentionSeconds(profile_, shape, true) +
-                         memory(norms_backward + (2 * s.in + s.mlp) * rows_on + taken + put,
-                                3 + choice) +
-                         exchange;
+  pass.backward_input +=
+      AttentionSeconds(profile_, shape, true) +
+      memory(norms_backward + (2 * s.in + s.mlp) * rows_on + taken + put, 3 + choice) + exchange;
   pass.tensor = 2 * exchange;
   // The outputs of products are there, the rotated ones and the residual's sum among them.
-  layer.selective = attention + memory(first_norm + 2 * s.hidden_here * rows_on + activation + taken,
-                                       3 + choice / 2);
+  layer.selective =
+      attention +
+      memory(first_norm + 2 * s.hidden_here * rows_on + activation + taken, 3 + choice / 2);
   layer.full = pass.forward;
   return layer;
 }
@@ -238,8 +236,7 @@ PassSeconds WorkModel::OfHead(const PartShape& part) const {
       pass = Products(labelled, hidden, columns);
       // Logits are read, and their gradient is written in their place; where tensor ranks have
       // columns of them, a pass before that reads them for the sums of all.
-      pass.forward +=
-          LossSeconds(profile_, (part.width > 1 ? 3 : 2) * labelled * columns * bytes_);
+      pass.forward += LossSeconds(profile_, (part.width > 1 ? 3 : 2) * labelled * columns * bytes_);
       break;
     }
     case job::HeadKind::kPrediction:
@@ -407,8 +404,7 @@ CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, 
         const PassSeconds pass = model.OfPart(shape);
         shape.first = shape.last = false;
         const PassSeconds middle = model.OfPart(shape);
-        const plan::UpdateBytes& bytes =
-            updates[static_cast<size_t>(module.index)][parts.size()];
+        const plan::UpdateBytes& bytes = updates[static_cast<size_t>(module.index)][parts.size()];
         parts.push_back(
             {.forward = pass.forward,
              .backward_input = pass.backward_input,
@@ -420,8 +416,7 @@ CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, 
              .prepare = model.RoundingSeconds(module.index, layers, spec.parallel.tp),
              .slices = SlicesOf(plan, {module.index, stage, chunk}, bytes.shares,
                                 {pass.forward, pass.backward_input + pass.backward_weight},
-                                {middle.forward,
-                                 middle.backward_input + middle.backward_weight})});
+                                {middle.forward, middle.backward_input + middle.backward_weight})});
       }
     }
   }

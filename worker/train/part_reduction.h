@@ -96,8 +96,8 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  // Of each bucket (core/plan/bucket_order.h), the same on all ranks of the data group, whichever of
-  // them begin sums before Reduce(). Where copies of the tensor group are folded first, all are
+  // Of each bucket (core/plan/bucket_order.h), the same on all ranks of the data group, whichever
+  // of them begin sums before Reduce(). Where copies of the tensor group are folded first, all are
   // complete behind the whole pass, and needed before the first layer.
   std::vector<int32_t> complete_behind_, needed_before_;
   size_t reduced_ = 0;               // buckets whose sums have begun

@@ -22,8 +22,9 @@ namespace {
 
 struct Shape {
   int64_t rows, inputs, outputs;
-  bool turned = false;  // the weight is stored transposed, as that of attention's output, and `down`
-  bool bias = false;    // which the product adds
+  bool turned =
+      false;          // the weight is stored transposed, as that of attention's output, and `down`
+  bool bias = false;  // which the product adds
 };
 // Of decoders of 2,048 and 4,096 features and their heads on labelled rows, of an encoder of
 // 1,024, and of few rows.
@@ -97,8 +98,7 @@ model::Parameter WeightOf(const Shape& shape) {
 void MeasureWeightGradient(Meter& meter, const model::Parameter& weight,
                            const model::Operand& output_gradient, const model::Operand& input,
                            Product& product) {
-  const at::Tensor stored =
-      weight.gradient.is_contiguous() ? weight.gradient : weight.gradient.t();
+  const at::Tensor stored = weight.gradient.is_contiguous() ? weight.gradient : weight.gradient.t();
   const auto add = [&] {
     model::WeightWork work;
     work.Matrix(weight, output_gradient, input);
@@ -126,9 +126,8 @@ Product MeasureProduct(Meter& meter, const Shape& shape) {
   model::Parameter bias;
   if (shape.bias) bias.weight = Ones(shape.outputs);
   Product product = ProductOf(shape);
-  product.forward = meter.Measure([&] {
-    shape.bias ? model::Linear(x.rows, weight, bias) : model::Linear(x, weight);
-  });
+  product.forward = meter.Measure(
+      [&] { shape.bias ? model::Linear(x.rows, weight, bias) : model::Linear(x, weight); });
   product.input_gradient = meter.Measure([&] { model::LinearInputGradient(dy, weight); });
   MeasureWeightGradient(meter, weight, dy, x, product);
   return product;
@@ -261,13 +260,9 @@ Points MeasureUpdate(Meter& meter) {
   for (int64_t offset = 0; offset < kElements; offset += kCount)
     block.runs.push_back({offset, offset, kCount, /*decay=*/true});
   const std::unique_ptr<train::StepKernels> kernels = MakeKernels();
-  kernels->SetDecision(
-      {.step = kStep, .verdict = train::Verdict::kCommitted, .gradient_scale = 1});
-  const train::AdamWStep step = {.learning_rate = 1e-4,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.95,
-                                 .epsilon = 1e-8,
-                                 .weight_decay = 0.1};
+  kernels->SetDecision({.step = kStep, .verdict = train::Verdict::kCommitted, .gradient_scale = 1});
+  const train::AdamWStep step = {
+      .learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
   return meter.Measure([&] { kernels->AdamW(gradients, block, &weights, step, kStep); });
 }
 
