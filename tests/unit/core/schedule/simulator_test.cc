@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/schedule/bound.h"
 #include "core/schedule/checker.h"
@@ -130,6 +131,28 @@ TEST(SimulatorTest, Simulate_ReplicasAlone_HideSumsUpdatesAndGathersBesidePasses
   cost.norm = 0.5;
   cost.prepare = 0.25;
   EXPECT_NEAR(step(cost), 6 + 1 + 0.375 + 0.25 + 0.25, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_EqualLayersInDataParallel_TakesTheTimeOfItsFormula) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.dp = 2}).Batch(4, 1));
+  for (const int n : {1, 2, 5, 16}) {
+    for (const auto& [r, u, g] : {std::array{0.5, 0.25, 0.125}, std::array{1.5, 0.25, 2.0},
+                                  std::array{4.0, 2.0, 0.5}, std::array{0.0, 0.0, 0.0}}) {
+      PartCost cost = {1, 1, 1, r, u, g};
+      for (int layer = n; layer-- > 0;) {
+        cost.slices.push_back({.share = 1.0 / n,
+                               .complete = static_cast<double>(n - layer) / n,
+                               .needed = static_cast<double>(layer) / n});
+      }
+      const double others = (n - 1.0) / n;
+      const double sums = std::max(r / n, r - 2 * others);
+      const double gathers = std::max((u + g) / n, std::max(u, g) + std::min(u, g) / n - others);
+      EXPECT_NEAR(Simulate(plan, Programs(plan), EqualCosts(plan, cost)).step, 6 + sums + gathers,
+                  kRounding)
+          << n << " layers, " << r << ", " << u << ", " << g;
+    }
+  }
 }
 
 TEST(SimulatorTest, Simulate_UpdateThatIsLong_HoldsUpTheFirstPassBetweenItsLayers) {
@@ -273,6 +296,41 @@ TEST(CostModelTest, CostFromShapes_OfTheUpdate_FallsWithWhatARankHas) {
   EXPECT_NEAR(cost(1, 2).update / cost(1, 1).update, 0.5, 1e-9);
   EXPECT_LT(cost(2, 2).reduce, cost(1, 2).reduce);
   EXPECT_EQ(cost(1, 2, true).reduce + cost(1, 2, true).update + cost(1, 2, true).gather, 0);
+}
+
+TEST(CostModelTest, CostFromShapes_Slices_LieWherePassesComeToTheirLayers) {
+  const auto slices = [](support::Layout layout) {
+    const plan::Plan plan = PlanOf(AJob()
+                                       .Module("language",
+                                               Llama({.hidden_size = 4096,
+                                                      .layers = 4,
+                                                      .heads = 32,
+                                                      .kv_heads = 8,
+                                                      .mlp_size = 14336,
+                                                      .block = 128,
+                                                      .vocabulary = 32000}),
+                                               layout)
+                                       .Batch(4, 1));
+    return CostFromShapes(plan).parts[0][0].slices;
+  };
+  // The last layer with the head, the other three, the embedding.
+  const std::vector<UpdateSlice> whole = slices({.dp = 2});
+  ASSERT_EQ(whole.size(), 5u);
+  double all = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    all += whole[i].share;
+    if (i == 0) continue;
+    EXPECT_GE(whole[i].complete, whole[i - 1].complete);
+    EXPECT_LE(whole[i].needed, whole[i - 1].needed);
+  }
+  EXPECT_NEAR(all, 1, kRounding);
+  EXPECT_GT(whole[0].complete, 1.0 / 4) << "the head's products come first";
+  EXPECT_LT(whole[0].needed, 3.0 / 4) << "and go last";
+  EXPECT_NEAR(whole[3].complete, 1, kRounding);
+  EXPECT_EQ(whole[3].needed, 0);
+  EXPECT_EQ(whole[4].complete, 1);
+  EXPECT_EQ(slices({.tp = 2, .dp = 2}).size(), 1u) << "copies are folded first and spread behind";
+  EXPECT_TRUE(slices({}).empty()) << "passes wait for the update";
 }
 
 TEST(CostModelTest, CostFromShapes_HeadAndProjector_WeighOnTheLastStage) {
