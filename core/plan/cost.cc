@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/plan/bucket_order.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/parameters.h"
 #include "core/plan/units.h"
@@ -177,6 +178,31 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
   return cost;
 }
 
+namespace {
+
+std::vector<UpdateShare> SharesOf(const StageParameters& parameters, int32_t width) {
+  if (width > 1) return {{.complete_behind = kBehindPass}};
+  const BucketOrder order = BucketOrderOf(parameters);
+  std::vector<UpdateShare> shares;
+  for (size_t b = 0; b < order.complete_behind.size(); ++b) {
+    const UpdateShare share = {.of_all = static_cast<double>(parameters.buckets[b].elements) /
+                                         static_cast<double>(parameters.trained_extent),
+                               .complete_behind = order.complete_behind[b],
+                               .needed_before = order.needed_before[b]};
+    const bool together = !shares.empty() &&
+                          shares.back().complete_behind == share.complete_behind &&
+                          shares.back().needed_before == share.needed_before;
+    if (together) {
+      shares.back().of_all += share.of_all;
+    } else {
+      shares.push_back(share);
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const ReplicaTable& replicas = plan.replicas(part.module);
   const Place place{.module = part.module,
@@ -202,10 +228,13 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const double travels = extent * (count - 1) / count;
   // The gradient is read; master and moments are read and written; weights are written.
   const double led = static_cast<double>(parameters.LedElements()) / count;
-  return {.reduced = travels * wide_bytes,
-          .updated = led * (7 * wide_bytes + bytes),
-          .prepared = (led + extent) * wide_bytes,
-          .gathered = travels * bytes};
+  const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
+  return {
+      .reduced = travels * wide_bytes,
+      .normed = led * wide_bytes,
+      .updated = led * (7 * wide_bytes + bytes),
+      .gathered = travels * bytes,
+      .shares = by_collectives ? SharesOf(parameters, place.width) : std::vector<UpdateShare>()};
 }
 
 std::vector<int32_t> BalanceLayers(const job::JobSpec& spec, int32_t index, int32_t parts) {

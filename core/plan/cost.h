@@ -40,15 +40,24 @@ PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double ro
                   double labelled_share);
 PassCost PartCost(const Plan& plan, const PartId& part, int32_t width, double rows, double length);
 
+// What buckets that passes are through with together (bucket_order.h) have of an update.
+struct UpdateShare {
+  double of_all = 1;            // of its bytes
+  int32_t complete_behind = 0;  // as in BucketOrder
+  int32_t needed_before = 0;    // likewise
+};
 // Bytes that one rank of a pipeline part moves once a step.
 struct UpdateBytes {
   double reduced = 0;   // gradients, over its links: reduce-scatter of a ring
+  double normed = 0;    // of its memory: sums of its share, for the norm of gradients
   double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
-  double prepared = 0;  // of its memory: gradients, for their norm and to clear them
   double gathered = 0;  // updated weights, over its links
+  // In storage order, where replicas sum and gather by collectives: they have one width. Together
+  // all of it. Where copies of a tensor group are folded first and spread behind, it is one.
+  std::vector<UpdateShare> shares = {};
 };
 // Of the tensor rank that has most. Zero where nothing trains, and for modules whose family has no
-// known parameters.
+// known parameters. Gradients are not cleared: their first product is written.
 UpdateBytes UpdateCost(const Plan& plan, const PartId& part);
 
 // Layers of each of `parts` pipeline parts of a module, balanced by cost as executed (the head and

@@ -63,6 +63,8 @@ CostModel CostsOf(const plan::Plan& plan, int64_t simulated) {
       cost.reduce *= left;
       cost.update *= left;
       cost.gather *= left;
+      cost.norm *= left;
+      cost.prepare *= left;
       if (cost.backward_weight > 0 || !plan.modules[m].trains[part].weights) continue;
       cost.backward_input /= 2;
       cost.backward_weight = cost.backward_input;

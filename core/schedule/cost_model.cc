@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/plan/bucket_order.h"
 #include "core/plan/cost.h"
 #include "core/plan/samples.h"
 
@@ -78,9 +79,11 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
     if (speed > 0) kinds.emplace(module.replicas.Width(dp, stage), speed);
   }
   PartCost slowest{.forward = 0, .backward_input = 0, .backward_weight = 0};
+  double most_rows = 0;
   for (const auto& [width, speed] : kinds) {
     const double rows =
         samples * length * static_cast<double>(speed) / (speeds * module.replicas.cp());
+    most_rows = std::max(most_rows, rows);
     const plan::PassCost cost =
         plan::PartCost(plan, {module.index, stage, chunk}, width, rows, length);
     slowest.forward = std::max(slowest.forward, cost.forward / kNominalFlops);
@@ -92,6 +95,12 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
   slowest.reduce = bytes.reduced / kNominalLinkBytes;
   slowest.update = bytes.updated / kNominalMemoryBytes;
   slowest.gather = bytes.gathered / kNominalLinkBytes;
+  const plan::PassCost layer = plan::LayerCost(plan.module_spec(module.index), most_rows, length);
+  const double layers = module.layers(stage, chunk).count / kNominalFlops;
+  slowest.slices =
+      SlicesOf(plan, {module.index, stage, chunk}, bytes.shares,
+               {slowest.forward, slowest.backward_input + slowest.backward_weight},
+               {layers * layer.forward, layers * (layer.backward_input + layer.backward_weight)});
   return slowest;
 }
 
@@ -156,6 +165,46 @@ CostModel CostFromFlops(const plan::Plan& plan) {
 }
 
 }  // namespace
+
+Updates UpdatesOf(const plan::Plan& plan) {
+  Updates updates;
+  for (const plan::ModulePlan& module : plan.modules) {
+    std::vector<plan::UpdateBytes>& parts = updates.emplace_back();
+    for (int32_t stage = 0; stage < module.pp(); ++stage) {
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk)
+        parts.push_back(plan::UpdateCost(plan, {module.index, stage, chunk}));
+    }
+  }
+  return updates;
+}
+
+std::vector<UpdateSlice> SlicesOf(const plan::Plan& plan, const plan::PartId& part,
+                                  const std::vector<plan::UpdateShare>& shares,
+                                  const PassTimes& whole, const PassTimes& layers) {
+  const plan::ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+  const double count = std::max(module.layers(part.stage, part.chunk).count, 1);
+  // What is not the layers' is what is behind them, but for a first part of several.
+  const bool rest_is_before =
+      module.IsFirst(part.stage, part.chunk) && !module.IsLast(part.stage, part.chunk);
+  // Where in a pass it is through with `done` layers, and with the rest where that comes first.
+  const auto fraction = [count](double whole_pass, double all_layers, bool rest_first,
+                                double done) {
+    const double of_layers = whole_pass > all_layers ? all_layers / whole_pass : 1;
+    return std::min(1.0, (rest_first ? 1 - of_layers : 0) + of_layers * done / count);
+  };
+  std::vector<UpdateSlice> slices;
+  for (const plan::UpdateShare& share : shares) {
+    UpdateSlice& slice = slices.emplace_back(UpdateSlice{.share = share.of_all});
+    if (share.complete_behind != plan::kBehindPass) {
+      slice.complete =
+          fraction(whole.backward, layers.backward, !rest_is_before, share.complete_behind);
+    }
+    if (share.needed_before > 0) {
+      slice.needed = fraction(whole.forward, layers.forward, rest_is_before, share.needed_before);
+    }
+  }
+  return slices;
+}
 
 double SecondsOf(const PartCost& cost, Op op) {
   switch (op) {

@@ -3,17 +3,31 @@
 
 #include <vector>
 
+#include "core/plan/cost.h"
 #include "core/plan/plan.h"
 #include "core/schedule/program.h"
 
 namespace phalanx::schedule {
 
+// What of a part's reduction, update and gather belongs to layers that passes come to together.
+struct UpdateSlice {
+  double share = 1;     // of all of it
+  double complete = 1;  // of its last backward pass behind which the gradients are complete
+  double needed = 0;    // of its first forward pass before which nothing needs the weights
+};
 // Seconds on one rank of the part.
 struct PartCost {
   double forward = 1, backward_input = 1, backward_weight = 1;  // of one microbatch
   double reduce = 0, update = 0, gather = 0;                    // of the step
+  // Of the step too, on the stream of passes: the norm of what is reduced, before the record, and
+  // weights made ready for their products, in the first forward pass.
+  double norm = 0, prepare = 0;
+  // In the order of a backward pass; a forward pass comes to them the other way round, and so does
+  // the update. Empty: replicas do not gather by collectives, and passes wait for the update.
+  std::vector<UpdateSlice> slices = {};
 };
-// Of one instruction; 0 for those that are neither a pass nor an update of the parameters.
+// Of one instruction; 0 for those that are neither a pass nor an update of the parameters, of which
+// it is all slices together.
 double SecondsOf(const PartCost& cost, Op op);
 
 // Replicas of a module that have the same widths and as many samples.
@@ -37,6 +51,18 @@ struct CostModel {
   // past its end: all replicas take what `parts` says.
   std::vector<ReplicaKinds> replicas;
 };
+// What an update of each part moves, [module][pp * chunks + chunk]: the same under all costs.
+using Updates = std::vector<std::vector<plan::UpdateBytes>>;
+Updates UpdatesOf(const plan::Plan& plan);
+
+// Of a part whose layers take `layers` of its `whole` passes, in equal parts.
+struct PassTimes {
+  double forward = 0, backward = 0;
+};
+std::vector<UpdateSlice> SlicesOf(const plan::Plan& plan, const plan::PartId& part,
+                                  const std::vector<plan::UpdateShare>& shares,
+                                  const PassTimes& whole, const PassTimes& layers);
+
 // From shapes: FLOPs over a nominal rate, bytes over nominal rates of links and memory; what
 // matters is the ratio between parts. Every sample is taken to be a full context and to have one
 // item, and where replicas differ, the samples of each to be spread evenly over its microbatches.

@@ -24,6 +24,7 @@ class Engine {
         seconds_(seconds),
         message_seconds_(message_seconds),
         ends_(programs.size()),
+        last_reduction_(programs.size(), kNoInstruction),
         is_awake_(programs.size(), 0) {
     MakeGroups();
   }
@@ -73,8 +74,38 @@ class Engine {
 
   double Duration(int32_t member, const Instruction& instruction) const {
     if (!IsPass(instruction.op) && !IsUpdate(instruction.op)) return 0;
-    const size_t position = state_.PositionOf(member, instruction);
-    return SecondsOf(seconds_[static_cast<size_t>(member)][position], instruction.op);
+    return SecondsOf(CostOf(member, instruction), instruction.op);
+  }
+  const PartCost& CostOf(int32_t member, const Instruction& instruction) const {
+    return seconds_[static_cast<size_t>(member)][state_.PositionOf(member, instruction)];
+  }
+
+  // When a reduction would have to begin, without a pause, to end when its last slice does;
+  // `ready`: with all that the whole of it needs.
+  double ReductionReady(int32_t member, const Instruction& reduce, double ready) const {
+    const PartCost& cost = CostOf(member, reduce);
+    if (cost.slices.empty()) return ready;
+    const size_t position = state_.PositionOf(member, reduce);
+    const int64_t weights = state_.index.LastWeightsAt(member, position);
+    const int64_t inputs =
+        state_.index.PassAt(member, position, Op::kBackwardInput, state_.At(weights).microbatch);
+    if (inputs == kNoInstruction || inputs < last_reduction_[static_cast<size_t>(member)])
+      return ready;
+    const double begin = state_.execution.begin[static_cast<size_t>(inputs)];
+    const double end = state_.execution.end[static_cast<size_t>(weights)];
+    double before = 0, latest = 0;  // of all slices; when it has to begin for this one
+    for (const UpdateSlice& slice : cost.slices) {
+      const double complete = slice.complete < 1 ? begin + slice.complete * (end - begin) : ready;
+      latest = std::max(latest, complete - before * cost.reduce);
+      before += slice.share;
+    }
+    return latest;
+  }
+
+  double NormSeconds(int32_t member) const {
+    double seconds = 0;
+    for (const PartCost& cost : seconds_[static_cast<size_t>(member)]) seconds += cost.norm;
+    return seconds;
   }
 
   // A fold or a spread ends once all that hold the other ends have come to theirs.
@@ -223,9 +254,11 @@ class Engine {
     if (id == kNoInstruction) return false;
     if (!state_.Done(id)) {
       const Instruction& instruction = state_.At(id);
-      const double ready = state_.NeedsReady(member, instruction);
+      double ready = state_.NeedsReady(member, instruction);
       if (ready < 0) return false;
-      const double begin = std::max(ready, ends_[m][queue]);
+      if (instruction.op == Op::kReduce) ready = ReductionReady(member, instruction, ready);
+      double begin = std::max(ready, ends_[m][queue]);
+      if (instruction.op == Op::kRecord) begin += NormSeconds(member);
       if (IsCollective(instruction.op)) {
         if (!Collect(member, id, begin)) return false;
       } else if (!Compute(member, id, begin)) {
@@ -233,6 +266,7 @@ class Engine {
       }
     }
     ends_[m][queue] = state_.execution.end[static_cast<size_t>(id)];
+    if (state_.At(id).op == Op::kReduce) last_reduction_[m] = id;
     state_.queues.Pop(member, queue);
     return true;
   }
@@ -303,6 +337,7 @@ class Engine {
   const std::vector<double>& message_seconds_;
 
   std::vector<std::array<double, kQueues>> ends_;  // when the last operation of each queue ended
+  std::vector<int64_t> last_reduction_;            // that left the queue of each member
   std::vector<CrewPass> crew_passes_;              // by crew, pass, microbatch
   std::vector<int32_t> awake_;
   std::vector<char> is_awake_;

@@ -16,9 +16,13 @@
 //   kBlocking  a host without streams: one instruction after the other. A send is posted and never
 //              waits, a receive waits for the sends of all its peers, a collective or a pass of a
 //              tensor group for its group.
-// In all a fold or a spread of a tied embedding waits until the members that hold the same rows at
-// the other end have come to theirs.
-// What is blocked in a model does not depend on times.
+// With a queue for them, a reduction whose part has slices (PartCost) goes slice by slice, each
+// from where the part's last backward pass is through with it, if no other reduction of the member
+// stands between that pass and this one; it is then said to begin as late as if it ran without a
+// pause. The norm of what is reduced comes before the record. How updates and gathers lie beside
+// the passes of the next step is the simulator's. In all a fold or a spread of a tied embedding
+// waits until the members that hold the same rows at the other end have come to theirs. What is
+// blocked in a model does not depend on times.
 //
 // Pure.
 #pragma once

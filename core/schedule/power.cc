@@ -35,7 +35,8 @@ DeviceProfile InJoules(DeviceProfile profile, const WorkRates& joules, double la
 // Of a step of one part, whatever is taken in the place of seconds.
 double OfStep(const Pipeline& pipeline, const Part& part, const PassSeconds& pass,
               const PartCost& cost) {
-  return pipeline.microbatches * pass.total() + (part.trains.weights ? cost.update : 0);
+  return pipeline.microbatches * pass.total() +
+         (part.trains.weights ? cost.update + cost.norm + cost.prepare : 0);
 }
 
 // `Costs`: a CostModel, const or not.
@@ -50,9 +51,9 @@ struct RatedWork {
   std::vector<PassSeconds> parts;
 };
 RatedWork WorkUnder(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,
-                    int32_t items) {
+                    int32_t items, const Updates& updates) {
   WorkModel model(plan.spec, profile, items);
-  return {CostFromProfile(plan, profile, items), PassesOf(plan, pipeline, model)};
+  return {CostFromProfile(plan, profile, items, updates), PassesOf(plan, pipeline, model)};
 }
 
 // That all passes take at least.
@@ -100,20 +101,22 @@ double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double 
 SustainedCosts::SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline,
                                const DeviceProfile& profile, int32_t items)
     : clocks_(pipeline.classes.size(), profile.measured.clock_mhz) {
-  RatedWork work = WorkUnder(plan, pipeline, profile, items);
+  const Updates updates = UpdatesOf(plan);
+  RatedWork work = WorkUnder(plan, pipeline, profile, items, updates);
   costs_ = std::move(work.costs);
   parts_ = std::move(work.parts);
-  if (profile.power.has_value()) Solve(plan, pipeline, profile, items);
+  if (profile.power.has_value()) Solve(plan, pipeline, profile, items, updates);
 }
 
 void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
-                           const DeviceProfile& profile, int32_t items) {
+                           const DeviceProfile& profile, int32_t items, const Updates& updates) {
   const PowerRates& power = *profile.power;
-  const RatedWork slow = WorkUnder(plan, pipeline, WithRates(profile, power.slow), items);
-  const RatedWork fast_joules =
-      WorkUnder(plan, pipeline, InJoules(profile, power.joules, profile.launch), items);
-  const RatedWork slow_joules =
-      WorkUnder(plan, pipeline, InJoules(profile, power.slow_joules, power.slow.launch), items);
+  const auto under = [&](const DeviceProfile& rates) {
+    return WorkUnder(plan, pipeline, rates, items, updates);
+  };
+  const RatedWork slow = under(WithRates(profile, power.slow));
+  const RatedWork fast_joules = under(InJoules(profile, power.joules, profile.launch));
+  const RatedWork slow_joules = under(InJoules(profile, power.slow_joules, power.slow.launch));
   const ClockRange range = {.fast_mhz = profile.measured.clock_mhz,
                             .slow_mhz = power.slow_clock_mhz,
                             .idle_watts = power.idle_watts,
@@ -133,6 +136,15 @@ void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
       work.slow_seconds += of_step(slow.costs, slow.parts);
       work.fast_joules += of_step(fast_joules.costs, fast_joules.parts);
       work.slow_joules += of_step(slow_joules.costs, slow_joules.parts);
+      // What runs beside passes takes their time and energy of its own.
+      const auto hide = [&](const CostModel& costs, double& seconds, double& joules) {
+        const PartCost& cost = CostOf(costs, pipeline, part);
+        if (!part.trains.weights || cost.slices.empty()) return;
+        seconds -= cost.update;
+        joules -= range.idle_watts * cost.update;
+      };
+      hide(costs_, work.fast_seconds, work.fast_joules);
+      hide(slow.costs, work.slow_seconds, work.slow_joules);
     }
     clocks_[i] = SustainedClock(range, work, std::max(0.0, bound - passes));
   }
@@ -162,6 +174,8 @@ void SustainedCosts::SlowDown(const Pipeline& pipeline, const ClockRange& range,
     at(cost.backward_input, slow.backward_input);
     at(cost.backward_weight, slow.backward_weight);
     at(cost.update, slow.update);
+    at(cost.norm, slow.norm);
+    at(cost.prepare, slow.prepare);
   }
 }
 

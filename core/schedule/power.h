@@ -55,7 +55,7 @@ class SustainedCosts {
 
  private:
   void Solve(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,
-             int32_t items);
+             int32_t items, const Updates& updates);
   void SlowDown(const Pipeline& pipeline, const ClockRange& range, const CostModel& slow_costs,
                 const std::vector<PassSeconds>& slow_parts);
 

@@ -80,6 +80,12 @@ class Reader {
                   zero ? "must be a number of at least 0" : "must be a number above 0");
       return 0;
     }
+    // 0 where it is not there, as in profiles that were taken before it was measured.
+    double NumberIfThere(const std::string& name) {
+      const bool there = std::any_of(tree_.entries.begin(), tree_.entries.end(),
+                                     [&](const auto& entry) { return entry.key == name; });
+      return there ? Number(name) : 0;
+    }
     bool Flag(const std::string& name) {
       const Tree* node = Find(name, false);
       if (node == nullptr) return false;
@@ -149,7 +155,8 @@ void ReadProducts(Fields& fields, std::vector<ProductTimes>& products) {
                         .outputs = at.Number("outputs"),
                         .forward = at.Number("forward"),
                         .input_gradient = at.Number("input_gradient"),
-                        .weight_gradient = at.Number("weight_gradient")});
+                        .weight_gradient = at.Number("weight_gradient"),
+                        .weight_gradient_written = at.NumberIfThere("weight_gradient_written")});
   });
 }
 
@@ -176,6 +183,8 @@ void ReadRates(Fields& fields, absl::string_view unit, WorkRates& rates) {
   });
   rates.memory_bytes_per_second = fields.Number("memory" + per);
   rates.update_bytes_per_second = fields.Number("update" + per);
+  rates.loss_bytes_per_second = fields.NumberIfThere("loss" + per);
+  rates.embedding_bytes_per_second = fields.NumberIfThere("embedding" + per);
   if (unit == "second") rates.launch = fields.Number("launch", false, true);
 }
 
@@ -300,9 +309,20 @@ double SecondsOfProduct(const std::vector<ProductTimes>& products, double launch
     return Distance(entry.rows, rows) + Distance(entry.inputs, inputs) +
            Distance(entry.outputs, outputs);
   });
-  const double seconds = pass == ProductPass::kForward         ? nearest.forward
-                         : pass == ProductPass::kInputGradient ? nearest.input_gradient
-                                                               : nearest.weight_gradient;
+  const double seconds = [&] {
+    switch (pass) {
+      case ProductPass::kForward:
+        return nearest.forward;
+      case ProductPass::kInputGradient:
+        return nearest.input_gradient;
+      case ProductPass::kWrittenWeightGradient:
+        if (nearest.weight_gradient_written > 0) return nearest.weight_gradient_written;
+        break;
+      case ProductPass::kWeightGradient:
+        break;
+    }
+    return nearest.weight_gradient;
+  }();
   return launch + seconds * size / (nearest.rows * nearest.inputs * nearest.outputs);
 }
 
@@ -369,9 +389,10 @@ double Fp8ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, 
   return SecondsOfProduct(products, rates.launch, pass, rows, inputs, outputs);
 }
 
-double Fp8CastSeconds(const WorkRates& rates, double elements) {
+double Fp8CastSeconds(const WorkRates& rates, double elements, bool largest_known) {
   if (elements <= 0 || !rates.fp8.has_value()) return 0;
-  return 2 * rates.launch + 6 * elements / rates.fp8->cast_bytes_per_second;
+  const double cast = rates.launch + 4 * elements / rates.fp8->cast_bytes_per_second;
+  return largest_known ? cast : cast + MemorySeconds(rates, 2 * elements, 1);
 }
 
 double AttentionSeconds(const WorkRates& rates, const AttentionShape& shape, bool backward) {
@@ -389,6 +410,16 @@ double AttentionSeconds(const WorkRates& rates, const AttentionShape& shape, boo
 
 double MemorySeconds(const WorkRates& rates, double bytes, int launches) {
   return bytes <= 0 ? 0 : launches * rates.launch + bytes / rates.memory_bytes_per_second;
+}
+
+double LossSeconds(const WorkRates& rates, double bytes) {
+  if (rates.loss_bytes_per_second <= 0) return MemorySeconds(rates, bytes, 1);
+  return bytes <= 0 ? 0 : rates.launch + bytes / rates.loss_bytes_per_second;
+}
+
+double EmbeddingSeconds(const WorkRates& rates, double bytes) {
+  if (rates.embedding_bytes_per_second <= 0) return MemorySeconds(rates, bytes, 1);
+  return bytes <= 0 ? 0 : rates.launch + bytes / rates.embedding_bytes_per_second;
 }
 
 double LinkSeconds(const LinkRate& link, double bytes) {

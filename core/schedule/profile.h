@@ -1,11 +1,11 @@
 // core/schedule/profile.h: how fast a kind of device is, as data.
 //
-// A profile lists what was measured on one machine: the time of products of matrices and of
-// attention over shapes, of a pass over memory, of an update of the parameters, of a launch, and
-// what links carry. Nothing in it is computed or assumed, and what was not recorded is null. Work
-// of another shape goes at the rate of the measured shape that is nearest to it. Where joules were
-// measured, too, and everything at a second, lower clock, power.h tells which clock a device keeps
-// up within its power limit.
+// A profile lists what was measured on one machine, by the functions that training runs: the time
+// of products of matrices and of attention over shapes, of passes over memory, of an update of the
+// parameters, of a launch, and what links carry. Nothing in it is computed or assumed, and what was
+// not recorded is null. Work of another shape goes at the rate of the measured shape that is
+// nearest to it. Where joules were measured, too, and everything at a second, lower clock, power.h
+// tells which clock a device keeps up within its power limit.
 //
 // Profiles lie in core/schedule/profiles, one JSON file a kind, and are compiled in. The nominal
 // one, which no machine has, gives rates that are right between each other for a GPU of one board.
@@ -27,12 +27,15 @@
 namespace phalanx::schedule {
 
 // Seconds of products of [rows x inputs] and [inputs x outputs]: forward, the gradient of the
-// inputs, and that of the weights, in fp32.
+// inputs, and that of the weights, added to what is there in fp32.
 struct ProductTimes {
   double rows = 0, inputs = 0, outputs = 0;
   double forward = 0, input_gradient = 0, weight_gradient = 0;
+  // The same where it is written, as that of a step's first microbatch; 0: not measured, as added.
+  double weight_gradient_written = 0;
 };
-// Of `rows` rows in sequences of `length`, with `heads` query heads of `head_size`.
+// Of `rows` rows in sequences of `length`, with `heads` query heads of `head_size`. Backward with
+// the gradients of queries, keys and values packed, where `causal` turned back as well.
 struct AttentionTimes {
   double rows = 0, length = 0, heads = 0, head_size = 0;
   bool causal = false;
@@ -52,8 +55,8 @@ struct ProfileConditions {
 // Products with operands of FP8 (docs/decisions/0032-fp8.md), and rounding to it.
 struct Fp8Rates {
   std::vector<ProductTimes> products;  // at least one
-  // Of what is read for its largest magnitude, read again and written in both forms: 6 bytes an
-  // element.
+  // Of what is read and written in both forms, 4 bytes an element, its largest magnitude being
+  // known. Finding that is one more pass over memory.
   double cast_bytes_per_second = 0;
 };
 // What work takes at one clock: seconds, or in their place joules.
@@ -61,9 +64,12 @@ struct WorkRates {
   std::vector<ProductTimes> products;     // at least one
   std::optional<Fp8Rates> fp8;            // not measured: as in the compute type
   std::vector<AttentionTimes> attention;  // at least one
-  double memory_bytes_per_second = 0;     // of a pass that reads and writes every value once
+  double memory_bytes_per_second = 0;     // of what stands between the products of a layer
   double update_bytes_per_second = 0;     // of the optimizer
   double launch = 0;                      // seconds of a kernel that does next to nothing
+  // 0: not measured, as memory.
+  double loss_bytes_per_second = 0;       // cross-entropy: logits, read and written
+  double embedding_bytes_per_second = 0;  // gradients of rows, added to those of the table
 };
 // The same entries as in the profile: joules at its clock, which is measured.clock_mhz, and both at
 // a lower one. Joules hold the device's idle power.
@@ -106,8 +112,8 @@ struct DeviceProfile : WorkRates {
   std::optional<ProcessBytes> process;
 };
 
-// Version of the form of profiles. Of version 2, which is read as well, nothing is known of
-// `process`.
+// Version of the form of profiles. Version 2, which is read as well, has no `process`, no weight
+// gradients that are written and no rates of loss and embedding.
 inline constexpr int64_t kProfileVersion = 3, kProfileVersionMin = 2;
 inline constexpr absl::string_view kNominalDevice = "nominal";
 
@@ -116,8 +122,9 @@ const DeviceProfile& NominalProfile();
 // Of a file's text. Errors: InvalidArgument with every violation at once, each with its field, the
 // value and the rule.
 absl::StatusOr<DeviceProfile> ReadProfile(absl::string_view json);
-// A file's text, from which ReadProfile makes the same profile: of version 2 where it has no
-// `process`, which builds before read. What texts and lists must have at least is the caller's.
+// A file's text, from which ReadProfile makes the same profile: of version 2, which builds before
+// read, where it has nothing that came with version 3. What texts and lists must have at least is
+// the caller's.
 std::string WriteProfile(const DeviceProfile& profile);
 
 // Kinds that this build knows, the nominal one first.
@@ -126,13 +133,19 @@ std::vector<std::string> ProfileNames();
 absl::StatusOr<DeviceProfile> FindProfile(absl::string_view name);
 
 // Seconds of a product of any shape, launch included; 0 where one of its sizes is.
-enum class ProductPass : uint8_t { kForward, kInputGradient, kWeightGradient };
+enum class ProductPass : uint8_t {
+  kForward,
+  kInputGradient,
+  kWeightGradient,
+  kWrittenWeightGradient,  // instead of added
+};
 double ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                       double outputs);
-// The same of operands in FP8, and what rounding `elements` to both forms takes.
+// The same of operands in FP8, and what rounding `elements` to both forms takes; `largest_known`:
+// whoever wrote them found their largest magnitude.
 double Fp8ProductSeconds(const WorkRates& rates, ProductPass pass, double rows, double inputs,
                          double outputs);
-double Fp8CastSeconds(const WorkRates& rates, double elements);
+double Fp8CastSeconds(const WorkRates& rates, double elements, bool largest_known);
 // The same of attention, forward or backward.
 struct AttentionShape {
   double rows = 0, length = 0, heads = 0, head_size = 0;
@@ -141,6 +154,9 @@ struct AttentionShape {
 double AttentionSeconds(const WorkRates& rates, const AttentionShape& shape, bool backward);
 // Of `bytes` of memory read or written by `launches` kernels.
 double MemorySeconds(const WorkRates& rates, double bytes, int launches);
+// Of `bytes` of logits read or written by one pass of cross-entropy; of gradients of embeddings.
+double LossSeconds(const WorkRates& rates, double bytes);
+double EmbeddingSeconds(const WorkRates& rates, double bytes);
 // Of `bytes` over a link.
 double LinkSeconds(const LinkRate& link, double bytes);
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -15,6 +16,11 @@ using job::Tree;
 // What was not recorded is null.
 Tree NumberOrNull(double value) { return value > 0 ? job::NumberTree(value) : Tree{}; }
 
+// What came with version 3 is left out where it was not measured.
+void AddIfMeasured(const std::string& name, double value, std::vector<Tree::Entry>& entries) {
+  if (value > 0) entries.push_back({name, job::NumberTree(value)});
+}
+
 Tree TextOrNull(const std::string& text) { return text.empty() ? Tree{} : job::TextTree(text); }
 
 // Of a link that takes no time, null.
@@ -27,13 +33,15 @@ Tree LinkTree(const LinkRate& link) {
 Tree ProductsTree(const std::vector<ProductTimes>& products) {
   std::vector<Tree> all;
   for (const ProductTimes& product : products) {
-    all.push_back(
-        job::MappingTree({{"rows", job::NumberTree(product.rows)},
-                          {"inputs", job::NumberTree(product.inputs)},
-                          {"outputs", job::NumberTree(product.outputs)},
-                          {"forward", job::NumberTree(product.forward)},
-                          {"input_gradient", job::NumberTree(product.input_gradient)},
-                          {"weight_gradient", job::NumberTree(product.weight_gradient)}}));
+    std::vector<Tree::Entry> entries = {
+        {"rows", job::NumberTree(product.rows)},
+        {"inputs", job::NumberTree(product.inputs)},
+        {"outputs", job::NumberTree(product.outputs)},
+        {"forward", job::NumberTree(product.forward)},
+        {"input_gradient", job::NumberTree(product.input_gradient)},
+        {"weight_gradient", job::NumberTree(product.weight_gradient)}};
+    AddIfMeasured("weight_gradient_written", product.weight_gradient_written, entries);
+    all.push_back(job::MappingTree(std::move(entries)));
   }
   return job::ListTree(std::move(all));
 }
@@ -66,6 +74,8 @@ std::vector<Tree::Entry> RatesEntries(const WorkRates& rates, const std::string&
       {"attention", AttentionTree(rates.attention)},
       {"memory" + per, job::NumberTree(rates.memory_bytes_per_second)},
       {"update" + per, job::NumberTree(rates.update_bytes_per_second)}};
+  AddIfMeasured("loss" + per, rates.loss_bytes_per_second, entries);
+  AddIfMeasured("embedding" + per, rates.embedding_bytes_per_second, entries);
   if (unit == "second") entries.push_back({"launch", job::NumberTree(rates.launch)});
   return entries;
 }
@@ -98,13 +108,26 @@ Tree ProcessTree(const ProcessBytes& process) {
                            {"communicators", std::move(communicators)}});
 }
 
+bool HasWritten(const std::vector<ProductTimes>& products) {
+  return std::any_of(products.begin(), products.end(), [](const ProductTimes& product) {
+    return product.weight_gradient_written > 0;
+  });
+}
+
+// Whether it has what builds that know version 2 alone do not read.
+bool IsOfVersion3(const DeviceProfile& profile) {
+  return profile.process.has_value() || profile.loss_bytes_per_second > 0 ||
+         profile.embedding_bytes_per_second > 0 || HasWritten(profile.products) ||
+         (profile.fp8.has_value() && HasWritten(profile.fp8->products));
+}
+
 }  // namespace
 
 std::string WriteProfile(const DeviceProfile& profile) {
   const ProfileConditions& at = profile.measured;
+  const bool newest = IsOfVersion3(profile);
   std::vector<Tree::Entry> entries = {
-      {"version",
-       job::NumberTree(profile.process.has_value() ? kProfileVersion : kProfileVersionMin)},
+      {"version", job::NumberTree(newest ? kProfileVersion : kProfileVersionMin)},
       {"name", job::TextTree(profile.name)},
       {"measured", job::MappingTree({{"device", job::TextTree(at.device)},
                                      {"software", job::TextTree(at.software)},
@@ -120,7 +143,10 @@ std::string WriteProfile(const DeviceProfile& profile) {
   entries.push_back({"network", profile.network.has_value() ? LinkTree(*profile.network) : Tree{}});
   entries.push_back(
       {"unestimated_bytes", NumberOrNull(static_cast<double>(profile.unestimated_bytes))});
-  if (profile.process.has_value()) entries.push_back({"process", ProcessTree(*profile.process)});
+  if (newest) {
+    entries.push_back(
+        {"process", profile.process.has_value() ? ProcessTree(*profile.process) : Tree{}});
+  }
   return job::EmitJson(job::MappingTree(std::move(entries)));
 }
 

@@ -32,7 +32,8 @@ job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setti
                   module == spec.language ? setting.language : setting.others);
 }
 
-PartShape SearchBounds::ShapeOf(const SearchLayout& layout, int32_t module, double samples) const {
+PartShape SearchBounds::ShapeOf(const SearchLayout& layout, int32_t module,
+                                const Microbatches& batch) const {
   const auto m = static_cast<size_t>(module);
   const Degrees& degrees = layout.degrees[m];
   const job::Parallel& written = spec_.modules[m].parallel;
@@ -40,15 +41,17 @@ PartShape SearchBounds::ShapeOf(const SearchLayout& layout, int32_t module, doub
   return {.module = module,
           .width = degrees.tp,
           .sequence = open ? CutsSequences(spec_, degrees.tp) : written.sequence,
-          .rows = model_.RowsOfLane(module, samples, degrees.dp) / (open ? 1 : written.cp)};
+          .rows = model_.RowsOfLane(module, batch.samples, degrees.dp) / (open ? 1 : written.cp),
+          .microbatches = batch.count};
 }
 
 double SearchBounds::OfLayout(const SearchLayout& layout, int64_t micro) {
   const Microbatches batch = MicrobatchesOf(spec_, layout, micro);
   std::vector<double> spans(layout.sizes.size(), 0);
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
-    const PartShape shape = ShapeOf(layout, static_cast<int32_t>(i), batch.samples);
-    const auto [total, is_new] = totals_.try_emplace({shape.module, shape.width, shape.rows});
+    const PartShape shape = ShapeOf(layout, static_cast<int32_t>(i), batch);
+    const auto [total, is_new] =
+        totals_.try_emplace({shape.module, shape.width, shape.rows, shape.microbatches});
     if (is_new) total->second = model_.OfModule(shape).total();
     spans[static_cast<size_t>(layout.span_of[i])] += total->second / layout.degrees[i].pp;
   }
@@ -79,14 +82,15 @@ std::vector<int32_t> SearchBounds::LayersByFlow(int32_t module, int32_t pp,
 }
 
 const SearchBounds::Stages& SearchBounds::StagesOf(const SearchLayout& layout, int32_t module,
-                                                   double samples, const Setting& setting) {
-  PartShape shape = ShapeOf(layout, module, samples);
+                                                   const Microbatches& batch,
+                                                   const Setting& setting) {
+  PartShape shape = ShapeOf(layout, module, batch);
   shape.recompute = RecomputeOf(spec_, module, setting);
   const int32_t pp = layout.degrees[static_cast<size_t>(module)].pp;
   const int32_t chunks = job::ChunksOf(spec_, setting.schedule, module);
   const bool vee = module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
-  const auto [entry, is_new] =
-      stages_.try_emplace({module, shape.width, pp, chunks, vee, shape.recompute, shape.rows});
+  const auto [entry, is_new] = stages_.try_emplace(
+      {module, shape.width, pp, chunks, vee, shape.recompute, shape.rows, shape.microbatches});
   if (!is_new) return entry->second;
   const std::vector<int32_t> layers = LayersByFlow(module, pp, setting.schedule);
   for (size_t flow = 0; flow < layers.size(); ++flow) {
@@ -103,7 +107,7 @@ bool SearchBounds::DefaultOrder(size_t module) const {
 }
 
 // Of a microbatch, on the rank of the span that works most.
-double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, double samples,
+double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Microbatches& batch,
                             const Setting& setting) {
   std::vector<std::vector<double>> works;  // of each module there, by stage
   bool default_order = true;
@@ -111,7 +115,7 @@ double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, double sam
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     if (layout.span_of[i] != span) continue;
     const auto module = static_cast<int32_t>(i);
-    const Stages& stages = StagesOf(layout, module, samples, setting);
+    const Stages& stages = StagesOf(layout, module, batch, setting);
     const int32_t pp = layout.degrees[i].pp;
     const bool vee =
         module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
@@ -143,7 +147,7 @@ double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, double sam
 // As core/schedule/bound.h, of the language module alone: the first chunks are what fills.
 double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& batch,
                                 const Setting& setting) {
-  const Stages& stages = StagesOf(layout, spec_.language, batch.samples, setting);
+  const Stages& stages = StagesOf(layout, spec_.language, batch, setting);
   const auto pp = static_cast<size_t>(layout.degrees[static_cast<size_t>(spec_.language)].pp);
   const bool vee = setting.schedule.name == ScheduleName::kZeroBubbleV;
   const auto count = static_cast<double>(batch.count);
@@ -170,7 +174,7 @@ double SearchBounds::OfSetting(const SearchLayout& layout, const Setting& settin
   const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
   double bound = OfLanguage(layout, batch, setting);
   for (size_t span = 0; span < layout.sizes.size(); ++span) {
-    const double work = OfSpan(layout, static_cast<int32_t>(span), batch.samples, setting);
+    const double work = OfSpan(layout, static_cast<int32_t>(span), batch, setting);
     bound = std::max(bound, static_cast<double>(batch.count) * work);
   }
   return bound;

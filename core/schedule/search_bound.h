@@ -44,20 +44,23 @@ class SearchBounds {
  private:
   using Stages = std::vector<PassSeconds>;  // by flow
 
-  PartShape ShapeOf(const SearchLayout& layout, int32_t module, double samples) const;
+  PartShape ShapeOf(const SearchLayout& layout, int32_t module, const Microbatches& batch) const;
   bool DefaultOrder(size_t module) const;
   std::vector<int32_t> LayersByFlow(int32_t module, int32_t pp, const job::Schedule& schedule);
-  const Stages& StagesOf(const SearchLayout& layout, int32_t module, double samples,
+  const Stages& StagesOf(const SearchLayout& layout, int32_t module, const Microbatches& batch,
                          const Setting& setting);
-  double OfSpan(const SearchLayout& layout, int32_t span, double samples, const Setting& setting);
+  double OfSpan(const SearchLayout& layout, int32_t span, const Microbatches& batch,
+                const Setting& setting);
   double OfLanguage(const SearchLayout& layout, const Microbatches& batch, const Setting& setting);
 
   const job::JobSpec& spec_;
   const SearchSpace& space_;
   WorkModel& model_;
-  std::map<std::tuple<int32_t, int32_t, double>, double> totals_;  // module, tp, rows
-  // module, tp, pp, chunks, whether in a V, recomputation, rows
-  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool, job::Recompute, double>, Stages>
+  // module, tp, rows, microbatches
+  std::map<std::tuple<int32_t, int32_t, double, int64_t>, double> totals_;
+  // module, tp, pp, chunks, whether in a V, recomputation, rows, microbatches
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool, job::Recompute, double, int64_t>,
+           Stages>
       stages_;
 };
 

@@ -1,7 +1,17 @@
 // core/schedule/simulator.h: times the programs of a step under a cost model. Pure.
 //
 // The model is kStreams of core/schedule/execution.h: passes of a rank one after the other, two
-// message communicators and one for reductions and gathers beside them.
+// message communicators and one for reductions and gathers beside them. What a step is made of lies
+// where ranks put it (docs/decisions/0044, 0054):
+// - The sum of gradients begins inside the last backward pass where overlap.h says so, behind the
+//   layers that it is about; else behind the pass.
+// - All ranks know of a step's decision at one time, that of the last record. From there on updates
+//   run one after the other on a stream of their own, parts in the program's order, the slices of
+//   each in the order of a forward pass; each slice is gathered behind its update, and the next
+//   forward pass waits for it where it comes to its layers. Backward passes wait for all updates.
+// - Parts without slices (PartCost) hold the passes up until they are updated, and their first
+//   forward pass until they are gathered; so do both ends of a tied embedding.
+// Passes beside which something runs take no longer for it.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +29,18 @@ struct TimedInstruction {
   double begin = 0, end = 0;  // seconds from the start of the step
 };
 struct Simulation {
-  // Seconds from the start of a step to that of the next one: every rank has run its program, and
-  // the gathers of a part have ended when its first pass comes. So a gather hides behind the passes
-  // of the next step that come before it.
+  // Seconds from the start of a step to that of the next one, in a long row of equal ones: until
+  // the decision, and as much as the longest delay that a rank's first passes have for updates,
+  // gathers and weights that are made ready. A delay shifts all passes alike, so where others would
+  // have waited for its rank anyway, it is counted too high.
   double step = 0;
-  double passes = 0;  // seconds until the last pass and the last message have ended
+  double passes = 0;  // seconds until the last pass and the last message would end without these
   // Of the pipeline: 1 - busy / (ranks x passes), idle ranks left out. What comes once a step
   // counts neither as busy nor as time.
   double bubble = 0;
   double lower_bound = 0;  // the bubble at the bound T of the plan's schedule (bound.h)
-  std::vector<TimedInstruction> timeline;  // rank by rank, in program order
+  // Rank by rank, in program order. Without those delays, and gathers whole, behind their updates.
+  std::vector<TimedInstruction> timeline;
 };
 // `programs` must pass CheckStep (or be as BuildStep made them).
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,

@@ -116,6 +116,10 @@ class StepIndex {
     }
   }
 
+  // The last weight pass of the part at a position of the member, or kNoInstruction.
+  int64_t LastWeightsAt(int32_t member, size_t position) const {
+    return last_weights_[part_base_[static_cast<size_t>(member)] + position];
+  }
   // A pass of the part at a position of the member, or kNoInstruction.
   int64_t PassAt(int32_t member, size_t position, Op op, int32_t microbatch) const {
     return pass_at_[PassSlot(member, position, op, microbatch)];

@@ -7,6 +7,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/units.h"
+#include "core/schedule/overlap.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -43,12 +44,13 @@ PassSeconds& PassSeconds::operator+=(const PassSeconds& other) {
   backward_weight += other.backward_weight;
   recompute += other.recompute;
   tensor += other.tensor;
+  written += other.written;
   return *this;
 }
 
 PassSeconds PassSeconds::operator*(double factor) const {
-  return {forward * factor, backward_input * factor, backward_weight * factor, recompute * factor,
-          tensor * factor};
+  return {forward * factor,   backward_input * factor, backward_weight * factor,
+          recompute * factor, tensor * factor,         written * factor};
 }
 
 // Of one tensor rank, the largest share of units of each kind.
@@ -102,17 +104,19 @@ double WorkModel::RowsOn(const PartShape& part) const {
   return plan::LabelledAloneLeave(spec_, part.module) ? LabelledRows(part) : part.rows;
 }
 
-PassSeconds WorkModel::Products(double rows, double inputs, double outputs, bool fp8) const {
+PassSeconds WorkModel::Products(double rows, double inputs, double outputs,
+                                std::optional<Rounded> rounded) const {
   const auto seconds = [&](ProductPass pass) {
-    return fp8 ? Fp8ProductSeconds(profile_, pass, rows, inputs, outputs)
-               : ProductSeconds(profile_, pass, rows, inputs, outputs);
+    return rounded.has_value() ? Fp8ProductSeconds(profile_, pass, rows, inputs, outputs)
+                               : ProductSeconds(profile_, pass, rows, inputs, outputs);
   };
   PassSeconds products = {.forward = seconds(ProductPass::kForward),
                           .backward_input = seconds(ProductPass::kInputGradient),
                           .backward_weight = seconds(ProductPass::kWeightGradient)};
-  if (fp8) {
-    products.forward += Fp8CastSeconds(profile_, rows * inputs);
-    products.backward_input += Fp8CastSeconds(profile_, rows * outputs);
+  products.written = products.backward_weight - seconds(ProductPass::kWrittenWeightGradient);
+  if (rounded.has_value()) {
+    products.forward += Fp8CastSeconds(profile_, rows * inputs, rounded->input);
+    products.backward_input += Fp8CastSeconds(profile_, rows * outputs, rounded->gradient);
   }
   return products;
 }
@@ -123,20 +127,26 @@ double WorkModel::RoundingSeconds(int32_t module, int32_t layers, int32_t width)
   const double matrices[] = {s.hidden * (s.queries + 2 * s.keys), s.queries * s.hidden,
                              s.hidden * s.in, s.mlp * s.hidden};
   double seconds = 0;
-  for (const double elements : matrices) seconds += Fp8CastSeconds(profile_, elements);
+  for (const double elements : matrices)
+    seconds += Fp8CastSeconds(profile_, elements, /*largest_known=*/false);
   return layers * seconds;
 }
 
 WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on) const {
   const job::Architecture& a = ArchitectureOf(part.module);
   const Sizes s(a, part);
-  const bool fp8 = InFp8(part.module);
+  // Norms, activations and what packs heads find largest magnitudes, attention does not. Of slices
+  // that are gathered nobody knows them.
+  const bool whole = !part.sequence || part.width == 1;
+  const auto rounded = [&](bool input, bool gradient) {
+    return InFp8(part.module) ? std::optional(Rounded{input, gradient}) : std::nullopt;
+  };
   LayerSeconds layer;
   PassSeconds& pass = layer.pass;
-  pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys, fp8);
-  pass += Products(rows_on, s.queries, s.hidden, fp8);
-  pass += Products(rows_on, s.hidden, s.in, fp8);
-  pass += Products(rows_on, s.mlp, s.hidden, fp8);
+  pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys, rounded(whole, true));
+  pass += Products(rows_on, s.queries, s.hidden, rounded(false, whole));
+  pass += Products(rows_on, s.hidden, s.in, rounded(whole, true));
+  pass += Products(rows_on, s.mlp, s.hidden, rounded(true, whole));
   const int64_t item_rows = job::RowsOfItem(a);
   const auto head = static_cast<double>(plan::HeadSize(a));
   const AttentionShape shape = {
@@ -145,28 +155,37 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
       .heads = s.queries / head,
       .head_size = head,
       .causal = TraitsOf(a).decoder()};
-  // Residual and norm, twice, the second of the rows that go on; rotation of queries and keys; the
-  // activation. Every value once.
-  const double norms = 4 * s.hidden_here * (part.rows + rows_on);
+  // Elements that are read or written. Forward: a norm; of the rows that go on the residual's sum
+  // with its norm, and the sum behind the layer; rotation of queries and keys, which is turned back
+  // where their gradients are packed, with attention's; the activation. Backward: two norms with
+  // the residual's gradient, the activation.
+  const double first_norm = 2 * s.hidden_here * part.rows;
+  const double sums = 7 * s.hidden_here * rows_on;
+  const double norms_backward = 4 * s.hidden_here * (part.rows + rows_on);
   const double rotation =
       TraitsOf(a).positions == job::Positions::kRotary ? 2 * (s.queries + s.keys) * part.rows : 0;
   // Rows that go on are taken from attention's output and the residual, and put back among zeros.
   const double taken = rows_on < part.rows ? (s.queries + s.hidden_here) * rows_on : 0;
   const double put = rows_on < part.rows ? (s.queries + s.hidden_here) * part.rows : 0;
-  const int launches = (rotation > 0 ? 4 : 3) + (taken > 0 ? 2 : 0);
-  const auto memory = [&](double elements) {
+  const int choice = taken > 0 ? 2 : 0;  // launches
+  const auto memory = [&](double elements, int launches) {
     return MemorySeconds(profile_, elements * bytes_, launches);
   };
-  const double between = AttentionSeconds(profile_, shape, false) +
-                         memory(norms + rotation + (s.in + s.mlp) * rows_on + 2 * taken);
+  const double attention = AttentionSeconds(profile_, shape, false);
+  const double activation = (s.in + s.mlp) * rows_on;
+  const double between = attention + memory(first_norm + sums + rotation + activation + 2 * taken,
+                                            (rotation > 0 ? 5 : 4) + choice);
   const double exchange = AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width) +
                           AllReduceSeconds(profile_, rows_on * s.hidden * bytes_, part.width);
   pass.forward += between + exchange;
-  pass.backward_input += AttentionSeconds(profile_, shape, true) +
-                         memory(norms + rotation + (2 * s.in + s.mlp) * rows_on + taken + put) +
-                         exchange;
+  pass.backward_input +=
+      AttentionSeconds(profile_, shape, true) +
+      memory(norms_backward + (2 * s.in + s.mlp) * rows_on + taken + put, 3 + choice) + exchange;
   pass.tensor = 2 * exchange;
-  layer.selective = between;
+  // The outputs of products are there, the rotated ones and the residual's sum among them.
+  layer.selective =
+      attention +
+      memory(first_norm + 2 * s.hidden_here * rows_on + activation + taken, 3 + choice / 2);
   layer.full = pass.forward;
   return layer;
 }
@@ -185,7 +204,7 @@ PassSeconds WorkModel::OfEmbedding(const PartShape& part) const {
   switch (TraitsOf(a).modality) {
     case job::Modality::kText:  // rows are read and written; their gradients added to fp32
       pass.forward = MemorySeconds(profile_, 2 * part.rows * hidden * bytes_, 1);
-      pass.backward_weight = MemorySeconds(profile_, part.rows * hidden * (bytes_ + 8), 1);
+      pass.backward_weight = EmbeddingSeconds(profile_, part.rows * hidden * (bytes_ + 8));
       break;
     case job::Modality::kImage:
       pass += Products(part.rows, 3 * static_cast<double>(a.patch_size * a.patch_size), hidden);
@@ -215,8 +234,9 @@ PassSeconds WorkModel::OfHead(const PartShape& part) const {
           plan::TensorUnitsOf(a, part.width, 0).vocabulary_blocks.count * a.block);
       const double labelled = LabelledRows(part);
       pass = Products(labelled, hidden, columns);
-      // Logits are read, and their gradient is written in their place.
-      pass.forward += MemorySeconds(profile_, 2 * labelled * columns * bytes_, 1);
+      // Logits are read, and their gradient is written in their place; where tensor ranks have
+      // columns of them, a pass before that reads them for the sums of all.
+      pass.forward += LossSeconds(profile_, (part.width > 1 ? 3 : 2) * labelled * columns * bytes_);
       break;
     }
     case job::HeadKind::kPrediction:
@@ -243,7 +263,10 @@ PassSeconds WorkModel::OfProjectors(const PartShape& part) const {
         Products(part.rows, inner, static_cast<double>(ArchitectureOf(edge.to).hidden_size));
     if (!layers_back) first.backward_input = 0;
     if (!layers_back && edge.projector->frozen) second.backward_input = 0;
-    if (edge.projector->frozen) first.backward_weight = second.backward_weight = 0;
+    if (edge.projector->frozen) {
+      first.backward_weight = second.backward_weight = 0;
+      first.written = second.written = 0;
+    }
     all += first;
     all += second;
   }
@@ -267,7 +290,7 @@ PassSeconds WorkModel::OfPart(const PartShape& part) {
   if (last > 0) add(OfLayer(part, RowsOn(part)), last);
   if (part.first) pass += OfEmbedding(part);
   if (part.last) pass += OfHead(part);
-  if (frozen) pass.backward_weight = 0;
+  if (frozen) pass.backward_weight = pass.written = 0;
   if (frozen && !trained_before_[m]) {
     pass.backward_input = 0;
     pass.tensor /= 2;
@@ -278,6 +301,8 @@ PassSeconds WorkModel::OfPart(const PartShape& part) {
     pass.backward_input += pass.recompute;
   }
   if (part.last) pass += OfProjectors(part);
+  pass.backward_weight -= pass.written / static_cast<double>(part.microbatches);
+  pass.written = 0;
   return pass;
 }
 
@@ -308,7 +333,8 @@ std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeli
          .width = spec.parallel.tp,
          .sequence = spec.parallel.sequence,
          .rows = model.RowsOfLane(part.module, samples, spec.parallel.dp) / spec.parallel.cp,
-         .recompute = spec.recompute}));
+         .recompute = spec.recompute,
+         .microbatches = plan.microbatches}));
     if (!part.trains.any()) pass.backward_input = 0;
     if (!part.trains.weights) pass.backward_weight = 0;
   }
@@ -326,16 +352,6 @@ bool OnOneNode(const plan::Plan& plan, const plan::RankList& ranks) {
 const LinkRate& RateOf(const plan::Plan& plan, const DeviceProfile& profile,
                        const plan::RankList& ranks, const LinkRate& within) {
   return profile.network.has_value() && !OnOneNode(plan, ranks) ? *profile.network : within;
-}
-
-// Both ends of each message are one rank.
-bool StaysOnRanks(const plan::Plan& plan, const plan::Link& link) {
-  const auto grid = [&](int32_t module) {
-    const job::Module& spec = plan.module_spec(module);
-    return std::make_tuple(spec.offset, spec.parallel.tp, spec.parallel.cp, spec.parallel.dp,
-                           spec.parallel.pp, spec.parallel.order);
-  };
-  return grid(link.from.module) == grid(link.to.module) && link.from.stage == link.to.stage;
 }
 
 double MessageSeconds(const plan::Plan& plan, const DeviceProfile& profile, const WorkModel& model,
@@ -358,6 +374,11 @@ double MessageSeconds(const plan::Plan& plan, const DeviceProfile& profile, cons
 }  // namespace
 
 CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items) {
+  return CostFromProfile(plan, profile, items, UpdatesOf(plan));
+}
+
+CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items,
+                          const Updates& updates) {
   WorkModel model(plan.spec, profile, items);
   const double samples = SamplesOfMicrobatch(plan.spec);
   CostModel costs;
@@ -370,25 +391,32 @@ CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, 
       const plan::RankList group = plan.DataGroups(module.index, stage).front();
       const LinkRate& link = RateOf(plan, profile, group, profile.collective);
       for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-        const PassSeconds pass = model.OfPart({.module = module.index,
-                                               .layers = module.layers(stage, chunk).count,
-                                               .first = module.IsFirst(stage, chunk),
-                                               .last = module.IsLast(stage, chunk),
-                                               .width = spec.parallel.tp,
-                                               .sequence = spec.parallel.sequence,
-                                               .rows = rows,
-                                               .recompute = spec.recompute});
-        const plan::UpdateBytes bytes = plan::UpdateCost(plan, {module.index, stage, chunk});
+        const int32_t layers = module.layers(stage, chunk).count;
+        PartShape shape = {.module = module.index,
+                           .layers = layers,
+                           .first = module.IsFirst(stage, chunk),
+                           .last = module.IsLast(stage, chunk),
+                           .width = spec.parallel.tp,
+                           .sequence = spec.parallel.sequence,
+                           .rows = rows,
+                           .recompute = spec.recompute,
+                           .microbatches = plan.microbatches};
+        const PassSeconds pass = model.OfPart(shape);
+        shape.first = shape.last = false;
+        const PassSeconds middle = model.OfPart(shape);
+        const plan::UpdateBytes& bytes = updates[static_cast<size_t>(module.index)][parts.size()];
         parts.push_back(
             {.forward = pass.forward,
              .backward_input = pass.backward_input,
              .backward_weight = pass.backward_weight,
              .reduce = LinkSeconds(link, bytes.reduced),
-             .update = bytes.updated / profile.update_bytes_per_second +
-                       bytes.prepared / profile.memory_bytes_per_second +
-                       model.RoundingSeconds(module.index, module.layers(stage, chunk).count,
-                                             spec.parallel.tp),
-             .gather = LinkSeconds(link, bytes.gathered)});
+             .update = bytes.updated / profile.update_bytes_per_second,
+             .gather = LinkSeconds(link, bytes.gathered),
+             .norm = bytes.normed / profile.memory_bytes_per_second,
+             .prepare = model.RoundingSeconds(module.index, layers, spec.parallel.tp),
+             .slices = SlicesOf(plan, {module.index, stage, chunk}, bytes.shares,
+                                {pass.forward, pass.backward_input + pass.backward_weight},
+                                {middle.forward, middle.backward_input + middle.backward_weight})});
       }
     }
   }

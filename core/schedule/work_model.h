@@ -1,7 +1,9 @@
 // core/schedule/work_model.h: what the passes of a plan take on a kind of device.
 //
 // A layer is its products, its attention, its passes over memory and, of several tensor ranks, what
-// they exchange: as much as two all-reduces of its rows each way, none of it hidden. Rows of a
+// they exchange: as much as two all-reduces of its rows each way, none of it hidden. Products for
+// gradients of weights are written by a step's first microbatch and added by those behind it, so a
+// pass takes their mean. Rows of a
 // decoder are full contexts; an encoder gets so many items a sample, and where a microbatch does
 // not divide by its lanes, the lane with most of it counts. Recomputation is part of the backward
 // pass: `full` runs the layer again, `selective` its attention and its passes over memory. Between
@@ -10,12 +12,13 @@
 // Of the language module's rows batch.labelled_share is held to labels. Its head works on those
 // alone and, where no edge leaves it, so does what follows attention in its last layer. Under
 // precision.linear fp8 the four products of a decoder layer go at the rate of FP8, and what enters
-// them is rounded: a pass that reads it for its largest magnitude, one that writes both forms;
-// weights once a step, with the update. Pure.
+// them is rounded: a pass that writes both forms and, where the kernel that made it has not found
+// its largest magnitude, one that does; weights once a step, in its first forward pass. Pure.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -27,11 +30,12 @@
 
 namespace phalanx::schedule {
 
-// Seconds of one microbatch on one tensor rank, and what of them is recomputation and exchange
-// between tensor ranks.
+// Seconds of one microbatch on one tensor rank, on average over a step, and what of them is
+// recomputation and exchange between tensor ranks.
 struct PassSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
   double recompute = 0, tensor = 0;
+  double written = 0;  // what weights' products take less where they are written; 0 of a part
   double total() const { return forward + backward_input + backward_weight; }
   PassSeconds& operator+=(const PassSeconds& other);
   PassSeconds operator*(double factor) const;
@@ -46,6 +50,7 @@ struct PartShape {
   bool sequence = false;             // Parallel::sequence
   double rows = 0;                   // of a microbatch
   job::Recompute recompute = job::Recompute::kNone;
+  int64_t microbatches = 1;  // of a step
 };
 
 // Not thread-safe: it keeps what it has worked out.
@@ -77,7 +82,13 @@ class WorkModel {
   // `rows_on`: of those, how many go on behind the attention.
   const LayerSeconds& OfLayer(const PartShape& part, double rows_on);
   LayerSeconds LayerOf(const PartShape& part, double rows_on) const;
-  PassSeconds Products(double rows, double inputs, double outputs, bool fp8 = false) const;
+  // Whether the largest magnitudes of what enters it forward and backward are known: in FP8 it is
+  // rounded. nullopt: a product in the compute type.
+  struct Rounded {
+    bool input, gradient;
+  };
+  PassSeconds Products(double rows, double inputs, double outputs,
+                       std::optional<Rounded> rounded = std::nullopt) const;
   // Of the last layer of a module.
   double RowsOn(const PartShape& part) const;
   double LabelledRows(const PartShape& part) const;
@@ -103,7 +114,9 @@ double SamplesOfMicrobatch(const job::JobSpec& spec);
 std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
                                   WorkModel& model);
 
-// Of a healthy plan, all of whose modules are of known families.
+// Of a healthy plan, all of whose modules are of known families. `updates`: UpdatesOf the plan.
+CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items,
+                          const Updates& updates);
 CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items);
 
 }  // namespace phalanx::schedule

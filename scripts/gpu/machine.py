@@ -45,6 +45,7 @@ import verdicts  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
+PROFILE = HERE.parent.parent / "core" / "schedule" / "profiles" / "h200.json"
 KILL_BUDGET = "budget: {total: 1000}"
 LINES_MAX = 40  # of a command's output, on the page
 H200_MEMORY = "139Gi"  # where a plan is made without devices
@@ -472,7 +473,7 @@ def write(path, text):
 def profile_of(plan):
     """The one of this machine, where it was measured."""
     own = plan.output / "profile.json"
-    return str(own if own.exists() else os.environ.get("PROFILE", HERE / "profiles" / "h200.json"))
+    return str(own if own.exists() else os.environ.get("PROFILE", PROFILE))
 
 
 def anchor_of(plan, model):

@@ -122,7 +122,7 @@ def predictions(folder):
 
 def refused_jobs(plan):
     """What does not fit is predicted as it is written, and says so; no other failure is passed over."""
-    job, profile = str(plan.path_of("dp4")), str(machine.HERE / "profiles" / "h200.json")
+    job, profile = str(plan.path_of("dp4")), str(machine.PROFILE)
     path = os.environ["PATH"]
     os.environ["PATH"] = f"{pathlib.Path(PHALANX).parent}{os.pathsep}{path}"
     try:

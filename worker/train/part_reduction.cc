@@ -1,12 +1,11 @@
 #include "worker/train/part_reduction.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
 #include "core/base/status.h"
+#include "core/plan/bucket_order.h"
 #include "worker/model/unwritten.h"
 #include "worker/train/device_wait.h"
 #include "worker/train/message_stream.h"
@@ -18,56 +17,6 @@ namespace {
 // passes hold, but no more than keep links and updates busy beside each other.
 size_t AtOnce(PartReduction::Order order) {
   return order == PartReduction::Order::kForward ? 8 : 1;
-}
-
-// Whether its gradient is complete before that of any layer's weights (core/plan/parameters.h: what
-// is behind the layers is stored before them).
-bool IsBehindLayers(plan::MatrixRole role) {
-  using Role = plan::MatrixRole;
-  switch (role) {
-    case Role::kHead:
-    case Role::kPredict:
-    case Role::kFinalNorm:
-    case Role::kFinalNormBias:
-    case Role::kProjectorUp:
-    case Role::kProjectorUpBias:
-    case Role::kProjectorDown:
-    case Role::kProjectorDownBias:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The part's layers: [first, end).
-std::pair<int32_t, int32_t> LayersOf(const plan::StageParameters& parameters) {
-  int32_t first = std::numeric_limits<int32_t>::max(), end = 0;
-  for (const plan::LocalMatrix& matrix : parameters.matrices) {
-    if (matrix.layer >= 0) first = std::min(first, matrix.layer);
-    end = std::max(end, matrix.layer + 1);
-  }
-  return {std::min(first, end), end};
-}
-
-// After how many layers, from the last one back, each bucket that trains and those before it are
-// complete; `never`: only behind the whole pass.
-std::vector<int32_t> CompleteBehind(const plan::StageParameters& parameters, int32_t never) {
-  const int32_t end = LayersOf(parameters).second;
-  std::vector<int32_t> behind;
-  for (const plan::Bucket& bucket : parameters.buckets) {
-    if (bucket.offset >= parameters.trained_extent) break;
-    int32_t layers = behind.empty() ? 1 : behind.back();
-    for (int32_t m = bucket.first_matrix; m < bucket.first_matrix + bucket.matrices; ++m) {
-      const plan::LocalMatrix& matrix = parameters.matrices[static_cast<size_t>(m)];
-      if (matrix.layer >= 0) {
-        layers = std::max(layers, end - matrix.layer);
-      } else if (!IsBehindLayers(matrix.role)) {
-        layers = never;
-      }
-    }
-    behind.push_back(layers);
-  }
-  return behind;
 }
 
 }  // namespace
@@ -89,17 +38,13 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     if (copy.follower.tp == self) copies_.Add(copy, nullptr, &state_, copy.lead.tp);
   }
   if (reduction_.buckets.empty() || groups.data == nullptr) return;
-  needed_before_.assign(reduction_.buckets.size(), 0);
-  if (reduction_.copies.empty()) complete_behind_ = CompleteBehind(state_.parameters(), kAll);
-  complete_behind_.resize(reduction_.buckets.size(), kAll);
-  if (reduction_.copies.empty() && order_ == Order::kForward) {
-    const auto [first, end] = LayersOf(state_.parameters());
-    int32_t needed = std::max(0, end - first - 1);
-    for (size_t b = 0; b < needed_before_.size(); ++b) {
-      needed = std::clamp(end - first - complete_behind_[b], 0, needed);
-      needed_before_[b] = needed;
-    }
+  if (reduction_.copies.empty()) {
+    const plan::BucketOrder order = plan::BucketOrderOf(state_.parameters());
+    complete_behind_ = order.complete_behind;
+    if (order_ == Order::kForward) needed_before_ = order.needed_before;
   }
+  complete_behind_.resize(reduction_.buckets.size(), plan::kBehindPass);
+  needed_before_.resize(reduction_.buckets.size(), 0);
   if (!reduction_.buckets.front().even) {
     messages_.emplace(reduction_, state_, *groups.data, means.scratch);
     return;

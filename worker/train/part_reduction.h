@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -97,14 +96,10 @@ class PartReduction {
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width
-  // Of each bucket, behind how many of the part's layers it is complete, and those before it; kAll:
-  // behind the whole pass, as all are where copies of the tensor group are folded first. The same
-  // on all ranks of the data group, whichever of them begin sums before Reduce().
-  static constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
-  std::vector<int32_t> complete_behind_;
-  // Of each bucket, before which of the layers of a forward pass its weights are needed, or those
-  // of a bucket in front of it, which comes later.
-  std::vector<int32_t> needed_before_;
+  // Of each bucket (core/plan/bucket_order.h), the same on all ranks of the data group, whichever
+  // of them begin sums before Reduce(). Where copies of the tensor group are folded first, all are
+  // complete behind the whole pass, and needed before the first layer.
+  std::vector<int32_t> complete_behind_, needed_before_;
   size_t reduced_ = 0;               // buckets whose sums have begun
   comm::Communicator::Point begun_;  // behind what is to be waited for; else empty
   struct Gathered {

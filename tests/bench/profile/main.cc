@@ -63,7 +63,7 @@ schedule::ProfileConditions ConditionsOf(const Board& board, const Meter& meter,
           .driver = board.Driver(),
           .source = absl::StrFormat(
               "phalanx-bench profile --seconds %g: each call in short bursts with pauses and "
-              "without pauses, of random values; weight gradients are added to sums in fp32",
+              "without pauses, of random values, by the functions of training",
               seconds),
           .power_limit_watts = board.LimitWatts(),
           .temperature_celsius = meter.hottest_celsius(),

@@ -1,4 +1,5 @@
-// tests/bench/profile/work.h: what a profile holds of one GPU, measured call by call.
+// tests/bench/profile/work.h: what a profile holds of one GPU, measured call by call, by the
+// functions that training calls.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace phalanx::bench {
 
 struct Product {
   double rows = 0, inputs = 0, outputs = 0;
-  Points forward, input_gradient, weight_gradient;
+  Points forward, input_gradient, weight_gradient, weight_gradient_written;
 };
 struct AttentionRun {
   double rows = 0, length = 0, heads = 0, head_size = 0;
@@ -21,7 +22,9 @@ struct AttentionRun {
 struct Work {
   std::vector<Product> products, fp8;  // fp8 empty: the device has none
   std::vector<AttentionRun> attention;
-  Points cast, memory, update;  // of kElements elements
+  Points memory;           // of a layer, between its products
+  Points loss, embedding;  // of its head, and of its embedding's gradients
+  Points cast, update;     // of kElements elements
 };
 
 // Calls of Meter::Measure that MeasureWork makes on a device with FP8.

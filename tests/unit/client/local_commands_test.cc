@@ -184,7 +184,7 @@ TEST(PlanTest, DeviceKind_PredictsAStep) {
   EXPECT_THAT(json.out.str(), HasSubstr("\"prediction\": {"));
   EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\":\"h200\""));
   EXPECT_THAT(json.out.str(), HasSubstr("\"memory_parts\":{"));
-  EXPECT_THAT(table.out.str(), HasSubstr("; not measured: context, communicators, standby"));
+  EXPECT_THAT(table.out.str(), HasSubstr("; not measured: communicators, standby"));
   EXPECT_EQ(Plan({.file = kExample}, none.io), kSuccess);
   EXPECT_THAT(none.out.str(), Not(HasSubstr("Predicted step")));
   // The same profile from a file.

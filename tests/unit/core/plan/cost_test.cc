@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/plan/bucket_order.h"
 #include "core/plan/parameters.h"
 #include "tests/support/specs.h"
 #include "tests/unit/core/plan/must_plan.h"
@@ -229,13 +230,50 @@ TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {
   EXPECT_EQ(UpdateCost(plan, {0, 0, 0}).reduced, static_cast<double>(extent) / 2 * 4);
 }
 
-TEST(CostTest, UpdateCost_AllGradientsAreClearedAndThoseOfTheShareReadTwice) {
+TEST(CostTest, UpdateCost_SumsOfTheShareAreReadForTheirNormAndForTheUpdate) {
   const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = 2}).Batch(2, 1));
   const StageParameters parameters = ParametersOf(plan, Place{.module = 0});
   const double share = static_cast<double>(parameters.LedElements()) / 2;
   const UpdateBytes bytes = UpdateCost(plan, {0, 0, 0});
   EXPECT_EQ(bytes.updated, share * (7 * 4 + 4));  // fp32
-  EXPECT_EQ(bytes.prepared, share * 4 + static_cast<double>(parameters.trained_extent) * 4);
+  EXPECT_EQ(bytes.normed, share * 4);
+}
+
+// A matrix of each layer is larger than a bucket of several may be.
+TEST(CostTest, UpdateCost_Shares_AreThoseOfTheBucketsInTheirOrder) {
+  const Plan plan = MustPlan(AJob()
+                                 .Module("language",
+                                         Llama({.hidden_size = 4096,
+                                                .layers = 4,
+                                                .heads = 32,
+                                                .kv_heads = 8,
+                                                .mlp_size = 14336,
+                                                .block = 128,
+                                                .vocabulary = 32000}),
+                                         {.dp = 2})
+                                 .Batch(2, 1));
+  std::vector<int32_t> complete, needed;
+  double all = 0;
+  for (const UpdateShare& share : UpdateCost(plan, {0, 0, 0}).shares) {
+    complete.push_back(share.complete_behind);
+    needed.push_back(share.needed_before);
+    all += share.of_all;
+  }
+  // The last layer with the head behind it, the other layers, the embedding.
+  EXPECT_THAT(complete, ElementsAre(1, 2, 3, 4, kBehindPass));
+  EXPECT_THAT(needed, ElementsAre(3, 2, 1, 0, 0));
+  EXPECT_NEAR(all, 1, 1e-12);
+}
+
+TEST(CostTest, UpdateCost_WithoutCollectivesOfEqualReplicas_HasNoShares) {
+  const auto shares = [](support::Layout layout) {
+    return UpdateCost(MustPlan(AJob().Module("language", Llama(), layout).Batch(4, 1)), {0, 0, 0})
+        .shares;
+  };
+  EXPECT_TRUE(shares({}).empty()) << "nobody to sum with";
+  ASSERT_EQ(shares({.tp = 2, .dp = 2}).size(), 1u) << "copies are folded first";
+  EXPECT_EQ(shares({.tp = 2, .dp = 2})[0].of_all, 1);
+  EXPECT_EQ(shares({.tp = 2, .dp = 2})[0].complete_behind, kBehindPass);
 }
 
 }  // namespace

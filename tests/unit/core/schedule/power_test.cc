@@ -116,6 +116,21 @@ TEST(PowerTest, Costs_WithinTheLimitOrWithoutPower_AreThoseOfTheProfile) {
   EXPECT_EQ(unknown.costs().parts[0][0].forward, forward);
 }
 
+TEST(PowerTest, Clock_OfAnUpdateBesideThePasses_HasItsEnergyButNotItsTime) {
+  // All work draws 900 W at 2,000 MHz: 800 W beside idling, a fourth of the joules at half the
+  // clock.
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", Llama({.layers = 4}), {.dp = 2}).Batch(8, 1));
+  const Pipeline pipeline = MakePipeline(plan);
+  const SustainedCosts capped(plan, pipeline, Powered(NominalProfile(), 900, 2000), 1);
+  const PartCost cost = CostFromProfile(plan, NominalProfile(), 1).parts[0][0];
+  ASSERT_FALSE(cost.slices.empty());
+  const double beside =
+      4 * (cost.forward + cost.backward_input + cost.backward_weight) + cost.norm + cost.prepare;
+  // 800 (beside + update) (f / 2000)^2 = 400 beside (2000 / f).
+  EXPECT_NEAR(capped.clocks()[0], 2000 * std::cbrt(0.5 * beside / (beside + cost.update)), 1e-6);
+}
+
 TEST(PowerTest, Costs_OfAPipeline_EachDeviceHasItsClock) {
   // The stage that waits most keeps the highest.
   const plan::Plan plan = PlanOf(Decoder(2));
@@ -153,13 +168,58 @@ job::JobSpec FiveBillion() {
       .Compute(job::Precision::kBf16);
 }
 
+// Of an H200, measured by hand before there was a program to measure it, without pauses: so each
+// figure is at whatever clock the limit left.
+constexpr char kByHand[] = R"({
+  "version": 2,
+  "name": "h200",
+  "measured": {
+    "device": "NVIDIA H200, NVLink all to all",
+    "software": "torch 2.11.0+cu130, NCCL 2.28.9, bf16",
+    "driver": null,
+    "power_limit_watts": 700,
+    "temperature_celsius": null,
+    "clock_mhz": null,
+    "source": "each product and attention timed alone, a message and a ring by NCCL; passes over memory, the update and the launch: docs/decisions/0029-pointwise-kernels-are-ours.md; FP8, each figure 0.12 s of calls without pause: docs/decisions/0032-fp8.md"
+  },
+  "products": [
+    {"rows": 16384, "inputs": 4096, "outputs": 6144, "forward": 1.01e-3, "input_gradient": 1.17e-3, "weight_gradient": 1.02e-3},
+    {"rows": 16384, "inputs": 4096, "outputs": 4096, "forward": 0.78e-3, "input_gradient": 0.82e-3, "weight_gradient": 0.76e-3},
+    {"rows": 16384, "inputs": 4096, "outputs": 28672, "forward": 5.50e-3, "input_gradient": 5.52e-3, "weight_gradient": 5.77e-3},
+    {"rows": 16384, "inputs": 14336, "outputs": 4096, "forward": 2.75e-3, "input_gradient": 2.87e-3, "weight_gradient": 2.80e-3},
+    {"rows": 16384, "inputs": 4096, "outputs": 128256, "forward": 25.3e-3, "input_gradient": 25.3e-3, "weight_gradient": 25.5e-3}
+  ],
+  "fp8": {
+    "products": [
+      {"rows": 16384, "inputs": 4096, "outputs": 6144, "forward": 0.636e-3, "input_gradient": 0.749e-3, "weight_gradient": 0.684e-3},
+      {"rows": 16384, "inputs": 4096, "outputs": 4096, "forward": 0.439e-3, "input_gradient": 0.454e-3, "weight_gradient": 0.445e-3},
+      {"rows": 16384, "inputs": 4096, "outputs": 28672, "forward": 3.028e-3, "input_gradient": 2.948e-3, "weight_gradient": 3.059e-3},
+      {"rows": 16384, "inputs": 14336, "outputs": 4096, "forward": 1.513e-3, "input_gradient": 1.552e-3, "weight_gradient": 1.563e-3}
+    ],
+    "cast_bytes_per_second": 3.73e12
+  },
+  "attention": [
+    {"rows": 16384, "length": 4096, "heads": 32, "head_size": 128, "causal": true, "forward": 0.90e-3, "backward": 2.80e-3},
+    {"rows": 9216, "length": 576, "heads": 16, "head_size": 64, "causal": false, "forward": 0.08e-3, "backward": 0.21e-3}
+  ],
+  "memory_bytes_per_second": 4.02e12,
+  "update_bytes_per_second": 4.10e12,
+  "launch": 2.6e-6,
+  "power": null,
+  "message": {"bytes_per_second": 356e9, "latency": 18e-6},
+  "collective": {"bytes_per_second": 330e9, "latency": 27e-6},
+  "network": null,
+  "unestimated_bytes": null
+})";
+
 // One H200: its parts, timed alone, add up to 765 ms without the update. In the step's own order
 // they take 841 ms with it at 1,410 MHz and 700 W. If work followed the clock, the parts were timed
 // at 1,528 MHz.
 TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   const job::JobSpec spec = FiveBillion();
-  const DeviceProfile h200 = *FindProfile("h200");
-  WorkModel model(spec, h200, 4);
+  const auto h200 = ReadProfile(kByHand);
+  ASSERT_TRUE(h200.ok()) << h200.status();
+  WorkModel model(spec, *h200, 4);
   double passes = 0;
   for (const int32_t module : {0, 1}) {
     passes += model

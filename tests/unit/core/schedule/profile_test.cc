@@ -112,6 +112,29 @@ TEST(ProfileTest, WithoutProcess_IsOfTheVersionBefore) {
               ElementsAre("process: unknown field"));
 }
 
+TEST(ProfileTest, WhatTrainingRunsBesides_IsReadAsItIsWritten_AndMayBeMissing) {
+  DeviceProfile profile = WithPower(Read());
+  EXPECT_EQ(profile.products[0].weight_gradient_written, 0);
+  EXPECT_EQ(profile.loss_bytes_per_second, 0);
+  EXPECT_THAT(WriteProfile(profile), AllOf(HasSubstr("\"version\": 2"), Not(HasSubstr("loss_"))));
+  profile.products[0].weight_gradient_written = 2e-3;
+  profile.fp8->products[0].weight_gradient_written = 1e-3;
+  profile.loss_bytes_per_second = 3e9;
+  profile.power->joules.embedding_bytes_per_second = 4e7;
+  const std::string text = WriteProfile(profile);
+  EXPECT_THAT(text, HasSubstr("\"version\": 3"));
+  const DeviceProfile read = Read(text);
+  EXPECT_EQ(read.products[0].weight_gradient_written, 2e-3);
+  EXPECT_EQ(read.products[1].weight_gradient_written, 0);
+  EXPECT_EQ(read.fp8->products[0].weight_gradient_written, 1e-3);
+  EXPECT_EQ(read.loss_bytes_per_second, 3e9);
+  EXPECT_EQ(read.power->joules.embedding_bytes_per_second, 4e7);
+  EXPECT_FALSE(read.process.has_value());
+  EXPECT_EQ(WriteProfile(read), text);
+  EXPECT_THAT(Wrong("\"launch\": 1e-5", "\"launch\": 1e-5, \"loss_bytes_per_second\": 0"),
+              ElementsAre("loss_bytes_per_second: 0: must be a number above 0"));
+}
+
 TEST(ProfileTest, Process_IsReadAsItIsWritten) {
   DeviceProfile profile = Read();
   profile.process = ProcessBytes{.context = 700'000'001};
@@ -195,6 +218,28 @@ TEST(ProfileTest, Product_GoesAtTheRateOfTheNearestShape) {
   EXPECT_EQ(ProductSeconds(profile, ProductPass::kForward, 0, 64, 64), 0);
 }
 
+TEST(ProfileTest, WeightGradient_ThatIsWritten_IsTheMeasuredOneOrThatWhichIsAdded) {
+  DeviceProfile profile = Read();
+  const auto written = [&] {
+    return ProductSeconds(profile, ProductPass::kWrittenWeightGradient, 1024, 64, 64) -
+           profile.launch;
+  };
+  EXPECT_DOUBLE_EQ(written(), 3e-3);
+  profile.products[0].weight_gradient_written = 2.5e-3;
+  EXPECT_DOUBLE_EQ(written(), 2.5e-3);
+}
+
+TEST(ProfileTest, LossAndEmbedding_GoAtTheirRatesOrAtThatOfMemory) {
+  DeviceProfile profile = Read();
+  EXPECT_DOUBLE_EQ(LossSeconds(profile, 1e9), 1 + profile.launch);
+  EXPECT_DOUBLE_EQ(EmbeddingSeconds(profile, 1e9), 1 + profile.launch);
+  profile.loss_bytes_per_second = 5e8;
+  profile.embedding_bytes_per_second = 2.5e8;
+  EXPECT_DOUBLE_EQ(LossSeconds(profile, 1e9), 2 + profile.launch);
+  EXPECT_DOUBLE_EQ(EmbeddingSeconds(profile, 1e9), 4 + profile.launch);
+  EXPECT_EQ(LossSeconds(profile, 0), 0);
+}
+
 TEST(ProfileTest, Attention_GoesAtTheRateOfItsMask) {
   const DeviceProfile profile = Read();
   AttentionShape shape{.rows = 2048, .length = 512, .heads = 8, .head_size = 64, .causal = true};
@@ -203,17 +248,19 @@ TEST(ProfileTest, Attention_GoesAtTheRateOfItsMask) {
   EXPECT_NEAR(AttentionSeconds(profile, shape, true) - profile.launch, 10e-3, 1e-12);
 }
 
-TEST(ProfileTest, Fp8_HasItsOwnProductsAndReadsTwiceToRound) {
+TEST(ProfileTest, Fp8_HasItsOwnProductsAndReadsOnceMoreForAnUnknownLargest) {
   DeviceProfile profile = Read();
   const auto forward = [&] {
     return Fp8ProductSeconds(profile, ProductPass::kForward, 2048, 64, 64) - profile.launch;
   };
   EXPECT_NEAR(forward(), 1e-3, 1e-12);
-  EXPECT_NEAR(Fp8CastSeconds(profile, 1e6), 1e-2 + 2 * profile.launch, 1e-12);
-  EXPECT_EQ(Fp8CastSeconds(profile, 0), 0);
+  // 4 bytes at 6e8 a second; 2 bytes at 1e9 to find the largest magnitude.
+  EXPECT_NEAR(Fp8CastSeconds(profile, 1e6, true), 4e6 / 6e8 + profile.launch, 1e-12);
+  EXPECT_NEAR(Fp8CastSeconds(profile, 1e6, false), 4e6 / 6e8 + 2e-3 + 2 * profile.launch, 1e-12);
+  EXPECT_EQ(Fp8CastSeconds(profile, 0, true), 0);
   profile.fp8.reset();
   EXPECT_NEAR(forward(), 2e-3, 1e-12);
-  EXPECT_EQ(Fp8CastSeconds(profile, 1e6), 0);
+  EXPECT_EQ(Fp8CastSeconds(profile, 1e6, true), 0);
 }
 
 TEST(ProfileTest, BuiltIn_AllAreSoundAndHaveNamesOfTheirOwn) {

@@ -71,7 +71,14 @@ SearchResult Search(const job::JobSpec& spec, const SearchOptions& options) {
   return result.ok() ? *std::move(result) : SearchResult{};
 }
 
-DeviceProfile H200() { return *FindProfile("h200"); }
+// That keeps its clock, and all of whose memory is the job's.
+DeviceProfile H200() {
+  DeviceProfile profile = *FindProfile("h200");
+  profile.power.reset();
+  profile.process.reset();
+  profile.unestimated_bytes = 0;
+  return profile;
+}
 
 // The modules' degrees and offsets, which tell layouts apart.
 std::string Shape(const job::JobSpec& spec) {

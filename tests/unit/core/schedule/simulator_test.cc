@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/schedule/bound.h"
 #include "core/schedule/checker.h"
@@ -106,6 +107,108 @@ TEST(SimulatorTest, Simulate_ReductionsOfARank_RunOneAfterTheOther) {
               12 - 2 + 10 + 10, kRounding);
 }
 
+// Two equal parts of a layer each, of which a backward pass comes to the second one first.
+PartCost InTwoSlices(PartCost cost) {
+  cost.slices = {{.share = 0.5, .complete = 0.5, .needed = 0.5},
+                 {.share = 0.5, .complete = 1, .needed = 0}};
+  return cost;
+}
+
+TEST(SimulatorTest, Simulate_ReplicasAlone_HideSumsUpdatesAndGathersBesidePasses) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.dp = 2}).Batch(4, 1));
+  const auto step = [&](const PartCost& cost) {
+    return Simulate(plan, Programs(plan), EqualCosts(plan, cost)).step;
+  };
+  PartCost cost = {1, 1, 1, /*reduce=*/2, /*update=*/0.5, /*gather=*/0.25};
+  EXPECT_NEAR(step(cost), 6 + 2 + 0.5 + 0.25, kRounding);
+  // The last backward pass is [4, 6]: a half of the sums goes from 5 on, the other from 6. The
+  // first forward pass waits for 0.25 of update and 0.125 of gather; the second half is there at
+  // 0.625 and needed half a pass after 0.375.
+  cost = InTwoSlices(cost);
+  EXPECT_NEAR(step(cost), 6 + 1 + 0.375, kRounding);
+  // The norm of what is summed last, and weights that are made ready in the first forward pass.
+  cost.norm = 0.5;
+  cost.prepare = 0.25;
+  EXPECT_NEAR(step(cost), 6 + 1 + 0.375 + 0.25 + 0.25, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_EqualLayersInDataParallel_TakesTheTimeOfItsFormula) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.dp = 2}).Batch(4, 1));
+  for (const int n : {1, 2, 5, 16}) {
+    for (const auto& [r, u, g] : {std::array{0.5, 0.25, 0.125}, std::array{1.5, 0.25, 2.0},
+                                  std::array{4.0, 2.0, 0.5}, std::array{0.0, 0.0, 0.0}}) {
+      PartCost cost = {1, 1, 1, r, u, g};
+      for (int layer = n; layer-- > 0;) {
+        cost.slices.push_back({.share = 1.0 / n,
+                               .complete = static_cast<double>(n - layer) / n,
+                               .needed = static_cast<double>(layer) / n});
+      }
+      const double others = (n - 1.0) / n;
+      const double sums = std::max(r / n, r - 2 * others);
+      const double gathers = std::max((u + g) / n, std::max(u, g) + std::min(u, g) / n - others);
+      EXPECT_NEAR(Simulate(plan, Programs(plan), EqualCosts(plan, cost)).step, 6 + sums + gathers,
+                  kRounding)
+          << n << " layers, " << r << ", " << u << ", " << g;
+    }
+  }
+}
+
+TEST(SimulatorTest, Simulate_UpdateThatIsLong_HoldsUpTheFirstPassBetweenItsLayers) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.dp = 2}).Batch(4, 1));
+  const PartCost cost = InTwoSlices({1, 1, 1, 0, /*update=*/3, 0});
+  // Half of it stands before the first pass, whose first half is done at 2; the second one waits
+  // for the other half of the update until 3, instead of 0.5.
+  EXPECT_NEAR(Simulate(plan, Programs(plan), EqualCosts(plan, cost)).step, 6 + 2.5, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_RanksWithMessages_BeginSumsBehindThePass) {
+  const plan::Plan plan =
+      PlanOf(AJob().Module("language", NoArchitecture(), {.dp = 2, .pp = 2}).Batch(4, 1));
+  PartCost inside = InTwoSlices({1, 1, 1, 2, 0, 0}), behind = inside;
+  behind.slices[0].complete = 1;
+  const auto step = [&](const PartCost& cost) {
+    return Simulate(plan, Programs(plan), EqualCosts(plan, cost)).step;
+  };
+  EXPECT_EQ(step(inside), step(behind));
+  // 2 microbatches through 2 stages, their fill and drain, and all of the sum.
+  EXPECT_NEAR(step(inside), 2 + 6 + 2, kRounding);
+}
+
+TEST(SimulatorTest, Simulate_ModulesOnTheSameRanks_HideWhatFitsBesideEachOther) {
+  const plan::Plan plan = PlanOf(AJob()
+                                     .Module("vision", NoArchitecture(), {.dp = 2, .offset = 0})
+                                     .Module("language", NoArchitecture(), {.dp = 2, .offset = 0})
+                                     .Edge("vision", "language")
+                                     .Batch(2, 1));
+  CostModel costs = EqualCosts(plan, InTwoSlices({1, 1, 1, /*reduce=*/1, 0, 0}));
+  const auto step = [&] { return Simulate(plan, Programs(plan), costs).step; };
+  // Forward until 2, language's backward pass [2, 4], vision's [4, 6]: half of its sum is left.
+  EXPECT_NEAR(step(), 6 + 0.5, kRounding);
+  // Language's halves are needed at 1 and at 1.5.
+  costs.parts[1][0].gather = 1;
+  EXPECT_NEAR(step(), 6 + 0.5, kRounding);
+  costs.parts[1][0].gather = 3;
+  EXPECT_NEAR(step(), 6 + 0.5 + 1.5, kRounding);
+}
+
+TEST(SimulatorTest, SimulatePlan_OfReplicas_AgreesWithAllRanks) {
+  for (const bool apart : {false, true}) {
+    const support::Layout language = {.dp = 2, .pp = apart ? 2 : 1, .offset = apart ? 2 : 0};
+    const plan::Plan plan = PlanOf(AJob()
+                                       .Module("vision", ClipVision(), {.dp = 2, .offset = 0})
+                                       .Module("language", Llama(), language)
+                                       .Edge("vision", "language")
+                                       .Batch(8, 2));
+    const CostModel costs = CostFromShapes(plan);
+    EXPECT_FALSE(costs.parts[1][0].slices.empty());
+    const double step = Simulate(plan, Programs(plan), costs).step;
+    EXPECT_NEAR(SimulatePlan(plan, costs)->step, step, 1e-9 * step) << apart;
+  }
+}
+
 TEST(SimulatorTest, Simulate_IdleRanks_DoNotCount) {
   const plan::Plan plan = PlanOf(AJob()
                                      .Module("vision", NoArchitecture())
@@ -193,6 +296,41 @@ TEST(CostModelTest, CostFromShapes_OfTheUpdate_FallsWithWhatARankHas) {
   EXPECT_NEAR(cost(1, 2).update / cost(1, 1).update, 0.5, 1e-9);
   EXPECT_LT(cost(2, 2).reduce, cost(1, 2).reduce);
   EXPECT_EQ(cost(1, 2, true).reduce + cost(1, 2, true).update + cost(1, 2, true).gather, 0);
+}
+
+TEST(CostModelTest, CostFromShapes_Slices_LieWherePassesComeToTheirLayers) {
+  const auto slices = [](support::Layout layout) {
+    const plan::Plan plan = PlanOf(AJob()
+                                       .Module("language",
+                                               Llama({.hidden_size = 4096,
+                                                      .layers = 4,
+                                                      .heads = 32,
+                                                      .kv_heads = 8,
+                                                      .mlp_size = 14336,
+                                                      .block = 128,
+                                                      .vocabulary = 32000}),
+                                               layout)
+                                       .Batch(4, 1));
+    return CostFromShapes(plan).parts[0][0].slices;
+  };
+  // The last layer with the head, the other three, the embedding.
+  const std::vector<UpdateSlice> whole = slices({.dp = 2});
+  ASSERT_EQ(whole.size(), 5u);
+  double all = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    all += whole[i].share;
+    if (i == 0) continue;
+    EXPECT_GE(whole[i].complete, whole[i - 1].complete);
+    EXPECT_LE(whole[i].needed, whole[i - 1].needed);
+  }
+  EXPECT_NEAR(all, 1, kRounding);
+  EXPECT_GT(whole[0].complete, 1.0 / 4) << "the head's products come first";
+  EXPECT_LT(whole[0].needed, 3.0 / 4) << "and go last";
+  EXPECT_NEAR(whole[3].complete, 1, kRounding);
+  EXPECT_EQ(whole[3].needed, 0);
+  EXPECT_EQ(whole[4].complete, 1);
+  EXPECT_EQ(slices({.tp = 2, .dp = 2}).size(), 1u) << "copies are folded first and spread behind";
+  EXPECT_TRUE(slices({}).empty()) << "passes wait for the update";
 }
 
 TEST(CostModelTest, CostFromShapes_HeadAndProjector_WeighOnTheLastStage) {

@@ -102,15 +102,56 @@ TEST(WorkModelTest, Fp8_ProductsOfDecoderLayersGoAtItsRate) {
 TEST(WorkModelTest, Fp8_WeightsAreRoundedOnceAStep) {
   job::JobSpec spec = Decoder();
   const DeviceProfile profile = NominalProfile();
-  const double update = CostFromProfile(PlanOf(spec), profile, 1).parts[0][0].update;
+  const PartCost before = CostFromProfile(PlanOf(spec), profile, 1).parts[0][0];
+  EXPECT_EQ(before.prepare, 0);
   spec.linear = job::LinearFormat::kFp8;
   const plan::Plan plan = PlanOf(spec);
   const double weights = plan::LayerCost(plan.module_spec(0), 0.5, 0).forward;
   const double rounding = kLayers * 6 * weights / profile.fp8->cast_bytes_per_second;
   EXPECT_NEAR(WorkModel(spec, profile, 1).RoundingSeconds(0, kLayers, 1), rounding,
               1e-9 * rounding);
-  EXPECT_NEAR(CostFromProfile(plan, profile, 1).parts[0][0].update, update + rounding,
-              1e-9 * update);
+  const PartCost cost = CostFromProfile(plan, profile, 1).parts[0][0];
+  EXPECT_NEAR(cost.prepare, rounding, 1e-9 * rounding);
+  EXPECT_EQ(cost.update, before.update);
+}
+
+TEST(WorkModelTest, Fp8_ALargestMagnitudeThatNobodyKnowsIsFoundByAPass) {
+  // Of four operands forward attention's output alone.
+  job::JobSpec spec = Decoder();
+  spec.linear = job::LinearFormat::kFp8;
+  DeviceProfile profile = ProductsAlone();
+  const job::Architecture& a = spec.modules[0].architecture;
+  const PartShape layer = {.module = 0, .layers = 1, .rows = kRows};
+  const PassSeconds free = WorkModel(spec, profile, 1).OfPart(layer);
+  profile.fp8->cast_bytes_per_second = 1e9;
+  const PassSeconds cast = WorkModel(spec, profile, 1).OfPart(layer);
+  const double hidden = static_cast<double>(a.hidden_size), mlp = static_cast<double>(a.mlp_size);
+  EXPECT_NEAR(cast.forward - free.forward, 4 * kRows * (3 * hidden + mlp) / 1e9, 1e-12);
+  profile.fp8->cast_bytes_per_second = 1e300;
+  profile.memory_bytes_per_second = 1e9;
+  job::JobSpec plain = spec;
+  plain.linear = job::LinearFormat::kCompute;
+  const PassSeconds in_fp8 = WorkModel(spec, profile, 1).OfPart(layer);
+  const PassSeconds in_bf16 = WorkModel(plain, profile, 1).OfPart(layer);
+  const PassSeconds products = WorkModel(plain, ProductsAlone(), 1).OfPart(layer);
+  EXPECT_NEAR((in_fp8.forward - free.forward) - (in_bf16.forward - products.forward),
+              2 * kRows * hidden / 1e9, 1e-12);
+}
+
+TEST(WorkModelTest, Weights_OfTheFirstMicrobatch_AreWritten) {
+  const plan::Plan plan = PlanOf(Decoder());
+  DeviceProfile profile = ProductsAlone();
+  for (ProductTimes& product : profile.products)
+    product.weight_gradient_written = product.weight_gradient / 2;
+  WorkModel model(plan.spec, profile, 1);
+  const auto weights = [&](int64_t microbatches) {
+    return model
+        .OfPart({.module = 0, .layers = kLayers, .rows = kRows, .microbatches = microbatches})
+        .backward_weight;
+  };
+  const double added = weights(int64_t{1} << 40);
+  EXPECT_NEAR(weights(1), added / 2, 1e-9 * added);
+  EXPECT_NEAR(weights(4), added * (3 + 0.5) / 4, 1e-9 * added);
 }
 
 TEST(WorkModelTest, Fp8_EncodersStayAsTheyAre) {

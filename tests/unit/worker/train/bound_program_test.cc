@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -9,6 +10,8 @@
 
 #include "core/plan/loss.h"
 #include "core/plan/plan.h"
+#include "core/schedule/overlap.h"
+#include "core/schedule/pipeline.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::train {
@@ -296,6 +299,41 @@ TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereReductionsKeepTheirOr
                     .Module("language", support::Llama({.tied_head = true}), {.dp = 2, .pp = 2})
                     .Batch(8, 2))),
             std::vector<int32_t>());
+}
+
+// Predictions of steps go by the plan alone.
+TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereASimulatedStepHasThem) {
+  const auto both = [](support::Layout vision, support::Layout language) {
+    return AJob()
+        .Module("vision", support::ClipVision(), vision)
+        .Module("language", support::Llama(), language)
+        .Edge("vision", "language")
+        .Batch(8, 2);
+  };
+  const plan::Plan plans[] = {
+      PlanOf(both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0})),
+      PlanOf(both({.dp = 2}, {.dp = 2})),
+      PlanOf(both({.dp = 4, .offset = 0}, {.tp = 2, .dp = 2, .offset = 0})),
+      PlanOf(both({.dp = 4, .offset = 0}, {.dp = 2, .pp = 2, .offset = 0})),
+      PlanOf(AJob().Module("language", support::Llama(), {.dp = 2}).Batch(8, 2)),
+      PlanOf(AJob()
+                 .Module("language", support::Llama(), {.dp = 2})
+                 .Schedule(job::ScheduleName::kZeroBubbleH1)
+                 .Batch(8, 2)),
+      PlanOf(AJob()
+                 .Module("language", support::Llama({.tied_head = true}), {.dp = 2, .pp = 2})
+                 .Batch(8, 2))};
+  for (const plan::Plan& plan : plans) {
+    const schedule::Pipeline pipeline = schedule::MakePipeline(plan);
+    const std::vector<bool> inside = schedule::SumsBeginInside(plan, pipeline);
+    const std::vector<int32_t> completing = Completing(plan);
+    for (const int32_t p : schedule::PartsOf(pipeline, plan, Rank{0})) {
+      const int32_t module = pipeline.parts[static_cast<size_t>(p)].module;
+      EXPECT_EQ(inside[static_cast<size_t>(p)],
+                std::count(completing.begin(), completing.end(), module) > 0)
+          << plan.digest << " module " << module;
+    }
+  }
 }
 
 }  // namespace
