@@ -16,6 +16,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/search_bound.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/work_model.h"
@@ -100,6 +101,12 @@ plan::Cluster ClusterOf(const SearchOptions& options) {
   return cluster;
 }
 
+plan::MemoryLimits LimitsOf(const SearchOptions& options) {
+  plan::MemoryLimits limits;
+  limits.devices.assign(static_cast<size_t>(options.devices), options.device_memory);
+  return limits;
+}
+
 class Search {
  public:
   Search(const job::JobSpec& spec, const SearchOptions& options)
@@ -111,7 +118,8 @@ class Search {
                .node_devices = std::min(options.node_devices, options.devices)},
         model_(spec_, options.profile, options.items),
         bounds_(spec_, space_, model_),
-        cluster_(ClusterOf(options)) {
+        cluster_(ClusterOf(options)),
+        limits_(LimitsOf(options)) {
     if (spec_.data.has_value()) {  // names of files are many, and no layout depends on them
       spec_.data->shards.resize(std::min<size_t>(1, spec_.data->shards.size()));
       spec_.data->validation.clear();
@@ -215,13 +223,20 @@ class Search {
     return all;
   }
 
-  // Of a layout, schedule and micro batch the recomputation that adds least of those that fit.
-  struct Fitting {
-    Setting setting;
-    plan::Plan plan;
-  };
-  std::optional<Fitting> FirstThatFits(const SearchLayout& layout, const job::JobSpec& laid,
-                                       Setting setting) {
+  // Ways to compute again under a schedule and micro batch, the one that adds least first. None
+  // where not even the one that keeps least fits.
+  std::vector<std::pair<double, Setting>> WaysOf(const SearchLayout& layout,
+                                                 const job::JobSpec& laid, Setting setting) {
+    if (options_.device_memory > 0) {
+      setting.language = setting.others = Recompute::kFull;
+      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
+      if (!least.ok()) return {};
+      if (!Fits(*least)) {
+        misfits_ = true;
+        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryOf(*least)));
+        return {};
+      }
+    }
     std::vector<std::pair<double, Setting>> ways;
     for (const auto& [language, others] : Recomputations()) {
       setting.language = language;
@@ -230,21 +245,68 @@ class Search {
     }
     std::stable_sort(ways.begin(), ways.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (options_.device_memory > 0) {  // what keeps least tells whether any fits
-      setting.language = setting.others = Recompute::kFull;
-      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
-      if (!least.ok()) return std::nullopt;
-      if (!Fits(*least)) {
-        misfits_ = true;
-        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryOf(*least)));
-        return std::nullopt;
-      }
-    }
-    for (auto& [bound, way] : ways) {
+    return ways;
+  }
+
+  // What the plan takes; `spec` as a proposal has it.
+  absl::StatusOr<Found> FoundOf(plan::Plan plan, size_t index) {
+    const int64_t memory = MemoryNeeded(plan);
+    job::JobSpec spec = plan.spec;
+    if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
+    ASSIGN_OR_RETURN(Proposal proposal, Measure(std::move(plan), options_.profile, options_.items));
+    proposal.memory = memory;
+    proposal.spec = std::move(spec);
+    return Found{std::move(proposal), index};
+  }
+
+  // The plan that the job would be admitted with; nothing where admission lowers its micro batch or
+  // what it keeps, which is another setting, or where it does not fit.
+  std::optional<plan::Plan> AdmittedAs(const plan::Plan& plan) const {
+    absl::StatusOr<plan::Plan> admitted = AdmitJob(plan.spec, cluster_, limits_, Epoch{1});
+    if (!admitted.ok() || admitted->layout.micro != 0) return std::nullopt;
+    const std::vector<plan::ModuleLayout>& modules = admitted->layout.modules;
+    const bool lowered = std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+      return module.recompute.has_value();
+    });
+    if (lowered || !Fits(*admitted)) return std::nullopt;
+    return *std::move(admitted);
+  }
+
+  // Of one schedule and micro batch the recomputation that adds least of those that fit and are
+  // admitted as they are. Nothing where that is no better than `found`, or is not among the best.
+  absl::StatusOr<std::optional<Found>> BestWay(const std::vector<std::pair<double, Setting>>& ways,
+                                               const job::JobSpec& laid, size_t index,
+                                               const std::optional<Found>& found) {
+    for (const auto& [bound, way] : ways) {
+      if (TooSlow(bound, found)) return std::nullopt;
       absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
-      if (plan.ok() && Fits(*plan)) return Fitting{way, *std::move(plan)};
+      if (!plan.ok() || !Fits(*plan)) continue;
+      ++result_.simulated;
+      ASSIGN_OR_RETURN(Found one, FoundOf(*plan, index));
+      // A way that computes more again is no faster: it is not asked whether this one is admitted.
+      if (TooSlow(one.proposal.step, std::nullopt) || !IsBetter(one, found)) return std::nullopt;
+      if (options_.device_memory == 0) return one;
+      std::optional<plan::Plan> admitted = AdmittedAs(*plan);
+      if (!admitted.has_value()) continue;
+      if (HomesOf(admitted->layout) == HomesOf(plan->layout)) return one;
+      job::JobSpec spec = std::move(one.proposal.spec);
+      ASSIGN_OR_RETURN(one, FoundOf(*std::move(admitted), index));
+      one.proposal.spec = std::move(spec);
+      if (IsBetter(one, found)) return one;
     }
     return std::nullopt;
+  }
+
+  static bool IsBetter(const Found& one, const std::optional<Found>& found) {
+    return !found.has_value() || one.Key() < found->Key();
+  }
+
+  // Of each module where its state is, and how often.
+  static std::vector<std::pair<job::StateHome, int32_t>> HomesOf(const plan::Layout& layout) {
+    std::vector<std::pair<job::StateHome, int32_t>> homes;
+    for (const plan::ModuleLayout& module : layout.modules)
+      homes.emplace_back(module.state_home, module.state_copies);
+    return homes;
   }
 
   // Whether the job could be submitted under the layout.
@@ -283,20 +345,10 @@ class Search {
     misfits_ = false;
     for (const auto& [bound, setting] : settings) {
       if (TooSlow(bound, found)) break;
-      std::optional<Fitting> fitting = FirstThatFits(layout, laid, setting);
-      if (!fitting.has_value()) continue;
-      fits = true;
-      if (TooSlow(bounds_.OfSetting(layout, fitting->setting), found)) continue;
-      ++result_.simulated;
-      const int64_t memory = MemoryNeeded(fitting->plan);
-      job::JobSpec spec = fitting->plan.spec;
-      if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
-      ASSIGN_OR_RETURN(Proposal proposal,
-                       Measure(std::move(fitting->plan), options_.profile, options_.items));
-      proposal.memory = memory;
-      proposal.spec = std::move(spec);
-      Found one{std::move(proposal), index};
-      if (!found.has_value() || one.Key() < found->Key()) found = std::move(one);
+      const std::vector<std::pair<double, Setting>> ways = WaysOf(layout, laid, setting);
+      fits = fits || !ways.empty();
+      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(ways, laid, index, found));
+      if (one.has_value()) found = std::move(one);
     }
     if (!fits && misfits_) ++result_.too_large;
     if (found.has_value()) Insert(*std::move(found));
@@ -368,6 +420,7 @@ class Search {
   WorkModel model_;
   SearchBounds bounds_;
   const plan::Cluster cluster_;
+  const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
   std::vector<Found> best_;         // in order
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.

@@ -2,9 +2,10 @@
 //
 // A search looks at every layout of search_space.h, under each with micro batches that are powers
 // of two, the schedules that the layout can have, and recomputation: of a layout, schedule and
-// micro batch the one that computes least again of those that fit. What a setting takes is the
-// simulated step of its plan under the costs of a profile (work_model.h); of steps of many
-// microbatches the first are simulated, and each further one takes as long as the busiest rank
+// micro batch the one that computes least again of those that fit and that admission (admission.h)
+// leaves as they are. So a proposal runs as it was ranked, room for losses included. What a setting
+// takes is the simulated step of its plan under the costs of a profile (work_model.h); of steps of
+// many microbatches the first are simulated, and each further one takes as long as the busiest rank
 // works on it. The shortest step wins, of equals the one that needs least memory; but of those
 // within half a percent of it, which no simulation tells apart, the one with the fewest tensor
 // ranks and stages.
@@ -13,8 +14,8 @@
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
 // step is below. So the answer is that of trying all.
 //
-// What it does not look at: host memory; devices that differ; samples that are shorter than the
-// context. A function of its arguments. Pure.
+// What it does not look at: host memory, which counts as enough; devices that differ; samples that
+// are shorter than the context. A function of its arguments. Pure.
 #pragma once
 
 #include <cstddef>
