@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -31,6 +32,7 @@ using job::ScheduleName;
 constexpr int64_t kMicroMax = 64;
 // A bound is a sum in another order than the step's.
 constexpr double kRounding = 1 - 1e-9;
+constexpr double kAnyStep = std::numeric_limits<double>::infinity();
 
 // Those that the layout can have.
 std::vector<job::Schedule> SchedulesOf(const job::JobSpec& spec, const SearchLayout& layout,
@@ -141,6 +143,7 @@ class Search {
       RETURN_IF_ERROR(Look(layouts[index], index));
     }
     if (best_.empty()) return NothingFits(layouts.empty());
+    RETURN_IF_ERROR(Admit());
     PutSimplestFirst();
     for (Found& found : best_) Keep(std::move(found.proposal));
     return std::move(result_);
@@ -195,12 +198,38 @@ class Search {
                                         : best_.back().proposal.step;
   }
 
-  // With what no estimate counts.
-  int64_t MemoryNeeded(const plan::Plan& plan) const {
-    return MemoryOf(plan) + options_.profile.unestimated_bytes;
+  // What decides what ranks need beside activations, of one layout.
+  struct Division {
+    ScheduleName schedule = ScheduleName::k1F1B;
+    std::vector<std::vector<int32_t>> layers;  // of each module
+    std::vector<std::pair<job::StateHome, int32_t>> homes;
+    friend auto operator<=>(const Division&, const Division&) = default;
+  };
+
+  // As MemoryOf, of a plan of the layout that is looked at.
+  int64_t EstimateOf(const plan::Plan& plan) {
+    Division division{.schedule = plan.layout.schedule.name, .homes = HomesOf(plan.layout)};
+    for (const plan::ModuleLayout& module : plan.layout.modules)
+      division.layers.push_back(module.layers);
+    const std::vector<int64_t> activations = plan::EstimateActivations(plan);
+    const auto [entry, is_new] = states_.try_emplace(std::move(division));
+    std::vector<int64_t>& states = entry->second;
+    if (is_new) {
+      for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+        states.push_back(estimate.total() - estimate.activations);
+    }
+    int64_t most = 0;
+    for (size_t rank = 0; rank < states.size(); ++rank)
+      most = std::max(most, states[rank] + activations[rank]);
+    return most;
   }
 
-  bool Fits(const plan::Plan& plan) const {
+  // With what no estimate counts.
+  int64_t MemoryNeeded(const plan::Plan& plan) {
+    return EstimateOf(plan) + options_.profile.unestimated_bytes;
+  }
+
+  bool Fits(const plan::Plan& plan) {
     return options_.device_memory == 0 || MemoryNeeded(plan) <= options_.device_memory;
   }
 
@@ -233,7 +262,7 @@ class Search {
       if (!least.ok()) return {};
       if (!Fits(*least)) {
         misfits_ = true;
-        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryOf(*least)));
+        least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
         return {};
       }
     }
@@ -248,32 +277,22 @@ class Search {
     return ways;
   }
 
-  // What the plan takes; `spec` as a proposal has it.
-  absl::StatusOr<Found> FoundOf(plan::Plan plan, size_t index) {
+  // What the plan takes; `spec` as a proposal has it. Nothing where it takes more than `most` for
+  // sure.
+  absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most) {
     const int64_t memory = MemoryNeeded(plan);
     job::JobSpec spec = plan.spec;
     if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
-    ASSIGN_OR_RETURN(Proposal proposal, Measure(std::move(plan), options_.profile, options_.items));
-    proposal.memory = memory;
-    proposal.spec = std::move(spec);
-    return Found{std::move(proposal), index};
+    ASSIGN_OR_RETURN(std::optional<Proposal> proposal,
+                     MeasureWithin(most, std::move(plan), options_.profile, options_.items));
+    if (!proposal.has_value()) return std::nullopt;
+    proposal->memory = memory;
+    proposal->spec = std::move(spec);
+    return Found{*std::move(proposal), index};
   }
 
-  // The plan that the job would be admitted with; nothing where admission lowers its micro batch or
-  // what it keeps, which is another setting, or where it does not fit.
-  std::optional<plan::Plan> AdmittedAs(const plan::Plan& plan) const {
-    absl::StatusOr<plan::Plan> admitted = AdmitJob(plan.spec, cluster_, limits_, Epoch{1});
-    if (!admitted.ok() || admitted->layout.micro != 0) return std::nullopt;
-    const std::vector<plan::ModuleLayout>& modules = admitted->layout.modules;
-    const bool lowered = std::any_of(modules.begin(), modules.end(), [](const auto& module) {
-      return module.recompute.has_value();
-    });
-    if (lowered || !Fits(*admitted)) return std::nullopt;
-    return *std::move(admitted);
-  }
-
-  // Of one schedule and micro batch the recomputation that adds least of those that fit and are
-  // admitted as they are. Nothing where that is no better than `found`, or is not among the best.
+  // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
+  // where that is no better than `found`.
   absl::StatusOr<std::optional<Found>> BestWay(const std::vector<std::pair<double, Setting>>& ways,
                                                const job::JobSpec& laid, size_t index,
                                                const std::optional<Found>& found) {
@@ -281,20 +300,28 @@ class Search {
       if (TooSlow(bound, found)) return std::nullopt;
       absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
       if (!plan.ok() || !Fits(*plan)) continue;
-      ++result_.simulated;
-      ASSIGN_OR_RETURN(Found one, FoundOf(*plan, index));
-      // A way that computes more again is no faster: it is not asked whether this one is admitted.
-      if (TooSlow(one.proposal.step, std::nullopt) || !IsBetter(one, found)) return std::nullopt;
-      if (options_.device_memory == 0) return one;
-      std::optional<plan::Plan> admitted = AdmittedAs(*plan);
-      if (!admitted.has_value()) continue;
-      if (HomesOf(admitted->layout) == HomesOf(plan->layout)) return one;
-      job::JobSpec spec = std::move(one.proposal.spec);
-      ASSIGN_OR_RETURN(one, FoundOf(*std::move(admitted), index));
-      one.proposal.spec = std::move(spec);
-      if (IsBetter(one, found)) return one;
+      ASSIGN_OR_RETURN(std::optional<Found> one,
+                       FoundOf(*std::move(plan), index, MostOfUse(found)));
+      result_.simulated += one.has_value() ? 1 : 0;
+      if (!one.has_value() || !IsBetter(*one, found)) return std::nullopt;
+      return one;
     }
     return std::nullopt;
+  }
+
+  // The best as they would be admitted to devices of that memory, in the order of their steps then.
+  absl::Status Admit() {
+    if (options_.device_memory == 0) return absl::OkStatus();  // nothing is lowered
+    for (Found& found : best_) {
+      ASSIGN_OR_RETURN(plan::Plan plan, AdmitJob(found.proposal.spec, cluster_, limits_, Epoch{1}));
+      states_.clear();
+      ASSIGN_OR_RETURN(std::optional<Found> admitted,
+                       FoundOf(std::move(plan), found.index, kAnyStep));
+      found = *std::move(admitted);
+    }
+    std::sort(best_.begin(), best_.end(),
+              [](const Found& a, const Found& b) { return a.Key() < b.Key(); });
+    return absl::OkStatus();
   }
 
   static bool IsBetter(const Found& one, const std::optional<Found>& found) {
@@ -343,6 +370,7 @@ class Search {
     std::optional<Found> found;
     bool fits = false;
     misfits_ = false;
+    states_.clear();
     for (const auto& [bound, setting] : settings) {
       if (TooSlow(bound, found)) break;
       const std::vector<std::pair<double, Setting>> ways = WaysOf(layout, laid, setting);
@@ -353,6 +381,13 @@ class Search {
     if (!fits && misfits_) ++result_.too_large;
     if (found.has_value()) Insert(*std::move(found));
     return absl::OkStatus();
+  }
+
+  // A step that is longer is not among the best, nor the layout's.
+  double MostOfUse(const std::optional<Found>& found) const {
+    if (!options_.use_bounds) return kAnyStep;
+    const double most = std::min(Threshold(), found.has_value() ? found->proposal.step : kAnyStep);
+    return most / kRounding;
   }
 
   // Whether nothing of that bound can be better than what there is.
@@ -423,6 +458,8 @@ class Search {
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
   std::vector<Found> best_;         // in order
+  // Bytes of each rank beside activations, of the layout looked at.
+  std::map<Division, std::vector<int64_t>> states_;
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.
   double least_memory_ = std::numeric_limits<double>::infinity();
   bool misfits_ = false;  // the layout looked at: some setting does not fit

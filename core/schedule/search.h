@@ -2,17 +2,20 @@
 //
 // A search looks at every layout of search_space.h, under each with micro batches that are powers
 // of two, the schedules that the layout can have, and recomputation: of a layout, schedule and
-// micro batch the one that computes least again of those that fit and that admission (admission.h)
-// leaves as they are. So a proposal runs as it was ranked, room for losses included. What a setting
-// takes is the simulated step of its plan under the costs of a profile (work_model.h); of steps of
-// many microbatches the first are simulated, and each further one takes as long as the busiest rank
+// micro batch the one that computes least again of those that fit. What a setting takes is the
+// simulated step of its plan under the costs of a profile (work_model.h); of steps of many
+// microbatches the first are simulated, and each further one takes as long as the busiest rank
 // works on it. The shortest step wins, of equals the one that needs least memory; but of those
 // within half a percent of it, which no simulation tells apart, the one with the fewest tensor
 // ranks and stages.
 //
+// The best are proposed as they would be admitted (admission.h) to devices of that memory: with the
+// micro batch and recomputation under which losses fit, too, and in the order of their steps then.
+// So a proposal runs as it is ranked.
+//
 // Settings whose bound is above the last of the best found so far are not planned: the bound is
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
-// step is below. So the answer is that of trying all.
+// step is below. So the best as written are those of trying all.
 //
 // What it does not look at: host memory, which counts as enough; devices that differ; samples that
 // are shorter than the context. A function of its arguments. Pure.
