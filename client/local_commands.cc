@@ -144,9 +144,9 @@ absl::StatusOr<schedule::DeviceProfile> ProfileOf(const PlanOptions& options) {
 
 schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::Cluster& cluster,
                                         int64_t device_memory,
-                                        const schedule::DeviceProfile& profile) {
+                                        const schedule::DeviceProfile& profile, int32_t items) {
   schedule::SearchOptions search{
-      .device_memory = device_memory, .profile = profile, .items = options.items.value_or(1)};
+      .device_memory = device_memory, .profile = profile, .items = items};
   search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
   search.node_devices = options.nodes.empty() ? kNodeDevices : NodeDevicesOf(cluster);
   return search;
@@ -255,8 +255,10 @@ int Plan(const PlanOptions& options, Io& io) {
     Fail(usage, io);
     return kUsage;
   }
-  const absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
+  absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kPlan);
   if (!file.ok()) return FailFile(file.status(), io);
+  int32_t& items = file->job.spec.batch.items;
+  items = options.items.value_or(items);
   absl::StatusOr<plan::Cluster> cluster = ClusterOf(options.nodes, file->job.spec);
   if (!cluster.ok()) {
     Fail(cluster.status(), io);
@@ -277,8 +279,8 @@ int Plan(const PlanOptions& options, Io& io) {
     return kUsage;
   }
   if (options.search) {
-    return SearchPlan(options, *file, SearchOptionsOf(options, *cluster, *device_memory, *profile),
-                      io);
+    return SearchPlan(options, *file,
+                      SearchOptionsOf(options, *cluster, *device_memory, *profile, items), io);
   }
   const absl::StatusOr<schedule::Preview> laid = [&]() -> absl::StatusOr<schedule::Preview> {
     const LateNote note(io, "planning: laying the job out and simulating a step ...",
@@ -286,16 +288,19 @@ int Plan(const PlanOptions& options, Io& io) {
     ASSIGN_OR_RETURN(
         const wire::ResolvedJob resolved,
         wire::Resolve(file->document.text(), file->job, job::Purpose::kPlan,
-                      {.node_devices = NodeDevicesOf(*cluster), .device_memory = *device_memory}));
+                      {.node_devices = NodeDevicesOf(*cluster),
+                       .device_memory = *device_memory,
+                       .costs = {.profile = *profile,
+                                 .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
     ASSIGN_OR_RETURN(schedule::Preview preview,
                      schedule::PreviewJob(resolved.job.spec, *cluster,
                                           LimitsOf(*cluster, *device_memory, *host_memory), lost));
+    if (!resolved.note.empty()) preview.plan.notes.push_back(resolved.note);
     if (Predicts(options)) {
-      ASSIGN_OR_RETURN(
-          preview.prediction,
-          schedule::PredictStep(preview.plan, *profile, options.items.value_or(1), *device_memory));
+      ASSIGN_OR_RETURN(preview.prediction,
+                       schedule::PredictStep(preview.plan, *profile, items, *device_memory));
     }
     return preview;
   }();

@@ -67,6 +67,14 @@ void PrintMachine(const v1::NodeStatus& node, absl::Time now, std::ostream& out)
   if (sound) PrintField("Machine", absl::StrCat("nothing is wrong, as of ", age, " ago"), out);
 }
 
+// "gpu, NVIDIA H200".
+std::string KindText(const v1::NodeStatus& node) {
+  std::set<std::string> kinds(node.device_names().begin(), node.device_names().end());
+  kinds.erase("");
+  if (kinds.empty()) return node.device_kind();
+  return absl::StrCat(node.device_kind(), ", ", absl::StrJoin(kinds, ", "));
+}
+
 }  // namespace
 
 std::string UsedMemoryText(int64_t used, int64_t bytes) {
@@ -99,7 +107,7 @@ int64_t FreeDevices(const v1::NodeStatus& node) {
 void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out) {
   PrintField("Name", node.name(), out);
   PrintField("State", NodeState(node), out);
-  PrintField("Kind", node.device_kind(), out);
+  PrintField("Kind", KindText(node), out);
   PrintField("Devices", absl::StrCat(node.devices(), ", ", FreeDevices(node), " free"), out);
   if (node.host_memory() > 0) PrintField("Host memory", plan::FormatBytes(node.host_memory()), out);
   if (node.has_last_heartbeat()) {

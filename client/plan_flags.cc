@@ -28,8 +28,10 @@ void AddPrediction(CLI::App* plan, PlanOptions& options) {
                    "the same with a profile of your own, as phalanx-bench profile writes it")
       ->excludes(kind)
       ->type_name("FILE");
-  plan->add_option("--items", options.items,
-                   "images or sounds of a sample that a prediction counts with; default 1")
+  plan->add_option(
+          "--items", options.items,
+          "images or sounds of a sample that a search or a prediction counts with; default "
+          "batch.items of the job")
       ->check(CLI::Range(1, 65536))
       ->type_name("N");
 }

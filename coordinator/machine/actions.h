@@ -14,6 +14,7 @@
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
 #include "core/base/shared.h"
+#include "core/job/data_shape.h"
 #include "core/job/node_check.h"
 #include "core/job/node_examination.h"
 #include "core/plan/derivation.h"
@@ -64,9 +65,10 @@ struct NodeView {
   bool suspect = false;  // silent for long; connected
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
-  std::vector<JobId> device_jobs;      // of each device; 0: free
-  std::vector<int64_t> device_memory;  // bytes of each device; 0, or no entry: unknown
-  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
+  std::vector<JobId> device_jobs;         // of each device; 0: free
+  std::vector<int64_t> device_memory;     // bytes of each device; 0, or no entry: unknown
+  std::vector<std::string> device_names;  // as drivers call them; "", or no entry: unknown
+  int64_t host_memory = 0;                // bytes that jobs may use beside devices; 0: unknown
   // Degrees Celsius of each device at the last heartbeat, 0: unknown; empty: of every one.
   std::vector<int32_t> device_temperatures;
   std::vector<int64_t> device_used_memory;      // bytes at that one, -1: unknown; empty: of all
@@ -263,6 +265,11 @@ struct PublishIncident {
 struct PublishNode {
   std::shared_ptr<const NodeView> node;
 };
+// What an index says of the training set that the key stands for (JobRequest::data_key).
+struct PublishDataShape {
+  std::string key;
+  job::DataShape shape;
+};
 struct PublishHeartbeat {
   NodeName node;
   Instant time;
@@ -346,8 +353,8 @@ struct LogLine {
 using Action =
     std::variant<StoreRecord, ComputePlan, DropPlan, ArchiveJob, DeleteEndedJob, SendWelcome,
                  SendCommand, CloseSession, PublishJob, PublishStep, PublishEvent,
-                 PublishEvaluation, PublishIncident, PublishNode, PublishHeartbeat, RetractNode,
-                 AnswerJob, RefuseDelete, AnswerExplain, AnswerQueue, AnswerLogs, AnswerInject,
-                 AnswerReach, AnswerNode, EndLogs, LogLine>;
+                 PublishEvaluation, PublishIncident, PublishNode, PublishHeartbeat,
+                 PublishDataShape, RetractNode, AnswerJob, RefuseDelete, AnswerExplain, AnswerQueue,
+                 AnswerLogs, AnswerInject, AnswerReach, AnswerNode, EndLogs, LogLine>;
 
 }  // namespace phalanx::coordinator

@@ -220,6 +220,7 @@ class Coordinator {
   void OnCommandFailed(const Node& node, const Command& command, const CommandFinished& result);
   void OnPrepared(Job& job, Team& team, const CommandFinished& result);
   void NoteChoice(Job& job, const std::optional<CommandFinished::Choice>& choice);
+  void NoteDataShape(Job& job, const std::optional<job::DataShape>& shape);
   // coordinator_checks.cc: what checks of idle devices found.
   void NoteCheck(Node& node, const std::shared_ptr<const job::NodeCheck>& check);
   void ForgiveChecks(Node& node, const std::string& by);  // until the next one

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/machine/coordinator.h"
 
@@ -152,6 +153,19 @@ void Coordinator::OnCommandFailed(const Node& node, const Command& command,
   }
 }
 
+// Of jobs that the planner laid out: searches for the next ones count with it.
+void Coordinator::NoteDataShape(Job& job, const std::optional<job::DataShape>& shape) {
+  const std::string& key = job.state.request->data_key;
+  if (!shape.has_value() || key.empty()) return;
+  actions_.push_back(PublishDataShape{key, *shape});
+  Commit(job, EventRecorded{"DataShape",
+                            absl::StrFormat("the training set has %.2f items a sample and a label "
+                                            "at %.2f %% of positions (batch.items, "
+                                            "batch.labelled_share)",
+                                            shape->items, 100 * shape->labelled_share),
+                            job.state.epoch});
+}
+
 void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result) {
   int64_t unnamed = result.corrupt_samples;
   for (const std::string& message : result.corrupt_messages) {
@@ -189,6 +203,7 @@ void Coordinator::OnPrepared(Job& job, Team& team, const CommandFinished& result
   team.prepared = true;
   if (&team == &run.teams.front()) {
     NoteChoice(job, result.choice);
+    NoteDataShape(job, result.data_shape);
     for (size_t i = 1; i < run.teams.size(); ++i) {
       if (!run.teams[i].prepared) Prepare(job, run.teams[i]);
     }

@@ -102,6 +102,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     node.device_jobs.pop_back();
   node.device_jobs.resize(std::max(node.device_jobs.size(), static_cast<size_t>(hello.devices)));
   node.device_memory = hello.device_memory;
+  node.device_names = hello.device_names;
   node.host_memory = hello.host_memory;
   std::erase_if(node.failed_checks, [&node](int32_t device) {
     return static_cast<size_t>(device) >= node.device_jobs.size();

@@ -39,8 +39,8 @@ int64_t RequestBytes(const JobRequest& request) {
   };
   size_t bytes = sizeof(JobRequest) + request.document.text.size() +
                  request.document.directory.size() + request.name.size() + request.output.size() +
-                 of_map(request.labels) + of_map(request.node_selector) +
-                 request.lost.size() * sizeof(Rank);
+                 request.layout_note.size() + request.data_key.size() + of_map(request.labels) +
+                 of_map(request.node_selector) + request.lost.size() * sizeof(Rank);
   for (const std::string& warning : request.warnings) bytes += warning.size();
   return static_cast<int64_t>(bytes);
 }

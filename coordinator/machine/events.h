@@ -19,6 +19,7 @@
 #include "core/base/ids.h"
 #include "core/base/violation.h"
 #include "core/checkpoint/manifest.h"
+#include "core/job/data_shape.h"
 #include "core/job/injected_fault.h"
 #include "core/job/node_check.h"
 #include "core/job/node_examination.h"
@@ -118,8 +119,9 @@ struct WorkerHello {
   uint64_t last_command_number = 0;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   int32_t devices = 0;
-  std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
-  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
+  std::vector<int64_t> device_memory;     // bytes of each device, 0: unknown; empty: of every one
+  std::vector<std::string> device_names;  // as drivers call them, "": unknown; empty: of every one
+  int64_t host_memory = 0;                // bytes that jobs may use beside devices; 0: unknown
   std::map<std::string, std::string> labels;
   bool knows_derivation_6 = true;  // ranks carry it out, and layouts with domains
   bool gives_copies = true;        // carries out Assign::keepers
@@ -190,6 +192,7 @@ struct CommandFinished {
   std::optional<Choice> choice;
   std::optional<job::FailureKind> failure_kind;  // of a PrepareData that failed, where it is known
   std::string listens_at;                        // of a TryPeer that listens: HOST:PORT in numbers
+  std::optional<job::DataShape> data_shape;      // of a PrepareData, where it is known
 };
 
 struct RendezvousEntry {

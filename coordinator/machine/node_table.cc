@@ -86,6 +86,7 @@ NodeView Node::View() const {
           .device_kind = device_kind,
           .device_jobs = device_jobs,
           .device_memory = device_memory,
+          .device_names = device_names,
           .host_memory = host_memory,
           .failed_devices = std::move(failed),
           .check = check,

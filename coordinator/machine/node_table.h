@@ -36,6 +36,7 @@ struct Node {
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;            // of each device, the job that has it; 0: free
   std::vector<int64_t> device_memory;        // bytes, as the worker says; 0, or no entry: unknown
+  std::vector<std::string> device_names;     // as the worker says; "", or no entry: unknown
   int64_t host_memory = 0;                   // bytes for jobs, as the worker says; 0: unknown
   std::vector<int32_t> device_temperatures;  // as the last heartbeat's
   std::map<JobId, int64_t> charged;          // bytes of it, by jobs that have devices here

@@ -69,9 +69,10 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
   }
   const auto submit = [this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
-    absl::StatusOr<JobRequestPtr> read =
-        ReadRequest(FromProto(request->document()), wire::RanksOf(request->lost()),
-                    [this] { return board_.Nodes(); });
+    absl::StatusOr<JobRequestPtr> read = ReadRequest(
+        FromProto(request->document()), wire::RanksOf(request->lost()),
+        [this] { return board_.Nodes(); },
+        [this](const std::string& key) { return board_.DataShapeOf(key); });
     if (!read.ok()) return end(read.status());
     driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
                    RequestIdOf(end.caller(), request->request_id()),
@@ -238,7 +239,8 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
     const SteadyTime start = SteadyNow();
     absl::StatusOr<v1::Plan> plan =
-        PreviewPlan(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes());
+        PreviewPlan(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes(),
+                    [this](const std::string& key) { return board_.DataShapeOf(key); });
     metrics_.Planned(Since(start));
     if (plan.ok()) *response->mutable_plan() = *std::move(plan);
     end(plan.status());

@@ -173,6 +173,21 @@ void Board::Publish(const PublishEvaluation& action) {
   }
 }
 
+void Board::Publish(const PublishDataShape& action) {
+  MutexLock lock(&mu_);
+  if (data_shapes_.insert_or_assign(action.key, action.shape).second)
+    data_keys_.push_back(action.key);
+  if (data_keys_.size() <= kDataShapesMax) return;
+  data_shapes_.erase(data_keys_.front());
+  data_keys_.pop_front();
+}
+
+std::optional<job::DataShape> Board::DataShapeOf(const std::string& key) const {
+  MutexLock lock(&mu_);
+  const auto known = data_shapes_.find(key);
+  return known == data_shapes_.end() ? std::nullopt : std::optional(known->second);
+}
+
 void Board::Publish(const PublishIncident& action) {
   MutexLock lock(&mu_);
   Keep(jobs_[action.job].incidents, action.incident);

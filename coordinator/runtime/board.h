@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,9 @@ inline constexpr size_t kEventBytesMax = 1 << 20;
 // Of all those jobs together; past it the oldest of the job with the most bytes are dropped.
 inline constexpr size_t kAllEventBytesMax = 256 << 20;
 
+// Training sets of whose samples the board knows what they are like.
+inline constexpr size_t kDataShapesMax = 1024;
+
 // Thread-safe.
 class Board {
  public:
@@ -52,6 +56,7 @@ class Board {
   void Publish(const PublishIncident& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishNode& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const PublishHeartbeat& action) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(const PublishDataShape& action) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(const RetractNode& action) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What the store has of the job's curve, by step; before anything of the job is published.
@@ -86,6 +91,9 @@ class Board {
       ABSL_LOCKS_EXCLUDED(mu_);
   // nullopt: there is none of that name.
   std::optional<NodeView> FindNode(const NodeName& name) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a training set that a job of this coordinator's life has had, the last kDataShapesMax of
+  // them; nullopt: not known.
+  std::optional<job::DataShape> DataShapeOf(const std::string& key) const ABSL_LOCKS_EXCLUDED(mu_);
   // Of the steps that this coordinator was told of, and before them what the store had when it
   // started; of a job that has an entry what that has. Empty where neither is kept (kCurvesMax) or
   // can be read.
@@ -144,6 +152,8 @@ class Board {
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
   std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, job::DataShape> data_shapes_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> data_keys_ ABSL_GUARDED_BY(mu_);  // of them, the oldest first
 };
 
 }  // namespace phalanx::coordinator

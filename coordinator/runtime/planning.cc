@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/cut_text.h"
+#include "core/base/digest.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
@@ -22,6 +24,7 @@
 #include "core/plan/preparation.h"
 #include "core/plan/state_table.h"
 #include "core/schedule/admission.h"
+#include "core/schedule/device_kinds.h"
 #include "core/schedule/preview.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
@@ -136,12 +139,23 @@ bool Has(const std::vector<job::Rung>& ladder, job::Rung rung) {
   return std::find(ladder.begin(), ladder.end(), rung) != ladder.end();
 }
 
-// What all connected nodes of the kind have, as far as it is known.
-wire::SearchedDevices DevicesOf(job::DeviceKind kind, const std::vector<NodeView>& nodes) {
+bool HasLabels(const NodeView& node, const std::map<std::string, std::string>& wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [&node](const auto& one) {
+    const auto label = node.labels.find(one.first);
+    return label != node.labels.end() && label->second == one.second;
+  });
+}
+
+// What all connected nodes have that the job may use, as far as it is known.
+wire::SearchedDevices DevicesOf(const job::JobSpec& spec, const std::vector<NodeView>& nodes) {
+  const job::DeviceKind kind = spec.resources.device;
+  const std::map<std::string, std::string> selector = job::NodeSelectorOf(spec);
   wire::SearchedDevices devices;
+  std::set<std::string> names;
   bool first = true;
   for (const NodeView& node : nodes) {
     if (!node.connected || node.device_kind != kind || node.device_jobs.empty()) continue;
+    if (!HasLabels(node, selector)) continue;
     const auto count = static_cast<int32_t>(node.device_jobs.size());
     devices.node_devices = first ? count : std::min(devices.node_devices, count);
     first = false;
@@ -150,20 +164,52 @@ wire::SearchedDevices DevicesOf(job::DeviceKind kind, const std::vector<NodeView
       devices.device_memory =
           devices.device_memory == 0 ? memory : std::min(devices.device_memory, memory);
     }
+    names.insert(node.device_names.begin(), node.device_names.end());
+    if (node.device_names.size() < node.device_jobs.size()) names.insert("");
+  }
+  if (kind == job::DeviceKind::kCpu) {
+    devices.costs.why_nominal = "slots on CPU have no profile";
+  } else {
+    devices.costs = schedule::CostsOfDevices(names);
   }
   return devices;
 }
 
-// Reads a document; where it leaves layouts to the planner, these are chosen and written into it.
-absl::StatusOr<job::ReadJob> ReadResolved(std::string& text, job::Purpose purpose,
-                                          NodesSource nodes) {
-  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(text, purpose));
-  if (!read.spec.HasOpenLayout()) return read;
-  const wire::SearchedDevices devices = DevicesOf(read.spec.resources.device, nodes());
-  ASSIGN_OR_RETURN(wire::ResolvedJob job,
-                   wire::Resolve(std::move(text), std::move(read), purpose, devices));
-  text = std::move(job.text);
-  return std::move(job.job);
+// Tells training sets, and what the modules make of their samples, from each other.
+std::string DataKeyOf(const job::JobSpec& spec, const std::string& directory) {
+  if (!spec.data.has_value()) return "";
+  job::JobSpec part;
+  part.data = spec.data;
+  part.data->validation.clear();
+  part.edges = spec.edges;
+  part.language = spec.language;
+  for (const job::Module& module : spec.modules) {
+    job::Module& bare = part.modules.emplace_back();
+    bare.name = module.name;
+    bare.architecture = module.architecture;
+  }
+  return Digest(absl::StrCat(directory, "\n", job::ActedText(part)));
+}
+
+// Where it leaves layouts to the planner, these are chosen and written into it.
+struct Resolved {
+  wire::ResolvedJob job;
+  std::string data_key;  // of one that was laid out
+};
+absl::StatusOr<Resolved> ReadResolved(const Document& document, job::Purpose purpose,
+                                      NodesSource nodes, DataShapeSource data) {
+  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, purpose));
+  Resolved resolved;
+  wire::SearchedDevices devices;
+  std::optional<job::DataShape> shape;
+  if (read.spec.HasOpenLayout()) {
+    devices = DevicesOf(read.spec, nodes());
+    resolved.data_key = DataKeyOf(read.spec, document.directory);
+    if (!resolved.data_key.empty()) shape = data(resolved.data_key);
+  }
+  ASSIGN_OR_RETURN(resolved.job,
+                   wire::Resolve(document.text, std::move(read), purpose, devices, shape));
+  return resolved;
 }
 
 bool HasControl(absl::string_view text) {
@@ -258,10 +304,12 @@ bool MayNeedSearch(absl::string_view text) {
   return false;
 }
 
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost,
-                                          NodesSource nodes) {
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost, NodesSource nodes,
+                                          DataShapeSource data) {
   RETURN_IF_ERROR(CheckDirectory(document.directory));
-  ASSIGN_OR_RETURN(job::ReadJob read, ReadResolved(document.text, job::Purpose::kSubmit, nodes));
+  ASSIGN_OR_RETURN(Resolved resolved, ReadResolved(document, job::Purpose::kSubmit, nodes, data));
+  document.text = std::move(resolved.job.text);
+  job::ReadJob& read = resolved.job.job;
   const job::JobSpec& spec = read.spec;
   RETURN_IF_ERROR(CheckLabels("metadata.labels", spec.labels));
   RETURN_IF_ERROR(CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(spec)));
@@ -279,6 +327,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .node_selector = job::NodeSelectorOf(spec),
                      .output = ResolvePath(document.directory, spec.output),
                      .warnings = std::move(read.warnings),
+                     .layout_note = std::move(resolved.job.note),
+                     .data_key = std::move(resolved.data_key),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
@@ -323,6 +373,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
     plan.layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   } else {
     ASSIGN_OR_RETURN(plan, FirstPlan(read.spec, order));
+    if (!request.layout_note.empty()) plan.notes.push_back(request.layout_note);
   }
   return SummaryOf(std::move(plan), std::move(changes));
 }
@@ -352,13 +403,14 @@ void FillLayouts(std::vector<JournalRecord>& records) {
 }
 
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
-                                     const std::vector<NodeView>& nodes) {
-  std::string text = document.text;
-  ASSIGN_OR_RETURN(const job::ReadJob read,
-                   ReadResolved(text, job::Purpose::kPlan, [&nodes] { return nodes; }));
-  const JobRequest request{.node_selector = job::NodeSelectorOf(read.spec),
-                           .devices = job::DevicesOf(read.spec),
-                           .device_kind = read.spec.resources.device};
+                                     const std::vector<NodeView>& nodes, DataShapeSource data) {
+  ASSIGN_OR_RETURN(const Resolved resolved,
+                   ReadResolved(
+                       document, job::Purpose::kPlan, [&nodes] { return nodes; }, data));
+  const job::JobSpec& spec = resolved.job.job.spec;
+  const JobRequest request{.node_selector = job::NodeSelectorOf(spec),
+                           .devices = job::DevicesOf(spec),
+                           .device_kind = spec.resources.device};
   NodeTable empty;
   int64_t devices = 0;
   for (const NodeView& view : nodes) {
@@ -381,9 +433,11 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
         absl::StrCat("the job needs ", request.devices,
                      " devices; the connected nodes that match have ", devices));
   }
-  ASSIGN_OR_RETURN(const schedule::Preview preview,
-                   schedule::PreviewJob(read.spec, plan::ClusterOf(*placement),
+  ASSIGN_OR_RETURN(schedule::Preview preview,
+                   schedule::PreviewJob(spec, plan::ClusterOf(*placement),
                                         LimitsOf(empty, *placement, JobId{}), lost));
+  const std::string& note = resolved.job.note;
+  if (!note.empty()) preview.plan.notes.push_back(note);
   return wire::ToProto(preview.plan, wire::FiguresOf(preview));
 }
 

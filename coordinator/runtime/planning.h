@@ -1,6 +1,7 @@
 // coordinator/runtime/planning.h: job documents and plans for the coordinator.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
+#include "core/job/data_shape.h"
 #include "phalanx/v1/plan.pb.h"
 
 namespace phalanx::coordinator {
@@ -20,13 +22,19 @@ namespace phalanx::coordinator {
 // against the document's directory.
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
 // `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
-// chooses here, for what nodes of the job's kind among `nodes` have, and the request's document
-// says what: a search of up to some seconds. Nobody asks for the nodes otherwise: thousands are not
+// chooses here, for what those of `nodes` have that the job may use, under the profile of their
+// devices where these are of one known kind, and with what is known of its data where it does not
+// say itself. The request's document says what was chosen, its note
+// what with: a search of up to some seconds. Nobody asks for the nodes otherwise: thousands are not
 // to be copied for each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
+// What an index has said of the training set that the key stands for; nullopt: nothing.
+using DataShapeSource =
+    absl::FunctionRef<std::optional<job::DataShape>(const std::string& data_key)>;
 absl::StatusOr<JobRequestPtr> ReadRequest(
     Document document, plan::RankList lost = {},
-    NodesSource nodes = [] { return std::vector<NodeView>(); });
+    NodesSource nodes = [] { return std::vector<NodeView>(); },
+    DataShapeSource data = [](const std::string&) { return std::optional<job::DataShape>(); });
 // Whether a document may leave layouts to the planner, without reading it.
 bool MayNeedSearch(absl::string_view text);
 
@@ -46,7 +54,8 @@ void FillLayouts(std::vector<JournalRecord>& records);
 // The plan that the document's job would get on these nodes if all their devices were free. Errors:
 // InvalidArgument with every violation, as above; those of plan::LayoutAfter; ResourceExhausted if
 // the nodes have not enough devices.
-absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
-                                     const std::vector<NodeView>& nodes);
+absl::StatusOr<v1::Plan> PreviewPlan(
+    const Document& document, absl::Span<const Rank> lost, const std::vector<NodeView>& nodes,
+    DataShapeSource data = [](const std::string&) { return std::optional<job::DataShape>(); });
 
 }  // namespace phalanx::coordinator

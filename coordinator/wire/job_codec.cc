@@ -87,6 +87,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
   out->set_devices(static_cast<int32_t>(node.device_jobs.size()));
   for (JobId job : node.device_jobs) out->add_device_jobs(job.value);
   out->mutable_device_memory()->Assign(node.device_memory.begin(), node.device_memory.end());
+  out->mutable_device_names()->Assign(node.device_names.begin(), node.device_names.end());
   out->set_host_memory(node.host_memory);
   out->mutable_device_temperatures()->Assign(node.device_temperatures.begin(),
                                              node.device_temperatures.end());

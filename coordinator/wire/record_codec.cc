@@ -32,6 +32,8 @@ class Encoder {
                                              request.node_selector.end());
     summary->set_output(request.output);
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
+    summary->set_layout_note(request.layout_note);
+    summary->set_data_key(request.data_key);
     summary->set_steps(request.steps);
     summary->set_corrupt_max(request.corrupt_max);
     if (request.time_limit < absl::InfiniteDuration())
@@ -167,6 +169,8 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.node_selector.insert(summary.node_selector().begin(), summary.node_selector().end());
   request.output = summary.output();
   request.warnings.assign(summary.warnings().begin(), summary.warnings().end());
+  request.layout_note = summary.layout_note();
+  request.data_key = summary.data_key();
   request.steps = summary.steps();
   request.corrupt_max = summary.corrupt_max();
   if (summary.has_time_limit()) request.time_limit = FromProto(summary.time_limit());

@@ -23,6 +23,7 @@ namespace {
 
 constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
+constexpr size_t kDeviceNameBytesMax = 128;
 constexpr int kLabelsMax = 64;
 constexpr size_t kBytesShown = 64;  // of a text that is refused
 constexpr int32_t kTemperatureMax = 1000;
@@ -329,6 +330,15 @@ std::optional<Event> ReportFromProto(SessionId session, const v1::RankReport& fr
   return std::nullopt;
 }
 
+// Nothing of figures that no set has.
+std::optional<job::DataShape> ShapeFromProto(const v1::DataShape& from) {
+  constexpr double kItemsMax = 65536;  // as batch.items
+  const bool good = from.items() >= 0 && from.items() <= kItemsMax && from.labelled_share() >= 0 &&
+                    from.labelled_share() <= 1;
+  if (!good) return std::nullopt;
+  return job::DataShape{.items = from.items(), .labelled_share = from.labelled_share()};
+}
+
 CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from) {
   CommandFinished event{
       .session = session,
@@ -348,6 +358,7 @@ CommandFinished ResultFromProto(SessionId session, const v1::CommandResult& from
   }
   event.failure_kind = job::FailureKindOf(from.failure_kind());
   event.listens_at = from.listens_at().substr(0, kListensAtBytesMax);
+  if (from.has_data_shape()) event.data_shape = ShapeFromProto(from.data_shape());
   if (!from.has_checkpoint()) return event;
   CommandFinished::Choice& choice = event.choice.emplace();
   if (from.checkpoint().has_source()) choice.checkpoint = FromProto(from.checkpoint().source());
@@ -362,7 +373,7 @@ bool HasControl(absl::string_view text) {
                      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
 }
 
-// Of labels, version and address, which are shown to people as they are.
+// Of labels, names of devices, version and address, which are shown to people as they are.
 absl::Status CheckTexts(const v1::WorkerHello& from) {
   const auto too_long = [](const auto& label) {
     return label.first.size() > kShortTextBytesMax || label.second.size() > kShortTextBytesMax;
@@ -384,6 +395,18 @@ absl::Status CheckTexts(const v1::WorkerHello& from) {
   for (const auto& [key, value] : from.labels()) {
     if (HasControl(key)) return refused("labels", key);
     if (HasControl(value)) return refused("labels", value);
+  }
+  if (from.device_names_size() != from.devices() && !from.device_names().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("hello has ", from.device_names_size(),
+                                                   " device_names; it must have one for each of ",
+                                                   "hello.devices, or none"));
+  }
+  for (const std::string& name : from.device_names()) {
+    if (name.size() > kDeviceNameBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("hello.device_names: one has ", name.size(),
+                                                     " bytes; at most ", kDeviceNameBytesMax));
+    }
+    if (HasControl(name)) return refused("device_names", name);
   }
   if (HasControl(from.version())) return refused("version", from.version());
   if (HasControl(from.address())) return refused("address", from.address());
@@ -438,6 +461,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .device_kind = from.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu,
       .devices = from.devices(),
       .device_memory = {from.device_memory().begin(), from.device_memory().end()},
+      .device_names = {from.device_names().begin(), from.device_names().end()},
       .host_memory = from.host_memory(),
       .labels = {from.labels().begin(), from.labels().end()},
       .knows_derivation_6 = from.protocol_version() >= kDomainsProtocolVersion,

@@ -102,6 +102,7 @@ struct Batch {
   int64_t global = 1;  // samples a step
   int64_t micro = 1;   // samples of a microbatch on one replica of the language module, at most
   double labelled_share = 1;  // of language positions, those held to labels: what plans count with
+  int32_t items = 1;          // images or sounds of a sample: what searches count with
 };
 
 struct Schedule {

@@ -196,6 +196,10 @@ constexpr Field kBatch[] = {
      .high = 1,
      .doc = "Of the language module's positions, the share that the loss counts, as plans take it "
             "to be: the others need no logits, and little of the last layer."},
+    {.name = "items", .type = T::kInteger, .at = Bound<&Batch::items>, .low = 1, .high = 65536,
+     .acted_on = false,
+     .doc = "Images or sounds of a sample, for each encoder that reads their kind, as the search for a "
+            "layout and predictions take it to be."},
 };
 
 constexpr Field kSchedule[] = {

@@ -252,6 +252,27 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& 
   return estimates;
 }
 
+std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples) {
+  std::vector<int64_t> bytes(static_cast<size_t>(plan.world), 0);
+  for (const ModulePlan& layout : plan.modules) {
+    if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
+    const ReplicaTable& replicas = layout.replicas;
+    for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
+      place.width = replicas.Width(0, place.pp);
+      for (place.tp = 0; place.tp < place.width; ++place.tp) {
+        place.dp = 0;
+        const int64_t here = ActivationBytes(plan, place, samples);
+        for (; place.dp < replicas.replicas(); ++place.dp) {
+          for (place.cp = 0; place.cp < replicas.cp(); ++place.cp)
+            bytes[static_cast<size_t>(plan.RankOf(place).value)] += here;
+          place.cp = 0;
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
 bool TakesHostMemory(const Plan& plan) {
   return plan.spec.checkpoint.has_value() || CopiesToHost(plan);
 }

@@ -49,6 +49,9 @@ struct MemoryEstimate {
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& samples = {});
 // Of every rank, [world]; ranks that differ only in their replica share the work.
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples = {});
+// Of every rank of a plan that is whole, its activations alone: the rest of an estimate depends
+// neither on samples nor on the micro batch nor on what is computed again.
+std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples = {});
 // Whether any rank takes memory of its node.
 bool TakesHostMemory(const Plan& plan);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/search_bound.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/work_model.h"
@@ -30,6 +32,7 @@ using job::ScheduleName;
 constexpr int64_t kMicroMax = 64;
 // A bound is a sum in another order than the step's.
 constexpr double kRounding = 1 - 1e-9;
+constexpr double kAnyStep = std::numeric_limits<double>::infinity();
 
 // Those that the layout can have.
 std::vector<job::Schedule> SchedulesOf(const job::JobSpec& spec, const SearchLayout& layout,
@@ -100,6 +103,12 @@ plan::Cluster ClusterOf(const SearchOptions& options) {
   return cluster;
 }
 
+plan::MemoryLimits LimitsOf(const SearchOptions& options) {
+  plan::MemoryLimits limits;
+  limits.devices.assign(static_cast<size_t>(options.devices), options.device_memory);
+  return limits;
+}
+
 class Search {
  public:
   Search(const job::JobSpec& spec, const SearchOptions& options)
@@ -111,7 +120,8 @@ class Search {
                .node_devices = std::min(options.node_devices, options.devices)},
         model_(spec_, options.profile, options.items),
         bounds_(spec_, space_, model_),
-        cluster_(ClusterOf(options)) {
+        cluster_(ClusterOf(options)),
+        limits_(LimitsOf(options)) {
     if (spec_.data.has_value()) {  // names of files are many, and no layout depends on them
       spec_.data->shards.resize(std::min<size_t>(1, spec_.data->shards.size()));
       spec_.data->validation.clear();
@@ -133,6 +143,7 @@ class Search {
       RETURN_IF_ERROR(Look(layouts[index], index));
     }
     if (best_.empty()) return NothingFits(layouts.empty());
+    RETURN_IF_ERROR(Admit());
     PutSimplestFirst();
     for (Found& found : best_) Keep(std::move(found.proposal));
     return std::move(result_);
@@ -187,12 +198,38 @@ class Search {
                                         : best_.back().proposal.step;
   }
 
-  // With what no estimate counts.
-  int64_t MemoryNeeded(const plan::Plan& plan) const {
-    return MemoryOf(plan) + options_.profile.unestimated_bytes;
+  // What decides what ranks need beside activations, of one layout.
+  struct Division {
+    ScheduleName schedule = ScheduleName::k1F1B;
+    std::vector<std::vector<int32_t>> layers;  // of each module
+    std::vector<std::pair<job::StateHome, int32_t>> homes;
+    friend auto operator<=>(const Division&, const Division&) = default;
+  };
+
+  // As MemoryOf, of a plan of the layout that is looked at.
+  int64_t EstimateOf(const plan::Plan& plan) {
+    Division division{.schedule = plan.layout.schedule.name, .homes = HomesOf(plan.layout)};
+    for (const plan::ModuleLayout& module : plan.layout.modules)
+      division.layers.push_back(module.layers);
+    const std::vector<int64_t> activations = plan::EstimateActivations(plan);
+    const auto [entry, is_new] = states_.try_emplace(std::move(division));
+    std::vector<int64_t>& states = entry->second;
+    if (is_new) {
+      for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+        states.push_back(estimate.total() - estimate.activations);
+    }
+    int64_t most = 0;
+    for (size_t rank = 0; rank < states.size(); ++rank)
+      most = std::max(most, states[rank] + activations[rank]);
+    return most;
   }
 
-  bool Fits(const plan::Plan& plan) const {
+  // With what no estimate counts.
+  int64_t MemoryNeeded(const plan::Plan& plan) {
+    return EstimateOf(plan) + options_.profile.unestimated_bytes;
+  }
+
+  bool Fits(const plan::Plan& plan) {
     return options_.device_memory == 0 || MemoryNeeded(plan) <= options_.device_memory;
   }
 
@@ -215,13 +252,20 @@ class Search {
     return all;
   }
 
-  // Of a layout, schedule and micro batch the recomputation that adds least of those that fit.
-  struct Fitting {
-    Setting setting;
-    plan::Plan plan;
-  };
-  std::optional<Fitting> FirstThatFits(const SearchLayout& layout, const job::JobSpec& laid,
-                                       Setting setting) {
+  // Ways to compute again under a schedule and micro batch, the one that adds least first. None
+  // where not even the one that keeps least fits.
+  std::vector<std::pair<double, Setting>> WaysOf(const SearchLayout& layout,
+                                                 const job::JobSpec& laid, Setting setting) {
+    if (options_.device_memory > 0) {
+      setting.language = setting.others = Recompute::kFull;
+      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
+      if (!least.ok()) return {};
+      if (!Fits(*least)) {
+        misfits_ = true;
+        least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
+        return {};
+      }
+    }
     std::vector<std::pair<double, Setting>> ways;
     for (const auto& [language, others] : Recomputations()) {
       setting.language = language;
@@ -230,21 +274,66 @@ class Search {
     }
     std::stable_sort(ways.begin(), ways.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (options_.device_memory > 0) {  // what keeps least tells whether any fits
-      setting.language = setting.others = Recompute::kFull;
-      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
-      if (!least.ok()) return std::nullopt;
-      if (!Fits(*least)) {
-        misfits_ = true;
-        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryOf(*least)));
-        return std::nullopt;
-      }
-    }
-    for (auto& [bound, way] : ways) {
+    return ways;
+  }
+
+  // What the plan takes; `spec` as a proposal has it. Nothing where it takes more than `most` for
+  // sure.
+  absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most) {
+    const int64_t memory = MemoryNeeded(plan);
+    job::JobSpec spec = plan.spec;
+    if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
+    ASSIGN_OR_RETURN(std::optional<Proposal> proposal,
+                     MeasureWithin(most, std::move(plan), options_.profile, options_.items));
+    if (!proposal.has_value()) return std::nullopt;
+    proposal->memory = memory;
+    proposal->spec = std::move(spec);
+    return Found{*std::move(proposal), index};
+  }
+
+  // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
+  // where that is no better than `found`.
+  absl::StatusOr<std::optional<Found>> BestWay(const std::vector<std::pair<double, Setting>>& ways,
+                                               const job::JobSpec& laid, size_t index,
+                                               const std::optional<Found>& found) {
+    for (const auto& [bound, way] : ways) {
+      if (TooSlow(bound, found)) return std::nullopt;
       absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
-      if (plan.ok() && Fits(*plan)) return Fitting{way, *std::move(plan)};
+      if (!plan.ok() || !Fits(*plan)) continue;
+      ASSIGN_OR_RETURN(std::optional<Found> one,
+                       FoundOf(*std::move(plan), index, MostOfUse(found)));
+      result_.simulated += one.has_value() ? 1 : 0;
+      if (!one.has_value() || !IsBetter(*one, found)) return std::nullopt;
+      return one;
     }
     return std::nullopt;
+  }
+
+  // The best as they would be admitted to devices of that memory, in the order of their steps then.
+  absl::Status Admit() {
+    if (options_.device_memory == 0) return absl::OkStatus();  // nothing is lowered
+    for (Found& found : best_) {
+      ASSIGN_OR_RETURN(plan::Plan plan, AdmitJob(found.proposal.spec, cluster_, limits_, Epoch{1}));
+      states_.clear();
+      ASSIGN_OR_RETURN(std::optional<Found> admitted,
+                       FoundOf(std::move(plan), found.index, kAnyStep));
+      found = *std::move(admitted);
+    }
+    std::sort(best_.begin(), best_.end(),
+              [](const Found& a, const Found& b) { return a.Key() < b.Key(); });
+    return absl::OkStatus();
+  }
+
+  static bool IsBetter(const Found& one, const std::optional<Found>& found) {
+    return !found.has_value() || one.Key() < found->Key();
+  }
+
+  // Of each module where its state is, and how often.
+  static std::vector<std::pair<job::StateHome, int32_t>> HomesOf(const plan::Layout& layout) {
+    std::vector<std::pair<job::StateHome, int32_t>> homes;
+    for (const plan::ModuleLayout& module : layout.modules)
+      homes.emplace_back(module.state_home, module.state_copies);
+    return homes;
   }
 
   // Whether the job could be submitted under the layout.
@@ -281,26 +370,24 @@ class Search {
     std::optional<Found> found;
     bool fits = false;
     misfits_ = false;
+    states_.clear();
     for (const auto& [bound, setting] : settings) {
       if (TooSlow(bound, found)) break;
-      std::optional<Fitting> fitting = FirstThatFits(layout, laid, setting);
-      if (!fitting.has_value()) continue;
-      fits = true;
-      if (TooSlow(bounds_.OfSetting(layout, fitting->setting), found)) continue;
-      ++result_.simulated;
-      const int64_t memory = MemoryNeeded(fitting->plan);
-      job::JobSpec spec = fitting->plan.spec;
-      if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
-      ASSIGN_OR_RETURN(Proposal proposal,
-                       Measure(std::move(fitting->plan), options_.profile, options_.items));
-      proposal.memory = memory;
-      proposal.spec = std::move(spec);
-      Found one{std::move(proposal), index};
-      if (!found.has_value() || one.Key() < found->Key()) found = std::move(one);
+      const std::vector<std::pair<double, Setting>> ways = WaysOf(layout, laid, setting);
+      fits = fits || !ways.empty();
+      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(ways, laid, index, found));
+      if (one.has_value()) found = std::move(one);
     }
     if (!fits && misfits_) ++result_.too_large;
     if (found.has_value()) Insert(*std::move(found));
     return absl::OkStatus();
+  }
+
+  // A step that is longer is not among the best, nor the layout's.
+  double MostOfUse(const std::optional<Found>& found) const {
+    if (!options_.use_bounds) return kAnyStep;
+    const double most = std::min(Threshold(), found.has_value() ? found->proposal.step : kAnyStep);
+    return most / kRounding;
   }
 
   // Whether nothing of that bound can be better than what there is.
@@ -368,8 +455,11 @@ class Search {
   WorkModel model_;
   SearchBounds bounds_;
   const plan::Cluster cluster_;
+  const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
   std::vector<Found> best_;         // in order
+  // Bytes of each rank beside activations, of the layout looked at.
+  std::map<Division, std::vector<int64_t>> states_;
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.
   double least_memory_ = std::numeric_limits<double>::infinity();
   bool misfits_ = false;  // the layout looked at: some setting does not fit

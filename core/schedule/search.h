@@ -9,12 +9,16 @@
 // within half a percent of it, which no simulation tells apart, the one with the fewest tensor
 // ranks and stages.
 //
+// The best are proposed as they would be admitted (admission.h) to devices of that memory: with the
+// micro batch and recomputation under which losses fit, too, and in the order of their steps then.
+// So a proposal runs as it is ranked.
+//
 // Settings whose bound is above the last of the best found so far are not planned: the bound is
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
-// step is below. So the answer is that of trying all.
+// step is below. So the best as written are those of trying all.
 //
-// What it does not look at: host memory; devices that differ; samples that are shorter than the
-// context. A function of its arguments. Pure.
+// What it does not look at: host memory, which counts as enough; devices that differ; samples that
+// are shorter than the context. A function of its arguments. Pure.
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,10 +70,19 @@ int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples) {
 }
 
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
+  ASSIGN_OR_RETURN(
+      std::optional<Proposal> measured,
+      MeasureWithin(std::numeric_limits<double>::infinity(), std::move(plan), profile, items));
+  return *std::move(measured);
+}
+
+absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
+                                                      const DeviceProfile& profile, int32_t items) {
   const Pipeline pipeline = MakePipeline(plan);
   const SustainedCosts sustained(plan, pipeline, profile, items);
   const Work work = WorkOf(pipeline, sustained.parts());
   const int64_t microbatches = plan.microbatches;
+  if (static_cast<double>(microbatches) * work.longest.total() > most) return std::nullopt;
   plan.microbatches = MicrobatchesToSimulate(plan, pipeline);
   ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, sustained.costs()));
   const double rest = static_cast<double>(microbatches - plan.microbatches) * work.longest.total();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,11 @@ int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples = {});
 
 // Of a plan of the job, simulated under the profile. `spec` and `slower` are the caller's to fill.
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items);
+
+// The same; nothing where what the busiest rank works at the clock that it keeps up is more than
+// `most` seconds already, which the step is not below.
+absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
+                                                      const DeviceProfile& profile, int32_t items);
 
 // "waits 12.0 ms longer for other ranks (bubble 23.1 % instead of 4.0 %)": where most of what
 // `slower` takes longer than `faster` goes.

@@ -86,6 +86,11 @@ Tree& At(Tree& mapping, absl::string_view name) {
   return mapping.entries.back().value;
 }
 
+bool Has(const Tree& mapping, absl::string_view name) {
+  return std::any_of(mapping.entries.begin(), mapping.entries.end(),
+                     [name](const auto& entry) { return entry.key == name; });
+}
+
 Tree Number(int64_t value) { return NumberTree(value); }
 Tree Word(const std::string& value) { return job::ScalarTree(value, false); }
 
@@ -182,7 +187,10 @@ absl::StatusOr<std::string> WithLayoutOf(absl::string_view text, const job::JobS
     At(written, "offset") = Number(module.offset);
     At(written, "recompute") = Word(RecomputeName(module.recompute));
   }
-  At(At(spec, "batch"), "micro") = Number(chosen.batch.micro);
+  Tree& batch = At(spec, "batch");
+  At(batch, "micro") = Number(chosen.batch.micro);
+  if (chosen.batch.labelled_share != job::Batch().labelled_share && !Has(batch, "labelled_share"))
+    At(batch, "labelled_share") = NumberTree(chosen.batch.labelled_share);
   At(spec, "schedule") = ScheduleTree(chosen.schedule);
   At(At(spec, "resources"), "devices") = Number(chosen.resources.devices);
   return EmitYaml(document);

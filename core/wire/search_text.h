@@ -23,7 +23,8 @@ std::string SearchJson(const schedule::SearchResult& result,
 std::string LayoutText(const job::JobSpec& spec);
 
 // The job file with the layout of `chosen`, a job that came of its spec: parallel, offset and
-// recompute of every module, batch.micro, schedule and resources.devices are replaced, everything
+// recompute of every module, batch.micro, schedule and resources.devices are replaced, and
+// batch.labelled_share is written where the text leaves it out and the job does not; everything
 // else stays as it is written, comments aside. Where `open` says that a module's layout was not
 // free, its `parallel` stays; empty: all were.
 // Errors: InvalidArgument for a text that is no job file.

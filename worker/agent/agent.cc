@@ -63,6 +63,7 @@ v1::WorkerHello HelloOf(const AgentOptions& options) {
   hello.set_device_kind(options.device_kind);
   hello.set_devices(options.devices);
   hello.mutable_device_memory()->Assign(options.device_memory.begin(), options.device_memory.end());
+  hello.mutable_device_names()->Assign(options.device_names.begin(), options.device_names.end());
   hello.set_host_memory(options.host_memory);
   hello.set_gives_copies(true);
   for (const auto& [key, value] : options.labels) (*hello.mutable_labels())[key] = value;

@@ -47,9 +47,10 @@ struct AgentOptions {
   NodeName node;                    // at most 253 bytes of [A-Za-z0-9._-]
   std::string device_kind = "cpu";  // "cpu" or "gpu"
   int32_t devices = 1;
-  std::vector<int64_t> device_memory;  // bytes of each device, 0: unknown; empty: of every one
-  int64_t host_memory = 0;             // bytes that jobs may use beside devices; 0: unknown
-  std::string state;                   // folder for logs and indexes; of one daemon at a time
+  std::vector<int64_t> device_memory;     // bytes of each device, 0: unknown; empty: of every one
+  std::vector<std::string> device_names;  // as the driver calls them; empty: unknown of every one
+  int64_t host_memory = 0;                // bytes that jobs may use beside devices; 0: unknown
+  std::string state;                      // folder for logs and indexes; of one daemon at a time
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;

@@ -58,6 +58,21 @@ void AddCorrupt(const data::Index& index, DataOutcome& outcome) {
   }
 }
 
+job::DataShape ShapeOf(const data::Index& index) {
+  double samples = 0, images = 0, sounds = 0, positions = 0, counted = 0;
+  for (int64_t i = 0; i < index.size(); ++i) {
+    const data::SampleShape& shape = index.shape(i);
+    if (shape.corrupt) continue;
+    samples += 1;
+    images += shape.images;
+    sounds += shape.sounds;
+    positions += shape.positions;
+    counted += shape.counted;
+  }
+  if (samples == 0 || positions == 0) return {};
+  return {.items = std::max(images, sounds) / samples, .labelled_share = counted / positions};
+}
+
 // What the job is to go on from, or what is wrong with that.
 void AddCheckpoint(const job::JobSpec& spec, const std::string& directory,
                    data::ReadProgress* progress, const std::vector<std::string>& folders,
@@ -120,6 +135,7 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
       continue;
     }
     AddCorrupt(*index, outcome);
+    if (!validation) outcome.shape = ShapeOf(*index);
     (validation ? outcome.validation_index_path : outcome.index_path) = path;
     digests[validation ? 1 : 0] = index->digest();
   }

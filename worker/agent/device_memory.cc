@@ -1,6 +1,7 @@
 #include "worker/agent/device_memory.h"
 
 #include <memory>
+#include <utility>
 
 #include "core/base/status.h"
 
@@ -26,6 +27,17 @@ absl::StatusOr<bool> GpusHaveFp8(const GpuSelection& selection) {
     if (capability < kHopper) return false;
   }
   return true;
+}
+
+absl::StatusOr<std::vector<std::string>> GpuNames(const GpuSelection& selection) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Nvml> nvml, Nvml::Open(selection.library));
+  ASSIGN_OR_RETURN(const std::vector<Nvml::Device> devices, nvml->DevicesOf(selection));
+  std::vector<std::string> names;
+  for (const Nvml::Device device : devices) {
+    ASSIGN_OR_RETURN(std::string name, nvml->NameOf(device));
+    names.push_back(std::move(name));
+  }
+  return names;
 }
 
 }  // namespace phalanx::agent

@@ -111,6 +111,18 @@ std::vector<int64_t> MemoryOfDevices(const AgentOptions& options, int64_t limit)
   return {};
 }
 
+// Nothing of CPU slots, and where the driver does not say.
+std::vector<std::string> NamesOfDevices(const AgentOptions& options) {
+  const bool counted = options.devices >= 1 && options.devices <= kDevicesMax;
+  if (!counted || options.device_kind != "gpu") return {};
+  absl::StatusOr<std::vector<std::string>> names = GpuNames(GpusOfEnvironment(options.devices));
+  if (names.ok()) return *std::move(names);
+  spdlog::warn(
+      "what the GPUs are called is not known, and layouts are chosen without a profile: {}",
+      std::string(names.status().message()));
+  return {};
+}
+
 // What jobs may ask of the node that its flags do not say.
 void AddLabels(AgentOptions& options) {
   if (options.device_kind != "gpu" || options.labels.contains(job::kFp8Label)) return;
@@ -373,6 +385,7 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
   options.device_memory = MemoryOfDevices(options, of_each);
+  options.device_names = NamesOfDevices(options);
   AddLabels(options);
   options.host_memory = of_host > 0 ? of_host : AvailableHostMemory();
   return absl::OkStatus();

@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {
   nvml->Find("nvmlDeviceGetMemoryInfo_v2", nvml->memory2_);  // since driver 510
   nvml->Find("nvmlDeviceGetCudaComputeCapability", nvml->capability_);
   nvml->Find("nvmlDeviceGetTemperature", nvml->temperature_);
+  nvml->Find("nvmlDeviceGetName", nvml->name_);
   if (!complete) return absl::UnavailableError(absl::StrCat(library, " is not NVML"));
   RETURN_IF_ERROR(nvml->StatusOf(nvml->init_(), absl::StatusCode::kUnavailable, "nvmlInit"));
   nvml->initialised_ = true;
@@ -124,6 +125,16 @@ absl::StatusOr<int32_t> Nvml::ComputeCapabilityOf(Device device) const {
   RETURN_IF_ERROR(StatusOf(capability_(device, &major, &minor), absl::StatusCode::kUnavailable,
                            "compute capability of a GPU"));
   return 10 * major + minor;
+}
+
+absl::StatusOr<std::string> Nvml::NameOf(Device device) const {
+  if (name_ == nullptr) return absl::UnavailableError("this driver knows no names of GPUs");
+  char text[96] = {};
+  RETURN_IF_ERROR(StatusOf(name_(device, text, sizeof(text) - 1), absl::StatusCode::kUnavailable,
+                           "name of a GPU"));
+  std::string name = text;
+  std::erase_if(name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+  return name;
 }
 
 absl::StatusOr<int32_t> Nvml::TemperatureOf(Device device) const {

@@ -50,6 +50,8 @@ class Nvml {
   // Of CUDA: major and minor version, 90 for 9.0. Errors: Unavailable, also of a driver that does
   // not know.
   absl::StatusOr<int32_t> ComputeCapabilityOf(Device device) const;
+  // "NVIDIA H200", without control characters. Errors: Unavailable.
+  absl::StatusOr<std::string> NameOf(Device device) const;
   // Degrees Celsius. Errors: Unavailable, also of a driver that does not know.
   absl::StatusOr<int32_t> TemperatureOf(Device device) const;
   // The GPU does not answer any more.
@@ -94,6 +96,7 @@ class Nvml {
   int (*memory2_)(Device, MemoryInfo2*) = nullptr;
   int (*capability_)(Device, int* major, int* minor) = nullptr;
   int (*temperature_)(Device, int sensor, unsigned int*) = nullptr;
+  int (*name_)(Device, char* name, unsigned int size) = nullptr;
 };
 
 }  // namespace phalanx::agent

@@ -291,6 +291,10 @@ v1::OpenSessionRequest MessageOf(const SendCommandResult& action) {
   if (const std::optional<job::FailureKind> kind = job::KindIn(action.status)) {
     result.set_failure_kind(static_cast<v1::FailureKind>(*kind));
   }
+  if (data.shape.has_value()) {
+    result.mutable_data_shape()->set_items(data.shape->items);
+    result.mutable_data_shape()->set_labelled_share(data.shape->labelled_share);
+  }
   if (!data.checkpoint.has_value()) return message;
   v1::CheckpointChoice& choice = *result.mutable_checkpoint();
   for (const std::string& text : data.checkpoint->passed_over) {

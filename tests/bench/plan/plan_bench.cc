@@ -17,6 +17,7 @@
 #include "core/plan/shares.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/search.h"
+#include "tests/support/profiles.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::plan {
@@ -209,42 +210,17 @@ BENCHMARK(BM_MakePlanOfTheWorst)
     ->Unit(benchmark::kMillisecond);
 
 // The ten fastest layouts of a decoder with an encoder of images, and with one of sounds beside it,
-// on nodes of 8 devices of 141 GiB.
+// on nodes of 8 devices of 141 GiB; under a profile that says what work takes at one clock, and
+// under one from which each device's clock is solved.
 void BM_SearchLayouts(benchmark::State& state) {
   const auto devices = static_cast<int32_t>(state.range(0));
-  AJob job;
-  job.Module("vision", ClipVision({.hidden_size = 1024,
-                                   .layers = 24,
-                                   .heads = 16,
-                                   .mlp_size = 4096,
-                                   .block = 128,
-                                   .image_size = 336,
-                                   .patch_size = 14}));
-  if (state.range(1) == 2) {
-    job.Module("audio", support::Whisper({.hidden_size = 1280,
-                                          .layers = 32,
-                                          .heads = 20,
-                                          .mlp_size = 5120,
-                                          .block = 128,
-                                          .mel_bins = 128,
-                                          .frames = 3000}));
-  }
-  job.Module("language", Llama({.hidden_size = state.range(2) == 0 ? 4096 : 8192,
-                                .layers = state.range(2) == 0 ? 32 : 80,
-                                .heads = state.range(2) == 0 ? 32 : 64,
-                                .kv_heads = 8,
-                                .mlp_size = state.range(2) == 0 ? 14336 : 28672,
-                                .block = 128,
-                                .vocabulary = 128256,
-                                .context = 8192}));
-  for (size_t i = 0; i + 1 < job.spec().modules.size(); ++i)
-    job.Edge(job.spec().modules[i].name, "language", {.projector = 4096});
-  job.Batch(1024, 1).Compute(job::Precision::kBf16);
-  job.spec().resources.device = job::DeviceKind::kGpu;
-  const job::JobSpec spec = job;
+  const auto encoders = static_cast<int>(state.range(1));
+  const bool large = state.range(2) != 0, power = state.range(3) != 0;
+  const job::JobSpec spec = support::SearchedJob(encoders, large);
+  const schedule::DeviceProfile h200 = *schedule::FindProfile("h200");
   const schedule::SearchOptions options{.devices = devices,
                                         .device_memory = int64_t{141} << 30,
-                                        .profile = *schedule::FindProfile("h200"),
+                                        .profile = power ? support::Powered(h200, 650, 1980) : h200,
                                         .items = 4};
   for (auto _ : state) {
     const auto found = schedule::SearchLayouts(spec, options);
@@ -252,11 +228,11 @@ void BM_SearchLayouts(benchmark::State& state) {
     state.counters["layouts"] = static_cast<double>(found->layouts);
     state.counters["simulated"] = static_cast<double>(found->simulated);
   }
-  state.SetLabel(absl::StrCat(state.range(1), state.range(1) == 1 ? " encoder, " : " encoders, ",
-                              state.range(2) == 0 ? "8B" : "70B"));
+  state.SetLabel(absl::StrCat(encoders, encoders == 1 ? " encoder, " : " encoders, ",
+                              large ? "70B" : "8B", power ? ", clocks solved" : ""));
 }
 BENCHMARK(BM_SearchLayouts)
-    ->ArgsProduct({{64, 1024}, {1, 2}, {0, 1}})
+    ->ArgsProduct({{64, 1024}, {1, 2}, {0, 1}, {0, 1}})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
 

@@ -117,6 +117,22 @@ TEST(WorkerDataTest, ValidationThatChanged_ChangesTheDigest) {
   EXPECT_NE(digest(), before);
 }
 
+TEST(WorkerDataTest, Answer_SaysWhatSamplesAreLike) {
+  const std::string folder = support::MakeFolder("agent-shape");
+  support::WriteShards(folder, {.samples = 8, .shards = 2, .images_min = 3, .images_max = 3});
+  v1::JobDocument job = Job("wait");
+  job.set_directory(folder);
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  const v1::CommandResult result =
+      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  EXPECT_EQ(result.code(), 0) << result.message();
+  EXPECT_EQ(result.data_shape().items(), 3);
+  EXPECT_GT(result.data_shape().labelled_share(), 0);
+  EXPECT_LT(result.data_shape().labelled_share(), 1);
+}
+
 class CheckDataTest : public ::testing::Test {
  protected:
   support::Finished Check(const v1::JobDocument& document) {

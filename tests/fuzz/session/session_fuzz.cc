@@ -22,6 +22,8 @@ std::string CheckHello(const coordinator::WorkerHello& hello) {
   if (hello.devices < 0 || hello.devices > coordinator::kDevicesMax) return "too many devices";
   if (!hello.device_memory.empty() && hello.device_memory.size() != devices)
     return "memory of other devices";
+  if (!hello.device_names.empty() && hello.device_names.size() != devices)
+    return "names of other devices";
   if (hello.incarnation.value == 0) return "no incarnation";
   return "";
 }
@@ -104,6 +106,7 @@ std::vector<std::string> Corpus() {
       hello.set_protocol_version(coordinator::kProtocolVersion);
       hello.set_devices(3);
       hello.clear_device_memory();
+      hello.clear_device_names();
     }
     corpus.push_back(message.SerializeAsString());
   }

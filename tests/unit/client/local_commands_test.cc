@@ -251,6 +251,20 @@ TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
             "2\n1 violation\n");
 }
 
+TEST(PlanTest, AnOpenLayout_IsChosenForTheDevicesAndItemsOfTheCommandLine_AndANoteSaysSo) {
+  const std::string path =
+      Written("open.yaml",
+              absl::StrReplaceAll(kTwo, {{"{ranks: 2, AXIS}", "auto"},
+                                         {"micro: 1}", "micro: 1}\n  resources: {devices: 2}"}}));
+  Captured nominal, named;
+  EXPECT_EQ(Plan({.file = path}, nominal.io), kSuccess) << nominal.talk.str();
+  EXPECT_THAT(nominal.out.str(), HasSubstr("Note: parallel: auto became language "));
+  EXPECT_THAT(nominal.out.str(), HasSubstr("under nominal costs (no --device-kind), with 1 item"));
+  EXPECT_EQ(Plan({.file = path, .device_kind = "h200", .items = 3}, named.io), kSuccess)
+      << named.talk.str();
+  EXPECT_THAT(named.out.str(), HasSubstr("under the profile of h200, with 3 items a sample"));
+}
+
 TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {
   const std::string text = R"(metadata: {name: open}
 spec:

@@ -79,6 +79,7 @@ class DescribeNodeTest : public ::testing::Test {
       for (const int32_t degrees : {41, 0, 63}) node.add_device_temperatures(degrees);
       for (int i = 0; i < 3; ++i) node.add_device_memory(i == 1 ? 0 : int64_t{80} << 30);
       for (const int64_t mib : {512, 0, 70'000}) node.add_device_used_memory(mib << 20);
+      for (const char* name : {"NVIDIA H200", "", "NVIDIA H200"}) node.add_device_names(name);
       v1::SlowDevice& slow = *node.add_slow_devices();
       slow.set_job(7);
       slow.set_rank(5);
@@ -107,6 +108,7 @@ class DescribeNodeTest : public ::testing::Test {
 TEST_F(DescribeNodeTest, Table_SaysOfEachDeviceWhatItsCheckFound) {
   EXPECT_EQ(DescribeNode(connection_, "a", Format::kTable, captured_.io), kSuccess);
   const std::string out = captured_.out.str();
+  EXPECT_THAT(out, HasSubstr("gpu, NVIDIA H200\n"));
   EXPECT_THAT(out, HasSubstr("3, 1 free"));
   EXPECT_THAT(out,
               HasSubstr("Slow:          device 2: 2.50 times as long for the work of rank 5 of "

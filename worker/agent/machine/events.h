@@ -20,6 +20,7 @@
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "core/base/violation.h"
+#include "core/job/data_shape.h"
 #include "core/job/injected_fault.h"
 #include "core/job/node_check.h"
 
@@ -258,6 +259,7 @@ struct DataOutcome {
   std::vector<std::string> corrupt_messages;
   std::string index_path, validation_index_path;  // empty: there is none
   std::optional<CheckpointChoice> checkpoint;     // where it was asked for and the job resumes
+  std::optional<job::DataShape> shape;            // of the training set, where its index is good
 };
 struct DataPrepared {
   RequestNumber request;

@@ -85,6 +85,25 @@ TEST(StartTest, CorruptSamples_BecomeEvents) {
   EXPECT_EQ(h.events[job].back().message, "a.tar: 7: no PNG");
 }
 
+TEST(StartTest, ShapeOfTheData_IsToldOfJobsThatThePlannerLaidOut) {
+  Harness h;
+  const SessionId node = h.Open("n", 2);
+  const CommandFinished result{.data_digest = "d",
+                               .data_shape = job::DataShape{.items = 4, .labelled_share = 0.4375}};
+  h.Submit(AJob("written", 1));
+  h.Answer<PrepareData>(node, result);
+  EXPECT_THAT(h.data_shapes, IsEmpty());
+  JobRequest request = *AJob("chosen", 1);
+  request.data_key = "key";
+  const JobId job = h.Submit(std::make_shared<const JobRequest>(request));
+  h.Answer<PrepareData>(node, result);
+  EXPECT_EQ(h.data_shapes.at("key"), *result.data_shape);
+  EXPECT_EQ(h.events[job].back().type, "DataShape");
+  EXPECT_EQ(h.events[job].back().message,
+            "the training set has 4.00 items a sample and a label at 43.75 % of positions "
+            "(batch.items, batch.labelled_share)");
+}
+
 TEST(StartTest, AssignThatFails_FailsTheJob) {
   Harness h;
   const SessionId node = h.Open("n", 1);

@@ -306,6 +306,7 @@ class Harness {
   std::map<JobId, std::vector<job::JobPhase>> phases;  // published, each once
   std::map<JobId, std::vector<JobEvent>> events;
   std::map<JobId, std::vector<IncidentPtr>> incidents;
+  std::map<std::string, job::DataShape> data_shapes;
   std::map<uint64_t, absl::StatusOr<JobViewPtr>> answers;
   std::vector<absl::StatusOr<Injected>> injected;
   std::vector<absl::StatusOr<std::string>> reached;
@@ -360,6 +361,8 @@ class Harness {
         marked.push_back(a->node);
       } else if (auto* a = std::get_if<PublishNode>(&action)) {
         node_views[a->node->name] = a->node;
+      } else if (auto* a = std::get_if<PublishDataShape>(&action)) {
+        data_shapes[a->key] = a->shape;
       } else if (auto* a = std::get_if<RetractNode>(&action)) {
         node_views.erase(a->node);
       } else if (auto* a = std::get_if<AnswerInject>(&action)) {

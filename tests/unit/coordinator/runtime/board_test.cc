@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/store/memory_backend.h"
 #include "coordinator/wire/ended_codec.h"
 
@@ -98,6 +99,18 @@ TEST(BoardTest, Nodes_AreThoseBehindAName_OrTheOneOfThatName) {
   EXPECT_EQ(board.FindNode("d")->name, "d");
   EXPECT_FALSE(board.FindNode("c").has_value());
   EXPECT_FALSE(board.FindNode("e").has_value());
+}
+
+TEST(BoardTest, DataShapes_AreTheLastOfEachSet_AndTheOldestAreForgotten) {
+  Board board;
+  EXPECT_EQ(board.DataShapeOf("a"), std::nullopt);
+  board.Publish(PublishDataShape{"a", {.items = 1, .labelled_share = 0.5}});
+  board.Publish(PublishDataShape{"a", {.items = 4, .labelled_share = 0.25}});
+  EXPECT_EQ(board.DataShapeOf("a"), (job::DataShape{.items = 4, .labelled_share = 0.25}));
+  for (size_t i = 0; i < kDataShapesMax; ++i)
+    board.Publish(PublishDataShape{absl::StrCat("set-", i), {}});
+  EXPECT_EQ(board.DataShapeOf("a"), std::nullopt);
+  EXPECT_TRUE(board.DataShapeOf("set-0").has_value());
 }
 
 TEST(BoardTest, SlowDevices_AreOfTheirNodesWhileTheirJobsNameThem) {

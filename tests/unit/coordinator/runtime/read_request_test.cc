@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +75,91 @@ TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
                        .device_memory = std::vector<int64_t>(4, 1024)};
   EXPECT_THAT(Wrong(ReadRequest(document, {}, [&small] { return std::vector{small}; }).status()),
               ElementsAre(HasSubstr("fits the memory of each, 1.0 KiB")));
+}
+
+// A node with two GPUs of that name and 141 GiB each.
+NodeView GpuNode(const std::string& name, const std::string& device_name) {
+  return {.name = name,
+          .connected = true,
+          .device_kind = job::DeviceKind::kGpu,
+          .device_jobs = std::vector<JobId>(2),
+          .device_memory = std::vector<int64_t>(2, int64_t{141} << 30),
+          .device_names = std::vector<std::string>(2, device_name),
+          .labels = {{"rack", name}}};
+}
+
+TEST(ReadRequestTest, OpenLayout_IsChosenUnderTheProfileOfItsDevices_AndTheNoteSaysSo) {
+  const auto note = [](const std::string& device, const std::vector<NodeView>& nodes) {
+    Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+    document.text += absl::StrCat("  resources: {devices: 4, ", device, "}\n");
+    const auto request = ReadRequest(document, {}, [&nodes] { return nodes; });
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? (*request)->layout_note : "";
+  };
+  const NodeView a = GpuNode("a", "NVIDIA H200"), b = GpuNode("b", "NVIDIA H200");
+  EXPECT_THAT(note("device: gpu", {a, b}), HasSubstr("under the profile of h200, with 1 item"));
+  const NodeView other = GpuNode("c", "NVIDIA L40S");
+  EXPECT_THAT(note("device: gpu", {a, other}),
+              HasSubstr("nominal costs (devices are not alike: NVIDIA H200, NVIDIA L40S)"));
+  EXPECT_THAT(note("device: gpu, node_selector: {rack: a}", {a, other}),
+              HasSubstr("under the profile of h200"))
+      << "the others are not for this job";
+  NodeView older = b;
+  older.device_names.clear();
+  EXPECT_THAT(note("device: gpu", {older}),
+              HasSubstr("nominal costs (nodes do not name their devices)"));
+  EXPECT_THAT(note("device: gpu", {}),
+              HasSubstr("nominal costs (no node that the job may use is connected)"));
+  EXPECT_THAT(note("device: cpu", {a}), HasSubstr("nominal costs (slots on CPU have no profile)"));
+  EXPECT_EQ((*ReadRequest({kText, "/jobs"}))->layout_note, "");
+}
+
+TEST(ReadRequestTest, OpenLayout_IsChosenWithWhatIsKnownOfItsData_UnlessTheJobSays) {
+  std::string asked;
+  const auto request = [&asked](const std::string& batch) {
+    Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+    document.text = absl::StrReplaceAll(
+        document.text, {{"batch: {global: 4, micro: 2}",
+                         absl::StrCat("batch: {global: 4, micro: 2", batch, "}")}});
+    document.text += "  resources: {devices: 4}\n";
+    const auto read = ReadRequest(
+        document, {}, [] { return std::vector<NodeView>(); },
+        [&asked](const std::string& key) {
+          asked = key;
+          return std::optional(job::DataShape{.items = 3.6, .labelled_share = 0.31251});
+        });
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read.ok() ? *read : std::make_shared<const JobRequest>();
+  };
+  const JobRequestPtr known = request("");
+  EXPECT_THAT(known->layout_note, HasSubstr("with 4 items a sample (batch.items) and a label at "
+                                            "31.25 % of positions (batch.labelled_share)"));
+  EXPECT_THAT(known->document.text, HasSubstr("labelled_share: 0.3125"))
+      << "plans count with it, too";
+  EXPECT_FALSE(known->data_key.empty());
+  EXPECT_EQ(known->data_key, asked);
+  const JobRequestPtr typed = request(", items: 2, labelled_share: 1");
+  EXPECT_THAT(typed->layout_note, HasSubstr("with 2 items a sample (batch.items) and a label at "
+                                            "100 % of positions"));
+  EXPECT_EQ(typed->data_key, known->data_key) << "the same set";
+  EXPECT_EQ((*ReadRequest({kText, "/jobs"}))->data_key, "") << "nothing was left to the planner";
+}
+
+// Devices and profiles may be others by then: what is stored with the job is planned.
+TEST(ReadRequestTest, OpenLayout_StaysWhatItWas_AndEveryFirstPlanHasItsNote) {
+  Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  document.text += "  resources: {devices: 4}\n";
+  const absl::StatusOr<JobRequestPtr> request = ReadRequest(document);
+  ASSERT_TRUE(request.ok()) << request.status();
+  const auto plan = PlanJob(**request, {.placement = kPlacement, .epoch = Epoch{1}});
+  const auto again = PlanJob(**request, {.placement = kPlacement, .epoch = Epoch{1}});
+  ASSERT_TRUE(plan.ok() && again.ok());
+  EXPECT_EQ(plan->digest, again->digest);
+  EXPECT_THAT(plan->notes, ::testing::Contains((*request)->layout_note));
+  const auto next = PlanJob(
+      **request, {.placement = kPlacement, .epoch = Epoch{2}, .layout = Shared(plan->layout)});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->layout.modules, plan->layout.modules);
 }
 
 // A submit does not wait until thousands of nodes are copied that it does not look at.

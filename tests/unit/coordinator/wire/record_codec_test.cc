@@ -34,6 +34,8 @@ JobRequestPtr FullRequest() {
                  .node_selector = {{"zone", "b"}},
                  .output = "/home/me/runs",
                  .warnings = {"spec.recovery: not in force yet"},
+                 .layout_note = "parallel: auto became language dp6 on 0-5",
+                 .data_key = "0123456789abcdef",
                  .steps = 300,
                  .corrupt_max = 5,
                  .time_limit = absl::Milliseconds(90'500),

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -50,6 +51,18 @@ TEST(HelloTest, DeviceMemory_IsThatOfEachDevice) {
   hello.add_device_memory(int64_t{80} << 30);
   hello.add_device_memory(0);
   EXPECT_EQ(HelloFromProto(hello)->device_memory, (std::vector<int64_t>{int64_t{80} << 30, 0}));
+}
+
+TEST(HelloTest, DeviceNames_AreThoseOfDrivers_AndUnknownOfOlderWorkers) {
+  v1::WorkerHello hello = GoodHello();
+  EXPECT_TRUE(HelloFromProto(hello)->device_names.empty());
+  hello.set_devices(2);
+  hello.add_device_names("NVIDIA H200");
+  EXPECT_EQ(HelloFromProto(hello).status(),
+            absl::InvalidArgumentError("hello has 1 device_names; it must have one for each of "
+                                       "hello.devices, or none"));
+  hello.add_device_names("");
+  EXPECT_EQ(HelloFromProto(hello)->device_names, (std::vector<std::string>{"NVIDIA H200", ""}));
 }
 
 TEST(HelloTest, HostMemory_IsThatOfTheNode_AndUnknownOfOlderWorkers) {
@@ -109,6 +122,12 @@ TEST(HelloTest, MalformedFields_AreInvalidArgument) {
       [](v1::WorkerHello& h) { h.set_version(std::string(100'000, 'v')); },
       [](v1::WorkerHello& h) { (*h.mutable_labels())["zone"] = "a\nb"; },
       [](v1::WorkerHello& h) { (*h.mutable_labels())["zo\x1b[2Jne"] = "a"; },
+      [](v1::WorkerHello& h) {
+        for (int i = 0; i < 6; ++i) h.add_device_names("a\nb");
+      },
+      [](v1::WorkerHello& h) {
+        for (int i = 0; i < 6; ++i) h.add_device_names(std::string(1000, 'n'));
+      },
       [](v1::WorkerHello& h) { h.set_version("1\x7f"); },
       [](v1::WorkerHello& h) { h.set_address(std::string("10.0.0.5\0x", 10)); }};
   for (const auto& spoil : spoils) EXPECT_EQ(CodeOf(spoil), absl::StatusCode::kInvalidArgument);
@@ -263,6 +282,25 @@ TEST(MessageTest, TextsOfRanks_AreCut) {
   });
   EXPECT_EQ(evaluation.captions.size(), static_cast<size_t>(kCaptionsMax));
   EXPECT_EQ(evaluation.captions[0].decoded, cut);
+}
+
+TEST(MessageTest, ShapeOfData_IsTaken_UnlessNoSetHasIt) {
+  const auto taken = [](double items, double share) {
+    v1::OpenSessionRequest message;
+    v1::DataShape* shape = message.mutable_command_result()->mutable_data_shape();
+    shape->set_items(items);
+    shape->set_labelled_share(share);
+    return std::get<CommandFinished>(*EventFromProto(SessionId{1}, message)).data_shape;
+  };
+  EXPECT_EQ(taken(3.5, 0.25), (job::DataShape{.items = 3.5, .labelled_share = 0.25}));
+  EXPECT_EQ(taken(-1, 0.25), std::nullopt);
+  EXPECT_EQ(taken(1e9, 0.25), std::nullopt);
+  EXPECT_EQ(taken(1, 1.5), std::nullopt);
+  EXPECT_EQ(taken(1, std::nan("")), std::nullopt);
+  v1::OpenSessionRequest older;
+  older.mutable_command_result();
+  EXPECT_EQ(std::get<CommandFinished>(*EventFromProto(SessionId{1}, older)).data_shape,
+            std::nullopt);
 }
 
 TEST(MessageTest, TextsOfAWorker_AreCut) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/profiles.h"
 #include "tests/unit/core/schedule/plans.h"
 
 namespace phalanx::schedule {
@@ -12,6 +13,7 @@ namespace {
 using support::AJob;
 using support::ClipVision;
 using support::Llama;
+using support::Powered;
 
 constexpr ClockRange kRange = {
     .fast_mhz = 2000, .slow_mhz = 1000, .idle_watts = 100, .limit_watts = 500};
@@ -48,39 +50,6 @@ TEST(PowerTest, Clock_OfAPointThatCannotBe_StaysInItsRange) {
   EXPECT_GE(SustainedClock(tight, kProducts, 0), 250);
   // Measured faster at the lower clock: noise.
   EXPECT_EQ(SecondsAt(kRange, 1000, 1, 0.99), 1);
-}
-
-WorkRates Scaled(WorkRates rates, double factor) {
-  for (auto* products : {&rates.products, &rates.fp8->products}) {
-    for (ProductTimes& entry : *products) {
-      entry.forward *= factor;
-      entry.input_gradient *= factor;
-      entry.weight_gradient *= factor;
-    }
-  }
-  for (AttentionTimes& entry : rates.attention) {
-    entry.forward *= factor;
-    entry.backward *= factor;
-  }
-  rates.fp8->cast_bytes_per_second /= factor;
-  rates.memory_bytes_per_second /= factor;
-  rates.update_bytes_per_second /= factor;
-  rates.launch *= factor;
-  return rates;
-}
-
-// All of whose work draws so many watts at its clock and follows it, at half of it a fourth of the
-// joules beside idling.
-DeviceProfile Powered(DeviceProfile profile, double watts, double clock_mhz) {
-  profile.measured.clock_mhz = clock_mhz;
-  profile.measured.power_limit_watts = 500;
-  const double dynamic = watts - 100;
-  profile.power = PowerRates{.idle_watts = 100,
-                             .joules = Scaled(profile, watts),
-                             .slow_clock_mhz = clock_mhz / 2,
-                             .slow = Scaled(profile, 2),
-                             .slow_joules = Scaled(profile, 2 * 100 + dynamic / 4)};
-  return profile;
 }
 
 job::JobSpec Decoder(int32_t stages = 1) {

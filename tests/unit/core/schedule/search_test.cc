@@ -10,13 +10,14 @@
 
 #include "core/base/violation.h"
 #include "core/job/job_reader.h"
-#include "core/plan/memory_estimate.h"
+#include "core/plan/memory_fit.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/memory_peak.h"
 #include "core/schedule/preview.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
+#include "tests/support/profiles.h"
 #include "tests/unit/core/schedule/plans.h"
 
 namespace phalanx::schedule {
@@ -141,7 +142,8 @@ TEST(SearchTest, PredictStep_OfAnUnknownShape_NamesTheModule) {
 TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
   for (const job::JobSpec& spec : {Decoder(), Decoder(6), WithEncoder()}) {
     for (const int32_t devices : {1, 2, 3, 4, 6}) {
-      for (const DeviceProfile& profile : {NominalProfile(), H200()}) {
+      for (const DeviceProfile& profile :
+           {NominalProfile(), H200(), support::Powered(H200(), 650, 1980)}) {
         SearchOptions options{.devices = devices, .profile = profile};
         const SearchResult quick = Search(spec, options);
         options.use_bounds = false;
@@ -231,13 +233,49 @@ TEST(SearchTest, Search_EncoderAndDecoderOnAFewLargeDevices_PutsBothInDataParall
       Search(LargeWithEncoder(),
              {.devices = 4, .device_memory = int64_t{141} << 30, .profile = H200(), .items = 4});
   EXPECT_EQ(Shape(found.best.front().spec), "0+4 tp1 pp1 dp4; 0+4 tp1 pp1 dp4; ");
-  for (const Proposal& proposal : found.best) {
-    EXPECT_LE(proposal.memory, int64_t{141} << 30);
-    int64_t most = 0;
-    for (const auto& estimate : plan::EstimateMemory(PlanOf(proposal.spec)))
-      most = std::max(most, estimate.total());
-    EXPECT_EQ(proposal.memory, most);
+  for (const Proposal& proposal : found.best) EXPECT_LE(proposal.memory, int64_t{141} << 30);
+}
+
+// Behind a loss those that are left hold more, and admission lowers what would not fit then.
+TEST(SearchTest, Search_Proposals_RunAsTheyAreRanked) {
+  const DeviceProfile profile = H200();
+  for (const int64_t gib : {60, 80, 141}) {
+    const int64_t memory = gib << 30;
+    const SearchResult found =
+        Search(LargeWithEncoder(),
+               {.devices = 4, .device_memory = memory, .profile = profile, .items = 4});
+    for (const Proposal& proposal : found.best) {
+      const auto plan = AdmitJob(proposal.spec, plan::MakeCluster(1, 4),
+                                 {.devices = std::vector<int64_t>(4, memory)}, Epoch{1});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->layout.micro, 0) << gib << " " << Shape(proposal.spec);
+      for (const plan::ModuleLayout& module : plan->layout.modules)
+        EXPECT_FALSE(module.recompute.has_value()) << gib << " " << Shape(proposal.spec);
+      EXPECT_EQ(MemoryOf(*plan) + profile.unestimated_bytes, proposal.memory)
+          << gib << " " << Shape(proposal.spec);
+      const auto measured = Measure(*plan, profile, 4);
+      ASSERT_TRUE(measured.ok()) << measured.status();
+      EXPECT_DOUBLE_EQ(measured->step, proposal.step) << gib << " " << Shape(proposal.spec);
+    }
   }
+}
+
+TEST(SearchTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) {
+  const DeviceProfile profile = H200();
+  const job::JobSpec spec = LargeWithEncoder();
+  SearchOptions options{.devices = 2, .profile = profile, .items = 4};
+  const Proposal free = Search(spec, options).best.front();
+  // As much as the fastest takes as it is written, and nothing for what is left behind a loss.
+  options.device_memory = free.memory;
+  const plan::MemoryLimits limits{.devices = std::vector<int64_t>(2, free.memory), .nodes = {}};
+  const auto lowered = AdmitJob(free.spec, plan::MakeCluster(1, 2), limits, Epoch{1});
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  ASSERT_NE(lowered->layout.micro, 0) << "which this test is about";
+  const auto as_run = Measure(*lowered, profile, 4);
+  ASSERT_TRUE(as_run.ok()) << as_run.status();
+  const Proposal best = Search(spec, options).best.front();
+  EXPECT_LE(best.step, as_run->step * kNearlyEqual);
+  EXPECT_GE(best.step * kNearlyEqual, free.step);
 }
 
 TEST(SearchTest, Search_LessMemory_TakesWhatFits) {

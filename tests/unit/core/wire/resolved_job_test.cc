@@ -10,7 +10,9 @@
 #include "absl/strings/str_replace.h"
 #include "core/base/violation.h"
 #include "core/plan/plan.h"
+#include "core/schedule/search.h"
 #include "core/wire/job_yaml.h"
+#include "core/wire/search_text.h"
 
 namespace phalanx::wire {
 namespace {
@@ -65,12 +67,48 @@ TEST(ResolvedJobTest, Auto_BesideAWrittenLayout_LeavesThat) {
   EXPECT_EQ(resolved->job.spec.modules[1].parallel.ranks, 2);
 }
 
+TEST(ResolvedJobTest, Auto_IsWhatASearchFindsForTheDevicesAndTheItemsOfTheJob_AndTheNoteSaysSo) {
+  const std::string text = absl::StrReplaceAll(
+      Text("auto"), {{"micro: 2}", "micro: 2, items: 4, labelled_share: 0.5}"}});
+  SearchedDevices devices{.node_devices = 4, .device_memory = int64_t{1} << 30};
+  devices.costs.profile = *schedule::FindProfile("h200");
+  const auto read = ReadJobFile(text, job::Purpose::kPlan);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const auto found = schedule::SearchLayouts(read->spec, {.devices = 4,
+                                                          .node_devices = 4,
+                                                          .device_memory = int64_t{1} << 30,
+                                                          .profile = devices.costs.profile,
+                                                          .items = 4,
+                                                          .open = {true, true},
+                                                          .keep_written = true});
+  ASSERT_TRUE(found.ok()) << found.status();
+  const std::string layout = LayoutText(found->best.front().spec);
+  const auto resolved = ResolveText(text, devices);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(LayoutText(resolved->job.spec), layout);
+  EXPECT_EQ(resolved->job.spec.batch.items, 4);
+  EXPECT_EQ(resolved->note,
+            "parallel: auto became " + layout +
+                ": fastest by search under the profile of h200, with 4 items a sample "
+                "(batch.items) and a label at 50 % of positions (batch.labelled_share)");
+}
+
+TEST(ResolvedJobTest, Auto_WithoutAProfile_SaysWhyCostsAreNominal) {
+  SearchedDevices devices;
+  EXPECT_THAT(ResolveText(Text("auto"), devices)->note,
+              HasSubstr("under nominal costs, with 1 item a"));
+  devices.costs = schedule::CostsOfDevices({"NVIDIA L40S"});
+  EXPECT_THAT(ResolveText(Text("auto"), devices)->note,
+              HasSubstr("under nominal costs (no profile of NVIDIA L40S), with 1 item a sample"));
+}
+
 TEST(ResolvedJobTest, NothingLeftOpen_StaysAsItIs) {
   const std::string text =
       absl::StrReplaceAll(Text("{ranks: 2}"), {{"parallel: auto", "parallel: {ranks: 2}"}});
   const auto resolved = ResolveText(text);
   ASSERT_TRUE(resolved.ok()) << resolved.status();
   EXPECT_EQ(resolved->text, text);
+  EXPECT_EQ(resolved->note, "");
 }
 
 TEST(ResolvedJobTest, Auto_ThatNothingFits_IsRefused) {

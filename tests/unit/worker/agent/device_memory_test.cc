@@ -86,6 +86,20 @@ TEST_F(DeviceMemoryTest, Fp8_IsThereIfAllDevicesHaveIt) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST_F(DeviceMemoryTest, Names_AreThoseOfTheDriver) {
+  setenv("FAKE_NVML_GIB", "80 80", 1);
+  setenv("FAKE_NVML_NAME", "NVIDIA\tL40S\n", 1);
+  const auto names = [](GpuSelection selection) {
+    selection.library = PHALANX_FAKE_NVML;
+    return GpuNames(selection);
+  };
+  EXPECT_THAT(*names({.devices = 2}), ElementsAre("NVIDIA H200", "NVIDIAL40S"));
+  EXPECT_THAT(*names({.devices = 1, .visible = "GPU-1"}), ElementsAre("NVIDIAL40S"));
+  unsetenv("FAKE_NVML_NAME");
+  EXPECT_EQ(GpuNames({.devices = 1, .library = PHALANX_FAKE_NVML_OLD}).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 TEST_F(DeviceMemoryTest, Environment_SaysWhichGpus) {
   setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
   setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);

@@ -4,6 +4,8 @@
 //
 // FAKE_NVML_CAPABILITY is the compute capability of the last of them, "8.6"; the others have 9.0.
 //
+// FAKE_NVML_NAME is the name of the last of them; the others are called "NVIDIA H200".
+//
 // FAKE_NVML_XIDS is what waits for events find, one after the other, if the GPU is registered:
 // "1:79 0:31". "lost:1": that the second GPU is lost, which it says for ever.
 #include <poll.h>
@@ -93,6 +95,12 @@ int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
 int nvmlDeviceGetTemperature(void* device, int sensor, unsigned int* degrees) {
   *degrees = 40 + static_cast<unsigned int>(reinterpret_cast<size_t>(device));
   return sensor == 0 ? 0 : 2;
+}
+int nvmlDeviceGetName(void* device, char* name, unsigned int size) {
+  const char* last = std::getenv("FAKE_NVML_NAME");
+  const bool is_last = device == DeviceOf(Sizes().size() - 1);
+  std::snprintf(name, size, "%s", last != nullptr && is_last ? last : "NVIDIA H200");
+  return 0;
 }
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned int size) {
   std::snprintf(uuid, size, "GPU-%zu", reinterpret_cast<size_t>(device) - 1);

@@ -88,6 +88,19 @@ TEST(TranslateTest, Examination_IsText_WithinItsBounds) {
   EXPECT_EQ(message.round_trip_seconds(), 0.5);
 }
 
+TEST(TranslateTest, CommandResult_SaysWhatSamplesAreLike_WhereThatIsKnown) {
+  DataOutcome data{.digest = "d"};
+  const auto result = [&data] {
+    return MessageOf(SendCommandResult{.command_number = 3,
+                                       .data = std::make_shared<const DataOutcome>(data)})
+        .command_result();
+  };
+  EXPECT_FALSE(result().has_data_shape());
+  data.shape = job::DataShape{.items = 3.5, .labelled_share = 0.25};
+  EXPECT_EQ(result().data_shape().items(), 3.5);
+  EXPECT_EQ(result().data_shape().labelled_share(), 0.25);
+}
+
 TEST(TranslateTest, Heartbeat_SaysHowWarmDevicesAre) {
   const std::vector<int32_t> degrees = {41, 0, 63};
   const v1::OpenSessionRequest message = MessageOf(SendHeartbeat{}, {}, degrees);

@@ -1,0 +1,42 @@
+#include "core/schedule/device_kinds.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace phalanx::schedule {
+namespace {
+
+using ::testing::IsEmpty;
+
+TEST(DeviceKindsTest, KindOfDevice_IsThatOfTheWholeName) {
+  EXPECT_EQ(KindOfDevice("NVIDIA H200"), "h200");
+  EXPECT_EQ(KindOfDevice("NVIDIA H100 80GB HBM3"), "h100");
+  for (const char* name : {"", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "h200"})
+    EXPECT_EQ(KindOfDevice(name), "") << name;
+}
+
+TEST(DeviceKindsTest, CostsOfDevices_OfOneKind_AreThoseOfItsProfile) {
+  const DeviceCosts costs = CostsOfDevices({"NVIDIA H200"});
+  EXPECT_EQ(costs.profile.name, "h200");
+  EXPECT_THAT(costs.why_nominal, IsEmpty());
+}
+
+TEST(DeviceKindsTest, CostsOfDevices_OfNoKnownKind_AreNominalAndSayWhy) {
+  const auto why = [](const std::set<std::string>& names) {
+    const DeviceCosts costs = CostsOfDevices(names);
+    EXPECT_EQ(costs.profile.name, kNominalDevice);
+    return costs.why_nominal;
+  };
+  EXPECT_EQ(why({}), "no node that the job may use is connected");
+  EXPECT_EQ(why({""}), "nodes do not name their devices");
+  EXPECT_EQ(why({"NVIDIA L40S"}), "no profile of NVIDIA L40S");
+  EXPECT_EQ(why({"NVIDIA H200", "NVIDIA L40S"}), "devices are not alike: NVIDIA H200, NVIDIA L40S");
+  EXPECT_EQ(why({"", "NVIDIA H200"}), "devices are not alike: one without a name, NVIDIA H200");
+  EXPECT_EQ(why({"a", "b", "c", "d", "e"}), "devices are not alike: a, b, c and 2 more");
+}
+
+}  // namespace
+}  // namespace phalanx::schedule

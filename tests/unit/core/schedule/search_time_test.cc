@@ -1,0 +1,51 @@
+// How long people wait for a layout: processor time, in the build that they use. Other builds
+// search for 64 devices and look at no time.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <ctime>
+
+#include "core/schedule/search.h"
+#include "tests/support/profiles.h"
+#include "tests/unit/core/schedule/plans.h"
+
+namespace phalanx::schedule {
+namespace {
+
+#ifdef NDEBUG
+constexpr bool kOptimised = !kSanitized;
+#else
+constexpr bool kOptimised = false;
+#endif
+
+// `seconds_max` of a search for a decoder of 8 billion parameters.
+void ExpectWithin(double seconds_max, int32_t devices, int encoders, const DeviceProfile& profile) {
+  if (!kOptimised && devices > 64) return;
+  const std::clock_t begin = std::clock();
+  const auto found = SearchLayouts(
+      support::SearchedJob(encoders, /*large=*/false),
+      {.devices = devices, .device_memory = int64_t{141} << 30, .profile = profile, .items = 4});
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->best.size(), SearchOptions().best);
+  if (kOptimised) {
+    EXPECT_LT(seconds, seconds_max) << found->simulated << " settings";
+  }
+}
+
+DeviceProfile H200() { return *FindProfile("h200"); }
+DeviceProfile WithPower() { return support::Powered(H200(), 650, 1980); }
+
+TEST(SearchTimeTest, Devices64_OneEncoder) { ExpectWithin(2, 64, 1, H200()); }
+
+TEST(SearchTimeTest, Devices64_TwoEncoders) { ExpectWithin(2, 64, 2, H200()); }
+
+TEST(SearchTimeTest, Devices1024_TwoEncoders) { ExpectWithin(10, 1024, 2, H200()); }
+
+// Bounds are those at the profile's clock, further from steps: more settings are planned.
+TEST(SearchTimeTest, Devices64_ClocksSolvedFromPower) { ExpectWithin(10, 64, 2, WithPower()); }
+
+TEST(SearchTimeTest, Devices1024_ClocksSolvedFromPower) { ExpectWithin(10, 1024, 2, WithPower()); }
+
+}  // namespace
+}  // namespace phalanx::schedule
