@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/prepared.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
@@ -30,7 +31,7 @@ void EpochRun::NoteWork(const train::StepSummary& step) {
 void EpochRun::OnStep(const train::StepSummary& step) {
   NoteWork(step);
   if (!profiler_.has_value() || !profiler_->begun())
-    figures_.Add(step, *program_, device::CountAllocations());
+    figures_.Add(step, *program_, device::CountAllocations(), model::CountPreparations());
   // What is trained is worth more than its profile.
   if (profiler_.has_value()) {
     const absl::Status profiled = profiler_->OnDecided(step.step);

@@ -15,7 +15,8 @@
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
 // how far that is off. mhz, degrees, watts and joules_per_token are what NVML says of the boards of
 // the run, four times a second, and are not there without it: means over the steps that count, the
-// watts and joules of all boards together. host is the part of a step in which a rank's host works
+// watts and joules of all boards together. fp8 is how products in FP8 are made, where there are
+// some. host is the part of a step in which a rank's host works
 // instead of waiting for its device (on CPU it is the device), allocations and retries what
 // LibTorch's allocator asks of the device in the steps that count, each of the rank that has most.
 #include <fcntl.h>
@@ -287,6 +288,9 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
   result["allocations"] = allocations;
   result["retries"] = retries;
   result["memory_bytes"] = memory;
+  for (const Json& figures : ranks) {
+    if (figures.contains("fp8")) result["fp8"] = figures.at("fp8");
+  }
   if (!profiles.empty()) result["profiles"] = profiles;
   result["loss_first"] = all.front().at("loss");
   result["loss_last"] = all.back().at("loss");

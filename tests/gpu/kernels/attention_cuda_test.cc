@@ -8,6 +8,7 @@
 
 #include "worker/model/attention.h"
 #include "worker/model/cudnn_attention.h"
+#include "worker/model/prepared.h"
 
 namespace phalanx::model {
 namespace {
@@ -118,6 +119,20 @@ TEST_F(AttentionCudaTest, ShapeThatWasNotTried_IsFlashAttentions) {
     EXPECT_EQ(state.log_sum.dim(), length == 128 ? 4 : 3);
     EXPECT_EQ(CudnnTried(ShapeOf(2, length, heads, true)).has_value(), length == 128);
   }
+}
+
+TEST_F(AttentionCudaTest, PlansOfAShape_AreMadeOnce) {
+  const HeadMap heads = MapOf({{0, 8}, {0, 2}, 4}, 64);
+  const PreparationCounts before = CountPreparations();
+  PrepareAttention(heads, true, 3, 144, Bf16());
+  ASSERT_EQ(CudnnTried(ShapeOf(3, 144, heads, true)), true);
+  const PreparationCounts made = CountPreparations();
+  EXPECT_EQ(made.attention_trials, before.attention_trials + 1);
+  EXPECT_EQ(made.attention_plans, before.attention_plans + 2);
+  PrepareAttention(heads, true, 3, 144, Bf16());
+  const at::Tensor qkv = at::randn({3, 144, heads.columns()}, Bf16());
+  BothPasses(qkv, at::randn({3 * 144, 8 * 64}, Bf16()), heads, true);
+  EXPECT_TRUE(CountPreparations() == made);
 }
 
 TEST_F(AttentionCudaTest, TypesAndHeadsThatCudnnDoesNotTake_AreNotTried) {
