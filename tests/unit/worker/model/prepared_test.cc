@@ -24,7 +24,7 @@ TEST(PreparedTest, Counts_AreOfAllThreads) {
 
 TEST(PreparedTest, ShapeOfAttentionThatIsTried_Counts) {
   const PreparationCounts before = CountPreparations();
-  std::thread([] { SetCudnnTried({.batch = 1, .length = 2}, false); }).join();
+  std::thread([] { SetCudnnTried(CudnnShape(), false); }).join();
   EXPECT_EQ(CountPreparations().attention_trials, before.attention_trials + 1);
 }
 
