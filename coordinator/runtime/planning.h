@@ -21,8 +21,9 @@ namespace phalanx::coordinator {
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
 // `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
 // chooses here, for what nodes of the job's kind among `nodes` have, and the request's document
-// says what: a search of up to some seconds. Nobody asks for the nodes otherwise: thousands are not
-// to be copied for each submit.
+// says what: a search of up to some seconds. A job of products in FP8 on GPUs is refused where all
+// nodes of GPUs among them say that they have none. Nobody asks for the nodes otherwise: thousands
+// are not to be copied for each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
 absl::StatusOr<JobRequestPtr> ReadRequest(
     Document document, plan::RankList lost = {},
