@@ -18,6 +18,13 @@ struct TimedInstruction {
   Instruction instruction;
   double begin = 0, end = 0;  // seconds from the start of the step
 };
+// What a rank's communicator did, as its own stream saw it.
+struct TimedOperation {
+  Rank rank;
+  int32_t communicator = 0;  // entry of plan::Communicators(plan)
+  plan::CommunicatorOperation operation = plan::CommunicatorOperation::kAllReduce;
+  double begin = 0, end = 0;  // seconds from the start of the step
+};
 struct Simulation {
   // Seconds from the start of a step to that of the next one: every rank has run its program, and
   // the gathers of a part have ended when its first pass comes. So a gather hides behind the passes

@@ -73,9 +73,11 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   report_status_.Update(Report(std::move(report)));
 }
 
-void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) {
+void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline,
+                       const std::vector<schedule::TimedOperation>& operations) {
   if (!reporter_) return;
-  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline, WriteFolders());
+  const absl::StatusOr<std::string> path =
+      WriteTrace(output_, plan_, timeline, operations, WriteFolders());
   // What was trained is worth more than its picture.
   if (!path.ok()) {
     spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(),
