@@ -68,10 +68,11 @@ Trace ReadTrace(const std::string& path) {
     const std::string phase = event.at("ph");
     const int rank = event.at("pid");
     if (phase == "M" && event.at("name") == "thread_name")
-      threads[{rank, event.at("tid")}] = event.at("args").at("name");
+      threads[{rank, event.at("tid").get<int>()}] = event.at("args").at("name");
     if (phase == "X" && event.at("cat") == "communication") {
       EXPECT_GE(event.at("dur").get<double>(), 0);
-      trace.streams[rank][threads.at({rank, event.at("tid")})].insert(event.at("name"));
+      const std::string& thread = threads.at({rank, event.at("tid").get<int>()});
+      trace.streams[rank][thread].insert(event.at("name").get<std::string>());
     } else if (phase == "X") {
       trace.events[rank].push_back(event);
     }
@@ -138,7 +139,7 @@ TEST_P(TraceTest, Run_LeavesWhatEveryRankDidInTheLastStepButOne) {
     EXPECT_LE(gaps, 1);
     const auto& streams = trace.streams.at(rank);
     EXPECT_TRUE(streams.at("stream of control").contains("all-gather")) << "of records";
-    for (const std::string name : {"stream of forward", "stream of backward"}) {
+    for (const char* name : {"stream of forward", "stream of backward"}) {
       const auto messages = streams.find(name);
       if (messages == streams.end()) continue;  // its samples may have no items
       EXPECT_EQ(messages->second, std::set<std::string>{"exchange"});
