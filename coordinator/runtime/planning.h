@@ -19,11 +19,11 @@ namespace phalanx::coordinator {
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
-// `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
-// chooses here, for what nodes of the job's kind among `nodes` have, and the request's document
-// says what: a search of up to some seconds. A job of products in FP8 on GPUs is refused where all
-// nodes of GPUs among them say that they have none. Nobody asks for the nodes otherwise: thousands
-// are not to be copied for each submit.
+// InvalidArgument is a job of products in FP8 on GPUs, too, where all nodes of GPUs among `nodes`
+// have none. `lost`: ranks that the job begins without. Where modules' layouts are left to the
+// planner, it chooses here, for what nodes of the job's kind among `nodes` have, and the request's
+// document says what: a search of up to some seconds. Nobody asks for the nodes otherwise:
+// thousands are not to be copied for each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
 absl::StatusOr<JobRequestPtr> ReadRequest(
     Document document, plan::RankList lost = {},
