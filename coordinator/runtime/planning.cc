@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/base/cut_text.h"
 #include "core/base/digest.h"
@@ -246,6 +247,33 @@ absl::Status CheckLabels(absl::string_view field,
   return absl::OkStatus();
 }
 
+// Refuses a job of products in FP8 on GPUs where there are nodes of GPUs and all of them say that
+// theirs have none. Where none is known yet, or one has not said, the job waits in the queue.
+absl::Status CheckFp8(const job::JobSpec& spec, NodesSource nodes) {
+  constexpr size_t kNamesMax = 4;
+  if (!job::NodeSelectorOf(spec).contains(job::kFp8Label)) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const NodeView& node : nodes()) {
+    if (node.device_kind != job::DeviceKind::kGpu) continue;
+    const auto label = node.labels.find(job::kFp8Label);
+    if (label == node.labels.end() || label->second != "no") return absl::OkStatus();
+    names.push_back(node.name);
+  }
+  if (names.empty()) return absl::OkStatus();
+  const size_t count = names.size();
+  if (count > kNamesMax) {
+    names.resize(kNamesMax);
+    names.push_back("...");
+  }
+  return ViolationsStatus(
+      {{.field = "spec.precision.linear",
+        .value = "fp8",
+        .rule = absl::StrCat("needs GPUs of compute capability 9.0 or later, which ",
+                             count == 1 ? "the node of GPUs has not (" : "no node of GPUs has (",
+                             absl::StrJoin(names, ", "),
+                             "); write `linear: compute`, or add a node that has them")}});
+}
+
 // Whether some rung of it is that training goes on after a loss.
 bool GoesOn(const std::vector<job::Rung>& ladder) {
   return Has(ladder, job::Rung::kShrink) || Has(ladder, job::Rung::kDropReplica) ||
@@ -313,6 +341,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
   const job::JobSpec& spec = read.spec;
   RETURN_IF_ERROR(CheckLabels("metadata.labels", spec.labels));
   RETURN_IF_ERROR(CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(spec)));
+  RETURN_IF_ERROR(CheckFp8(spec, nodes));
   const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,

@@ -21,12 +21,13 @@ namespace phalanx::coordinator {
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
-// `lost`: ranks that the job begins without. Where modules' layouts are left to the planner, it
-// chooses here, for what those of `nodes` have that the job may use, under the profile of their
-// devices where these are of one known kind, and with what is known of its data where it does not
-// say itself. The request's document says what was chosen, its note
-// what with: a search of up to some seconds. Nobody asks for the nodes otherwise: thousands are not
-// to be copied for each submit.
+// InvalidArgument is a job of products in FP8 on GPUs, too, where all nodes of GPUs among `nodes`
+// have none. `lost`: ranks that the job begins without. Where modules' layouts are left to the
+// planner, it chooses here, for what those of `nodes` have that the job may use, under the profile
+// of their devices where these are of one known kind, and with what is known of its data where it
+// does not say itself. The request's document says what was chosen, its note what with: a search
+// of up to some seconds. Nobody asks for the nodes otherwise: thousands are not to be copied for
+// each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
 // What an index has said of the training set that the key stands for; nullopt: nothing.
 using DataShapeSource =

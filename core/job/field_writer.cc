@@ -41,6 +41,11 @@ enum class Extent : uint8_t {
   kWithoutData,  // names of files are many, and no layout depends on them
 };
 
+// One that nobody acts on.
+bool IsUnsetFlag(const Field& field, void* owner) {
+  return field.acted_on_if_set && !*std::get<bool*>(field.Of(owner));
+}
+
 class FieldWriter {
   // In front of the visitor that names them: clang 14 makes them for it nowhere else.
   template <typename T>
@@ -60,7 +65,7 @@ class FieldWriter {
     tree.kind = Tree::Kind::kMapping;
     for (const Field& field : fields) {
       if (family.has_value() && (field.families & SetOf(*family)) == 0) continue;
-      if (extent_ == Extent::kActedOn && !field.acted_on) continue;
+      if (extent_ == Extent::kActedOn && (!field.acted_on || IsUnsetFlag(field, owner))) continue;
       if (extent_ == Extent::kWithoutData && field.fields.data() == data_.data()) continue;
       if (Written value = Write(field, owner, family)) {
         tree.entries.push_back({std::string(field.name), *std::move(value)});

@@ -176,7 +176,8 @@ struct JobSpec {
   std::optional<absl::Duration> time_limit;
   Precision compute = Precision::kFp32;
   LinearFormat linear = LinearFormat::kCompute;
-  int32_t language = 0;  // index into modules
+  bool deterministic = false;  // attention's gradients of equal operands are the same bits
+  int32_t language = 0;        // index into modules
   std::vector<Module> modules;
   std::vector<Edge> edges;
   Batch batch;

@@ -321,6 +321,10 @@ constexpr Field kPrecision[] = {
      .doc = "What the products of decoder layers take: the compute type, or operands rounded to FP8 "
             "(inputs and weights E4M3, gradients E5M2), each by one power of two. On gpu fp8 needs bf16 and a "
             "device of compute capability 9.0 or later; on cpu the values are rounded and multiplied in the compute type."},
+    {.name = "deterministic", .type = T::kBoolean, .at = Bound<&JobSpec::deterministic>,
+     .acted_on_if_set = true,
+     .doc = "Attention takes kernels whose sums have one order, so that a step that is repeated on the same "
+            "layout has the same bits on gpu, too; slower there (docs/decisions/0067-deterministic-attention.md)."},
 };
 
 constexpr Field kSpec[] = {

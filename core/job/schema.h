@@ -65,7 +65,10 @@ struct Field {
   FamilySet families = ~FamilySet{0};  // of a module's fields: the families that have it
   FamilySet required_of = 0;           // and those that cannot do without it
   bool acted_on = true;                // by ranks; false: a matter of queue, files or recovery
-  absl::string_view doc;               // one sentence
+  // Of a flag that ranks of the release before do not know: they act on it where it is set alone,
+  // so that digests of plans of other jobs are what theirs are.
+  bool acted_on_if_set = false;
+  absl::string_view doc;  // one sentence
 
   Member Of(void* owner) const { return at == nullptr ? Member() : at(owner); }
 };

@@ -70,6 +70,20 @@ class Collector {
 
 }  // namespace
 
+const char* OperationName(CommunicatorOperation operation) {
+  switch (operation) {
+    case CommunicatorOperation::kAllReduce:
+      return "all-reduce";
+    case CommunicatorOperation::kReduceScatter:
+      return "reduce-scatter";
+    case CommunicatorOperation::kAllGather:
+      return "all-gather";
+    case CommunicatorOperation::kExchange:
+      return "exchange";
+  }
+  return "operation";
+}
+
 std::vector<CommunicatorSpec> Communicators(const Plan& plan) {
   Collector all;
   all.Add(Use::kControl, "control", -1, RanksAtWork(plan));

@@ -238,6 +238,10 @@ struct CommunicatorSpec {
 // Equal groups are shared: the second module that would make a tensor or data group of the same
 // ranks for the same use uses the first one's. Groups of one rank are left out.
 std::vector<CommunicatorSpec> Communicators(const Plan& plan);
+// What the members of a communicator do together.
+enum class CommunicatorOperation : uint8_t { kAllReduce, kReduceScatter, kAllGather, kExchange };
+// "all-reduce", "reduce-scatter", "all-gather", "exchange".
+const char* OperationName(CommunicatorOperation operation);
 // Index of the communicator of this use and these ranks, -1 where there is none (one rank).
 int32_t FindCommunicator(const std::vector<CommunicatorSpec>& communicators,
                          CommunicatorSpec::Use use, const RankList& ranks);

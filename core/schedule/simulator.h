@@ -28,6 +28,13 @@ struct TimedInstruction {
   Instruction instruction;
   double begin = 0, end = 0;  // seconds from the start of the step
 };
+// What a rank's communicator did, as its own stream saw it.
+struct TimedOperation {
+  Rank rank;
+  int32_t communicator = 0;  // entry of plan::Communicators(plan)
+  plan::CommunicatorOperation operation = plan::CommunicatorOperation::kAllReduce;
+  double begin = 0, end = 0;  // seconds from the start of the step
+};
 struct Simulation {
   // Seconds from the start of a step to that of the next one, in a long row of equal ones: until
   // the decision, and as much as the longest delay that a rank's first passes have for updates,

@@ -1,5 +1,6 @@
 #include "core/wire/timeline_json.h"
 
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using schedule::Instruction;
 using schedule::TimedInstruction;
+using schedule::TimedOperation;
 
 constexpr const char* kThreads[] = {"compute", "forward messages", "backward messages",
                                     "collectives"};
@@ -47,6 +49,43 @@ class Trace {
 
   std::string events_;
 };
+
+int32_t ThreadOfStream(int32_t communicator) {
+  return static_cast<int32_t>(std::size(kThreads)) + communicator;
+}
+
+// A thread for each communicator of a rank that has an operation, and the operations.
+void AddOperations(const plan::Plan& plan, const std::vector<TimedOperation>& operations,
+                   Trace* trace) {
+  if (operations.empty()) return;
+  const std::vector<plan::CommunicatorSpec> communicators = plan::Communicators(plan);
+  std::set<std::pair<Rank, int32_t>> named;
+  for (const TimedOperation& timed : operations) {
+    if (timed.communicator < 0 || static_cast<size_t>(timed.communicator) >= communicators.size())
+      continue;
+    const int32_t thread = ThreadOfStream(timed.communicator);
+    if (named.emplace(timed.rank, thread).second) {
+      const std::string& name = communicators[static_cast<size_t>(timed.communicator)].name;
+      trace->Add({{"ph", "M"},
+                  {"name", "thread_name"},
+                  {"pid", timed.rank.value},
+                  {"tid", thread},
+                  {"args", {{"name", absl::StrCat("stream of ", name)}}}});
+      trace->Add({{"ph", "M"},
+                  {"name", "thread_sort_index"},
+                  {"pid", timed.rank.value},
+                  {"tid", thread},
+                  {"args", {{"sort_index", thread}}}});
+    }
+    trace->Add({{"ph", "X"},
+                {"name", plan::OperationName(timed.operation)},
+                {"cat", "communication"},
+                {"pid", timed.rank.value},
+                {"tid", thread},
+                {"ts", Microseconds(timed.begin)},
+                {"dur", Microseconds(timed.end - timed.begin)}});
+  }
+}
 
 void AddNames(const plan::Plan& plan, Rank rank, Trace* trace) {
   const auto add = [&](const char* what, int32_t thread, Json args) {
@@ -156,13 +195,14 @@ void AddFlows(const plan::Plan& plan, const std::vector<TimedInstruction>& timel
 }  // namespace
 
 std::string TraceJson(const plan::Plan& plan, const std::vector<TimedInstruction>& timeline,
-                      int64_t step) {
+                      int64_t step, const std::vector<TimedOperation>& operations) {
   Trace trace;
   std::set<Rank> ranks;
   for (const TimedInstruction& timed : timeline) ranks.insert(timed.rank);
   for (Rank rank : ranks) AddNames(plan, rank, &trace);
   for (const TimedInstruction& timed : timeline) trace.Add(InstructionJson(plan, timed));
   AddFlows(plan, timeline, &trace);
+  AddOperations(plan, operations, &trace);
   Json about = {{"job", plan.spec.name}, {"plan", plan.digest}};
   if (step > 0) about["step"] = step;
   return trace.Finish(about);

@@ -9,9 +9,9 @@ its devices. The samples behind the warm-up are split at the middle step; what i
 processor seconds a step of the two halves. OUTPUT/steady.json has every figure, OUTPUT/samples.csv what was seen.
 
 Fails where, behind the warm-up, a rank's resident memory grows by more than 1 % or 16 MiB, whichever is more, or that of
-the devices at all; where LibTorch's allocator has given a segment back or retried behind step 10 (ranks/rank-N.json; segments
-that it takes show in the device's memory); where the second half takes 5 % more processor time a step than the first,
-or, on a GPU, a host works for more than a third of a step.
+the devices at all; where LibTorch's allocator has given a segment back or retried behind step 10, or taken one in the second
+half, or a rank has made a plan of cuDNN or described a product in FP8 there (ranks/rank-N.json); where the second half takes
+5 % more processor time a step than the first, or, on a GPU, a host works for more than a third of a step.
 """
 import argparse
 import csv
@@ -117,6 +117,17 @@ def judge_rank(pid, halves):
     return figures, faults
 
 
+def grown(rank, middle):
+    """What a rank has taken or made in the second half, of what stands still once all shapes have been met."""
+    prepared = rank["prepared"]
+    taken, made = rank["allocator"]["last_step"], prepared["last_step"]
+    faults = [f"LibTorch's allocator takes memory in step {taken}"] if taken >= middle else []
+    if made >= middle:
+        counts = ", ".join(f"{prepared[what]} {what.replace('_', ' ')}" for what in ("attention_trials", "attention_plans", "fp8_products"))
+        faults.append(f"plans are made in step {made} ({counts} in the whole run)")
+    return faults
+
+
 def judge(samples, steps, warm_up, ranks):
     """(figures, what is not as it should be)"""
     warm = [sample for sample in samples if sample[0] >= warm_up and sample[2]]
@@ -139,8 +150,10 @@ def judge(samples, steps, warm_up, ranks):
     for rank in ranks:
         name = f"rank {rank['rank']}"
         host = rank["host_seconds"] / rank["step_seconds"] if rank["step_seconds"] else 0
-        figures["measured"].append({"rank": rank["rank"], "steps": rank["steps"], "host": host, "allocator": rank["allocator"]})
+        figures["measured"].append({"rank": rank["rank"], "steps": rank["steps"], "host": host, "allocator": rank["allocator"],
+                                    "prepared": rank["prepared"]})
         faults += [f"{name}: {rank['allocator'][what]} {what} of the allocator" for what in ("frees", "retries") if rank["allocator"][what]]
+        faults += [f"{name}: {fault}" for fault in grown(rank, middle)]
         if host > HOST_PART and all(device):
             faults.append(f"{name}: the host works for {100 * host:.1f} % of a step")
     return figures, faults

@@ -146,9 +146,10 @@ def samples(growth, device_growth=0, slower=1.0):
             for step in range(0, 2000, 20)]
 
 
-def judged(seen, allocator=None, host=1.0):
+def judged(seen, host=1.0, prepared_at=0, **allocator):
     rank = {"rank": 0, "steps": 1900, "step_seconds": 10.0, "host_seconds": host,
-            "allocator": allocator or {"allocations": 3, "frees": 0, "retries": 0}}
+            "allocator": {"allocations": 3, "frees": 0, "retries": 0, "last_step": 1099, **allocator},
+            "prepared": {"attention_trials": 4, "attention_plans": 8, "fp8_products": 0, "last_step": prepared_at}}
     return steady.judge(seen, 2000, 200, [rank])[1]
 
 
@@ -157,7 +158,10 @@ def steadiness():
     check("resident memory grows" in str(judged(samples(1 << 16))), "resident memory that grows")
     check("device memory grows" in str(judged(samples(0, 1))), "device memory that grows")
     check("processor seconds" in str(judged(samples(0, slower=1.5))), "steps that become slower")
-    check("retries" in str(judged(samples(0), {"allocations": 0, "frees": 0, "retries": 1})), "an allocation that is retried")
+    check("retries" in str(judged(samples(0), retries=1)), "an allocation that is retried")
+    check("takes memory in step 1100" in str(judged(samples(0), last_step=1100)), "memory that is taken in the second half")
+    check(judged(samples(0), prepared_at=1099) == [], "plans that are made in the first half")
+    check("plans are made in step 1100 (4 attention trials" in str(judged(samples(0), prepared_at=1100)), "plans that are made in the second half")
     check("the host works" in str(judged(samples(0), host=4.0)), "a host that works for most of a step")
     check("too few" in str(judged(samples(0)[:12])), "a run that is too short")
 

@@ -73,6 +73,17 @@ struct Piece {
   int64_t count_per_rank = 0;
 };
 
+// Whom a communicator tells of what it does, in the thread that issues. Not thread-safe.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // Around every operation that has anything to move. On CUDA it is enqueued on `stream`, a
+  // cudaStream_t, between the two calls, behind what it waits for; on CPU that is nullptr, and it
+  // is done between them, but for messages that are sent. Of one that fails the end may be missing.
+  virtual void Begins(plan::CommunicatorOperation operation, void* stream) = 0;
+  virtual void Ends(void* stream) = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -121,6 +132,10 @@ class Communicator {
   // For a host that waits for the device: the failure of what is enqueued here, if it is known.
   // Never blocks.
   virtual absl::Status Check() { return absl::OkStatus(); }
+
+  // Tells `observer` of every operation from now on; nullptr: nobody. Issued as an operation is.
+  // Communicators that stand for others may have none to tell.
+  virtual void Observe(Observer* /*observer*/) {}
 
   // Thread-safe; returns without waiting for anyone. The first reason stays.
   virtual void Abort(absl::Status reason) = 0;

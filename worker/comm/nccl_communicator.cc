@@ -286,8 +286,10 @@ absl::Status NcclCommunicator::Drain(Deadline deadline) {
 }
 
 absl::Status NcclCommunicator::Enqueue(
-    absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation, absl::string_view what,
-    absl::Span<const Outgoing> sends, absl::Span<const Incoming> receives) {
+    absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation,
+    plan::CommunicatorOperation kind, absl::Span<const Outgoing> sends,
+    absl::Span<const Incoming> receives) {
+  const absl::string_view what = plan::OperationName(kind);
   ncclResult_t result = ncclSuccess;
   absl::Status status;
   {
@@ -300,14 +302,23 @@ absl::Status NcclCommunicator::Enqueue(
     if (status.ok()) status = CudaStatus(cudaEventRecord(handle_->begun, handle_->stream), what);
     if (status.ok() && handle_->signals != nullptr)
       status = handle_->signals->Enqueue(handle_->stream, sends, receives);
+    if (status.ok() && observer_ != nullptr) observer_->Begins(kind, handle_->stream);
     if (status.ok()) result = operation(handle_->comm, handle_->stream);
   }
   if (!status.ok()) return Named(Fail(std::move(status)));
-  return Named(Settle(result, DeadlineIn(operation_timeout_), what));
+  RETURN_IF_ERROR(Named(Settle(result, DeadlineIn(operation_timeout_), what)));
+  if (observer_ != nullptr) TellEnqueued();
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::TellEnqueued() {
+  // An abort, which gives the stream back, waits for this lock.
+  MutexLock lock(&handle_->mutex);
+  if (handle_->failure.ok()) observer_->Ends(handle_->stream);
 }
 
 absl::Status NcclCommunicator::Enqueue(
-    absl::Span<const Piece> pieces, absl::string_view what,
+    absl::Span<const Piece> pieces, plan::CommunicatorOperation kind,
     absl::FunctionRef<ncclResult_t(const Piece&, ncclComm_t, cudaStream_t)> collective) {
   const auto empty = [](const Piece& piece) { return piece.count_per_rank == 0; };
   if (std::all_of(pieces.begin(), pieces.end(), empty)) return absl::OkStatus();
@@ -319,7 +330,7 @@ absl::Status NcclCommunicator::Enqueue(
         }
         return group.End();
       },
-      what);
+      kind);
 }
 
 absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {
@@ -333,7 +344,7 @@ absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dty
         return ncclAllReduce(data, data, static_cast<size_t>(count), TypeOf(dtype), ncclSum, comm,
                              stream);
       },
-      "all-reduce");
+      plan::CommunicatorOperation::kAllReduce);
 }
 
 absl::Status NcclCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
@@ -347,11 +358,12 @@ absl::Status NcclCommunicator::ReduceScatterSums(absl::Span<const Piece> pieces,
     return Named(absl::InvalidArgumentError(
         absl::StrCat("reduce-scatter of ", piece.count_per_rank, " elements, or of bytes")));
   }
-  return Enqueue(
-      pieces, "reduce-scatter", [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
-        return ncclReduceScatter(piece.in, piece.out, static_cast<size_t>(piece.count_per_rank),
-                                 TypeOf(dtype), ncclSum, comm, stream);
-      });
+  return Enqueue(pieces, plan::CommunicatorOperation::kReduceScatter,
+                 [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclReduceScatter(piece.in, piece.out,
+                                            static_cast<size_t>(piece.count_per_rank),
+                                            TypeOf(dtype), ncclSum, comm, stream);
+                 });
 }
 
 absl::Status NcclCommunicator::AllGather(const void* in, void* out, int64_t count_per_rank,
@@ -364,11 +376,12 @@ absl::Status NcclCommunicator::AllGathers(absl::Span<const Piece> pieces, DType 
     if (piece.count_per_rank >= 0) continue;
     return Named(absl::InvalidArgumentError(absl::StrCat("count is ", piece.count_per_rank)));
   }
-  return Enqueue(
-      pieces, "all-gather", [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
-        return ncclAllGather(piece.in, piece.out, static_cast<size_t>(piece.count_per_rank),
-                             TypeOf(dtype), comm, stream);
-      });
+  return Enqueue(pieces, plan::CommunicatorOperation::kAllGather,
+                 [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclAllGather(piece.in, piece.out,
+                                        static_cast<size_t>(piece.count_per_rank), TypeOf(dtype),
+                                        comm, stream);
+                 });
 }
 
 absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
@@ -402,7 +415,7 @@ absl::Status NcclCommunicator::Exchange(absl::Span<const Outgoing> sends,
         }
         return group.End();
       },
-      "exchange", sends, receives);
+      plan::CommunicatorOperation::kExchange, sends, receives);
 }
 
 absl::Status NcclCommunicator::Join() {

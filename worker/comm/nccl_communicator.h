@@ -72,6 +72,7 @@ class NcclCommunicator final : public Communicator {
   absl::StatusOr<Point> Mark() override;
   absl::Status Lead() override;
   absl::Status Check() override;
+  void Observe(Observer* observer) override { observer_ = observer; }
   void Abort(absl::Status reason) override;
 
   // Waits until NCCL has done what it was told, from `result` on: initialised, connected or
@@ -85,11 +86,13 @@ class NcclCommunicator final : public Communicator {
  private:
   cudaStream_t CurrentStream() const;
   absl::Status Enqueue(absl::FunctionRef<ncclResult_t(ncclComm_t, cudaStream_t)> operation,
-                       absl::string_view what, absl::Span<const Outgoing> sends = {},
+                       plan::CommunicatorOperation kind, absl::Span<const Outgoing> sends = {},
                        absl::Span<const Incoming> receives = {});
+  // It is on the stream.
+  void TellEnqueued();
   // Of all pieces in one.
   absl::Status Enqueue(
-      absl::Span<const Piece> pieces, absl::string_view what,
+      absl::Span<const Piece> pieces, plan::CommunicatorOperation kind,
       absl::FunctionRef<ncclResult_t(const Piece&, ncclComm_t, cudaStream_t)> collective);
   absl::Status Named(const absl::Status& status) const;
   absl::Status Fail(absl::Status reason);
@@ -100,6 +103,7 @@ class NcclCommunicator final : public Communicator {
   const int32_t size_;
   const absl::Duration operation_timeout_;
   const std::function<void*()> current_stream_;
+  Observer* observer_ = nullptr;  // of the issuing thread
 };
 
 }  // namespace phalanx::comm

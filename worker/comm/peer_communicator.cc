@@ -22,6 +22,22 @@ const char* At(const void* data, int64_t offset) { return static_cast<const char
 char* At(void* data, int64_t offset) { return static_cast<char*>(data) + offset; }
 void Ignore(size_t, const void*) {}
 
+// An operation that an observer, if there is one, is told of.
+class Observed {
+ public:
+  Observed(Observer* observer, plan::CommunicatorOperation operation) : observer_(observer) {
+    if (observer_ != nullptr) observer_->Begins(operation, nullptr);
+  }
+  ~Observed() {
+    if (observer_ != nullptr) observer_->Ends(nullptr);
+  }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+
+ private:
+  Observer* const observer_;
+};
+
 }  // namespace
 
 PeerCommunicator::PeerCommunicator(std::shared_ptr<Transport> transport, int32_t index,
@@ -79,6 +95,7 @@ PeerCommunicator::Staging* PeerCommunicator::Stage(const void* data, int64_t byt
 absl::Status PeerCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {
   RETURN_IF_ERROR(CheckSum(count, dtype));
   if (count == 0 || size() == 1) return absl::OkStatus();
+  const Observed observed(observer_, plan::CommunicatorOperation::kAllReduce);
   const bool direct = count * SizeOf(dtype) <= kDirectBytesMax;
   return Named(direct ? AllReduceDirect(data, count, dtype)
                       : AllReduceTwoPhases(data, count, dtype));
@@ -175,6 +192,7 @@ absl::Status PeerCommunicator::ReduceScatterSum(const void* in, void* out, int64
     std::memmove(out, in, static_cast<size_t>(bytes));
     return absl::OkStatus();
   }
+  const Observed observed(observer_, plan::CommunicatorOperation::kReduceScatter);
   absl::Status status = SumOwnBlock(in, SplitEvenly(count_per_rank * size()), dtype);
   const absl::Status settled = transport_->Settle(pending_collective_);
   if (status.ok()) status = settled;
@@ -191,6 +209,7 @@ absl::Status PeerCommunicator::AllGather(const void* in, void* out, int64_t coun
   if (bytes == 0) return absl::OkStatus();
   std::memmove(At(out, rank_ * bytes), in, static_cast<size_t>(bytes));
   if (size() == 1) return absl::OkStatus();
+  const Observed observed(observer_, plan::CommunicatorOperation::kAllGather);
   if (bytes > kStagedBytesMax) {
     absl::Status status = GatherBlocks(out, SplitEvenly(bytes * size()), 1);
     const absl::Status settled = transport_->Settle(pending_collective_);
@@ -230,6 +249,8 @@ absl::Status PeerCommunicator::Exchange(absl::Span<const Outgoing> sends,
     const uint64_t tag = TagOf(index_, false, received_[static_cast<size_t>(receive.peer)]++);
     inbound_.push_back({members_[receive.peer], tag, receive.data, receive.bytes});
   }
+  const bool any = !outbound_.empty() || !inbound_.empty();
+  const Observed observed(any ? observer_ : nullptr, plan::CommunicatorOperation::kExchange);
   transport_->ForgetComplete(pending_messages_);
   absl::Status status = transport_->Transfer(outbound_, inbound_, pending_messages_, Ignore);
   outbound_.clear();  // and with it what it keeps

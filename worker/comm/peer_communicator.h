@@ -35,6 +35,7 @@ class PeerCommunicator final : public Communicator {
   absl::Status Join() override { return absl::OkStatus(); }
   absl::Status Flush() override;
   absl::Status Check() override;
+  void Observe(Observer* observer) override { observer_ = observer; }
   void Abort(absl::Status reason) override;
 
  private:
@@ -68,6 +69,7 @@ class PeerCommunicator final : public Communicator {
   std::vector<int32_t> members_;  // world ranks by position
   int32_t rank_ = 0;
   // Owned by the issuing thread.
+  Observer* observer_ = nullptr;
   uint64_t collectives_ = 0;
   std::vector<uint64_t> sent_, received_;  // messages by position of the peer
   PendingSends pending_messages_, pending_collective_;

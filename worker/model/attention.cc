@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/cudnn_attention.h"
 #include "worker/model/kernels.h"
+#include "worker/model/one_order.h"
 
 namespace phalanx::model {
 namespace {
@@ -51,7 +52,7 @@ CudnnShape CudnnShapeOf(const at::Tensor& tensor, const HeadMap& heads, bool cau
 Kernel KernelFor(const at::Tensor& tensor, const HeadMap& heads, bool causal, int64_t batch,
                  int64_t length) {
   const Kernel kernel = GeneralKernel(tensor, heads.head_size);
-  if (kernel != Kernel::kCudaFlash) return kernel;
+  if (kernel != Kernel::kCudaFlash || heads.deterministic) return kernel;
   const bool by_cudnn =
       CudnnTried(CudnnShapeOf(tensor, heads, causal, batch, length)).value_or(false);
   return by_cudnn ? Kernel::kCudaCudnn : kernel;
@@ -207,6 +208,8 @@ at::Tensor AttentionBackwardBy(Kernel kernel, const at::Tensor& output_gradient,
   const at::Tensor upstream =
       output_gradient.view({batch, s.length, heads.query_heads, heads.head_size}).transpose(1, 2);
   at::Tensor query, key, value;
+  const bool adds_up = kernel == Kernel::kCudaFlash || kernel == Kernel::kCudaEfficient;
+  const OneOrder order(heads.deterministic && adds_up);
   switch (kernel) {
     case Kernel::kCudaCudnn:
       std::tie(query, key, value) = CudnnAttentionBackward(
@@ -263,7 +266,7 @@ void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t 
   // Two ways of rounding stay far below; a mask that is wrong does not.
   constexpr double kDifferenceMax = 0.05;
   const at::Tensor like = at::empty({0}, options);
-  if (GeneralKernel(like, heads.head_size) != Kernel::kCudaFlash) return;
+  if (GeneralKernel(like, heads.head_size) != Kernel::kCudaFlash || heads.deterministic) return;
   const CudnnShape shape = CudnnShapeOf(like, heads, causal, batch, length);
   if (!CudnnIsWanted(shape) || CudnnTried(shape).has_value() || !CudnnHasRoom()) return;
   const at::Tensor qkv = at::empty({batch, length, heads.columns()}, options);

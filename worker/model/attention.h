@@ -14,7 +14,7 @@
 
 namespace phalanx::model {
 
-// Which local KV head each local query head reads. Immutable.
+// Which local KV head each local query head reads, and how. Immutable.
 struct HeadMap {
   int64_t query_heads = 0, kv_heads = 0;
   int64_t head_size = 0;
@@ -22,6 +22,9 @@ struct HeadMap {
       first_query;         // of each KV head, with one more entry for the end: [kv_heads + 1]
   bool regular = true;     // all KV heads serve equally many query heads
   at::Tensor kv_of_query;  // [query_heads] int64 on the device, where not regular
+  // Gradients of equal operands are the same bits: flash attention, not cuDNN's, whose sums then
+  // have one order.
+  bool deterministic = false;
 
   // Width of the joint matrix: query, key and value rows.
   int64_t columns() const { return (query_heads + 2 * kv_heads) * head_size; }

@@ -3,7 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/native/transformers/cuda/sdp_utils.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
+#include <set>
+
+#include "worker/model/prepared.h"
 
 #include "worker/device/cuda_device.h"
 
@@ -18,6 +23,21 @@ constexpr int64_t kHeadSizeMax = 256, kHeadSizeMultiple = 8, kBatchMax = 65535;
 std::map<CudnnShape, bool>& Tried() {
   thread_local std::map<CudnnShape, bool> tried;
   return tried;
+}
+
+// What LibTorch keeps its plans by. The first time in this thread it makes one.
+void CountPlan(bool backward, const at::Tensor& query, const at::Tensor& key,
+               const at::Tensor& value, bool causal) {
+  constexpr size_t kDims = 4;
+  using Key = std::array<int64_t, 4 + 6 * kDims>;
+  thread_local std::set<Key> known;
+  Key of = {backward, causal, static_cast<int64_t>(query.scalar_type()), query.get_device()};
+  auto to = of.begin() + 4;
+  for (const at::Tensor* tensor : {&query, &key, &value}) {
+    to = std::copy_n(tensor->sizes().begin(), kDims, to);
+    to = std::copy_n(tensor->strides().begin(), kDims, to);
+  }
+  if (known.insert(of).second) CountPreparation(Preparation::kAttentionPlan);
 }
 
 }  // namespace
@@ -50,23 +70,29 @@ std::optional<bool> CudnnTried(const CudnnShape& shape) {
 
 bool CudnnHasRoom() { return Tried().size() < kCudnnShapesMax; }
 
-void SetCudnnTried(const CudnnShape& shape, bool computes) { Tried()[shape] = computes; }
+void SetCudnnTried(const CudnnShape& shape, bool computes) {
+  CountPreparation(Preparation::kAttentionTrial);
+  Tried()[shape] = computes;
+}
 
 CudnnAttended CudnnAttention(const at::Tensor& query, const at::Tensor& key,
                              const at::Tensor& value, bool causal) {
   // Without the sums it would be another plan.
   auto result = at::_scaled_dot_product_cudnn_attention(query, key, value, std::nullopt,
                                                         /*compute_log_sumexp=*/true, 0.0, causal);
+  CountPlan(/*backward=*/false, query, key, value, causal);
   return {std::get<0>(result), std::get<1>(result), std::get<6>(result), std::get<7>(result)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> CudnnAttentionBackward(
     const at::Tensor& output_gradient, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const CudnnAttended& attended, bool causal) {
-  return at::_scaled_dot_product_cudnn_attention_backward(
+  auto gradients = at::_scaled_dot_product_cudnn_attention_backward(
       output_gradient, query, key, value, attended.output, attended.log_sum, attended.seed,
       attended.offset, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(2),
       key.size(2), 0.0, causal);
+  CountPlan(/*backward=*/true, query, key, value, causal);
+  return gradients;
 }
 
 }  // namespace phalanx::model

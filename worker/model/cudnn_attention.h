@@ -47,7 +47,8 @@ void SetCudnnTried(const CudnnShape& shape, bool computes);
 
 // On CUDA, in 16 bits, before training and not between the passes of a microbatch: tries both
 // passes of a shape on cuDNN, unless this thread has done so. From then on Attention() has cuDNN
-// compute it, if it could and agrees with flash; else the log says why. Waits for the device.
+// compute it, if it could and agrees with flash; else the log says why. Deterministic heads are not
+// tried. Waits for the device.
 // `options`: of the joint matrix.
 void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t length,
                       const at::TensorOptions& options);

@@ -33,6 +33,12 @@ at::Tensor RoundedValues(const at::Tensor& values, Fp8Format format) {
       .mul_(std::ldexp(1.0, -power));
 }
 
+// Of products on CUDA.
+constexpr const char* NameOf(Fp8Sums sums) {
+  return sums == Fp8Sums::kFast ? "tensor cores, 14 bits" : "fp32 every 128 terms";
+}
+constexpr Fp8Sums kSumsIntoGradients = Fp8Sums::kPrecise;
+
 }  // namespace
 
 Operand RoundToFp8(const Operand& operand, Fp8Format format, Forms forms) {
@@ -76,7 +82,17 @@ at::Tensor Fp8Product(const at::Tensor& a, const at::Tensor& a_scale, const at::
 void AddFp8Product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& a_scale,
                    const at::Tensor& b, const at::Tensor& b_scale) {
   if constexpr (kWithCuda)
-    fused::MultiplyFp8(a, a_scale, b, b_scale, Fp8Sums::kPrecise, /*add=*/true, sum);
+    fused::MultiplyFp8(a, a_scale, b, b_scale, kSumsIntoGradients, /*add=*/true, sum);
+}
+
+Fp8Words DescribeFp8(bool on_cuda) {
+  const auto sums = [&](Fp8Sums of) { return on_cuda ? NameOf(of) : "compute type"; };
+  const std::string result = on_cuda ? "bf16" : "compute type";
+  return {.recipe = "one scale an operand, the power of two of its largest magnitude",
+          .products = {{"forward", "e4m3 x e4m3", sums(Fp8Sums::kFast), result},
+                       {"input_gradient", "e5m2 x e4m3", sums(Fp8Sums::kPrecise), result},
+                       {"weight_gradient", "e5m2 x e4m3", sums(kSumsIntoGradients),
+                        on_cuda ? "added to fp32 inside the product" : "added to the gradient"}}};
 }
 
 absl::Status CheckFp8(const at::Device& device) {

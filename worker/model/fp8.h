@@ -15,7 +15,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -78,6 +80,20 @@ at::Tensor Fp8Product(const at::Tensor& a, const at::Tensor& a_scale, const at::
 // sum += a b^T, in fp32 inside the product; `sum` [m, n] is contiguous.
 void AddFp8Product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& a_scale,
                    const at::Tensor& b, const at::Tensor& b_scale);
+
+// In words, for results.
+struct Fp8Words {
+  struct Product {
+    std::string name;      // "forward", "input_gradient", "weight_gradient"
+    std::string operands;  // "e5m2 x e4m3": of gradients that of the output first
+    std::string sums;      // in which its terms are added up
+    std::string result;
+  };
+  std::string recipe;  // how operands are scaled
+  std::vector<Product> products;
+};
+// Of the products of a linear layer; not `on_cuda`: of rounded values in the compute type.
+Fp8Words DescribeFp8(bool on_cuda);
 
 // Errors: FailedPrecondition, with its name, for a device that has no FP8.
 absl::Status CheckFp8(const at::Device& device);

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "worker/model/prepared.h"
+
 namespace phalanx::model::cuda {
 namespace {
 
@@ -92,6 +94,7 @@ int Multiply(cublasLtContext* handle, const Fp8Product& product, void* workspace
   if (entry == known.end()) {
     Described made;
     RETURN_IF_NOT_ZERO(Describe(handle, product, made));
+    CountPreparation(Preparation::kFp8Product);
     if (known.size() >= kFp8DescribedMax) known.clear();
     entry = known.emplace(key, std::move(made)).first;
   }

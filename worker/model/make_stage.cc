@@ -50,6 +50,7 @@ LayerContext ContextOf(const StageParts& parts) {
   context.group = parts.group.WithSlices(parts.sequence);
   context.heads = MakeHeadMap(parts.units, architecture.heads / plan::KvHeads(architecture),
                               plan::HeadSize(architecture), parts.options.device);
+  context.heads.deterministic = parts.deterministic;
   return context;
 }
 
@@ -93,6 +94,7 @@ absl::StatusOr<std::unique_ptr<Stage>> MakeStage(const plan::Plan& plan, const p
                            .trains = layout.TrainsOf(place.pp, chunk),
                            .edges = EdgesOf(plan, place.module),
                            .linear = plan.spec.linear,
+                           .deterministic = plan.spec.deterministic,
                            .options = options};
     switch (job::TraitsOf(module.architecture).kind) {
       case job::FamilyKind::kDecoder:

@@ -33,6 +33,7 @@ struct StageParts {
   plan::Trains trains;              // of the part
   std::vector<OutgoingEdge> edges;  // of the module, in the order of spec.edges
   job::LinearFormat linear = job::LinearFormat::kCompute;
+  bool deterministic = false;  // attention's gradients
   StageOptions options;
 
   // Whether the layers have a backward pass, not a projector alone.

@@ -234,8 +234,9 @@ absl::Status EpochRun::MakeTrainer() {
   RETURN_IF_ERROR(KeepHostCopy());
   ASSIGN_OR_RETURN(const train::TrainerOptions options, MakeTrainerOptions());
   train::TrainerCallbacks callbacks;
-  callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline) {
-    OnTrace(timeline);
+  callbacks.on_trace = [this](const std::vector<schedule::TimedInstruction>& timeline,
+                              const std::vector<schedule::TimedOperation>& operations) {
+    OnTrace(timeline, operations);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
   if (fill_ != nullptr) callbacks.on_boundary = FillsMirrors();

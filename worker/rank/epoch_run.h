@@ -253,7 +253,8 @@ class EpochRun {
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
   void NoteWork(const train::StepSummary& step);
-  void OnTrace(const std::vector<schedule::TimedInstruction>& timeline);
+  void OnTrace(const std::vector<schedule::TimedInstruction>& timeline,
+               const std::vector<schedule::TimedOperation>& operations);
 
   channel::FrameSocket& channel_;
   Kept& kept_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/prepared.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
@@ -30,7 +31,7 @@ void EpochRun::NoteWork(const train::StepSummary& step) {
 void EpochRun::OnStep(const train::StepSummary& step) {
   NoteWork(step);
   if (!profiler_.has_value() || !profiler_->begun())
-    figures_.Add(step, *program_, device::CountAllocations());
+    figures_.Add(step, *program_, device::CountAllocations(), model::CountPreparations());
   // What is trained is worth more than its profile.
   if (profiler_.has_value()) {
     const absl::Status profiled = profiler_->OnDecided(step.step);
@@ -72,9 +73,11 @@ void EpochRun::OnStep(const train::StepSummary& step) {
   report_status_.Update(Report(std::move(report)));
 }
 
-void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline) {
+void EpochRun::OnTrace(const std::vector<schedule::TimedInstruction>& timeline,
+                       const std::vector<schedule::TimedOperation>& operations) {
   if (!reporter_) return;
-  const absl::StatusOr<std::string> path = WriteTrace(output_, plan_, timeline, WriteFolders());
+  const absl::StatusOr<std::string> path =
+      WriteTrace(output_, plan_, timeline, operations, WriteFolders());
   // What was trained is worth more than its picture.
   if (!path.ok()) {
     spdlog::warn("job={} epoch={} no trace: {}", order_.assign().job(), epoch(),

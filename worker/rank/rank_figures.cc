@@ -2,11 +2,15 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/job/family.h"
 #include "core/posix/held_folder.h"
 #include "core/posix/whole_file.h"
 #include "nlohmann/json.hpp"
+#include "worker/model/fp8.h"
 #include "worker/rank/record_file.h"
 
 namespace phalanx::rank {
@@ -33,6 +37,25 @@ nlohmann::ordered_json ToJson(const StepProfile& profile) {
           {"kernels", kernels}};
 }
 
+// Whether the rank has decoder layers whose products are.
+bool MultipliesInFp8(const plan::Plan& plan, Rank rank) {
+  if (plan.spec.linear != job::LinearFormat::kFp8) return false;
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  return std::any_of(places.begin(), places.end(), [&](const plan::Place& place) {
+    return job::TraitsOf(plan.module_spec(place.module).architecture).decoder();
+  });
+}
+
+nlohmann::ordered_json Fp8Json(bool on_cuda) {
+  const model::Fp8Words words = model::DescribeFp8(on_cuda);
+  nlohmann::ordered_json json = {{"recipe", words.recipe}};
+  for (const model::Fp8Words::Product& product : words.products) {
+    json[product.name] = {
+        {"operands", product.operands}, {"sums", product.sums}, {"result", product.result}};
+  }
+  return json;
+}
+
 }  // namespace
 
 void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::Program& program) {
@@ -55,7 +78,8 @@ void RankFigures::AddPasses(const train::StepFigures& figures, const schedule::P
 }
 
 void RankFigures::Add(const train::StepSummary& step, const schedule::Program& program,
-                      const device::AllocatorCounts& counts) {
+                      const device::AllocatorCounts& counts,
+                      const model::PreparationCounts& prepared) {
   // Of the step before the first of an epoch nothing is known.
   if (step.step > kWarmupSteps + 1 && previous_seconds_ > 0) {
     ++steps_;
@@ -65,8 +89,14 @@ void RankFigures::Add(const train::StepSummary& step, const schedule::Program& p
     exposed_comm_seconds_ += step.previous.exposed_comm;
     AddPasses(step.previous, program);
   }
-  if (steps_ == 0) first_counts_ = counts;
+  if (steps_ == 0) {
+    first_counts_ = counts;
+  } else {
+    if (counts.allocations > last_counts_.allocations) allocated_at_ = step.step;
+    if (prepared != prepared_) prepared_at_ = step.step;
+  }
   last_counts_ = counts;
+  prepared_ = prepared;
   previous_seconds_ = step.seconds;
   previous_host_seconds_ = step.host_seconds;
 }
@@ -105,7 +135,14 @@ absl::Status RankFigures::Write(const std::string& output, const plan::Plan& pla
   figures["host_seconds"] = host_seconds_;
   figures["allocator"] = {{"allocations", last_counts_.allocations - first_counts_.allocations},
                           {"frees", last_counts_.frees - first_counts_.frees},
-                          {"retries", last_counts_.retries - first_counts_.retries}};
+                          {"retries", last_counts_.retries - first_counts_.retries},
+                          {"last_step", allocated_at_}};
+  figures["prepared"] = {{"attention_trials", prepared_.attention_trials},
+                         {"attention_plans", prepared_.attention_plans},
+                         {"fp8_products", prepared_.fp8_products},
+                         {"last_step", prepared_at_}};
+  if (MultipliesInFp8(plan, rank))
+    figures["fp8"] = Fp8Json(plan.spec.resources.device == job::DeviceKind::kGpu);
   figures["memory_bytes"] = memory_bytes;
   if (profile.has_value()) figures["profile"] = ToJson(*profile);
   return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"), 0666, folders);

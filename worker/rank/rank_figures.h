@@ -16,6 +16,7 @@
 #include "core/plan/plan.h"
 #include "core/schedule/program.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/prepared.h"
 #include "worker/rank/step_profile.h"
 #include "worker/train/trainer.h"
 
@@ -26,9 +27,10 @@ inline constexpr int64_t kWarmupSteps = 10;
 
 class RankFigures {
  public:
-  // `program`: the rank's own. `counts`: now.
+  // `program`: the rank's own. `counts`, `prepared`: now.
   void Add(const train::StepSummary& step, const schedule::Program& program,
-           const device::AllocatorCounts& counts = {});
+           const device::AllocatorCounts& counts = {},
+           const model::PreparationCounts& prepared = {});
   // Makes the folder of the figures in `output`. `folders`: below one of which it must lie when it
   // is opened; none: it may lie anywhere. Errors: OutputUnavailable (core/job/failure.h), naming
   // the path.
@@ -56,6 +58,9 @@ class RankFigures {
   // Of the step whose figures come with the next one.
   double previous_seconds_ = 0, previous_host_seconds_ = 0;
   device::AllocatorCounts first_counts_, last_counts_;  // before and behind the steps that count
+  model::PreparationCounts prepared_;                   // behind them
+  // Of the steps that count, the last in which these grew; 0: none.
+  int64_t allocated_at_ = 0, prepared_at_ = 0;
 };
 
 // Peak resident bytes of this process.

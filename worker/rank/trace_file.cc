@@ -14,10 +14,11 @@ int64_t TraceStep(const job::JobSpec& spec) {
 
 absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Plan& plan,
                                        const std::vector<schedule::TimedInstruction>& timeline,
+                                       const std::vector<schedule::TimedOperation>& operations,
                                        const std::vector<std::string>& folders) {
   const std::string path = absl::StrCat(output, "/trace.json");
-  RETURN_IF_ERROR(
-      WriteWholeFile(path, wire::TraceJson(plan, timeline, TraceStep(plan.spec)), 0666, folders));
+  RETURN_IF_ERROR(WriteWholeFile(
+      path, wire::TraceJson(plan, timeline, TraceStep(plan.spec), operations), 0666, folders));
   return path;
 }
 

@@ -22,6 +22,7 @@ int64_t TraceStep(const job::JobSpec& spec);
 // the file system says, naming the path.
 absl::StatusOr<std::string> WriteTrace(const std::string& output, const plan::Plan& plan,
                                        const std::vector<schedule::TimedInstruction>& timeline,
+                                       const std::vector<schedule::TimedOperation>& operations = {},
                                        const std::vector<std::string>& folders = {});
 
 }  // namespace phalanx::rank

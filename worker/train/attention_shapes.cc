@@ -54,10 +54,11 @@ absl::Status PrepareAttention(const plan::Plan& plan, const Batches& batches,
   const at::TensorOptions values = at::TensorOptions(options.device).dtype(options.compute);
   for (size_t i = 0; i < places.size(); ++i) {
     const job::Architecture& architecture = plan.module_spec(places[i].module).architecture;
-    const model::HeadMap heads =
+    model::HeadMap heads =
         model::MakeHeadMap(plan::TensorUnitsOf(architecture, places[i].width, places[i].tp),
                            architecture.heads / plan::KvHeads(architecture),
                            plan::HeadSize(architecture), options.device);
+    heads.deterministic = plan.spec.deterministic;
     const bool causal = !job::TraitsOf(architecture).encoder();
     for (const auto& [batch, length] : AttentionShapes(plan, batches, places, i)) {
       if (stopped()) return absl::CancelledError("asked to stop");

@@ -77,6 +77,7 @@ Executor::Groups Executor::SortCommunicators(comm::Communicators& communicators)
     comm::Communicator* communicator = communicators[i].get();
     if (communicator == nullptr) continue;
     communicators_.push_back(communicator);
+    communicator_entries_.push_back(static_cast<int32_t>(i));
     const auto number = [&](std::map<Rank, int32_t>& peers) {
       for (size_t p = 0; p < specs[i].ranks.size(); ++p)
         peers[specs[i].ranks[p]] = static_cast<int32_t>(p);
@@ -122,6 +123,8 @@ absl::Status Executor::Build(comm::Communicators& communicators) {
 #else
   timer_ = std::make_unique<StepTimer>(MakeCpuMarks());
 #endif
+  for (const int32_t entry : communicator_entries_)
+    operation_timers_.push_back(std::make_unique<OperationTimer>(*timer_, entry));
   for (const auto& state : state_.parts()) {
     const plan::Place& place = state->place();
     PartGroups of_part;
@@ -225,6 +228,9 @@ absl::Status Executor::RunProgram(const StepContext& context,
   sums_.zero_();
   const absl::Cleanup forget = [] { model::ForgetUnwritten(); };
   BeginPasses(context.step);
+  const bool traced = context.decides && traced_step_ > 0 && context.step == traced_step_;
+  ObserveCommunicators(traced);
+  const absl::Cleanup unobserved = [this] { ObserveCommunicators(false); };
   weights_changed_ = true;  // behind its passes
   ahead_.Begin();
   Working working;
@@ -264,6 +270,11 @@ absl::Status Executor::RunProgram(const StepContext& context,
   }
   flights_.clear();
   return FinishMessages();
+}
+
+void Executor::ObserveCommunicators(bool observed) {
+  for (size_t i = 0; i < communicators_.size(); ++i)
+    communicators_[i]->Observe(observed ? operation_timers_[i].get() : nullptr);
 }
 
 absl::Status Executor::AwaitRoom(int32_t instruction, const StepContext& context) {

@@ -105,6 +105,8 @@ class Executor {
   // A request to stop ends what the executor does.
   bool stop_requested() const { return state_.stop_requested(); }
   comm::Communicator* control() { return control_; }
+  // Of that step's figures communicators' operations are part; 0: of none's.
+  void set_traced_step(int64_t step) { traced_step_ = step; }
   void set_on_corrupt_sample(OnCorruptSample callback) { on_corrupt_sample_ = std::move(callback); }
 
  private:
@@ -202,6 +204,8 @@ class Executor {
                           const std::function<absl::Status()>& previous_decided);
   // Passes and messages of these microbatches.
   absl::Status RunAlone(const std::set<int32_t>& microbatches, const StepContext& context);
+  // Whether the timer is told of what communicators do.
+  void ObserveCommunicators(bool observed);
   static std::string MatricesOf(const PartState& state);
   // Of a pass of a part (warm_passes.h).
   std::string ShapeOf(const Part& part, int64_t samples) const;
@@ -315,6 +319,9 @@ class Executor {
   MessagesAhead ahead_;                  // of the program of a step
   std::array<Moment, 2> arrived_ahead_;  // backward, forward: of what came before its turn
   std::vector<comm::Communicator*> communicators_;  // of which this rank is a member
+  std::vector<int32_t> communicator_entries_;       // of those in plan::Communicators(plan)
+  std::vector<std::unique_ptr<OperationTimer>> operation_timers_;  // of each
+  int64_t traced_step_ = 0;
   comm::Communicator* control_ = nullptr;
   std::unique_ptr<MessageStream> forward_, backward_;
   std::map<Rank, int32_t> control_peer_;

@@ -106,7 +106,22 @@ StepFigures StepTimer::Read(int64_t step) {
                                     .gathered = gathered});
     waited = gathered = 0;
   }
+  for (const Operation& operation : operations_[Slot(step)]) {
+    figures.operations.push_back({.communicator = operation.communicator,
+                                  .operation = operation.operation,
+                                  .begin = marks_->SecondsBetween(step, 0, operation.from),
+                                  .end = marks_->SecondsBetween(step, 0, operation.to)});
+  }
   return figures;
+}
+
+void OperationTimer::Begins(plan::CommunicatorOperation operation, void* stream) {
+  operation_ = operation;
+  begun_ = timer_.MarkOn(stream);
+}
+
+void OperationTimer::Ends(void* stream) {
+  timer_.AddOperation(communicator_, operation_, begun_, timer_.MarkOn(stream));
 }
 
 std::unique_ptr<comm::Communicator> MakeTimed(comm::Communicator& inner, StepTimer& timer) {

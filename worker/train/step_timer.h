@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/plan/plan.h"
 #include "worker/comm/communicator.h"
 
 namespace phalanx::train {
@@ -27,12 +28,20 @@ struct InstructionTime {
   double work() const { return end - begin - waited - gathered; }
 };
 
+// Of one operation of a communicator, as its own stream saw it.
+struct OperationTime {
+  int32_t communicator = 0;  // entry of plan::Communicators(plan)
+  plan::CommunicatorOperation operation = plan::CommunicatorOperation::kAllReduce;
+  double begin = 0, end = 0;  // seconds from the step's first mark
+};
+
 struct StepFigures {
   // Seconds of layers and optimizer, without what they waited for: collectives, messages, samples.
   double busy = 0;
   double flops = 0;         // of its passes, as their shapes say (step_flops.h); 0: not known
   double exposed_comm = 0;  // seconds in which the compute stream waited for communication
   std::vector<InstructionTime> instructions;  // in program order
+  std::vector<OperationTime> operations;      // of communicators that were observed, as issued
 };
 
 // A source of marks. Marks of one step are numbered from 0.
@@ -41,6 +50,9 @@ class Marks {
   virtual ~Marks() = default;
   virtual void Clear(int64_t step) = 0;
   virtual int32_t Mark(int64_t step) = 0;
+  // On a stream of the device (a cudaStream_t) instead of the compute stream; nullptr: there is
+  // none. Does not throw.
+  virtual int32_t MarkOn(int64_t step, void* /*stream*/) { return Mark(step); }
   virtual double SecondsBetween(int64_t step, int32_t from, int32_t to) = 0;
 };
 std::unique_ptr<Marks> MakeCpuMarks();
@@ -55,6 +67,7 @@ class StepTimer {
   void BeginStep(int64_t step) {
     step_ = step;
     spans_[Slot(step)].clear();
+    operations_[Slot(step)].clear();
     marks_->Clear(step);
   }
   int32_t Mark() { return marks_->Mark(step_); }
@@ -66,9 +79,19 @@ class StepTimer {
   void Add(Kind kind, int32_t from, int32_t to) {
     spans_[Slot(step_)].push_back({kind, instruction_, from, to});
   }
+  int32_t MarkOn(void* stream) { return marks_->MarkOn(step_, stream); }
+  void AddOperation(int32_t communicator, plan::CommunicatorOperation operation, int32_t from,
+                    int32_t to) {
+    operations_[Slot(step_)].push_back({communicator, operation, from, to});
+  }
   StepFigures Read(int64_t step);
 
  private:
+  struct Operation {
+    int32_t communicator;
+    plan::CommunicatorOperation operation;
+    int32_t from, to;
+  };
   struct Span {
     Kind kind;
     int32_t instruction, from, to;
@@ -79,6 +102,23 @@ class StepTimer {
   int64_t step_ = 0;
   int32_t instruction_ = 0;
   std::array<std::vector<Span>, 3> spans_;
+  std::array<std::vector<Operation>, 3> operations_;
+};
+
+// Marks the operations of one communicator of the rank, of a timer that outlives it.
+class OperationTimer final : public comm::Observer {
+ public:
+  // `communicator`: entry of plan::Communicators(plan).
+  OperationTimer(StepTimer& timer, int32_t communicator)
+      : timer_(timer), communicator_(communicator) {}
+  void Begins(plan::CommunicatorOperation operation, void* stream) override;
+  void Ends(void* stream) override;
+
+ private:
+  StepTimer& timer_;
+  const int32_t communicator_;
+  plan::CommunicatorOperation operation_ = plan::CommunicatorOperation::kAllReduce;
+  int32_t begun_ = 0;
 };
 
 // A communicator whose operations are marked: from the first after a Join to the next Join or Mark,

@@ -25,6 +25,18 @@ class CudaMarks final : public Marks {
         cudaEventRecord(events.all[events.used], c10::cuda::getCurrentCUDAStream().stream()));
     return static_cast<int32_t>(events.used++);
   }
+  // What is not recorded has no time.
+  int32_t MarkOn(int64_t step, void* stream) override {
+    Events& events = steps_[Slot(step)];
+    if (events.used == events.all.size()) {
+      events.all.emplace_back();
+      if (cudaEventCreate(&events.all.back()) != cudaSuccess) cudaGetLastError();
+    }
+    const cudaError_t recorded =
+        cudaEventRecord(events.all[events.used], static_cast<cudaStream_t>(stream));
+    if (recorded != cudaSuccess) cudaGetLastError();
+    return static_cast<int32_t>(events.used++);
+  }
   double SecondsBetween(int64_t step, int32_t from, int32_t to) override {
     Events& events = steps_[Slot(step)];
     float milliseconds = 0;

@@ -43,7 +43,8 @@ void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& progra
   }
 }
 
-void AlignAtRecord(std::vector<schedule::TimedInstruction>& timeline) {
+void AlignAtRecord(std::vector<schedule::TimedInstruction>& timeline,
+                   std::vector<schedule::TimedOperation>& operations) {
   std::map<Rank, double> shifts;
   for (const schedule::TimedInstruction& timed : timeline) {
     if (timed.instruction.op == Op::kRecord) shifts[timed.rank] = -timed.end;
@@ -58,6 +59,12 @@ void AlignAtRecord(std::vector<schedule::TimedInstruction>& timeline) {
   for (schedule::TimedInstruction& timed : timeline) {
     timed.begin -= first;
     timed.end -= first;
+  }
+  if (timeline.empty()) first = 0;
+  for (schedule::TimedOperation& timed : operations) {
+    const double shift = shifts[timed.rank] - first;
+    timed.begin += shift;
+    timed.end += shift;
   }
 }
 

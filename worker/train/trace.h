@@ -3,7 +3,8 @@
 // In the timeline a receive is as long as its rank was held up for the message. A CPU rank waits in
 // the receive itself; on a device that is enqueued early, and the pass that needs it waits. Each
 // rank measures on a clock of its own; all clocks agree on one instant: the exchange of records,
-// which no rank leaves before every other has come to it.
+// which no rank leaves before every other has come to it. What communicators do on streams of their
+// own stands beside it; gathers that a step has begun may end behind it.
 //
 // Pure.
 #pragma once
@@ -22,7 +23,8 @@ void MoveWaitsToReceives(const plan::Plan& plan, const schedule::Program& progra
                          std::vector<InstructionTime>& times);
 
 // Shifts the times of each rank so that all leave kRecord together and the first instruction of all
-// begins at 0. A rank without kRecord keeps its clock.
-void AlignAtRecord(std::vector<schedule::TimedInstruction>& timeline);
+// begins at 0. A rank without kRecord keeps its clock. `operations`: of the same ranks.
+void AlignAtRecord(std::vector<schedule::TimedInstruction>& timeline,
+                   std::vector<schedule::TimedOperation>& operations);
 
 }  // namespace phalanx::train

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
   std::unique_ptr<Trainer> trainer(new Trainer(plan, state, options, std::move(callbacks)));
   state.TakeBackRequests();
   ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
+  trainer->executor_->set_traced_step(options.trace_step);
   trainer->batches_ =
       std::make_unique<Batches>(plan, trainer->executor_->places(), source, state.options().device,
                                 state.options().compute, options.length_multiple);
@@ -140,7 +141,7 @@ void Trainer::Tell(const Decision& decision) {
     summary.previous.flops = flops_[static_cast<size_t>((decision.step - 1) % 3)];
   }
   if (options_.trace_step > 0 && decision.step == options_.trace_step + 1)
-    trace_ = summary.previous.instructions;
+    trace_ = summary.previous;
   last_decided_ = now;
   state_.set_told(decision.step);
   if (callbacks_.on_step != nullptr) callbacks_.on_step(summary);
@@ -189,37 +190,51 @@ absl::Status Trainer::ShareTrace() {
   if (options_.trace_step == last_step_) {
     // No step comes after it whose decision would say that all its work is done.
     RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
-    trace_ = executor_->ReadFigures(options_.trace_step).instructions;
+    trace_ = executor_->ReadFigures(options_.trace_step);
   }
-  if (state_.options().device.is_cuda()) MoveWaitsToReceives(plan_, executor_->program(), trace_);
-  std::vector<double> values = {static_cast<double>(trace_.size())};
+  if (state_.options().device.is_cuda())
+    MoveWaitsToReceives(plan_, executor_->program(), trace_.instructions);
+  constexpr size_t kOfInstruction = 3, kOfOperation = 4;  // values
+  const std::vector<double> counts = {static_cast<double>(trace_.instructions.size()),
+                                      static_cast<double>(trace_.operations.size())};
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes,
-                   GatherOverRanks(*executor_, values));
+                   GatherOverRanks(*executor_, counts));
   size_t longest = 0;
-  for (const std::vector<double>& size : sizes)
-    longest = std::max(longest, static_cast<size_t>(size[0]));
-  values.clear();
-  for (const InstructionTime& time : trace_) {
-    values.insert(values.end(), {static_cast<double>(time.instruction), time.begin, time.end});
+  for (const std::vector<double>& size : sizes) {
+    longest = std::max(longest, kOfInstruction * static_cast<size_t>(size[0]) +
+                                    kOfOperation * static_cast<size_t>(size[1]));
   }
-  values.resize(3 * longest);
+  std::vector<double> values;
+  for (const InstructionTime& time : trace_.instructions)
+    values.insert(values.end(), {static_cast<double>(time.instruction), time.begin, time.end});
+  for (const OperationTime& time : trace_.operations) {
+    values.insert(values.end(), {static_cast<double>(time.communicator),
+                                 static_cast<double>(time.operation), time.begin, time.end});
+  }
+  values.resize(longest);
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> all, GatherOverRanks(*executor_, values));
   if (callbacks_.on_trace == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<schedule::Program> programs, schedule::BuildStep(plan_));
   std::vector<schedule::TimedInstruction> timeline;
+  std::vector<schedule::TimedOperation> operations;
   size_t member = 0;  // of the control communicator: ranks that have work, ascending
   for (int32_t rank = 0; rank < plan_.world; ++rank) {
     if (plan_.PlacesOf(Rank{rank}).empty()) continue;
-    for (size_t i = 0; i < static_cast<size_t>(sizes[member][0]); ++i) {
-      const double* entry = all[member].data() + 3 * i;
+    const double* entry = all[member].data();
+    for (size_t i = 0; i < static_cast<size_t>(sizes[member][0]); ++i, entry += kOfInstruction) {
       timeline.push_back({Rank{rank},
                           programs[static_cast<size_t>(rank)].at(static_cast<size_t>(entry[0])),
                           entry[1], entry[2]});
     }
+    for (size_t i = 0; i < static_cast<size_t>(sizes[member][1]); ++i, entry += kOfOperation) {
+      operations.push_back({Rank{rank}, static_cast<int32_t>(entry[0]),
+                            static_cast<plan::CommunicatorOperation>(static_cast<int>(entry[1])),
+                            entry[2], entry[3]});
+    }
     ++member;
   }
-  AlignAtRecord(timeline);
-  callbacks_.on_trace(timeline);
+  AlignAtRecord(timeline, operations);
+  callbacks_.on_trace(timeline, operations);
   return absl::OkStatus();
 }
 

@@ -58,9 +58,11 @@ struct TrainerCallbacks {
   // next is enqueued.
   std::function<absl::StatusOr<bool>()> on_boundary;
   OnCorruptSample on_corrupt_sample;  // once a sample that this rank found
-  // After the last step, on every rank: what all ranks did in step `trace_step`, rank by rank, in
-  // seconds from the first one's beginning (trace.h says how).
-  std::function<void(const std::vector<schedule::TimedInstruction>&)> on_trace;
+  // After the last step, on every rank: what all ranks and their communicators did in step
+  // `trace_step`, rank by rank, in seconds from the first one's beginning (trace.h says how).
+  std::function<void(const std::vector<schedule::TimedInstruction>&,
+                     const std::vector<schedule::TimedOperation>&)>
+      on_trace;
 };
 
 struct TrainerOptions {
@@ -151,7 +153,7 @@ class Trainer {
   int64_t last_step_;
   int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max};
-  std::vector<InstructionTime> trace_;      // of trace_step, once it is known
+  StepFigures trace_;                       // of trace_step, once it is known
   std::optional<SteadyTime> last_decided_;  // of this epoch; before its first step: its beginning
   double waited_ = 0;                       // by the executor, when that was decided
 };

@@ -1,7 +1,10 @@
 // phalanx-bench-attention: attention by cuDNN beside flash attention, both through ATen on views
-// into one matrix, and how long cuDNN takes to plan a shape (its first call's time on the host).
+// into one matrix, and how long cuDNN takes to plan a shape (its first call's time on the host);
+// and what flash attention's backward pass takes where its sums have one order, as a job has it
+// with `precision: {deterministic: true}`.
 //
-// Times are of calls without pause for half a second, in the order cuDNN, flash, flash, cuDNN.
+// Times are of calls without pause for half a second, in the order cuDNN, flash, flash, cuDNN. "of
+// both": both passes so, beside those of cuDNN.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -16,6 +19,7 @@
 #include <tuple>
 
 #include "worker/model/cudnn_attention.h"
+#include "worker/model/one_order.h"
 
 namespace phalanx::model {
 namespace {
@@ -90,19 +94,28 @@ void Compare(const Shape& shape) {
         upstream, query, key, value, std::get<0>(flashed), std::get<1>(flashed), {}, {},
         shape.length, shape.length, 0.0, shape.causal, std::get<6>(flashed), std::get<7>(flashed));
   };
+  const std::function<void()> ordered_back = [&] {
+    const OneOrder order(true);
+    flash_back();
+  };
+  double ordered = 0;
   std::array<double, 4> times{};  // cuDNN, flash; cuDNN backward, flash backward
   for (const bool again : {false, true}) {
     for (const size_t at : {again ? 1 : 0, again ? 0 : 1}) {
       times[at] += KeptUp(at == 0 ? cudnn : flash) / 2;
       times[at + 2] += KeptUp(at == 0 ? cudnn_back : flash_back) / 2;
     }
+    ordered += KeptUp(ordered_back) / 2;
   }
   const double pairs = static_cast<double>(shape.batch * shape.queries) *
                        static_cast<double>(shape.length * shape.length) / (shape.causal ? 2 : 1);
   const double flops = 4 * pairs * static_cast<double>(shape.head_size);
-  std::printf("%-40s %7.3f %7.3f %5.2f %8.3f %7.3f %5.2f %7.0f %7.0f %8.0f %7.0f\n", name.c_str(),
-              times[0], times[1], times[1] / times[0], times[2], times[3], times[3] / times[2],
-              flops / times[0] / 1e9, 2.5 * flops / times[2] / 1e9, first, first_back);
+  std::printf(
+      "%-40s %7.3f %7.3f %5.2f %8.3f %7.3f %5.2f %8.3f %5.2f %7.2f %7.0f %7.0f %8.0f %7.0f\n",
+      name.c_str(), times[0], times[1], times[1] / times[0], times[2], times[3],
+      times[3] / times[2], ordered, ordered / times[3],
+      (times[1] + ordered) / (times[0] + times[2]), flops / times[0] / 1e9,
+      2.5 * flops / times[2] / 1e9, first, first_back);
   std::fflush(stdout);
 }
 
@@ -112,8 +125,9 @@ void RunBench() {
   at::globalContext().lazyInitDevice(at::kCUDA);
   std::printf("torch %s, cuDNN %ld; milliseconds\n", TORCH_VERSION,
               at::detail::getCUDAHooks().versionRuntimeCuDNN());
-  std::printf("%-40s %7s %7s %5s %8s %7s %5s %7s %7s %8s %7s\n", "shape", "forward", "flash", "x",
-              "backward", "flash", "x", "TFLOP/s", "back", "1st call", "back");
+  std::printf("%-40s %7s %7s %5s %8s %7s %5s %8s %5s %7s %7s %7s %8s %7s\n", "shape", "forward",
+              "flash", "x", "backward", "flash", "x", "in order", "x", "of both", "TFLOP/s", "back",
+              "1st call", "back");
   for (const Shape& shape : {Shape{4, 4096, 32, 8, 128, true},
                              {4, 4096, 32, 8, 128, true},
                              {3, 4096, 32, 8, 128, true},

@@ -1,5 +1,6 @@
 // phalanx-bench-kernels [PATTERN]: our CUDA kernels one by one, beside the same jobs in Transformer
-// Engine 2.20.2 on an H200, of another day; yardstick.cu beside this measures both in one run.
+// Engine 2.20.2 on an H200, of another day; yardstick.cu beside this measures both in one run, all
+// jobs that theirs has.
 //
 // "cold": 10 warm-up calls, then the median of 30, L2 emptied before each by reads (lines that are
 // still to be written back would be paid by who comes next). "kept up" is a second of calls without

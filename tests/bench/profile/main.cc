@@ -28,7 +28,7 @@
 #include "core/base/status.h"
 #include "core/posix/whole_file.h"
 #include "core/schedule/profile.h"
-#include "tests/bench/profile/board.h"
+#include "tests/bench/board/board.h"
 #include "tests/bench/profile/links.h"
 #include "tests/bench/profile/meter.h"
 #include "tests/bench/profile/work.h"

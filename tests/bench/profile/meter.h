@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "tests/bench/profile/board.h"
+#include "tests/bench/board/board.h"
 
 namespace phalanx::bench {
 

@@ -13,9 +13,12 @@
 // labelled ones those that the loss counts; bubble = 1 - busy / (devices x step). simulated_ms is
 // the step that the simulator predicts from the mean time of each part's passes, as measured in the
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
-// how far that is off. host is the part of a step in which a rank's host works instead of waiting
-// for its device (on CPU it is the device), allocations and retries what LibTorch's allocator asks
-// of the device in the steps that count, each of the rank that has most.
+// how far that is off. mhz, degrees, watts and joules_per_token are what NVML says of the boards of
+// the run, four times a second, and are not there without it: means over the steps that count, the
+// watts and joules of all boards together. fp8 is how products in FP8 are made, where there are
+// some. host is the part of a step in which a rank's host works
+// instead of waiting for its device (on CPU it is the device), allocations and retries what
+// LibTorch's allocator asks of the device in the steps that count, each of the rank that has most.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,8 +29,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan/cost.h"
@@ -36,6 +42,8 @@
 #include "core/schedule/simulator.h"
 #include "core/wire/job_yaml.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/board/board.h"
+#include "tests/bench/board/board_log.h"
 
 namespace {
 
@@ -117,6 +125,37 @@ int RunJob(const Options& options, const std::string& output) {
   return in == nullptr ? 1 : RunPhalanx({"run", "-", "--output", output}, folder, in, nullptr);
 }
 
+// The last that metrics.jsonl has; 0: none.
+int64_t LastStep(const std::string& path) {
+  constexpr std::streamoff kTail = 4096;
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return 0;
+  in.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(in.tellg()) - kTail));
+  const std::string tail(std::istreambuf_iterator<char>(in), {});
+  const size_t end = tail.rfind('\n');
+  if (end == std::string::npos || end == 0) return 0;
+  const size_t before = tail.rfind('\n', end - 1);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  const Json line = Json::parse(tail.substr(begin, end - begin), nullptr, /*exceptions=*/false);
+  return line.is_object() ? line.value("step", int64_t{0}) : 0;
+}
+
+// Runs the job; `boards`: what those of its devices say of the steps that count.
+int RunWatched(const Options& options, const phalanx::plan::Plan& plan, const std::string& output,
+               std::optional<phalanx::bench::BoardMeans>& boards) {
+  using phalanx::bench::Board;
+  auto opened = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
+                    ? Board::OpenAll(plan.world)
+                    : absl::StatusOr<std::vector<Board>>(std::vector<Board>());
+  if (!opened.ok()) std::cerr << "phalanx-bench: no clocks: " << opened.status() << "\n";
+  if (!opened.ok() || opened->empty()) return RunJob(options, output);
+  phalanx::bench::BoardLog log(*std::move(opened),
+                               [path = output + "/metrics.jsonl"] { return LastStep(path); });
+  const int code = RunJob(options, output);
+  boards = MeansOf(log.Stop(), static_cast<int64_t>(kWarmupSteps), plan.spec.steps);
+  return code;
+}
+
 std::vector<Json> ReadLines(const std::string& path) {
   std::vector<Json> lines;
   std::ifstream in(path);
@@ -192,7 +231,8 @@ std::vector<Json> ReadFigures(const phalanx::plan::Plan& plan, const std::string
 }
 
 Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
-             const std::vector<Json>& all) {
+             const std::vector<Json>& all,
+             const std::optional<phalanx::bench::BoardMeans>& boards) {
   const std::vector<Json> lines(all.begin() + kWarmupSteps, all.end());
   std::vector<double> seconds;
   for (const Json& line : lines) seconds.push_back(line.at("step_seconds").get<double>());
@@ -212,6 +252,12 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
   result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
                       ? Json(flops / kPeakFlops)
                       : Json();
+  if (boards.has_value()) {
+    result["mhz"] = boards->mhz;
+    result["watts"] = boards->watts;
+    result["joules_per_token"] = boards->watts * Mean(lines, "step_seconds") / tokens;
+    result["degrees"] = boards->degrees;
+  }
   double busy = 0, exposed = 0, span = 0, host = 0;
   int64_t allocations = 0, retries = 0;
   MeasuredCosts costs(plan);
@@ -242,6 +288,9 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
   result["allocations"] = allocations;
   result["retries"] = retries;
   result["memory_bytes"] = memory;
+  for (const Json& figures : ranks) {
+    if (figures.contains("fp8")) result["fp8"] = figures.at("fp8");
+  }
   if (!profiles.empty()) result["profiles"] = profiles;
   result["loss_first"] = all.front().at("loss");
   result["loss_last"] = all.back().at("loss");
@@ -300,13 +349,14 @@ int Train(const Options& options, const phalanx::plan::Plan& plan) {
       options.output.empty()
           ? std::filesystem::temp_directory_path() / ("phalanx-bench." + std::to_string(getpid()))
           : std::filesystem::absolute(options.output);
-  const int code = RunJob(options, output.string());
+  std::optional<phalanx::bench::BoardMeans> boards;
+  const int code = RunWatched(options, plan, output.string(), boards);
   if (code != 0) return Fail("the run ended with exit code " + std::to_string(code));
   const std::vector<Json> lines = ReadLines(output.string() + "/metrics.jsonl");
   if (lines.size() != static_cast<size_t>(plan.spec.steps))
     return Fail("metrics.jsonl has " + std::to_string(lines.size()) + " lines");
   const std::vector<Json> ranks = ReadFigures(plan, output.string());
-  std::cout << Measure(plan, ranks, lines).dump() << std::endl;
+  std::cout << Measure(plan, ranks, lines, boards).dump() << std::endl;
   for (const Json& figures : ranks) {
     if (figures.contains("profile")) {
       PrintProfile(figures);

@@ -54,7 +54,8 @@ Flows ExpectedFlows(const plan::Plan& plan) {
 
 struct Trace {
   Json about;
-  std::map<int, std::vector<Json>> events;  // complete ones, by rank, in program order
+  std::map<int, std::vector<Json>> events;  // of instructions, by rank, in program order
+  std::map<int, std::map<std::string, std::set<std::string>>> streams;  // operations, by thread
   Flows flows;
 };
 
@@ -62,10 +63,19 @@ Trace ReadTrace(const std::string& path) {
   const Json file = Json::parse(support::ReadText(path));
   Trace trace{.about = file.at("otherData")};
   std::map<int64_t, std::pair<int, std::string>> senders;
+  std::map<std::pair<int, int>, std::string> threads;
   for (const Json& event : file.at("traceEvents")) {
     const std::string phase = event.at("ph");
     const int rank = event.at("pid");
-    if (phase == "X") trace.events[rank].push_back(event);
+    if (phase == "M" && event.at("name") == "thread_name")
+      threads[{rank, event.at("tid").get<int>()}] = event.at("args").at("name");
+    if (phase == "X" && event.at("cat") == "communication") {
+      EXPECT_GE(event.at("dur").get<double>(), 0);
+      const std::string& thread = threads.at({rank, event.at("tid").get<int>()});
+      trace.streams[rank][thread].insert(event.at("name").get<std::string>());
+    } else if (phase == "X") {
+      trace.events[rank].push_back(event);
+    }
     if (phase == "s") senders[event.at("id")] = {rank, event.at("name")};
     if (phase != "f") continue;
     const auto& [sender, name] = senders.at(event.at("id"));
@@ -104,6 +114,7 @@ TEST_P(TraceTest, Run_LeavesWhatEveryRankDidInTheLastStepButOne) {
   for (size_t i = metrics.size() - 3; i < metrics.size(); ++i) limit += 1e6 * metrics[i].seconds;
   ASSERT_EQ(trace.events.size(), static_cast<size_t>(plan.world));
   double first = 1e30;
+  int with_messages = 0;
   for (const auto& [rank, events] : trace.events) {
     SCOPED_TRACE(absl::StrCat("rank ", rank));
     const schedule::Program& program = (*programs)[static_cast<size_t>(rank)];
@@ -126,8 +137,17 @@ TEST_P(TraceTest, Run_LeavesWhatEveryRankDidInTheLastStepButOne) {
     }
     EXPECT_LT(end - begin, limit);
     EXPECT_LE(gaps, 1);
+    const auto& streams = trace.streams.at(rank);
+    EXPECT_TRUE(streams.at("stream of control").contains("all-gather")) << "of records";
+    for (const char* name : {"stream of forward", "stream of backward"}) {
+      const auto messages = streams.find(name);
+      if (messages == streams.end()) continue;  // its samples may have no items
+      EXPECT_EQ(messages->second, std::set<std::string>{"exchange"});
+      ++with_messages;
+    }
     first = std::min(first, begin);
   }
+  EXPECT_GE(with_messages, 4);
   EXPECT_NEAR(first, 0, 1e-6);
   EXPECT_EQ(trace.flows, ExpectedFlows(plan));
 }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <tuple>
+#include <utility>
 
 #include "worker/model/attention.h"
 #include "worker/model/cudnn_attention.h"
+#include "worker/model/prepared.h"
 
 namespace phalanx::model {
 namespace {
@@ -143,6 +145,48 @@ TEST_F(AttentionCudaTest, ShapeThatWasNotTried_IsFlashAttentions) {
     EXPECT_EQ(state.log_sum.dim(), length == 128 ? 4 : 3);
     EXPECT_EQ(CudnnTried(ShapeOf(2, length, heads, true)).has_value(), length == 128);
   }
+}
+
+// By flash attention, and in fp32 by the memory-efficient kernel; keys long enough to be split.
+TEST_F(AttentionCudaTest, Deterministic_GradientsAreTheSameBitsAgain) {
+  for (const int64_t head_size : {64, 80, 96, 128}) {
+    HeadMap heads = MapOf({{0, 8}, {0, 2}, 4}, head_size);
+    heads.deterministic = true;
+    for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+      for (const auto& [length, causal] : {std::pair{int64_t{2048}, true}, {577, false}}) {
+        const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(type);
+        PrepareAttention(heads, causal, 1, length, options);
+        EXPECT_FALSE(CudnnTried(ShapeOf(1, length, heads, causal)).has_value());
+        const at::Tensor qkv = at::randn({1, length, heads.columns()}, options);
+        const at::Tensor upstream = at::randn({length, 8 * head_size}, options);
+        const Results first = BothPasses(qkv, upstream, heads, causal);
+        for (int again = 0; again < 5; ++again) {
+          const Results next = BothPasses(qkv, upstream, heads, causal);
+          EXPECT_TRUE(at::equal(next.output, first.output)) << head_size << type << length;
+          EXPECT_TRUE(at::equal(next.gradient, first.gradient)) << head_size << type << length;
+        }
+        heads.deterministic = false;
+        const Results other = BothPasses(qkv, upstream, heads, causal);
+        heads.deterministic = true;
+        EXPECT_LT(ErrorOf(first.gradient, other.gradient.to(at::kDouble)), 2e-3);
+      }
+    }
+  }
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+}
+
+TEST_F(AttentionCudaTest, PlansOfAShape_AreMadeOnce) {
+  const HeadMap heads = MapOf({{0, 8}, {0, 2}, 4}, 64);
+  const PreparationCounts before = CountPreparations();
+  PrepareAttention(heads, true, 3, 144, Bf16());
+  ASSERT_EQ(CudnnTried(ShapeOf(3, 144, heads, true)), true);
+  const PreparationCounts made = CountPreparations();
+  EXPECT_EQ(made.attention_trials, before.attention_trials + 1);
+  EXPECT_EQ(made.attention_plans, before.attention_plans + 2);
+  PrepareAttention(heads, true, 3, 144, Bf16());
+  const at::Tensor qkv = at::randn({3, 144, heads.columns()}, Bf16());
+  BothPasses(qkv, at::randn({3 * 144, 8 * 64}, Bf16()), heads, true);
+  EXPECT_TRUE(CountPreparations() == made);
 }
 
 TEST_F(AttentionCudaTest, TypesAndHeadsThatCudnnDoesNotTake_AreNotTried) {

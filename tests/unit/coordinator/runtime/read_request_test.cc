@@ -43,6 +43,39 @@ TEST(ReadRequestTest, JobInFp8OnGpus_AsksForNodesThatHaveIt) {
   EXPECT_THAT(selector("linear: compute", "gpu"), ElementsAre(Pair("rack", "a")));
 }
 
+TEST(ReadRequestTest, JobInFp8_IsRefusedWhereNoNodeOfGpusHasIt) {
+  const auto node = [](const std::string& name, job::DeviceKind kind, const std::string& fp8) {
+    NodeView view{.name = name};
+    view.device_kind = kind;
+    if (!fp8.empty()) view.labels["phalanx/fp8"] = fp8;
+    return view;
+  };
+  const auto submit = [](const std::vector<NodeView>& nodes, const std::string& linear = "fp8") {
+    return ReadRequest(
+               With("  steps: 10\n", absl::StrCat("  steps: 10\n  precision: {linear: ", linear,
+                                                  "}\n  resources: {device: gpu}\n")),
+               {}, [&nodes] { return nodes; })
+        .status();
+  };
+  const NodeView cpu = node("c", job::DeviceKind::kCpu, ""),
+                 old = node("a", job::DeviceKind::kGpu, "no"),
+                 other = node("b", job::DeviceKind::kGpu, "no"),
+                 silent = node("d", job::DeviceKind::kGpu, ""),
+                 has = node("e", job::DeviceKind::kGpu, "yes");
+  EXPECT_THAT(Wrong(submit({old, cpu, other})),
+              ElementsAre("spec.precision.linear: fp8: needs GPUs of compute capability 9.0 or "
+                          "later, which no node of GPUs has (a, b); write `linear: compute`, or "
+                          "add a node that has them"));
+  EXPECT_THAT(Wrong(submit({old})), ElementsAre(HasSubstr("the node of GPUs has not (a)")));
+  EXPECT_TRUE(submit({old}, "compute").ok());
+  for (const std::vector<NodeView>& nodes :
+       std::vector<std::vector<NodeView>>{{}, {cpu}, {old, silent}, {old, has}}) {
+    EXPECT_TRUE(submit(nodes).ok()) << nodes.size();
+  }
+  const std::vector<NodeView> many(20, old);
+  EXPECT_THAT(Wrong(submit(many)), ElementsAre(HasSubstr("(a, a, a, a, ...)")));
+}
+
 TEST(ReadRequestTest, GoodDocument_IsRead) {
   const absl::StatusOr<JobRequestPtr> request = ReadRequest({kText, "/jobs"});
   ASSERT_TRUE(request.ok()) << request.status();

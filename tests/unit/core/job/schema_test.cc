@@ -131,6 +131,15 @@ TEST(SchemaTest, EveryField_IsWrittenReadAndDigested) {
   }
 }
 
+// Ranks of the release before know nothing of it.
+TEST(SchemaTest, FlagThatIsActedOnIfSet_IsDigestedThen) {
+  JobSpec spec = Right(kEverything, Purpose::kPlan);
+  spec.deterministic = false;
+  EXPECT_EQ(ActedText(spec).find("deterministic"), std::string::npos);
+  spec.deterministic = true;
+  EXPECT_NE(ActedText(spec).find("deterministic"), std::string::npos);
+}
+
 TEST(SchemaTest, LeftOutFields_KeepWhatTheSpecBeginsWith) {
   JobSpec defaults;
   defaults.name = "demo";

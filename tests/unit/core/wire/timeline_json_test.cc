@@ -112,6 +112,37 @@ TEST(TraceJsonTest, Instructions_HaveNamesArgumentsAndTimes) {
   EXPECT_EQ(events[4]["name"], "record");
 }
 
+TEST(TraceJsonTest, OperationsOfCommunicators_HaveAThreadForEach) {
+  const plan::Plan plan = MustPlan(EncoderBesideLanguage());
+  using plan::CommunicatorOperation;
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  const auto unknown = static_cast<int32_t>(specs.size());
+  const Json trace =
+      Json::parse(TraceJson(plan, {{Rank{4}, {.op = schedule::Op::kRecord, .ticket = 13}, 3, 3}}, 7,
+                            {{Rank{4}, 0, CommunicatorOperation::kAllGather, 0.25, 0.5},
+                             {Rank{4}, 3, CommunicatorOperation::kReduceScatter, 0.5, 0.75},
+                             {Rank{4}, 0, CommunicatorOperation::kAllGather, 0.5, 1},
+                             {Rank{4}, unknown, CommunicatorOperation::kExchange, 0, 1}}));
+  const std::vector<Json> events = EventsOf(trace, "X");
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[1]["name"], "all-gather");
+  EXPECT_EQ(events[1]["cat"], "communication");
+  EXPECT_EQ(events[1]["pid"], 4);
+  EXPECT_EQ(events[1]["tid"], 4);
+  EXPECT_DOUBLE_EQ(events[1]["ts"], 250'000);
+  EXPECT_DOUBLE_EQ(events[1]["dur"], 250'000);
+  EXPECT_EQ(events[2]["name"], "reduce-scatter");
+  EXPECT_EQ(events[2]["tid"], 7);
+  EXPECT_EQ(events[3]["tid"], 4);
+  std::map<int, std::string> threads;
+  for (const Json& event : EventsOf(trace, "M")) {
+    if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
+  }
+  EXPECT_EQ(threads.size(), 6u);
+  EXPECT_EQ(threads[4], "stream of control");
+  EXPECT_EQ(threads[7], "stream of " + specs[3].name);
+}
+
 TEST(TraceJsonTest, Flows_OfAllRanks_JoinExactlyTheRanksThatExchangeRows) {
   const plan::Plan plan = MustPlan(EncoderBesideLanguage());
   const std::vector<TimedInstruction> timeline = TimelineOfAllRanks(plan);

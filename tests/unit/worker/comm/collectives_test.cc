@@ -59,6 +59,35 @@ class CollectivesTest : public testing::TestWithParam<std::tuple<Kind, int>> {
   int32_t world() const { return std::get<1>(GetParam()); }
 };
 
+// What it was told, in order: operations, and "end".
+class Noted final : public Observer {
+ public:
+  void Begins(plan::CommunicatorOperation operation, void* stream) override {
+    told.push_back(stream == nullptr ? plan::OperationName(operation) : "a stream");
+  }
+  void Ends(void*) override { told.push_back("end"); }
+  std::vector<std::string> told;
+};
+
+TEST_P(CollectivesTest, Observer_IsToldOfWhatMovesSomething) {
+  RunWorld(kind(), world(), Everyone(world()), [&](Member& me) {
+    const auto size = static_cast<size_t>(world());
+    std::vector<double> values(size, 1.0), own(1, 1.0);
+    Noted noted;
+    me.all().Observe(&noted);
+    EXPECT_TRUE(me.all().AllReduceSum(values.data(), 1, DType::kFp64).ok());
+    EXPECT_TRUE(me.all().AllReduceSum(values.data(), 0, DType::kFp64).ok());
+    EXPECT_TRUE(me.all().ReduceScatterSum(values.data(), own.data(), 1, DType::kFp64).ok());
+    EXPECT_TRUE(me.all().AllGather(own.data(), values.data(), 1, DType::kFp64).ok());
+    EXPECT_TRUE(me.all().Exchange({}, {}).ok());
+    me.all().Observe(nullptr);
+    EXPECT_TRUE(me.all().AllGather(own.data(), values.data(), 1, DType::kFp64).ok());
+    const std::vector<std::string> all = {"all-reduce", "end",        "reduce-scatter",
+                                          "end",        "all-gather", "end"};
+    EXPECT_EQ(noted.told, world() > 1 ? all : std::vector<std::string>());
+  });
+}
+
 TEST_P(CollectivesTest, AllReduceSum_OfOddCounts_IsTheSumInRankOrderOnEveryRank) {
   RunWorld(kind(), world(), Everyone(world()), [&](Member& me) {
     for (const DType dtype : kSummed) {

@@ -114,6 +114,16 @@ TEST(Fp8Test, Parts_AreRoundedLikeTheWhole) {
   }
 }
 
+TEST(Fp8Test, Words_NameTheSumsOfEachProduct) {
+  const Fp8Words cuda = DescribeFp8(/*on_cuda=*/true), cpu = DescribeFp8(/*on_cuda=*/false);
+  ASSERT_EQ(cuda.products.size(), 3u);
+  EXPECT_EQ(cuda.products[0].sums, "tensor cores, 14 bits");
+  EXPECT_EQ(cuda.products[1].sums, "fp32 every 128 terms");
+  EXPECT_EQ(cuda.products[2].sums, "fp32 every 128 terms");
+  EXPECT_EQ(cuda.products[2].result, "added to fp32 inside the product");
+  for (const Fp8Words::Product& product : cpu.products) EXPECT_EQ(product.sums, "compute type");
+}
+
 TEST(Fp8Test, Weight_IsRoundedOncePerVersion) {
   const at::Tensor weight = at::full({16, 16}, 1.06, at::kDouble);
   int64_t version = 0;

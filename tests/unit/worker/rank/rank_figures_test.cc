@@ -7,10 +7,12 @@
 #include <string>
 
 #include "core/job/failure.h"
+#include "core/plan/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/files.h"
+#include "tests/support/specs.h"
 
 namespace phalanx::rank {
 namespace {
@@ -54,6 +56,57 @@ TEST(RankFiguresTest, HostAndAllocator_AreOfTheStepsThatCount) {
   EXPECT_EQ(written["allocator"]["frees"], 0);
   EXPECT_EQ(written["allocator"]["retries"], 2);
   EXPECT_FALSE(written.contains("profile"));
+}
+
+TEST(RankFiguresTest, LastStepsThatAllocatedOrPrepared_AreNamed) {
+  RankFigures figures;
+  const auto add = [&](int64_t step, int64_t allocations, int64_t plans) {
+    figures.Add(Step(step, 0.5), {}, {.allocations = allocations},
+                {.attention_trials = plans / 2, .attention_plans = plans, .fp8_products = 12});
+  };
+  const auto written = [&] {
+    const std::string folder = support::MakeFolder("figures");
+    EXPECT_TRUE(figures.Write(folder, {}, Rank{0}, 1).ok());
+    return nlohmann::json::parse(support::ReadFile(folder + "/ranks/rank-0.json"));
+  };
+  add(10, 50, 2);
+  add(11, 100, 4);  // those that count begin behind it
+  add(12, 100, 4);
+  EXPECT_EQ(written()["allocator"]["last_step"], 0);
+  EXPECT_EQ(written()["prepared"]["last_step"], 0);
+  add(13, 103, 4);
+  add(14, 103, 6);
+  add(15, 103, 6);
+  EXPECT_EQ(written()["allocator"]["last_step"], 13);
+  EXPECT_EQ(written()["prepared"],
+            nlohmann::json::parse(R"({"attention_trials": 3, "attention_plans": 6,
+                                      "fp8_products": 12, "last_step": 14})"));
+}
+
+// Encoders have none.
+TEST(RankFiguresTest, ProductsInFp8_AreNamedByRanksThatHaveThem) {
+  for (const job::LinearFormat linear : {job::LinearFormat::kFp8, job::LinearFormat::kCompute}) {
+    const auto plan = plan::MakePlan(support::AJob()
+                                         .Module("vision", support::ClipVision())
+                                         .Module("language", support::Llama())
+                                         .Edge("vision", "language")
+                                         .Linear(linear),
+                                     plan::MakeCluster(1, 2), Epoch{1});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const std::string folder = support::MakeFolder("figures");
+    for (const int32_t rank : {0, 1}) {
+      ASSERT_TRUE(RankFigures().Write(folder, *plan, Rank{rank}, 1).ok());
+      const auto written = nlohmann::json::parse(
+          support::ReadFile(folder + "/ranks/rank-" + std::to_string(rank) + ".json"));
+      const bool has = rank == 1 && linear == job::LinearFormat::kFp8;
+      ASSERT_EQ(written.contains("fp8"), has);
+      if (!has) continue;
+      EXPECT_EQ(written["fp8"]["forward"]["operands"], "e4m3 x e4m3");
+      EXPECT_EQ(written["fp8"]["forward"]["sums"], "compute type");
+      EXPECT_EQ(written["fp8"]["weight_gradient"]["operands"], "e5m2 x e4m3");
+      EXPECT_FALSE(written["fp8"]["recipe"].empty());
+    }
+  }
 }
 
 TEST(RankFiguresTest, ProfileOfAStep_IsWrittenByPart) {

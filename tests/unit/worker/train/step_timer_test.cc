@@ -52,6 +52,29 @@ TEST(StepTimerTest, WaitsInsideAPass_AreNeitherBusyNorItsWork) {
   EXPECT_EQ(figures.instructions[0].work(), 13);
 }
 
+// Two operations of a communicator, the second on a device's stream, beside a pass of 6 seconds.
+TEST(StepTimerTest, OperationsOfCommunicators_StandBesidePasses) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{1, 2, 3, 4, 6, 7}));
+  OperationTimer operations(timer, 4);
+  for (const int64_t step : {3, 4}) {  // what an earlier step had is not there
+    timer.BeginStep(step);
+    const int32_t begin = timer.Mark();
+    operations.Begins(plan::CommunicatorOperation::kReduceScatter, nullptr);
+    operations.Ends(nullptr);
+    operations.Begins(plan::CommunicatorOperation::kAllGather, &timer);
+    operations.Ends(&timer);
+    timer.Add(Kind::kCompute, begin, timer.Mark());
+  }
+  const StepFigures figures = timer.Read(4);
+  EXPECT_THAT(figures.operations,
+              ElementsAre(FieldsAre(4, plan::CommunicatorOperation::kReduceScatter, 1, 2),
+                          FieldsAre(4, plan::CommunicatorOperation::kAllGather, 3, 5)));
+  EXPECT_EQ(figures.busy, 6);
+  EXPECT_EQ(figures.exposed_comm, 0);
+  timer.BeginStep(7);
+  EXPECT_TRUE(timer.Read(7).operations.empty());
+}
+
 // A pass of 10 seconds, in which 4 are for samples that storage gives late.
 TEST(StepTimerTest, WaitForSamples_IsNeitherBusyNorCommunication) {
   StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 1, 5, 10}));

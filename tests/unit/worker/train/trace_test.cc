@@ -59,7 +59,14 @@ TEST(AlignAtRecordTest, RanksLeaveTheRecordTogether_AndTheFirstBeginsAtZero) {
                                             {Rank{0}, record, 101, 110},
                                             {Rank{1}, pass, 3, 5},
                                             {Rank{1}, record, 5, 8}};
-  AlignAtRecord(timeline);
+  std::vector<schedule::TimedOperation> operations = {
+      {Rank{1}, 2, plan::CommunicatorOperation::kAllGather, 4, 9},
+      {Rank{0}, 1, plan::CommunicatorOperation::kExchange, 100, 103}};
+  AlignAtRecord(timeline, operations);
+  // As their ranks'; one ends behind the record.
+  EXPECT_THAT(operations,
+              ElementsAre(FieldsAre(Rank{1}, 2, plan::CommunicatorOperation::kAllGather, 6, 11),
+                          FieldsAre(Rank{0}, 1, plan::CommunicatorOperation::kExchange, 0, 3)));
   EXPECT_THAT(timeline,
               ElementsAre(FieldsAre(Rank{0}, pass, 0, 1), FieldsAre(Rank{0}, record, 1, 10),
                           FieldsAre(Rank{1}, pass, 5, 7), FieldsAre(Rank{1}, record, 7, 10)));
@@ -67,7 +74,8 @@ TEST(AlignAtRecordTest, RanksLeaveTheRecordTogether_AndTheFirstBeginsAtZero) {
 
 TEST(AlignAtRecordTest, EmptyTimeline_StaysEmpty) {
   std::vector<TimedInstruction> timeline;
-  AlignAtRecord(timeline);
+  std::vector<schedule::TimedOperation> operations;
+  AlignAtRecord(timeline, operations);
   EXPECT_TRUE(timeline.empty());
 }
 

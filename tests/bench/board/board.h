@@ -1,8 +1,11 @@
-// tests/bench/profile/board.h: what a GPU's board says of itself, by NVML. Not thread-safe.
+// tests/bench/board/board.h: what a GPU's board says of itself, by NVML. Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/agent/nvml.h"
@@ -11,7 +14,10 @@ namespace phalanx::bench {
 
 class Board {
  public:
-  // Of CUDA's first device. Errors: those of Nvml; Unavailable for one that counts no joules.
+  // Of CUDA's first devices, in its order. Errors: those of Nvml; Unavailable where one counts no
+  // joules.
+  static absl::StatusOr<std::vector<Board>> OpenAll(int32_t devices);
+  // Of the first.
   static absl::StatusOr<std::unique_ptr<Board>> Open();
 
   double Joules() const;  // since the driver was loaded
@@ -23,9 +29,9 @@ class Board {
 
  private:
   using Device = agent::Nvml::Device;
-  explicit Board(std::unique_ptr<agent::Nvml> nvml) : nvml_(std::move(nvml)) {}
+  explicit Board(std::shared_ptr<agent::Nvml> nvml) : nvml_(std::move(nvml)) {}
 
-  const std::unique_ptr<agent::Nvml> nvml_;
+  std::shared_ptr<agent::Nvml> nvml_;  // of all boards that were opened together
   Device device_ = nullptr;
   int (*energy_)(Device, unsigned long long* millijoules) = nullptr;
   int (*clock_)(Device, int type, unsigned int* mhz) = nullptr;

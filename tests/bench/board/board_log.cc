@@ -1,0 +1,66 @@
+#include "tests/bench/board/board_log.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+namespace phalanx::bench {
+namespace {
+
+constexpr std::chrono::milliseconds kInterval{250};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::optional<BoardMeans> MeansOf(const std::vector<BoardSample>& samples, int64_t begin,
+                                  int64_t end) {
+  BoardMeans means;
+  const BoardSample *first = nullptr, *last = nullptr;
+  double count = 0;
+  for (const BoardSample& sample : samples) {
+    if (sample.step < begin || sample.step >= end) continue;
+    if (first == nullptr) first = &sample;
+    last = &sample;
+    means.mhz += sample.mhz;
+    means.degrees += sample.degrees;
+    ++count;
+  }
+  if (first == last || last->seconds <= first->seconds) return std::nullopt;
+  means.mhz /= count;
+  means.degrees /= count;
+  means.watts = (last->joules - first->joules) / (last->seconds - first->seconds);
+  return means;
+}
+
+BoardLog::BoardLog(std::vector<Board> boards, std::function<int64_t()> step)
+    : boards_(std::move(boards)),
+      step_(std::move(step)),
+      thread_([this](const std::stop_token& stop) { Ask(stop); }) {}
+
+std::vector<BoardSample> BoardLog::Stop() {
+  thread_.request_stop();
+  thread_.join();
+  return std::move(samples_);
+}
+
+void BoardLog::Ask(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any nobody;
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    BoardSample sample{.step = step_(), .seconds = Now()};
+    for (const Board& board : boards_) {
+      sample.mhz += board.ClockMhz() / static_cast<double>(boards_.size());
+      sample.degrees += board.TemperatureCelsius() / static_cast<double>(boards_.size());
+      sample.joules += board.Joules();
+    }
+    samples_.push_back(sample);
+    nobody.wait_for(lock, stop, kInterval, [] { return false; });
+  }
+}
+
+}  // namespace phalanx::bench
