@@ -326,6 +326,7 @@ TEST_F(KeepersTest, NodeThatHasNotComeBackToTheCoordinatorYet_IsAwaited) {
   const NodeName there = h_.State(job).layout->nodes[1].node;
   h_.Restart();
   node_ = h_.Open(here, 1, 1, {{job, Epoch{2}}}, 100);
+  h_.commands.clear();
   Miss(job);
   ASSERT_EQ(h_.State(job).epoch, Epoch{3});
   Find(node_, job, 0, {Copied(0, 1, {4, 5})});
