@@ -12,7 +12,8 @@
 namespace phalanx::client {
 namespace {
 
-using Verdict = job::Finding::Verdict;
+using job::Finding;
+using Verdict = Finding::Verdict;
 
 constexpr size_t kFaultsShownMax = 4;
 constexpr size_t kFaultShownMax = 200;  // bytes
@@ -91,7 +92,7 @@ std::vector<NodePair> RingsOf(const std::vector<v1::NodeStatus>& nodes) {
 
 job::Finding ExamineReach(Connection& connection, const std::vector<v1::NodeStatus>& nodes,
                           const ReachOptions& options) {
-  job::Finding finding{.check = "node reach", .verdict = Verdict::kSkipped};
+  Finding finding{.check = "node reach", .verdict = Verdict::kSkipped};
   const std::vector<NodePair> pairs = RingsOf(nodes);
   if (pairs.empty()) {
     finding.found = "there are no two nodes that a job would be on together";

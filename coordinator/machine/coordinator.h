@@ -353,7 +353,7 @@ class Coordinator {
   void AssignFromCopies(Job& job, const PlanSummary& plan);
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   // All ranks with work, and nodes without, are to say which there are.
-  void AskForCopies(Job& job, bool resumes);
+  void AskForCopies(Job& job);
   // A process of theirs has ended, or could not begin: the epoch is planned again, or goes on
   // without.
   void LoseKeeper(Job& job, int32_t keeper, const std::string& why);

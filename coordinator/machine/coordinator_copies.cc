@@ -32,7 +32,7 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
   TellNotes(job, plan);
   GiveBackDevices(job, before, left);
   ChargeNodes(job);
-  AskForCopies(job, /*resumes=*/false);
+  AskForCopies(job);
   AssignAll(job);
   NotePlanned(job, plan);
 }
@@ -45,8 +45,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankCopies& report) {
   CheckCopies(job);
 }
 
-void Coordinator::AskForCopies(Job& job, bool resumes) {
-  job.recovery->keepers = KeepersOfCopies(nodes_, job, resumes);
+void Coordinator::AskForCopies(Job& job) {
+  job.recovery->keepers = KeepersOfCopies(nodes_, job);
   AwaitCopies(job);
   if (!job.recovery->keepers.empty())
     SetDeadline(job, job.run->quiet_deadline, options_.keepers_timeout);
@@ -157,7 +157,7 @@ void Coordinator::ResumeFromCopies(Job& job) {
                     .time = now_};
   if (job.incident.has_value()) recovery.cause = job.incident->cause;
   for (const Rank rank : job.state.layout->lost) recovery.lost.insert(rank.value);
-  AskForCopies(job, /*resumes=*/true);
+  AskForCopies(job);
   SetDeadline(job, job.run->start_deadline, options_.start_timeout);
 }
 

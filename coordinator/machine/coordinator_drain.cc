@@ -15,19 +15,10 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
-namespace {
-
-// Of a name that no node has: an answer has room for few.
-constexpr size_t kNameBytesShown = 128;
-
-}  // namespace
-
 Node* Coordinator::NodeToMark(Token token, const NodeName& name) {
   const auto found = nodes_.find(name);
   if (found != nodes_.end()) return &found->second;
-  actions_.push_back(AnswerNode{token, absl::NotFoundError(absl::StrCat(
-                                           "there is no node \"", name.substr(0, kNameBytesShown),
-                                           "\"; phalanx nodes lists those there are"))});
+  actions_.push_back(AnswerNode{token, NoSuchNode(name)});
   return nullptr;
 }
 

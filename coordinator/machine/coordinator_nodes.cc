@@ -373,14 +373,17 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
     if (!job.state.IsTerminal()) {
       if (processes_gone) EndSilence(job, node.name);
       if (team->assigned && job.run->Succeeded(*team)) {
-        if (!processes_gone) continue;
-        for (const int32_t rank : team->ranks)
-          job.run->ranks[static_cast<size_t>(rank)].exited = true;
-        const std::optional<CheckpointWritten>& publishing = job.state.publishing;
-        if (publishing.has_value() && team->Has(publishing->rank)) EndPublishing(job, message);
-      } else if (team->assigned && !job.run->HasWork(*team)) {
-        // Left out before; its devices stay the job's, which has the first claim on them.
-        LeaveOutKeeper(job, team->ranks.front());
+        // Without work it was left out before; its devices stay the job's, which has the first
+        // claim on them.
+        const bool may_keep = !job.run->HasWork(*team);
+        const int32_t place = team->ranks.front();
+        if (processes_gone) {
+          for (const int32_t rank : team->ranks)
+            job.run->ranks[static_cast<size_t>(rank)].exited = true;
+          const std::optional<CheckpointWritten>& publishing = job.state.publishing;
+          if (publishing.has_value() && team->Has(publishing->rank)) EndPublishing(job, message);
+        }
+        if (may_keep) LeaveOutKeeper(job, place);
       } else {
         FailureCause cause =
             CauseOf(now_, job, job.run->FirstRank(*team), FailureKind::kNodeLost, message);

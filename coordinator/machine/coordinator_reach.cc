@@ -18,15 +18,13 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr size_t kTrialsMax = 16;
-// Of a name that no node has: an answer has room for few.
-constexpr size_t kNameBytesShown = 128;
 
 absl::Status NotConnected(const NodeName& node) {
   return absl::FailedPreconditionError(absl::StrCat("node ", node, " is not connected"));
 }
 
 // The address in its bytes; empty: `text` is none in numbers. Brackets are left out.
-std::string BytesOf(absl::string_view text) {
+std::string AddressBytes(absl::string_view text) {
   if (absl::ConsumePrefix(&text, "[")) absl::ConsumeSuffix(&text, "]");
   const std::string host(text);
   std::array<char, sizeof(in6_addr)> bytes{};
@@ -40,8 +38,8 @@ std::string BytesOf(absl::string_view text) {
 bool IsAddressOf(const NodeTable& nodes, const NodeName& name, absl::string_view host) {
   const auto node = nodes.find(name);
   if (node == nodes.end()) return false;
-  const std::string told = BytesOf(node->second.address);
-  return told.empty() || told == BytesOf(host);
+  const std::string told = AddressBytes(node->second.address);
+  return told.empty() || told == AddressBytes(host);
 }
 
 }  // namespace
@@ -49,11 +47,7 @@ bool IsAddressOf(const NodeTable& nodes, const NodeName& name, absl::string_view
 absl::Status Coordinator::CheckReach(const ReachRequested& event) const {
   for (const NodeName& name : {event.from, event.to}) {
     const auto node = nodes_.find(name);
-    if (node == nodes_.end()) {
-      return absl::NotFoundError(absl::StrCat("there is no node \"",
-                                              name.substr(0, kNameBytesShown),
-                                              "\"; phalanx nodes lists those there are"));
-    }
+    if (node == nodes_.end()) return NoSuchNode(name);
     if (!node->second.connected()) return NotConnected(name);
   }
   if (event.from == event.to) {

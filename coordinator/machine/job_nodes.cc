@@ -194,7 +194,7 @@ bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job) {
   });
 }
 
-std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bool resumes) {
+std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job) {
   if (!TakersKnowKeepers(nodes, job)) return {};
   std::set<NodeName> had_work;
   for (const CopiedEpoch& copied : job.state.copied.all()) {
@@ -209,7 +209,7 @@ std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bo
     if (node == nodes.end() || job.run->HasWork(team) || !had_work.contains(team.node)) continue;
     const bool gives =
         node->second.connected() && node->second.gives_copies && !node->second.draining;
-    if (gives || (resumes && IsAwaited(node->second))) keepers.insert(team.ranks.front());
+    if (gives || IsAwaited(node->second)) keepers.insert(team.ranks.front());
   }
   return keepers;
 }

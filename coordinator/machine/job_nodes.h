@@ -58,9 +58,9 @@ bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job);
 // release that does, or have not come back to this coordinator.
 bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job);
 // Places of its layout, one of each node that has no work in it and had some in an epoch whose
-// copies count, where the node's worker gives such copies to others, who take them. `resumes`: also
-// of nodes that have not come back to this coordinator, which may.
-std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job, bool resumes);
+// copies count, where the node's worker gives such copies to others, who take them; also of nodes
+// that have not come back to this coordinator, which may.
+std::set<int32_t> KeepersOfCopies(const NodeTable& nodes, const LiveJob& job);
 // The processes that keep copies of its state from now on, since all ranks are ready.
 std::map<NodeName, Incarnation> DaemonsOf(const NodeTable& nodes, const LiveJob& job);
 

@@ -21,6 +21,12 @@ int64_t HostMemoryLeft(const Node& node, JobId job) {
 
 }  // namespace
 
+absl::Status NoSuchNode(const NodeName& name) {
+  constexpr size_t kBytesShown = 128;
+  return absl::NotFoundError(absl::StrCat("there is no node \"", name.substr(0, kBytesShown),
+                                          "\"; phalanx nodes lists those there are"));
+}
+
 std::string ToString(const NodeMark& mark) {
   return absl::StrCat(mark.drains ? "drained" : "cordoned",
                       mark.by.empty() ? "" : absl::StrCat(" by ", mark.by), ": ", mark.reason);

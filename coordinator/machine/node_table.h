@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
@@ -104,6 +105,9 @@ struct Node {
   bool Idle() const;  // no job has a device of it
   NodeView View() const;
 };
+
+// NotFound, with as much of the name as an answer has room for.
+absl::Status NoSuchNode(const NodeName& name);
 
 // "drained by ops: new power supply"; who decided may not be known.
 std::string ToString(const NodeMark& mark);

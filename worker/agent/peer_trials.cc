@@ -33,7 +33,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr size_t kWordBytes = 32;
-constexpr milliseconds kLookInterval{50};  // between two looks whether to stop
+constexpr milliseconds kStopLookInterval{50};  // between two looks whether to stop
 // Of a caller, and how many may be there: then whoever has been there longest goes.
 constexpr milliseconds kPatience{1'000};
 constexpr size_t kCallersMax = 16;
@@ -50,7 +50,7 @@ bool Await(int fd, short events, const Limit& limit) {
     const auto left = std::chrono::ceil<milliseconds>(limit.end - steady_clock::now());
     if (left <= milliseconds::zero()) return false;
     pollfd one{fd, events, 0};
-    if (poll(&one, 1, static_cast<int>(std::min(left, kLookInterval).count())) > 0) return true;
+    if (poll(&one, 1, static_cast<int>(std::min(left, kStopLookInterval).count())) > 0) return true;
   }
   return false;
 }
@@ -94,7 +94,7 @@ void Accept(int listening, std::deque<Caller>& callers) {
   UniqueFd fd(accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   const bool full = !fd.is_open() && (errno == EMFILE || errno == ENFILE);
   // Else it would be tried again at once, for as long as somebody calls.
-  if (full && callers.empty()) return std::this_thread::sleep_for(kLookInterval);
+  if (full && callers.empty()) return std::this_thread::sleep_for(kStopLookInterval);
   if (full || callers.size() == kCallersMax) callers.pop_front();
   if (fd.is_open())
     callers.push_back({.fd = std::move(fd), .since = steady_clock::now(), .heard = ""});
@@ -109,7 +109,7 @@ void Serve(int listening, absl::string_view word, const Limit& limit) {
     std::vector<pollfd> polled;
     for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
     polled.push_back({listening, POLLIN, 0});
-    const auto wait = static_cast<int>(std::min(left, kLookInterval).count());
+    const auto wait = static_cast<int>(std::min(left, kStopLookInterval).count());
     if (poll(polled.data(), polled.size(), wait) < 0) continue;
     std::deque<Caller> stay;
     for (size_t i = 0; i < callers.size(); ++i) {

@@ -30,12 +30,20 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
       ElementsAre(
           // Its ranks write without asking whether another epoch has begun, as before.
           "phalanx.v1.Assign.fence",
+          // Nobody waits for a worker that does not know it.
+          "phalanx.v1.Assign.keepers",
+          // Answered by a refusal, which says that the worker is to be upgraded.
+          "phalanx.v1.Command.try_peer",
+          // As Assign.keepers.
+          "phalanx.v1.CopiesSource.keepers",
           // An operator brings it about by hand; a daemon that does not know it does nothing.
           "phalanx.v1.FAULT_KIND_MUTE",
           // Why samples are dealt as they are: ranks go by the speeds, which they know.
           "phalanx.v1.Layout.slow",
           // Left out where some worker of the job is of that release.
-          "phalanx.v1.NodeDevices.domain"));
+          "phalanx.v1.NodeDevices.domain",
+          // Between a daemon and its ranks, which are of one release.
+          "phalanx.v1.WriteIncident.folders"));
 }
 
 TEST(OlderProtocolTest, OfWhatDaemonsOfTheReleaseBeforeSay_AllIsKnown) {

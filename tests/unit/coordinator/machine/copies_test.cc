@@ -203,7 +203,8 @@ TEST_F(CopiesTest, SecondLoss_TakesCopiesOfTheEpochBeforeOrOfThisOne) {
 // Rank 1 is alone on node m, which has nothing to do in the job once it is lost.
 class KeepersTest : public RecoveringTest {
  protected:
-  JobId Lose() {
+  // Rank 1 has died, and rank 0 goes over.
+  JobId LoseARank() {
     node_ = h_.Open("n", 1);
     keeper_ = h_.Open("m", 1);
     JobRequest request = *AJobThatRecovers("a", 2);
@@ -220,8 +221,16 @@ class KeepersTest : public RecoveringTest {
     h_.Report(keeper_, job, 1, kKilled);
     h_.Report(node_, job, 0, Quiet(6));
     h_.commands.clear();
-    h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
     return job;
+  }
+  // And misses its state.
+  JobId Lose() {
+    const JobId job = LoseARank();
+    Miss(job);
+    return job;
+  }
+  void Miss(JobId job) {
+    h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
   }
   // By rank.
   std::vector<SessionId> Nodes(JobId job) {
@@ -309,6 +318,26 @@ TEST_F(KeepersTest, CoordinatorThatRestarts_AsksAgainAndTellsTheSame) {
   h_.Restart();
   node_ = h_.Open(here, 1, 1, {{job, Epoch{3}}}, 200);
   EXPECT_THAT(Begun(node_).copies->keepers, ElementsAre(Rank{1}));
+}
+
+TEST_F(KeepersTest, NodeThatHasNotComeBackToTheCoordinatorYet_IsAwaited) {
+  const JobId job = LoseARank();
+  const NodeName here = h_.State(job).layout->nodes[0].node;
+  const NodeName there = h_.State(job).layout->nodes[1].node;
+  h_.Restart();
+  node_ = h_.Open(here, 1, 1, {{job, Epoch{2}}}, 100);
+  h_.commands.clear();
+  Miss(job);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  Find(node_, job, 0, {Copied(0, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  keeper_ = h_.Open(there, 1, 1, {}, 100);
+  const auto assigned = h_.Commands<Assign>(keeper_);
+  ASSERT_FALSE(assigned.empty());
+  EXPECT_THAT(assigned.back().second.keepers, ElementsAre(Rank{1}));
+  Find(keeper_, job, 1, {Copied(1, 1, {4, 5})});
+  EXPECT_THAT(BegunBehind(), ElementsAre(5));
+  EXPECT_THAT(Begun(keeper_).copies->keepers, ElementsAre(Rank{1}));
 }
 
 // The epoch is stored, and the keeper's node was not told of it.

@@ -98,7 +98,7 @@ TEST_F(AgentKeeperTest, OneThatSaysNothing_IsKilled) {
   h_.Feed(ProcessStarted{kKeeper, absl::OkStatus()});
   const std::vector<std::string> lines = h_.Advance(absl::Seconds(121));
   EXPECT_THAT(lines, Contains("Kill p2"));
-  EXPECT_THAT(lines, Contains(HasSubstr("job-7/3 rank 2 fault: it said nothing within")));
+  EXPECT_THAT(lines, Contains(HasSubstr("job-7/3 rank 2 fault RankHung: it said nothing within")));
 }
 
 TEST_F(AgentKeeperTest, AnotherAssignment_EndsIt) {

@@ -40,6 +40,7 @@ class WriterTest : public testing::Test {
     Publication publication{.directory = directory_,
                             .manifest = ManifestOf(plan_, kStore, kJob, decision, {}),
                             .keep = 8};
+    publication.manifest.data_digest = std::string(32, 'd');
     {
       const MutexLock lock(&mu_);
       publication.parts_digest = DigestOf(std::vector<PartFile>{parts_.at(step)});
