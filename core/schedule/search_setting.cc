@@ -73,7 +73,7 @@ absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, 
   ASSIGN_OR_RETURN(
       std::optional<Proposal> measured,
       MeasureWithin(std::numeric_limits<double>::infinity(), std::move(plan), profile, items));
-  return *std::move(measured);
+  return std::move(measured).value_or(Proposal());  // without a bound all are measured
 }
 
 absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
