@@ -18,7 +18,7 @@ struct NamedKind {
   absl::string_view name, kind;
 };
 // As NVML names them.
-constexpr NamedKind kKinds[] = {
+constexpr NamedKind kNamedKinds[] = {
     {"NVIDIA H100 80GB HBM3", "h100"},
     {"NVIDIA H200", "h200"},
 };
@@ -41,9 +41,9 @@ std::string ListOf(const std::set<std::string>& names) {
 }  // namespace
 
 absl::string_view KindOfDevice(absl::string_view name) {
-  const auto* const found = std::find_if(std::begin(kKinds), std::end(kKinds),
+  const auto* const found = std::find_if(std::begin(kNamedKinds), std::end(kNamedKinds),
                                          [&](const NamedKind& one) { return one.name == name; });
-  return found == std::end(kKinds) ? absl::string_view() : found->kind;
+  return found == std::end(kNamedKinds) ? absl::string_view() : found->kind;
 }
 
 DeviceCosts CostsOfDevices(const std::set<std::string>& names) {
