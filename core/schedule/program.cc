@@ -168,7 +168,7 @@ StepPlan PlanStep(const plan::Plan& plan, const Pipeline& pipeline, const CostMo
   return step;
 }
 
-struct TimedOperation {
+struct QueuedOperation {
   Instruction instruction;
   int64_t time = 0;
 };
@@ -199,7 +199,7 @@ class OperationQueue {
   // At one time sends come first: what is received then does not need them, nor they it.
   bool GoesBefore(const OperationQueue& other) const {
     if (!HasDue() || !other.HasDue()) return HasDue();
-    const TimedOperation &a = operations_[next_], &b = other.operations_[other.next_];
+    const QueuedOperation &a = operations_[next_], &b = other.operations_[other.next_];
     return std::tuple(a.time, !IsSend(a.instruction.op), a.instruction.ticket) <
            std::tuple(b.time, !IsSend(b.instruction.op), b.instruction.ticket);
   }
@@ -212,7 +212,7 @@ class OperationQueue {
   }
 
  private:
-  std::vector<TimedOperation> operations_;
+  std::vector<QueuedOperation> operations_;
   size_t next_ = 0, due_ = 0;
 };
 
