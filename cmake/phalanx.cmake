@@ -40,6 +40,10 @@ if(CMAKE_UNITY_BUILD)
   # Where sources are joined g++ sees more than in any build that we work in. Those warn.
   set(PHALANX_WARNINGS -w)
 endif()
+# Tests whose sources give one name to several things, so that they are not joined.
+set(PHALANX_APART_FOLDERS "^tests/(bench/heartbeats|e2e/(jobs|matrix|rank|recovery)|oracle(/training)?|sim/(cluster|coordinator)|unit/(client|coordinator/(machine|store)|core/(base|job|plan|schedule|wire)|worker/(agent|channel|checkpoint|data|model|rank|train)))$")
+# Those of them that use LibTorch.
+set(PHALANX_TENSOR_TESTS "^tests/(oracle(/training)?|unit/worker/(checkpoint|model|rank|train))$")
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 # What decides, plans and tells, which takes milliseconds of a small job either way.
@@ -57,6 +61,15 @@ function(phalanx_compile target)
   endif()
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
+  endif()
+  if(CMAKE_UNITY_BUILD AND folder MATCHES "${PHALANX_APART_FOLDERS}")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+    if(PHALANX_PRECOMPILED)
+      target_precompile_headers(${target} PRIVATE <gmock/gmock.h>)
+      if(folder MATCHES "${PHALANX_TENSOR_TESTS}")
+        target_precompile_headers(${target} PRIVATE <ATen/ATen.h>)
+      endif()
+    endif()
   endif()
 endfunction()
 
