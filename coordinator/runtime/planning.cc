@@ -251,7 +251,9 @@ absl::Status CheckLabels(absl::string_view field,
 // theirs have none. Where none is known yet, or one has not said, the job waits in the queue.
 absl::Status CheckFp8(const job::JobSpec& spec, NodesSource nodes) {
   constexpr size_t kNamesMax = 4;
-  if (!job::NodeSelectorOf(spec).contains(job::kFp8Label)) return absl::OkStatus();
+  // A job of other products may name the label in its own selector.
+  if (spec.linear != job::LinearFormat::kFp8 || spec.resources.device != job::DeviceKind::kGpu)
+    return absl::OkStatus();
   std::vector<std::string> names;
   for (const NodeView& node : nodes()) {
     if (node.device_kind != job::DeviceKind::kGpu) continue;

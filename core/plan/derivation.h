@@ -29,5 +29,7 @@ inline constexpr int32_t kDerivationOfProvenLinks = 6;
 // From this one on GPUs are connected for their state before it moves (message_peers.h), and
 // communicators of tensor ranks are as wide as NCCL makes them.
 inline constexpr int32_t kDerivationOfConnectedState = 6;
+// From this one on ranks tell each other for a trace what their communicators did, too.
+inline constexpr int32_t kDerivationOfTracedOperations = 6;
 
 }  // namespace phalanx::plan

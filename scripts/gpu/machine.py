@@ -321,8 +321,8 @@ def two(plan):
     for name, layout in pipelines.items():
         for schedule in ("1f1b", "zero_bubble_h1"):
             label = f"{name}-{schedule.replace('_', '-')}"
-            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 115, 85, part=5, bound=0.95,
-                        model="1p6b", batch=32, micro=2, steps=32, schedule=f"{{name: {schedule}}}", **layout)
+            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=5, bound=0.95,
+                        model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}}}", **layout)
             plan.goal(f"pipeline of {name}, {schedule}, 16 microbatches", "at least 95 % of its bound", label, verdicts.bound(label, 0.95))
     plan.profile(part=7)
     plan.predict_jobs(part=7)

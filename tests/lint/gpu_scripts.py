@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -60,7 +61,14 @@ def valid(file, text):
     check(done.returncode == 0, f"{file.name}: {done.stdout}{done.stderr}")
 
 
+def least_steps():
+    """Of a job that phalanx-bench train runs."""
+    text = (SOURCE / "tests" / "bench" / "train" / "main.cc").read_text()
+    return sum(int(re.search(rf"constexpr size_t {name} = (\d+);", text)[1]) for name in ("kWarmupSteps", "kStepsMin"))
+
+
 def jobs(folder):
+    least = least_steps()
     for devices, measurements in machine.MACHINES.items():
         plan = machine.Plan(devices, folder / "pack", folder / str(devices), folder / "output")
         measurements(plan)
@@ -74,6 +82,9 @@ def jobs(folder):
             machine.write_jobs(plan, measurement)
             if "--write" in measurement.command:
                 written.add(measurement.command[measurement.command.index("--write") + 1])
+            if "--bound" in measurement.command:
+                steps = int(re.search(r"(?m)^  steps: (\d+)$", measurement.job)[1])
+                check(steps >= least, f"{devices} GPUs, {measurement.name}: {steps} steps, of which phalanx-bench train takes no fewer than {least}")
             for word in measurement.command:
                 if word.startswith(str(plan.data)) and word.endswith(".yaml"):
                     check(word in written or pathlib.Path(word).exists(), f"{devices} GPUs, {measurement.name}: nobody writes {word}")

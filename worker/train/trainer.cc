@@ -11,6 +11,7 @@
 #include "core/base/accused.h"
 #include "core/base/activity.h"
 #include "core/base/status.h"
+#include "core/plan/derivation.h"
 #include "core/schedule/program.h"
 #include "worker/train/await_work.h"
 #include "worker/train/learning_rate.h"
@@ -195,14 +196,20 @@ absl::Status Trainer::ShareTrace() {
   if (state_.options().device.is_cuda())
     MoveWaitsToReceives(plan_, executor_->program(), trace_.instructions);
   constexpr size_t kOfInstruction = 3, kOfOperation = 4;  // values
-  const std::vector<double> counts = {static_cast<double>(trace_.instructions.size()),
-                                      static_cast<double>(trace_.operations.size())};
+  // Ranks of an older release tell their instructions alone.
+  const bool all_say = plan_.layout.derivation >= plan::kDerivationOfTracedOperations;
+  if (!all_say) trace_.operations.clear();
+  std::vector<double> counts = {static_cast<double>(trace_.instructions.size())};
+  if (all_say) counts.push_back(static_cast<double>(trace_.operations.size()));
+  const auto operations_of = [&](const std::vector<double>& size) {
+    return all_say ? static_cast<size_t>(size[1]) : size_t{0};
+  };
   ASSIGN_OR_RETURN(const std::vector<std::vector<double>> sizes,
                    GatherOverRanks(*executor_, counts));
   size_t longest = 0;
   for (const std::vector<double>& size : sizes) {
     longest = std::max(longest, kOfInstruction * static_cast<size_t>(size[0]) +
-                                    kOfOperation * static_cast<size_t>(size[1]));
+                                    kOfOperation * operations_of(size));
   }
   std::vector<double> values;
   for (const InstructionTime& time : trace_.instructions)
@@ -226,7 +233,7 @@ absl::Status Trainer::ShareTrace() {
                           programs[static_cast<size_t>(rank)].at(static_cast<size_t>(entry[0])),
                           entry[1], entry[2]});
     }
-    for (size_t i = 0; i < static_cast<size_t>(sizes[member][1]); ++i, entry += kOfOperation) {
+    for (size_t i = 0; i < operations_of(sizes[member]); ++i, entry += kOfOperation) {
       operations.push_back({Rank{rank}, static_cast<int32_t>(entry[0]),
                             static_cast<plan::CommunicatorOperation>(static_cast<int>(entry[1])),
                             entry[2], entry[3]});

@@ -72,6 +72,11 @@ TEST(ReadRequestTest, JobInFp8_IsRefusedWhereNoNodeOfGpusHasIt) {
        std::vector<std::vector<NodeView>>{{}, {cpu}, {old, silent}, {old, has}}) {
     EXPECT_TRUE(submit(nodes).ok()) << nodes.size();
   }
+  const auto chosen = ReadRequest(
+      With("  steps: 10\n",
+           "  steps: 10\n  resources: {device: gpu, node_selector: {phalanx/fp8: \"no\"}}\n"),
+      {}, [&old] { return std::vector<NodeView>{old}; });
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
   const std::vector<NodeView> many(20, old);
   EXPECT_THAT(Wrong(submit(many)), ElementsAre(HasSubstr("(a, a, a, a, ...)")));
 }
