@@ -8,11 +8,14 @@
 #include <gloo/transport/tcp/unbound_buffer.h>
 #include <netdb.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -40,7 +43,10 @@ using GlooContext = ::gloo::transport::Context;
 constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 
 // Gloo's pair, which throws in Gloo's thread when something is wrong with a connection, say when
-// its peer is gone before it is asked for its name. Nobody catches that there.
+// its peer is gone before it is asked for its name. Nobody catches that there. And a message whose
+// buffer is gone, as that of a wait that was woken is, stops all that comes behind it there: it
+// would neither be read nor written, nor would the end of the connection be seen. Here it is
+// dropped.
 class CatchingPair final : public tcp::Pair {
  public:
   // `anybody`: the first that connects is the peer.
@@ -85,7 +91,38 @@ class CatchingPair final : public tcp::Pair {
     }
   }
 
+ protected:
+  bool read() override { return tcp::Pair::read() || ReadForgotten(); }
+  bool write(tcp::Op& op) override {
+    const bool unbound = op.getOpcode() == tcp::Op::SEND_UNBOUND_BUFFER;
+    // Of one that was begun the peer awaits the rest.
+    if (unbound && op.nwritten == 0 && op.ubuf.expired()) return true;
+    return tcp::Pair::write(op);
+  }
+
  private:
+  // Whether the message that is under way is one that nobody takes, and has been read to its end.
+  bool ReadForgotten() {
+    if (state_ != CONNECTED || rx_.nread < sizeof(rx_.preamble) ||
+        rx_.getOpcode() != tcp::Op::SEND_UNBOUND_BUFFER || !rx_.ubuf.expired()) {
+      return false;
+    }
+    std::array<char, 16 << 10> scratch;
+    while (rx_.nread < rx_.preamble.nbytes) {
+      const size_t left = rx_.preamble.nbytes - rx_.nread;
+      const ssize_t got = ::recv(fd_, scratch.data(), std::min(left, scratch.size()), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return false;
+      if (got <= 0) {
+        signalException(got == 0 ? "Connection closed by peer" : strerror(errno));
+        return false;
+      }
+      rx_.nread += static_cast<size_t>(got);
+    }
+    rx_ = tcp::Op();
+    return true;
+  }
+
   // A descriptor that was only just accepted or taken is not registered, and taking it out of
   // Gloo's loop would throw where nothing may. Closing takes out any.
   void CloseUnregistered() {

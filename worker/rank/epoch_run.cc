@@ -35,6 +35,8 @@ namespace {
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
+// To leave peers that answer takes milliseconds: one that does not holds up the next epoch.
+constexpr absl::Duration kLongFarewell = absl::Milliseconds(500);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -440,7 +442,12 @@ void EpochRun::Release() {
   MutexLock lock(&mu_);
   training_ = nullptr;
   connected_ = false;
+  const auto begin = std::chrono::steady_clock::now();
   communicators_.clear();
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+  if (took >= kLongFarewell) {
+    Log(absl::StrCat("has left its communicators, which took ", absl::FormatDuration(took)));
+  }
 }
 
 void EpochRun::Stop(absl::Status reason) {

@@ -224,6 +224,69 @@ TEST_P(GlooFailureTest, ARankThatWasToldToStop_IsAccusedByNobody) {
   });
 }
 
+// For as long a rank that leaves waits for receipts.
+constexpr absl::Duration kReceiptTimeout = absl::Seconds(2);
+
+TEST_P(GlooFailureTest, AMessageToAReceiveThatWasWoken_KeepsNobodyFromLeaving) {
+  std::latch posted(1), woken(1), sent(2);
+  RunWorld(GetParam(), 2, Everyone(2), [&](Member& me) {
+    const absl::Status stopped = absl::CancelledError("epoch 2 begins");
+    const int64_t mine = me.rank;
+    int64_t value = 0;
+    if (me.rank == 0) {
+      std::thread other([&] {
+        posted.wait();
+        me.all().Abort(stopped);
+      });
+      // Receives are posted before anything is sent.
+      EXPECT_FALSE(me.all()
+                       .Exchange({{.peer = 1, .data = &mine, .bytes = 8}},
+                                 {{.peer = 1, .data = &value, .bytes = 8}})
+                       .ok());
+      other.join();
+      woken.count_down();
+    } else {
+      EXPECT_TRUE(ReceiveOne(me.all(), 0).ok());
+      posted.count_down();
+      woken.wait();
+      EXPECT_TRUE(me.all().Exchange({{.peer = 0, .data = &mine, .bytes = 8}}, {}).ok());
+      me.all().Abort(stopped);
+    }
+    sent.arrive_and_wait();
+    const absl::Time begin = absl::Now();
+    me.communicators.clear();
+    EXPECT_LT(absl::Now() - begin, kReceiptTimeout) << "rank " << me.rank;
+  });
+}
+
+TEST_P(GlooFailureTest, AReceiveOfWhatItsSenderGaveUp_KeepsNobodyFromLeaving) {
+  std::latch given_up(1), posted(1), done(2);
+  RunWorld(GetParam(), 3, Everyone(3), [&](Member& me) {
+    const int64_t mine = me.rank;
+    int64_t value = 0;
+    if (me.rank == 0) {
+      EXPECT_TRUE(me.all().Exchange({{.peer = 1, .data = &mine, .bytes = 8}}, {}).ok());
+      me.all().Abort(absl::CancelledError("epoch 2 begins"));
+      EXPECT_FALSE(me.all().Flush().ok()) << "lets go of what nobody has asked for";
+      given_up.count_down();
+      posted.wait();
+      const absl::Time begin = absl::Now();
+      me.communicators.clear();
+      EXPECT_LT(absl::Now() - begin, kReceiptTimeout);
+    } else if (me.rank == 1) {
+      given_up.wait();
+      const absl::Status status = me.all().Exchange({{.peer = 2, .data = &mine, .bytes = 8}},
+                                                    {{.peer = 0, .data = &value, .bytes = 8}});
+      EXPECT_EQ(AccusedIn(status), std::nullopt) << status;
+      done.arrive_and_wait();
+    } else {
+      EXPECT_TRUE(ReceiveOne(me.all(), 1).ok());  // so rank 1 has asked rank 0
+      posted.count_down();
+      done.arrive_and_wait();
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooFailureTest,
                          testing::Values(Kind::kGlooTcp, Kind::kGlooSharedMemory),
                          [](const auto& info) { return NameOf(info.param); });

@@ -1,7 +1,7 @@
 // gloo/common/memory.h: what Gloo's own headers need of a header that Debian's package leaves out.
 //
-// Gloo's pairs and buffers hold these by value, so their size counts; nothing here is called.
-// unit/worker/comm compares the sizes of both with what the library makes.
+// Gloo's pairs and buffers hold these by value, so their size counts; nothing of
+// Gloo's is called here. unit/worker/comm compares the sizes of both with what the library makes.
 #pragma once
 
 #include <memory>
@@ -21,6 +21,9 @@ class WeakNonOwningPtr final {
  public:
   WeakNonOwningPtr() = default;
   explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>&);
+
+  // Ours: whether what it points to is gone, or it was never set.
+  bool expired() const { return ptr_.expired(); }
 
  private:
   std::weak_ptr<T> ptr_;
