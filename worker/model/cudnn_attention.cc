@@ -8,9 +8,8 @@
 #include <map>
 #include <set>
 
-#include "worker/model/prepared.h"
-
 #include "worker/device/cuda_device.h"
+#include "worker/model/prepared.h"
 
 namespace phalanx::model {
 namespace {

@@ -167,7 +167,7 @@ LayerNormed AddLayerNorm(const at::Tensor& residual, const at::Tensor& branch,
     if (fused::TakesRows(branch))
       return fused::Norm(residual, branch, branch_bias, weight, bias, epsilon);
   }
-  branch.add_(branch_bias).add_(residual);
+  AddBiasAndResidual(branch, branch_bias, residual);
   return LayerNorm(branch, weight, bias, epsilon);
 }
 
