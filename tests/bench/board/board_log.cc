@@ -1,8 +1,6 @@
 #include "tests/bench/board/board_log.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <utility>
 
 namespace phalanx::bench {
@@ -37,21 +35,24 @@ std::optional<BoardMeans> MeansOf(const std::vector<BoardSample>& samples, int64
 }
 
 BoardLog::BoardLog(std::vector<Board> boards, std::function<int64_t()> step)
-    : boards_(std::move(boards)),
-      step_(std::move(step)),
-      thread_([this](const std::stop_token& stop) { Ask(stop); }) {}
+    : boards_(std::move(boards)), step_(std::move(step)), thread_([this] { Ask(); }) {}
+
+BoardLog::~BoardLog() {
+  if (thread_.joinable()) Stop();
+}
 
 std::vector<BoardSample> BoardLog::Stop() {
-  thread_.request_stop();
+  {
+    const MutexLock lock(&mu_);
+    stopped_ = true;
+    changed_.SignalAll();
+  }
   thread_.join();
   return std::move(samples_);
 }
 
-void BoardLog::Ask(const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any nobody;
-  std::unique_lock lock(mutex);
-  while (!stop.stop_requested()) {
+void BoardLog::Ask() {
+  while (true) {
     BoardSample sample{.step = step_(), .seconds = Now()};
     for (const Board& board : boards_) {
       sample.mhz += board.ClockMhz() / static_cast<double>(boards_.size());
@@ -59,7 +60,11 @@ void BoardLog::Ask(const std::stop_token& stop) {
       sample.joules += board.Joules();
     }
     samples_.push_back(sample);
-    nobody.wait_for(lock, stop, kInterval, [] { return false; });
+    const auto next = std::chrono::steady_clock::now() + kInterval;
+    const MutexLock lock(&mu_);
+    while (!stopped_ && !changed_.WaitUntil(&mu_, next)) {
+    }
+    if (stopped_) return;
   }
 }
 

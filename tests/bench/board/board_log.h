@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <stop_token>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "tests/bench/board/board.h"
 
 namespace phalanx::bench {
@@ -33,18 +33,23 @@ class BoardLog {
   // `step`: the last that was done; the log's thread calls it.
   BoardLog(std::vector<Board> boards, std::function<int64_t()> step);
 
+  ~BoardLog();
+
   // Ends the log. Once.
   std::vector<BoardSample> Stop();
 
  private:
-  void Ask(const std::stop_token& stop);
+  void Ask();
 
   // Constant after construction.
   const std::vector<Board> boards_;
   const std::function<int64_t()> step_;
   // Of the thread, until it has been joined.
   std::vector<BoardSample> samples_;
-  std::jthread thread_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
 };
 
 }  // namespace phalanx::bench

@@ -161,9 +161,9 @@ class Failing final : public comm::Communicator {
   absl::Status AllGather(const void*, void*, int64_t, comm::DType) override { return Unused(); }
   absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
                         absl::Span<const comm::Incoming> receives) override {
-    if (left_-- == 0) return absl::UnavailableError("the test takes a peer away");
+    if (left_-- == 0) return Fail();
     const absl::Status status = inner_->Exchange(sends, receives);
-    return left_-- == 0 ? absl::UnavailableError("the test takes a peer away") : status;
+    return left_-- == 0 ? Fail() : status;
   }
   absl::Status Join() override { return inner_->Join(); }
   absl::Status Flush() override { return inner_->Flush(); }
@@ -171,6 +171,12 @@ class Failing final : public comm::Communicator {
 
  private:
   static absl::Status Unused() { return absl::UnimplementedError("a relayout exchanges"); }
+  absl::Status Fail() {
+    absl::Status reason = absl::UnavailableError("the test takes a peer away");
+    inner_->Abort(reason);
+    inner_->Flush().IgnoreError();  // lets go of the caller's memory, as what fails does
+    return reason;
+  }
   const std::unique_ptr<comm::Communicator> inner_;
   std::atomic<int64_t>& left_;
 };
