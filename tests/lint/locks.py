@@ -48,6 +48,17 @@ def other_locks(root):
             if OTHER_LOCKS.search(line)]
 
 
+def apart(entry):
+    """An entry for each source of one that joins several."""
+    file = pathlib.Path(entry["file"])
+    if file.parent.name != "Unity":
+        return [entry]
+    joined = [source for source in INCLUDE.findall(file.read_text(encoding="utf-8")) if source.startswith("/")]
+    return [entry | {"file": source, "command": shlex.join(source if word == entry["file"] else word
+                                                           for word in shlex.split(entry["command"]))}
+            for source in joined]
+
+
 def has_gpu_headers(clang):
     probe = "#include <cuda_runtime_api.h>\n#include <nccl.h>\n"
     return subprocess.run([clang, "-fsyntax-only", "-Wno-everything", "-x", "c++", *GPU_HEADERS, "-"], input=probe,
@@ -94,8 +105,9 @@ def main():
     if clang is None:
         print("no clang++-14 here")
         return int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77"))
-    commands = {pathlib.Path(entry["file"]): entry
-                for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))}
+    commands = {pathlib.Path(alone["file"]): alone
+                for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+                for alone in apart(entry)}
     entries = {path: entry for path, entry in commands.items()
                if any(path.is_relative_to(root / folder) for folder in FOLDERS) and names(LOCKS, path)}
     entries |= gpu_entries(root, commands, clang)
