@@ -26,8 +26,8 @@ namespace phalanx::coordinator {
 // planner, it chooses here, for what those of `nodes` have that the job may use, under the profile
 // of their devices where these are of one known kind, and with what is known of its data where it
 // does not say itself. The request's document says what was chosen, its note what with: a search
-// of up to some seconds. Nobody asks for the nodes otherwise: thousands are not to be copied for
-// each submit.
+// of up to some seconds. Nobody asks for the nodes where neither is so: thousands are not to be
+// copied for each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
 // What an index has said of the training set that the key stands for; nullopt: nothing.
 using DataShapeSource =
