@@ -35,9 +35,9 @@ absl::StatusOr<std::vector<Board>> Board::OpenAll(int32_t count) {
   return boards;
 }
 
-absl::StatusOr<std::unique_ptr<Board>> Board::Open() {
-  ASSIGN_OR_RETURN(std::vector<Board> boards, OpenAll(1));
-  return std::make_unique<Board>(std::move(boards.front()));
+absl::StatusOr<std::unique_ptr<Board>> Board::Open(int32_t device) {
+  ASSIGN_OR_RETURN(std::vector<Board> boards, OpenAll(device + 1));
+  return std::make_unique<Board>(std::move(boards.back()));
 }
 
 double Board::Joules() const {

@@ -17,8 +17,8 @@ class Board {
   // Of CUDA's first devices, in its order. Errors: those of Nvml; Unavailable where one counts no
   // joules.
   static absl::StatusOr<std::vector<Board>> OpenAll(int32_t devices);
-  // Of the first.
-  static absl::StatusOr<std::unique_ptr<Board>> Open();
+  // Of one of them.
+  static absl::StatusOr<std::unique_ptr<Board>> Open(int32_t device = 0);
 
   double Joules() const;  // since the driver was loaded
   double ClockMhz() const;

@@ -1,7 +1,7 @@
 // phalanx-bench-profile --output FILE [--name KIND] [--seconds N]: a profile
-// (core/schedule/profile.h) of the first GPU of this machine, and of the links to the second where
-// there is one. All runs on one GPU take N seconds (150) together, of at least 30 and at most 170;
-// the kind is what the device's name says ("NVIDIA H200": h200).
+// (core/schedule/profile.h) of the slowest GPU of this machine, and of the links between the first
+// two where there are two. All runs on one GPU take N seconds (150) together, of at least 30 and at
+// most 170; the kind is what the device's name says ("NVIDIA H200": h200).
 //
 // What a kernel is given is made beforehand, and nothing else may use the board. Prints one line,
 // and exits with 0 where there is no GPU to be measured.
@@ -31,12 +31,14 @@
 #include "tests/bench/board/board.h"
 #include "tests/bench/profile/links.h"
 #include "tests/bench/profile/meter.h"
+#include "tests/bench/profile/slowest.h"
 #include "tests/bench/profile/work.h"
 #include "worker/device/cuda_device.h"
 
 namespace phalanx::bench {
 namespace {
 
+constexpr double kSecondsOfSlowest = 6;
 constexpr double kSeconds = 150, kSecondsMin = 30, kSecondsMax = 170;
 
 struct Options {
@@ -56,15 +58,26 @@ std::string Software() {
                          at::detail::getCUDAHooks().versionRuntimeCuDNN());
 }
 
+int32_t CountDevices() {
+  return static_cast<int32_t>(c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount());
+}
+
+// "" of one GPU.
+std::string WhichOf(int32_t devices, const Slowest& slowest) {
+  if (devices < 2) return "";
+  return absl::StrFormat("; device %d of %d, the slowest, %.1f %% behind the fastest",
+                         slowest.device, devices, 100 * slowest.behind);
+}
+
 schedule::ProfileConditions ConditionsOf(const Board& board, const Meter& meter, double clock_mhz,
-                                         double seconds) {
+                                         double seconds, absl::string_view which) {
   return {.device = board.Name(),
           .software = Software(),
           .driver = board.Driver(),
           .source = absl::StrFormat(
               "phalanx-bench profile --seconds %g: each call in short bursts with pauses and "
-              "without pauses, of random values, by the functions of training",
-              seconds),
+              "without pauses, of random values, by the functions of training%s",
+              seconds, which),
           .power_limit_watts = board.LimitWatts(),
           .temperature_celsius = meter.hottest_celsius(),
           .clock_mhz = clock_mhz};
@@ -89,7 +102,7 @@ std::optional<schedule::PowerRates> PowerOf(const Work& work, const Clocks& cloc
 // Links take no time where they were not measured.
 absl::Status AddLinks(schedule::DeviceProfile& profile) {
   profile.message = profile.collective = {std::numeric_limits<double>::infinity(), 0};
-  if (c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() < 2) return absl::OkStatus();
+  if (CountDevices() < 2) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Links links, MeasureLinks());
   profile.message = links.message;
   profile.collective = links.collective;
@@ -104,8 +117,11 @@ absl::Status AddLinks(schedule::DeviceProfile& profile) {
 }
 
 absl::StatusOr<schedule::DeviceProfile> Measure(const Options& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Board> board, Board::Open());
   at::globalContext().lazyInitDevice(at::kCUDA);
+  const int32_t devices = CountDevices();
+  ASSIGN_OR_RETURN(const Slowest slowest, FindSlowest(devices, kSecondsOfSlowest));
+  RETURN_IF_ERROR(device::UseCudaDevice(slowest.device));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Board> board, Board::Open(slowest.device));
   Meter meter(*board, options.seconds / (2 * static_cast<double>(MeasuresOfWork())));
   const Work work = MeasureWork(meter);
   const Clocks clocks = ClocksOf(work);
@@ -114,7 +130,8 @@ absl::StatusOr<schedule::DeviceProfile> Measure(const Options& options) {
       RatesAt(work, clocks.fast_mhz, meter.idle_watts(), /*joules=*/false);
   profile.launch = LaunchSeconds();
   profile.name = options.name.empty() ? KindOf(board->Name()) : options.name;
-  profile.measured = ConditionsOf(*board, meter, clocks.fast_mhz, options.seconds);
+  profile.measured =
+      ConditionsOf(*board, meter, clocks.fast_mhz, options.seconds, WhichOf(devices, slowest));
   profile.power = PowerOf(work, clocks, meter.idle_watts(), profile.launch);
   // What is left is the context's and the libraries'.
   at::getDeviceAllocator(at::kCUDA)->emptyCache();
