@@ -49,10 +49,17 @@ void Fleet::Succeed(int64_t job, int64_t step) const {
 }
 
 absl::Time Fleet::Kill(int64_t job, int32_t rank) const {
-  const auto has = std::find_if(daemons_.begin(), daemons_.end(),
-                                [&](const auto& daemon) { return daemon->Has(job, rank); });
-  support::Require(has != daemons_.end(),
-                   absl::StrCat("rank ", rank, " of job-", job, " is on no node"));
+  // A job runs once its ranks are assigned, which its daemons may be told a little later.
+  const absl::Time end = absl::Now() + support::kPatience;
+  auto has = daemons_.end();
+  while (true) {
+    has = std::find_if(daemons_.begin(), daemons_.end(),
+                       [&](const auto& daemon) { return daemon->Has(job, rank); });
+    if (has != daemons_.end()) break;
+    support::Require(absl::Now() < end,
+                     absl::StrCat("rank ", rank, " of job-", job, " is on no node"));
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   const absl::Time start = absl::Now();
   (*has)->Kill(job, rank);
   return start;
