@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 
@@ -63,10 +64,35 @@ struct Releases {
   Mutex mutex;
   CondVar changed;
   int64_t count ABSL_GUARDED_BY(mutex) = 0;
+  // Since there was none.
+  int64_t begun ABSL_GUARDED_BY(mutex) = 0;
+  absl::Time since ABSL_GUARDED_BY(mutex);
 };
 Releases& TheReleases() {
   static auto* releases = new Releases;  // outlives every thread
   return *releases;
+}
+
+void BeginRelease() {
+  Releases& releases = TheReleases();
+  MutexLock lock(&releases.mutex);
+  if (releases.count++ == 0) {
+    releases.begun = 0;
+    releases.since = absl::Now();
+  }
+  ++releases.begun;
+}
+
+void EndRelease() {
+  Releases& releases = TheReleases();
+  MutexLock lock(&releases.mutex);
+  releases.changed.SignalAll();
+  if (--releases.count > 0) return;
+  // Whoever trains beside it may have waited for the driver, too.
+  std::fprintf(stderr, "%s NCCL has given %d communicators back within %s\n",
+               absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()).c_str(),
+               static_cast<int>(releases.begun),
+               absl::FormatDuration(absl::Now() - releases.since).c_str());
 }
 
 void EndWaits(NcclHandle& handle) {
@@ -153,11 +179,7 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 }
 
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
-  {
-    Releases& releases = TheReleases();
-    MutexLock lock(&releases.mutex);
-    ++releases.count;
-  }
+  BeginRelease();
   // Calls into NCCL may hang for ever, so one thread makes them and another watches the time.
   std::thread([handle = std::move(handle), healthy] {
     Mutex mutex;
@@ -187,10 +209,7 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
       }
     }
     release.join();
-    Releases& releases = TheReleases();
-    MutexLock lock(&releases.mutex);
-    --releases.count;
-    releases.changed.SignalAll();
+    EndRelease();
   }).detach();
 }
 

@@ -253,6 +253,7 @@ class EpochRun {
   absl::Status Report(v1::RankReport report);
   void OnStep(const train::StepSummary& step);
   void NoteWork(const train::StepSummary& step);
+  void LogFirstSteps(const train::StepSummary& step);
   void OnTrace(const std::vector<schedule::TimedInstruction>& timeline,
                const std::vector<schedule::TimedOperation>& operations);
 
@@ -285,6 +286,7 @@ class EpochRun {
   const schedule::Program* program_ = nullptr;  // the trainer's, while it runs
   // Of a clock that nobody sets.
   std::optional<std::chrono::steady_clock::time_point> progress_sent_;
+  int64_t steps_told_ = 0;      // of this epoch, in the log
   absl::Status report_status_;  // the first report that could not be sent or written
 
   std::stop_source stopping_;  // thread-safe: ends waits for peers that connect, and for storage

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/prepared.h"
@@ -16,6 +17,8 @@ namespace phalanx::rank {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
+// Of an epoch, that are told of in the log: a recovery may hold up the first ones.
+constexpr int64_t kStepsTold = 3;
 
 }  // namespace
 
@@ -28,8 +31,18 @@ void EpochRun::NoteWork(const train::StepSummary& step) {
   work_.Add(step.previous.busy, step.previous.flops, writes || wrote || profiled);
 }
 
+void EpochRun::LogFirstSteps(const train::StepSummary& step) {
+  if (step.seconds == 0 || steps_told_ == kStepsTold) return;
+  Log(
+      absl::StrFormat("step %d took %.3f s, of which this host worked %.3f s; in the step before "
+                      "it this rank worked %.3f s",
+                      step.step, step.seconds, step.host_seconds, step.previous.busy));
+  ++steps_told_;
+}
+
 void EpochRun::OnStep(const train::StepSummary& step) {
   NoteWork(step);
+  LogFirstSteps(step);
   if (!profiler_.has_value() || !profiler_->begun())
     figures_.Add(step, *program_, device::CountAllocations(), model::CountPreparations());
   // What is trained is worth more than its profile.
