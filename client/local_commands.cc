@@ -102,8 +102,6 @@ absl::Status CheckSearch(const PlanOptions& options) {
     if (options.write.has_value()) return other("--write", kNeeds);
     if (options.items.has_value() && !Predicts(options))
       return other("--items", "needs --search, --device-kind or --device-profile");
-    if (!options.lost.empty() && Predicts(options))
-      return other("--lost", "does not go with --device-kind or --device-profile");
     return absl::OkStatus();
   }
   constexpr absl::string_view kNot = "does not go with --search";
@@ -294,13 +292,20 @@ int Plan(const PlanOptions& options, Io& io) {
                                  .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    ASSIGN_OR_RETURN(schedule::Preview preview,
-                     schedule::PreviewJob(resolved.job.spec, *cluster,
-                                          LimitsOf(*cluster, *device_memory, *host_memory), lost));
+    const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory);
+    const job::JobSpec& spec = resolved.job.spec;
+    ASSIGN_OR_RETURN(schedule::Preview preview, schedule::PreviewJob(spec, *cluster, limits, lost));
     if (!resolved.note.empty()) preview.plan.notes.push_back(resolved.note);
-    if (Predicts(options)) {
-      ASSIGN_OR_RETURN(preview.prediction,
-                       schedule::PredictStep(preview.plan, *profile, items, *device_memory));
+    if (!Predicts(options)) return preview;
+    const auto predict = [&](const plan::Plan& plan) {
+      return schedule::PredictStep(plan, *profile, items, *device_memory);
+    };
+    ASSIGN_OR_RETURN(preview.prediction, predict(preview.plan));
+    if (preview.loss.has_value()) {
+      ASSIGN_OR_RETURN(const schedule::Preview healthy,
+                       schedule::PreviewJob(spec, *cluster, limits, {}));
+      ASSIGN_OR_RETURN(const schedule::Prediction before, predict(healthy.plan));
+      preview.loss->step_ratio = preview.prediction->step / before.step;
     }
     return preview;
   }();

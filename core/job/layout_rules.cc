@@ -109,6 +109,13 @@ void CheckLayout(const JobSpec& spec, Report& report) {
   CheckSchedule(spec, report);
 }
 
+bool KeepsLayoutRules(const JobSpec& spec) {
+  const Tree document;
+  Report report(document);
+  CheckLayout(spec, report);
+  return report.empty();
+}
+
 std::vector<Violation> CheckLayout(const JobSpec& spec) {
   const Tree document = WriteWithoutData(spec);
   Report report(document);

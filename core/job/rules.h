@@ -25,6 +25,9 @@ void CheckLayout(const JobSpec& spec, Report& report);
 // The same of a spec that was made by hand or changed, types and ranges of its fields included: in
 // the order of its document.
 std::vector<Violation> CheckLayout(const JobSpec& spec);
+// Whether that finds nothing, but for types and ranges of fields: for specs whose fields are known
+// to be sound, in a twentieth of the time.
+bool KeepsLayoutRules(const JobSpec& spec);
 // What training rests on beside that: roles of the modules, sequences, losses, optimizer,
 // precision, and that something trains.
 void CheckRun(const JobSpec& spec, Report& report);

@@ -142,8 +142,10 @@ PartOrder PartOrderOf(const job::JobSpec& spec, int32_t module) {
   return OrderUnder(spec.schedule, spec, module);
 }
 
-absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
-  RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(spec)));
+absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch,
+                                    Fields fields) {
+  if (fields == Fields::kUnknown || !job::KeepsLayoutRules(spec))
+    RETURN_IF_ERROR(ViolationsStatus(job::CheckLayout(spec)));
   const int32_t world = spec.World();
   if (cluster.devices.size() < static_cast<size_t>(world)) {
     return absl::ResourceExhaustedError(absl::StrCat(

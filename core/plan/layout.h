@@ -176,10 +176,15 @@ struct Layout {
 
 bool IsSlow(const Layout& layout, Rank place);
 
+// What is known of the fields of a spec. Those of a sound one are not looked at again, only what
+// they come to together.
+enum class Fields : uint8_t { kUnknown, kSound };
+
 // The layout of a healthy job on the first devices of `cluster` (rank r on device r). A schedule
 // left open becomes 1f1b, with chunks interleaved: whoever plans a user's job calls
 // schedule::PlanJob, which chooses.
 // Errors: InvalidArgument with violations (CheckLayout), ResourceExhausted for too few devices.
-absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
+absl::StatusOr<Layout> DecideLayout(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch,
+                                    Fields fields = Fields::kUnknown);
 
 }  // namespace phalanx::plan

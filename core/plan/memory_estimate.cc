@@ -122,9 +122,22 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   if (plan.spec.checkpoint.has_value()) memory->frozen += FrozenBytes(parameters, bytes);
 }
 
+MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
+  a.parameters += b.parameters;
+  a.gradients += b.gradients;
+  a.optimizer += b.optimizer;
+  a.activations += b.activations;
+  a.host.copies += b.host.copies;
+  a.host.snapshot += b.host.snapshot;
+  return a;
+}
+
+// Of parts of one module, where replicas have one width: by kind, width and tp.
+using KnownParts = std::map<std::tuple<PartKind, int32_t, int32_t>, PlaceMemory>;
+
 // What the rank at a place mirrors for others is left out.
 PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads,
-                          const SampleShape& samples) {
+                          const SampleShape& samples, KnownParts& known) {
   PlaceMemory memory;
   memory.estimate.activations = ActivationBytes(plan, place, samples);
   int64_t given = 0, taken = 0;  // one part after the other exchanges
@@ -136,7 +149,15 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
-    AddPart(plan, place, chunk, load, &memory);
+    if (load != nullptr) {
+      AddPart(plan, place, chunk, load, &memory);
+      continue;
+    }
+    const PartKind kind = KindOfPart(plan, {place.module, place.pp, chunk});
+    const auto [part, is_new] = known.try_emplace({kind, place.width, place.tp});
+    if (is_new) AddPart(plan, place, chunk, nullptr, &part->second);
+    memory.estimate += part->second.estimate;
+    memory.frozen += part->second.frozen;
   }
   memory.estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
   return memory;
@@ -167,16 +188,6 @@ void ForEachMirror(const Plan& plan, int32_t module, int32_t pp, const StageLoad
   }
 }
 
-MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
-  a.parameters += b.parameters;
-  a.gradients += b.gradients;
-  a.optimizer += b.optimizer;
-  a.activations += b.activations;
-  a.host.copies += b.host.copies;
-  a.host.snapshot += b.host.snapshot;
-  return a;
-}
-
 void AddHeaders(HostEstimate& host) {
   if (host.copies > 0) host.copies += 2 * kHostHeaderBytes;
 }
@@ -186,6 +197,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
                std::vector<MemoryEstimate>* estimates) {
   if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
   const ReplicaTable& replicas = layout.replicas;
+  KnownParts parts;
   for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
     // By width, tp and, where it matters, dp.
     std::map<std::tuple<int32_t, int32_t, int32_t>, PlaceMemory> known;
@@ -199,7 +211,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
       place.width = replicas.Width(place.dp, place.pp);
       for (place.tp = 0; place.tp < place.width; ++place.tp) {
         const auto [entry, added] = known.try_emplace(key(place.width, place.tp));
-        if (added) entry->second = MemoryOfPlace(plan, place, loads, samples);
+        if (added) entry->second = MemoryOfPlace(plan, place, loads, samples, parts);
         own[{place.width, place.tp}] = entry->second.estimate.optimizer;
         for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
           MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
@@ -229,13 +241,14 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& sa
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
     const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
-    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, samples);
+    KnownParts parts;
+    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, samples, parts);
     estimate += memory.estimate;
     if (IsOfFirstReplica(plan, place)) estimate.host.snapshot += memory.frozen;
     const auto own = [&](int32_t tp) {
       Place primary = place;
       primary.tp = tp;
-      return MemoryOfPlace(plan, primary, loads, samples).estimate.optimizer;
+      return MemoryOfPlace(plan, primary, loads, samples, parts).estimate.optimizer;
     };
     ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
       if (mirror == rank) estimate.optimizer += bytes;

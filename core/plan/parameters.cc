@@ -468,4 +468,11 @@ StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk
   return PartBuilder(plan, place, chunk).Build();
 }
 
+PartKind KindOfPart(const Plan& plan, const PartId& part) {
+  const ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+  const Trains& trains = module.TrainsOf(part.stage, part.chunk);
+  return {module.layers(part.stage, part.chunk).count, module.IsFirst(part.stage, part.chunk),
+          module.IsLast(part.stage, part.chunk), trains.weights, trains.inputs};
+}
+
 }  // namespace phalanx::plan

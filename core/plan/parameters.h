@@ -71,6 +71,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -192,6 +193,11 @@ struct StageParameters {
 // on every rank with the same module, stage, width and tensor coordinate. Empty for a module
 // without a family and for a chunk that the stage does not have.
 StageParameters ParametersOf(const Plan& plan, const Place& place, int32_t chunk = 0);
+
+// Parts of a module that are of one kind have parameters alike on each of as many tensor ranks: how
+// many layers, whether it is the first and the last part, and what of it trains.
+using PartKind = std::tuple<int32_t, bool, bool, bool, bool>;
+PartKind KindOfPart(const Plan& plan, const PartId& part);
 
 // Initial values of one logical tensor: element `index` = row * cols + col is a pure function of
 // (seed, module name, tensor name, index), so no layout changes it. Immutable; safe to read from

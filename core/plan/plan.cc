@@ -432,8 +432,9 @@ absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout) {
   return Derive(std::move(plan));
 }
 
-absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch) {
-  ASSIGN_OR_RETURN(Layout layout, DecideLayout(spec, cluster, epoch));
+absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch,
+                              Fields fields) {
+  ASSIGN_OR_RETURN(Layout layout, DecideLayout(spec, cluster, epoch, fields));
   // What was checked is the document with the schedule that it names.
   if (layout.schedule != spec.schedule) return Expand(spec, std::move(layout));
   Plan plan;

@@ -223,7 +223,8 @@ struct Plan {
 absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout);
 
 // DecideLayout and Expand in one. Errors: as both.
-absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch);
+absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, Epoch epoch,
+                              Fields fields = Fields::kUnknown);
 
 // Every communicator of the plan in canonical order, the same on every rank.
 struct CommunicatorSpec {

@@ -4,10 +4,12 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/plan/bucket_order.h"
 #include "core/plan/cost.h"
+#include "core/plan/parameters.h"
 #include "core/plan/samples.h"
 
 namespace phalanx::schedule {
@@ -107,44 +109,24 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
 // Nothing where all replicas are alike. `slowest`: what all of them reduce, update and gather in.
 ReplicaKinds KindsOf(const plan::Plan& plan, const plan::ModulePlan& module,
                      const std::vector<PartCost>& slowest) {
-  ReplicaKinds all;
-  bool alike = module.speeds.empty();
-  for (int32_t stage = 0; stage < module.pp(); ++stage) {
-    alike &= module.replicas.EqualWidths(stage);
-  }
-  if (alike) return all;
+  ReplicaShapes shapes = ShapesOfReplicas(plan, module);
+  ReplicaKinds all{.kind_of = std::move(shapes.kind_of)};
   const double length = RowsOfSample(plan.module_spec(module.index).architecture);
-  const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, module.index);
-  std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> known;  // by widths, samples
-  for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
-    all.kind_of.push_back(-1);
-    if (!module.replicas.Present(dp)) continue;
-    const int64_t share = samples[static_cast<size_t>(dp)];
-    std::vector<int32_t> widths;
-    int64_t ranks = 0;
+  for (const ReplicaShape& shape : shapes.kinds) {
+    ReplicaKind& kind = all.kinds.emplace_back(ReplicaKind{.parts = slowest, .ranks = shape.ranks});
+    const double rows = static_cast<double>(shape.samples) * length /
+                        static_cast<double>(plan.microbatches * module.replicas.cp());
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      widths.push_back(module.replicas.Width(dp, stage));
-      ranks += int64_t{widths.back()} * module.replicas.cp();
-    }
-    const auto [entry, is_new] =
-        known.try_emplace({widths, share}, static_cast<int32_t>(all.kinds.size()));
-    all.kind_of.back() = entry->second;
-    if (is_new) {
-      ReplicaKind& kind = all.kinds.emplace_back(ReplicaKind{.parts = slowest});
-      const double rows = static_cast<double>(share) * length /
-                          static_cast<double>(plan.microbatches * module.replicas.cp());
-      for (int32_t stage = 0; stage < module.pp(); ++stage) {
-        for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-          PartCost& part = kind.parts[module.order.IndexOf(stage, chunk)];
-          const plan::PassCost cost = plan::PartCost(
-              plan, {module.index, stage, chunk}, widths[static_cast<size_t>(stage)], rows, length);
-          part.forward = cost.forward / kNominalFlops;
-          part.backward_input = cost.backward_input / kNominalFlops;
-          part.backward_weight = cost.backward_weight / kNominalFlops;
-        }
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+        PartCost& part = kind.parts[module.order.IndexOf(stage, chunk)];
+        const plan::PassCost cost =
+            plan::PartCost(plan, {module.index, stage, chunk},
+                           shape.widths[static_cast<size_t>(stage)], rows, length);
+        part.forward = cost.forward / kNominalFlops;
+        part.backward_input = cost.backward_input / kNominalFlops;
+        part.backward_weight = cost.backward_weight / kNominalFlops;
       }
     }
-    all.kinds[static_cast<size_t>(entry->second)].ranks += ranks;
   }
   return all;
 }
@@ -166,13 +148,48 @@ CostModel CostFromFlops(const plan::Plan& plan) {
 
 }  // namespace
 
+ReplicaShapes ShapesOfReplicas(const plan::Plan& plan, const plan::ModulePlan& module) {
+  ReplicaShapes all;
+  bool alike = module.speeds.empty();
+  for (int32_t stage = 0; stage < module.pp(); ++stage) {
+    alike &= module.replicas.EqualWidths(stage);
+  }
+  if (alike) return all;
+  const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, module.index);
+  std::map<std::pair<std::vector<int32_t>, int64_t>, int32_t> known;  // by widths, samples
+  for (int32_t dp = 0; dp < module.replicas.replicas(); ++dp) {
+    all.kind_of.push_back(-1);
+    if (!module.replicas.Present(dp)) continue;
+    const int64_t share = samples[static_cast<size_t>(dp)];
+    std::vector<int32_t> widths;
+    int64_t ranks = 0;
+    for (int32_t stage = 0; stage < module.pp(); ++stage) {
+      widths.push_back(module.replicas.Width(dp, stage));
+      ranks += int64_t{widths.back()} * module.replicas.cp();
+    }
+    const auto [entry, is_new] =
+        known.try_emplace({widths, share}, static_cast<int32_t>(all.kinds.size()));
+    all.kind_of.back() = entry->second;
+    if (is_new) all.kinds.push_back({.widths = std::move(widths), .samples = share});
+    all.kinds[static_cast<size_t>(entry->second)].ranks += ranks;
+  }
+  return all;
+}
+
 Updates UpdatesOf(const plan::Plan& plan) {
   Updates updates;
   for (const plan::ModulePlan& module : plan.modules) {
     std::vector<plan::UpdateBytes>& parts = updates.emplace_back();
+    std::map<std::tuple<plan::PartKind, int32_t, bool>, plan::UpdateBytes> known;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk)
-        parts.push_back(plan::UpdateCost(plan, {module.index, stage, chunk}));
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
+        const plan::PartId part = {module.index, stage, chunk};
+        const auto [entry, is_new] =
+            known.try_emplace({plan::KindOfPart(plan, part), module.replicas.NarrowestOf(stage),
+                               module.replicas.EqualWidths(stage)});
+        if (is_new) entry->second = plan::UpdateCost(plan, part);
+        parts.push_back(entry->second);
+      }
     }
   }
   return updates;

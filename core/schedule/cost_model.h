@@ -41,6 +41,19 @@ struct ReplicaKinds {
   std::vector<int32_t> kind_of;  // [dp]; -1: absent
 };
 
+// Replicas of a module that have the same widths and as many samples, as they are in a plan.
+struct ReplicaShape {
+  std::vector<int32_t> widths;  // [stage]
+  int64_t samples = 0;          // of a step, on each of them
+  int64_t ranks = 0;            // of all of them
+};
+struct ReplicaShapes {
+  std::vector<ReplicaShape> kinds;
+  std::vector<int32_t> kind_of;  // [dp]; -1: absent
+};
+// Nothing where all replicas are alike.
+ReplicaShapes ShapesOfReplicas(const plan::Plan& plan, const plan::ModulePlan& module);
+
 struct CostModel {
   // [module][pp * chunks + chunk]; of the replica that takes longest. What programs are made by.
   std::vector<std::vector<PartCost>> parts;

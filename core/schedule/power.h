@@ -12,6 +12,7 @@
 // class, and the same for everybody who asks. Pure.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -39,8 +40,17 @@ double SecondsAt(const ClockRange& range, double clock_mhz, double fast_seconds,
 // many seconds of waiting stay within the limit.
 double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double waiting_seconds);
 
-// What the parts of a plan take at the clock that each rank class keeps up. `plan` is healthy and
-// of known families.
+// Rates, in the place of the profile's, by which the work of one device adds up to what no step
+// takes less than, whatever the clock. At a clock f of work whose seconds are t(f), dynamic joules
+// e(f), and t at the profile's clock, a step of SustainedCosts takes at least t(f), and at least
+// e(f) / (limit - idle) - (t(f) - t): waiting is counted at the profile's clock. So it takes any
+// mean of both, and the least of that over all clocks, entry by entry, adds up. Some 2 % of a step
+// lie outside its passes, so the sum is to be taken with that much less. None without power, and
+// where the limit slows no product.
+std::optional<DeviceProfile> LeastWithinLimit(const DeviceProfile& profile);
+
+// What the parts of a plan of known families take at the clock that each rank class keeps up. Where
+// replicas of a class differ, they go at the clock of the one that works longest.
 class SustainedCosts {
  public:
   SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,

@@ -36,7 +36,9 @@ struct Preview {
   // Of a plan without some places, against the healthy one.
   struct Loss {
     plan::Moves moves;
-    double step_ratio = 1;  // of the simulated steps
+    // Of the simulated steps, under the costs from shapes; the caller's to replace by that of
+    // predictions.
+    double step_ratio = 1;
   };
   std::optional<Loss> loss;
   std::optional<Prediction> prediction;  // the caller's to add
@@ -47,7 +49,7 @@ struct Preview {
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                    const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
 
-// Of a healthy plan. `device_memory`: bytes of each device, 0: not known; what a rank takes of it
+// `device_memory`: bytes of each device, 0: not known; what a rank takes of it
 // where there is room is left out where there is none. Errors: InvalidArgument with the modules of
 // unknown shape.
 absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,

@@ -118,8 +118,7 @@ class Search {
                                             : options.open,
                .devices = options.devices,
                .node_devices = std::min(options.node_devices, options.devices)},
-        model_(spec_, options.profile, options.items),
-        bounds_(spec_, space_, model_),
+        bounds_(spec_, space_, options.profile, options.items),
         cluster_(ClusterOf(options)),
         limits_(LimitsOf(options)) {
     if (spec_.data.has_value()) {  // names of files are many, and no layout depends on them
@@ -234,7 +233,9 @@ class Search {
   }
 
   absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& laid, const Setting& setting) {
-    auto plan = plan::MakePlan(WithSetting(laid, setting), cluster_, Epoch{1});
+    // The layout was looked at as it would be submitted (IsSound).
+    auto plan =
+        plan::MakePlan(WithSetting(laid, setting), cluster_, Epoch{1}, plan::Fields::kSound);
     if (!plan.ok()) unsound_.Update(plan.status());
     return plan;
   }
@@ -252,20 +253,19 @@ class Search {
     return all;
   }
 
-  // Ways to compute again under a schedule and micro batch, the one that adds least first. None
-  // where not even the one that keeps least fits.
-  std::vector<std::pair<double, Setting>> WaysOf(const SearchLayout& layout,
-                                                 const job::JobSpec& laid, Setting setting) {
-    if (options_.device_memory > 0) {
-      setting.language = setting.others = Recompute::kFull;
-      const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
-      if (!least.ok()) return {};
-      if (!Fits(*least)) {
-        misfits_ = true;
-        least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
-        return {};
-      }
-    }
+  // Whether what keeps least under a schedule and micro batch fits.
+  bool LeastFits(const job::JobSpec& laid, Setting setting) {
+    setting.language = setting.others = Recompute::kFull;
+    const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
+    if (!least.ok()) return false;
+    if (Fits(*least)) return true;
+    misfits_ = true;
+    least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
+    return false;
+  }
+
+  // Ways to compute again under a schedule and micro batch, the one that adds least first.
+  std::vector<std::pair<double, Setting>> WaysOf(const SearchLayout& layout, Setting setting) {
     std::vector<std::pair<double, Setting>> ways;
     for (const auto& [language, others] : Recomputations()) {
       setting.language = language;
@@ -293,13 +293,20 @@ class Search {
 
   // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
   // where that is no better than `found`.
-  absl::StatusOr<std::optional<Found>> BestWay(const std::vector<std::pair<double, Setting>>& ways,
+  absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,
                                                const job::JobSpec& laid, size_t index,
                                                const std::optional<Found>& found) {
-    for (const auto& [bound, way] : ways) {
+    bool some_fits = false;
+    for (const auto& [bound, way] : WaysOf(layout, setting)) {
       if (TooSlow(bound, found)) return std::nullopt;
       absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
-      if (!plan.ok() || !Fits(*plan)) continue;
+      if (!plan.ok()) continue;
+      if (!Fits(*plan)) {
+        if (!some_fits && !LeastFits(laid, setting)) return std::nullopt;
+        some_fits = fits_ = true;
+        continue;
+      }
+      fits_ = true;
       ASSIGN_OR_RETURN(std::optional<Found> one,
                        FoundOf(*std::move(plan), index, MostOfUse(found)));
       result_.simulated += one.has_value() ? 1 : 0;
@@ -368,17 +375,14 @@ class Search {
     const job::JobSpec laid = WithLayout(spec_, space_, layout);
     if (!IsSound(layout, laid)) return absl::OkStatus();
     std::optional<Found> found;
-    bool fits = false;
-    misfits_ = false;
+    fits_ = misfits_ = false;
     states_.clear();
     for (const auto& [bound, setting] : settings) {
       if (TooSlow(bound, found)) break;
-      const std::vector<std::pair<double, Setting>> ways = WaysOf(layout, laid, setting);
-      fits = fits || !ways.empty();
-      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(ways, laid, index, found));
+      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, laid, index, found));
       if (one.has_value()) found = std::move(one);
     }
-    if (!fits && misfits_) ++result_.too_large;
+    if (!fits_ && misfits_) ++result_.too_large;
     if (found.has_value()) Insert(*std::move(found));
     return absl::OkStatus();
   }
@@ -452,8 +456,7 @@ class Search {
   job::JobSpec spec_;
   const SearchOptions& options_;
   const SearchSpace space_;
-  WorkModel model_;
-  SearchBounds bounds_;
+  PoweredBounds bounds_;
   const plan::Cluster cluster_;
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
@@ -462,7 +465,7 @@ class Search {
   std::map<Division, std::vector<int64_t>> states_;
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.
   double least_memory_ = std::numeric_limits<double>::infinity();
-  bool misfits_ = false;  // the layout looked at: some setting does not fit
+  bool fits_ = false, misfits_ = false;  // the layout looked at: some setting does, or does not
   absl::Status unsound_;  // why the first setting that cannot be planned, if any, cannot
   SearchResult result_;
 };

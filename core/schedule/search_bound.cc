@@ -7,11 +7,15 @@
 #include "core/plan/cost.h"
 #include "core/plan/layout.h"
 #include "core/plan/units.h"
+#include "core/schedule/power.h"
 
 namespace phalanx::schedule {
 namespace {
 
 using job::ScheduleName;
+
+// Of a step, whose other parts take energy, too.
+constexpr double kPasses = 0.98;
 
 bool DelaysWeights(const job::Schedule& schedule) {
   return schedule.name == ScheduleName::kZeroBubbleH1 ||
@@ -172,12 +176,37 @@ double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& 
 
 double SearchBounds::OfSetting(const SearchLayout& layout, const Setting& setting) {
   const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
-  double bound = OfLanguage(layout, batch, setting);
+  return std::max(OfLanguage(layout, batch, setting), OfWork(layout, setting));
+}
+
+double SearchBounds::OfWork(const SearchLayout& layout, const Setting& setting) {
+  const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
+  double bound = 0;
   for (size_t span = 0; span < layout.sizes.size(); ++span) {
     const double work = OfSpan(layout, static_cast<int32_t>(span), batch, setting);
     bound = std::max(bound, static_cast<double>(batch.count) * work);
   }
   return bound;
+}
+
+PoweredBounds::PoweredBounds(const job::JobSpec& spec, const SearchSpace& space,
+                             const DeviceProfile& profile, int32_t items)
+    : least_(LeastWithinLimit(profile)),
+      model_(spec, profile, items),
+      least_model_(spec, least_.has_value() ? *least_ : profile, items),
+      bounds_(spec, space, model_),
+      least_bounds_(spec, space, least_model_) {}
+
+double PoweredBounds::OfLayout(const SearchLayout& layout, int64_t micro) {
+  const double bound = bounds_.OfLayout(layout, micro);
+  if (!least_.has_value()) return bound;
+  return std::max(bound, kPasses * least_bounds_.OfLayout(layout, micro));
+}
+
+double PoweredBounds::OfSetting(const SearchLayout& layout, const Setting& setting) {
+  const double bound = bounds_.OfSetting(layout, setting);
+  if (!least_.has_value()) return bound;
+  return std::max(bound, kPasses * least_bounds_.OfWork(layout, setting));
 }
 
 }  // namespace phalanx::schedule

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
 #include "core/job/job_spec.h"
+#include "core/schedule/profile.h"
 #include "core/schedule/search_space.h"
 #include "core/schedule/work_model.h"
 
@@ -40,6 +42,8 @@ class SearchBounds {
   double OfLayout(const SearchLayout& layout, int64_t micro);
   // Under that setting: what each rank works, and the language module's pipeline fills and drains.
   double OfSetting(const SearchLayout& layout, const Setting& setting);
+  // What each rank works alone.
+  double OfWork(const SearchLayout& layout, const Setting& setting);
 
  private:
   using Stages = std::vector<PassSeconds>;  // by flow
@@ -62,6 +66,21 @@ class SearchBounds {
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool, job::Recompute, double, int64_t>,
            Stages>
       stages_;
+};
+
+// The same where devices are held to a power limit, too. As SearchBounds.
+class PoweredBounds {
+ public:
+  PoweredBounds(const job::JobSpec& spec, const SearchSpace& space, const DeviceProfile& profile,
+                int32_t items);
+
+  double OfLayout(const SearchLayout& layout, int64_t micro);
+  double OfSetting(const SearchLayout& layout, const Setting& setting);
+
+ private:
+  const std::optional<DeviceProfile> least_;  // LeastWithinLimit
+  WorkModel model_, least_model_;
+  SearchBounds bounds_, least_bounds_;
 };
 
 }  // namespace phalanx::schedule

@@ -23,9 +23,6 @@
 #include <vector>
 
 #include "core/job/job_spec.h"
-#include "core/plan/plan.h"
-#include "core/schedule/cost_model.h"
-#include "core/schedule/pipeline.h"
 #include "core/schedule/profile.h"
 
 namespace phalanx::schedule {
@@ -105,18 +102,5 @@ class WorkModel {
   std::vector<bool> trained_before_;  // of each module: something that feeds it trains
   std::map<std::tuple<int32_t, int32_t, bool, double, double>, LayerSeconds> layers_;
 };
-
-// Samples of a microbatch over all language replicas: as many in each, on average.
-double SamplesOfMicrobatch(const job::JobSpec& spec);
-
-// Of a microbatch, of each part of the plan's pipeline. Passes that training leaves out take
-// nothing.
-std::vector<PassSeconds> PassesOf(const plan::Plan& plan, const Pipeline& pipeline,
-                                  WorkModel& model);
-
-// Of a healthy plan, all of whose modules are of known families. `updates`: UpdatesOf the plan.
-CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items,
-                          const Updates& updates);
-CostModel CostFromProfile(const plan::Plan& plan, const DeviceProfile& profile, int32_t items);
 
 }  // namespace phalanx::schedule

@@ -11,6 +11,7 @@
 #include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/files.h"
 #include "tests/support/paths.h"
 #include "tests/unit/client/fake_server.h"
@@ -163,8 +164,6 @@ TEST(PlanTest, Search_WhatDoesNotGoTogether_IsUsage) {
   EXPECT_EQ(refusal({.file = kExample, .write = "x"}), "error: --write needs --search\n");
   EXPECT_EQ(refusal({.file = kExample, .items = 4}),
             "error: --items needs --search, --device-kind or --device-profile\n");
-  EXPECT_EQ(refusal({.file = kExample, .lost = {1}, .device_kind = "h200"}),
-            "error: --lost does not go with --device-kind or --device-profile\n");
   EXPECT_EQ(refusal({.file = kExample, .lost = {1}, .search = true}),
             "error: --lost does not go with --search\n");
   EXPECT_EQ(refusal({.file = kExample, .nodes = "2x4", .search = true, .devices = 4}),
@@ -184,7 +183,7 @@ TEST(PlanTest, DeviceKind_PredictsAStep) {
   EXPECT_THAT(json.out.str(), HasSubstr("\"prediction\": {"));
   EXPECT_THAT(json.out.str(), HasSubstr("\"device_kind\":\"h200\""));
   EXPECT_THAT(json.out.str(), HasSubstr("\"memory_parts\":{"));
-  EXPECT_THAT(table.out.str(), HasSubstr("; not measured: communicators, standby"));
+  EXPECT_THAT(table.out.str(), Not(HasSubstr("not measured")));
   EXPECT_EQ(Plan({.file = kExample}, none.io), kSuccess);
   EXPECT_THAT(none.out.str(), Not(HasSubstr("Predicted step")));
   // The same profile from a file.
@@ -194,6 +193,30 @@ TEST(PlanTest, DeviceKind_PredictsAStep) {
             kSuccess)
       << file.talk.str();
   EXPECT_EQ(file.out.str(), json.out.str());
+}
+
+TEST(PlanTest, DeviceProfile_WithoutCommunicators_SaysSo) {
+  schedule::DeviceProfile profile = *schedule::FindProfile("h200");
+  profile.process->communicators.reset();
+  const std::string path = Written("alone.json", schedule::WriteProfile(profile));
+  Captured table;
+  EXPECT_EQ(Plan({.file = kExample, .device_profile = path}, table.io), kSuccess);
+  EXPECT_THAT(table.out.str(), HasSubstr("; not measured: communicators, standby"));
+}
+
+TEST(PlanTest, DeviceKind_OfWhatALossLeaves_PredictsItAndItsStepInHealthyOnes) {
+  const auto shown = [](const PlanOptions& options) {
+    Captured captured;
+    EXPECT_EQ(Plan(options, captured.io), kSuccess) << captured.talk.str();
+    return nlohmann::json::parse(captured.out.str());
+  };
+  PlanOptions options = {.file = kExample, .format = Format::kJson, .device_kind = "h200"};
+  const double before = shown(options)["prediction"]["step"];
+  options.lost = {1};
+  const nlohmann::json left = shown(options);
+  const double behind = left["prediction"]["step"];
+  EXPECT_NE(behind, before);
+  EXPECT_NEAR(left["step_ratio"], behind / before, 1e-5);
 }
 
 TEST(PlanTest, DeviceProfile_GoesWithSearch) {

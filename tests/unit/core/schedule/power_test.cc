@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/schedule/profile_cost.h"
 #include "tests/support/profiles.h"
 #include "tests/unit/core/schedule/plans.h"
 
@@ -191,10 +192,11 @@ TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   WorkModel model(spec, *h200, 4);
   double passes = 0;
   for (const int32_t module : {0, 1}) {
-    passes += model
-                  .OfModule({.module = module,
-                             .rows = model.RowsOfLane(module, SamplesOfMicrobatch(spec), 1)})
-                  .total();
+    passes +=
+        model
+            .OfModule({.module = module,
+                       .rows = model.RowsOfLane(module, static_cast<double>(spec.batch.micro), 1)})
+            .total();
   }
   EXPECT_NEAR(passes, 0.765, 0.03 * 0.765);
 

@@ -14,6 +14,7 @@
 #include "core/schedule/admission.h"
 #include "core/schedule/memory_peak.h"
 #include "core/schedule/preview.h"
+#include "core/schedule/profile_cost.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"

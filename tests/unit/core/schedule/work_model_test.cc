@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/plan/cost.h"
+#include "core/schedule/profile_cost.h"
 #include "tests/unit/core/schedule/plans.h"
 
 namespace phalanx::schedule {
