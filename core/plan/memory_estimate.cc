@@ -15,48 +15,11 @@ namespace {
 using job::TraitsOf;
 
 // Bytes of the weights that layers round, in the forms that their passes read.
-int64_t RoundedBytes(const StageParameters& parameters, Rounded rounded, int64_t bytes_of_one,
+int64_t RoundedBytes(const PartSize& part, Rounded rounded, int64_t bytes_of_one,
                      bool layers_back) {
   if (rounded == Rounded::kNothing) return 0;
-  int64_t elements = 0;
-  for (const LocalMatrix& matrix : parameters.matrices) {
-    switch (matrix.role) {
-      case MatrixRole::kQkv:
-      case MatrixRole::kO:
-      case MatrixRole::kGateUp:
-      case MatrixRole::kDown:
-        elements += matrix.rows * matrix.cols;
-        break;
-      default:
-        break;
-    }
-  }
-  if (rounded == Rounded::kInComputeType) return elements * bytes_of_one;
-  return layers_back ? 2 * elements : elements;
-}
-
-// Elements that travel between the copies of a replica (copies.h), of which a rank packs its own.
-struct PackedElements {
-  int64_t folded = 0, spread = 0;
-};
-PackedElements PackedOf(const Plan& plan, const Place& place, const StageParameters& parameters) {
-  const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const auto others = [&](const Piece& piece) -> int64_t {
-    // Inside a rank nothing is packed.
-    if (piece.holding == Holding::kTied) return layout.StageAt(0) == layout.LastStage() ? 0 : 1;
-    // A follower exchanges with its leader alone.
-    return piece.primary ? piece.holders - 1 : 1;
-  };
-  PackedElements packed;
-  for (const LocalMatrix& matrix : parameters.matrices) {
-    for (const Piece& piece : matrix.pieces) {
-      if (!matrix.trains || piece.holding == Holding::kExclusive) continue;
-      const int64_t elements = piece.rows * matrix.cols * others(piece);
-      packed.spread += elements;
-      if (piece.holding != Holding::kDuplicate) packed.folded += elements;
-    }
-  }
-  return packed;
+  if (rounded == Rounded::kInComputeType) return part.rounded * bytes_of_one;
+  return layers_back ? 2 * part.rounded : part.rounded;
 }
 
 // Of each chunk of a stage; none where its replicas have one width.
@@ -76,14 +39,8 @@ int64_t SectionBytes(int64_t bytes) {
 }
 
 // Of what does not train and the rank leads some of, as the first replica writes it.
-int64_t FrozenBytes(const StageParameters& parameters, int64_t bytes_of_one) {
-  const bool leads = std::any_of(
-      parameters.matrices.begin(), parameters.matrices.end(), [](const LocalMatrix& matrix) {
-        return !matrix.trains &&
-               std::any_of(matrix.pieces.begin(), matrix.pieces.end(),
-                           [](const Piece& piece) { return piece.primary && piece.rows > 0; });
-      });
-  return leads ? SectionBytes((parameters.elements - parameters.trained_extent) * bytes_of_one) : 0;
+int64_t FrozenBytes(const PartSize& part, int64_t bytes_of_one) {
+  return part.leads_frozen ? SectionBytes((part.elements - part.trained_extent) * bytes_of_one) : 0;
 }
 
 // Of one place, of which replica it may be.
@@ -94,32 +51,29 @@ struct PlaceMemory {
 
 // `load`: where replicas have several widths.
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
-             PlaceMemory* memory) {
+             PartSizes& sizes, PlaceMemory* memory) {
   MemoryEstimate* estimate = &memory->estimate;
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
-  const StageParameters parameters = ParametersOf(plan, place, chunk);
-  estimate->parameters += parameters.elements * bytes;
-  estimate->parameters += RoundedBytes(parameters, RoundedOf(plan, module), bytes,
+  const PartSize& part = sizes.Of(plan, place, chunk);
+  const int64_t replicas = int64_t{layout.replicas.present_replicas()} * layout.replicas.cp();
+  estimate->parameters += part.elements * bytes;
+  estimate->parameters += RoundedBytes(part, RoundedOf(plan, module), bytes,
                                        layout.TrainsOf(place.pp, chunk).inputs || !module.frozen);
-  if (parameters.trained_extent > 0) {
-    estimate->gradients += parameters.trained_extent * wide_bytes;
+  if (part.trained_extent > 0) {
+    estimate->gradients += part.trained_extent * wide_bytes;
     const int64_t bytes_of_state = StateBytes(plan.spec.compute);
-    estimate->optimizer += load != nullptr
-                               ? bytes_of_state * load->own
-                               : bytes_of_state * parameters.LedElements() / parameters.replicas;
-    const int64_t own = load != nullptr ? load->own
-                                        : (parameters.LedElements() + parameters.replicas - 1) /
-                                              parameters.replicas;
+    estimate->optimizer +=
+        load != nullptr ? bytes_of_state * load->own : bytes_of_state * part.led / replicas;
+    const int64_t own = load != nullptr ? load->own : (part.led + replicas - 1) / replicas;
     const int64_t written = 3 * SectionBytes(own * wide_bytes);  // masters, two moments
     if (CopiesToHost(plan)) estimate->host.copies += 2 * written;
     if (plan.spec.checkpoint.has_value()) estimate->host.snapshot += written;
-    const PackedElements packed = PackedOf(plan, place, parameters);
-    estimate->parameters += packed.spread * bytes;
-    estimate->gradients += packed.folded * wide_bytes;
+    estimate->parameters += part.spread * bytes;
+    estimate->gradients += part.folded * wide_bytes;
   }
-  if (plan.spec.checkpoint.has_value()) memory->frozen += FrozenBytes(parameters, bytes);
+  if (plan.spec.checkpoint.has_value()) memory->frozen += FrozenBytes(part, bytes);
 }
 
 MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
@@ -132,12 +86,9 @@ MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
   return a;
 }
 
-// Of parts of one module, where replicas have one width: by kind, width and tp.
-using KnownParts = std::map<std::tuple<PartKind, int32_t, int32_t>, PlaceMemory>;
-
 // What the rank at a place mirrors for others is left out.
 PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads,
-                          const SampleShape& samples, KnownParts& known) {
+                          const SampleShape& samples, PartSizes& sizes) {
   PlaceMemory memory;
   memory.estimate.activations = ActivationBytes(plan, place, samples);
   int64_t given = 0, taken = 0;  // one part after the other exchanges
@@ -149,15 +100,7 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
-    if (load != nullptr) {
-      AddPart(plan, place, chunk, load, &memory);
-      continue;
-    }
-    const PartKind kind = KindOfPart(plan, {place.module, place.pp, chunk});
-    const auto [part, is_new] = known.try_emplace({kind, place.width, place.tp});
-    if (is_new) AddPart(plan, place, chunk, nullptr, &part->second);
-    memory.estimate += part->second.estimate;
-    memory.frozen += part->second.frozen;
+    AddPart(plan, place, chunk, load, sizes, &memory);
   }
   memory.estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
   return memory;
@@ -194,10 +137,9 @@ void AddHeaders(HostEstimate& host) {
 
 // Of all ranks, without headers.
 void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& samples,
-               std::vector<MemoryEstimate>* estimates) {
+               PartSizes& sizes, std::vector<MemoryEstimate>* estimates) {
   if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
   const ReplicaTable& replicas = layout.replicas;
-  KnownParts parts;
   for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
     // By width, tp and, where it matters, dp.
     std::map<std::tuple<int32_t, int32_t, int32_t>, PlaceMemory> known;
@@ -211,7 +153,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
       place.width = replicas.Width(place.dp, place.pp);
       for (place.tp = 0; place.tp < place.width; ++place.tp) {
         const auto [entry, added] = known.try_emplace(key(place.width, place.tp));
-        if (added) entry->second = MemoryOfPlace(plan, place, loads, samples, parts);
+        if (added) entry->second = MemoryOfPlace(plan, place, loads, samples, sizes);
         own[{place.width, place.tp}] = entry->second.estimate.optimizer;
         for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
           MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
@@ -238,17 +180,17 @@ int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, Byt
 
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& samples) {
   MemoryEstimate estimate;
+  PartSizes sizes;
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
     const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
-    KnownParts parts;
-    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, samples, parts);
+    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, samples, sizes);
     estimate += memory.estimate;
     if (IsOfFirstReplica(plan, place)) estimate.host.snapshot += memory.frozen;
     const auto own = [&](int32_t tp) {
       Place primary = place;
       primary.tp = tp;
-      return MemoryOfPlace(plan, primary, loads, samples, parts).estimate.optimizer;
+      return MemoryOfPlace(plan, primary, loads, samples, sizes).estimate.optimizer;
     };
     ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
       if (mirror == rank) estimate.optimizer += bytes;
@@ -259,8 +201,14 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& sa
 }
 
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples) {
+  PartSizes sizes;
+  return EstimateMemory(plan, samples, sizes);
+}
+
+std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples,
+                                           PartSizes& sizes) {
   std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
-  for (const ModulePlan& layout : plan.modules) AddModule(plan, layout, samples, &estimates);
+  for (const ModulePlan& layout : plan.modules) AddModule(plan, layout, samples, sizes, &estimates);
   for (MemoryEstimate& estimate : estimates) AddHeaders(estimate.host);
   return estimates;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/plan/activation_estimate.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
@@ -49,6 +50,9 @@ struct MemoryEstimate {
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& samples = {});
 // Of every rank, [world]; ranks that differ only in their replica share the work.
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples = {});
+// The same for who asks of many plans of one job.
+std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples,
+                                           PartSizes& sizes);
 // Of every rank of a plan that is whole, its activations alone: the rest of an estimate depends
 // neither on samples nor on the micro batch nor on what is computed again.
 std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples = {});

@@ -214,7 +214,7 @@ class Search {
     const auto [entry, is_new] = states_.try_emplace(std::move(division));
     std::vector<int64_t>& states = entry->second;
     if (is_new) {
-      for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan))
+      for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan, {}, sizes_))
         states.push_back(estimate.total() - estimate.activations);
     }
     int64_t most = 0;
@@ -460,7 +460,8 @@ class Search {
   const plan::Cluster cluster_;
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
-  std::vector<Found> best_;         // in order
+  plan::PartSizes sizes_;
+  std::vector<Found> best_;  // in order
   // Bytes of each rank beside activations, of the layout looked at.
   std::map<Division, std::vector<int64_t>> states_;
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.

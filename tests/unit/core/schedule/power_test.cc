@@ -213,5 +213,34 @@ TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   EXPECT_NEAR(SecondsAt(board, kept, work.fast_seconds, work.slow_seconds), 0.841, 0.03 * 0.841);
 }
 
+TEST(PowerTest, LeastWithinLimit_IsBelowWhatIsKeptUp) {
+  const job::JobSpec spec = AJob()  // of one device, which never waits
+                                .Module("language", FiveBillion().modules[1].architecture)
+                                .Batch(16, 4)
+                                .Compute(job::Precision::kBf16);
+  const plan::Plan plan = PlanOf(spec);
+  const Pipeline pipeline = MakePipeline(plan);
+  const auto sum = [](const std::vector<PassSeconds>& parts) {
+    double seconds = 0;
+    for (const PassSeconds& part : parts) seconds += part.total();
+    return seconds;
+  };
+  const auto of_kept = [&](const DeviceProfile& profile, const DeviceProfile& other) {
+    WorkModel model(spec, other, 4);
+    return sum(PassesOf(plan, pipeline, model)) /
+           sum(SustainedCosts(plan, pipeline, profile, 4).parts());
+  };
+  const DeviceProfile h200 = *FindProfile("h200"), powered = support::Powered(h200, 650, 1980);
+  EXPECT_LT(of_kept(h200, *LeastWithinLimit(h200)), 1);
+  EXPECT_LT(of_kept(powered, *LeastWithinLimit(powered)), 1);
+  // Where all work draws as much the clock of the profile tells less.
+  EXPECT_GT(of_kept(powered, *LeastWithinLimit(powered)), 1.02 * of_kept(powered, powered));
+}
+
+TEST(PowerTest, LeastWithinLimit_OfADeviceThatItDoesNotSlow_IsNothing) {
+  EXPECT_FALSE(LeastWithinLimit(NominalProfile()).has_value());
+  EXPECT_FALSE(LeastWithinLimit(support::Powered(NominalProfile(), 400, 1980)).has_value());
+}
+
 }  // namespace
 }  // namespace phalanx::schedule

@@ -1,0 +1,53 @@
+#include "core/plan/part_sizes.h"
+
+namespace phalanx::plan {
+namespace {
+
+// As RoundedOf (activation_estimate.h) has it.
+bool IsRounded(MatrixRole role) {
+  return role == MatrixRole::kQkv || role == MatrixRole::kO || role == MatrixRole::kGateUp ||
+         role == MatrixRole::kDown;
+}
+
+// Ranks with which a piece that several hold travels. `one_rank`: both ends of the module are on
+// it.
+int64_t OthersOf(const Piece& piece, bool one_rank) {
+  // Inside a rank nothing is packed.
+  if (piece.holding == Holding::kTied) return one_rank ? 0 : 1;
+  // A follower exchanges with its leader alone.
+  return piece.primary ? piece.holders - 1 : 1;
+}
+
+PartSize SizeOf(const StageParameters& parameters, bool one_rank) {
+  PartSize size = {.elements = parameters.elements,
+                   .trained_extent = parameters.trained_extent,
+                   .led = parameters.LedElements()};
+  for (const LocalMatrix& matrix : parameters.matrices) {
+    if (IsRounded(matrix.role)) size.rounded += matrix.rows * matrix.cols;
+    for (const Piece& piece : matrix.pieces) {
+      if (!matrix.trains) {
+        size.leads_frozen |= piece.primary && piece.rows > 0;
+        continue;
+      }
+      if (piece.holding == Holding::kExclusive) continue;
+      const int64_t elements = piece.rows * matrix.cols * OthersOf(piece, one_rank);
+      size.spread += elements;
+      if (piece.holding != Holding::kDuplicate) size.folded += elements;
+    }
+  }
+  return size;
+}
+
+}  // namespace
+
+const PartSize& PartSizes::Of(const Plan& plan, const Place& place, int32_t chunk) {
+  const ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
+  const bool one_rank = module.StageAt(0) == module.LastStage();
+  const auto [entry, is_new] =
+      known_.try_emplace({KindOfPart(plan, {place.module, place.pp, chunk}), place.module,
+                          place.width, place.tp, plan.parallel(place.module).sequence, one_rank});
+  if (is_new) entry->second = SizeOf(ParametersOf(plan, place, chunk), one_rank);
+  return entry->second;
+}
+
+}  // namespace phalanx::plan

@@ -1,0 +1,35 @@
+// core/plan/part_sizes.h: what the parameters of a part come to on a rank, worked out once for all
+// that are alike. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "core/plan/parameters.h"
+#include "core/plan/plan.h"
+
+namespace phalanx::plan {
+
+// Elements on one rank.
+struct PartSize {
+  int64_t elements = 0, trained_extent = 0, led = 0;  // as in StageParameters
+  int64_t rounded = 0;                                // of weights that layers round
+  // That travel between the copies of a replica (copies.h), of which a rank packs its own.
+  int64_t folded = 0, spread = 0;
+  bool leads_frozen = false;  // some of what does not train
+};
+
+// Of parts of any plans of one job. Not thread-safe.
+class PartSizes {
+ public:
+  // Of what ParametersOf lists.
+  const PartSize& Of(const Plan& plan, const Place& place, int32_t chunk);
+
+ private:
+  // Module, width, tp, whether rows are cut, whether both ends are on one rank.
+  using Key = std::tuple<PartKind, int32_t, int32_t, int32_t, bool, bool>;
+  std::map<Key, PartSize> known_;
+};
+
+}  // namespace phalanx::plan
