@@ -59,12 +59,9 @@ def two(plan):
     plan.predict_jobs(part=7)
 
 
-def four(plan):
+def layouts_of_four(plan):
+    """Ten layouts, predicted before any is measured, and some of them with a device lost; copies and widths."""
     half, whole, chunks = "{ranks: 2}", "{ranks: 4}", "{name: three_phase, encoder_chunks: 4}"
-    plan.make_data()
-    plan.speed("1p6b", 8, (222_000, 265_000), part=1, once=1)
-    plan.limit("1p6b", part=1)
-    plan.guarded(4, part=1, most=0.01)
     plan.profile(part=2)
     plan.search("1p6b", 48, 4, part=2)
     plan.layout("dp4", "one of ten layouts; healthy, of dp4 with one lost", 60, 48, part=2, model="1p6b", language=whole, vision=whole, batch=48, micro=4, steps=24)
@@ -102,6 +99,15 @@ def four(plan):
     plan.goal("the search's first choice", "within 3 % of the best of ten layouts", "found-1p6b", verdicts.first_choice("found-1p6b", layouts))
     for quantity in ("step", "memory"):
         plan.goal(f"{quantity} of ten layouts, predicted beforehand", "each within 5 %", "predictions", verdicts.predicted("predictions", [*layouts, "found-1p6b"], quantity))
+
+
+def four(plan):
+    whole = "{ranks: 4}"
+    plan.make_data()
+    plan.speed("1p6b", 8, (222_000, 265_000), part=1, once=1)
+    plan.limit("1p6b", part=1)
+    plan.guarded(4, part=1, most=0.01)
+    layouts_of_four(plan)
     short = {"model": "1p6b", "batch": 16, "micro": 2}
     plan.recovery("dp4", {**short, "language": whole, "vision": whole}, 20, part=6, none=3)
     plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, part=3, none=3)
