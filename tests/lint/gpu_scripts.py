@@ -4,7 +4,7 @@
 Every part of scripts/gpu/one, two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured; goals are reached, missed or not measured, as figures say;
 scripts/gpu/compare_speed.py runs programs in the order A B B A, and without one that fails; scripts/gpu/steady.py tells a run that grows from one that does not;
-scripts/gpu/kill_ranks.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
+scripts/gpu/kill_figures.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
 what a command that is cut has started has ended before the next, and a signal ends a measurement and keeps what there is.
 """
 import argparse
@@ -26,6 +26,7 @@ import anchors  # noqa: E402
 import boards  # noqa: E402
 import checkpoint_every  # noqa: E402
 import compare_predictions  # noqa: E402
+import kill_figures  # noqa: E402
 import kill_ranks  # noqa: E402
 import limit  # noqa: E402
 import machine  # noqa: E402
@@ -182,7 +183,7 @@ def steadiness():
 
 def phases():
     figures = [{"phases_ms": {"planned": [0, 3], "communicators_ready": [begin, end], "safe_again": [90, None]}} for begin, end in ((10, 30), (20, 70), (15, 40))]
-    lines = kill_ranks.phase_lines(figures, "phases_ms", "phases:")
+    lines = kill_figures.phase_lines(figures, "phases_ms", "phases:")
     check(lines == ["phases:", "  planned: ended after 3 ms (most 3), took 3 ms (most 3)",
                     "  communicators_ready: ended after 40 ms (most 70), took 25 ms (most 50)"], f"phases of losses: {lines}")
 
@@ -194,7 +195,7 @@ def kill(number, **other):
 
 def kills_judged(figures, kills=20, **other):
     options = argparse.Namespace(**{"kills": kills, "within": 0.4, "lose": 0, "stay_out": False, **other})
-    return kill_ranks.judge(figures, options), kill_ranks.summary(figures, 0.320, 0.322, options)
+    return kill_figures.judge(figures, options), kill_figures.summary(figures, 0.320, 0.322, options)
 
 
 def kills():
