@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/incident.h"
+#include "coordinator/wire/command_codec.h"
 #include "coordinator/wire/common_codec.h"
-#include "coordinator/wire/session_codec.h"
 
 namespace phalanx::coordinator {
 namespace {

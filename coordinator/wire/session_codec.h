@@ -1,11 +1,10 @@
-// coordinator/wire/session_codec.h: the messages of a worker's session as events, commands as
-// messages.
+// coordinator/wire/session_codec.h: the messages of a worker's session as events; what it is sent
+// is in command_codec.h.
 #pragma once
 
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "phalanx/v1/worker_service.pb.h"
 
@@ -35,7 +34,5 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& hello);
 // clock is compared with.
 std::optional<Event> EventFromProto(SessionId session, const v1::OpenSessionRequest& message,
                                     absl::Time received = absl::UnixEpoch());
-
-void ToProto(uint64_t command_number, const Command& command, v1::Command* out);
 
 }  // namespace phalanx::coordinator

@@ -1,5 +1,5 @@
-"""What was measured beside what was wanted. A Goal names the measurements whose figures it needs and a function that judges them; machine.py has
-the goals of each machine, and writes what became of them beside its results."""
+"""What was measured beside what was wanted. A Goal names the measurements whose figures it needs and a function that judges them; machines.py has
+the goals of each machine, and machine.py writes what became of them beside its results."""
 import dataclasses
 import statistics
 

@@ -4,7 +4,7 @@
 Every part of scripts/gpu/one, two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured; goals are reached, missed or not measured, as figures say;
 scripts/gpu/compare_speed.py runs programs in the order A B B A, and without one that fails; scripts/gpu/steady.py tells a run that grows from one that does not;
-scripts/gpu/kill_ranks.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
+scripts/gpu/kill_figures.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
 what a command that is cut has started has ended before the next, and a signal ends a measurement and keeps what there is.
 """
 import argparse
@@ -26,11 +26,15 @@ import anchors  # noqa: E402
 import boards  # noqa: E402
 import checkpoint_every  # noqa: E402
 import compare_predictions  # noqa: E402
+import kill_figures  # noqa: E402
 import kill_ranks  # noqa: E402
 import limit  # noqa: E402
 import machine  # noqa: E402
+import machines  # noqa: E402
+import plans  # noqa: E402
 import predicted_layouts  # noqa: E402
 import restart_time  # noqa: E402
+import running  # noqa: E402
 import shapes  # noqa: E402
 import steady  # noqa: E402
 import verdicts  # noqa: E402
@@ -69,8 +73,8 @@ def least_steps():
 
 def jobs(folder):
     least = least_steps()
-    for devices, measurements in machine.MACHINES.items():
-        plan = machine.Plan(devices, folder / "pack", folder / str(devices), folder / "output")
+    for devices, measurements in machines.MACHINES.items():
+        plan = plans.Plan(devices, folder / "pack", folder / str(devices), folder / "output")
         measurements(plan)
         names = [measurement.name for measurement in plan.list]
         check(len(set(names)) == len(names), f"{devices} GPUs: a name twice in {names}")
@@ -79,7 +83,7 @@ def jobs(folder):
         check(all(measurement.usual < measurement.seconds for measurement in plan.list), f"{devices} GPUs: a budget that is too small")
         written = set()  # by a command
         for measurement in plan.list:
-            machine.write_jobs(plan, measurement)
+            running.write_jobs(plan, measurement)
             if "--write" in measurement.command:
                 written.add(measurement.command[measurement.command.index("--write") + 1])
             if "--bound" in measurement.command:
@@ -96,14 +100,14 @@ def jobs(folder):
 
 def predictions(folder):
     """Of the real program, beside made-up measurements."""
-    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
-    machine.four(plan)
+    plan = plans.Plan(4, folder / "pack", folder / "work", folder / "output")
+    machines.four(plan)
     names = [m.name for m in plan.list]
     order = [m for m in plan.list if m.name == "predictions"][0]
     whole = ("dp4", "tp2-dp2", "tp4", "pp4", "pp2-dp2", "vision-apart", "phases-chunks", "interleaved", "zero-bubble", "tp2-apart")
     check(all(names.index("predictions") < names.index(name) for name in whole), "a layout is measured before it is predicted")
-    machine.write_jobs(plan, order)
-    command = machine.command_of(plan, order)
+    running.write_jobs(plan, order)
+    command = running.command_of(plan, order)
     environment = {**os.environ, "PATH": f"{pathlib.Path(PHALANX).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     check(done.returncode == 0 and "found-1p6b: left out" in done.stdout, f"predictions: {done.stdout}{done.stderr}")
@@ -133,7 +137,7 @@ def predictions(folder):
 
 def refused_jobs(plan):
     """What does not fit is predicted as it is written, and says so; no other failure is passed over."""
-    job, profile = str(plan.path_of("dp4")), str(machine.PROFILE)
+    job, profile = str(plan.path_of("dp4")), str(running.PROFILE)
     path = os.environ["PATH"]
     os.environ["PATH"] = f"{pathlib.Path(PHALANX).parent}{os.pathsep}{path}"
     try:
@@ -179,7 +183,7 @@ def steadiness():
 
 def phases():
     figures = [{"phases_ms": {"planned": [0, 3], "communicators_ready": [begin, end], "safe_again": [90, None]}} for begin, end in ((10, 30), (20, 70), (15, 40))]
-    lines = kill_ranks.phase_lines(figures, "phases_ms", "phases:")
+    lines = kill_figures.phase_lines(figures, "phases_ms", "phases:")
     check(lines == ["phases:", "  planned: ended after 3 ms (most 3), took 3 ms (most 3)",
                     "  communicators_ready: ended after 40 ms (most 70), took 25 ms (most 50)"], f"phases of losses: {lines}")
 
@@ -191,7 +195,7 @@ def kill(number, **other):
 
 def kills_judged(figures, kills=20, **other):
     options = argparse.Namespace(**{"kills": kills, "within": 0.4, "lose": 0, "stay_out": False, **other})
-    return kill_ranks.judge(figures, options), kill_ranks.summary(figures, 0.320, 0.322, options)
+    return kill_figures.judge(figures, options), kill_figures.summary(figures, 0.320, 0.322, options)
 
 
 def kills():
@@ -221,8 +225,8 @@ def states(plan, results):
 
 
 def goals(folder, recovered):
-    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
-    machine.four(plan)
+    plan = plans.Plan(4, folder / "pack", folder / "work", folder / "output")
+    machines.four(plan)
     check(set(states(plan, {}).values()) == {verdicts.NOT_MEASURED}, "a goal is reached before anything is measured")
     runs = [speed_run(label, rate) for label, rate in (("ours 1p6b bf16", 220_000), ("ours 1p6b fp8", 270_000), ("FSDP2 1p6b, labelled rows", 200_000))] * 2
     rates = {"dp4": 226_000, "tp2-dp2": 190_000, "dp4-without-rank-3": 171_000, "found-1p6b": 221_000}
@@ -255,17 +259,17 @@ def order(folder):
 
 
 def others_setting(folder):
-    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    plan = plans.Plan(4, folder / "pack", folder / "work", folder / "output")
     plan.output.mkdir(parents=True)
     os.environ["ANCHOR"] = "bench.py"
-    check(machine.filled(plan, "@anchor-5b@ @samples-5b@") == "bench.py --mbs 4 --acc 1 --skip 1", "the other program as it is")
+    check(running.filled(plan, "@anchor-5b@ @samples-5b@") == "bench.py --mbs 4 --acc 1 --skip 1", "the other program as it is")
     runs = [{**setting, "tokens_per_s": 1000 + number} for number, setting in enumerate(anchors.settings(4))]
     of = anchors.summary(runs, 4)
     check(of["fastest"]["micro"] == 2 and of["beside"] == {"micro": 2, "parts": 2, "reshard": 0, "skip": 1, "tokens_per_s": 1005}, f"the fastest settings: {of}")
     (plan.output / "anchors-5b.json").write_text(json.dumps(anchors.summary(runs[:2], 4)))
-    check("--mbs 4 --acc 1" in machine.filled(plan, "@samples-5b@"), "more samples a step than ours are taken")
+    check("--mbs 4 --acc 1" in running.filled(plan, "@samples-5b@"), "more samples a step than ours are taken")
     (plan.output / "anchors-5b.json").write_text(json.dumps(of))
-    text = machine.filled(plan, "@anchor-5b@ @samples-5b@")
+    text = running.filled(plan, "@anchor-5b@ @samples-5b@")
     check("anchor_variant.py 0 bench.py --mbs 2 --acc 2" in text, f"the other program's fastest setting: {text}")
     check("reshard_after_forward=False" in anchor_variant.with_resharding(anchor_variant.CALL, False) and anchor_variant.with_resharding("", True) == "", "resharding")
     changed, left = limit.as_in_training(f"{limit.CAST}\n{limit.STEP}{limit.LAYERS}")
@@ -377,17 +381,17 @@ signal.pause()
 def cuts():
     process = subprocess.Popen([sys.executable, "-c", STARTS_ANOTHER], stdout=subprocess.PIPE, text=True, start_new_session=True)
     process.stdout.readline()
-    code = machine.end(process)
-    check(not machine.lives(process.pid), "what a command has started that is cut outlives it")
+    code = running.end(process)
+    check(not running.lives(process.pid), "what a command has started that is cut outlives it")
     check(code == -signal.SIGTERM and process.stdout.read() == "ended\n", f"a command that is cut: exit code {code}")
 
 
 def stopped(folder):
     """A signal while a measurement runs: its figures so far are kept, and nothing of it goes on."""
-    plan = machine.Plan(4, folder / "pack", folder / "work", folder / "output")
+    plan = plans.Plan(4, folder / "pack", folder / "work", folder / "output")
     plan.output.mkdir(parents=True)
     text = "import signal; print('{\"complete\": false}', flush=True); signal.pause()"
-    measurement = machine.Measurement("waits", "", [sys.executable, "-c", text], 60, 50)
+    measurement = plans.Measurement("waits", "", [sys.executable, "-c", text], 60, 50)
     log, done = plan.output / "waits.log", threading.Event()
 
     def signal_once_it_has_printed():
@@ -395,10 +399,10 @@ def stopped(folder):
             done.wait(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, machine.stop)
+    before = signal.signal(signal.SIGTERM, running.stop)
     thread = threading.Thread(target=signal_once_it_has_printed)
     thread.start()
-    result, was_stopped = machine.run(plan, measurement)
+    result, was_stopped = running.run(plan, measurement)
     done.set()
     thread.join()
     signal.signal(signal.SIGTERM, before)

@@ -48,13 +48,7 @@ DeviceProfile Powered(DeviceProfile profile, double watts, double clock_mhz) {
 
 job::JobSpec SearchedJob(int encoders, bool large) {
   AJob job;
-  job.Module("vision", ClipVision({.hidden_size = 1024,
-                                   .layers = 24,
-                                   .heads = 16,
-                                   .mlp_size = 4096,
-                                   .block = 128,
-                                   .image_size = 336,
-                                   .patch_size = 14}));
+  job.Module("vision", LargeClipVision());
   if (encoders == 2) {
     job.Module("audio", Whisper({.hidden_size = 1280,
                                  .layers = 32,

@@ -23,6 +23,17 @@ job::Architecture Llama(const LlamaShape& shape) {
   return architecture;
 }
 
+job::Architecture LargeLlama(const LargeLlamaShape& shape) {
+  return Llama({.hidden_size = 4096,
+                .layers = shape.layers,
+                .heads = 32,
+                .kv_heads = 8,
+                .mlp_size = 14336,
+                .block = 128,
+                .vocabulary = shape.vocabulary,
+                .context = shape.context});
+}
+
 job::Architecture ClipVision(const ClipShape& shape) {
   job::Architecture architecture;
   architecture.family = job::Family::kClipVision;
@@ -36,6 +47,16 @@ job::Architecture ClipVision(const ClipShape& shape) {
   architecture.image_size = shape.image_size;
   architecture.patch_size = shape.patch_size;
   return architecture;
+}
+
+job::Architecture LargeClipVision() {
+  return ClipVision({.hidden_size = 1024,
+                     .layers = 24,
+                     .heads = 16,
+                     .mlp_size = 4096,
+                     .block = 128,
+                     .image_size = 336,
+                     .patch_size = 14});
 }
 
 job::Architecture SiglipVision(const ClipShape& shape) {

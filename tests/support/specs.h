@@ -26,6 +26,13 @@ struct LlamaShape {
 };
 job::Architecture Llama(const LlamaShape& shape = {});
 
+// Of layers as wide as those of a model of 8 billion parameters.
+struct LargeLlamaShape {
+  int32_t layers = 18;
+  int64_t vocabulary = 128256, context = 4096;
+};
+job::Architecture LargeLlama(const LargeLlamaShape& shape = {});
+
 struct ClipShape {
   int64_t hidden_size = 32;
   int32_t layers = 2, heads = 4;
@@ -33,7 +40,10 @@ struct ClipShape {
 };
 job::Architecture ClipVision(const ClipShape& shape = {});
 
-// Of the same shape; its norm's epsilon is 1e-6.
+// ViT-L of pictures of 336 pixels.
+job::Architecture LargeClipVision();
+
+// Of the shape of a ClipVision; its norm's epsilon is 1e-6.
 job::Architecture SiglipVision(const ClipShape& shape = {});
 
 struct WhisperShape {

@@ -25,6 +25,7 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
+using support::LargeClipVision;
 using support::Llama;
 using support::NoArchitecture;
 
@@ -32,15 +33,7 @@ using support::NoArchitecture;
 job::JobSpec LargeJob(int32_t world) {
   const int32_t vision = world / 8;
   return AJob()
-      .Module("vision",
-              ClipVision({.hidden_size = 1024,
-                          .layers = 24,
-                          .heads = 16,
-                          .mlp_size = 4096,
-                          .block = 128,
-                          .image_size = 336,
-                          .patch_size = 14}),
-              {.tp = 2, .dp = vision / 2})
+      .Module("vision", LargeClipVision(), {.tp = 2, .dp = vision / 2})
       .Module("language",
               Llama({.hidden_size = 8192,
                      .layers = 80,

@@ -24,6 +24,14 @@ v1::JobDocument With(v1::JobDocument document, const std::string& from, const st
   return document;
 }
 
+// What a daemon answers that is to prepare the data of the job.
+v1::CommandResult Prepared(const v1::JobDocument& job) {
+  FakeCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  coordinator.AwaitHello();
+  return coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+}
+
 TEST(WorkerDataTest, GoodData_IsAnsweredWithItsDigest_TheSameTheSecondTime) {
   FakeCoordinator coordinator;
   WorkerProcess worker(coordinator.address());
@@ -70,11 +78,7 @@ TEST(WorkerDataTest, FaultySamples_AreCorrupt_AndNamedWithTheirShard) {
   support::WriteFile(folder + "/set-000.tar", tar.Finish());
   v1::JobDocument job = With(Job("wait"), "tokenizer: ", "items_max: 2, tokenizer: ");
   job.set_directory(folder);
-  FakeCoordinator coordinator;
-  WorkerProcess worker(coordinator.address());
-  coordinator.AwaitHello();
-  const v1::CommandResult result =
-      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  const v1::CommandResult result = Prepared(job);
   EXPECT_EQ(result.code(), 0) << result.message();
   EXPECT_EQ(result.corrupt_samples(), 3);
   EXPECT_THAT(result.corrupt_messages(),
@@ -122,11 +126,7 @@ TEST(WorkerDataTest, Answer_SaysWhatSamplesAreLike) {
   support::WriteShards(folder, {.samples = 8, .shards = 2, .images_min = 3, .images_max = 3});
   v1::JobDocument job = Job("wait");
   job.set_directory(folder);
-  FakeCoordinator coordinator;
-  WorkerProcess worker(coordinator.address());
-  coordinator.AwaitHello();
-  const v1::CommandResult result =
-      coordinator.AwaitResult(coordinator.Send(PrepareCommand(7, job)));
+  const v1::CommandResult result = Prepared(job);
   EXPECT_EQ(result.code(), 0) << result.message();
   EXPECT_EQ(result.data_shape().items(), 3);
   EXPECT_GT(result.data_shape().labelled_share(), 0);

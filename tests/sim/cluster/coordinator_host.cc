@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/wire/command_codec.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/session_codec.h"
 

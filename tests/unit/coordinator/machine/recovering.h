@@ -28,6 +28,13 @@ inline RankQuiet Quiet(int64_t step, int32_t rank = 0) {
   return {.known = Behind(step), .homes = {{.primary = rank, .applied = step}}, .context_ok = true};
 }
 
+// Copies that `rank` finds of its own, made in `epoch`, of these steps.
+inline RankCopies::Pair Copied(int32_t rank, int64_t epoch, const std::vector<int64_t>& steps) {
+  RankCopies::Pair pair{.rank = rank, .epoch = Epoch{epoch}};
+  for (const int64_t step : steps) pair.copies.push_back({.start = Behind(step)});
+  return pair;
+}
+
 inline const RankExited kKilled{.signal = 9};
 
 class RecoveringTest : public testing::Test {

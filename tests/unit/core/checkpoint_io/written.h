@@ -40,4 +40,14 @@ inline void FlipBit(const std::string& path, size_t byte) {
   support::WriteFile(path, bytes);
 }
 
+// A folder for checkpoints of that job.
+class WrittenTest : public testing::Test {
+ protected:
+  std::string Write(int64_t step) const { return support::WriteCheckpoint(plan_, folder_, step); }
+
+  const job::JobSpec spec_ = TwoModules();
+  const plan::Plan plan_ = PlanOf(spec_);
+  const std::string folder_ = support::MakeFolder("checkpoints");
+};
+
 }  // namespace phalanx::checkpoint

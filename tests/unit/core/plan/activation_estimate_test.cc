@@ -13,6 +13,8 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
+using support::LargeClipVision;
+using support::LargeLlama;
 using support::Llama;
 
 // What 64 more words of the vocabulary add on one rank.
@@ -113,25 +115,8 @@ TEST(ActivationEstimateTest, OfLabelledRows_IsOfOneAtLeast) {
 // each, 7 of 16 rows labelled.
 TEST(ActivationEstimateTest, OfALargeJob_HasEachTermToTheByte) {
   AJob job = AJob()
-                 .Module("vision",
-                         ClipVision({.hidden_size = 1024,
-                                     .layers = 24,
-                                     .heads = 16,
-                                     .mlp_size = 4096,
-                                     .block = 128,
-                                     .image_size = 336,
-                                     .patch_size = 14}),
-                         {.dp = 4, .offset = 0})
-                 .Module("language",
-                         Llama({.hidden_size = 4096,
-                                .layers = 18,
-                                .heads = 32,
-                                .kv_heads = 8,
-                                .mlp_size = 14336,
-                                .block = 128,
-                                .vocabulary = 128256,
-                                .context = 4096}),
-                         {.dp = 4, .offset = 0})
+                 .Module("vision", LargeClipVision(), {.dp = 4, .offset = 0})
+                 .Module("language", LargeLlama(), {.dp = 4, .offset = 0})
                  .Edge("vision", "language", {.projector = 4096})
                  .Batch(16, 4)
                  .Compute(job::Precision::kBf16);

@@ -17,6 +17,7 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
+using support::LargeLlama;
 using support::Llama;
 using support::Regressor;
 using support::Whisper;
@@ -241,17 +242,11 @@ TEST(CostTest, UpdateCost_SumsOfTheShareAreReadForTheirNormAndForTheUpdate) {
 
 // A matrix of each layer is larger than a bucket of several may be.
 TEST(CostTest, UpdateCost_Shares_AreThoseOfTheBucketsInTheirOrder) {
-  const Plan plan = MustPlan(AJob()
-                                 .Module("language",
-                                         Llama({.hidden_size = 4096,
-                                                .layers = 4,
-                                                .heads = 32,
-                                                .kv_heads = 8,
-                                                .mlp_size = 14336,
-                                                .block = 128,
-                                                .vocabulary = 32000}),
-                                         {.dp = 2})
-                                 .Batch(2, 1));
+  const Plan plan =
+      MustPlan(AJob()
+                   .Module("language",
+                           LargeLlama({.layers = 4, .vocabulary = 32000, .context = 32}), {.dp = 2})
+                   .Batch(2, 1));
   std::vector<int32_t> complete, needed;
   double all = 0;
   for (const UpdateShare& share : UpdateCost(plan, {0, 0, 0}).shares) {

@@ -12,7 +12,8 @@ namespace phalanx::schedule {
 namespace {
 
 using support::AJob;
-using support::ClipVision;
+using support::LargeClipVision;
+using support::LargeLlama;
 using support::Llama;
 using support::Powered;
 
@@ -118,21 +119,8 @@ TEST(PowerTest, Costs_OfAPipeline_EachDeviceHasItsClock) {
 // As large as those of docs/performance.md, all rows through the head.
 job::JobSpec FiveBillion() {
   return AJob()
-      .Module("vision", ClipVision({.hidden_size = 1024,
-                                    .layers = 24,
-                                    .heads = 16,
-                                    .mlp_size = 4096,
-                                    .block = 128,
-                                    .image_size = 336,
-                                    .patch_size = 14}))
-      .Module("language", Llama({.hidden_size = 4096,
-                                 .layers = 18,
-                                 .heads = 32,
-                                 .kv_heads = 8,
-                                 .mlp_size = 14336,
-                                 .block = 128,
-                                 .vocabulary = 128256,
-                                 .context = 4096}))
+      .Module("vision", LargeClipVision())
+      .Module("language", LargeLlama())
       .Edge("vision", "language", {.projector = 4096})
       .Batch(4, 4)
       .Compute(job::Precision::kBf16);

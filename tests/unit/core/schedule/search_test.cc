@@ -27,6 +27,8 @@ namespace {
 using job::ScheduleName;
 using support::AJob;
 using support::ClipVision;
+using support::LargeClipVision;
+using support::LargeLlama;
 using support::Llama;
 using ::testing::Gt;
 using ::testing::HasSubstr;
@@ -45,21 +47,8 @@ job::JobSpec WithEncoder(int64_t global = 8) {
 // As large as real ones.
 job::JobSpec LargeWithEncoder() {
   AJob job;
-  job.Module("vision", ClipVision({.hidden_size = 1024,
-                                   .layers = 24,
-                                   .heads = 16,
-                                   .mlp_size = 4096,
-                                   .block = 128,
-                                   .image_size = 336,
-                                   .patch_size = 14}))
-      .Module("language", Llama({.hidden_size = 4096,
-                                 .layers = 18,
-                                 .heads = 32,
-                                 .kv_heads = 8,
-                                 .mlp_size = 14336,
-                                 .block = 128,
-                                 .vocabulary = 128256,
-                                 .context = 4096}))
+  job.Module("vision", LargeClipVision())
+      .Module("language", LargeLlama())
       .Edge("vision", "language", {.projector = 4096})
       .Batch(16, 1)
       .Compute(job::Precision::kBf16);

@@ -16,6 +16,7 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
+using support::LargeLlama;
 using support::Llama;
 using support::NoArchitecture;
 
@@ -300,17 +301,11 @@ TEST(CostModelTest, CostFromShapes_OfTheUpdate_FallsWithWhatARankHas) {
 
 TEST(CostModelTest, CostFromShapes_Slices_LieWherePassesComeToTheirLayers) {
   const auto slices = [](support::Layout layout) {
-    const plan::Plan plan = PlanOf(AJob()
-                                       .Module("language",
-                                               Llama({.hidden_size = 4096,
-                                                      .layers = 4,
-                                                      .heads = 32,
-                                                      .kv_heads = 8,
-                                                      .mlp_size = 14336,
-                                                      .block = 128,
-                                                      .vocabulary = 32000}),
-                                               layout)
-                                       .Batch(4, 1));
+    const plan::Plan plan =
+        PlanOf(AJob()
+                   .Module("language",
+                           LargeLlama({.layers = 4, .vocabulary = 32000, .context = 32}), layout)
+                   .Batch(4, 1));
     return CostFromShapes(plan).parts[0][0].slices;
   };
   // The last layer with the head, the other three, the embedding.

@@ -19,6 +19,7 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
+using support::LargeLlama;
 using support::Llama;
 
 struct Case {
@@ -113,18 +114,7 @@ TEST(HostEstimateTest, EveryRank_TakesAsMuchAsThePlanSays) {
 }
 
 TEST(HostEstimateTest, WhatEqualPartsMayDifferBy_IsLittleOfAModelOfUsualSize) {
-  AJob job = AJob()
-                 .Module("language",
-                         Llama({.hidden_size = 4096,
-                                .layers = 4,
-                                .heads = 32,
-                                .kv_heads = 8,
-                                .mlp_size = 14336,
-                                .block = 128,
-                                .vocabulary = 128256,
-                                .context = 4096}),
-                         {.tp = 8, .dp = 4})
-                 .Batch(4, 1);
+  AJob job = AJob().Module("language", LargeLlama({.layers = 4}), {.tp = 8, .dp = 4}).Batch(4, 1);
   const plan::Plan plan = *plan::MakePlan(job, plan::MakeCluster(4, 8), Epoch{1});
   for (plan::Place place{.module = 0, .width = 8}; place.tp < 8; ++place.tp) {
     const plan::StageParameters parameters = plan::ParametersOf(plan, place);

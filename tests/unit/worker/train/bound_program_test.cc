@@ -282,17 +282,19 @@ std::vector<int32_t> Completing(const plan::Plan& plan) {
   return modules;
 }
 
+// An encoder and a decoder, laid out so.
+job::JobSpec Both(const support::Layout& vision, const support::Layout& language) {
+  return AJob()
+      .Module("vision", support::ClipVision(), vision)
+      .Module("language", support::Llama(), language)
+      .Edge("vision", "language")
+      .Batch(8, 2);
+}
+
 TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereReductionsKeepTheirOrder) {
-  const auto both = [](support::Layout vision, support::Layout language) {
-    return AJob()
-        .Module("vision", support::ClipVision(), vision)
-        .Module("language", support::Llama(), language)
-        .Edge("vision", "language")
-        .Batch(8, 2);
-  };
-  EXPECT_EQ(Completing(PlanOf(both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0}))),
+  EXPECT_EQ(Completing(PlanOf(Both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0}))),
             (std::vector<int32_t>{1, 0}));
-  EXPECT_EQ(Completing(PlanOf(both({.dp = 2}, {.dp = 2}))), std::vector<int32_t>())
+  EXPECT_EQ(Completing(PlanOf(Both({.dp = 2}, {.dp = 2}))), std::vector<int32_t>())
       << "others wait for this rank's messages";
   EXPECT_EQ(Completing(PlanOf(
                 AJob()
@@ -303,18 +305,11 @@ TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereReductionsKeepTheirOr
 
 // Predictions of steps go by the plan alone.
 TEST(BoundProgramTest, SumsBeginInTheLastBackwardPass_WhereASimulatedStepHasThem) {
-  const auto both = [](support::Layout vision, support::Layout language) {
-    return AJob()
-        .Module("vision", support::ClipVision(), vision)
-        .Module("language", support::Llama(), language)
-        .Edge("vision", "language")
-        .Batch(8, 2);
-  };
   const plan::Plan plans[] = {
-      PlanOf(both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0})),
-      PlanOf(both({.dp = 2}, {.dp = 2})),
-      PlanOf(both({.dp = 4, .offset = 0}, {.tp = 2, .dp = 2, .offset = 0})),
-      PlanOf(both({.dp = 4, .offset = 0}, {.dp = 2, .pp = 2, .offset = 0})),
+      PlanOf(Both({.dp = 2, .offset = 0}, {.dp = 2, .offset = 0})),
+      PlanOf(Both({.dp = 2}, {.dp = 2})),
+      PlanOf(Both({.dp = 4, .offset = 0}, {.tp = 2, .dp = 2, .offset = 0})),
+      PlanOf(Both({.dp = 4, .offset = 0}, {.dp = 2, .pp = 2, .offset = 0})),
       PlanOf(AJob().Module("language", support::Llama(), {.dp = 2}).Batch(8, 2)),
       PlanOf(AJob()
                  .Module("language", support::Llama(), {.dp = 2})
