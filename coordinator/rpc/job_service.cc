@@ -72,7 +72,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     absl::StatusOr<JobRequestPtr> read = ReadRequest(
         FromProto(request->document()), wire::RanksOf(request->lost()),
         [this] { return board_.Nodes(); },
-        [this](const std::string& key) { return board_.DataShapeOf(key); });
+        [this](const std::string& key) { return board_.DataShapeOf(key); },
+        [this] { return board_.Fp8(); });
     if (!read.ok()) return end(read.status());
     driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
                    RequestIdOf(end.caller(), request->request_id()),
