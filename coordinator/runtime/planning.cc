@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/wire/ended_codec.h"
 #include "core/base/cut_text.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
@@ -328,6 +329,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                                           DataShapeSource data, Fp8Source fp8) {
   RETURN_IF_ERROR(CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(Resolved resolved, ReadResolved(document, job::Purpose::kSubmit, nodes, data));
+  std::string submitted_digest;
+  if (resolved.job.text != document.text) submitted_digest = DigestOf(document, lost);
   document.text = std::move(resolved.job.text);
   job::ReadJob& read = resolved.job.job;
   const job::JobSpec& spec = read.spec;
@@ -350,6 +353,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .warnings = std::move(read.warnings),
                      .layout_note = std::move(resolved.job.note),
                      .data_key = std::move(resolved.data_key),
+                     .submitted_digest = std::move(submitted_digest),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
@@ -371,6 +375,14 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .device_kind = spec.resources.device,
                      .lost = std::move(lost)};
   request.document = std::move(document);
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost) {
+  JobRequest request;
+  request.submitted_digest = DigestOf(document, lost);
+  request.document = std::move(document);
+  request.lost = std::move(lost);
   return std::make_shared<const JobRequest>(std::move(request));
 }
 

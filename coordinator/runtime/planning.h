@@ -40,6 +40,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(
     NodesSource nodes = [] { return std::vector<NodeView>(); },
     DataShapeSource data = [](const std::string&) { return std::optional<job::DataShape>(); },
     Fp8Source fp8 = [] { return Fp8Nodes(); });
+// What a repetition of a submit is known by where ReadRequest refuses it.
+JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost);
 // Whether a document may leave layouts to the planner, without reading it.
 bool MayNeedSearch(absl::string_view text);
 

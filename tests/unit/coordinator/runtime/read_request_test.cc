@@ -99,6 +99,8 @@ TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ((*request)->devices, 4);
   EXPECT_FALSE(MayNeedSearch((*request)->document.text));
+  EXPECT_EQ((*request)->submitted_digest, RequestAsSubmitted(document, {})->submitted_digest);
+  EXPECT_EQ((*ReadRequest({kText, "/jobs"}))->submitted_digest, "") << "the document says it";
   // What is stored is planned without another search.
   EXPECT_TRUE(PlanJob(**request, {.placement = kPlacement, .epoch = Epoch{1}}).ok());
   const NodeView small{.name = "n",
