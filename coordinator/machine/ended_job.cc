@@ -31,6 +31,12 @@ absl::Status RequestIdReused(absl::string_view request_id, JobId job) {
       ToString(job), "; choose a new id for a new job"));
 }
 
+bool IsRepetition(const JobRequest& first, const JobRequest& again) {
+  if (!first.submitted_digest.empty() && !again.submitted_digest.empty())
+    return first.submitted_digest == again.submitted_digest;
+  return first.document == again.document && first.lost == again.lost;
+}
+
 int64_t RequestBytes(const JobRequest& request) {
   const auto of_map = [](const std::map<std::string, std::string>& map) {
     size_t bytes = 0;
@@ -39,7 +45,8 @@ int64_t RequestBytes(const JobRequest& request) {
   };
   size_t bytes = sizeof(JobRequest) + request.document.text.size() +
                  request.document.directory.size() + request.name.size() + request.output.size() +
-                 request.layout_note.size() + request.data_key.size() + of_map(request.labels) +
+                 request.layout_note.size() + request.data_key.size() +
+                 request.submitted_digest.size() + of_map(request.labels) +
                  of_map(request.node_selector) + request.lost.size() * sizeof(Rank);
   for (const std::string& warning : request.warnings) bytes += warning.size();
   return static_cast<int64_t>(bytes);

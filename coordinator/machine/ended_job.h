@@ -22,6 +22,9 @@ std::vector<std::string> ExplainEnded(const JobView& job);
 // InvalidArgument: the request id was given before with another document, for `job`.
 absl::Status RequestIdReused(absl::string_view request_id, JobId job);
 
+// Whether the same was submitted, whatever was made of it.
+bool IsRepetition(const JobRequest& first, const JobRequest& again);
+
 // Bytes that the request of a job holds in memory, near enough for a limit.
 int64_t RequestBytes(const JobRequest& request);
 

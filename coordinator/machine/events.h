@@ -34,6 +34,9 @@ struct SubmitRequested {
   Token token;
   JobRequestPtr request;
   std::string request_id;  // empty: none
+  // Why it becomes no job as things are now; OK: nothing is known against it. A repetition is
+  // answered with what it became all the same.
+  absl::Status refusal = absl::OkStatus();
 };
 struct CancelRequested {
   Token token;

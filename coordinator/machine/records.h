@@ -52,6 +52,9 @@ struct JobRequest {
   std::vector<std::string> warnings;
   std::string layout_note;  // how the planner laid it out (parallel: auto); empty: it did not
   std::string data_key;     // of such a job: tells its training set from others
+  // DigestOf (coordinator/wire/ended_codec.h) what was submitted, where that is not the document:
+  // of such a job. A repetition is told by it, for whom the planner might choose otherwise.
+  std::string submitted_digest;
   int64_t steps = 0;
   int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
   absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts

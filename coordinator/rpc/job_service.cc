@@ -72,16 +72,23 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     absl::StatusOr<JobRequestPtr> read = ReadRequest(
         FromProto(request->document()), wire::RanksOf(request->lost()),
         [this] { return board_.Nodes(); },
-        [this](const std::string& key) { return board_.DataShapeOf(key); });
-    if (!read.ok()) return end(read.status());
-    driver_.Submit(OwnedBy(end.caller(), *std::move(read)),
-                   RequestIdOf(end.caller(), request->request_id()),
-                   [end, response](const absl::StatusOr<JobViewPtr>& job) {
-                     if (job.ok()) end.Changes((*job)->id);
-                     // The caller has the document.
-                     if (job.ok()) ToProto(**job, false, response->mutable_job());
-                     end(job.status());
-                   });
+        [this](const std::string& key) { return board_.DataShapeOf(key); },
+        [this] { return board_.Fp8(); });
+    absl::Status refusal = read.status();
+    if (!refusal.ok()) {
+      if (request->request_id().empty()) return end(refusal);
+      // Whoever repeats a submit gets the job that it became, whatever would be said to a new one.
+      read = RequestAsSubmitted(FromProto(request->document()), wire::RanksOf(request->lost()));
+    }
+    driver_.Submit(
+        OwnedBy(end.caller(), *std::move(read)), RequestIdOf(end.caller(), request->request_id()),
+        [end, response](const absl::StatusOr<JobViewPtr>& job) {
+          if (job.ok()) end.Changes((*job)->id);
+          // The caller has the document.
+          if (job.ok()) ToProto(**job, false, response->mutable_job());
+          end(job.status());
+        },
+        std::move(refusal));
   };
   if (MayNeedSearch(request->document().text())) {
     previewers_.Add(submit);

@@ -10,6 +10,7 @@
 #include "coordinator/machine/incident.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
+#include "core/job/devices.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -79,6 +80,11 @@ absl::StatusOr<EndedDetails> DetailsOf(EndedJobs& ended, JobId job) {
   absl::StatusOr<EndedDetails> details = DecodeDetails(sealed, job);
   if (details.ok()) return details;
   return Damaged(details.status(), "details", job);
+}
+
+bool SaysNoFp8(const NodeView& node) {
+  const auto label = node.labels.find(job::kFp8Label);
+  return label != node.labels.end() && label->second == "no";
 }
 
 JobViewPtr WithDocument(const JobView& view, Document document) {
@@ -196,6 +202,11 @@ void Board::Publish(const PublishIncident& action) {
 void Board::Publish(const PublishNode& action) {
   MutexLock lock(&mu_);
   NodeEntry& entry = nodes_[action.node->name];
+  UncountFp8Locked(entry);
+  if (action.node->device_kind == job::DeviceKind::kGpu) {
+    ++gpu_nodes_;
+    if (SaysNoFp8(*action.node)) without_fp8_.insert(action.node->name);
+  }
   entry.view = action.node;
   entry.last_heartbeat = std::max(entry.last_heartbeat, action.node->last_heartbeat);
 }
@@ -210,7 +221,26 @@ void Board::Publish(const PublishHeartbeat& action) {
 
 void Board::Publish(const RetractNode& action) {
   MutexLock lock(&mu_);
-  nodes_.erase(action.node);
+  const auto found = nodes_.find(action.node);
+  if (found == nodes_.end()) return;
+  UncountFp8Locked(found->second);
+  nodes_.erase(found);
+}
+
+void Board::UncountFp8Locked(const NodeEntry& entry) {
+  if (entry.view == nullptr || entry.view->device_kind != job::DeviceKind::kGpu) return;
+  --gpu_nodes_;
+  without_fp8_.erase(entry.view->name);
+}
+
+Fp8Nodes Board::Fp8() const {
+  MutexLock lock(&mu_);
+  Fp8Nodes nodes{.gpu_nodes = gpu_nodes_, .without = without_fp8_.size()};
+  for (const NodeName& name : without_fp8_) {
+    if (nodes.names.size() == kFp8NamesMax) break;
+    nodes.names.push_back(name);
+  }
+  return nodes;
 }
 
 void Board::Connect(std::shared_ptr<EndedJobs> ended) {

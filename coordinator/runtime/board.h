@@ -41,6 +41,14 @@ inline constexpr size_t kAllEventBytesMax = 256 << 20;
 // Training sets of whose samples the board knows what they are like.
 inline constexpr size_t kDataShapesMax = 1024;
 
+// What nodes of GPUs say of products in FP8 (job::kFp8Label).
+struct Fp8Nodes {
+  size_t gpu_nodes = 0;         // all that the coordinator knows
+  size_t without = 0;           // of them, those that say that theirs have none
+  std::vector<NodeName> names;  // of these the first few
+};
+inline constexpr size_t kFp8NamesMax = 4;
+
 // Thread-safe.
 class Board {
  public:
@@ -91,6 +99,8 @@ class Board {
       ABSL_LOCKS_EXCLUDED(mu_);
   // nullopt: there is none of that name.
   std::optional<NodeView> FindNode(const NodeName& name) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Costs the same however many nodes there are.
+  Fp8Nodes Fp8() const ABSL_LOCKS_EXCLUDED(mu_);
   // Of a training set that a job of this coordinator's life has had, the last kDataShapesMax of
   // them; nullopt: not known.
   std::optional<job::DataShape> DataShapeOf(const std::string& key) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -131,6 +141,8 @@ class Board {
   // At most `count`, from the entry on.
   std::vector<NodeView> NodesFrom(std::map<NodeName, NodeEntry>::const_iterator entry,
                                   size_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Before a view of the node is replaced or goes.
+  void UncountFp8Locked(const NodeEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds it and keeps all events within their bound.
   void AddLocked(JobId job, Entry& entry, const JobEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The events of `job` hold `now` bytes and held `before`.
@@ -152,6 +164,8 @@ class Board {
   std::map<std::string, JobId> newest_ ABSL_GUARDED_BY(mu_);  // by name
   std::map<job::JobPhase, int64_t> phases_ ABSL_GUARDED_BY(mu_);
   std::map<NodeName, NodeEntry> nodes_ ABSL_GUARDED_BY(mu_);
+  size_t gpu_nodes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<NodeName> without_fp8_ ABSL_GUARDED_BY(mu_);  // of them
   std::map<std::string, job::DataShape> data_shapes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> data_keys_ ABSL_GUARDED_BY(mu_);  // of them, the oldest first
 };

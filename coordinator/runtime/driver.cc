@@ -173,10 +173,12 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
   std::visit([&refusal](auto& call) { call(refusal); }, callback);
 }
 
-void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback callback) {
+void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
+                    absl::Status refusal) {
   const int64_t bytes = RequestBytes(*request);
   Request(std::move(callback), bytes, [&](Token token) {
-    return Event(SubmitRequested{token, std::move(request), std::move(request_id)});
+    return Event(
+        SubmitRequested{token, std::move(request), std::move(request_id), std::move(refusal)});
   });
 }
 void Driver::Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback) {
@@ -318,7 +320,9 @@ bool Driver::AnswerRepetition(const SubmitRequested& event) {
   if (absl::IsNotFound(known.status())) return false;
   const auto answer = [&]() -> absl::StatusOr<JobViewPtr> {
     if (!known.ok()) return known.status();
-    if (known->document_digest != DigestOf(*event.request)) {
+    // Releases before knew a job that the planner laid out by what it chose.
+    if (known->document_digest != DigestOf(*event.request) &&
+        known->document_digest != DigestOf(event.request->document, event.request->lost)) {
       return RequestIdReused(event.request_id, known->job);
     }
     absl::StatusOr<JobViewPtr> job = board_.Find(ToString(known->job));

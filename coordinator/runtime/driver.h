@@ -88,7 +88,9 @@ class Driver {
   // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
   // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
   // cancelled while the store failed may still be so when it works again.
-  void Submit(JobRequestPtr request, std::string request_id, JobCallback callback);
+  // `refusal`: the answer, unless the submit repeats one that was accepted.
+  void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
+              absl::Status refusal = absl::OkStatus());
   // `checkpoint`: it ends with one, if it can, after the answer. `by`: who asks; empty: not known.
   void Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback);
   // Suspends it, or resumes it. Errors: those of JobService.SuspendJob and ResumeJob.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/wire/ended_codec.h"
 #include "core/base/cut_text.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
@@ -249,31 +250,21 @@ absl::Status CheckLabels(absl::string_view field,
 
 // Refuses a job of products in FP8 on GPUs where there are nodes of GPUs and all of them say that
 // theirs have none. Where none is known yet, or one has not said, the job waits in the queue.
-absl::Status CheckFp8(const job::JobSpec& spec, NodesSource nodes) {
-  constexpr size_t kNamesMax = 4;
+absl::Status CheckFp8(const job::JobSpec& spec, Fp8Source fp8) {
   // A job of other products may name the label in its own selector.
   if (spec.linear != job::LinearFormat::kFp8 || spec.resources.device != job::DeviceKind::kGpu)
     return absl::OkStatus();
-  std::vector<std::string> names;
-  for (const NodeView& node : nodes()) {
-    if (node.device_kind != job::DeviceKind::kGpu) continue;
-    const auto label = node.labels.find(job::kFp8Label);
-    if (label == node.labels.end() || label->second != "no") return absl::OkStatus();
-    names.push_back(node.name);
-  }
-  if (names.empty()) return absl::OkStatus();
-  const size_t count = names.size();
-  if (count > kNamesMax) {
-    names.resize(kNamesMax);
-    names.push_back("...");
-  }
+  Fp8Nodes nodes = fp8();
+  if (nodes.without == 0 || nodes.without < nodes.gpu_nodes) return absl::OkStatus();
+  if (nodes.names.size() < nodes.without) nodes.names.push_back("...");
   return ViolationsStatus(
       {{.field = "spec.precision.linear",
         .value = "fp8",
-        .rule = absl::StrCat("needs GPUs of compute capability 9.0 or later, which ",
-                             count == 1 ? "the node of GPUs has not (" : "no node of GPUs has (",
-                             absl::StrJoin(names, ", "),
-                             "); write `linear: compute`, or add a node that has them")}});
+        .rule = absl::StrCat(
+            "needs GPUs of compute capability 9.0 or later, which ",
+            nodes.without == 1 ? "the node of GPUs has not (" : "no node of GPUs has (",
+            absl::StrJoin(nodes.names, ", "),
+            "); write `linear: compute`, or add a node that has them")}});
 }
 
 // Whether some rung of it is that training goes on after a loss.
@@ -335,15 +326,17 @@ bool MayNeedSearch(absl::string_view text) {
 }
 
 absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost, NodesSource nodes,
-                                          DataShapeSource data) {
+                                          DataShapeSource data, Fp8Source fp8) {
   RETURN_IF_ERROR(CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(Resolved resolved, ReadResolved(document, job::Purpose::kSubmit, nodes, data));
+  std::string submitted_digest;
+  if (resolved.job.text != document.text) submitted_digest = DigestOf(document, lost);
   document.text = std::move(resolved.job.text);
   job::ReadJob& read = resolved.job.job;
   const job::JobSpec& spec = read.spec;
   RETURN_IF_ERROR(CheckLabels("metadata.labels", spec.labels));
   RETURN_IF_ERROR(CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(spec)));
-  RETURN_IF_ERROR(CheckFp8(spec, nodes));
+  RETURN_IF_ERROR(CheckFp8(spec, fp8));
   const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,
@@ -360,6 +353,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .warnings = std::move(read.warnings),
                      .layout_note = std::move(resolved.job.note),
                      .data_key = std::move(resolved.data_key),
+                     .submitted_digest = std::move(submitted_digest),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),
@@ -381,6 +375,14 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .device_kind = spec.resources.device,
                      .lost = std::move(lost)};
   request.document = std::move(document);
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
+JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost) {
+  JobRequest request;
+  request.submitted_digest = DigestOf(document, lost);
+  request.document = std::move(document);
+  request.lost = std::move(lost);
   return std::make_shared<const JobRequest>(std::move(request));
 }
 

@@ -12,6 +12,7 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/records.h"
+#include "coordinator/runtime/board.h"
 #include "core/job/data_shape.h"
 #include "phalanx/v1/plan.pb.h"
 
@@ -21,21 +22,26 @@ namespace phalanx::coordinator {
 // release trains, and of a form that can be laid on devices, whichever they are. Paths are resolved
 // against the document's directory.
 // Errors: InvalidArgument with every violation; for `lost` those of plan::LayoutAfter.
-// InvalidArgument is a job of products in FP8 on GPUs, too, where all nodes of GPUs among `nodes`
-// have none. `lost`: ranks that the job begins without. Where modules' layouts are left to the
-// planner, it chooses here, for what those of `nodes` have that the job may use, under the profile
-// of their devices where these are of one known kind, and with what is known of its data where it
-// does not say itself. The request's document says what was chosen, its note what with: a search
-// of up to some seconds. Nobody asks for the nodes where neither is so: thousands are not to be
-// copied for each submit.
+// InvalidArgument is a job of products in FP8 on GPUs, too, where there are nodes of GPUs and all
+// of them say that theirs have none. `lost`: ranks that the job begins without. Where modules'
+// layouts are left to the planner, it chooses here, for what those of `nodes` have that the job may
+// use, under the profile of their devices where these are of one known kind, and with what is known
+// of its data where it does not say itself. The request's document says what was chosen, its note
+// what with: a search of up to some seconds. Nobody asks for the nodes else: thousands are not to
+// be copied for each submit.
 using NodesSource = absl::FunctionRef<std::vector<NodeView>()>;
 // What an index has said of the training set that the key stands for; nullopt: nothing.
 using DataShapeSource =
     absl::FunctionRef<std::optional<job::DataShape>(const std::string& data_key)>;
+// Asked for a job of products in FP8 on GPUs alone.
+using Fp8Source = absl::FunctionRef<Fp8Nodes()>;
 absl::StatusOr<JobRequestPtr> ReadRequest(
     Document document, plan::RankList lost = {},
     NodesSource nodes = [] { return std::vector<NodeView>(); },
-    DataShapeSource data = [](const std::string&) { return std::optional<job::DataShape>(); });
+    DataShapeSource data = [](const std::string&) { return std::optional<job::DataShape>(); },
+    Fp8Source fp8 = [] { return Fp8Nodes(); });
+// What a repetition of a submit is known by where ReadRequest refuses it.
+JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost);
 // Whether a document may leave layouts to the planner, without reading it.
 bool MayNeedSearch(absl::string_view text);
 

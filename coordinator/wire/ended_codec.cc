@@ -51,11 +51,16 @@ absl::Status NotParsed() { return absl::DataLossError("does not parse: it is dam
 
 }  // namespace
 
-std::string DigestOf(const JobRequest& request) {
+std::string DigestOf(const Document& document, const plan::RankList& lost) {
   const std::string zero(1, '\0');
-  std::string text = absl::StrCat(request.document.directory, zero, request.document.text);
-  for (Rank rank : request.lost) absl::StrAppend(&text, zero, rank.value);
+  std::string text = absl::StrCat(document.directory, zero, document.text);
+  for (Rank rank : lost) absl::StrAppend(&text, zero, rank.value);
   return Digest(text);
+}
+
+std::string DigestOf(const JobRequest& request) {
+  if (!request.submitted_digest.empty()) return request.submitted_digest;
+  return DigestOf(request.document, request.lost);
 }
 
 std::optional<EndedState> ReplayEnded(JobId job, absl::Span<const JournalRecord> records) {

@@ -17,7 +17,8 @@ namespace phalanx::coordinator {
 // How long a request id answers for its job, counted from the submission.
 inline constexpr absl::Duration kRequestIdWindow = absl::Hours(24);
 
-// Equal for requests of the same document without the same ranks.
+// Equal where the same document was submitted, without the same ranks.
+std::string DigestOf(const Document& document, const plan::RankList& lost);
 std::string DigestOf(const JobRequest& request);
 
 // All that is kept of a job that has ended.

@@ -34,6 +34,7 @@ class Encoder {
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
     summary->set_layout_note(request.layout_note);
     summary->set_data_key(request.data_key);
+    to->set_submitted_digest(request.submitted_digest);
     summary->set_steps(request.steps);
     summary->set_corrupt_max(request.corrupt_max);
     if (request.time_limit < absl::InfiniteDuration())
@@ -194,6 +195,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.devices = summary.devices();
   request.device_kind =
       summary.device_kind() == "gpu" ? job::DeviceKind::kGpu : job::DeviceKind::kCpu;
+  request.submitted_digest = from.submitted_digest();
   request.lost = wire::RanksOf(from.lost());
   request.owner = from.owner();
   return {.request = std::make_shared<const JobRequest>(std::move(request)),

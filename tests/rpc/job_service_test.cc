@@ -3,6 +3,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_replace.h"
 #include "coordinator/wire/record_codec.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -47,6 +48,33 @@ TEST_F(RpcTest, Submit_SameRequestId_GivesTheSameJobAlsoAfterARestart) {
   Restart();
   ASSERT_TRUE(Submit(JobText("a"), third, "r").ok());
   EXPECT_EQ(third.job().id(), first.job().id());
+}
+
+// A node that joins between a submit and its repetition has no FP8, so another job is refused.
+TEST_F(RpcTest, Submit_SameRequestIdOfAJobThatWouldBeRefusedByNow_GivesTheSameJob) {
+  const auto text = [](const std::string& name) {
+    return absl::StrReplaceAll(JobText(name), {{"  resources: {device: cpu}\n",
+                                                "  resources: {device: gpu}\n"
+                                                "  precision: {linear: fp8}\n"}});
+  };
+  v1::SubmitJobResponse first, second, other;
+  const grpc::Status accepted = Submit(text("a"), first, "r");
+  ASSERT_TRUE(accepted.ok()) << accepted.error_message();
+  FakeWorker worker(channel);
+  v1::WorkerHello hello = FakeWorker::Hello("old", 1, 1);
+  hello.set_device_kind("gpu");
+  (*hello.mutable_labels())["phalanx/fp8"] = "no";
+  worker.SayHello(hello);
+  const auto welcome = worker.Read();
+  ASSERT_TRUE(welcome.has_value() && welcome->has_welcome());
+  const grpc::Status refused = Submit(text("b"), other, "s");
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(DetailOf<google::rpc::BadRequest>(refused).has_value());
+  EXPECT_EQ(Submit(text("b"), other).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const grpc::Status again = Submit(text("a"), second, "r");
+  EXPECT_TRUE(again.ok()) << again.error_message();
+  EXPECT_EQ(second.job().id(), first.job().id());
+  EXPECT_EQ(Submit(text("b"), other, "r").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(RpcTest, Submit_BadDocument_ListsEveryViolationAndKeepsNothing) {

@@ -60,6 +60,8 @@ absl::Status GlooFarewells::Broken(int32_t peer, const std::exception& error) {
 
 absl::Status GlooFarewells::FindBroken() {
   for (const int32_t peer : peers_) {
+    // Who has left in order has closed its connection, too, and that is no failure.
+    if (HowLeft(&texts_[static_cast<size_t>(peer) * kFarewellBytes]) == Leaving::kHealthy) continue;
     try {
       buffer_->recv(peer, kProbeTag, 0, 0);  // throws where the connection is broken
     } catch (const std::exception& error) {

@@ -38,7 +38,7 @@ class GlooFarewells {
   absl::Status Read(size_t count);
   // Why the connection to the peer broke: its own words, if it had time for any.
   absl::Status Broken(int32_t peer, const std::exception& error);
-  // Whose connection is broken, and why, as one is.
+  // Whose connection is broken, and why, as one is that had not left in order.
   absl::Status FindBroken();
 
   // Tells the peers that `reaches` has nothing against that the end of the connection is meant, or

@@ -46,7 +46,9 @@ constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 // its peer is gone before it is asked for its name. Nobody catches that there. And a message whose
 // buffer is gone, as that of a wait that was woken is, stops all that comes behind it there: it
 // would neither be read nor written, nor would the end of the connection be seen. Here it is
-// dropped.
+// dropped; of one that was begun to be written the rest is kept, for the peer can take nothing else
+// for it: what the message ends with must not be made up, and a connection that broke instead would
+// tell of the death of this rank where a farewell behind the message says why it leaves.
 class CatchingPair final : public tcp::Pair {
  public:
   // `anybody`: the first that connects is the peer.
@@ -71,6 +73,26 @@ class CatchingPair final : public tcp::Pair {
     }
   }
 
+  // Before the buffer goes: where its message has been written in part, the rest is copied.
+  void KeepRestOf(const tcp::UnboundBuffer& buffer) noexcept {
+    const std::lock_guard lock(m_);
+    // Only the first that waits to be written can have been begun.
+    if (state_ != CONNECTED || tx_.empty()) return;
+    tcp::Op& op = tx_.front();
+    if (op.getOpcode() != tcp::Op::SEND_UNBOUND_BUFFER || op.nwritten == 0) return;
+    if (!op.ubuf.IsOf(&buffer)) return;
+    const auto* head = reinterpret_cast<const char*>(&op.preamble);
+    const auto* data = static_cast<const char*>(buffer.ptr) + op.offset;
+    constexpr size_t kHead = sizeof(op.preamble);
+    try {
+      rest_.assign(head + std::min(op.nwritten, kHead), head + kHead);
+      rest_.insert(rest_.end(), data + (std::max(op.nwritten, kHead) - kHead), data + op.nbytes);
+    } catch (const std::bad_alloc&) {
+      rest_.clear();
+      signalException("no memory for the rest of a message");
+    }
+  }
+
   // As the overridden one, except that what is thrown fails the pair.
   void handleEvents(int events) override {
     // Whoever holds the pair may wait for this thread: the events come again.
@@ -92,15 +114,31 @@ class CatchingPair final : public tcp::Pair {
   }
 
  protected:
-  bool read() override { return tcp::Pair::read() || ReadForgotten(); }
+  bool read() override { return state_ != CLOSED && (tcp::Pair::read() || ReadForgotten()); }
   bool write(tcp::Op& op) override {
+    if (!rest_.empty()) return WriteRest();
     const bool unbound = op.getOpcode() == tcp::Op::SEND_UNBOUND_BUFFER;
-    // Of one that was begun the peer awaits the rest.
     if (unbound && op.nwritten == 0 && op.ubuf.expired()) return true;
     return tcp::Pair::write(op);
   }
 
  private:
+  // Whether what was kept of the first message in the queue has left.
+  bool WriteRest() {
+    while (state_ == CONNECTED && rest_written_ < rest_.size()) {
+      const ssize_t put = ::send(fd_, rest_.data() + rest_written_, rest_.size() - rest_written_,
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (put < 0 && errno == EINTR) continue;
+      // That the peer is gone is found as the connection is read, as by Gloo.
+      if (put < 0) return false;
+      rest_written_ += static_cast<size_t>(put);
+    }
+    if (state_ != CONNECTED) return false;
+    rest_ = {};
+    rest_written_ = 0;
+    return true;
+  }
+
   // Whether the message that is under way is one that nobody takes, and has been read to its end.
   bool ReadForgotten() {
     if (state_ != CONNECTED || rx_.nread < sizeof(rx_.preamble) ||
@@ -132,16 +170,29 @@ class CatchingPair final : public tcp::Pair {
   }
 
   const bool anybody_;
+  std::vector<char> rest_;  // of the first message in the queue, whose buffer is gone; under m_
+  size_t rest_written_ = 0;
 };
 
-// Gloo's buffer, which can also be asked.
+// Gloo's buffer, which can also be asked, and may go while its message is written.
 class AskableBuffer final : public tcp::UnboundBuffer {
  public:
   using tcp::UnboundBuffer::UnboundBuffer;
+  ~AskableBuffer() override {
+    if (peer_ < 0 || sent()) return;
+    static_cast<CatchingPair&>(*context_->getPair(peer_)).KeepRestOf(*this);
+  }
+  void send(int peer, uint64_t slot, size_t offset, size_t nbytes) override {
+    peer_ = peer;
+    tcp::UnboundBuffer::send(peer, slot, offset, nbytes);
+  }
   bool sent() {
     const std::lock_guard lock(m_);
     return sendCompletions_ > 0;
   }
+
+ private:
+  int peer_ = -1;  // that it was sent to; -1: to nobody
 };
 
 class CatchingContext final : public tcp::Context {

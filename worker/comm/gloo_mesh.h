@@ -2,7 +2,8 @@
 //
 // Gloo connects in its own threads and says what went wrong by throwing there. Its pairs are
 // derived from here, so that a peer that resets a connection while it is made fails the mesh
-// instead of ending the process.
+// instead of ending the process. A message that has begun to leave leaves whole, also where its
+// buffer goes before.
 #pragma once
 
 #include <cstdint>

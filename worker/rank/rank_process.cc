@@ -14,6 +14,8 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kDaemonTimeout = absl::Seconds(10);
+// For epochs that were given up, as the process ends. Each may wait two seconds for its peers.
+constexpr absl::Duration kEndingsTimeout = absl::Seconds(5);
 
 absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
 
@@ -160,6 +162,17 @@ void RankProcess::WarmUp(EpochRun& run) {
   channel_.Send(message, kDaemonTimeout).IgnoreError();
 }
 
+void RankProcess::LetGo(std::vector<std::shared_ptr<EpochRun>> given_up) {
+  for (std::shared_ptr<EpochRun>& run : given_up) {
+    // On a GPU nothing of NCCL is made while another thread still makes some, or gives it up.
+    if (run->order().device_kind() == "gpu") {
+      run = nullptr;
+    } else {
+      endings_.Add(std::move(run));
+    }
+  }
+}
+
 int RankProcess::Run() {
   v1::ToDaemon hello;
   hello.mutable_hello()->set_pid(getpid());
@@ -169,7 +182,7 @@ int RankProcess::Run() {
   int exit_code = 0;
   while (true) {
     std::shared_ptr<EpochRun> run, last, warm;
-    std::vector<std::shared_ptr<EpochRun>> given_up;  // goes before the next one runs
+    std::vector<std::shared_ptr<EpochRun>> given_up;
     {
       MutexLock lock(&mu_);
       while (!quit_ && !daemon_gone_ && next_ == nullptr && to_warm_ == nullptr)
@@ -184,7 +197,7 @@ int RankProcess::Run() {
       last = std::exchange(last_, nullptr);
       given_up = std::exchange(given_up_, {});
     }
-    given_up.clear();
+    LetGo(std::move(given_up));  // the next one begins at once
     if (last != nullptr) last->WindDown();
     last = nullptr;  // before anything that it uses goes
     if (warm != nullptr) {
@@ -215,15 +228,20 @@ int RankProcess::Run() {
       break;
     }
   }
+  std::vector<std::shared_ptr<EpochRun>> given_up;
   {
-    std::shared_ptr<EpochRun> last, next;
-    std::vector<std::shared_ptr<EpochRun>> given_up;
+    std::shared_ptr<EpochRun> last;
     MutexLock lock(&mu_);
     last = std::exchange(last_, nullptr);
-    next = std::exchange(next_, nullptr);
     given_up = std::exchange(given_up_, {});
-    if (next != nullptr) next->Stop(absl::CancelledError("the process ends"));
+    if (next_ != nullptr) {
+      next_->Stop(absl::CancelledError("the process ends"));
+      given_up.push_back(std::exchange(next_, nullptr));
+    }
   }
+  LetGo(std::move(given_up));
+  if (!endings_.AwaitAll(comm::DeadlineIn(kEndingsTimeout)))
+    spdlog::warn("an epoch that was given up does not end, nor is it waited for");
   channel_.Shutdown();
   reader.join();
   return exit_code;

@@ -19,6 +19,7 @@
 #include "core/base/mutex.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
+#include "worker/rank/endings.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/rank/faults.h"
 #include "worker/rank/incident_files.h"
@@ -50,6 +51,8 @@ class RankProcess {
   void SetNext(const v1::RunEpoch& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
+  // Of epochs whose turn did not come. Waits for none but those on GPUs.
+  void LetGo(std::vector<std::shared_ptr<EpochRun>> given_up);
   void TellNotWritten(const v1::WriteIncident& order, const absl::Status& status);
   // The rank has come to where it is to fail.
   void TellReached(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step);
@@ -73,6 +76,7 @@ class RankProcess {
   int64_t last_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // that was run here
   bool quit_ ABSL_GUARDED_BY(mu_) = false;
   bool daemon_gone_ ABSL_GUARDED_BY(mu_) = false;
+  Endings endings_;  // last: what goes there uses what is above
 };
 
 }  // namespace phalanx::rank

@@ -191,8 +191,9 @@ class Harness {
     Take(machine_->Recover(now_, records));
   }
 
-  JobId Submit(const JobRequestPtr& request, const std::string& request_id = "") {
-    Feed(SubmitRequested{Token{++token_}, request, request_id});
+  JobId Submit(const JobRequestPtr& request, const std::string& request_id = "",
+               const absl::Status& refusal = absl::OkStatus()) {
+    Feed(SubmitRequested{Token{++token_}, request, request_id, refusal});
     const auto answer = answers.find(token_);
     if (answer == answers.end() || !answer->second.ok()) return JobId{};
     return (*answer->second)->id;

@@ -45,6 +45,35 @@ TEST(SubmitTest, Submit_SameRequestIdWhileTheFirstIsBeingStored_WaitsForIt) {
   EXPECT_EQ(h.answers.size(), 2u);
 }
 
+// The planner might choose another layout by now, or the cluster might have no place for it.
+TEST(SubmitTest, Submit_SameRequestIdOfWhatIsRefusedByNow_GivesTheFirstJob) {
+  const absl::Status refusal = absl::InvalidArgumentError("no node has it any more");
+  JobRequest laid_out = *AJob("b", 1, "as the planner wrote it");
+  laid_out.submitted_digest = "as it was submitted";
+  JobRequest otherwise = laid_out;
+  otherwise.document.text = "as the planner would write it now";
+  JobRequest another = otherwise;
+  another.submitted_digest = "something else";
+  const auto shared = [](const JobRequest& request) {
+    return std::make_shared<const JobRequest>(request);
+  };
+  Harness h;
+  const JobId first = h.Submit(AJob("a", 1), "r1");
+  const JobId second = h.Submit(shared(laid_out), "r2");
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_EQ(h.Submit(AJob("a", 1), "r1", refusal), first);
+    EXPECT_EQ(h.Submit(shared(otherwise), "r2", refusal), second);
+    EXPECT_EQ(h.Submit(shared(otherwise), "r2"), second);
+    EXPECT_EQ(h.Submit(shared(another), "r2", refusal), JobId{});
+    EXPECT_THAT(h.answers.rbegin()->second.status().message(),
+                ::testing::HasSubstr("was given with another document"));
+    EXPECT_EQ(h.Submit(AJob("c", 1), "r3", refusal), JobId{});
+    EXPECT_EQ(h.answers.rbegin()->second.status(), refusal);
+    h.Restart();
+  }
+  EXPECT_EQ(h.machine().jobs().size(), 2u);
+}
+
 TEST(SubmitTest, Submit_NameOfALiveJob_IsRefused) {
   Harness h;
   h.Submit(AJob("a", 1));

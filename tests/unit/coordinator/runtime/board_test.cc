@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/memory_backend.h"
@@ -99,6 +100,37 @@ TEST(BoardTest, Nodes_AreThoseBehindAName_OrTheOneOfThatName) {
   EXPECT_EQ(board.FindNode("d")->name, "d");
   EXPECT_FALSE(board.FindNode("c").has_value());
   EXPECT_FALSE(board.FindNode("e").has_value());
+}
+
+TEST(BoardTest, NodesWithoutFp8_AreCountedAsNodesComeChangeAndGo) {
+  Board board;
+  const auto publish = [&board](const NodeName& name, const std::string& fp8,
+                                job::DeviceKind kind = job::DeviceKind::kGpu) {
+    NodeView node{.name = name, .device_kind = kind};
+    if (!fp8.empty()) node.labels["phalanx/fp8"] = fp8;
+    board.Publish(PublishNode{std::make_shared<const NodeView>(std::move(node))});
+  };
+  const auto count = [&board] {
+    const Fp8Nodes nodes = board.Fp8();
+    return std::pair(static_cast<int>(nodes.gpu_nodes), static_cast<int>(nodes.without));
+  };
+  using ::testing::Pair;
+  EXPECT_THAT(count(), Pair(0, 0));
+  publish("cpu", "no", job::DeviceKind::kCpu);
+  board.Publish(PublishHeartbeat{.node = "silent"});
+  EXPECT_THAT(count(), Pair(0, 0)) << "neither is known to have GPUs";
+  publish("silent", "");
+  EXPECT_THAT(count(), Pair(1, 0));
+  for (const char* name : {"e", "d", "c", "b", "a"}) publish(name, "no");
+  publish("a", "no");
+  EXPECT_THAT(count(), Pair(6, 5));
+  EXPECT_THAT(board.Fp8().names, ElementsAre("a", "b", "c", "d"));
+  publish("a", "yes");
+  publish("b", "no", job::DeviceKind::kCpu);
+  EXPECT_THAT(count(), Pair(5, 3));
+  for (const char* name : {"c", "silent", "nobody", "cpu"}) board.Publish(RetractNode{name});
+  EXPECT_THAT(count(), Pair(3, 2));
+  EXPECT_THAT(board.Fp8().names, ElementsAre("d", "e"));
 }
 
 TEST(BoardTest, DataShapes_AreTheLastOfEachSet_AndTheOldestAreForgotten) {

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/runtime/planning.h"
 #include "coordinator/runtime/system_clock.h"
 #include "coordinator/store/memory_backend.h"
+#include "coordinator/wire/ended_codec.h"
 #include "core/base/stall_watch.h"
 #include "core/posix/waker.h"
 
@@ -87,9 +89,14 @@ class DriverTest : public ::testing::Test {
                              board_, metrics_, sink_);
   }
   absl::StatusOr<JobViewPtr> Submit(const std::string& name, const std::string& request_id = "") {
+    return Submit(AJob(name), request_id);
+  }
+  absl::StatusOr<JobViewPtr> Submit(JobRequestPtr request, const std::string& request_id,
+                                    const absl::Status& refusal = absl::OkStatus()) {
     Promise<absl::StatusOr<JobViewPtr>> answer;
-    driver_->Submit(AJob(name), request_id,
-                    [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
+    driver_->Submit(
+        std::move(request), request_id,
+        [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); }, refusal);
     return answer.Get();
   }
   absl::StatusOr<JobViewPtr> Cancel(JobId job) {
@@ -255,6 +262,19 @@ TEST_F(DriverTest, RequestId_AnswersForAnEndedAndForADeletedJob) {
   EXPECT_EQ(deleted.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(deleted.message(), ::testing::HasSubstr("job-1, which was deleted"));
   EXPECT_EQ(Submit("b", "request").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(DriverTest, RequestId_AnswersForAnEndedJobWhateverANewOneWouldBeTold) {
+  Start();
+  JobRequest laid_out = *AJob("a");
+  laid_out.submitted_digest = DigestOf({.text = "as it was submitted", .directory = "/d"}, {});
+  const auto again = RequestAsSubmitted({.text = "as it was submitted", .directory = "/d"}, {});
+  const JobId job = (*Submit(std::make_shared<const JobRequest>(laid_out), "request"))->id;
+  ASSERT_TRUE(Cancel(job).ok());
+  WaitUntilArchived(job);
+  const absl::Status refusal = absl::InvalidArgumentError("no node has it any more");
+  EXPECT_EQ((*Submit(again, "request", refusal))->id, job);
+  EXPECT_EQ(Submit(again, "another", refusal).status(), refusal);
 }
 
 TEST_F(DriverTest, WaitingDocuments_AreBoundedInBytes) {

@@ -36,6 +36,7 @@ JobRequestPtr FullRequest() {
                  .warnings = {"spec.recovery: not in force yet"},
                  .layout_note = "parallel: auto became language dp6 on 0-5",
                  .data_key = "0123456789abcdef",
+                 .submitted_digest = "fedcba9876543210",
                  .steps = 300,
                  .corrupt_max = 5,
                  .time_limit = absl::Milliseconds(90'500),

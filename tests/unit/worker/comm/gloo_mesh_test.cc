@@ -6,11 +6,14 @@
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/tcp/unbound_buffer.h>
 #include <malloc.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -19,6 +22,7 @@
 #include <thread>
 
 #include "core/job/failure.h"
+#include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/worlds.h"
@@ -141,6 +145,74 @@ TEST(GlooMeshTest, PeerThatResetsALinkThatIsProved_FailsTheMeshAndNotTheProcess)
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     }
   }
+}
+
+// All of that many bytes, or what came before the end of the connection or of patience.
+std::string ReadAll(int fd, size_t bytes) {
+  std::string all(bytes, '\0');
+  size_t got = 0;
+  for (pollfd entry{fd, POLLIN, 0}; got < bytes && poll(&entry, 1, 20'000) > 0;) {
+    const ssize_t more = recv(fd, &all[got], bytes - got, 0);
+    if (more <= 0) break;
+    got += static_cast<size_t>(more);
+  }
+  all.resize(got);
+  return all;
+}
+
+decltype(tcp::Op::preamble) ReadPreamble(int fd) {
+  tcp::Op op;
+  const std::string bytes = ReadAll(fd, sizeof(op.preamble));
+  EXPECT_EQ(bytes.size(), sizeof(op.preamble));
+  std::memcpy(&op.preamble, bytes.data(), bytes.size());
+  return op.preamble;
+}
+
+// A rank that was stopped lets go of what it was sending: whatever waits behind that, a farewell
+// too, would wait until the peer ran out of patience.
+TEST(GlooMeshTest, MessageWhoseBufferGoesHalfWay_LeavesWholeAndStopsNothingBehindIt) {
+  constexpr size_t kBytes = 64 << 20;  // more than sockets hold
+  constexpr uint64_t kTag = 5, kNextTag = 6;
+  MemoryRendezvous rendezvous;
+  const WorldOptions options{.setup_timeout = absl::Seconds(20)};
+  std::map<int32_t, UniqueFd> links;
+  std::thread connecting([&] {
+    auto connected = ConnectLinks(1, {0}, rendezvous, options);
+    ASSERT_TRUE(connected.ok()) << connected.status();
+    links = *std::move(connected);
+  });
+  const auto mesh = ConnectGlooMesh(0, 2, {1}, rendezvous, options);
+  connecting.join();
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  ASSERT_EQ(links.size(), 1u);
+  const int peer = links.at(0).get();
+
+  std::string data(kBytes, 'x');
+  data.back() = 'y';
+  const std::string sent = data;
+  auto message = (*mesh)->createUnboundBuffer(data.data(), data.size());
+  message->send(1, kTag);
+  EXPECT_EQ(ReadPreamble(peer).opcode, tcp::Op::NOTIFY_SEND_READY);
+  tcp::Op ready;
+  ready.preamble.nbytes = sizeof(ready.preamble);
+  ready.preamble.opcode = tcp::Op::NOTIFY_RECV_READY;
+  ready.preamble.slot = kTag;
+  ready.preamble.length = kBytes;
+  ASSERT_EQ(write(peer, &ready.preamble, sizeof(ready.preamble)),
+            static_cast<ssize_t>(sizeof(ready.preamble)));
+  const auto begun = ReadPreamble(peer);
+  EXPECT_EQ(begun.opcode, tcp::Op::SEND_UNBOUND_BUFFER);
+  EXPECT_EQ(begun.length, kBytes);
+  EXPECT_FALSE(IsSent(*message));
+  message = nullptr;
+  std::fill(data.begin(), data.end(), 'z');
+  auto next = (*mesh)->createUnboundBuffer(nullptr, 0);
+  next->send(1, kNextTag);
+
+  EXPECT_TRUE(ReadAll(peer, kBytes) == sent) << "as it was when its buffer went";
+  const auto behind = ReadPreamble(peer);
+  EXPECT_EQ(behind.opcode, tcp::Op::NOTIFY_SEND_READY);
+  EXPECT_EQ(behind.slot, kNextTag);
 }
 
 // Ours derive from Gloo's, and one header that their layout depends on is ours.

@@ -24,6 +24,8 @@ class WeakNonOwningPtr final {
 
   // Ours: whether what it points to is gone, or it was never set.
   bool expired() const { return ptr_.expired(); }
+  // Ours: whether it points to that.
+  bool IsOf(const T* one) const { return ptr_.lock().get() == one; }
 
  private:
   std::weak_ptr<T> ptr_;
