@@ -25,6 +25,13 @@ std::vector<std::string> ExplainEnded(const JobView& job) {
   return reasons;
 }
 
+bool AskForTheSame(const JobRequest& a, const JobRequest& b) {
+  if (a.lost != b.lost) return false;
+  // Requests of the release before have none.
+  if (a.given_digest.empty() || b.given_digest.empty()) return a.document == b.document;
+  return a.given_digest == b.given_digest;
+}
+
 absl::Status RequestIdReused(absl::string_view request_id, JobId job) {
   return absl::InvalidArgumentError(absl::StrCat(
       "request_id: \"", request_id, "\" was given with another document, which became ",
@@ -39,7 +46,8 @@ int64_t RequestBytes(const JobRequest& request) {
   };
   size_t bytes = sizeof(JobRequest) + request.document.text.size() +
                  request.document.directory.size() + request.name.size() + request.output.size() +
-                 request.layout_note.size() + request.data_key.size() + of_map(request.labels) +
+                 request.layout_note.size() + request.data_key.size() +
+                 request.given_digest.size() + of_map(request.labels) +
                  of_map(request.node_selector) + request.lost.size() * sizeof(Rank);
   for (const std::string& warning : request.warnings) bytes += warning.size();
   return static_cast<int64_t>(bytes);

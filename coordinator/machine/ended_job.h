@@ -19,6 +19,8 @@ absl::StatusOr<JobViewPtr> CancelEnded(JobViewPtr job);
 // Why it ended, the decisive reason first.
 std::vector<std::string> ExplainEnded(const JobView& job);
 
+// Whether both are for the same document, as it was given, without the same ranks.
+bool AskForTheSame(const JobRequest& a, const JobRequest& b);
 // InvalidArgument: the request id was given before with another document, for `job`.
 absl::Status RequestIdReused(absl::string_view request_id, JobId job);
 

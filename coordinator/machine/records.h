@@ -52,6 +52,8 @@ struct JobRequest {
   std::vector<std::string> warnings;
   std::string layout_note;  // how the planner laid it out (parallel: auto); empty: it did not
   std::string data_key;     // of such a job: tells its training set from others
+  // Of such a job: its document before, which may be laid out otherwise when it is given again.
+  std::string given_digest;
   int64_t steps = 0;
   int64_t corrupt_max = 16;  // distinct corrupt samples; one more and the job fails
   absl::Duration time_limit = absl::InfiniteDuration();  // from when its epoch starts

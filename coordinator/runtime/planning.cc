@@ -195,7 +195,7 @@ std::string DataKeyOf(const job::JobSpec& spec, const std::string& directory) {
 // Where it leaves layouts to the planner, these are chosen and written into it.
 struct Resolved {
   wire::ResolvedJob job;
-  std::string data_key;  // of one that was laid out
+  std::string data_key, given_digest;  // of one that was laid out
 };
 absl::StatusOr<Resolved> ReadResolved(const Document& document, job::Purpose purpose,
                                       NodesSource nodes, DataShapeSource data) {
@@ -205,6 +205,7 @@ absl::StatusOr<Resolved> ReadResolved(const Document& document, job::Purpose pur
   std::optional<job::DataShape> shape;
   if (read.spec.HasOpenLayout()) {
     devices = DevicesOf(read.spec, nodes());
+    resolved.given_digest = Digest(absl::StrCat(document.directory, "\n", document.text));
     resolved.data_key = DataKeyOf(read.spec, document.directory);
     if (!resolved.data_key.empty()) shape = data(resolved.data_key);
   }
@@ -360,6 +361,7 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .warnings = std::move(read.warnings),
                      .layout_note = std::move(resolved.job.note),
                      .data_key = std::move(resolved.data_key),
+                     .given_digest = std::move(resolved.given_digest),
                      .steps = spec.steps,
                      .corrupt_max = spec.data.has_value() ? spec.data->corrupt_max : 0,
                      .time_limit = spec.time_limit.value_or(absl::InfiniteDuration()),

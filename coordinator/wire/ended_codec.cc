@@ -53,7 +53,8 @@ absl::Status NotParsed() { return absl::DataLossError("does not parse: it is dam
 
 std::string DigestOf(const JobRequest& request) {
   const std::string zero(1, '\0');
-  std::string text = absl::StrCat(request.document.directory, zero, request.document.text);
+  std::string text = request.given_digest;
+  if (text.empty()) text = absl::StrCat(request.document.directory, zero, request.document.text);
   for (Rank rank : request.lost) absl::StrAppend(&text, zero, rank.value);
   return Digest(text);
 }

@@ -34,6 +34,7 @@ class Encoder {
     summary->mutable_warnings()->Assign(request.warnings.begin(), request.warnings.end());
     summary->set_layout_note(request.layout_note);
     summary->set_data_key(request.data_key);
+    summary->set_given_digest(request.given_digest);
     summary->set_steps(request.steps);
     summary->set_corrupt_max(request.corrupt_max);
     if (request.time_limit < absl::InfiniteDuration())
@@ -171,6 +172,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.warnings.assign(summary.warnings().begin(), summary.warnings().end());
   request.layout_note = summary.layout_note();
   request.data_key = summary.data_key();
+  request.given_digest = summary.given_digest();
   request.steps = summary.steps();
   request.corrupt_max = summary.corrupt_max();
   if (summary.has_time_limit()) request.time_limit = FromProto(summary.time_limit());

@@ -105,6 +105,7 @@ TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ((*request)->devices, 4);
   EXPECT_FALSE(MayNeedSearch((*request)->document.text));
+  EXPECT_FALSE((*request)->given_digest.empty());
   // What is stored is planned without another search.
   EXPECT_TRUE(PlanJob(**request, {.placement = kPlacement, .epoch = Epoch{1}}).ok());
   const NodeView small{.name = "n",
@@ -177,6 +178,7 @@ TEST(ReadRequestTest, OpenLayout_IsChosenWithWhatIsKnownOfItsData_UnlessTheJobSa
   EXPECT_FALSE(known->data_key.empty());
   EXPECT_EQ(known->data_key, asked);
   const JobRequestPtr typed = request(", items: 2, labelled_share: 1");
+  EXPECT_NE(typed->given_digest, known->given_digest);
   EXPECT_THAT(typed->layout_note, HasSubstr("with 2 items a sample (batch.items) and a label at "
                                             "100 % of positions"));
   EXPECT_EQ(typed->data_key, known->data_key) << "the same set";

@@ -36,6 +36,7 @@ JobRequestPtr FullRequest() {
                  .warnings = {"spec.recovery: not in force yet"},
                  .layout_note = "parallel: auto became language dp6 on 0-5",
                  .data_key = "0123456789abcdef",
+                 .given_digest = "fedcba9876543210",
                  .steps = 300,
                  .corrupt_max = 5,
                  .time_limit = absl::Milliseconds(90'500),
@@ -218,6 +219,20 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(before.last_checkpoint, after.last_checkpoint);
   ASSERT_EQ(after.incidents.size(), 1u);
   EXPECT_EQ(*after.incidents[0], FullIncident());
+}
+
+// By it a request id answers for a job that has ended.
+TEST(RecordCodecTest, DigestOfARequest_IsOfItsDocumentAsItWasGiven) {
+  JobRequest request = *FullRequest();
+  const std::string digest = DigestOf(request);
+  request.document.text = "laid out otherwise";
+  EXPECT_EQ(DigestOf(request), digest);
+  request.given_digest = "another";
+  EXPECT_NE(DigestOf(request), digest);
+  request.given_digest.clear();  // nothing was left to the planner
+  const std::string written = DigestOf(request);
+  request.document.text = "another";
+  EXPECT_NE(DigestOf(request), written);
 }
 
 TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
