@@ -182,7 +182,8 @@ class Search {
       spans[static_cast<size_t>(layout.span_of[i])] +=
           parameters_[i] / (degrees.tp * degrees.pp) * (bytes + trained);
     }
-    return *std::max_element(spans.begin(), spans.end());
+    return *std::max_element(spans.begin(), spans.end()) +
+           static_cast<double>(options_.profile.unestimated_bytes);
   }
 
   double BoundOf(const SearchLayout& layout) {
@@ -262,7 +263,7 @@ class Search {
       if (!least.ok()) return {};
       if (!Fits(*least)) {
         misfits_ = true;
-        least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
+        least_memory_ = std::min(least_memory_, static_cast<double>(MemoryNeeded(*least)));
         return {};
       }
     }

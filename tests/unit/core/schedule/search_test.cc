@@ -305,6 +305,16 @@ TEST(SearchTest, Search_NothingFits_SaysSo) {
                         "at least "));
 }
 
+// Else it would say that less is needed than there is.
+TEST(SearchTest, Search_NothingFitsBesideWhatNoEstimateCounts_SaysHowMuchIsNeeded) {
+  DeviceProfile profile = NominalProfile();
+  profile.unestimated_bytes = int64_t{2} << 30;
+  const auto result = SearchLayouts(
+      Decoder(), {.devices = 2, .device_memory = int64_t{1} << 30, .profile = profile});
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("fits the memory of each, 1.0 GiB: the smallest needs at least 2.0 GiB"));
+}
+
 TEST(SearchTest, Search_UnknownShape_IsRefused) {
   const auto result = SearchLayouts(
       AJob().Module("language", support::NoArchitecture(4)).Batch(4, 1), {.devices = 2});
