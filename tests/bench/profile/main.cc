@@ -1,7 +1,8 @@
 // phalanx-bench-profile --output FILE [--name KIND] [--seconds N]: a profile
 // (core/schedule/profile.h) of the first GPU of this machine, and of the links to the second where
-// there is one. All runs on one GPU take N seconds (150) together, of at least 30 and at most 170;
-// the kind is what the device's name says ("NVIDIA H200": h200).
+// there is one. All runs on one GPU take N seconds (150) together, of at least 30 and at most 170,
+// and more where the board's counter of joules does not move twice in one; the kind is what the
+// device's name says ("NVIDIA H200": h200).
 //
 // What a kernel is given is made beforehand, and nothing else may use the board. Prints one line,
 // and exits with 0 where there is no GPU to be measured.
