@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -174,7 +175,8 @@ int main(int argc, char** argv) {
                  bench::kSecondsMin, bench::kSecondsMax, bench::kSeconds);
     return 2;
   }
-  if (!device::UseCudaDevice(0).ok()) {
+  if (const absl::Status gpu = device::UseCudaDevice(0); !gpu.ok()) {
+    if (absl::IsResourceExhausted(gpu)) return bench::Fail(gpu.message());  // somebody else has it
     std::puts("no GPU here");
     return 0;
   }
