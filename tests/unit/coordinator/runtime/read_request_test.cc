@@ -220,7 +220,8 @@ TEST(ReadRequestTest, JobThatRelievesSlowDevices_SaysSo) {
 
 TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
   for (const char* text : {"parallel: auto", "{\"parallel\": \"auto\"}", "parallel:\n  auto",
-                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'"}) {
+                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'",
+                           R"(parallel: "\x61uto")", R"({"parallel": "\u0061uto"})"}) {
     EXPECT_TRUE(MayNeedSearch(text)) << text;
   }
   for (const char* text : {kText, "schedule: auto", "parallel: {ranks: 2}", "parallel"})
