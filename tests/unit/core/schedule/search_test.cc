@@ -336,6 +336,20 @@ TEST(SearchTest, Search_WrittenModules_KeepTheirLayout) {
   }
 }
 
+// A layout with which the largest micro batch does not go may have a smaller one.
+TEST(SearchTest, Search_ScheduleThatNeedsMicrobatches_GetsThem) {
+  job::JobSpec spec = WithEncoder();
+  spec.batch.micro = 4;
+  spec.schedule = {.name = ScheduleName::kThreePhase, .encoder_chunks = 4};
+  const SearchResult found =
+      Search(spec, {.devices = 2, .open = {true, true}, .keep_written = true});
+  EXPECT_FALSE(found.best.empty());
+  for (const Proposal& proposal : found.best) {
+    EXPECT_EQ(proposal.spec.schedule.encoder_chunks, 4) << Shape(proposal.spec);
+    EXPECT_GE(PlanOf(proposal.spec).microbatches, 4) << Shape(proposal.spec);
+  }
+}
+
 TEST(SearchTest, Search_TensorGroups_StayWithinANode) {
   const SearchResult found = Search(Decoder(), {.devices = 8, .node_devices = 2, .best = 1000});
   EXPECT_THAT(found.best.size(), Gt(4u));
