@@ -21,11 +21,9 @@ namespace {
 // Before a call is made on a connection that has just come.
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 constexpr int kMessageBytesMax = 8 << 20;
-// Of several servers each has so long to take a connection, and to answer a call, before the next
-// one is asked; the longest pause between two is short, for while one follows another all are
-// asked.
-constexpr absl::Duration kReachTime = absl::Milliseconds(300), kTurnTime = absl::Seconds(2),
-                         kTurnPause = absl::Milliseconds(200);
+// Of several servers each has so long to take a connection before the next one is asked; the
+// longest pause between two is short, for while one follows another all are asked.
+constexpr absl::Duration kReachTime = absl::Milliseconds(300), kTurnPause = absl::Milliseconds(200);
 
 ConnectionOptions Filled(ConnectionOptions options) {
   if (options.server.empty()) options.server = kDefaultServer;
@@ -122,7 +120,7 @@ absl::Status Connection::Once(const std::function<grpc::Status(grpc::ClientConte
   };
   Backoff backoff(Draw());
   while (true) {
-    if (fault_.ok() && has_several() && left() > kTurnTime && !Reaches(kReachTime)) {
+    if (fault_.ok() && has_several() && left() > options_.turn && !Reaches(kReachTime)) {
       TryNext(backoff);
       continue;
     }
@@ -147,13 +145,13 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
   Backoff backoff(Draw());
   grpc::Status said;  // by the coordinator, the last time that it said anything
   while (true) {
-    const bool in_turn = has_several() && left() > kTurnTime;
+    const bool in_turn = has_several() && left() > options_.turn;
     if (fault_.ok() && in_turn && !Reaches(kReachTime)) {
       TryNext(backoff);
       continue;
     }
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? kTurnTime : left())));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? options_.turn : left())));
     const grpc::Status status = attempt(context);
     // One that stops cuts off what comes in that moment.
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||

@@ -34,6 +34,8 @@ struct ConnectionOptions {
   transport::TlsFiles tls;  // none: plaintext
   // A unary call with its repetitions.
   absl::Duration timeout = absl::Seconds(5);
+  // Of several servers each has so long to answer a call before the next one is asked.
+  absl::Duration turn = absl::Seconds(2);
 };
 
 inline constexpr char kDefaultServer[] = "127.0.0.1:4444";

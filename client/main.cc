@@ -121,14 +121,16 @@ void Program::AddJob(CLI::App* command) {
       ->required();
 }
 
-ConnectionOptions Program::Server(absl::Duration timeout) const {
+ConnectionOptions Program::Server(absl::Duration timeout, absl::Duration turn) const {
   // While one coordinator follows another nobody answers for some seconds.
   if (absl::StrContains(settings_.Of("server"), ',')) {
     timeout = std::max(timeout, absl::Seconds(10));
   }
-  return {.server = settings_.Of("server"),
-          .tls = settings_.Tls(),
-          .timeout = settings_.Timeout(timeout)};
+  ConnectionOptions options = {.server = settings_.Of("server"),
+                               .tls = settings_.Tls(),
+                               .timeout = settings_.Timeout(timeout)};
+  options.turn = std::max(options.turn, std::min(turn, options.timeout / 3));
+  return options;
 }
 
 int Program::Interruptible(const std::function<int(Stopper&)>& command) {

@@ -53,6 +53,8 @@ struct Flags {
 
 // Of commands that need more than an answer from memory: the store, or nodes.
 inline constexpr absl::Duration kSubmitTimeout = absl::Seconds(30), kLogsTimeout = absl::Minutes(1);
+// Of each of several servers: a search for a layout takes so long.
+inline constexpr absl::Duration kSubmitTurn = absl::Seconds(10);
 
 // Not thread-safe.
 class Program {
@@ -98,8 +100,9 @@ class Program {
   // A command that waits can be interrupted; the others end at once, as programs do.
   int Interruptible(const std::function<int(Stopper&)>& command);
   int RunChosen(Io& io);
-  // `timeout`: unless a setting says another.
-  ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5)) const;
+  // `timeout`: unless a setting says another. `turn`: a third of that at most.
+  ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5),
+                           absl::Duration turn = ConnectionOptions().turn) const;
   Format format() const { return settings_.OutputFormat(); }
   std::vector<CommandWords> Words() const;
 

@@ -28,7 +28,7 @@ CLI::Range Positive() { return CLI::Range(1, kCountMax, "POSITIVE"); }
 void Program::AddSubmit() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server(kSubmitTimeout));
+      Connection connection(Server(kSubmitTimeout, kSubmitTurn));
       return Submit(connection,
                     {.file = flags_.file,
                      .directory = flags_.folder,

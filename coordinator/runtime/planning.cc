@@ -320,7 +320,7 @@ bool MayNeedSearch(absl::string_view text) {
     if (value == text.npos) return false;
     // A mapping has braces, or the name of a field; what else may become the word is rare.
     if (absl::StartsWith(text.substr(value), "auto")) return true;
-    if (absl::StrContains("&*!|>#?", text.substr(value, 1))) return true;
+    if (absl::StrContains("&*!|>#?\\", text.substr(value, 1))) return true;
   }
   return false;
 }

@@ -12,8 +12,7 @@
 //   there at a time, and none beside the steps. Of a layout whose passes one before it has run
 //   there is the state alone; here each counts as if it were the first.
 // - Once all second homes in host memory are whole, the ranks that would take over some of them
-// take
-//   room for it, beside what steps need.
+//   take room for it, beside what steps need.
 //
 // Neither is a condition of training: what does not fit is left out. So it is no matter of whether
 // a plan fits its devices (memory_fit.h).

@@ -21,6 +21,12 @@ namespace {
 using job::Tree;
 
 constexpr size_t kProfileNodesMax = 100'000;
+// Far from what is measured, and so near to 1 that no figure that is worked out of them is beyond
+// what a double holds.
+constexpr double kNumberMin = 1e-24, kNumberMax = 1e24;
+constexpr double kBytesMax = 1e13;
+// Of two clocks, as a factor: nearer ones are one, and nothing goes through both points.
+constexpr double kClocksApart = 1 + 1e-6;
 
 // Reads fields of mappings and collects what is wrong with them.
 class Reader {
@@ -74,10 +80,19 @@ class Reader {
       const std::optional<double> value = node->kind == Tree::Kind::kScalar && !node->quoted
                                               ? job::ParseNumber(node->scalar)
                                               : std::nullopt;
-      if (value.has_value() && std::isfinite(*value) && (*value > 0 || (zero && *value == 0)))
+      const bool finite = value.has_value() && std::isfinite(*value);
+      if (finite && ((*value >= kNumberMin && *value <= kNumberMax) || (zero && *value == 0)))
         return *value;
       reader_.Add(Path(name), node->scalar,
-                  zero ? "must be a number of at least 0" : "must be a number above 0");
+                  finite && *value > 0 ? "must be from 1e-24 to 1e24"
+                  : zero               ? "must be a number of at least 0"
+                                       : "must be a number above 0");
+      return 0;
+    }
+    int64_t Bytes(const std::string& name, bool may_be_null = false, bool zero = false) {
+      const double bytes = Number(name, may_be_null, zero);
+      if (bytes <= kBytesMax) return static_cast<int64_t>(bytes);
+      reader_.Add(Path(name), job::FormatNumber(bytes), "must be at most 1e13");
       return 0;
     }
     // 0 where it is not there, as in profiles that were taken before it was measured.
@@ -199,22 +214,22 @@ void ReadPower(Fields& fields, PowerRates& power) {
 CommunicatorBytes ReadCommunicator(Fields& fields, const std::string& name) {
   CommunicatorBytes bytes;
   fields.Mapping(name, [&](Fields& at) {
-    bytes.made = static_cast<int64_t>(at.Number("made_bytes", false, true));
-    bytes.each_peer = static_cast<int64_t>(at.Number("peer_bytes", false, true));
+    bytes.made = at.Bytes("made_bytes", false, true);
+    bytes.each_peer = at.Bytes("peer_bytes", false, true);
   });
   return bytes;
 }
 
 void ReadProcess(Fields& fields, ProcessBytes& process) {
-  process.context = static_cast<int64_t>(fields.Number("context_bytes"));
+  process.context = fields.Bytes("context_bytes");
   fields.Mapping(
       "communicators",
       [&](Fields& at) {
-        process.communicators = CommunicatorsBytes{
-            .library = static_cast<int64_t>(at.Number("library_bytes", false, true)),
-            .messages = ReadCommunicator(at, "messages"),
-            .control = ReadCommunicator(at, "control"),
-            .wide = ReadCommunicator(at, "wide")};
+        process.communicators =
+            CommunicatorsBytes{.library = at.Bytes("library_bytes", false, true),
+                               .messages = ReadCommunicator(at, "messages"),
+                               .control = ReadCommunicator(at, "control"),
+                               .wide = ReadCommunicator(at, "wide")};
       },
       true);
 }
@@ -227,7 +242,7 @@ void CheckPower(const DeviceProfile& profile, Reader& reader) {
     reader.Add("measured.power_limit_watts", number(at.power_limit_watts),
                "must be above power.idle_watts");
   }
-  if (at.clock_mhz <= profile.power->slow_clock_mhz) {
+  if (at.clock_mhz <= profile.power->slow_clock_mhz * kClocksApart) {
     reader.Add("measured.clock_mhz", number(at.clock_mhz), "must be above power.slow_clock_mhz");
   }
   for (const WorkRates* rates :
@@ -265,7 +280,7 @@ void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
       "collective", [&](Fields& at) { profile.collective = ReadLink(at); }, true);
   fields.Mapping(
       "network", [&](Fields& at) { profile.network = ReadLink(at); }, true);
-  profile.unestimated_bytes = static_cast<int64_t>(fields.Number("unestimated_bytes", true));
+  profile.unestimated_bytes = fields.Bytes("unestimated_bytes", true);
   if (version == static_cast<double>(kProfileVersion)) {
     fields.Mapping(
         "process",

@@ -181,7 +181,8 @@ class Search {
       spans[static_cast<size_t>(layout.span_of[i])] +=
           parameters_[i] / (degrees.tp * degrees.pp) * (bytes + trained);
     }
-    return *std::max_element(spans.begin(), spans.end());
+    return *std::max_element(spans.begin(), spans.end()) +
+           static_cast<double>(options_.profile.unestimated_bytes);
   }
 
   double BoundOf(const SearchLayout& layout) {
@@ -260,7 +261,7 @@ class Search {
     if (!least.ok()) return false;
     if (Fits(*least)) return true;
     misfits_ = true;
-    least_memory_ = std::min(least_memory_, static_cast<double>(EstimateOf(*least)));
+    least_memory_ = std::min(least_memory_, static_cast<double>(MemoryNeeded(*least)));
     return false;
   }
 
@@ -343,10 +344,18 @@ class Search {
     return homes;
   }
 
-  // Whether the job could be submitted under the layout.
+  // A schedule that is named may cut a step into so many groups.
+  bool HasMicrobatches(const SearchLayout& layout, const job::Schedule& schedule,
+                       int64_t micro) const {
+    return schedule.encoder_chunks <= MicrobatchesOf(spec_, layout, micro).count;
+  }
+
+  // Whether the job could be submitted under the layout, with the fewest microbatches.
   bool IsSound(const SearchLayout& layout, const job::JobSpec& laid) {
-    const Setting setting{.micro = MicrosOf(spec_, layout, options_).back(),
-                          .schedule = SchedulesOf(spec_, layout, options_).front()};
+    Setting setting{.schedule = SchedulesOf(spec_, layout, options_).front()};
+    for (const int64_t micro : MicrosOf(spec_, layout, options_)) {
+      if (HasMicrobatches(layout, setting.schedule, micro)) setting.micro = micro;
+    }
     const job::JobSpec job = WithSetting(laid, setting);
     const absl::Status status =
         job::ReadJobSpec(job::WriteJobSpec(job), job::Purpose::kPlan).status();
@@ -365,7 +374,7 @@ class Search {
     for (const job::Schedule& schedule : SchedulesOf(spec_, layout, options_)) {
       for (const int64_t micro : MicrosOf(spec_, layout, options_)) {
         const Setting setting{.micro = micro, .schedule = schedule};
-        if (schedule.encoder_chunks > MicrobatchesOf(spec_, layout, micro).count) continue;
+        if (!HasMicrobatches(layout, schedule, micro)) continue;
         settings.emplace_back(bounds_.OfSetting(layout, setting), setting);
       }
     }

@@ -9,9 +9,10 @@
 namespace phalanx::schedule {
 namespace {
 
-// Up to here every way to do something is looked at.
+// Up to here every way to do something is looked at. Of 4 modules on 16 devices there would be more
+// than a million layouts.
 constexpr size_t kModulesFew = 4;
-constexpr int32_t kDevicesFew = 16;
+constexpr int32_t kDevicesFew = 16, kDevicesFewOfManyModules = 8;
 
 using Spans = std::vector<int32_t>;  // of each module
 
@@ -85,7 +86,10 @@ class Enumeration {
   size_t LanguageSpan() const {
     return static_cast<size_t>(layout_.span_of[static_cast<size_t>(spec_.language)]);
   }
-  bool few() const { return space_.devices <= kDevicesFew; }
+  bool few() const {
+    const bool many_modules = spec_.modules.size() >= kModulesFew;
+    return space_.devices <= (many_modules ? kDevicesFewOfManyModules : kDevicesFew);
+  }
   // Whether what stands beside the language module is laid out alike.
   bool Alike() const { return spec_.modules.size() > (few() ? kModulesFew : kModulesFew - 1); }
 

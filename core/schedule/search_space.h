@@ -3,14 +3,14 @@
 // Modules share their ranks or have ranks of their own: of up to 4 modules every way to put them
 // together; of more all together, each by itself, or all but the language module together. Spans
 // stand in the order of their first modules. A span without the language module has a power of two
-// of ranks, or, on up to 16 devices, any number; that of the language module has what is left, or
-// the largest power of two of that. Tensor groups lie within a node: their widths are powers of
-// two, on up to 16 devices any that divide. Stages of the language module are any number that
-// divides; a module beside it has one stage, or as many as the language module where it shares its
-// ranks, or, on up to 16 devices, any number that divides. Of more than 3 modules, on up to 16
-// devices of more than 4, those beside the language module have one width, and their spans one
-// size. No module has more replicas than the step has samples. Context and expert parallelism stay
-// off. Pure.
+// of ranks, or, on few devices (up to 16, of more than 3 modules up to 8), any number; that of the
+// language module has what is left, or the largest power of two of that. Tensor groups lie within a
+// node: their widths are powers of two, on few devices any that divide. Stages of the language
+// module are any number that divides; a module beside it has one stage, or as many as the language
+// module where it shares its ranks, or, on few devices, any number that divides. Of more than 3
+// modules, on few devices of more than 4, those beside the language module have one width, and
+// their spans one size. No module has more replicas than the step has samples. Context and expert
+// parallelism stay off. Pure.
 #pragma once
 
 #include <cstdint>

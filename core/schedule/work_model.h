@@ -3,11 +3,11 @@
 // A layer is its products, its attention, its passes over memory and, of several tensor ranks, what
 // they exchange: as much as two all-reduces of its rows each way, none of it hidden. Products for
 // gradients of weights are written by a step's first microbatch and added by those behind it, so a
-// pass takes their mean. Rows of a
-// decoder are full contexts; an encoder gets so many items a sample, and where a microbatch does
-// not divide by its lanes, the lane with most of it counts. Recomputation is part of the backward
-// pass: `full` runs the layer again, `selective` its attention and its passes over memory. Between
-// nodes, updates and messages go at the rate of the network where the profile has one.
+// pass takes their mean. Rows of a decoder are full contexts; an encoder gets so many items a
+// sample, and where a microbatch does not divide by its lanes, the lane with most of it counts.
+// Recomputation is part of the backward pass: `full` runs the layer again, `selective` its
+// attention and its passes over memory. Between nodes, updates and messages go at the rate of the
+// network where the profile has one.
 //
 // Of the language module's rows batch.labelled_share is held to labels. Its head works on those
 // alone and, where no edge leaves it, so does what follows attention in its last layer. Under

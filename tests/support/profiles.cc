@@ -19,6 +19,7 @@ WorkRates Scaled(WorkRates rates, double factor) {
       entry.forward *= factor;
       entry.input_gradient *= factor;
       entry.weight_gradient *= factor;
+      entry.weight_gradient_written *= factor;  // 0, as rates below: not measured
     }
   }
   for (AttentionTimes& entry : rates.attention) {
@@ -28,6 +29,8 @@ WorkRates Scaled(WorkRates rates, double factor) {
   rates.fp8->cast_bytes_per_second /= factor;
   rates.memory_bytes_per_second /= factor;
   rates.update_bytes_per_second /= factor;
+  rates.loss_bytes_per_second /= factor;
+  rates.embedding_bytes_per_second /= factor;
   rates.launch *= factor;
   return rates;
 }

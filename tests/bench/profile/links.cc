@@ -16,6 +16,7 @@
 #include "core/base/status.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/torch_boundary.h"
 #endif
 
 namespace phalanx::bench {
@@ -174,8 +175,13 @@ absl::StatusOr<Links> MeasureLinks() {
   absl::StatusOr<Links> results[2] = {absl::UnknownError("not run"), absl::UnknownError("not run")};
   {
     std::vector<std::jthread> ranks;
-    for (int32_t rank = 0; rank < 2; ++rank)
-      ranks.emplace_back([&, rank] { results[rank] = MeasureRank(rank, meeting, meetings); });
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const absl::Status run = model::CallTorch(
+            "measuring links", [&] { results[rank] = MeasureRank(rank, meeting, meetings); });
+        if (!run.ok()) results[rank] = run;
+      });
+    }
   }
   comm::WaitForNcclReleases(comm::DeadlineIn(kTimeout));
   for (const absl::StatusOr<Links>& result : results) RETURN_IF_ERROR(result.status());

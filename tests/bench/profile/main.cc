@@ -1,7 +1,8 @@
 // phalanx-bench-profile --output FILE [--name KIND] [--seconds N]: a profile
 // (core/schedule/profile.h) of the slowest GPU of this machine, and of the links between the first
 // two where there are two. All runs on one GPU take N seconds (150) together, of at least 30 and at
-// most 170; the kind is what the device's name says ("NVIDIA H200": h200).
+// most 170, and more where the board's counter of joules does not move twice in one; the kind is
+// what the device's name says ("NVIDIA H200": h200).
 //
 // What a kernel is given is made beforehand, and nothing else may use the board. Prints one line,
 // and exits with 0 where there is no GPU to be measured.
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -190,7 +192,8 @@ int main(int argc, char** argv) {
                  bench::kSecondsMin, bench::kSecondsMax, bench::kSeconds);
     return 2;
   }
-  if (!device::UseCudaDevice(0).ok()) {
+  if (const absl::Status gpu = device::UseCudaDevice(0); !gpu.ok()) {
+    if (absl::IsResourceExhausted(gpu)) return bench::Fail(gpu.message());  // somebody else has it
     std::puts("no GPU here");
     return 0;
   }

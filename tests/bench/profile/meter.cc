@@ -27,6 +27,9 @@ double Since(Clock::time_point begin) {
 
 void Pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
+// A counter of joules that has not moved twice by then does not count what a call takes.
+constexpr double kCounterPatience = 2;  // seconds
+
 // Mean power from a counter that moves some ten times a second: between two of its moves.
 class PowerBetweenMoves {
  public:
@@ -41,8 +44,13 @@ class PowerBetweenMoves {
     first_ = last_;
     first_joules_ = now;
   }
-  // 0 before the second move.
-  double watts() const { return moves_ < 2 ? 0 : (joules_ - first_joules_) / (last_ - first_); }
+  bool is_known() const { return moves_ > 1; }
+  // Throws c10::Error before the second move.
+  double watts() const {
+    TORCH_CHECK(is_known(), "the board's counter of joules moved less than twice in ",
+                Since(begin_), " s");
+    return (joules_ - first_joules_) / (last_ - first_);
+  }
 
  private:
   const Board& board_;
@@ -100,7 +108,10 @@ Point Meter::Run(const std::function<void()>& call, double call_seconds, double 
   bursts = 0;
   PowerBetweenMoves power(board_);
   const auto begin = Clock::now();
-  while (Since(begin) < seconds_ * 2 / 3) one(power);
+  while (Since(begin) < seconds_ * 2 / 3 ||
+         (!power.is_known() && Since(begin) < kCounterPatience)) {
+    one(power);
+  }
   const double seconds = Since(begin), waited = std::max(0.0, seconds - busy);
   hottest_ = std::max(hottest_, board_.TemperatureCelsius());
   const auto all = static_cast<double>(calls * bursts);

@@ -34,8 +34,8 @@ Work MeasureWork(Meter& meter);
 // Seconds of a kernel that does next to nothing, behind others.
 double LaunchSeconds();
 
-// The middle one of the clocks of the calls that the limit slows down, at the fast points and at
-// the slow ones; `slow_mhz` 0: it slows none.
+// The middle one of the clocks of all calls at their fast points, and of those that the limit slows
+// down at their slow ones; `slow_mhz` 0: it slows none.
 struct Clocks {
   double fast_mhz = 0, slow_mhz = 0;
 };

@@ -140,6 +140,27 @@ TEST(ConnectionTest, OtherErrors_AreNotTriedAgain) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(ConnectionTest, OfSeveralServers_OneThatDoesNotAnswerInItsTurn_IsLeftForTheNext) {
+  absl::Notification answered;
+  FakeServer hangs, answers;
+  hangs.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    answered.WaitForNotificationWithTimeout(absl::Seconds(30));
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "late");
+  };
+  answers.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    if (!answered.HasBeenNotified()) answered.Notify();
+    return grpc::Status::OK;
+  };
+  Connection connection({.server = hangs.address() + "," + answers.address(),
+                         .timeout = absl::Seconds(30),
+                         .turn = absl::Milliseconds(500)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kSuccess);
+  EXPECT_TRUE(answered.HasBeenNotified());
+}
+
 // Whatever the pause between two attempts has grown to meanwhile.
 TEST(ConnectionTest, CoordinatorThatWasDown_IsAskedAsSoonAsItIsBack) {
   const std::string address = FakeServer().address();

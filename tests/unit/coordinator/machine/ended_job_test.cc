@@ -173,6 +173,23 @@ TEST(EndedJobTest, RequestIdWithAnotherDocument_IsRefused) {
   EXPECT_THAT(h.answers.rbegin()->second.status().message(), HasSubstr("job-1"));
 }
 
+// Nodes, or what is known of the data, may be others by the time that a caller asks again.
+TEST(EndedJobTest, RequestIdOfADocumentThatIsLaidOutOtherwiseNow_GivesTheFirstJob) {
+  const auto laid_out = [](const std::string& layout, const std::string& submitted_digest) {
+    JobRequest request = *AJob("a", 1, layout);
+    request.submitted_digest = submitted_digest;
+    return std::make_shared<const JobRequest>(std::move(request));
+  };
+  Harness h;
+  const JobId job = h.Submit(laid_out("dp2", "given"), "request");
+  h.Restart();
+  EXPECT_EQ(h.Submit(laid_out("tp2", "given"), "request"), job);
+  EXPECT_EQ(h.Submit(laid_out("dp2", "another"), "request"), JobId{});
+  // Of the release before: its document alone is known.
+  EXPECT_EQ(h.Submit(laid_out("dp2", ""), "request"), job);
+  EXPECT_EQ(h.Submit(laid_out("tp2", ""), "request"), JobId{});
+}
+
 TEST(EndedJobTest, DocumentsOfLiveJobs_AreBoundedInBytes) {
   CoordinatorOptions options = Harness::Options();
   options.live_request_bytes_max = 30'000;

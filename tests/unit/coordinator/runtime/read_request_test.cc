@@ -173,6 +173,7 @@ TEST(ReadRequestTest, OpenLayout_IsChosenWithWhatIsKnownOfItsData_UnlessTheJobSa
   EXPECT_FALSE(known->data_key.empty());
   EXPECT_EQ(known->data_key, asked);
   const JobRequestPtr typed = request(", items: 2, labelled_share: 1");
+  EXPECT_NE(typed->submitted_digest, known->submitted_digest);
   EXPECT_THAT(typed->layout_note, HasSubstr("with 2 items a sample (batch.items) and a label at "
                                             "100 % of positions"));
   EXPECT_EQ(typed->data_key, known->data_key) << "the same set";
@@ -214,7 +215,8 @@ TEST(ReadRequestTest, JobThatRelievesSlowDevices_SaysSo) {
 
 TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
   for (const char* text : {"parallel: auto", "{\"parallel\": \"auto\"}", "parallel:\n  auto",
-                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'"}) {
+                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'",
+                           R"(parallel: "\x61uto")", R"({"parallel": "\u0061uto"})"}) {
     EXPECT_TRUE(MayNeedSearch(text)) << text;
   }
   for (const char* text : {kText, "schedule: auto", "parallel: {ranks: 2}", "parallel"})

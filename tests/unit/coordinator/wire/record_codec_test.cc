@@ -221,6 +221,20 @@ TEST(RecordCodecTest, EveryRecord_ComesBackAsItWas) {
   EXPECT_EQ(*after.incidents[0], FullIncident());
 }
 
+// By it a request id answers for a job that has ended.
+TEST(RecordCodecTest, DigestOfARequest_IsOfItsDocumentAsItWasGiven) {
+  JobRequest request = *FullRequest();
+  const std::string digest = DigestOf(request);
+  request.document.text = "laid out otherwise";
+  EXPECT_EQ(DigestOf(request), digest);
+  request.submitted_digest = "another";
+  EXPECT_NE(DigestOf(request), digest);
+  request.submitted_digest.clear();  // nothing was left to the planner
+  const std::string written = DigestOf(request);
+  request.document.text = "another";
+  EXPECT_NE(DigestOf(request), written);
+}
+
 TEST(RecordCodecTest, EpochThatGoesOn_ComesBackAsItWas) {
   const EpochStart start{.decision = StepDecision{.verdict = StepDecision::Verdict::kSkipped,
                                                   .step = 6,

@@ -200,6 +200,20 @@ TEST(ProfileTest, Read_NamesFieldValueAndRule) {
               ElementsAre("measured.driver: 550: must be a text"));
 }
 
+// Steps that are worked out of them would be no numbers, and no order of steps one.
+TEST(ProfileTest, Read_FiguresThatNobodyMeasures_AreRefused) {
+  EXPECT_THAT(Wrong("\"forward\": 1e-1", "\"forward\": 1e300"),
+              ElementsAre("products[1].forward: 1e300: must be from 1e-24 to 1e24"));
+  EXPECT_THAT(Wrong("\"memory_bytes_per_second\": 1e9", "\"memory_bytes_per_second\": 1e-300"),
+              ElementsAre("memory_bytes_per_second: 1e-300: must be from 1e-24 to 1e24"));
+  EXPECT_THAT(Wrong("\"unestimated_bytes\": null", "\"unestimated_bytes\": 1e20"),
+              ElementsAre("unestimated_bytes: 1e+20: must be at most 1e13"));
+  DeviceProfile one_clock = WithPower(Read());
+  one_clock.power->slow_clock_mhz = 1400 * (1 - 1e-12);
+  EXPECT_THAT(std::string(ReadProfile(WriteProfile(one_clock)).status().message()),
+              HasSubstr("must be above power.slow_clock_mhz"));
+}
+
 TEST(ProfileTest, Read_TellsAllAtOnce) {
   const auto status = ReadProfile(R"({"version": 2, "name": "x"})").status();
   EXPECT_EQ(ViolationsOf(status).size(), 12u) << status;

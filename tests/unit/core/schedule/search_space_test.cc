@@ -93,14 +93,21 @@ TEST(SearchSpaceTest, Layouts_HaveNoMoreReplicasThanSamples) {
 }
 
 TEST(SearchSpaceTest, Layouts_OfManyModules_AreFew) {
-  AJob job;
-  for (const char* name : {"a", "b", "c", "d", "e", "f"}) job.Module(name, ClipVision());
-  job.Module("language", Llama()).Batch(64, 1);
-  for (const char* name : {"a", "b", "c", "d", "e", "f"})
-    job.Edge(name, "language", {.projector = 32});
-  const std::vector<SearchLayout> layouts = All(job, 64);
-  EXPECT_FALSE(layouts.empty());
-  EXPECT_LT(layouts.size(), 500'000u);
+  // With a layer for each of 16 stages.
+  const auto layouts = [](const std::vector<const char*>& encoders, int32_t devices) {
+    AJob job;
+    for (const char* name : encoders) job.Module(name, ClipVision({.layers = 16}));
+    job.Module("language", Llama({.layers = 16})).Batch(64, 1);
+    for (const char* name : encoders) job.Edge(name, "language", {.projector = 32});
+    return All(job, devices).size();
+  };
+  for (const int32_t devices : {8, 9, 12, 16, 17, 64}) {
+    for (const auto& encoders : {std::vector<const char*>{"a", "b", "c"},
+                                 std::vector<const char*>{"a", "b", "c", "d", "e", "f"}}) {
+      EXPECT_GT(layouts(encoders, devices), 0u) << encoders.size() << " on " << devices;
+      EXPECT_LT(layouts(encoders, devices), 500'000u) << encoders.size() << " on " << devices;
+    }
+  }
 }
 
 }  // namespace

@@ -295,6 +295,16 @@ TEST(SearchTest, Search_NothingFits_SaysSo) {
                         "at least "));
 }
 
+// Else it would say that less is needed than there is.
+TEST(SearchTest, Search_NothingFitsBesideWhatNoEstimateCounts_SaysHowMuchIsNeeded) {
+  DeviceProfile profile = NominalProfile();
+  profile.unestimated_bytes = int64_t{2} << 30;
+  const auto result = SearchLayouts(
+      Decoder(), {.devices = 2, .device_memory = int64_t{1} << 30, .profile = profile});
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("fits the memory of each, 1.0 GiB: the smallest needs at least 2.0 GiB"));
+}
+
 TEST(SearchTest, Search_UnknownShape_IsRefused) {
   const auto result = SearchLayouts(
       AJob().Module("language", support::NoArchitecture(4)).Batch(4, 1), {.devices = 2});
@@ -313,6 +323,20 @@ TEST(SearchTest, Search_WrittenModules_KeepTheirLayout) {
     EXPECT_EQ(proposal.spec.modules[0].parallel.tp, 1);
     EXPECT_LE(proposal.spec.batch.micro, 2);
     EXPECT_GE(proposal.spec.modules[1].recompute, job::Recompute::kSelective);
+  }
+}
+
+// A layout with which the largest micro batch does not go may have a smaller one.
+TEST(SearchTest, Search_ScheduleThatNeedsMicrobatches_GetsThem) {
+  job::JobSpec spec = WithEncoder();
+  spec.batch.micro = 4;
+  spec.schedule = {.name = ScheduleName::kThreePhase, .encoder_chunks = 4};
+  const SearchResult found =
+      Search(spec, {.devices = 2, .open = {true, true}, .keep_written = true});
+  EXPECT_FALSE(found.best.empty());
+  for (const Proposal& proposal : found.best) {
+    EXPECT_EQ(proposal.spec.schedule.encoder_chunks, 4) << Shape(proposal.spec);
+    EXPECT_GE(PlanOf(proposal.spec).microbatches, 4) << Shape(proposal.spec);
   }
 }
 
