@@ -92,23 +92,22 @@ void ItemsAhead::Fetch() {
   for (auto& [module, lanes] : expected_) {
     if (lanes.empty() || lanes.front().fetched.has_value() || !IsReady(lanes.front().lane))
       continue;
-    absl::StatusOr<Fetched> fetched = Copy(lanes.front().lane);
-    if (fetched.ok()) lanes.front().fetched = *std::move(fetched);
+    // What it has taken of the source is gone, also where it has failed.
+    lanes.front().fetched = Copy(lanes.front().lane);
   }
 }
 
 absl::StatusOr<ItemsAhead::Items> ItemsAhead::Take(const Lane& lane) {
-  std::optional<Fetched> fetched;
+  std::optional<absl::StatusOr<Fetched>> taken;
   if (const auto found = expected_.find(lane.module);
       found != expected_.end() && !found->second.empty() && found->second.front().lane == lane) {
-    fetched = std::move(found->second.front().fetched);
+    taken = std::move(found->second.front().fetched);
     found->second.pop_front();
   }
-  if (!fetched.has_value()) {
-    ASSIGN_OR_RETURN(fetched, Copy(lane));
-  }
-  fetched->there.Await();
-  Items items = std::move(fetched->items);
+  if (!taken.has_value()) taken = Copy(lane);
+  ASSIGN_OR_RETURN(Fetched fetched, *std::move(taken));
+  fetched.there.Await();
+  Items items = std::move(fetched.items);
   if (!items.values.defined()) return items;
   if (stream_.get().has_value()) lent_.push_back(items.values);
   items.values = items.values.to(compute_);

@@ -85,7 +85,7 @@ class ItemsAhead {
   };
   struct Expected {
     Lane lane;
-    std::optional<Fetched> fetched;
+    std::optional<absl::StatusOr<Fetched>> fetched;
   };
   // What a copy reads.
   struct Read {

@@ -2,6 +2,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "worker/train/step_timer.h"
 
 namespace phalanx::train {
@@ -45,7 +47,8 @@ class CudaMarks final : public Marks {
       cudaGetLastError();
       return 0;
     }
-    return milliseconds * 1e-3;
+    // An event that was not recorded in this step stands where an earlier one left it.
+    return std::max(0.0F, milliseconds) * 1e-3;
   }
 
  private:
