@@ -1,6 +1,6 @@
 """Runs a job, kills its ranks one after another with SIGKILL, and says how long each loss, and each return, held training up.
 
-    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--lose STEPS] [--standby] [--pinned] [--stay-out]
+    kill_ranks.py JOB OUTPUT KILLS [--seed N] [--within SECONDS] [--lose STEPS] [--standby] [--pinned] [--stay-out [--profile FILE]]
 
 OUTPUT is the job's folder; OUTPUT/kills.json gets the figures of each kill, OUTPUT/summary.json those of the run (how much of the throughput is back behind
 the last return, for how long returns hold training up, beside a step, and how much of the devices' memory 20 kills leave in use), both behind each kill, so
@@ -27,6 +27,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import boards  # noqa: E402
+import jobs  # noqa: E402
 import kill_figures  # noqa: E402
 
 PATIENCE = 120  # seconds, for whatever is waited for
@@ -232,9 +233,11 @@ def settled_step(job, metrics):
     return statistics.median(metrics.of_epoch(epoch)[begin():])
 
 
-def step_ratio(job, lost):
-    """A step without these ranks, in steps with all, as the simulator has them; None where it does not say."""
+def step_ratio(job, lost, profile=None):
+    """A step without these ranks, in steps with all, as the simulator has them under a device profile, or from shapes alone; None where it does not say."""
     command = ["phalanx", "plan", job, "--lost", ",".join(map(str, lost)), "-o", "json"]
+    if profile:
+        command += ["--device-profile", profile, "--items", str(jobs.ITEMS)]
     try:
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, timeout=60).stdout).get("step_ratio")
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -313,7 +316,7 @@ def kill_for_good(job, metrics, options, draw, world, figures):
     if metrics.last["epoch"] != reduced["epoch"]:
         raise RuntimeError("the job has not stayed without the rank")
     figures["lost"] = incidents(options.output)[number]["lost"]
-    figures["step_ratio"] = step_ratio(options.job, figures["lost"])
+    figures["step_ratio"] = step_ratio(options.job, figures["lost"], options.profile)
 
 
 def write(path, content):
@@ -338,6 +341,7 @@ def parse():
     parser.add_argument("--standby", action="store_true")
     parser.add_argument("--pinned", action="store_true")
     parser.add_argument("--stay-out", action="store_true")
+    parser.add_argument("--profile", metavar="FILE", help="with --stay-out: of the devices, for the simulator")
     options = parser.parse_args()
     if options.stay_out and options.kills != 1:
         parser.error("--stay-out: there is one kill")

@@ -46,7 +46,7 @@ def two(plan):
     plan.limit("1p6b", part=5)
     plan.anchors("1p6b", 8, part=7)
     pipelines = {
-        "pp2": {"language": "{ranks: 2, pp: 2}", "vision": whole},
+        "pp2": {"language": "{ranks: 2, pp: 2}", "vision": "{ranks: 2, pp: 2}"},
         "vision-apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
     }
     for name, layout in pipelines.items():
@@ -109,8 +109,8 @@ def four(plan):
     plan.guarded(4, part=1, most=0.01)
     layouts_of_four(plan)
     short = {"model": "1p6b", "batch": 16, "micro": 2}
-    plan.recovery("dp4", {**short, "language": whole, "vision": whole}, 20, part=6, none=3)
-    plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, part=3, none=3)
+    plan.recovery("dp4", {**short, "language": whole, "vision": whole}, 20, part=6, none=7)
+    plan.recovery("tp2-dp2", {**short, "language": "{ranks: 4, tp: 2}", "vision": whole}, 20, part=3, none=3, each=25)
     plan.recovery("tp2-pp2-host", {**short, "language": "{ranks: 4, tp: 2, pp: 2}", "vision": whole, "recovery": "{state_home: host}"}, 20, part=4, each=32)
     plan.restart(part=4)
     # 12 microbatches: three for each of four replicas, four for each of three.

@@ -71,7 +71,7 @@ class Plan:
 
     def profile(self, part):
         path = self.output / "profile.json"
-        self.add("profile", "what the first board and the links to the second can do, for predictions", ["phalanx-bench", "profile", "--output", path], 200, usual=165,
+        self.add("profile", "what the slowest board and the links between two can do, for predictions", ["phalanx-bench", "profile", "--output", path], 200, usual=165,
                  part=part, makes=path)
 
     def search(self, model, batch, micro, part):
@@ -148,7 +148,7 @@ class Plan:
     def layout(self, name, point, seconds, usual, *, lost=None, bound=None, part=1, after=(), **layout):
         command = self.python("step_time.py", self.path_of(name), self.work / "runs")
         if lost:
-            command += ["--lost", lost]
+            command += ["--lost", lost, "--profile", "@profile@"]
         if bound:
             command += ["--bound", bound]
         self.add(name, point, command, seconds, usual=usual, part=part, after=after, job=jobs.job(name, self.devices, **layout))
@@ -203,7 +203,7 @@ class Plan:
         text = jobs.job(label, self.devices, **{**layout, "recovery": f"{{{recovery}}}", "steps": 100000})
         folder = self.output / label
         self.add(label, "a rank is killed and stays out (rejoin: manual): the throughput of those that are left, beside their share of the devices",
-                 self.python("kill_ranks.py", self.path_of(label), folder, 1, "--stay-out", *(("--pinned",) if host else ())), 150 if host else 110,
+                 self.python("kill_ranks.py", self.path_of(label), folder, 1, "--stay-out", "--profile", "@profile@", *(("--pinned",) if host else ())), 150 if host else 110,
                  usual=110 if host else 75, job=text, part=part, figures=folder / "summary.json", folder=folder)
         self.goal(f"throughput of {name} behind the loss of a rank",
                   "at least 97 % of " + ("the devices' share" if key == "of_their_share" else "what the simulator says"), label, verdicts.stays_out(label, key))

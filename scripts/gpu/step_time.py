@@ -2,7 +2,7 @@
 """Runs a job and prints one JSON line: its median step behind the first five and the first ten seconds, beside which
 standby communicators are made, and what its ranks say.
 
-    scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,...] [--bound SHARE]
+    scripts/gpu/step_time.py JOB.yaml RUNS [--lost R,... [--profile FILE]] [--bound SHARE]
 
 The run's folder is made below RUNS. `wait` is the most that a rank waited for communication, `host` the most that a
 host worked, both as parts of a step; `allocations` and `retries` are those of LibTorch's allocator. Ranks count from the
@@ -86,6 +86,7 @@ def main():
     parser.add_argument("job", type=pathlib.Path)
     parser.add_argument("runs", type=pathlib.Path)
     parser.add_argument("--lost", help="ranks that are gone from the beginning, with , between")
+    parser.add_argument("--profile", metavar="FILE", help="with --lost: of the devices, for the simulator")
     parser.add_argument("--bound", type=float, metavar="SHARE", help="of the speed that the schedule allows")
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ def main():
         return 1
     figures = measure(output)
     if options.lost:
-        figures["step_ratio"] = kill_ranks.step_ratio(options.job, options.lost.split(","))
+        figures["step_ratio"] = kill_ranks.step_ratio(options.job, options.lost.split(","), options.profile)
     print(json.dumps(figures))
     return 0
 

@@ -48,7 +48,7 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("one", "123"), ("two", "1234567"), ("four", "123456"), ("eight", "123")):
+    for name, parts in (("one", "123"), ("two", "1234567"), ("four", "1234567"), ("eight", "123")):
         for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
