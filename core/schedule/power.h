@@ -12,7 +12,6 @@
 // class, and the same for everybody who asks. Pure.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -28,6 +27,10 @@ struct ClockRange {
   double fast_mhz = 0, slow_mhz = 0;  // where its work was measured; fast > slow > 0
   double idle_watts = 0, limit_watts = 0;
 };
+// Of a profile with power.
+ClockRange RangeOf(const DeviceProfile& profile);
+// A clock is searched for by so many halvings of what is left of a range.
+inline constexpr int kHalvings = 50;
 // Work at both.
 struct WorkAtClocks {
   double fast_seconds = 0, slow_seconds = 0;
@@ -39,15 +42,6 @@ double SecondsAt(const ClockRange& range, double clock_mhz, double fast_seconds,
 // The clock, at most the fast one and at least a fourth of the slow one, at which the work and so
 // many seconds of waiting stay within the limit.
 double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double waiting_seconds);
-
-// Rates, in the place of the profile's, by which the work of one device adds up to what no step
-// takes less than, whatever the clock. At a clock f of work whose seconds are t(f), dynamic joules
-// e(f), and t at the profile's clock, a step of SustainedCosts takes at least t(f), and at least
-// e(f) / (limit - idle) - (t(f) - t): waiting is counted at the profile's clock. So it takes any
-// mean of both, and the least of that over all clocks, entry by entry, adds up. Some 2 % of a step
-// lie outside its passes, so the sum is to be taken with that much less. None without power, and
-// where the limit slows no product.
-std::optional<DeviceProfile> LeastWithinLimit(const DeviceProfile& profile);
 
 // What the parts of a plan of known families take at the clock that each rank class keeps up. Where
 // replicas of a class differ, they go at the clock of the one that works longest.

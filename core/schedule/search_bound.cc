@@ -7,7 +7,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/layout.h"
 #include "core/plan/units.h"
-#include "core/schedule/power.h"
+#include "core/schedule/power_bound.h"
 
 namespace phalanx::schedule {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/schedule/power_bound.h"
 #include "core/schedule/profile_cost.h"
 #include "tests/support/profiles.h"
 #include "tests/unit/core/schedule/plans.h"
