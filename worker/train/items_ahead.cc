@@ -99,10 +99,15 @@ void ItemsAhead::Fetch() {
 
 absl::StatusOr<ItemsAhead::Items> ItemsAhead::Take(const Lane& lane) {
   std::optional<absl::StatusOr<Fetched>> taken;
-  if (const auto found = expected_.find(lane.module);
-      found != expected_.end() && !found->second.empty() && found->second.front().lane == lane) {
-    taken = std::move(found->second.front().fetched);
-    found->second.pop_front();
+  if (const auto found = expected_.find(lane.module); found != expected_.end()) {
+    std::deque<Expected>& lanes = found->second;
+    const auto next = std::find_if(lanes.begin(), lanes.end(),
+                                   [&](const Expected& expected) { return expected.lane == lane; });
+    if (next != lanes.end()) {
+      taken = std::move(next->fetched);
+      const bool keeps = next != lanes.begin() && lanes.front().fetched.has_value();
+      lanes.erase(lanes.begin() + (keeps ? 1 : 0), std::next(next));
+    }
   }
   if (!taken.has_value()) taken = Copy(lane);
   ASSIGN_OR_RETURN(Fetched fetched, *std::move(taken));
