@@ -46,6 +46,18 @@ int64_t ItemsOfSample(const Plan& plan, int32_t module, const SampleShape& sampl
   return std::min<int64_t>(samples.items.value_or(most), most);
 }
 
+// Bytes of the pixels or sounds that the first part of an encoder has on its GPU, of two
+// microbatches, in the compute type.
+int64_t BytesOfItems(const Plan& plan, const Place& place, const SampleShape& samples) {
+  constexpr int64_t kMicrobatches = 2;
+  const job::Architecture& a = plan.module_spec(place.module).architecture;
+  if (!TraitsOf(a).encoder() || plan.spec.resources.device != job::DeviceKind::kGpu) return 0;
+  const int64_t values =
+      TraitsOf(a).images() ? 3 * a.image_size * a.image_size : a.mel_bins * a.frames;
+  return kMicrobatches * SamplesOfLane(plan, place, samples) *
+         ItemsOfSample(plan, place.module, samples) * values * BytesOf(plan.spec.compute);
+}
+
 // Token rows that a module makes of one sample, at most.
 int64_t RowsOfSample(const Plan& plan, int32_t module, const SampleShape& samples) {
   const job::Architecture& architecture = plan.module_spec(module).architecture;
@@ -325,6 +337,7 @@ PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t 
                                  .head_waits = !module.frozen && DelaysWeights(plan),
                                  .once = part.once * bytes,
                                  .messages = MessageElements(plan, place, chunk, samples) * bytes};
+  if (layout.IsFirst(place.pp, chunk)) activations.items = BytesOfItems(plan, place, samples);
   if (TraitsOf(module.architecture).vocabulary() && layout.IsLast(place.pp, chunk)) {
     const bool layers_back = layout.TrainsOf(place.pp, chunk).inputs || !module.frozen;
     activations.head = HeadElements(plan, place, layers_back, rows) * bytes;
@@ -339,7 +352,7 @@ int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape&
   int64_t bytes = 0;
   for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
     const PartActivations part = ActivationsOfPart(plan, place, chunk, samples);
-    bytes += part.once + part.messages;
+    bytes += part.once + part.messages + part.items;
     if (!layout.TrainsOf(place.pp, chunk).any()) {
       bytes += part.kept + part.head;
     } else if (layout.chunks() > 1 || part.head_waits) {

@@ -29,6 +29,9 @@
 // the destination's hidden size: those that wait for their pass (activations.h) and one that
 // leaves, of each link and direction.
 //
+// On GPUs the first part of an encoder has pixels or sounds of two microbatches there: those that
+// its passes read, and those that are copied ahead of them. Their memory serves nothing else.
+//
 // Pure.
 #pragma once
 
@@ -70,6 +73,7 @@ struct PartActivations {
   bool head_waits = false;  // until its weight pass
   int64_t once = 0;         // while a backward pass runs, or the forward pass where there is none
   int64_t messages = 0;     // that wait, or leave
+  int64_t items = 0;        // pixels or sounds that are read, or are ahead
 };
 PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
                                   const SampleShape& samples);

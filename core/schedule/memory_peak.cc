@@ -127,8 +127,8 @@ int64_t ActivationPeak(const Plan& plan, Rank rank, const SampleShape& samples,
   const absl::StatusOr<Program> program = BuildStepOf(plan, rank);
   if (!program.ok()) return plan::EstimateMemory(plan, rank, samples).activations;
   const WalkedParts parts = WalkedPartsOf(plan, rank, samples);
-  int64_t messages = 0;
-  for (const auto& [key, part] : parts) messages += part.bytes.messages;
+  int64_t throughout = 0;
+  for (const auto& [key, part] : parts) throughout += part.bytes.messages + part.bytes.items;
   Walk walk;
   for (const Instruction& instruction : *program) {
     if (!IsPass(instruction.op)) continue;
@@ -138,7 +138,7 @@ int64_t ActivationPeak(const Plan& plan, Rank rank, const SampleShape& samples,
                                                         int64_t{instruction.microbatch});
     if (part != parts.end() && runs) walk.Pass(instruction.op, part->second);
   }
-  return walk.most() + messages;
+  return walk.most() + throughout;
 }
 
 std::vector<int64_t> MicrobatchesTried(const Plan& plan, Rank rank) {

@@ -228,7 +228,9 @@ class Loader {
   // Ends waits from now on.
   virtual void set_stop(std::stop_token stop) = 0;
   // Of samples announced that are being decoded or wait to be taken. At most ready_bytes_max or one
-  // sample, and one more while Take waits for one that none had begun.
+  // sample, and one more while Take waits for one that none had begun; and what items take beyond
+  // LoaderOptions::memory that had none left for them, in fp32, which is known once they are
+  // decoded.
   virtual int64_t ready_bytes() const = 0;
 };
 

@@ -33,6 +33,11 @@ std::byte* ItemMemory::Pop(Pool& pool, size_t bytes) {
   return block;
 }
 
+bool ItemMemory::MayGrow() const {
+  const MutexLock lock(&pool_->mu);
+  return pool_->failures < kFailuresMax;
+}
+
 void ItemMemory::Grow(size_t bytes) {
   const size_t of_chunk = std::max<size_t>(1, kChunkBytes / bytes);
   size_t wanted = 0;
@@ -43,8 +48,11 @@ void ItemMemory::Grow(size_t bytes) {
   while (wanted > 0) {
     const size_t count = std::min(wanted, of_chunk);
     const std::shared_ptr<std::byte> chunk = allocate_(count * bytes);
-    if (chunk == nullptr) return;
     const MutexLock lock(&pool_->mu);
+    if (chunk == nullptr) {
+      ++pool_->failures;
+      return;
+    }
     Blocks& blocks = pool_->blocks[bytes];
     for (size_t i = count; i-- > 0;) blocks.free.push_back(chunk.get() + i * bytes);
     blocks.made += count;
@@ -57,10 +65,10 @@ std::shared_ptr<const std::byte> ItemMemory::Store(absl::Span<const float> value
   const size_t used = values.size() * BytesOfValue(type_);
   const size_t bytes = std::max(kAlignment, (used + kAlignment - 1) / kAlignment * kAlignment);
   std::byte* memory = Pop(*pool_, bytes);
-  if (memory == nullptr) {
+  if (memory == nullptr && MayGrow()) {
     const MutexLock lock(&pool_->growing);
     memory = Pop(*pool_, bytes);  // somebody else may have made some meanwhile
-    if (memory == nullptr) {
+    if (memory == nullptr && MayGrow()) {
       Grow(bytes);
       memory = Pop(*pool_, bytes);
     }

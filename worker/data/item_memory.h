@@ -3,7 +3,8 @@
 // A device copies from memory that it knows (pinned), which takes long to make and holds up whoever
 // launches work meanwhile. So blocks that are let go are given out again, and where none is left as
 // many are made as there are: reading ahead soon has what it needs at a time and as much again, so
-// that a rank which comes to more samples finds room.
+// that a rank which comes to more samples finds room. Where that has failed kFailuresMax times no
+// more are asked for: each try holds others up, too.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,9 @@ uint16_t RoundToBf16(float value);
 // Thread-safe.
 class ItemMemory {
  public:
-  // So many bytes, at a multiple of 256; nullptr: there are none. On any thread, throws nothing.
+  static constexpr int kFailuresMax = 3;
+  // So many bytes, at a multiple of 256; nullptr: there are none. On any thread, one call at a
+  // time, throws nothing.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
   ItemMemory(ValueType type, Allocate allocate);
 
@@ -48,9 +51,11 @@ class ItemMemory {
     Mutex mu;
     std::map<size_t, Blocks> blocks ABSL_GUARDED_BY(mu);
     std::vector<std::shared_ptr<std::byte>> chunks ABSL_GUARDED_BY(mu);
-    Mutex growing;  // held by who makes blocks; before `mu`
+    int failures ABSL_GUARDED_BY(mu) = 0;  // of Allocate
+    Mutex growing;                         // held by who makes blocks; before `mu`
   };
   static std::byte* Pop(Pool& pool, size_t bytes);
+  bool MayGrow() const;
   void Grow(size_t bytes);
 
   const ValueType type_;

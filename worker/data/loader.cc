@@ -26,6 +26,19 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 // holds.
 constexpr std::chrono::seconds kLastReads{2};
 
+// What items that found no place in LoaderOptions::memory take beyond what they would have there.
+int64_t BytesBesideMemory(const Sample& sample) {
+  int64_t bytes = 0;
+  for (const Sample::Items& items : sample.encoders) {
+    for (size_t i = 0; i < items.stored.size(); ++i) {
+      if (items.stored[i] == nullptr)
+        bytes += static_cast<int64_t>(items.values[i].size() *
+                                      (sizeof(float) - BytesOfValue(items.stored_type)));
+    }
+  }
+  return bytes;
+}
+
 // What the loader and its threads share; it goes with the last of them.
 class Decoder : public std::enable_shared_from_this<Decoder> {
  public:
@@ -124,7 +137,8 @@ class Decoder : public std::enable_shared_from_this<Decoder> {
   // One sample, announced or wanted; guarded by mu_.
   struct Slot {
     Slot(int64_t sample, int64_t bytes) : sample(sample), bytes(bytes) {}
-    const int64_t sample, bytes;
+    const int64_t sample;
+    int64_t bytes;  // until it is decoded, as its shape says
     State state = State::kPending;
     int64_t uses = 0;  // how often it will be taken
     Result result = absl::UnknownError("not decoded");
@@ -163,7 +177,12 @@ class Decoder : public std::enable_shared_from_this<Decoder> {
 
   void Decode(Slot& slot) {
     Result result = reader_->Read(slot.sample);
+    const int64_t beyond = result.ok() ? BytesBesideMemory(**result) : 0;
     MutexLock lock(&mu_);
+    slot.bytes += beyond;
+    if (const auto held = slots_.find(slot.sample);
+        held != slots_.end() && held->second.get() == &slot)
+      held_bytes_ += beyond;
     slot.result = std::move(result);
     slot.state = State::kDone;
     done_.SignalAll();

@@ -28,7 +28,7 @@ class SampleReader {
   // For messages: the path of its shard, and its name there.
   const std::string& ShardOf(int64_t sample) const;
   std::string NameOf(int64_t sample) const { return index_.NameOf(sample); }
-  // What a decoded sample takes, from its shape alone.
+  // What a decoded sample takes, from its shape alone: items as LoaderOptions::memory has them.
   int64_t BytesOf(int64_t sample) const;
 
  private:

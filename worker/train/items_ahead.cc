@@ -1,6 +1,9 @@
 #include "worker/train/items_ahead.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -37,7 +40,13 @@ std::shared_ptr<data::ItemMemory> PinnedItemMemory(at::ScalarType compute) {
       const auto memory = std::make_shared<const at::Tensor>(at::empty(
           {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
       return {memory, static_cast<std::byte*>(memory->mutable_data_ptr())};
-    } catch (const c10::Error&) {
+    } catch (const c10::Error& error) {
+      static std::atomic<bool> told = false;
+      if (!told.exchange(true))
+        spdlog::warn(
+            "{} bytes of host memory could not be pinned: items are decoded beside it, in fp32, "
+            "and take longer to the device: {}",
+            bytes, error.what_without_backtrace());
       return nullptr;
     }
   };
@@ -99,10 +108,15 @@ void ItemsAhead::Fetch() {
 
 absl::StatusOr<ItemsAhead::Items> ItemsAhead::Take(const Lane& lane) {
   std::optional<absl::StatusOr<Fetched>> taken;
-  if (const auto found = expected_.find(lane.module);
-      found != expected_.end() && !found->second.empty() && found->second.front().lane == lane) {
-    taken = std::move(found->second.front().fetched);
-    found->second.pop_front();
+  if (const auto found = expected_.find(lane.module); found != expected_.end()) {
+    std::deque<Expected>& lanes = found->second;
+    const auto next = std::find_if(lanes.begin(), lanes.end(),
+                                   [&](const Expected& expected) { return expected.lane == lane; });
+    if (next != lanes.end()) {
+      taken = std::move(next->fetched);
+      const bool keeps = next != lanes.begin() && lanes.front().fetched.has_value();
+      lanes.erase(lanes.begin() + (keeps ? 1 : 0), std::next(next));
+    }
   }
   if (!taken.has_value()) taken = Copy(lane);
   ASSIGN_OR_RETURN(Fetched fetched, *std::move(taken));

@@ -67,13 +67,17 @@ class ItemsAhead {
   // Lanes to come, those of a module in the order of their use, instead of those that were said to
   // come. What has been fetched stays if it is a module's first.
   void Expect(const std::vector<Lane>& lanes);
-  // Whether it comes next of its module and has been fetched.
+  // Whether it comes next of its module and has been fetched, or could not be.
   bool HasFetched(const Lane& lane) const;
   // Fetches the next lane of each module, where it is decoded. Does not wait; errors show up when
   // the lane is taken.
   void Fetch();
   // A lane, whether it was expected or not: waits for its data; the current stream waits for the
-  // copy. Errors: those of the source; Internal if samples are not as the lane says.
+  // copy. Errors: those of the source, also where it gave them to Fetch(), once; Internal if
+  // samples are not as the lane says.
+  //
+  // Of those expected of the module, lanes before it are passed over: they are not fetched any
+  // more. One that has been stays, and is the only one, until it is taken or not expected.
   absl::StatusOr<Items> Take(const Lane& lane);
 
  private:

@@ -1,6 +1,7 @@
 #include "worker/train/step_timer.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 namespace phalanx::train {
@@ -13,7 +14,7 @@ class CpuMarks final : public Marks {
     marks_[Slot(step)].push_back(std::chrono::steady_clock::now());
     return static_cast<int32_t>(marks_[Slot(step)].size()) - 1;
   }
-  double SecondsBetween(int64_t step, int32_t from, int32_t to) override {
+  std::optional<double> SecondsBetween(int64_t step, int32_t from, int32_t to) override {
     const auto& marks = marks_[Slot(step)];
     return std::chrono::duration<double>(marks[static_cast<size_t>(to)] -
                                          marks[static_cast<size_t>(from)])
@@ -88,40 +89,56 @@ std::unique_ptr<Marks> MakeCpuMarks() { return std::make_unique<CpuMarks>(); }
 
 StepFigures StepTimer::Read(int64_t step) {
   StepFigures figures;
-  double waited = 0, gathered = 0;  // inside the instruction whose own span comes next
+  // Inside the instruction whose own span comes next.
+  double inside = 0, waited = 0, gathered = 0;
   for (const Span& span : spans_[Slot(step)]) {
-    const double seconds = marks_->SecondsBetween(step, span.from, span.to);
-    if (span.kind != Kind::kCompute && span.kind != Kind::kSamples) figures.exposed_comm += seconds;
-    if (span.kind != Kind::kCompute && span.kind != Kind::kComm) {
-      figures.busy -= seconds;
-      if (span.kind == Kind::kWait) waited += seconds;
-      if (span.kind == Kind::kParameters) gathered += seconds;
-      continue;
+    const std::optional<double> begin = marks_->SecondsBetween(step, 0, span.from),
+                                end = marks_->SecondsBetween(step, 0, span.to),
+                                took = marks_->SecondsBetween(step, span.from, span.to);
+    const bool known = begin.has_value() && end.has_value() && took.has_value();
+    const bool whole = span.kind == Kind::kCompute || span.kind == Kind::kComm;
+    if (known && span.kind != Kind::kCompute && span.kind != Kind::kSamples)
+      figures.exposed_comm += *took;
+    if (known && !whole) {
+      inside += *took;
+      if (span.kind == Kind::kWait) waited += *took;
+      if (span.kind == Kind::kParameters) gathered += *took;
     }
-    if (span.kind == Kind::kCompute) figures.busy += seconds;
-    figures.instructions.push_back({.instruction = span.instruction,
-                                    .begin = marks_->SecondsBetween(step, 0, span.from),
-                                    .end = marks_->SecondsBetween(step, 0, span.to),
-                                    .waited = waited,
-                                    .gathered = gathered});
-    waited = gathered = 0;
+    if (!whole) continue;
+    if (known) {
+      figures.busy += (span.kind == Kind::kCompute ? *took : 0) - inside;
+      figures.instructions.push_back({.instruction = span.instruction,
+                                      .begin = *begin,
+                                      .end = *end,
+                                      .waited = waited,
+                                      .gathered = gathered});
+    }
+    inside = waited = gathered = 0;
   }
+  figures.busy -= inside;
   for (const Operation& operation : operations_[Slot(step)]) {
+    const std::optional<double> begin = marks_->SecondsBetween(step, 0, operation.from),
+                                end = marks_->SecondsBetween(step, 0, operation.to);
+    if (!begin.has_value() || !end.has_value()) continue;
     figures.operations.push_back({.communicator = operation.communicator,
                                   .operation = operation.operation,
-                                  .begin = marks_->SecondsBetween(step, 0, operation.from),
-                                  .end = marks_->SecondsBetween(step, 0, operation.to)});
+                                  .begin = *begin,
+                                  .end = *end});
   }
   return figures;
 }
 
 void OperationTimer::Begins(plan::CommunicatorOperation operation, void* stream) {
   operation_ = operation;
+  step_ = timer_.step();
   begun_ = timer_.MarkOn(stream);
 }
 
 void OperationTimer::Ends(void* stream) {
-  timer_.AddOperation(communicator_, operation_, begun_, timer_.MarkOn(stream));
+  const std::optional<int32_t> begun = std::exchange(begun_, std::nullopt),
+                               ended = timer_.MarkOn(stream);
+  if (begun.has_value() && ended.has_value() && step_ == timer_.step())
+    timer_.AddOperation(communicator_, operation_, *begun, *ended);
 }
 
 std::unique_ptr<comm::Communicator> MakeTimed(comm::Communicator& inner, StepTimer& timer) {

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/plan/plan.h"
@@ -51,9 +52,10 @@ class Marks {
   virtual void Clear(int64_t step) = 0;
   virtual int32_t Mark(int64_t step) = 0;
   // On a stream of the device (a cudaStream_t) instead of the compute stream; nullptr: there is
-  // none. Does not throw.
-  virtual int32_t MarkOn(int64_t step, void* /*stream*/) { return Mark(step); }
-  virtual double SecondsBetween(int64_t step, int32_t from, int32_t to) = 0;
+  // none. Nothing where it could not be recorded. Does not throw.
+  virtual std::optional<int32_t> MarkOn(int64_t step, void* /*stream*/) { return Mark(step); }
+  // Of two marks of the step; nothing where the device does not say.
+  virtual std::optional<double> SecondsBetween(int64_t step, int32_t from, int32_t to) = 0;
 };
 std::unique_ptr<Marks> MakeCpuMarks();
 #ifdef PHALANX_WITH_CUDA
@@ -79,11 +81,13 @@ class StepTimer {
   void Add(Kind kind, int32_t from, int32_t to) {
     spans_[Slot(step_)].push_back({kind, instruction_, from, to});
   }
-  int32_t MarkOn(void* stream) { return marks_->MarkOn(step_, stream); }
+  int64_t step() const { return step_; }
+  std::optional<int32_t> MarkOn(void* stream) { return marks_->MarkOn(step_, stream); }
   void AddOperation(int32_t communicator, plan::CommunicatorOperation operation, int32_t from,
                     int32_t to) {
     operations_[Slot(step_)].push_back({communicator, operation, from, to});
   }
+  // Without those of which a time is not known.
   StepFigures Read(int64_t step);
 
  private:
@@ -105,7 +109,8 @@ class StepTimer {
   std::array<std::vector<Operation>, 3> operations_;
 };
 
-// Marks the operations of one communicator of the rank, of a timer that outlives it.
+// Marks the operations of one communicator of the rank, of a timer that outlives it: those of which
+// both ends were recorded, in one step.
 class OperationTimer final : public comm::Observer {
  public:
   // `communicator`: entry of plan::Communicators(plan).
@@ -118,7 +123,8 @@ class OperationTimer final : public comm::Observer {
   StepTimer& timer_;
   const int32_t communicator_;
   plan::CommunicatorOperation operation_ = plan::CommunicatorOperation::kAllReduce;
-  int32_t begun_ = 0;
+  int64_t step_ = 0;  // in which it began
+  std::optional<int32_t> begun_;
 };
 
 // A communicator whose operations are marked: from the first after a Join to the next Join or Mark,

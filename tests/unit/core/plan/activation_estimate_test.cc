@@ -133,7 +133,33 @@ TEST(ActivationEstimateTest, OfALargeJob_HasEachTermToTheByte) {
       rows * 18 * layer - (rows - labelled) * behind + labelled * (4096 + 128256 + 2 * 4096);
   const int64_t vision = pictures * (24 * 16384 + 3 * 14 * 14 + 1024 + 1024 + 2 * 4096);
   const int64_t messages = pictures * 3 * 4096;
-  EXPECT_EQ(here.activations, 2 * (language + vision + messages));
+  const int64_t pixels = 2 * 4 * 4 * 3 * 336 * 336;  // read, and ahead
+  EXPECT_EQ(here.activations, 2 * (language + vision + messages + pixels));
+}
+
+// Of two microbatches, on the ranks that read them.
+TEST(ActivationEstimateTest, OfItems_IsOfThoseThatAGpuReadsAndThoseAhead) {
+  const auto more = [](job::Precision compute, const job::Architecture& encoder, Rank rank) {
+    const auto activations = [&](job::DeviceKind device) {
+      AJob job = AJob()
+                     .Module("encoder", encoder, {.pp = 2, .layers = {1, 1}})
+                     .Module("language", Llama())
+                     .Edge("encoder", "language", {.projector = 32})
+                     .Batch(4, 2)
+                     .Compute(compute);
+      job.spec().resources.device = device;
+      return EstimateMemory(MustPlan(job), rank, {.items = 1}).activations;
+    };
+    return activations(job::DeviceKind::kGpu) - activations(job::DeviceKind::kCpu);
+  };
+  const job::Architecture vision = ClipVision(), audio = support::Whisper();
+  const int64_t picture = 3 * vision.image_size * vision.image_size,
+                sound = audio.mel_bins * audio.frames;
+  EXPECT_EQ(more(job::Precision::kBf16, vision, Rank{0}), 2 * 2 * picture * 2);
+  EXPECT_EQ(more(job::Precision::kFp32, vision, Rank{0}), 2 * 2 * picture * 4);
+  EXPECT_EQ(more(job::Precision::kBf16, audio, Rank{0}), 2 * 2 * sound * 2);
+  EXPECT_EQ(more(job::Precision::kBf16, vision, Rank{1}), 0) << "the second stage reads none";
+  EXPECT_EQ(more(job::Precision::kBf16, vision, Rank{2}), 0);
 }
 
 }  // namespace

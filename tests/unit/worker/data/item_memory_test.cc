@@ -16,12 +16,15 @@ namespace {
 
 // Memory of the heap, `chunks_max` times at most.
 struct Heap {
-  int chunks = 0, chunks_max = 1000;
+  int chunks = 0, chunks_max = 1000, failures = 0;
   size_t bytes = 0;
 
   ItemMemory::Allocate Allocator() {
     return [this](size_t wanted) -> std::shared_ptr<std::byte> {
-      if (chunks == chunks_max) return nullptr;
+      if (chunks == chunks_max) {
+        ++failures;
+        return nullptr;
+      }
       ++chunks;
       bytes += wanted;
       return {static_cast<std::byte*>(std::aligned_alloc(256, wanted)), std::free};
@@ -103,6 +106,19 @@ TEST(ItemMemoryTest, WithoutMemory_NothingIsStored) {
   const std::shared_ptr<const std::byte> block = memory.Store(values);
   EXPECT_NE(block, nullptr);
   EXPECT_EQ(memory.Store(values), nullptr);
+}
+
+TEST(ItemMemoryTest, WhereMemoryIsRefused_ItIsAskedForAFewTimes) {
+  Heap heap{.chunks_max = 1};
+  ItemMemory memory(ValueType::kFp32, heap.Allocator());
+  const std::vector<float> values(size_t{4} << 20);  // a chunk
+  std::shared_ptr<const std::byte> block = memory.Store(values);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(memory.Store(values), nullptr);
+  EXPECT_EQ(heap.failures, ItemMemory::kFailuresMax);
+  // What there is goes on being used.
+  const std::byte* const address = block.get();
+  block = nullptr;
+  EXPECT_EQ(memory.Store(values).get(), address);
 }
 
 }  // namespace

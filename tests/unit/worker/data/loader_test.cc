@@ -234,6 +234,30 @@ TEST_F(LoaderTest, BytesReady_AreBounded) {
   }
 }
 
+TEST_F(LoaderTest, BytesReady_AreThoseOfFp32WhereNoMemoryWasLeft) {
+  UseShards({.samples = 2, .images_min = 2, .images_max = 2});
+  const auto ready = [this](std::shared_ptr<ItemMemory> memory) {
+    LoaderOptions options{.threads = 1, .modules = {0}};
+    options.memory = std::move(memory);
+    const auto loader = Make(options);
+    loader->Announce({0, 0});
+    TakeOrDie(*loader, 0);
+    const int64_t bytes = loader->ready_bytes();
+    TakeOrDie(*loader, 0);
+    EXPECT_EQ(loader->ready_bytes(), 0);
+    return bytes;
+  };
+  const auto in_bf16 = [](bool none) {
+    return std::make_shared<ItemMemory>(
+        ValueType::kBf16, [none](size_t bytes) -> std::shared_ptr<std::byte> {
+          if (none) return nullptr;
+          return {static_cast<std::byte*>(std::aligned_alloc(256, bytes)), std::free};
+        });
+  };
+  EXPECT_EQ(ready(in_bf16(true)), ready(nullptr));
+  EXPECT_EQ(ready(nullptr) - ready(in_bf16(false)), 2 * spec_.encoders[0].values() * 2);
+}
+
 TEST_F(LoaderTest, RandomCalls_NeverStall) {
   UseShards({.samples = 30, .images_max = 2});
   const auto loader = Make({.threads = 3, .ready_max = 3, .modules = {0}});

@@ -174,6 +174,38 @@ TEST(ItemsAheadTest, Expectations_KeepWhatIsFetchedWhereItComesNext) {
   EXPECT_TRUE(at::equal(rig.TakeOrDie(other).values, rig.source.ItemsOf(0, {4})));
 }
 
+// As where only some microbatches of a step are run before it.
+TEST(ItemsAheadTest, LanesThatArePassedOver_AreNotFetchedBeforeThoseToCome) {
+  Rig rig;
+  const Lane first = LaneOf(0, {1}), passed = LaneOf(0, {2}), third = LaneOf(0, {4}),
+             last = LaneOf(0, {5});
+  rig.ahead.Expect({first, passed, third, last});
+  rig.TakeOrDie(first);
+  rig.TakeOrDie(third);
+  rig.ahead.Fetch();
+  EXPECT_TRUE(rig.ahead.HasFetched(last));
+  EXPECT_EQ(rig.source.takes[2], 0);
+  EXPECT_EQ(rig.source.takes[4], 1) << "what was taken is not fetched after that";
+  // Whoever takes it yet, or again, has it, and leaves alone what is ahead.
+  EXPECT_TRUE(at::equal(rig.TakeOrDie(passed).values, rig.source.ItemsOf(0, {2})));
+  EXPECT_TRUE(at::equal(rig.TakeOrDie(first).values, rig.source.ItemsOf(0, {1})));
+  EXPECT_TRUE(rig.ahead.HasFetched(last));
+}
+
+TEST(ItemsAheadTest, FetchedLaneThatIsPassedOver_StaysAloneUntilItIsTaken) {
+  Rig rig;
+  const Lane passed = LaneOf(0, {1}), second = LaneOf(0, {2}), third = LaneOf(0, {4});
+  rig.ahead.Expect({passed, second, third});
+  rig.ahead.Fetch();
+  rig.TakeOrDie(second);
+  rig.ahead.Fetch();
+  EXPECT_EQ(rig.source.takes, (std::map<int64_t, int>{{1, 1}, {2, 1}})) << "one is ahead at most";
+  EXPECT_TRUE(at::equal(rig.TakeOrDie(passed).values, rig.source.ItemsOf(0, {1})));
+  EXPECT_EQ(rig.source.takes[1], 1);
+  rig.ahead.Fetch();
+  EXPECT_TRUE(rig.ahead.HasFetched(third));
+}
+
 // As LibTorch rounds, whatever of it was decoded where.
 TEST(ItemsAheadTest, StoredItems_HaveTheBitsOfThoseThatAreNot) {
   for (const at::ScalarType compute : {at::kBFloat16, at::kFloat, at::kDouble}) {
@@ -219,7 +251,10 @@ TEST(ItemsAheadTest, ErrorsOfTheSource_ShowUpWhenTheLaneIsTaken) {
   rig.ahead.Expect({lane});
   rig.ahead.Fetch();
   rig.source.broken = -1;
-  EXPECT_EQ(rig.ahead.Take(lane).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(rig.ahead.HasFetched(lane)) << "nobody asks the source again";
+  const absl::Status status = rig.ahead.Take(lane).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(), "broken");
   EXPECT_EQ(rig.source.takes[1], 1) << "a source gives a sample once";
   Lane wrong = lane;
   wrong.items[1] = 2;

@@ -1,5 +1,9 @@
 #include "worker/train/step_timer.h"
 
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,18 +16,29 @@ using Kind = StepTimer::Kind;
 using testing::ElementsAre;
 using testing::FieldsAre;
 
-// Mark i is at times[i] seconds.
+// Mark i is at times[i] seconds. Of those of a stream the calls in `failing` record nothing, and of
+// marks in `unknown` nothing is said.
 class FixedMarks final : public Marks {
  public:
-  explicit FixedMarks(std::vector<double> times) : times_(std::move(times)) {}
+  explicit FixedMarks(std::vector<double> times, std::set<int> failing = {},
+                      std::set<int32_t> unknown = {})
+      : times_(std::move(times)), failing_(std::move(failing)), unknown_(std::move(unknown)) {}
   void Clear(int64_t) override { next_ = 0; }
   int32_t Mark(int64_t) override { return next_++; }
-  double SecondsBetween(int64_t, int32_t from, int32_t to) override {
+  std::optional<int32_t> MarkOn(int64_t, void*) override {
+    if (failing_.contains(calls_++)) return std::nullopt;
+    return next_++;
+  }
+  std::optional<double> SecondsBetween(int64_t, int32_t from, int32_t to) override {
+    if (unknown_.contains(from) || unknown_.contains(to)) return std::nullopt;
     return times_[static_cast<size_t>(to)] - times_[static_cast<size_t>(from)];
   }
 
  private:
   const std::vector<double> times_;
+  const std::set<int> failing_;
+  const std::set<int32_t> unknown_;
+  int calls_ = 0;
   int32_t next_ = 0;
 };
 
@@ -73,6 +88,42 @@ TEST(StepTimerTest, OperationsOfCommunicators_StandBesidePasses) {
   EXPECT_EQ(figures.exposed_comm, 0);
   timer.BeginStep(7);
   EXPECT_TRUE(timer.Read(7).operations.empty());
+}
+
+// The first lacks its end, the second its beginning, the last one began in the step before.
+TEST(StepTimerTest, OperationsOfWhichAnEndWasNotRecorded_HaveNoTime) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 8, 1, 2, 3, 4},
+                                               /*failing=*/std::set<int>{1, 2}));
+  OperationTimer operations(timer, 0);
+  const auto operation = plan::CommunicatorOperation::kAllReduce;
+  timer.BeginStep(3);
+  for (int i = 0; i < 3; ++i) {
+    operations.Begins(operation, nullptr);
+    operations.Ends(nullptr);
+  }
+  operations.Ends(nullptr);  // what it ended was never begun
+  const StepFigures figures = timer.Read(3);
+  EXPECT_THAT(figures.operations, ElementsAre(FieldsAre(0, operation, 1, 2)));
+  operations.Begins(operation, nullptr);
+  timer.BeginStep(4);
+  operations.Ends(nullptr);
+  EXPECT_TRUE(timer.Read(4).operations.empty());
+}
+
+TEST(StepTimerTest, SpansOfWhichTheDeviceSaysNothing_CountNowhere) {
+  StepTimer timer(std::make_unique<FixedMarks>(std::vector<double>{0, 1, 0, 7, 9}, std::set<int>(),
+                                               /*unknown=*/std::set<int32_t>{2}));
+  timer.BeginStep(3);
+  const int32_t begin = timer.Mark(), wait = timer.Mark(), lost = timer.Mark(), end = timer.Mark();
+  timer.BeginInstruction(5);
+  timer.Add(Kind::kWait, begin, wait);
+  timer.Add(Kind::kCompute, begin, lost);
+  timer.BeginInstruction(6);
+  timer.Add(Kind::kCompute, end, timer.Mark());
+  const StepFigures figures = timer.Read(3);
+  EXPECT_THAT(figures.instructions, ElementsAre(FieldsAre(6, 7, 9, 0, 0)));
+  EXPECT_EQ(figures.busy, 2);
+  EXPECT_EQ(figures.exposed_comm, 1);
 }
 
 // A pass of 10 seconds, in which 4 are for samples that storage gives late.
