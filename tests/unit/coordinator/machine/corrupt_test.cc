@@ -15,7 +15,7 @@ JobRequestPtr Allowing(int64_t corrupt_max) {
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
-int64_t EventsOf(const Harness& h, JobId job, const std::string& type) {
+int64_t EventCount(const Harness& h, JobId job, const std::string& type) {
   int64_t count = 0;
   for (const JobEvent& event : h.events.at(job)) count += event.type == type;
   return count;
@@ -28,7 +28,7 @@ TEST(CorruptTest, SampleFoundByTwoRanks_IsOne) {
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 7: no PNG"});
   h.Report(node, job, 1, RankEvent{"CorruptSample", "a.tar: 7: no PNG"});
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 1);
+  EXPECT_EQ(EventCount(h, job, "CorruptSample"), 1);
 }
 
 TEST(CorruptTest, OneSampleTooMany_FailsTheJobWithCountLimitAndNames) {
@@ -60,8 +60,8 @@ TEST(CorruptTest, MoreThanTheEventsOfAJob_AreCountedOnceEachAndNotNamed) {
     }
   }
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
-  EXPECT_EQ(EventsOf(h, job, "EventsDropped"), 2) << "of the noise, and of the samples";
+  EXPECT_EQ(EventCount(h, job, "CorruptSample"), 3);
+  EXPECT_EQ(EventCount(h, job, "EventsDropped"), 2) << "of the noise, and of the samples";
   h.Report(node, job, 0, RankEvent{"CorruptSample", "a.tar: 9"});
   EXPECT_EQ(h.Phase(job), JobPhase::kFailed);
   EXPECT_THAT(h.State(job).failure->message, HasSubstr("9 corrupt samples"));
@@ -78,14 +78,14 @@ TEST(CorruptTest, NamesOfManyBytes_AreBoundedAndTheSamplesStillCounted) {
                                .corrupt_samples = 4,
                                .corrupt_messages = {name(1), name(2), name(3), name(4)}});
   EXPECT_EQ(h.Phase(job), JobPhase::kStarting);
-  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
+  EXPECT_EQ(EventCount(h, job, "CorruptSample"), 3);
   h.Answer<Assign>(node);
   h.Ready(node, job, 0, 2);
   for (int sample = 4; sample <= 9; ++sample) {
     h.Report(node, job, 0, RankEvent{"CorruptSample", name(sample)});
   }
   EXPECT_EQ(h.Phase(job), JobPhase::kRunning);
-  EXPECT_EQ(EventsOf(h, job, "CorruptSample"), 3);
+  EXPECT_EQ(EventCount(h, job, "CorruptSample"), 3);
   EXPECT_LE(h.State(job).corrupt_bytes, 1000);
   for (int sample = 10; sample <= 12; ++sample) {
     h.Report(node, job, 0, RankEvent{"CorruptSample", absl::StrCat(sample, name(0))});

@@ -18,7 +18,7 @@ using testing::SizeIs;
 
 constexpr absl::Duration kLimit = absl::Minutes(5), kGrace = absl::Minutes(2);
 
-CoordinatorOptions PatientOptions() {
+CoordinatorOptions EarlyEndOptions() {
   CoordinatorOptions options;
   options.heartbeat_timeout = absl::Hours(10);
   options.end_grace = kGrace;
@@ -36,7 +36,7 @@ JobRequestPtr Limited(const std::string& name = "j", bool checkpoints = true,
 class EarlyEndTest : public testing::Test {
  protected:
   // Two ranks on each of two nodes.
-  EarlyEndTest() : h_(PatientOptions()), a_(h_.Open("a", 2)), b_(h_.Open("b", 2)) {}
+  EarlyEndTest() : h_(EarlyEndOptions()), a_(h_.Open("a", 2)), b_(h_.Open("b", 2)) {}
 
   void Start(const JobRequestPtr& request = Limited()) {
     job_ = h_.Submit(request);

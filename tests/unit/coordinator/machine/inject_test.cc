@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr char kNobodyKnows[] =
+constexpr char kFaultNobodyKnows[] =
     "node n disconnected before it answered: whether it has taken the fault on nobody knows";
 
 InjectedFault Kill(int32_t rank) { return {.kind = FaultKind::kKill, .rank = rank}; }
@@ -190,7 +190,7 @@ TEST_F(InjectTest, NodeThatGoesBeforeItIsTold_IsNeverTold) {
   h_.Inject(job, Kill(0));
   h_.Feed(SessionClosed{node_});
   h_.Commit();
-  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kNobodyKnows));
+  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kFaultNobodyKnows));
   const SessionId again = h_.Open("n", 3, 1, {{job, Epoch{1}}}, 2);
   h_.Commit();
   EXPECT_THAT(h_.Commands<InjectFault>(again), IsEmpty());
@@ -203,7 +203,7 @@ TEST_F(InjectTest, NodeThatGoesBeforeItAnswers_IsNotToldAgain) {
   ASSERT_THAT(told, SizeIs(1));
   h_.Feed(SessionClosed{node_});
   ASSERT_THAT(h_.injected, SizeIs(1));
-  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kNobodyKnows));
+  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kFaultNobodyKnows));
   // It never came there; the number that it had is not left out.
   const SessionId again = h_.Open("n", 3, 1, {{job, Epoch{1}}}, told[0].first - 1);
   EXPECT_THAT(h_.Commands<InjectFault>(again), IsEmpty());
@@ -219,7 +219,7 @@ TEST_F(InjectTest, NewerStreamOfTheSameNode_AnswersWhoWaits) {
   h_.Inject(job, Kill(0));
   const SessionId again = h_.Open("n", 3, 1, {{job, Epoch{1}}}, 3);
   ASSERT_THAT(h_.injected, SizeIs(1));
-  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kNobodyKnows));
+  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kFaultNobodyKnows));
   EXPECT_THAT(h_.Commands<InjectFault>(again), IsEmpty());
 }
 
@@ -228,7 +228,7 @@ TEST_F(InjectTest, NodeThatSaysNothing_IsWaitedForUntilItIsLost) {
   h_.Inject(job, Kill(0));
   EXPECT_THAT(h_.injected, IsEmpty());
   h_.Advance(absl::Seconds(15));
-  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kNobodyKnows));
+  EXPECT_EQ(Refused(), absl::StrCat("FAILED_PRECONDITION: ", kFaultNobodyKnows));
 }
 
 TEST_F(InjectTest, NodeThatRefuses_IsSaidAndRecorded) {

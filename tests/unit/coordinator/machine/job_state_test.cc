@@ -9,50 +9,54 @@ namespace {
 
 using job::JobPhase;
 
-JournalRecord Of(decltype(JournalRecord::body) body) {
+JournalRecord RecordOf(decltype(JournalRecord::body) body) {
   return {.time = absl::FromUnixSeconds(5), .job = JobId{1}, .body = std::move(body)};
 }
 
 JobState Submitted() {
   JobState state;
   state.id = JobId{1};
-  state.Apply(Of(JobSubmitted{AJob("a", 2), ""}));
+  state.Apply(RecordOf(JobSubmitted{AJob("a", 2), ""}));
   return state;
 }
 
 TEST(JobStateTest, RecordBeforeTheSubmission_ChangesNothing) {
   JobState state;
-  EXPECT_TRUE(state.Apply(Of(PhaseChanged{JobPhase::kRunning, "", {}})).empty());
+  EXPECT_TRUE(state.Apply(RecordOf(PhaseChanged{JobPhase::kRunning, "", {}})).empty());
   EXPECT_EQ(state.phase, JobPhase::kQueued);
 }
 
 TEST(JobStateTest, ForbiddenMove_ChangesNothing) {
   JobState state = Submitted();
-  EXPECT_TRUE(state.Apply(Of(PhaseChanged{JobPhase::kRunning, "", {}})).empty());
+  EXPECT_TRUE(state.Apply(RecordOf(PhaseChanged{JobPhase::kRunning, "", {}})).empty());
   EXPECT_EQ(state.phase, JobPhase::kQueued);
 }
 
 TEST(JobStateTest, OlderEpoch_ChangesNothing) {
   JobState state = Submitted();
-  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p2"}));
-  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"m", {0, 1}}}}, "p1"}));
+  state.Apply(
+      RecordOf(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p2"}));
+  state.Apply(
+      RecordOf(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"m", {0, 1}}}}, "p1"}));
   EXPECT_EQ(state.epoch, Epoch{2});
   EXPECT_EQ(state.plan_digest, "p2");
 }
 
 TEST(JobStateTest, NewEpoch_ForgetsWhoHadSucceeded) {
   JobState state = Submitted();
-  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"n", {0, 1}}}}, "p"}));
-  state.Apply(Of(RanksSucceeded{Epoch{1}, {0}}));
-  state.Apply(Of(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p"}));
-  state.Apply(Of(RanksSucceeded{Epoch{1}, {1}}));
+  state.Apply(
+      RecordOf(EpochPlanned{plan::Layout{.epoch = Epoch{1}, .nodes = {{"n", {0, 1}}}}, "p"}));
+  state.Apply(RecordOf(RanksSucceeded{Epoch{1}, {0}}));
+  state.Apply(
+      RecordOf(EpochPlanned{plan::Layout{.epoch = Epoch{2}, .nodes = {{"n", {0, 1}}}}, "p"}));
+  state.Apply(RecordOf(RanksSucceeded{Epoch{1}, {1}}));
   EXPECT_TRUE(state.succeeded.empty());
 }
 
 // The records of epoch `number`, planned at that second.
 void Plan(JobState& state, int64_t number, int64_t second) {
   JournalRecord record =
-      Of(EpochPlanned{plan::Layout{.epoch = Epoch{number}, .nodes = {{"n", {0, 1}}}}, "p"});
+      RecordOf(EpochPlanned{plan::Layout{.epoch = Epoch{number}, .nodes = {{"n", {0, 1}}}}, "p"});
   record.time = absl::FromUnixSeconds(second);
   state.Apply(record);
   record.time += absl::Seconds(1);
@@ -81,10 +85,10 @@ TEST(JobStateTest, Fence_OfAStoreThatWasPutBack_IsAboveThoseOfBefore) {
 
 TEST(JobStateTest, TerminalPhase_StaysWhateverComes) {
   JobState state = Submitted();
-  state.Apply(Of(PhaseChanged{JobPhase::kCancelled, "", {}}));
+  state.Apply(RecordOf(PhaseChanged{JobPhase::kCancelled, "", {}}));
   for (JobPhase phase : {JobPhase::kQueued, JobPhase::kStarting, JobPhase::kRunning,
                          JobPhase::kSucceeded, JobPhase::kFailed}) {
-    state.Apply(Of(PhaseChanged{phase, "", {}}));
+    state.Apply(RecordOf(PhaseChanged{phase, "", {}}));
   }
   EXPECT_EQ(state.phase, JobPhase::kCancelled);
 }

@@ -25,7 +25,7 @@ using job::JobPhase;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const Instant kNobodyKnows = absl::InfiniteFuture();
+const Instant kNoForecast = absl::InfiniteFuture();
 constexpr absl::Duration kNoLimit = absl::InfiniteDuration();
 
 class QueueForecastTest : public testing::Test {
@@ -107,8 +107,8 @@ TEST_F(QueueForecastTest, JobThatWaits_WouldBeginWithItsPlan) {
 
 TEST_F(QueueForecastTest, WhenAJobWithoutALimitEnds_NobodyKnows) {
   Node& node = AddNode("n", 4);
-  EXPECT_EQ(Forecast().EndsBy(Run(node, 2)), kNobodyKnows);
-  EXPECT_EQ(Forecast().EndsBy(Wait(2)), kNobodyKnows);
+  EXPECT_EQ(Forecast().EndsBy(Run(node, 2)), kNoForecast);
+  EXPECT_EQ(Forecast().EndsBy(Wait(2)), kNoForecast);
 }
 
 TEST_F(QueueForecastTest, JobThatHasEnded_IsGoneSoon_OrNobodyKnowsWhen) {
@@ -119,13 +119,13 @@ TEST_F(QueueForecastTest, JobThatHasEnded_IsGoneSoon_OrNobodyKnowsWhen) {
   EXPECT_EQ(Forecast().EndsBy(job), gone);
   EXPECT_EQ(Forecast().EndsAbout(job), gone);
   now_ = gone;
-  EXPECT_EQ(Forecast().EndsBy(job), kNobodyKnows) << "its ranks may never be gone";
+  EXPECT_EQ(Forecast().EndsBy(job), kNoForecast) << "its ranks may never be gone";
 }
 
 TEST_F(QueueForecastTest, GuessOfAnEnd_IsOfTheStepsThatAreLeft) {
   LiveJob& job = Run(AddNode("n", 4), 4);
   Train(job, 1, 8);
-  EXPECT_EQ(Forecast().EndsAbout(job), kNobodyKnows) << "too few steps to tell";
+  EXPECT_EQ(Forecast().EndsAbout(job), kNoForecast) << "too few steps to tell";
   Train(job, 9, 9);
   const Instant end = now_ + absl::Minutes(91);
   EXPECT_EQ(Forecast().EndsAbout(job), end);
@@ -144,12 +144,12 @@ TEST_F(QueueForecastTest, GuessOfAnEnd_IsNotLaterThanTheLimit) {
 TEST_F(QueueForecastTest, JobThatLeavesOrRecovers_LeavesNoGuess) {
   LiveJob& job = Run(AddNode("n", 4), 4);
   Train(job, 1, 20);
-  ASSERT_LT(Forecast().EndsAbout(job), kNobodyKnows);
+  ASSERT_LT(Forecast().EndsAbout(job), kNoForecast);
   job.state.ending.emplace();
-  EXPECT_EQ(Forecast().EndsAbout(job), kNobodyKnows) << "how long does its checkpoint take";
+  EXPECT_EQ(Forecast().EndsAbout(job), kNoForecast) << "how long does its checkpoint take";
   job.state.ending.reset();
   job.recovery.emplace();
-  EXPECT_EQ(Forecast().EndsAbout(job), kNobodyKnows);
+  EXPECT_EQ(Forecast().EndsAbout(job), kNoForecast);
 }
 
 TEST_F(QueueForecastTest, JobThatWaitsAgain_WouldGoOnFromItsCheckpoint) {
@@ -168,7 +168,7 @@ TEST_F(QueueForecastTest, EnoughDevices_AreFreeOnceSomeJobsHaveEnded) {
   Run(node, 2, absl::Hours(2));
   EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 1}), now_);
   EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 3}), now_ + absl::Hours(2) + ends_);
-  EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 4}), kNobodyKnows);
+  EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 4}), kNoForecast);
 }
 
 TEST_F(QueueForecastTest, DevicesOfNodesThatTakeNoJobs_AreNotWaitedFor) {
@@ -178,17 +178,17 @@ TEST_F(QueueForecastTest, DevicesOfNodesThatTakeNoJobs_AreNotWaitedFor) {
   ASSERT_EQ(Forecast().EnoughFreeBy({.devices = 2}), all);
   node.suspect = true;  // what is free may be gone; what is held is not expected at once
   EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 1}), all);
-  EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 2}), kNobodyKnows);
+  EXPECT_EQ(Forecast().EnoughFreeBy({.devices = 2}), kNoForecast);
   node.suspect = false;
   const JobRequest one{.devices = 1};
   node.reserve = ReserveMark{};
-  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNobodyKnows);
+  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNoForecast);
   node.reserve.reset();
   node.mark = NodeMark{};
-  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNobodyKnows);
+  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNoForecast);
   node.mark.reset();
   node.session = SessionId{};
-  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNobodyKnows);
+  EXPECT_EQ(Forecast().EnoughFreeBy(one), kNoForecast);
 }
 
 TEST_F(QueueForecastTest, Ahead_AreThoseBeforeItThatWaitForTheSameNodes) {
@@ -386,13 +386,13 @@ class RandomForecastTest : public QueueForecastTest {
       ++number;
       const auto devices = static_cast<size_t>(other.state.request->devices);
       std::sort(free_at.begin(), free_at.end());
-      start = std::max(start, devices > free_at.size() ? kNobodyKnows : free_at[devices - 1]);
+      start = std::max(start, devices > free_at.size() ? kNoForecast : free_at[devices - 1]);
       if (is_last) break;
       std::fill_n(free_at.begin(), std::min(devices, free_at.size()),
                   start + (end_of(other) - now_));
     }
     if (job.too_large || !job.over_quota.empty()) return std::nullopt;
-    if (start <= now_ || start == kNobodyKnows) return std::nullopt;
+    if (start <= now_ || start == kNoForecast) return std::nullopt;
     return start;
   }
 

@@ -15,8 +15,8 @@ using job::JobPhase;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-JobRequestPtr Asking(const std::string& owner, const std::string& name, int32_t devices,
-                     int32_t priority = 0, absl::Duration limit = absl::InfiniteDuration()) {
+JobRequestPtr AskingAs(const std::string& owner, const std::string& name, int32_t devices,
+                       int32_t priority = 0, absl::Duration limit = absl::InfiniteDuration()) {
   JobRequest request = *AJob(name, devices);
   request.owner = owner;
   request.priority = priority;
@@ -37,10 +37,10 @@ class QuotaTest : public testing::Test {
 
   JobId Submit(const std::string& owner, const std::string& name, int32_t devices,
                int32_t priority = 0) {
-    return h_.Submit(Asking(owner, name, devices, priority));
+    return h_.Submit(AskingAs(owner, name, devices, priority));
   }
   JobId Run(const std::string& owner, const std::string& name, int32_t devices) {
-    return h_.Run(node_, Asking(owner, name, devices));
+    return h_.Run(node_, AskingAs(owner, name, devices));
   }
   void End(JobId job) {
     ASSERT_TRUE(h_.Cancel(job).ok());
@@ -85,11 +85,11 @@ TEST_F(QuotaTest, JobThatTheQuotaKeeps_HoldsOthersOfItsOwnerUp_AndNobodyElse) {
 }
 
 TEST_F(QuotaTest, JobThatGoesAhead_LeavesOfTheQuotaWhatTheOneBeforeItNeeds) {
-  const JobId runs = h_.Run(node_, Asking("bob", "a", 6, 0, absl::Hours(2)));
+  const JobId runs = h_.Run(node_, AskingAs("bob", "a", 6, 0, absl::Hours(2)));
   const JobId first = Submit("alice", "b", 3);
   ASSERT_TRUE(Waits(first)) << "for devices";
   const auto short_one = [this](const std::string& name, int32_t devices) {
-    return h_.Submit(Asking("alice", name, devices, 0, absl::Minutes(10)));
+    return h_.Submit(AskingAs("alice", name, devices, 0, absl::Minutes(10)));
   };
   const JobId large = short_one("c", 2);
   EXPECT_TRUE(Waits(large)) << "b could not start when devices are free";
@@ -212,10 +212,10 @@ TEST(ShareOffTest, WithoutAHalfLife_TheOlderJobGoesFirst) {
   options.share_half_life = absl::ZeroDuration();
   Harness h(options);
   const SessionId node = h.Open("n", 8);
-  const JobId used = h.Run(node, Asking("alice", "a", 8));
+  const JobId used = h.Run(node, AskingAs("alice", "a", 8));
   h.Advance(absl::Hours(1));
-  const JobId hers = h.Submit(Asking("alice", "b", 8));
-  h.Submit(Asking("bob", "c", 8));
+  const JobId hers = h.Submit(AskingAs("alice", "b", 8));
+  h.Submit(AskingAs("bob", "c", 8));
   ASSERT_TRUE(h.Cancel(used).ok());
   h.Answer<StopRanks>(node);
   EXPECT_NE(h.Phase(hers), JobPhase::kQueued);

@@ -27,10 +27,10 @@ using support::Llama;
 using ::testing::ElementsAre;
 
 // Of each replica a number: its node, or its node's domain.
-using Numbers = std::vector<int32_t>;
+using NodeNumbers = std::vector<int32_t>;
 
 // One replica a device. Without domains each node fails alone.
-Plan PlanOn(const Numbers& nodes, const Numbers& domains, int32_t copies) {
+Plan PlanOfNodes(const NodeNumbers& nodes, const NodeNumbers& domains, int32_t copies) {
   Cluster cluster;
   for (size_t i = 0; i < nodes.size(); ++i) {
     cluster.devices.push_back({absl::StrCat("node-", nodes[i]), static_cast<int32_t>(i),
@@ -43,8 +43,8 @@ Plan PlanOn(const Numbers& nodes, const Numbers& domains, int32_t copies) {
 }
 
 // Places in the data group, primary first, of each share.
-std::vector<Numbers> HomesIn(const Plan& plan) {
-  std::vector<Numbers> homes;
+std::vector<NodeNumbers> HomesIn(const Plan& plan) {
+  std::vector<NodeNumbers> homes;
   for (const RankList& of_share : HomesOf(plan, 0, plan.DataGroups(0, 0)[0])) {
     homes.emplace_back();
     for (const Rank home : of_share) homes.back().push_back(home.value);
@@ -52,22 +52,23 @@ std::vector<Numbers> HomesIn(const Plan& plan) {
   return homes;
 }
 
-size_t SpanOf(const Numbers& homes, const Numbers& of_replica) {
+size_t SpanOf(const NodeNumbers& homes, const NodeNumbers& of_replica) {
   std::set<int32_t> seen;
   for (const int32_t home : homes) seen.insert(of_replica[static_cast<size_t>(home)]);
   return seen.size();
 }
 
 // Shares all of whose homes are in one domain.
-int32_t Together(const std::vector<Numbers>& homes, const Numbers& domains) {
-  return static_cast<int32_t>(std::count_if(
-      homes.begin(), homes.end(), [&](const Numbers& one) { return SpanOf(one, domains) == 1; }));
+int32_t Together(const std::vector<NodeNumbers>& homes, const NodeNumbers& domains) {
+  return static_cast<int32_t>(
+      std::count_if(homes.begin(), homes.end(),
+                    [&](const NodeNumbers& one) { return SpanOf(one, domains) == 1; }));
 }
 
 // How many shares each replica mirrors.
-Numbers LoadsOf(const std::vector<Numbers>& homes) {
-  Numbers loads(homes.size(), 0);
-  for (const Numbers& one : homes) {
+NodeNumbers LoadsOf(const std::vector<NodeNumbers>& homes) {
+  NodeNumbers loads(homes.size(), 0);
+  for (const NodeNumbers& one : homes) {
     for (size_t i = 1; i < one.size(); ++i) ++loads[static_cast<size_t>(one[i])];
   }
   return loads;
@@ -77,7 +78,7 @@ Numbers LoadsOf(const std::vector<Numbers>& homes) {
 // homes on as many nodes as there can be.
 class Search {
  public:
-  Search(const Numbers& nodes, const Numbers& domains, int32_t copies)
+  Search(const NodeNumbers& nodes, const NodeNumbers& domains, int32_t copies)
       : nodes_(nodes),
         domains_(domains),
         count_(static_cast<int32_t>(nodes.size())),
@@ -101,11 +102,11 @@ class Search {
       least_ = together;
       return;
     }
-    Numbers homes = {share};
+    NodeNumbers homes = {share};
     Mirror(homes, 0, together);
   }
   // Mirrors ascend: in which order they are chosen says nothing.
-  void Mirror(Numbers& homes, int32_t from, int32_t together) {
+  void Mirror(NodeNumbers& homes, int32_t from, int32_t together) {
     if (static_cast<int32_t>(homes.size()) == copies_) {
       if (SpanOf(homes, nodes_) < apart_) return;
       return Share(homes.front() + 1, together + (SpanOf(homes, domains_) == 1 ? 1 : 0));
@@ -121,9 +122,9 @@ class Search {
     }
   }
 
-  const Numbers &nodes_, &domains_;
+  const NodeNumbers &nodes_, &domains_;
   const int32_t count_, copies_;
-  Numbers left_;  // shares that each may still mirror
+  NodeNumbers left_;  // shares that each may still mirror
   size_t apart_ = 1;
   int32_t least_ = 0;
 };
@@ -131,7 +132,7 @@ class Search {
 // Calls `see` with every way to part `count` replicas, numbered by first appearance.
 template <typename See>
 void ForEachPartition(int32_t count, See see) {
-  Numbers parts(static_cast<size_t>(count), 0);
+  NodeNumbers parts(static_cast<size_t>(count), 0);
   for (;;) {
     see(parts);
     size_t at = parts.size();
@@ -146,7 +147,7 @@ void ForEachPartition(int32_t count, See see) {
 }
 
 // Domains are of whole nodes.
-bool AreOfNodes(const Numbers& domains, const Numbers& nodes) {
+bool AreOfNodes(const NodeNumbers& domains, const NodeNumbers& nodes) {
   for (size_t a = 0; a < nodes.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
       if (nodes[a] == nodes[b] && domains[a] != domains[b]) return false;
@@ -156,10 +157,10 @@ bool AreOfNodes(const Numbers& domains, const Numbers& nodes) {
 }
 
 // Some replica may mirror `more` shares more than any does without domains.
-void ExpectAsGoodAsWithout(const Numbers& nodes, const Numbers& domains, int32_t copies,
+void ExpectAsGoodAsWithout(const NodeNumbers& nodes, const NodeNumbers& domains, int32_t copies,
                            int32_t more = 0) {
-  const std::vector<Numbers> without = HomesIn(PlanOn(nodes, {}, copies));
-  const std::vector<Numbers> homes = HomesIn(PlanOn(nodes, domains, copies));
+  const std::vector<NodeNumbers> without = HomesIn(PlanOfNodes(nodes, {}, copies));
+  const std::vector<NodeNumbers> homes = HomesIn(PlanOfNodes(nodes, domains, copies));
   ASSERT_EQ(homes.size(), without.size());
   for (size_t share = 0; share < homes.size(); ++share) {
     EXPECT_EQ(homes[share].front(), static_cast<int32_t>(share));
@@ -167,7 +168,7 @@ void ExpectAsGoodAsWithout(const Numbers& nodes, const Numbers& domains, int32_t
               homes[share].size());
     EXPECT_GE(SpanOf(homes[share], nodes), SpanOf(without[share], nodes));
   }
-  const Numbers loads = LoadsOf(homes), before = LoadsOf(without);
+  const NodeNumbers loads = LoadsOf(homes), before = LoadsOf(without);
   EXPECT_LE(*std::max_element(loads.begin(), loads.end()),
             *std::max_element(before.begin(), before.end()) + more);
 }
@@ -175,12 +176,12 @@ void ExpectAsGoodAsWithout(const Numbers& nodes, const Numbers& domains, int32_t
 TEST(FailureDomainsTest, EveryCaseOfFewReplicas_HasAsFewSharesInOneDomainAsEvenLoadsAllow) {
   for (const int32_t copies : {2, 3}) {
     for (int32_t dp = copies; dp <= (copies == 2 ? 6 : 5); ++dp) {
-      Numbers nodes(static_cast<size_t>(dp));  // one a replica
+      NodeNumbers nodes(static_cast<size_t>(dp));  // one a replica
       std::iota(nodes.begin(), nodes.end(), 0);
-      ForEachPartition(dp, [&](const Numbers& domains) {
+      ForEachPartition(dp, [&](const NodeNumbers& domains) {
         SCOPED_TRACE(absl::StrCat(copies, " copies, domains ", absl::StrJoin(domains, " ")));
         ExpectAsGoodAsWithout(nodes, domains, copies);
-        EXPECT_EQ(Together(HomesIn(PlanOn(nodes, domains, copies)), domains),
+        EXPECT_EQ(Together(HomesIn(PlanOfNodes(nodes, domains, copies)), domains),
                   Search(nodes, domains, copies).Fewest());
       });
     }
@@ -190,15 +191,15 @@ TEST(FailureDomainsTest, EveryCaseOfFewReplicas_HasAsFewSharesInOneDomainAsEvenL
 TEST(FailureDomainsTest, NodesOfSeveralReplicas_HaveNoMoreSharesInOneDomainThanEvenLoadsAllow) {
   for (const int32_t copies : {2, 3}) {
     for (int32_t dp = copies; dp <= 5; ++dp) {
-      ForEachPartition(dp, [&](const Numbers& nodes) {
-        ForEachPartition(dp, [&](const Numbers& domains) {
+      ForEachPartition(dp, [&](const NodeNumbers& nodes) {
+        ForEachPartition(dp, [&](const NodeNumbers& domains) {
           if (!AreOfNodes(domains, nodes)) return;
           SCOPED_TRACE(absl::StrCat(copies, " copies, nodes ", absl::StrJoin(nodes, " "),
                                     ", domains ", absl::StrJoin(domains, " ")));
           ExpectAsGoodAsWithout(nodes, domains, copies, copies - 2);
           const int32_t fewest = Search(nodes, domains, copies).Fewest();
           if (fewest < 0) return;
-          EXPECT_LE(Together(HomesIn(PlanOn(nodes, domains, copies)), domains), fewest);
+          EXPECT_LE(Together(HomesIn(PlanOfNodes(nodes, domains, copies)), domains), fewest);
         });
       });
     }
@@ -212,9 +213,9 @@ TEST(FailureDomainsTest, ManyReplicasInAnyOrder_AreApartAndMirrorOneShareEach) {
   for (int round = 0; round < 200; ++round) {
     const auto dp = static_cast<int32_t>(2 + prng.Below(30));
     const auto racks = static_cast<int32_t>(2 + prng.Below(4));
-    Numbers nodes(static_cast<size_t>(dp)), domains;
+    NodeNumbers nodes(static_cast<size_t>(dp)), domains;
     std::iota(nodes.begin(), nodes.end(), 0);
-    Numbers of_rack(static_cast<size_t>(racks), 0);
+    NodeNumbers of_rack(static_cast<size_t>(racks), 0);
     while (domains.size() < nodes.size()) {
       const auto rack = static_cast<int32_t>(prng.Below(static_cast<uint64_t>(racks)));
       if (2 * (of_rack[static_cast<size_t>(rack)] + 1) > dp + 1) continue;
@@ -223,7 +224,7 @@ TEST(FailureDomainsTest, ManyReplicasInAnyOrder_AreApartAndMirrorOneShareEach) {
     }
     const int32_t most = *std::max_element(of_rack.begin(), of_rack.end());
     SCOPED_TRACE(absl::StrJoin(domains, " "));
-    const std::vector<Numbers> homes = HomesIn(PlanOn(nodes, domains, 2));
+    const std::vector<NodeNumbers> homes = HomesIn(PlanOfNodes(nodes, domains, 2));
     EXPECT_EQ(Together(homes, domains), std::max(0, 2 * most - dp));
     for (const int32_t load : LoadsOf(homes)) EXPECT_EQ(load, 1);
   }
@@ -231,16 +232,17 @@ TEST(FailureDomainsTest, ManyReplicasInAnyOrder_AreApartAndMirrorOneShareEach) {
 
 // Two racks of two nodes of two: from rack to rack, not from node to node.
 TEST(FailureDomainsTest, EqualDomains_MirrorEachOther) {
-  const Numbers nodes = {0, 0, 1, 1, 2, 2, 3, 3}, racks = {0, 0, 0, 0, 1, 1, 1, 1};
-  EXPECT_THAT(HomesIn(PlanOn(nodes, racks, 2)),
-              ElementsAre(Numbers{0, 4}, Numbers{1, 5}, Numbers{2, 6}, Numbers{3, 7}, Numbers{4, 0},
-                          Numbers{5, 1}, Numbers{6, 2}, Numbers{7, 3}));
+  const NodeNumbers nodes = {0, 0, 1, 1, 2, 2, 3, 3}, racks = {0, 0, 0, 0, 1, 1, 1, 1};
+  EXPECT_THAT(
+      HomesIn(PlanOfNodes(nodes, racks, 2)),
+      ElementsAre(NodeNumbers{0, 4}, NodeNumbers{1, 5}, NodeNumbers{2, 6}, NodeNumbers{3, 7},
+                  NodeNumbers{4, 0}, NodeNumbers{5, 1}, NodeNumbers{6, 2}, NodeNumbers{7, 3}));
 }
 
 TEST(FailureDomainsTest, DomainOfEachNodeAlone_IsAsWithoutDomains) {
   for (int32_t dp = 2; dp <= 6; ++dp) {
-    ForEachPartition(dp, [&](const Numbers& nodes) {
-      EXPECT_EQ(HomesIn(PlanOn(nodes, nodes, 2)), HomesIn(PlanOn(nodes, {}, 2)))
+    ForEachPartition(dp, [&](const NodeNumbers& nodes) {
+      EXPECT_EQ(HomesIn(PlanOfNodes(nodes, nodes, 2)), HomesIn(PlanOfNodes(nodes, {}, 2)))
           << "nodes " << absl::StrJoin(nodes, " ");
     });
   }
@@ -267,11 +269,11 @@ TEST(FailureDomainsTest, Spare_BringsTheDomainOfItsNode) {
 }
 
 TEST(FailureDomainsTest, Digest_IsAnotherOneWithDomainsAlone) {
-  const Numbers nodes = {0, 1, 2, 3};
-  const Plan without = PlanOn(nodes, {}, 2), with = PlanOn(nodes, {0, 0, 1, 1}, 2);
+  const NodeNumbers nodes = {0, 1, 2, 3};
+  const Plan without = PlanOfNodes(nodes, {}, 2), with = PlanOfNodes(nodes, {0, 0, 1, 1}, 2);
   EXPECT_NE(without.digest, with.digest);
   EXPECT_EQ(Expand(with.spec, with.layout)->digest, with.digest);
-  EXPECT_EQ(PlanOn(nodes, {}, 2).digest, without.digest);
+  EXPECT_EQ(PlanOfNodes(nodes, {}, 2).digest, without.digest);
 }
 
 }  // namespace

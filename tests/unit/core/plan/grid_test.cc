@@ -11,7 +11,7 @@ namespace phalanx::plan {
 namespace {
 
 using ::testing::HasSubstr;
-using Numbers = std::vector<std::vector<int>>;
+using NumberLists = std::vector<std::vector<int>>;
 using Axes = std::vector<Axis>;
 using enum Axis;
 
@@ -21,9 +21,9 @@ Grid MakeGrid(std::vector<AxisSize> axes, int32_t offset = 0) {
   return *std::move(grid);
 }
 
-Numbers ToNumbers(const absl::StatusOr<std::vector<RankList>>& groups) {
+NumberLists ToNumbers(const absl::StatusOr<std::vector<RankList>>& groups) {
   EXPECT_TRUE(groups.ok()) << groups.status();
-  Numbers numbers;
+  NumberLists numbers;
   for (const RankList& group : *groups) {
     numbers.emplace_back();
     for (Rank rank : group) numbers.back().push_back(rank.value);
@@ -31,12 +31,14 @@ Numbers ToNumbers(const absl::StatusOr<std::vector<RankList>>& groups) {
   return numbers;
 }
 
-Numbers Canonical(const Grid& grid, const Axes& axes) { return ToNumbers(grid.Groups(axes)); }
-Numbers Listed(const Grid& grid, const Axes& axes) { return ToNumbers(grid.ListedGroups(axes)); }
+NumberLists Canonical(const Grid& grid, const Axes& axes) { return ToNumbers(grid.Groups(axes)); }
+NumberLists Listed(const Grid& grid, const Axes& axes) {
+  return ToNumbers(grid.ListedGroups(axes));
+}
 
 // Listed groups along `axes` with one coordinate of pp.
-Numbers AtStage(const Grid& grid, const Axes& axes, int32_t pp) {
-  Numbers chosen;
+NumberLists AtStage(const Grid& grid, const Axes& axes, int32_t pp) {
+  NumberLists chosen;
   for (const std::vector<int>& group : Listed(grid, axes)) {
     if (grid.Coordinate(Rank{group.front()}, kPipeline) == pp) chosen.push_back(group);
   }
@@ -46,15 +48,15 @@ Numbers AtStage(const Grid& grid, const Axes& axes, int32_t pp) {
 // Cases G1 to G15 of the reference tables.
 TEST(GridTest, Groups_OfTensorAndDataGrid_MatchTable) {
   EXPECT_EQ(Canonical(MakeGrid({{kTensor, 2}, {kData, 4}}), {kTensor}),
-            (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+            (NumberLists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(Canonical(MakeGrid({{kTensor, 2}, {kData, 2}}, 4), {kTensor}),
-            (Numbers{{4, 5}, {6, 7}}));
+            (NumberLists{{4, 5}, {6, 7}}));
 }
 
 TEST(GridTest, Groups_OfTensorContextData_ListedAndCanonicalDiffer) {
   const Grid grid = MakeGrid({{kTensor, 2}, {kContext, 2}, {kData, 2}});
-  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
-  EXPECT_EQ(Canonical(grid, {kTensor, kContext}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (NumberLists{{0, 2, 1, 3}, {4, 6, 5, 7}}));
+  EXPECT_EQ(Canonical(grid, {kTensor, kContext}), (NumberLists{{0, 1, 2, 3}, {4, 5, 6, 7}}));
   EXPECT_EQ(grid.GroupName(Axes{kTensor, kContext}), "cp-tp");
   EXPECT_EQ(grid.GroupName(Axes{kTensor, kData}), "dp-tp");
   EXPECT_EQ(grid.GroupName(Axes{kContext, kTensor, kData}), "dp-cp-tp");
@@ -62,20 +64,20 @@ TEST(GridTest, Groups_OfTensorContextData_ListedAndCanonicalDiffer) {
 
 TEST(GridTest, Groups_WithAxisOfSizeOne_AreSingletons) {
   const Grid grid = MakeGrid({{kTensor, 1}, {kContext, 2}, {kData, 4}});
-  EXPECT_EQ(Listed(grid, {kTensor}), (Numbers{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
-  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(Listed(grid, {kTensor}), (NumberLists{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
+  EXPECT_EQ(Listed(grid, {kTensor, kContext}), (NumberLists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
 TEST(GridTest, Groups_OfAxesInAnotherOrder_MatchTable) {
   const Grid grid = MakeGrid({{kData, 2}, {kContext, 2}, {kTensor, 2}});
-  EXPECT_EQ(Listed(grid, {kData}), (Numbers{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(Listed(grid, {kTensor}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
-  EXPECT_EQ(Listed(grid, {kData, kContext}), (Numbers{{0, 2, 1, 3}, {4, 6, 5, 7}}));
+  EXPECT_EQ(Listed(grid, {kData}), (NumberLists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(Listed(grid, {kTensor}), (NumberLists{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(Listed(grid, {kData, kContext}), (NumberLists{{0, 2, 1, 3}, {4, 6, 5, 7}}));
 }
 
 TEST(GridTest, Groups_OfLargerGrid_HaveTableCounts) {
   const Grid grid = MakeGrid({{kTensor, 2}, {kContext, 3}, {kPipeline, 4}, {kData, 5}});
-  const Numbers groups = Canonical(grid, {kData});
+  const NumberLists groups = Canonical(grid, {kData});
   ASSERT_EQ(groups.size(), 24u);
   EXPECT_EQ(groups.front().size(), 5u);
   EXPECT_EQ(grid.GroupName(Axes{kPipeline, kData}), "dp-pp");
@@ -85,9 +87,9 @@ TEST(GridTest, View_SharingPipeline_HasTableGroups) {
   const Grid base = MakeGrid({{kTensor, 2}, {kData, 2}, {kPipeline, 2}});
   const Grid view = MakeGrid({{kExpertTensor, 2}, {kExpert, 2}, {kPipeline, 2}});
   EXPECT_TRUE(base.CheckView(view, Axes{kPipeline}).ok());
-  EXPECT_EQ(Canonical(view, {kExpertTensor, kExpert}), (Numbers{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(Canonical(view, {kExpertTensor, kExpert}), (NumberLists{{0, 1, 2, 3}, {4, 5, 6, 7}}));
   EXPECT_EQ(view.GroupName(Axes{kExpertTensor, kExpert}), "ep-expt_tp");
-  EXPECT_EQ(Canonical(view, {kPipeline}), (Numbers{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(Canonical(view, {kPipeline}), (NumberLists{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
 TEST(GridTest, View_WithOtherEnumeration_IsRefusedNamingBoth) {
@@ -102,39 +104,39 @@ TEST(GridTest, View_WithOtherEnumeration_IsRefusedNamingBoth) {
 
 TEST(GridTest, Groups_OfBoundaryStages_MatchTable) {
   const Grid g12 = MakeGrid({{kTensor, 2}, {kContext, 1}, {kPipeline, 2}, {kData, 2}});
-  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 1), (Numbers{{2, 3}, {6, 7}}));
-  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 0), (Numbers{{0, 1}, {4, 5}}));
+  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 1), (NumberLists{{2, 3}, {6, 7}}));
+  EXPECT_EQ(AtStage(g12, {kTensor, kContext}, 0), (NumberLists{{0, 1}, {4, 5}}));
   const Grid g13 = MakeGrid({{kTensor, 4}, {kContext, 1}, {kPipeline, 2}, {kData, 1}});
-  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 1), (Numbers{{4, 5, 6, 7}}));
-  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 0), (Numbers{{0, 1, 2, 3}}));
+  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 1), (NumberLists{{4, 5, 6, 7}}));
+  EXPECT_EQ(AtStage(g13, {kTensor, kContext}, 0), (NumberLists{{0, 1, 2, 3}}));
   const Grid g14 = MakeGrid({{kTensor, 1}, {kContext, 1}, {kPipeline, 2}, {kData, 4}});
-  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 1), (Numbers{{1}, {3}, {5}, {7}}));
-  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 0), (Numbers{{0}, {2}, {4}, {6}}));
+  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 1), (NumberLists{{1}, {3}, {5}, {7}}));
+  EXPECT_EQ(AtStage(g14, {kTensor, kContext}, 0), (NumberLists{{0}, {2}, {4}, {6}}));
   const Grid g15 = MakeGrid({{kTensor, 2}, {kContext, 1}, {kPipeline, 4}, {kData, 1}});
-  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 3), (Numbers{{6, 7}}));
-  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 0), (Numbers{{0, 1}}));
+  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 3), (NumberLists{{6, 7}}));
+  EXPECT_EQ(AtStage(g15, {kTensor, kContext}, 0), (NumberLists{{0, 1}}));
 }
 
 // Cases P1 to P2e: an encoder tp2 dp2 at 0, a language module tp2 pp2 at 4.
 TEST(GridTest, Groups_OfProductionLayout_MatchTable) {
   const Grid encoder = MakeGrid({{kTensor, 2}, {kContext, 1}, {kData, 2}, {kPipeline, 1}});
-  EXPECT_EQ(Canonical(encoder, {kTensor}), (Numbers{{0, 1}, {2, 3}}));
-  EXPECT_EQ(Canonical(encoder, {kData}), (Numbers{{0, 2}, {1, 3}}));
-  EXPECT_EQ(Canonical(encoder, {kTensor, kData}), (Numbers{{0, 1, 2, 3}}));
+  EXPECT_EQ(Canonical(encoder, {kTensor}), (NumberLists{{0, 1}, {2, 3}}));
+  EXPECT_EQ(Canonical(encoder, {kData}), (NumberLists{{0, 2}, {1, 3}}));
+  EXPECT_EQ(Canonical(encoder, {kTensor, kData}), (NumberLists{{0, 1, 2, 3}}));
   const Grid encoder_experts =
       MakeGrid({{kExpertTensor, 1}, {kExpert, 1}, {kExpertData, 4}, {kPipeline, 1}});
-  EXPECT_EQ(Canonical(encoder_experts, {kExpertData}), (Numbers{{0, 1, 2, 3}}));
-  EXPECT_EQ(Canonical(encoder_experts, {kExpert}), (Numbers{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(Canonical(encoder_experts, {kExpertData}), (NumberLists{{0, 1, 2, 3}}));
+  EXPECT_EQ(Canonical(encoder_experts, {kExpert}), (NumberLists{{0}, {1}, {2}, {3}}));
   const Grid language = MakeGrid({{kTensor, 2}, {kContext, 1}, {kData, 1}, {kPipeline, 2}}, 4);
-  EXPECT_EQ(Canonical(language, {kTensor}), (Numbers{{4, 5}, {6, 7}}));
-  EXPECT_EQ(Canonical(language, {kPipeline}), (Numbers{{4, 6}, {5, 7}}));
-  EXPECT_EQ(Canonical(language, {kTensor, kPipeline}), (Numbers{{4, 5, 6, 7}}));
-  EXPECT_EQ(Canonical(language, {kTensor, kData}), (Numbers{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(language, {kTensor}), (NumberLists{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(language, {kPipeline}), (NumberLists{{4, 6}, {5, 7}}));
+  EXPECT_EQ(Canonical(language, {kTensor, kPipeline}), (NumberLists{{4, 5, 6, 7}}));
+  EXPECT_EQ(Canonical(language, {kTensor, kData}), (NumberLists{{4, 5}, {6, 7}}));
   const Grid language_experts =
       MakeGrid({{kExpertTensor, 1}, {kExpert, 1}, {kExpertData, 2}, {kPipeline, 2}}, 4);
-  EXPECT_EQ(Canonical(language_experts, {kExpertData}), (Numbers{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Canonical(language_experts, {kExpertData}), (NumberLists{{4, 5}, {6, 7}}));
   EXPECT_EQ(Canonical(language_experts, {kExpertTensor, kExpert, kPipeline}),
-            (Numbers{{4, 6}, {5, 7}}));
+            (NumberLists{{4, 6}, {5, 7}}));
 }
 
 // pp inside dp: the ranks of stage 0 are 0, 1, 4, 5, and the expert axes factor just those.
@@ -143,7 +145,7 @@ TEST(GridTest, View_OverPipelineInsideData_FactorsTheRanksOfEachStage) {
   const auto view =
       Grid::CreateView(0, {{kExpertTensor, 4}, {kExpert, 1}, {kExpertData, 1}}, {kPipeline, 2}, 2);
   ASSERT_TRUE(view.ok()) << view.status();
-  EXPECT_EQ(Canonical(*view, {kExpertTensor}), (Numbers{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(Canonical(*view, {kExpertTensor}), (NumberLists{{0, 1, 4, 5}, {2, 3, 6, 7}}));
   EXPECT_TRUE(base.CheckView(*view, Axes{kPipeline}).ok())
       << base.CheckView(*view, Axes{kPipeline});
   for (int32_t rank = 0; rank < 8; ++rank) {
@@ -201,14 +203,14 @@ TEST(GridTest, Groups_OfEverySmallGrid_FollowTheRule) {
               }
               expected[key].push_back(rank);
             }
-            Numbers rule;
+            NumberLists rule;
             for (const auto& [key, ranks] : expected) rule.push_back(ranks);
-            const Numbers groups = Canonical(grid, axes);
+            const NumberLists groups = Canonical(grid, axes);
             ASSERT_EQ(groups, rule);
             for (const std::vector<int>& group : groups) {
               const auto of = grid.GroupOf(Rank{group.back()}, axes);
               ASSERT_TRUE(of.ok());
-              ASSERT_EQ(ToNumbers(std::vector<RankList>{*of}), Numbers{group});
+              ASSERT_EQ(ToNumbers(std::vector<RankList>{*of}), NumberLists{group});
             }
           }
         }

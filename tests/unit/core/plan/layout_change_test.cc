@@ -5,6 +5,7 @@
 
 #include "core/plan/loss.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -17,23 +18,15 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 // vision dp 4 on ranks 0 to 3, language tp 2 dp 2 on 4 to 7.
-job::JobSpec TwoModules() {
+job::JobSpec VisionBesideLanguage() {
   return AJob()
       .Module("vision", ClipVision(), {.dp = 4})
       .Module("language", Llama(), {.tp = 2, .dp = 2})
       .Edge("vision", "language", {.projector = 32});
 }
 
-Plan Without(const Plan& plan, std::vector<int32_t> numbers) {
-  RankList lost;
-  for (const int32_t number : numbers) lost.push_back(Rank{number});
-  const auto next = LayoutAfter(plan, {.lost = std::move(lost), .spares = false});
-  EXPECT_TRUE(next.ok()) << next.status();
-  return *Expand(plan.spec, next->layout);
-}
-
 TEST(LayoutChangeTest, ReplicasAndWidths_AreNamedByModule) {
-  const Plan whole = MustPlan(TwoModules());
+  const Plan whole = MustPlan(VisionBesideLanguage());
   EXPECT_THAT(ToWords(ChangesBetween(whole, whole)), IsEmpty());
   EXPECT_THAT(ToWords(ChangesBetween(whole, Without(whole, {3, 6}))),
               ElementsAre("vision dp 4 -> 3", "language tp 2 -> 1 in replica 1"));
@@ -44,7 +37,7 @@ TEST(LayoutChangeTest, ReplicasAndWidths_AreNamedByModule) {
 }
 
 TEST(LayoutChangeTest, SeveralLayouts_AreJoinedFromTheFirstToTheLast) {
-  const Plan whole = MustPlan(TwoModules()), first = Without(whole, {3}),
+  const Plan whole = MustPlan(VisionBesideLanguage()), first = Without(whole, {3}),
              second = Without(first, {2, 6});
   EXPECT_THAT(ToWords(Joined(ChangesBetween(whole, first), ChangesBetween(first, second))),
               ElementsAre("vision dp 4 -> 2", "language tp 2 -> 1 in replica 1"));
@@ -52,7 +45,7 @@ TEST(LayoutChangeTest, SeveralLayouts_AreJoinedFromTheFirstToTheLast) {
 }
 
 TEST(LayoutChangeTest, ReplicaThatIsNarrowedAndThenDropped_IsNamedAsDropped) {
-  const Plan whole = MustPlan(TwoModules()), narrow = Without(whole, {6}),
+  const Plan whole = MustPlan(VisionBesideLanguage()), narrow = Without(whole, {6}),
              dropped = Without(narrow, {7});
   EXPECT_THAT(ToWords(Joined(ChangesBetween(whole, narrow), ChangesBetween(narrow, dropped))),
               ElementsAre("language dp 2 -> 1"));

@@ -14,6 +14,7 @@
 #include "core/base/violation.h"
 #include "core/plan/speeds.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -26,14 +27,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::vector<int32_t> Numbers(const RankList& ranks) {
-  std::vector<int32_t> numbers;
-  for (Rank rank : ranks) numbers.push_back(rank.value);
-  return numbers;
-}
-
 // A language model of many heads and blocks, so that any width is allowed.
-AJob Language(const support::Layout& layout) {
+AJob WideLanguage(const support::Layout& layout) {
   AJob job;
   job.Module("language", Llama({.hidden_size = 64, .heads = 16, .kv_heads = 4, .mlp_size = 256}),
              layout);
@@ -55,12 +50,8 @@ absl::StatusOr<Layout> WithoutRanks(const Plan& plan, RankList lost) {
   return std::move(next->layout);
 }
 
-Plan Without(const Plan& plan, std::vector<int32_t> lost) {
-  return Expanded(plan.spec, WithoutRanks(plan, Ranks(std::move(lost))));
-}
-
 TEST(LossTest, Own_EachHitStageKeepsItsSurvivorsInUnitOrder) {
-  const job::JobSpec spec = Language({.tp = 4, .dp = 2, .pp = 2});
+  const job::JobSpec spec = WideLanguage({.tp = 4, .dp = 2, .pp = 2});
   const Plan healthy = MustPlan(spec, spec.World());
   // Stage 1 of replica 1 loses its second rank.
   const RankList hit = healthy.replicas(0).Ranks(1, 1);
@@ -88,7 +79,7 @@ class ParityTest : public testing::TestWithParam<ParityCase> {};
 
 TEST_P(ParityTest, HitReplicas_GetOneWidth) {
   const ParityCase& row = GetParam();
-  AJob job = Language({.tp = row.tp, .dp = row.dp});
+  AJob job = WideLanguage({.tp = row.tp, .dp = row.dp});
   job.spec().recovery.widths = job::Widths::kParity;
   const Plan healthy = MustPlan(job, job.Build().World());
   RankList lost;
@@ -128,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
                         4, 3, {{0, {0, 1, 2, 3}}, {1, {2}}}, {{0, {0, 1, 2, 3}}, {1, {2}}}}));
 
 TEST(LossTest, Parity_NarrowedEarlier_GoesAlong) {
-  AJob job = Language({.tp = 4, .dp = 3});
+  AJob job = WideLanguage({.tp = 4, .dp = 3});
   job.spec().recovery.widths = job::Widths::kParity;
   const Plan once = Without(MustPlan(job, 12), {1});
   const Plan twice = Without(once, {4, 5});
@@ -140,7 +131,7 @@ TEST(LossTest, Parity_NarrowedEarlier_GoesAlong) {
 }
 
 TEST(LossTest, Parity_ReplicaThatIsLeftOut_NarrowsNobody) {
-  AJob job = Language({.tp = 4, .dp = 3, .pp = 2});
+  AJob job = WideLanguage({.tp = 4, .dp = 3, .pp = 2});
   job.spec().recovery.widths = job::Widths::kParity;
   const Plan healthy = MustPlan(job, 24);
   const auto at = [&](int32_t dp, int32_t pp, int32_t tp) {
@@ -158,7 +149,7 @@ TEST(LossTest, Parity_ReplicaThatIsLeftOut_NarrowsNobody) {
 }
 
 TEST(LossTest, Parity_NarrowestThatIsLeftOutLater_GivesTheOthersTheirRanksBack) {
-  AJob job = Language({.tp = 4, .dp = 3});
+  AJob job = WideLanguage({.tp = 4, .dp = 3});
   job.spec().recovery.widths = job::Widths::kParity;
   const Plan once = Without(MustPlan(job, 12), {1, 4, 5});
   EXPECT_EQ(once.replicas(0).Ranks(0, 0), Ranks({0, 2}));
@@ -180,13 +171,13 @@ TEST(LossTest, StageThatLosesAll_DropsItsReplica_WhoseOthersServeOtherModulesOrI
   EXPECT_EQ(shared.replicas(0).present_replicas(), 3);
   EXPECT_THAT(shared.layout.idle, IsEmpty());
   // Without vision beside it the other stage of the replica has nothing to do.
-  const Plan alone = MustPlan(Language({.dp = 2, .pp = 2}), 4);
+  const Plan alone = MustPlan(WideLanguage({.dp = 2, .pp = 2}), 4);
   const Rank first = alone.replicas(0).At(1, 0, 0, 0), second = alone.replicas(0).At(1, 1, 0, 0);
   EXPECT_EQ(Without(alone, {second.value}).layout.idle, RankList{first});
 }
 
 TEST(LossTest, Ladder_ChoosesTheFirstRungThatCanBeTaken) {
-  AJob job = Language({.tp = 2, .dp = 2});
+  AJob job = WideLanguage({.tp = 2, .dp = 2});
   job.spec().recovery.ladder = {job::Rung::kDropReplica, job::Rung::kShrink};
   EXPECT_FALSE(Without(MustPlan(job, 4), {1}).replicas(0).Present(0));
   job.spec().recovery.ladder = {job::Rung::kShrink};
@@ -201,14 +192,14 @@ TEST(LossTest, Ladder_ChoosesTheFirstRungThatCanBeTaken) {
 }
 
 TEST(LossTest, LastReplica_IsNotGivenUp) {
-  const Plan plan = MustPlan(Language({.tp = 2}), 2);
+  const Plan plan = MustPlan(WideLanguage({.tp = 2}), 2);
   const absl::Status status = WithoutRanks(plan, Ranks({0, 1})).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no replica of module language is left"));
 }
 
 TEST(LossTest, BadPlaces_AreNamedAllAtOnce) {
-  const Plan plan = Without(MustPlan(Language({.tp = 2, .dp = 2}), 5), {1});
+  const Plan plan = Without(MustPlan(WideLanguage({.tp = 2, .dp = 2}), 5), {1});
   std::vector<std::string> rules;
   for (const Violation& violation :
        ViolationsOf(WithoutRanks(plan, Ranks({1, 5, -1, 2, 2})).status())) {
@@ -222,14 +213,14 @@ TEST(LossTest, BadPlaces_AreNamedAllAtOnce) {
 }
 
 TEST(LossTest, SpareThatIsLost_ChangesNoModule) {
-  const Plan plan = Without(MustPlan(Language({.tp = 2, .dp = 2}), 5), {4});
+  const Plan plan = Without(MustPlan(WideLanguage({.tp = 2, .dp = 2}), 5), {4});
   EXPECT_THAT(plan.layout.modules[0].changes, IsEmpty());
   EXPECT_THAT(plan.layout.idle, IsEmpty());
   EXPECT_THAT(Numbers(plan.layout.lost), ElementsAre(4));
 }
 
 TEST(LossTest, StateHomes_FollowTheReplicasThatAreLeft) {
-  AJob job = Language({.dp = 3});
+  AJob job = WideLanguage({.dp = 3});
   job.spec().recovery.state_copies = 3;
   const Plan healthy = MustPlan(job, 3);
   EXPECT_EQ(healthy.layout.modules[0].state_copies, 3);
@@ -240,7 +231,7 @@ TEST(LossTest, StateHomes_FollowTheReplicasThatAreLeft) {
 }
 
 TEST(LossTest, StateHomesThatWereLowered_StayLowered) {
-  AJob job = Language({.tp = 2, .dp = 3});
+  AJob job = WideLanguage({.tp = 2, .dp = 3});
   job.spec().recovery.state_copies = 3;
   const auto homes_without = [&](job::StateHome home, int32_t copies, std::vector<int32_t> lost) {
     Layout layout = MustPlan(job, 6).layout;

@@ -24,12 +24,11 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
-using support::Layout;
 using support::Llama;
 using support::Whisper;
 
 TEST(EstimateMemoryTest, OfParametersAndState_FollowsTypesAndReplicas) {
-  const auto estimate = [](job::Precision precision, const Layout& layout) {
+  const auto estimate = [](job::Precision precision, const support::Layout& layout) {
     const Plan plan =
         MustPlan(AJob().Module("language", Llama(), layout).Batch(8, 1).Compute(precision));
     return EstimateMemory(plan, Rank{0});
@@ -51,12 +50,13 @@ TEST(EstimateMemoryTest, OfParametersAndState_FollowsTypesAndReplicas) {
 }
 
 TEST(EstimateMemoryTest, OfProductsInFp8_HasRoundedWeightsAndInputs) {
-  const auto plan = [](job::LinearFormat linear, job::DeviceKind device, const Layout& layout) {
+  const auto plan = [](job::LinearFormat linear, job::DeviceKind device,
+                       const support::Layout& layout) {
     AJob job = AJob().Module("language", Llama(), layout).Batch(1, 1);
     job.spec().resources.device = device;
     return MustPlan(job.Compute(job::Precision::kBf16).Linear(linear));
   };
-  const auto more = [&](job::DeviceKind device, const Layout& layout, auto member) {
+  const auto more = [&](job::DeviceKind device, const support::Layout& layout, auto member) {
     const Plan rounded = plan(job::LinearFormat::kFp8, device, layout);
     const Plan plain = plan(job::LinearFormat::kCompute, device, layout);
     return EstimateMemory(rounded, Rank{0}).*member - EstimateMemory(plain, Rank{0}).*member;

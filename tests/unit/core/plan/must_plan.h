@@ -22,5 +22,10 @@ inline RankList Ranks(const std::vector<int32_t>& numbers) {
   for (const int32_t number : numbers) ranks.push_back(Rank{number});
   return ranks;
 }
+inline std::vector<int32_t> Numbers(const RankList& ranks) {
+  std::vector<int32_t> numbers;
+  for (Rank rank : ranks) numbers.push_back(rank.value);
+  return numbers;
+}
 
 }  // namespace phalanx::plan

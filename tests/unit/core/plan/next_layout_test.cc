@@ -41,7 +41,7 @@ struct Next {
   Plan plan;
   std::vector<Taken> taken;
 };
-Next After(const Plan& running, const Change& change) {
+Next NextAfter(const Plan& running, const Change& change) {
   auto next = LayoutAfter(running, change);
   EXPECT_TRUE(next.ok()) << next.status();
   if (!next.ok()) return {};
@@ -78,7 +78,7 @@ AJob Language(const support::Layout& layout, std::vector<Rung> ladder = job::All
 
 TEST(SpareTest, DeviceBeyondTheRanks_TakesOver_AndTheRankStays) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2}), 1, 5);
-  const Next next = After(healthy, {.lost = Ranks({1})});
+  const Next next = NextAfter(healthy, {.lost = Ranks({1})});
   EXPECT_THAT(next.plan.layout.modules, ElementsAre(healthy.layout.modules[0]));
   EXPECT_EQ(next.plan.layout.lost, Ranks({4}));
   EXPECT_THAT(next.plan.layout.idle, IsEmpty());
@@ -89,7 +89,7 @@ TEST(SpareTest, DeviceBeyondTheRanks_TakesOver_AndTheRankStays) {
 
 TEST(SpareTest, WithoutLeave_StaysIdle) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2}), 1, 5);
-  const Next next = After(healthy, {.lost = Ranks({1}), .spares = false});
+  const Next next = NextAfter(healthy, {.lost = Ranks({1}), .spares = false});
   EXPECT_EQ(next.plan.layout.idle, Ranks({4}));
   EXPECT_THAT(Told(next.taken),
               ElementsAre("0 0 shrink: stage 0 goes on with 1 of 2 tensor ranks"));
@@ -98,7 +98,7 @@ TEST(SpareTest, WithoutLeave_StaysIdle) {
 TEST(SpareTest, Ladder_SaysWhen) {
   const auto told = [](std::vector<Rung> ladder, const std::vector<int32_t>& lost) {
     const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2}, std::move(ladder)), 1, 5);
-    return Told(After(healthy, {.lost = Ranks(lost)}).taken);
+    return Told(NextAfter(healthy, {.lost = Ranks(lost)}).taken);
   };
   using enum Rung;
   const std::string one_of_two = "0 0 shrink: stage 0 goes on with 1 of 2 tensor ranks";
@@ -130,7 +130,7 @@ TEST(SpareTest, NothingThatTakesOver_IsSaid) {
 
 TEST(SpareTest, NodeThatIsLost_IsReplacedByOneThatIdles) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2, .pp = 2}), 3, 4);
-  const Next next = After(healthy, {.lost = Ranks({0, 1, 2, 3})});
+  const Next next = NextAfter(healthy, {.lost = Ranks({0, 1, 2, 3})});
   EXPECT_THAT(next.plan.layout.modules[0].changes, IsEmpty());
   EXPECT_EQ(
       next.plan.layout.nodes,
@@ -140,7 +140,7 @@ TEST(SpareTest, NodeThatIsLost_IsReplacedByOneThatIdles) {
 
 TEST(SpareTest, FewSpares_ServeTheReplicaThatLacksLeast) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 3}), 1, 7);
-  const Next next = After(healthy, {.lost = Ranks({0, 1, 4})});
+  const Next next = NextAfter(healthy, {.lost = Ranks({0, 1, 4})});
   EXPECT_THAT(Told(next.taken), ElementsAre("0 0 drop-replica: stage 0 has no rank left",
                                             "0 2 spare: node-0/6 takes over rank 4"));
 }
@@ -148,7 +148,7 @@ TEST(SpareTest, FewSpares_ServeTheReplicaThatLacksLeast) {
 TEST(SpareTest, WhatTwoReplicasHaveLeft_MakesOne) {
   const Plan healthy = PlanOn(Language({.dp = 2, .pp = 2}), 1, 4);
   const auto at = [&](int32_t dp, int32_t pp) { return healthy.replicas(0).At(dp, pp, 0, 0); };
-  const Next next = After(healthy, {.lost = {at(0, 0), at(1, 1)}});
+  const Next next = NextAfter(healthy, {.lost = {at(0, 0), at(1, 1)}});
   EXPECT_TRUE(next.plan.replicas(0).Present(0));
   EXPECT_FALSE(next.plan.replicas(0).Present(1));
   EXPECT_EQ(next.plan.DeviceOf(at(0, 0)), healthy.DeviceOf(at(1, 0)));
@@ -156,13 +156,13 @@ TEST(SpareTest, WhatTwoReplicasHaveLeft_MakesOne) {
   Change change{.lost = {at(0, 0), at(1, 1)}, .spares = false, .restart = false};
   EXPECT_EQ(LayoutAfter(healthy, change).status().code(), absl::StatusCode::kFailedPrecondition);
   change.restart = true;
-  EXPECT_TRUE(After(healthy, change).plan.modules[0].lowered());
+  EXPECT_TRUE(NextAfter(healthy, change).plan.modules[0].lowered());
 }
 
 TEST(SpareTest, OnesThatIdleForParity_StayWithTheirReplica) {
   AJob job = Language({.tp = 4, .dp = 3});
   job.spec().recovery.widths = job::Widths::kParity;
-  const Next next = After(PlanOn(job, 1, 12), {.lost = Ranks({0, 1, 4})});
+  const Next next = NextAfter(PlanOn(job, 1, 12), {.lost = Ranks({0, 1, 4})});
   EXPECT_EQ(next.plan.layout.idle, Ranks({7}));
   EXPECT_EQ(next.plan.layout.lost, Ranks({0, 1, 4}));
   EXPECT_THAT(Told(next.taken),
@@ -175,7 +175,7 @@ TEST(SpareTest, OneThatWouldNarrowOthers_IsNotTaken) {
   job.spec().recovery.widths = job::Widths::kParity;
   const Plan healthy = PlanOn(job, 1, 13);
   // Replica 0 with one rank would narrow replica 1 from 2.
-  const Next next = After(healthy, {.lost = Ranks({0, 1, 2, 3, 4, 5})});
+  const Next next = NextAfter(healthy, {.lost = Ranks({0, 1, 2, 3, 4, 5})});
   EXPECT_FALSE(next.plan.replicas(0).Present(0));
   EXPECT_EQ(next.plan.replicas(0).Width(1, 0), 3);
 }
@@ -184,11 +184,11 @@ TEST(SpareTest, DeviceThatIsBack_TakesOverWhereItIsOfUse) {
   // Replica 0 is left out; when one of its two is back, it stands in for replica 1's.
   const Plan healthy =
       PlanOn(Language({.tp = 2, .dp = 2}, {Rung::kSpare, Rung::kDropReplica}), 1, 4);
-  const Next dropped = After(healthy, {.lost = Ranks({0, 1})});
+  const Next dropped = NextAfter(healthy, {.lost = Ranks({0, 1})});
   EXPECT_FALSE(dropped.plan.replicas(0).Present(0));
   Change change = Back(dropped.plan, Ranks({0}));
   change.lost = Ranks({3});
-  const Next next = After(dropped.plan, change);
+  const Next next = NextAfter(dropped.plan, change);
   EXPECT_THAT(next.plan.layout.modules[0].changes,
               ElementsAre(SlotChange{.dp = 0, .pp = 0, .ranks = {}}));
   EXPECT_EQ(next.plan.DeviceOf(Rank{3}), healthy.DeviceOf(Rank{0}));
@@ -199,8 +199,8 @@ TEST(SpareTest, DeviceThatIsBack_TakesOverWhereItIsOfUse) {
 
 TEST(ReturnTest, All_RestoreTheAdmittedLayout) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2, .pp = 2}), 2, 4);
-  const Next lost = After(healthy, {.lost = Ranks({0, 1, 6}), .spares = false});
-  Next back = After(lost.plan, Back(lost.plan, Ranks({0, 1, 6})));
+  const Next lost = NextAfter(healthy, {.lost = Ranks({0, 1, 6}), .spares = false});
+  Next back = NextAfter(lost.plan, Back(lost.plan, Ranks({0, 1, 6})));
   EXPECT_EQ(back.plan.layout.epoch, Epoch{3});
   EXPECT_THAT(back.taken, IsEmpty());
   back.plan.layout.epoch = Epoch{1};
@@ -212,40 +212,41 @@ TEST(ReturnTest, Homes_AreThoseOfAdmissionAgain) {
   AJob job = Language({.dp = 3});
   job.spec().recovery.state_copies = 3;
   const Plan healthy = PlanOn(job, 3, 1);
-  const Plan one = After(healthy, {.lost = Ranks({0, 1})}).plan;
+  const Plan one = NextAfter(healthy, {.lost = Ranks({0, 1})}).plan;
   EXPECT_EQ(one.layout.modules[0].state_home, StateHome::kHost);
   EXPECT_EQ(one.layout.modules[0].state_copies, 2);
   EXPECT_EQ(one.layout.modules[0].admitted_homes, (HomeChoice{StateHome::kMirror, 3}));
-  const Plan two = After(one, Back(one, Ranks({1}))).plan;
+  const Plan two = NextAfter(one, Back(one, Ranks({1}))).plan;
   EXPECT_EQ(two.layout.modules[0].state_home, StateHome::kMirror);
   EXPECT_EQ(two.layout.modules[0].state_copies, 2);
-  const Plan all = After(two, Back(two, Ranks({0}))).plan;
+  const Plan all = NextAfter(two, Back(two, Ranks({0}))).plan;
   EXPECT_EQ(all.layout.modules[0].state_copies, 3);
   EXPECT_EQ(all.layout.modules[0].admitted_homes, std::nullopt);
 }
 
 TEST(ReturnTest, LayoutThatForgotItsAdmittedHomes_KeepsThoseThatItHas) {
   const Plan healthy = PlanOn(Language({.dp = 2}), 2, 1);
-  Layout old = After(healthy, {.lost = Ranks({0})}).plan.layout;
+  Layout old = NextAfter(healthy, {.lost = Ranks({0})}).plan.layout;
   old.modules[0].admitted_homes.reset();
   const Plan one = *Expand(healthy.spec, old);
-  const Plan two = After(one, Back(one, Ranks({0}))).plan;
+  const Plan two = NextAfter(one, Back(one, Ranks({0}))).plan;
   EXPECT_EQ(two.layout.modules[0].state_home, StateHome::kHost);
 }
 
 TEST(ReturnTest, AnotherDevice_TakesThePlace) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 2}), 2, 2);
-  const Next lost = After(healthy, {.lost = Ranks({1, 2})});
+  const Next lost = NextAfter(healthy, {.lost = Ranks({1, 2})});
   // A new one, and one of another place, which is left with a device that is gone.
-  const Next one = After(lost.plan, {.returned = {{Rank{1}, {"new", 3}}}});
+  const Next one = NextAfter(lost.plan, {.returned = {{Rank{1}, {"new", 3}}}});
   EXPECT_EQ(one.plan.layout.nodes, (Placement{{"node-0", {0}}, {"new", {3}}, {"node-1", {0, 1}}}));
   EXPECT_EQ(one.plan.layout.lost, Ranks({2}));
-  const Next other = After(lost.plan, {.returned = {{Rank{1}, {"node-1", 0}}}});
+  const Next other = NextAfter(lost.plan, {.returned = {{Rank{1}, {"node-1", 0}}}});
   EXPECT_EQ(other.plan.layout.nodes,
             (Placement{{"node-0", {0}}, {"node-1", {0}}, {"node-0", {1}}, {"node-1", {1}}}));
   EXPECT_EQ(other.plan.layout.lost, Ranks({2}));
   // At once with its loss.
-  const Next at_once = After(healthy, {.lost = Ranks({1}), .returned = {{Rank{1}, {"new", 3}}}});
+  const Next at_once =
+      NextAfter(healthy, {.lost = Ranks({1}), .returned = {{Rank{1}, {"new", 3}}}});
   EXPECT_THAT(at_once.plan.layout.lost, IsEmpty());
   EXPECT_EQ(at_once.plan.layout.modules, healthy.layout.modules);
   EXPECT_THAT(at_once.taken, IsEmpty());
@@ -254,20 +255,20 @@ TEST(ReturnTest, AnotherDevice_TakesThePlace) {
 TEST(ReturnTest, Parity_NarrowestThatIsBack_GivesTheOthersTheirRanksBack) {
   AJob job = Language({.tp = 4, .dp = 3});
   job.spec().recovery.widths = job::Widths::kParity;
-  const Plan lost = After(PlanOn(job, 1, 12), {.lost = Ranks({1, 4, 5})}).plan;
+  const Plan lost = NextAfter(PlanOn(job, 1, 12), {.lost = Ranks({1, 4, 5})}).plan;
   EXPECT_EQ(lost.layout.idle, Ranks({3}));
-  const Next next = After(lost, Back(lost, Ranks({4, 5})));
+  const Next next = NextAfter(lost, Back(lost, Ranks({4, 5})));
   EXPECT_EQ(next.plan.replicas(0).Ranks(0, 0), Ranks({0, 2, 3}));
   EXPECT_EQ(next.plan.replicas(0).Width(1, 0), 4);
   EXPECT_THAT(next.plan.layout.idle, IsEmpty());
-  const Next half = After(lost, Back(lost, Ranks({4})));
+  const Next half = NextAfter(lost, Back(lost, Ranks({4})));
   EXPECT_EQ(half.plan.replicas(0).Ranks(0, 0), Ranks({0, 2, 3}));
   EXPECT_EQ(half.plan.replicas(0).Ranks(1, 0), Ranks({4, 6, 7}));
 }
 
 TEST(ReturnTest, BadChanges_AreNamedAllAtOnce) {
   const Plan healthy = PlanOn(Language({.tp = 2, .dp = 3}), 2, 3);
-  const Plan plan = After(healthy, {.lost = Ranks({1, 4}), .spares = false}).plan;
+  const Plan plan = NextAfter(healthy, {.lost = Ranks({1, 4}), .spares = false}).plan;
   const auto rules = [&plan](const Change& change) {
     std::vector<std::string> told;
     for (const Violation& violation : ViolationsOf(LayoutAfter(plan, change).status()))

@@ -19,13 +19,12 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
-using support::Layout;
 using support::Llama;
 using support::Regressor;
 using support::SiglipVision;
 using support::Whisper;
 
-Plan LlamaPlan(const support::LlamaShape& shape, const Layout& layout) {
+Plan LlamaPlan(const support::LlamaShape& shape, const support::Layout& layout) {
   return MustPlan(AJob().Module("language", Llama(shape), layout));
 }
 

@@ -30,12 +30,6 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-std::vector<int> Numbers(const RankList& ranks) {
-  std::vector<int> numbers;
-  for (Rank rank : ranks) numbers.push_back(rank.value);
-  return numbers;
-}
-
 std::vector<Violation> ViolationsOfPlan(const job::JobSpec& spec) {
   return ViolationsOf(MakePlan(spec, MakeCluster(1, 64), Epoch{1}).status());
 }

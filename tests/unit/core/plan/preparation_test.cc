@@ -12,12 +12,13 @@ namespace phalanx::plan {
 namespace {
 
 using support::AJob;
-using support::Layout;
 using support::Llama;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-AJob JobOf(const Layout& layout) { return AJob().Module("language", Llama(), layout).Batch(12, 1); }
+AJob JobOfLayout(const support::Layout& layout) {
+  return AJob().Module("language", Llama(), layout).Batch(12, 1);
+}
 
 Plan BehindLoss(const Plan& plan, Rank lost) {
   auto next = PlanBehindLoss(plan, lost);
@@ -26,19 +27,19 @@ Plan BehindLoss(const Plan& plan, Rank lost) {
 }
 
 TEST(PreparationTest, PlanBehindLoss_IsOfTheNextEpochWithoutTheRank) {
-  const Plan plan = MustPlan(JobOf({.dp = 3}), 3);
+  const Plan plan = MustPlan(JobOfLayout({.dp = 3}), 3);
   const Plan next = BehindLoss(plan, Rank{1});
   EXPECT_EQ(next.epoch().value, plan.epoch().value + 1);
   EXPECT_THAT(next.PlacesOf(Rank{1}), IsEmpty());
   EXPECT_EQ(next.PlacesOf(Rank{2}).size(), 1u);
-  EXPECT_FALSE(PlanBehindLoss(MustPlan(JobOf({}), 1), Rank{0}).ok()) << "no replica is left";
+  EXPECT_FALSE(PlanBehindLoss(MustPlan(JobOfLayout({}), 1), Rank{0}).ok()) << "no replica is left";
 }
 
 TEST(PreparationTest, MayBeLost_IsWhoseStateOtherDevicesHave) {
-  EXPECT_TRUE(MayBeLost(MustPlan(JobOf({.dp = 2}), 2), Rank{0}).ok());
-  EXPECT_FALSE(MayBeLost(MustPlan(JobOf({.tp = 2}), 2), Rank{0}).ok()) << "one replica";
-  EXPECT_TRUE(MayBeLost(MustPlan(JobOf({.tp = 2, .frozen = true}), 2), Rank{0}).ok());
-  AJob alone = JobOf({.dp = 2});
+  EXPECT_TRUE(MayBeLost(MustPlan(JobOfLayout({.dp = 2}), 2), Rank{0}).ok());
+  EXPECT_FALSE(MayBeLost(MustPlan(JobOfLayout({.tp = 2}), 2), Rank{0}).ok()) << "one replica";
+  EXPECT_TRUE(MayBeLost(MustPlan(JobOfLayout({.tp = 2, .frozen = true}), 2), Rank{0}).ok());
+  AJob alone = JobOfLayout({.dp = 2});
   alone.spec().recovery.state_copies = 1;
   EXPECT_FALSE(MayBeLost(MustPlan(alone, 2), Rank{0}).ok());
 }
@@ -49,17 +50,17 @@ TEST(PreparationTest, HasStandby_OnlyWhereStateOutlivesAndRanksAreTheSame) {
     const Plan plan = MustPlan(job, devices);
     return HasStandby(plan, lost, BehindLoss(plan, lost));
   };
-  EXPECT_TRUE(has(JobOf({.dp = 3}), 3, Rank{0}));
-  EXPECT_FALSE(has(JobOf({.tp = 2}), 2, Rank{0})) << "state is in host memory";
-  EXPECT_FALSE(has(JobOf({.dp = 3}), 4, Rank{0})) << "a spare takes over";
-  EXPECT_FALSE(has(JobOf({.dp = 12}), 12, Rank{0})) << "more devices than are prepared for";
-  AJob none = JobOf({.dp = 3});
+  EXPECT_TRUE(has(JobOfLayout({.dp = 3}), 3, Rank{0}));
+  EXPECT_FALSE(has(JobOfLayout({.tp = 2}), 2, Rank{0})) << "state is in host memory";
+  EXPECT_FALSE(has(JobOfLayout({.dp = 3}), 4, Rank{0})) << "a spare takes over";
+  EXPECT_FALSE(has(JobOfLayout({.dp = 12}), 12, Rank{0})) << "more devices than are prepared for";
+  AJob none = JobOfLayout({.dp = 3});
   none.spec().recovery.standby = job::Standby::kNone;
   EXPECT_FALSE(has(none, 3, Rank{0}));
 }
 
 TEST(PreparationTest, RanksToTakeOver_AreThoseOfTheNode) {
-  const auto plan = MakePlan(JobOf({.dp = 6}), MakeCluster(2, 3), Epoch{1});
+  const auto plan = MakePlan(JobOfLayout({.dp = 6}), MakeCluster(2, 3), Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(RanksToTakeOver(*plan, Rank{0}), ElementsAre(1, 2));
   EXPECT_THAT(RanksToTakeOver(*plan, Rank{1}), ElementsAre(0));
@@ -69,7 +70,7 @@ TEST(PreparationTest, RanksToTakeOver_AreThoseOfTheNode) {
   ASSERT_EQ(all.size(), 6u);
   for (int32_t rank = 0; rank < 6; ++rank)
     EXPECT_EQ(all[static_cast<size_t>(rank)], RanksToTakeOver(*plan, Rank{rank})) << rank;
-  EXPECT_THAT(RanksToTakeOver(MustPlan(JobOf({}), 4), Rank{0}), IsEmpty()) << "alone at work";
+  EXPECT_THAT(RanksToTakeOver(MustPlan(JobOfLayout({}), 4), Rank{0}), IsEmpty()) << "alone at work";
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -41,12 +42,6 @@ Plan Replicas(int32_t dp, int32_t state_copies, int32_t per_node) {
   auto plan = MakePlan(job, MakeCluster((dp + per_node - 1) / per_node, per_node), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *std::move(plan);
-}
-
-Plan Without(const Plan& plan, const RankList& lost) {
-  auto after = Expand(plan.spec, LayoutAfter(plan, {.lost = lost, .spares = false})->layout);
-  EXPECT_TRUE(after.ok()) << after.status();
-  return *std::move(after);
 }
 
 Plan Ordered(const Plan& plan, std::vector<int32_t> order) {
@@ -88,7 +83,7 @@ Moved MovedBetween(const Plan& before, const Plan& after) {
 TEST(ReplicaOrderTest, FourReplicasOfWhichOneGoes_MoveATwelfthAndWhatMirrorsLack) {
   const Plan healthy = Replicas(4, 2, 1);
   const auto twelfths = [&](int32_t lost, const std::vector<int32_t>& order) {
-    const Plan after = Without(healthy, {Rank{lost}});
+    const Plan after = AfterLoss(healthy, {Rank{lost}});
     EXPECT_EQ(after.layout.modules[0].order, order);
     const Moved moved = MovedBetween(healthy, after);
     EXPECT_EQ(moved.all * 12, MovesBetween(healthy, after).bytes) << "12 bytes an element";
@@ -100,7 +95,7 @@ TEST(ReplicaOrderTest, FourReplicasOfWhichOneGoes_MoveATwelfthAndWhatMirrorsLack
   EXPECT_EQ(twelfths(1, {}), std::make_pair(int64_t{1}, int64_t{7}));
   EXPECT_EQ(twelfths(0, {}), std::make_pair(int64_t{0}, int64_t{9}));
   // What ascending order would have cost: half before the next step.
-  const Moved ascending = MovedBetween(healthy, Ordered(Without(healthy, {Rank{3}}), {}));
+  const Moved ascending = MovedBetween(healthy, Ordered(AfterLoss(healthy, {Rank{3}}), {}));
   EXPECT_EQ(ascending.primaries * 2, ascending.state);
   EXPECT_EQ(ascending.all * 12, ascending.state * 7);
 }
@@ -115,7 +110,7 @@ TEST(ReplicaOrderTest, EverySmallLoss_IsWithinASixthOfTheBestOrder_AndNoWorseTha
           for (int32_t b = a; b < (dp > 2 ? dp : a + 1); ++b) {
             RankList lost = {Rank{a}};
             if (b > a) lost.push_back(Rank{b});
-            const Plan after = Without(healthy, lost);
+            const Plan after = AfterLoss(healthy, lost);
             std::vector<int32_t> order = after.replicas(0).order();
             std::sort(order.begin(), order.end());
             const auto part = [&](const Plan& plan) {
@@ -173,7 +168,7 @@ TEST(ReplicaOrderTest, ReplicasThatAreBackWhileOthersAreNot_AreWithinASixthOfThe
         for (int32_t a = 0; a < dp; ++a) {
           for (int32_t b = 0; b < dp; ++b) {
             if (a == b) continue;
-            const Plan two = Without(healthy, {Rank{std::min(a, b)}, Rank{std::max(a, b)}});
+            const Plan two = AfterLoss(healthy, {Rank{std::min(a, b)}, Rank{std::max(a, b)}});
             const auto next =
                 LayoutAfter(two, {.returned = {{Rank{a}, two.DeviceOf(Rank{a})}}, .spares = false});
             const Parts parts = PartsMoved(two, *Expand(two.spec, next->layout));
@@ -196,22 +191,22 @@ TEST(ReplicaOrderTest, ReplicasThatAreBackWhileOthersAreNot_AreWithinASixthOfThe
 TEST(ReplicaOrderTest, ReplicasThatStay_KeepTheirOrder) {
   AJob job;
   job.Module("language", Llama(), {.tp = 2, .dp = 4}).Batch(12, 1);
-  const Plan dropped = Without(*MakePlan(job, MakeCluster(4, 2), Epoch{1}), {Rank{6}, Rank{7}});
+  const Plan dropped = AfterLoss(*MakePlan(job, MakeCluster(4, 2), Epoch{1}), {Rank{6}, Rank{7}});
   EXPECT_THAT(dropped.layout.modules[0].order, ElementsAre(1, 2, 0));
-  const Plan narrowed = Without(dropped, {Rank{1}});
+  const Plan narrowed = AfterLoss(dropped, {Rank{1}});
   EXPECT_THAT(narrowed.layout.modules[0].order, ElementsAre(1, 2, 0));
   EXPECT_THAT(narrowed.DataGroupOf({.module = 0}),
               ElementsAre(Rank{2}, Rank{3}, Rank{4}, Rank{5}, Rank{0}));
 }
 
 TEST(ReplicaOrderTest, AllReplicas_AreInAscendingOrder) {
-  const Plan healthy = Replicas(4, 2, 1), dropped = Without(healthy, {Rank{3}});
+  const Plan healthy = Replicas(4, 2, 1), dropped = AfterLoss(healthy, {Rank{3}});
   EXPECT_THAT(OrderAfter(dropped, 0, healthy.replicas(0)), IsEmpty());
 }
 
 TEST(ReplicaOrderTest, AReplicaThatIsBack_TakesWhatNobodyHas) {
-  const Plan healthy = Replicas(4, 1, 1), two = Without(healthy, {Rank{1}, Rank{2}});
-  const ReplicaTable three = Without(healthy, {Rank{1}}).replicas(0);
+  const Plan healthy = Replicas(4, 1, 1), two = AfterLoss(healthy, {Rank{1}, Rank{2}});
+  const ReplicaTable three = AfterLoss(healthy, {Rank{1}}).replicas(0);
   const std::vector<int32_t> order = OrderAfter(two, 0, three);
   EXPECT_EQ((order.empty() ? three.order() : order)[1], 2);
 }
@@ -220,7 +215,7 @@ TEST(ReplicaOrderTest, AReplicaThatIsBack_TakesWhatNobodyHas) {
 TEST(ReplicaOrderTest, ContextRanks_ShareWithTheirReplica) {
   AJob job;
   job.Module("language", Llama({.context = 64}), {.cp = 2, .dp = 4}).Batch(12, 1);
-  const Plan after = Without(*MakePlan(job, MakeCluster(4, 2), Epoch{1}), {Rank{6}});
+  const Plan after = AfterLoss(*MakePlan(job, MakeCluster(4, 2), Epoch{1}), {Rank{6}});
   EXPECT_EQ(after.replicas(0).present_replicas(), 3);
   RankList expected;
   for (const int32_t dp : after.replicas(0).order()) {

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "tests/unit/core/plan/must_plan.h"
+
 namespace phalanx::plan {
 namespace {
 
@@ -15,11 +17,6 @@ using enum Axis;
 
 Grid AGrid(int32_t tp, int32_t cp, int32_t dp, int32_t pp, int32_t offset = 0) {
   return *Grid::Create(offset, {{kTensor, tp}, {kContext, cp}, {kData, dp}, {kPipeline, pp}});
-}
-RankList Ranks(std::initializer_list<int32_t> values) {
-  RankList ranks;
-  for (int32_t value : values) ranks.push_back(Rank{value});
-  return ranks;
 }
 
 TEST(ReplicaTableTest, HealthyTable_IsTheGridForEverySmallOne) {

@@ -16,6 +16,7 @@
 #include "core/plan/lowered.h"
 #include "core/plan/memory_estimate.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -29,25 +30,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-AJob Language(const support::Layout& layout) {
+AJob DeepLanguage(const support::Layout& layout) {
   AJob job;
   job.Module("language",
              Llama({.hidden_size = 64, .layers = 8, .heads = 16, .kv_heads = 4, .mlp_size = 256}),
              layout);
   return job;
-}
-
-Plan After(const Plan& running, const Change& change, const MemoryLimits& limits = {}) {
-  const auto next = LayoutAfter(running, change, limits);
-  EXPECT_TRUE(next.ok()) << next.status();
-  if (!next.ok()) return {};
-  auto plan = Expand(running.spec, next->layout);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *std::move(plan) : Plan();
-}
-
-Plan Without(const Plan& plan, const std::vector<int32_t>& lost) {
-  return After(plan, {.lost = Ranks(lost), .spares = false});
 }
 
 Change BackIn(const Plan& plan, const RankList& ranks) {
@@ -72,7 +60,7 @@ TEST(LowerDegreesTest, DpIsLoweredFirst_ThenPp_ThenTp) {
 }
 
 TEST(RestartTest, LastReplicaThatLosesAStage_GoesOnWithFewerStages) {
-  const Plan healthy = MustPlan(Language({.pp = 2}), 2);
+  const Plan healthy = MustPlan(DeepLanguage({.pp = 2}), 2);
   const auto next = LayoutAfter(healthy, {.lost = Ranks({1}), .spares = false});
   ASSERT_TRUE(next.ok()) << next.status();
   ASSERT_EQ(next->taken.size(), 1u);
@@ -94,7 +82,7 @@ TEST(RestartTest, LastReplicaThatLosesAStage_GoesOnWithFewerStages) {
 }
 
 TEST(RestartTest, LadderOfItAlone_LowersDp_AndRanksKeepTheirStages) {
-  AJob job = Language({.dp = 2, .pp = 2});
+  AJob job = DeepLanguage({.dp = 2, .pp = 2});
   job.spec().recovery.ladder = {Rung::kRestart};
   const Plan healthy = MustPlan(job, 4);
   // 0 and 1 are of stage 0, 2 and 3 of stage 1.
@@ -112,7 +100,7 @@ TEST(RestartTest, LadderOfItAlone_LowersDp_AndRanksKeepTheirStages) {
 }
 
 TEST(RestartTest, TpIsLoweredLast_ToWhateverIsLeft) {
-  AJob job = Language({.tp = 4});
+  AJob job = DeepLanguage({.tp = 4});
   job.spec().recovery.ladder = {Rung::kRestart, Rung::kWait};
   const Plan plan = Without(MustPlan(job, 4), {1});
   EXPECT_EQ(plan.replicas(0).degrees(), (Degrees{.tp = 3}));
@@ -122,7 +110,7 @@ TEST(RestartTest, TpIsLoweredLast_ToWhateverIsLeft) {
 }
 
 TEST(RestartTest, TensorGroupsStayTogether) {
-  AJob job = Language({.tp = 2, .dp = 2, .pp = 2});
+  AJob job = DeepLanguage({.tp = 2, .dp = 2, .pp = 2});
   job.spec().recovery.ladder = {Rung::kRestart};
   // One rank of each group of stage 0 is left: they make one group.
   const Plan plan = Without(MustPlan(job, 8), {0, 3, 7});
@@ -133,14 +121,14 @@ TEST(RestartTest, TensorGroupsStayTogether) {
 }
 
 TEST(RestartTest, OtherRungsComeFirst_AsTheLadderSays) {
-  AJob job = Language({.tp = 2, .dp = 2});
+  AJob job = DeepLanguage({.tp = 2, .dp = 2});
   const Plan shrunk = Without(MustPlan(job, 4), {1});
   EXPECT_FALSE(shrunk.modules[0].lowered());
   job.spec().recovery.ladder = {Rung::kRestart, Rung::kShrink};
   const Plan lowered = Without(MustPlan(job, 4), {1});
   EXPECT_TRUE(lowered.modules[0].lowered());
   EXPECT_EQ(lowered.replicas(0).Ranks(0, 0), Ranks({2, 3}));
-  const auto never = LayoutAfter(MustPlan(Language({.pp = 2}), 2),
+  const auto never = LayoutAfter(MustPlan(DeepLanguage({.pp = 2}), 2),
                                  {.lost = Ranks({1}), .spares = false, .restart = false});
   EXPECT_THAT(std::string(never.status().message()), HasSubstr("no replica of module language"));
 }
@@ -161,7 +149,7 @@ TEST(RestartTest, EverySchedule_GoesOnWithOneStage) {
   using job::ScheduleName;
   for (const ScheduleName name : {ScheduleName::k1F1B, ScheduleName::kInterleaved,
                                   ScheduleName::kZeroBubbleH1, ScheduleName::kZeroBubbleV}) {
-    AJob job = Language({.pp = 2});
+    AJob job = DeepLanguage({.pp = 2});
     job.spec().schedule = {.name = name};
     if (name == ScheduleName::kInterleaved) job.spec().schedule.chunks = 2;
     const Plan plan = Without(MustPlan(job, 2), {0});
@@ -171,7 +159,7 @@ TEST(RestartTest, EverySchedule_GoesOnWithOneStage) {
 }
 
 TEST(RestartTest, WhatDoesNotFitMemory_IsNotTaken) {
-  AJob job = Language({.dp = 2, .pp = 4});
+  AJob job = DeepLanguage({.dp = 2, .pp = 4});
   job.spec().recovery.ladder = {Rung::kRestart};
   job.spec().recovery.state_home = job::StateHome::kHost;
   const Plan healthy = MustPlan(job, 8);
@@ -186,7 +174,7 @@ TEST(RestartTest, WhatDoesNotFitMemory_IsNotTaken) {
   EXPECT_EQ(four.replicas(0).degrees(), (Degrees{.pp = 4}));
   MemoryLimits limits;
   limits.devices.assign(8, most_of(four));
-  EXPECT_EQ(After(healthy, {.lost = lost, .spares = false}, limits).layout, four.layout);
+  EXPECT_EQ(MustPlanAfter(healthy, {.lost = lost, .spares = false}, limits).layout, four.layout);
   // With less nothing fits: whatever has fewer stages holds more.
   limits.devices.assign(8, most_of(four) - 1);
   const auto none = LayoutAfter(healthy, {.lost = lost, .spares = false}, limits);
@@ -196,7 +184,7 @@ TEST(RestartTest, WhatDoesNotFitMemory_IsNotTaken) {
 
 TEST(RestartTest, NarrowedStageWithoutRoom_RestartsInstead) {
   // Drop-replica is not allowed, so replica 1 would be one rank wide.
-  AJob job = Language({.tp = 2, .dp = 2});
+  AJob job = DeepLanguage({.tp = 2, .dp = 2});
   job.spec().recovery.ladder = {Rung::kShrink, Rung::kRestart};
   job.spec().recovery.state_home = job::StateHome::kHost;
   const Plan healthy = MustPlan(job, 4);
@@ -209,22 +197,23 @@ TEST(RestartTest, NarrowedStageWithoutRoom_RestartsInstead) {
   ASSERT_FALSE(shrunk.modules[0].lowered());
   MemoryLimits limits;
   limits.devices.assign(4, most_of(shrunk) - 1);
-  const Plan lowered = After(healthy, {.lost = Ranks({3}), .spares = false}, limits);
+  const Plan lowered = MustPlanAfter(healthy, {.lost = Ranks({3}), .spares = false}, limits);
   EXPECT_EQ(lowered.replicas(0).degrees(), (Degrees{.tp = 2}));
 }
 
 TEST(RestartTest, DevicesThatMayNotBeUsed_AreLeftOut) {
-  AJob job = Language({.dp = 3});
+  AJob job = DeepLanguage({.dp = 3});
   job.spec().recovery.ladder = {Rung::kRestart};
   const Plan healthy = MustPlan(job, 3);
-  const Plan plan = After(healthy, {.lost = Ranks({0}), .spares = false, .unfit = Ranks({1})});
+  const Plan plan =
+      MustPlanAfter(healthy, {.lost = Ranks({0}), .spares = false, .unfit = Ranks({1})});
   EXPECT_EQ(plan.replicas(0).degrees(), Degrees{});
   EXPECT_EQ(plan.replicas(0).Ranks(0, 0), Ranks({2}));
   EXPECT_EQ(plan.layout.idle, Ranks({1}));
 }
 
 TEST(RestartTest, LayoutsThatCannotBe_AreRefused) {
-  AJob job = Language({.tp = 2, .pp = 2});
+  AJob job = DeepLanguage({.tp = 2, .pp = 2});
   job.spec().recovery.ladder = {Rung::kRestart};
   const Plan healthy = MustPlan(job, 4);
   const Layout good = Without(healthy, {1, 3}).layout;
@@ -350,7 +339,7 @@ TEST(RestartTest, AnyLosses_GiveAPlanThatFits_AndReturnsTheHealthyOne) {
     for (size_t m = 0; m < at_once.modules.size(); ++m)
       at_once.modules[m].order = plan.layout.modules[m].order;
     EXPECT_EQ(at_once, plan.layout);
-    Plan back = After(plan, BackIn(plan, plan.layout.lost));
+    Plan back = MustPlanAfter(plan, BackIn(plan, plan.layout.lost));
     EXPECT_EQ(back.digest, healthy.digest);
     back.layout.epoch = healthy.layout.epoch;
     EXPECT_EQ(back.layout, healthy.layout);

@@ -18,7 +18,6 @@ namespace {
 
 using support::AJob;
 using support::ClipVision;
-using support::Layout;
 using support::Llama;
 using ::testing::ElementsAre;
 
@@ -159,7 +158,7 @@ TEST(SamplesTest, LinkMessages_OfLanesWithoutSamples_AreNotSent) {
 }
 
 struct Lanes {
-  Layout vision, language;
+  support::Layout vision, language;
 };
 
 // Each destination rank, after its tensor group has gathered, has every row of its lane exactly

@@ -14,6 +14,7 @@
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -102,12 +103,6 @@ Amounts AmountsOf(const Plan& before, const Plan& after) {
   return amounts;
 }
 
-Plan Without(const Plan& plan, const RankList& lost) {
-  auto after = Expand(plan.spec, LayoutAfter(plan, {.lost = lost, .spares = false})->layout);
-  EXPECT_TRUE(after.ok()) << after.status();
-  return *std::move(after);
-}
-
 // What became homeless has to be spread evenly: every rank gets a little, those beside the hole a
 // little more.
 TEST(ShareMovesTest, OneRankOfSixtyFour_MovesAtMostThreeTimesWhatIsHomeless) {
@@ -117,7 +112,7 @@ TEST(ShareMovesTest, OneRankOfSixtyFour_MovesAtMostThreeTimesWhatIsHomeless) {
       for (const int32_t lost : {0, 1, 13, 22, 35, 62}) {
         SCOPED_TRACE(
             absl::StrCat("hidden ", shape.hidden_size, ", ", copies, " homes, rank ", lost));
-        const Amounts amounts = AmountsOf(healthy, Without(healthy, {Rank{lost}}));
+        const Amounts amounts = AmountsOf(healthy, AfterLoss(healthy, {Rank{lost}}));
         // The last replica has less than the others before, because of padding: then its ranks are
         // given up to what is even.
         const bool last = healthy.PlaceOf(Rank{lost}, 0)->dp == 7;
@@ -174,7 +169,7 @@ TEST(ShareMovesTest, RandomNarrowings_MoveLittleMoreThanIsHomeless) {
         }
       }
       if (lost.empty()) continue;
-      Plan after = Without(before, lost);
+      Plan after = AfterLoss(before, lost);
       const Amounts amounts = AmountsOf(before, after);
       EXPECT_LE(amounts.moved, amounts.state) << "seed " << seed;
       all += amounts;

@@ -13,6 +13,7 @@
 #include "core/plan/samples.h"
 #include "core/plan/speeds.h"
 #include "tests/support/specs.h"
+#include "tests/unit/core/plan/after.h"
 #include "tests/unit/core/plan/must_plan.h"
 
 namespace phalanx::plan {
@@ -27,7 +28,7 @@ using testing::IsEmpty;
 
 constexpr int64_t kHalf = kPaceOfOthers / 2;
 
-job::JobSpec Replicas(int32_t dp, int32_t tp, int64_t global) {
+job::JobSpec WideReplicas(int32_t dp, int32_t tp, int64_t global) {
   job::JobSpec spec = AJob().Module(
       "language", Llama({.hidden_size = 64, .heads = 16, .kv_heads = 4, .mlp_size = 256}),
       {.tp = tp, .dp = dp});
@@ -35,15 +36,12 @@ job::JobSpec Replicas(int32_t dp, int32_t tp, int64_t global) {
   return spec;
 }
 
-Plan After(const Plan& plan, const Change& change) {
-  const absl::StatusOr<NextLayout> next = LayoutAfter(plan, change);
-  EXPECT_TRUE(next.ok()) << next.status();
-  return next.ok() ? *Expand(plan.spec, next->layout) : Plan();
+Plan WithSlow(const Plan& plan, SlowPlaces slow) {
+  return MustPlanAfter(plan, {.slow = std::move(slow)});
 }
-Plan WithSlow(const Plan& plan, SlowPlaces slow) { return After(plan, {.slow = std::move(slow)}); }
 
 TEST(SlowPlacesTest, ReplicaOfASlowPlace_IsDealtFewerSamples) {
-  const Plan healthy = MustPlan(Replicas(2, 2, 9), 4);
+  const Plan healthy = MustPlan(WideReplicas(2, 2, 9), 4);
   ASSERT_THAT(LaneSamplesOfStep(healthy, 0), ElementsAre(5, 4));
   const Plan plan = WithSlow(healthy, {{Rank{3}, kHalf}});
   EXPECT_THAT(plan.layout.modules[0].speeds, ElementsAre(kSpeedOfFastest, kSpeedOfFastest / 2));
@@ -55,13 +53,13 @@ TEST(SlowPlacesTest, ReplicaOfASlowPlace_IsDealtFewerSamples) {
 }
 
 TEST(SlowPlacesTest, OfTwoInAReplica_TheSlowerOneCounts) {
-  const Plan plan =
-      WithSlow(MustPlan(Replicas(2, 2, 8), 4), {{Rank{2}, kHalf}, {Rank{3}, kPaceOfOthers / 4}});
+  const Plan plan = WithSlow(MustPlan(WideReplicas(2, 2, 8), 4),
+                             {{Rank{2}, kHalf}, {Rank{3}, kPaceOfOthers / 4}});
   EXPECT_THAT(plan.layout.modules[0].speeds, ElementsAre(kSpeedOfFastest, kSpeedOfFastest / 4));
 }
 
 TEST(SlowPlacesTest, OnceNobodyIsSlow_TheLayoutIsAsAdmitted) {
-  const Plan healthy = MustPlan(Replicas(2, 2, 8), 4);
+  const Plan healthy = MustPlan(WideReplicas(2, 2, 8), 4);
   const Plan slow = WithSlow(healthy, {{Rank{0}, kHalf}});
   const Plan again = WithSlow(slow, {});
   Layout expected = healthy.layout;
@@ -71,7 +69,8 @@ TEST(SlowPlacesTest, OnceNobodyIsSlow_TheLayoutIsAsAdmitted) {
 }
 
 TEST(SlowPlacesTest, AllReplicasAlikeSlow_ShareEvenly) {
-  const Plan plan = WithSlow(MustPlan(Replicas(2, 1, 8), 2), {{Rank{0}, kHalf}, {Rank{1}, kHalf}});
+  const Plan plan =
+      WithSlow(MustPlan(WideReplicas(2, 1, 8), 2), {{Rank{0}, kHalf}, {Rank{1}, kHalf}});
   EXPECT_THAT(LaneSamplesOfStep(plan, 0), ElementsAre(4, 4));
 }
 
@@ -80,7 +79,7 @@ TEST(SlowPlacesTest, HoweverSlow_HasASample) {
   for (int32_t dp = 2; dp <= 5; ++dp) {
     for (int64_t global = dp; global <= 3 * dp; ++global) {
       for (int32_t place = 0; place < dp; ++place) {
-        const Plan plan = WithSlow(MustPlan(Replicas(dp, 1, global), dp), {{Rank{place}, 1}});
+        const Plan plan = WithSlow(MustPlan(WideReplicas(dp, 1, global), dp), {{Rank{place}, 1}});
         EXPECT_GE(LaneSamplesOfStep(plan, 0)[static_cast<size_t>(place)], 1)
             << dp << " replicas, " << global << " samples, place " << place;
       }
@@ -104,13 +103,13 @@ TEST(SlowPlacesTest, OfOtherModules_OnlyThoseOfThePlaceAreDealtAnew) {
 }
 
 TEST(SlowPlacesTest, LossElsewhere_LeavesItSlow_AndItsOwnForgetsIt) {
-  const Plan slow = WithSlow(MustPlan(Replicas(3, 1, 9), 3), {{Rank{1}, kHalf}});
-  const Plan other = After(slow, {.lost = {Rank{0}}, .spares = false});
+  const Plan slow = WithSlow(MustPlan(WideReplicas(3, 1, 9), 3), {{Rank{1}, kHalf}});
+  const Plan other = MustPlanAfter(slow, {.lost = {Rank{0}}, .spares = false});
   EXPECT_THAT(other.layout.slow, ElementsAre(SlowPlace{Rank{1}, kHalf}));
   EXPECT_THAT(LaneSamplesOfStep(other, 0), ElementsAre(0, 3, 6));
-  const Plan own = After(slow, {.lost = {Rank{1}}, .spares = false});
+  const Plan own = MustPlanAfter(slow, {.lost = {Rank{1}}, .spares = false});
   EXPECT_THAT(own.layout.slow, IsEmpty());
-  const Plan back = After(own, {.returned = {{Rank{1}, own.DeviceOf(Rank{1})}}});
+  const Plan back = MustPlanAfter(own, {.returned = {{Rank{1}, own.DeviceOf(Rank{1})}}});
   EXPECT_THAT(back.layout.slow, IsEmpty());
   EXPECT_THAT(LaneSamplesOfStep(back, 0), ElementsAre(3, 3, 3));
 }
@@ -125,14 +124,14 @@ TEST(SlowPlacesTest, OnceAModuleHasRestarted_SamplesAreDealtEvenly) {
   spec.batch = {.global = 8, .micro = 4};
   const Plan slow = WithSlow(MustPlan(spec, 4), {{Rank{1}, kHalf}});
   ASSERT_EQ(slow.layout.modules[0].speeds.size(), 2u);
-  const Plan plan = After(slow, {.lost = {Rank{3}}, .spares = false});
+  const Plan plan = MustPlanAfter(slow, {.lost = {Rank{3}}, .spares = false});
   ASSERT_TRUE(plan.modules[1].lowered());
   EXPECT_THAT(plan.layout.slow, IsEmpty());
   EXPECT_THAT(plan.layout.modules[0].speeds, IsEmpty());
 }
 
 TEST(SlowPlacesTest, WhatCannotBe_IsRefusedByName) {
-  const Plan healthy = MustPlan(Replicas(2, 1, 8), 2);
+  const Plan healthy = MustPlan(WideReplicas(2, 1, 8), 2);
   const auto error = [&](SlowPlaces slow) {
     return std::string(LayoutAfter(healthy, {.slow = std::move(slow)}).status().message());
   };
@@ -141,19 +140,19 @@ TEST(SlowPlacesTest, WhatCannotBe_IsRefusedByName) {
   EXPECT_THAT(error({{Rank{1}, kHalf}, {Rank{0}, kHalf}}), HasSubstr("must follow a lower place"));
   EXPECT_THAT(error({{Rank{0}, 0}}), HasSubstr("has pace 0"));
   EXPECT_THAT(error({{Rank{0}, kPaceOfOthers}}), HasSubstr("it must lie in [1, 1048576)"));
-  const Plan left = After(healthy, {.lost = {Rank{0}}, .spares = false});
+  const Plan left = MustPlanAfter(healthy, {.lost = {Rank{0}}, .spares = false});
   EXPECT_THAT(LayoutAfter(left, {.slow = SlowPlaces{{Rank{0}, kHalf}}}).status().message(),
               HasSubstr("is lost"));
 }
 
 TEST(DealtAnewTest, SaysWhatReplicasOfSlowPlacesHave) {
-  const Plan healthy = MustPlan(Replicas(2, 2, 8), 4);
+  const Plan healthy = MustPlan(WideReplicas(2, 2, 8), 4);
   const Plan slow = WithSlow(healthy, {{Rank{3}, kHalf}});
   EXPECT_THAT(ToWords(DealtAnew(healthy, slow)),
               ElementsAre("replica 1 of language has 2 of 8 samples a step, not 4"));
   EXPECT_THAT(ToWords(DealtAnew(slow, WithSlow(slow, {}))),
               ElementsAre("replica 1 of language has 4 of 8 samples a step, not 2"));
-  const Plan one = MustPlan(Replicas(1, 2, 8), 2);
+  const Plan one = MustPlan(WideReplicas(1, 2, 8), 2);
   EXPECT_THAT(DealtAnew(one, WithSlow(one, {{Rank{1}, kHalf}})), IsEmpty());
 }
 

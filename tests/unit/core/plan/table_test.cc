@@ -19,9 +19,8 @@ namespace phalanx::plan {
 namespace {
 
 using support::AJob;
-using support::Layout;
 using support::NoArchitecture;
-using Numbers = std::vector<std::vector<int>>;
+using NumberLists = std::vector<std::vector<int>>;
 using Axes = std::vector<Axis>;
 using enum Axis;
 
@@ -29,8 +28,8 @@ constexpr std::array<job::MeshAxis, 4> kPipelineInsideData = {
     job::MeshAxis::kTensor, job::MeshAxis::kContext, job::MeshAxis::kPipeline,
     job::MeshAxis::kData};
 
-Numbers ToNumbers(const std::vector<RankList>& lists) {
-  Numbers numbers;
+NumberLists ToNumbers(const std::vector<RankList>& lists) {
+  NumberLists numbers;
   for (const RankList& list : lists) {
     numbers.emplace_back();
     for (Rank rank : list) numbers.back().push_back(rank.value);
@@ -38,20 +37,20 @@ Numbers ToNumbers(const std::vector<RankList>& lists) {
   return numbers;
 }
 
-Numbers Groups(const Grid& grid, const Axes& axes) {
+NumberLists Groups(const Grid& grid, const Axes& axes) {
   const auto groups = grid.Groups(axes);
   EXPECT_TRUE(groups.ok()) << groups.status();
-  return groups.ok() ? ToNumbers(*groups) : Numbers();
+  return groups.ok() ? ToNumbers(*groups) : NumberLists();
 }
 
 // ---- Groups ----
 
 struct GroupCase {
   std::string id;
-  Layout layout;
+  support::Layout layout;
   bool expert = false;
   Axes axes;
-  Numbers groups;
+  NumberLists groups;
 };
 
 class GroupTable : public testing::TestWithParam<GroupCase> {};
@@ -117,7 +116,7 @@ TEST(TableTest, G8_DataGroups_AreTwentyFourOfFive) {
       MustPlan(AJob().Module("language", NoArchitecture(),
                              {.tp = 2, .cp = 3, .dp = 5, .pp = 4, .order = kPipelineInsideData}),
                120);
-  const Numbers groups = Groups(plan.modules[0].grid, {kData});
+  const NumberLists groups = Groups(plan.modules[0].grid, {kData});
   EXPECT_EQ(groups.size(), 24u);
   for (const auto& group : groups) EXPECT_EQ(group.size(), 5u);
   EXPECT_EQ(plan.modules[0].grid.GroupName(Axes{kData, kPipeline}), "dp-pp");
@@ -230,14 +229,14 @@ struct Sent {
 
 struct BridgeCase {
   std::string id;
-  Layout source, language;
-  Numbers from_lanes, to_lanes;
+  support::Layout source, language;
+  NumberLists from_lanes, to_lanes;
   std::vector<Sent> links;  // of a microbatch of `samples`
   int64_t samples = 4;
 };
 
 // Tensor groups of the stage of a module that an edge touches, lane by lane.
-Numbers LanesOf(const Plan& plan, int32_t module, int32_t stage) {
+NumberLists LanesOf(const Plan& plan, int32_t module, int32_t stage) {
   std::vector<RankList> lanes;
   for (int32_t dp = 0; dp < plan.parallel(module).dp; ++dp) {
     lanes.push_back(plan.TensorGroup(module, dp, stage));

@@ -40,7 +40,7 @@ size_t Find(const Program& program, const Instruction& what) {
 Instruction Pass(Op op, int32_t module, int32_t microbatch) {
   return {.op = op, .module = module, .microbatch = microbatch};
 }
-Instruction Message(Op op, int32_t link, int32_t microbatch) {
+Instruction MessageOf(Op op, int32_t link, int32_t microbatch) {
   return {.op = op, .link = link, .microbatch = microbatch};
 }
 
@@ -97,36 +97,36 @@ std::vector<Broken> BrokenPasses() {
 std::vector<Broken> BrokenMessages() {
   return {
       {"send missing",
-       [](auto& p) { Erase(p[0], Message(Op::kSendForward, 1, 1)); },
+       [](auto& p) { Erase(p[0], MessageOf(Op::kSendForward, 1, 1)); },
        {"rank 0: no SendForward(link 1, microbatch 1)", "deadlock with unbuffered sends",
         "rank 2 at ReceiveForward(link 1, microbatch 1) waits for rank 0, whose program does not "
         "have the other end"}},
       {"receive missing",
-       [](auto& p) { Erase(p[2], Message(Op::kReceiveBackward, 0, 0)); },
+       [](auto& p) { Erase(p[2], MessageOf(Op::kReceiveBackward, 0, 0)); },
        {"rank 2: no ReceiveBackward(link 0, microbatch 0)",
         "rank 3 at SendBackward(link 0, microbatch 0) waits for rank 2"}},
       {"send twice",
        [](auto& p) {
-         p[1].insert(p[1].begin() + 2, p[1][Find(p[1], Message(Op::kSendForward, 2, 0))]);
+         p[1].insert(p[1].begin() + 2, p[1][Find(p[1], MessageOf(Op::kSendForward, 2, 0))]);
        },
        {"rank 1: SendForward(link 2, microbatch 0) stands twice"}},
       {"sent before it is computed",
-       [](auto& p) { MoveToFront(p[1], Message(Op::kSendForward, 2, 0)); },
+       [](auto& p) { MoveToFront(p[1], MessageOf(Op::kSendForward, 2, 0)); },
        {"rank 1: SendForward(link 2, microbatch 0) stands before "
         "Forward(module 1, chunk 0, microbatch 0)"}},
       {"used before it arrived",
-       [](auto& p) { Swap(p[3], Message(Op::kReceiveForward, 0, 1), Pass(Op::kForward, 2, 1)); },
+       [](auto& p) { Swap(p[3], MessageOf(Op::kReceiveForward, 0, 1), Pass(Op::kForward, 2, 1)); },
        {"rank 3: Forward(module 2, chunk 0, microbatch 1) stands before "
         "ReceiveForward(link 0, microbatch 1)"}},
       {"gradient used before it arrived",
        [](auto& p) {
-         Swap(p[0], Message(Op::kReceiveBackward, 1, 0), Pass(Op::kBackwardInput, 0, 0));
+         Swap(p[0], MessageOf(Op::kReceiveBackward, 1, 0), Pass(Op::kBackwardInput, 0, 0));
        },
        {"rank 0: BackwardInput(module 0, chunk 0, microbatch 0) stands before "
         "ReceiveBackward(link 1, microbatch 0)"}},
       {"swapped receives",
        [](auto& p) {
-         Swap(p[2], Message(Op::kReceiveBackward, 0, 0), Message(Op::kReceiveBackward, 0, 1));
+         Swap(p[2], MessageOf(Op::kReceiveBackward, 0, 0), MessageOf(Op::kReceiveBackward, 0, 1));
        },
        {"rank 2: ReceiveBackward(link 0, microbatch 0) with ticket",
         "rank 2 at ReceiveBackward(link 0, microbatch 1) waits for rank 3, which is at "
@@ -167,19 +167,19 @@ std::vector<Broken> BrokenTickets() {
   return {
       {"tickets fall",
        [](auto& p) {
-         std::swap(Ticket(p[0], Message(Op::kSendForward, 1, 0)),
-                   Ticket(p[0], Message(Op::kSendForward, 1, 1)));
+         std::swap(Ticket(p[0], MessageOf(Op::kSendForward, 1, 0)),
+                   Ticket(p[0], MessageOf(Op::kSendForward, 1, 1)));
        },
        {"rank 0: SendForward(link 1, microbatch 1) with ticket",
         "stands behind SendForward(link 1, microbatch 0)"}},
       {"ends disagree on a ticket",
-       [](auto& p) { Ticket(p[3], Message(Op::kReceiveForward, 0, 2)) += 1000; },
+       [](auto& p) { Ticket(p[3], MessageOf(Op::kReceiveForward, 0, 2)) += 1000; },
        {"rank 3: ReceiveForward(link 0, microbatch 2) has ticket", "; rank 2 gives it "}},
       {"one ticket for two operations",
        [](auto& p) {
-         const int64_t ticket = Ticket(p[0], Message(Op::kSendForward, 1, 0));
-         Ticket(p[1], Message(Op::kSendForward, 2, 0)) = ticket;
-         Ticket(p[2], Message(Op::kReceiveForward, 2, 0)) = ticket;
+         const int64_t ticket = Ticket(p[0], MessageOf(Op::kSendForward, 1, 0));
+         Ticket(p[1], MessageOf(Op::kSendForward, 2, 0)) = ticket;
+         Ticket(p[2], MessageOf(Op::kReceiveForward, 2, 0)) = ticket;
        },
        {"is that of both SendForward(link 1, microbatch 0) and SendForward(link 2, microbatch 0)"}},
       {"no ticket",
@@ -188,8 +188,8 @@ std::vector<Broken> BrokenTickets() {
       {"ticket below that of what it needs",
        [](auto& p) {
          for (int32_t m = 0; m < 3; ++m) {
-           Ticket(p[2], Message(Op::kSendForward, 0, m)) = m - 10;
-           Ticket(p[3], Message(Op::kReceiveForward, 0, m)) = m - 10;
+           Ticket(p[2], MessageOf(Op::kSendForward, 0, m)) = m - 10;
+           Ticket(p[3], MessageOf(Op::kReceiveForward, 0, m)) = m - 10;
          }
        },
        {"rank 2: SendForward(link 0, microbatch 0) with ticket -10 needs an operation with "
@@ -200,14 +200,14 @@ std::vector<Broken> BrokenTickets() {
 std::vector<Broken> BrokenWholes() {
   return {
       {"a link of other ranks",
-       [](auto& p) { p[0].push_back(Message(Op::kSendForward, 0, 0)); },
+       [](auto& p) { p[0].push_back(MessageOf(Op::kSendForward, 0, 0)); },
        {"rank 0: SendForward(link 0, microbatch 0) is no business of this rank"}},
       {"a microbatch too many",
        [](auto& p) { p[3].insert(p[3].begin(), Pass(Op::kForward, 2, 3)); },
        {"rank 3: Forward(module 2, chunk 0, microbatch 3) is no business of this rank"}},
       {"deadlock of crossed orders",
        [](auto& p) {  // rank 2 wants microbatch 1 of rank 0 first, rank 0 sends 0 first
-         Swap(p[2], Message(Op::kReceiveForward, 1, 0), Message(Op::kReceiveForward, 1, 1));
+         Swap(p[2], MessageOf(Op::kReceiveForward, 1, 0), MessageOf(Op::kReceiveForward, 1, 1));
        },
        {"deadlock with unbuffered sends",
         "rank 0 at SendForward(link 1, microbatch 0) waits for rank 2, which is at "
@@ -256,7 +256,7 @@ TEST(CheckerTest, CheckStep_GradientForAFrozenPart_IsRejected) {
                                      .Batch(3, 1));
   EXPECT_THAT(
       std::string(
-          CheckBroken(plan, [](auto& p) { p[1].push_back(Message(Op::kSendBackward, 1, 0)); })
+          CheckBroken(plan, [](auto& p) { p[1].push_back(MessageOf(Op::kSendBackward, 1, 0)); })
               .message()),
       HasSubstr("rank 1: SendBackward(link 1, microbatch 0) carries a gradient to a part "
                 "that has no backward pass"));
@@ -344,7 +344,7 @@ TEST(CheckerTest, CheckStep_TiedEndsThatWaitForEachOther_AreADeadlock) {
   const absl::Status status = CheckBroken(TiedAcrossRanks(), [](auto& p) {
     // Rank 0 folds before it sends the gradient that rank 1's encoder stage waits for.
     const Instruction fold = {.op = Op::kFold, .module = 1};
-    const Instruction send = Message(Op::kSendBackward, 2, 1);
+    const Instruction send = MessageOf(Op::kSendBackward, 2, 1);
     const Instruction weights = Pass(Op::kBackwardWeight, 1, 1);
     // The encoder's reduction comes behind it then, in the order of tickets too.
     const int64_t folds = p[0][Find(p[0], fold)].ticket;

@@ -33,7 +33,7 @@ plan::Plan Choose(const job::JobSpec& spec) {
   return *std::move(plan);
 }
 
-AJob Decoder(int32_t layers, int32_t stages, int64_t microbatches) {
+AJob AutoDecoder(int32_t layers, int32_t stages, int64_t microbatches) {
   return AJob()
       .Module("language", Llama({.layers = layers}), {.pp = stages})
       .Batch(microbatches, 1)
@@ -64,14 +64,14 @@ const ScheduleCandidate& Chosen(const plan::Plan& plan) {
 }
 
 TEST(ChoiceTest, PlanJob_NamedSchedule_IsMakePlan) {
-  const job::JobSpec spec = Decoder(8, 4, 8).Schedule(ScheduleName::kZeroBubbleH1);
+  const job::JobSpec spec = AutoDecoder(8, 4, 8).Schedule(ScheduleName::kZeroBubbleH1);
   const plan::Plan plan = Choose(spec);
   EXPECT_EQ(plan.digest, PlanOf(spec).digest);
   EXPECT_THAT(plan.candidates, IsEmpty());
 }
 
 TEST(ChoiceTest, PlanJob_Pipeline_TakesTheFastestAndListsTheOthers) {
-  const job::JobSpec spec = Decoder(8, 4, 8);
+  const job::JobSpec spec = AutoDecoder(8, 4, 8);
   const plan::Plan plan = Choose(spec);
   EXPECT_THAT(Names(plan), ElementsAre(ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1,
                                        ScheduleName::kInterleaved, ScheduleName::kZeroBubbleV));
@@ -97,7 +97,7 @@ TEST(ChoiceTest, PlanJob_Pipeline_TakesTheFastestAndListsTheOthers) {
 
 TEST(ChoiceTest, PlanJob_OfAJobWithData_IsThePlanOfItsSchedule) {
   for (int32_t stages : {4, 512}) {  // of so many nothing is simulated
-    job::JobSpec spec = Decoder(2 * stages, stages, 4 * stages);
+    job::JobSpec spec = AutoDecoder(2 * stages, stages, 4 * stages);
     spec.data = job::Data{.shards = {"a.tar", "b.tar"}, .validation = {"c.tar"}, .tokenizer = "t"};
     const plan::Plan plan = Choose(spec);
     EXPECT_EQ(plan.candidates.empty(), stages == 512);
@@ -109,13 +109,13 @@ TEST(ChoiceTest, PlanJob_OfAJobWithData_IsThePlanOfItsSchedule) {
 }
 
 TEST(ChoiceTest, PlanJob_OneStage_TakesTheSimplest) {
-  const plan::Plan plan = Choose(Decoder(4, 1, 4));
+  const plan::Plan plan = Choose(AutoDecoder(4, 1, 4));
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);
   EXPECT_THAT(Names(plan), ElementsAre(ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1));
 }
 
 TEST(ChoiceTest, PlanJob_TooFewLayers_SaysWhyChunksAreLeftOut) {
-  const plan::Plan plan = Choose(Decoder(4, 4, 8));
+  const plan::Plan plan = Choose(AutoDecoder(4, 4, 8));
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::kZeroBubbleH1);
   EXPECT_THAT(plan.candidates[2].left_out, HasSubstr("every chunk of every stage needs a layer"));
   EXPECT_EQ(plan.candidates[3].step, 0);
@@ -147,13 +147,13 @@ TEST(ChoiceTest, PlanJob_EncoderOnTheSameRanks_TriesPhases) {
 }
 
 TEST(ChoiceTest, PlanJob_WrittenChunks_AreThoseOfInterleaved) {
-  const plan::Plan plan = Choose(Decoder(16, 4, 8).Schedule(ScheduleName::kAuto, 4));
+  const plan::Plan plan = Choose(AutoDecoder(16, 4, 8).Schedule(ScheduleName::kAuto, 4));
   EXPECT_EQ(plan.candidates[2].schedule.chunks, 4);
   EXPECT_EQ(plan.modules[0].chunks(), plan.spec.schedule.chunks);
 }
 
 TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
-  const plan::Plan plan = Choose(Decoder(8, 4, 60'000));
+  const plan::Plan plan = Choose(AutoDecoder(8, 4, 60'000));
   EXPECT_EQ(plan.microbatches, 60'000);
   // Bubbles vanish, so the least memory decides.
   for (const ScheduleCandidate& candidate : plan.candidates) {
@@ -164,10 +164,10 @@ TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
 }
 
 TEST(ChoiceTest, PlanJob_TooManyStagesToSimulate_GetsTheSimplest) {
-  const plan::Plan plan = Choose(Decoder(600, 600, 1000));
+  const plan::Plan plan = Choose(AutoDecoder(600, 600, 1000));
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);
   EXPECT_THAT(plan.candidates, IsEmpty());
-  EXPECT_FALSE(Choose(Decoder(100, 100, 1000)).candidates.empty());
+  EXPECT_FALSE(Choose(AutoDecoder(100, 100, 1000)).candidates.empty());
 }
 
 // 2^20 ways lead from the first module to the language module.
@@ -231,11 +231,12 @@ TEST(ChoiceTest, PlanningLoad_OfAnyLayout_CountsEveryPartOfEveryClass) {
 }
 
 TEST(ChoiceTest, PlanJob_NoSoundLayout_ReportsItsViolations) {
-  const absl::Status status = PlanJob(Decoder(2, 4, 8), plan::MakeCluster(1, 4), Epoch{1}).status();
+  const absl::Status status =
+      PlanJob(AutoDecoder(2, 4, 8), plan::MakeCluster(1, 4), Epoch{1}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("every stage needs a layer"));
   EXPECT_TRUE(absl::IsResourceExhausted(
-      PlanJob(Decoder(8, 4, 8), plan::MakeCluster(1, 3), Epoch{1}).status()));
+      PlanJob(AutoDecoder(8, 4, 8), plan::MakeCluster(1, 3), Epoch{1}).status()));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ using support::Whisper;
 constexpr int32_t kHeldDerivation = 6;
 constexpr char kHeldDigest[] = "478631d4d0709ed69e043469702ca691";
 
-std::vector<job::JobSpec> Jobs() {
+std::vector<job::JobSpec> DerivedJobs() {
   return {
       AJob()
           .Module("vision", ClipVision({.layers = 4}), {.dp = 4})
@@ -165,7 +165,7 @@ std::string Text(const plan::Plan& plan) {
 std::vector<plan::Plan> Plans() {
   std::vector<plan::Plan> plans;
   int unequal = 0;
-  for (job::JobSpec& spec : Jobs()) {
+  for (job::JobSpec& spec : DerivedJobs()) {
     const size_t before = plans.size();
     for (const job::Schedule& schedule : Schedules()) {
       spec.schedule = schedule;
@@ -212,7 +212,7 @@ TEST(DerivationTest, WhatRanksDerive_IsThatOfItsVersion) {
 // So that a rank which derives otherwise, once it had been given the same plan, would hang the
 // others: what the version is for.
 TEST(DerivationTest, OtherCosts_AreOtherProgramsOfTheSameDocumentAndLayout) {
-  job::JobSpec spec = Jobs()[0];
+  job::JobSpec spec = DerivedJobs()[0];
   spec.schedule = {.name = ScheduleName::kZeroBubbleH1};
   const plan::Plan plan = PlanOf(spec);
   CostModel other = CostFromShapes(plan);

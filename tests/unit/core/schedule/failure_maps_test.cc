@@ -29,8 +29,8 @@ using support::AJob;
 using support::ClipVision;
 using support::Llama;
 
-constexpr uint64_t kSeed = 4711;
-constexpr double kRounding = 1e-9;
+constexpr uint64_t kMapSeed = 4711;
+constexpr double kMapRounding = 1e-9;
 
 // PHALANX_FAILURE_MAPS is the number of maps of a one-time run.
 uint64_t MapCount() {
@@ -167,7 +167,7 @@ TEST(FailureMapsTest, WhatIsLeft_OwnsEachUnitOnce_IdlesNobodyOfAReplica_AndPasse
   uint64_t left = 0, checked = 0;
   for (uint64_t i = 0; i < MapCount(); ++i) {
     SCOPED_TRACE(absl::StrCat("map ", i));
-    Prng prng(Hash64(kSeed, 1, i));
+    Prng prng(Hash64(kMapSeed, 1, i));
     const plan::Plan healthy = PlanOf(DrawJob(prng));
     const RankList lost = DrawLoss(prng, healthy);
     const auto after = plan::PlanWithout(healthy, lost);
@@ -214,8 +214,8 @@ TEST(FailureMapsTest, OneStageAtThreeOfFour_TakesFourThirdsOfTheTimeForEachSampl
   // Only the stage that is hit takes longer for a sample.
   const std::vector<int64_t> samples = plan::LaneSamplesOfStep(plan, 0);
   const double share = static_cast<double>(samples[1]) / static_cast<double>(samples[0]);
-  EXPECT_NEAR(narrow[0].forward, whole[0].forward * share * 4 / 3, kRounding * whole[0].forward);
-  EXPECT_NEAR(narrow[1].forward, whole[1].forward * share, kRounding * whole[1].forward);
+  EXPECT_NEAR(narrow[0].forward, whole[0].forward * share * 4 / 3, kMapRounding * whole[0].forward);
+  EXPECT_NEAR(narrow[1].forward, whole[1].forward * share, kMapRounding * whole[1].forward);
   // Healthy, all replicas are alike.
   EXPECT_TRUE(CostFromShapes(healthy).replicas[0].kinds.empty());
 }
@@ -229,12 +229,12 @@ TEST(FailureMapsTest, ReplicaAtThreeOfFour_TakesThreeSamplesOfSeven) {
   const auto before = SimulatePlan(healthy, CostFromShapes(healthy));
   const auto after = SimulatePlan(plan, CostFromShapes(plan));
   ASSERT_TRUE(before.ok() && after.ok());
-  EXPECT_NEAR(after->passes / before->passes, 16.0 / 14, kRounding);
-  EXPECT_NEAR(after->bubble, 0, kRounding) << "both replicas take as long";
+  EXPECT_NEAR(after->passes / before->passes, 16.0 / 14, kMapRounding);
+  EXPECT_NEAR(after->bubble, 0, kMapRounding) << "both replicas take as long";
   const Simulation exact = Simulate(plan, Programs(plan), CostFromShapes(plan));
-  EXPECT_NEAR(exact.passes, after->passes, kRounding * exact.passes);
-  EXPECT_NEAR(exact.step, after->step, kRounding * exact.step);
-  EXPECT_NEAR(exact.bubble, after->bubble, kRounding);
+  EXPECT_NEAR(exact.passes, after->passes, kMapRounding * exact.passes);
+  EXPECT_NEAR(exact.step, after->step, kMapRounding * exact.step);
+  EXPECT_NEAR(exact.bubble, after->bubble, kMapRounding);
 }
 
 // The simulation of what is left under a way to lose ranks.
@@ -252,7 +252,7 @@ TEST(FailureMapsTest, OwnWidths_AreNoSlowerThanParity_NorThatThanDroppingReplica
   using enum job::Rung;
   int32_t maps = 0, faster = 0;
   for (uint64_t i = 0; maps < 300; ++i) {
-    Prng prng(Hash64(kSeed, 2, i));
+    Prng prng(Hash64(kMapSeed, 2, i));
     const int32_t tp = 2 + Below(prng, 7), dp = 2 + Below(prng, 5), pp = 1 + Below(prng, 2);
     const int32_t samples = maps % 2 == 0 ? 4 : 64;  // of a replica
     const plan::Plan healthy = PlanOf(AJob()
@@ -281,11 +281,11 @@ TEST(FailureMapsTest, OwnWidths_AreNoSlowerThanParity_NorThatThanDroppingReplica
     const Simulation parity = After(healthy, lost, job::Widths::kParity, {kShrink, kDropReplica});
     const Simulation drop = After(healthy, lost, job::Widths::kOwn, {kDropReplica});
     faster += own.passes < 0.99 * parity.passes ? 1 : 0;
-    EXPECT_LE(own.passes, parity.passes * (1 + kRounding));
-    EXPECT_LE(parity.passes, drop.passes * (1 + kRounding));
+    EXPECT_LE(own.passes, parity.passes * (1 + kMapRounding));
+    EXPECT_LE(parity.passes, drop.passes * (1 + kMapRounding));
     if (samples == 4) continue;
-    EXPECT_LE(own.step, parity.step * (1 + kRounding));
-    EXPECT_LE(parity.step, drop.step * (1 + kRounding));
+    EXPECT_LE(own.step, parity.step * (1 + kMapRounding));
+    EXPECT_LE(parity.step, drop.step * (1 + kMapRounding));
   }
   EXPECT_GT(faster, 30);
 }

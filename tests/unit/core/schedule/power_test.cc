@@ -55,12 +55,12 @@ TEST(PowerTest, Clock_OfAPointThatCannotBe_StaysInItsRange) {
   EXPECT_EQ(SecondsAt(kRange, 1000, 1, 0.99), 1);
 }
 
-job::JobSpec Decoder(int32_t stages = 1) {
+job::JobSpec StagedDecoder(int32_t stages = 1) {
   return AJob().Module("language", Llama({.layers = 4}), {.pp = stages}).Batch(8, 1);
 }
 
 TEST(PowerTest, Costs_OfOneDevice_AreThoseAtItsClock) {
-  const plan::Plan plan = PlanOf(Decoder());
+  const plan::Plan plan = PlanOf(StagedDecoder());
   const Pipeline pipeline = MakePipeline(plan);
   const SustainedCosts capped(plan, pipeline, Powered(NominalProfile(), 900, 2000), 1);
   ASSERT_EQ(capped.clocks().size(), 1u);
@@ -77,7 +77,7 @@ TEST(PowerTest, Costs_OfOneDevice_AreThoseAtItsClock) {
 }
 
 TEST(PowerTest, Costs_WithinTheLimitOrWithoutPower_AreThoseOfTheProfile) {
-  const plan::Plan plan = PlanOf(Decoder());
+  const plan::Plan plan = PlanOf(StagedDecoder());
   const Pipeline pipeline = MakePipeline(plan);
   const double forward = CostFromProfile(plan, NominalProfile(), 1).parts[0][0].forward;
   const SustainedCosts cool(plan, pipeline, Powered(NominalProfile(), 499, 2000), 1);
@@ -105,7 +105,7 @@ TEST(PowerTest, Clock_OfAnUpdateBesideThePasses_HasItsEnergyButNotItsTime) {
 
 TEST(PowerTest, Costs_OfAPipeline_EachDeviceHasItsClock) {
   // The stage that waits most keeps the highest.
-  const plan::Plan plan = PlanOf(Decoder(2));
+  const plan::Plan plan = PlanOf(StagedDecoder(2));
   const Pipeline pipeline = MakePipeline(plan);
   const DeviceProfile profile = Powered(NominalProfile(), 900, 2000);
   const SustainedCosts capped(plan, pipeline, profile, 1);

@@ -24,7 +24,7 @@
 namespace phalanx::schedule {
 namespace {
 
-constexpr uint64_t kSeed = 20240817;
+constexpr uint64_t kGraphSeed = 20240817;
 
 // PHALANX_RANDOM_GRAPHS is the number of graphs of a one-time run.
 uint64_t GraphCount(uint64_t usual = 300) {
@@ -35,7 +35,7 @@ uint64_t GraphCount(uint64_t usual = 300) {
 
 TEST(RandomGraphTest, BuildStep_AnyGraph_PassesTheChecker) {
   for (uint64_t i = 0; i < GraphCount(); ++i) {
-    Prng prng(Hash64(kSeed, 1, i));
+    Prng prng(Hash64(kGraphSeed, 1, i));
     const plan::Plan plan = PlanOf(RandomGraph(prng, /*shared_ranks=*/true));
     const auto report = CheckStep(plan, Programs(plan));
     ASSERT_TRUE(report.ok()) << "graph " << i << ": " << report.status();
@@ -44,7 +44,7 @@ TEST(RandomGraphTest, BuildStep_AnyGraph_PassesTheChecker) {
 
 TEST(RandomGraphTest, BuildStep_AnyGraphUnderAnySchedule_PassesTheChecker) {
   for (uint64_t i = 0; i < GraphCount(); ++i) {
-    Prng prng(Hash64(kSeed, 5, i));
+    Prng prng(Hash64(kGraphSeed, 5, i));
     job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
     DrawSchedule(prng, spec);
     const plan::Plan plan = PlanOf(spec);
@@ -64,7 +64,7 @@ TEST(RandomGraphTest, BuildStep_AnyGraphUnderAnySchedule_PassesTheChecker) {
 
 TEST(RandomGraphTest, BuildEvaluationOf_AnyGraph_DoesNotDeadlock) {
   for (uint64_t i = 0; i < GraphCount(); ++i) {
-    Prng prng(Hash64(kSeed, 2, i));
+    Prng prng(Hash64(kGraphSeed, 2, i));
     job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
     DrawSchedule(prng, spec);
     const plan::Plan plan = PlanOf(spec);
@@ -111,7 +111,7 @@ TEST(RandomGraphTest, BuildStep_AnyGraph_KeepsNoMoreMessagesThanTheEstimateCount
   int64_t messages = 0;
   for (uint64_t i = 0; i < GraphCount(); ++i) {
     SCOPED_TRACE(i);
-    Prng prng(Hash64(kSeed, 5, i));
+    Prng prng(Hash64(kGraphSeed, 5, i));
     job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
     DrawSchedule(prng, spec);
     const plan::Plan plan = PlanOf(spec);
@@ -144,7 +144,7 @@ TEST(RandomGraphTest, BuildStep_AnyGraph_KeepsNoMoreMessagesThanTheEstimateCount
 TEST(RandomGraphTest, BuildStep_DamagedTables_PassesTheChecker) {
   for (uint64_t i = 0; i < GraphCount(); ++i) {
     SCOPED_TRACE(i);
-    Prng prng(Hash64(kSeed, 6, i));
+    Prng prng(Hash64(kGraphSeed, 6, i));
     job::JobSpec spec = RandomGraph(prng, /*shared_ranks=*/true);
     DrawSchedule(prng, spec);
     const plan::Plan healthy = PlanOf(spec);
@@ -181,7 +181,7 @@ struct Ratios {
 Ratios UnequalGraphs() {
   Ratios ratios;
   for (uint64_t i = 0; i < GraphCount(4000); ++i) {
-    Prng prng(Hash64(kSeed, 3, i));
+    Prng prng(Hash64(kGraphSeed, 3, i));
     const plan::Plan plan = PlanOf(RandomGraph(prng, /*shared_ranks=*/false));
     const CostModel costs = RandomCosts(plan, prng);
     const auto over_bound = [&](const std::vector<Program>& programs) {
@@ -246,7 +246,7 @@ double BlockingStep(const plan::Plan& plan, const std::vector<Program>& programs
 TEST(RandomGraphTest, Simulate_UnderTheBuildersCosts_IsTheTimeOfDataFlow) {
   constexpr double kTicks = 1 << 20;  // of the longest pass
   for (uint64_t i = 0; i < GraphCount(); ++i) {
-    Prng prng(Hash64(kSeed, 4, i));
+    Prng prng(Hash64(kGraphSeed, 4, i));
     const plan::Plan plan = PlanOf(RandomGraph(prng, /*shared_ranks=*/false));
     CostModel costs = RandomCosts(plan, prng);
     double longest = 0;

@@ -19,7 +19,7 @@ using support::Layout;
 
 // Fourteen samples in microbatches of two: four microbatches of seven or of eight samples, so that
 // a replica which takes one more changes nothing.
-std::vector<NamedPlan> Jobs() {
+std::vector<NamedPlan> PlansOfEvenSamples() {
   const job::Architecture language = support::Llama({.layers = 12});
   const Layout deep = {.tp = 4, .dp = 2, .pp = 2};
   Layout beside = deep;
@@ -43,7 +43,7 @@ std::vector<NamedPlan> Jobs() {
 }
 
 // Of one rank of a stage, of one in each stage, and of others.
-std::vector<plan::RankList> Losses(const plan::Plan& healthy) {
+std::vector<plan::RankList> LossesTried(const plan::Plan& healthy) {
   const plan::ReplicaTable& replicas = healthy.replicas(healthy.spec.language);
   const Rank first = replicas.At(1, 0, 0, 2), last = replicas.At(1, 1, 0, 0);
   return {{first}, {last}, {std::min(first, last), std::max(first, last)}};
@@ -65,14 +65,14 @@ std::vector<int64_t> BackwardsBehindReductions(const Program& program) {
 // a part is reduced behind the same pass, and beside the same, by messages as by a collective.
 TEST(ReductionPlacesTest, LayoutOfSeveralWidths_ReducesAsEarlyAsThatOfOne) {
   int64_t programs = 0, under_backwards = 0;
-  for (const NamedPlan& job : Jobs()) {
+  for (const NamedPlan& job : PlansOfEvenSamples()) {
     for (const NamedPlan& healthy : UnderEverySchedule(job)) {
       SCOPED_TRACE(healthy.name);
       const CostModel costs =
           EqualCosts(healthy.plan, {.forward = 1, .backward_input = 1, .backward_weight = 1});
       const auto before = BuildStepWithCosts(healthy.plan, costs);
       ASSERT_TRUE(before.ok()) << before.status();
-      for (const plan::RankList& lost : Losses(healthy.plan)) {
+      for (const plan::RankList& lost : LossesTried(healthy.plan)) {
         const auto narrowed = plan::PlanWithout(healthy.plan, lost);
         ASSERT_TRUE(narrowed.ok()) << narrowed.status();
         const plan::ReplicaTable& replicas = narrowed->replicas(narrowed->spec.language);
@@ -100,13 +100,13 @@ TEST(ReductionPlacesTest, LayoutOfSeveralWidths_ReducesAsEarlyAsThatOfOne) {
 // By the costs of the shapes, of which those of a narrowed stage are larger, passes may come in
 // another order; in the schedules that fix it they do not, and so neither do reductions.
 TEST(ReductionPlacesTest, LayoutOfSeveralWidths_HasAsManyBackwardsBehindItsReductions) {
-  for (const NamedPlan& job : Jobs()) {
+  for (const NamedPlan& job : PlansOfEvenSamples()) {
     for (const NamedPlan& healthy : UnderEverySchedule(job)) {
       const job::ScheduleName name = healthy.plan.spec.schedule.name;
       if (name != job::ScheduleName::k1F1B && name != job::ScheduleName::kInterleaved) continue;
       SCOPED_TRACE(healthy.name);
       const std::vector<Program> before = Programs(healthy.plan);
-      for (const plan::RankList& lost : Losses(healthy.plan)) {
+      for (const plan::RankList& lost : LossesTried(healthy.plan)) {
         const auto narrowed = plan::PlanWithout(healthy.plan, lost);
         ASSERT_TRUE(narrowed.ok()) << narrowed.status();
         const std::vector<Program> after = Programs(*narrowed);

@@ -63,7 +63,7 @@ SearchResult Search(const job::JobSpec& spec, const SearchOptions& options) {
 }
 
 // That keeps its clock, and all of whose memory is the job's.
-DeviceProfile H200() {
+DeviceProfile SteadyH200() {
   DeviceProfile profile = *FindProfile("h200");
   profile.power.reset();
   profile.process.reset();
@@ -90,7 +90,7 @@ double StepOf(const job::JobSpec& spec, const DeviceProfile& profile, int32_t it
 }
 
 TEST(SearchTest, PredictStep_OfAProposal_IsItsStep) {
-  DeviceProfile profile = H200();
+  DeviceProfile profile = SteadyH200();
   profile.unestimated_bytes = 1'000'000;
   const SearchResult result =
       Search(LargeWithEncoder(), {.devices = 4, .profile = profile, .items = 4});
@@ -109,7 +109,7 @@ TEST(SearchTest, PredictStep_OfAProposal_IsItsStep) {
 }
 
 TEST(SearchTest, PredictStep_OfFewerItemsAndLabels_IsOfTheMemoryThatTheyTake) {
-  const DeviceProfile profile = H200();
+  const DeviceProfile profile = SteadyH200();
   job::JobSpec spec = LargeWithEncoder();
   spec.recovery.state_copies = 1;  // no rank takes room for copies of others
   const auto memory = [&](int32_t items, double labelled_share) {
@@ -124,7 +124,7 @@ TEST(SearchTest, PredictStep_OfFewerItemsAndLabels_IsOfTheMemoryThatTheyTake) {
 }
 
 TEST(SearchTest, PredictStep_OfAnUnknownShape_NamesTheModule) {
-  const absl::Status status = PredictStep(Chain(1, 1), H200(), 1).status();
+  const absl::Status status = PredictStep(Chain(1, 1), SteadyH200(), 1).status();
   ASSERT_EQ(ViolationsOf(status).size(), 1u) << status;
   EXPECT_EQ(ViolationsOf(status).front().field, "spec.modules[0].architecture");
 }
@@ -133,7 +133,7 @@ TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
   for (const job::JobSpec& spec : {Decoder(), Decoder(6), WithEncoder()}) {
     for (const int32_t devices : {1, 2, 3, 4, 6}) {
       for (const DeviceProfile& profile :
-           {NominalProfile(), H200(), support::Powered(H200(), 650, 1980)}) {
+           {NominalProfile(), SteadyH200(), support::Powered(SteadyH200(), 650, 1980)}) {
         SearchOptions options{.devices = devices, .profile = profile};
         const SearchResult quick = Search(spec, options);
         options.use_bounds = false;
@@ -152,7 +152,7 @@ TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
 
 // Written without anything that the search uses to find its way.
 TEST(SearchTest, Search_OneModule_IsNoSlowerThanAnythingThatCanBePlanned) {
-  const DeviceProfile profile = H200();
+  const DeviceProfile profile = SteadyH200();
   for (const int32_t devices : {2, 3, 4}) {
     const SearchResult found = Search(Decoder(), {.devices = devices, .profile = profile});
     double least = 1e9;
@@ -180,8 +180,8 @@ TEST(SearchTest, Search_OneModule_IsNoSlowerThanAnythingThatCanBePlanned) {
 
 TEST(SearchTest, Search_StepOfAProposal_IsThatOfItsPlan) {
   for (const job::JobSpec& spec : {Decoder(), WithEncoder()}) {
-    for (const Proposal& proposal : Search(spec, {.devices = 4, .profile = H200()}).best) {
-      EXPECT_NEAR(StepOf(proposal.spec, H200()), proposal.step, proposal.step * 1e-9)
+    for (const Proposal& proposal : Search(spec, {.devices = 4, .profile = SteadyH200()}).best) {
+      EXPECT_NEAR(StepOf(proposal.spec, SteadyH200()), proposal.step, proposal.step * 1e-9)
           << Shape(proposal.spec);
       const StepParts& parts = proposal.parts;
       EXPECT_NEAR(parts.compute + parts.recompute + parts.tensor + parts.waiting + parts.update,
@@ -209,7 +209,7 @@ TEST(SearchTest, Search_Proposals_AreSortedDifferentAndCanBeSubmitted) {
 }
 
 TEST(SearchTest, Search_TwiceTheSame) {
-  const SearchOptions options{.devices = 6, .profile = H200()};
+  const SearchOptions options{.devices = 6, .profile = SteadyH200()};
   const SearchResult a = Search(WithEncoder(), options), b = Search(WithEncoder(), options);
   ASSERT_EQ(a.best.size(), b.best.size());
   for (size_t i = 0; i < a.best.size(); ++i) {
@@ -219,16 +219,16 @@ TEST(SearchTest, Search_TwiceTheSame) {
 }
 
 TEST(SearchTest, Search_EncoderAndDecoderOnAFewLargeDevices_PutsBothInDataParallelOnAll) {
-  const SearchResult found =
-      Search(LargeWithEncoder(),
-             {.devices = 4, .device_memory = int64_t{141} << 30, .profile = H200(), .items = 4});
+  const SearchResult found = Search(
+      LargeWithEncoder(),
+      {.devices = 4, .device_memory = int64_t{141} << 30, .profile = SteadyH200(), .items = 4});
   EXPECT_EQ(Shape(found.best.front().spec), "0+4 tp1 pp1 dp4; 0+4 tp1 pp1 dp4; ");
   for (const Proposal& proposal : found.best) EXPECT_LE(proposal.memory, int64_t{141} << 30);
 }
 
 // Behind a loss those that are left hold more, and admission lowers what would not fit then.
 TEST(SearchTest, Search_Proposals_RunAsTheyAreRanked) {
-  const DeviceProfile profile = H200();
+  const DeviceProfile profile = SteadyH200();
   for (const int64_t gib : {60, 80, 141}) {
     const int64_t memory = gib << 30;
     const SearchResult found =
@@ -251,7 +251,7 @@ TEST(SearchTest, Search_Proposals_RunAsTheyAreRanked) {
 }
 
 TEST(SearchTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) {
-  const DeviceProfile profile = H200();
+  const DeviceProfile profile = SteadyH200();
   const job::JobSpec spec = LargeWithEncoder();
   SearchOptions options{.devices = 2, .profile = profile, .items = 4};
   const Proposal free = Search(spec, options).best.front();
@@ -269,7 +269,7 @@ TEST(SearchTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) 
 }
 
 TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
-  const SearchOptions large{.devices = 4, .profile = H200(), .items = 4};
+  const SearchOptions large{.devices = 4, .profile = SteadyH200(), .items = 4};
   SearchOptions small = large;
   small.device_memory = int64_t{60} << 30;
   const SearchResult a = Search(LargeWithEncoder(), large), b = Search(LargeWithEncoder(), small);
@@ -279,7 +279,7 @@ TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
 }
 
 TEST(SearchTest, Search_MemoryThatNoEstimateCounts_IsNeededToo) {
-  SearchOptions options{.devices = 2, .profile = H200(), .items = 4};
+  SearchOptions options{.devices = 2, .profile = SteadyH200(), .items = 4};
   const int64_t estimated = Search(LargeWithEncoder(), options).best.front().memory;
   options.profile.unestimated_bytes = int64_t{3} << 30;
   EXPECT_EQ(Search(LargeWithEncoder(), options).best.front().memory,
@@ -348,7 +348,7 @@ TEST(SearchTest, Search_TensorGroups_StayWithinANode) {
 
 TEST(SearchTest, Search_Reasons_SayWhereTheTimeGoes) {
   const SearchResult found =
-      Search(LargeWithEncoder(), {.devices = 4, .profile = H200(), .items = 4, .best = 100});
+      Search(LargeWithEncoder(), {.devices = 4, .profile = SteadyH200(), .items = 4, .best = 100});
   bool waits = false, exchanges = false;
   for (const Proposal& proposal : found.best) {
     waits |= proposal.slower.find("ranks wait") == 0;

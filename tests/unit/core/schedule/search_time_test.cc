@@ -34,7 +34,7 @@ void ExpectWithin(double seconds_max, int32_t devices, int encoders, const Devic
 }
 
 DeviceProfile H200() { return *FindProfile("h200"); }
-DeviceProfile WithPower() { return support::Powered(H200(), 650, 1980); }
+DeviceProfile H200WithPower() { return support::Powered(H200(), 650, 1980); }
 
 TEST(SearchTimeTest, Devices64_OneEncoder) { ExpectWithin(2, 64, 1, H200()); }
 
@@ -43,9 +43,11 @@ TEST(SearchTimeTest, Devices64_TwoEncoders) { ExpectWithin(2, 64, 2, H200()); }
 TEST(SearchTimeTest, Devices1024_TwoEncoders) { ExpectWithin(10, 1024, 2, H200()); }
 
 // Bounds are further from steps: more settings are planned.
-TEST(SearchTimeTest, Devices64_ClocksSolvedFromPower) { ExpectWithin(2, 64, 2, WithPower()); }
+TEST(SearchTimeTest, Devices64_ClocksSolvedFromPower) { ExpectWithin(2, 64, 2, H200WithPower()); }
 
-TEST(SearchTimeTest, Devices1024_ClocksSolvedFromPower) { ExpectWithin(10, 1024, 2, WithPower()); }
+TEST(SearchTimeTest, Devices1024_ClocksSolvedFromPower) {
+  ExpectWithin(10, 1024, 2, H200WithPower());
+}
 
 }  // namespace
 }  // namespace phalanx::schedule

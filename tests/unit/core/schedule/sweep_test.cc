@@ -22,8 +22,8 @@ using support::AJob;
 using support::Layout;
 using support::NoArchitecture;
 
-constexpr double kRounding = 1e-9;
-constexpr uint64_t kSeed = 20240903;
+constexpr double kSweepRounding = 1e-9;
+constexpr uint64_t kSweepSeed = 20240903;
 
 // The checker passes, and no rank keeps more than the plan says; how many it keeps.
 std::vector<int32_t> ExpectSound(const std::string& name, const plan::Plan& plan,
@@ -71,7 +71,7 @@ TEST(SweepTest, BuildStep_EqualStages_IsSoundAndNearTheBound) {
   };
   for (const ChainCase& c : cases) {
     double worst = 0;
-    for (const auto& [stages, microbatches] : SizesToSweep(kSeed, 60)) {
+    for (const auto& [stages, microbatches] : SizesToSweep(kSweepSeed, 60)) {
       const plan::Plan plan = ChainUnder(c.schedule, stages, microbatches, c.chunks);
       const std::string name =
           absl::StrCat(c.name, ", ", stages, " stages, ", microbatches, " microbatches");
@@ -79,7 +79,7 @@ TEST(SweepTest, BuildStep_EqualStages_IsSoundAndNearTheBound) {
       const std::vector<Program> programs = *BuildStepWithCosts(plan, costs);
       ExpectSound(name, plan, programs);
       const double ratio = OverBound(plan, programs, costs);
-      EXPECT_GE(ratio, 1 - kRounding) << name;
+      EXPECT_GE(ratio, 1 - kSweepRounding) << name;
       if (!c.always && microbatches < stages) continue;
       EXPECT_LE(ratio, 1.05) << name;
       worst = std::max(worst, ratio);
@@ -102,7 +102,7 @@ TEST(SweepTest, BuildStep_OneForwardOneBackward_KeepsExactlyWhatIsStated) {
 }
 
 TEST(SweepTest, BuildStep_GraphsOfEverySizeUnderEverySchedule_IsSound) {
-  for (const auto& [stages, microbatches] : SizesToSweep(kSeed + 1, 8)) {
+  for (const auto& [stages, microbatches] : SizesToSweep(kSweepSeed + 1, 8)) {
     for (const NamedPlan& graph : GraphsOf(stages, microbatches)) {
       for (const NamedPlan& c : UnderEverySchedule(graph)) {
         ExpectSound(c.name, c.plan, Programs(c.plan));
@@ -125,7 +125,7 @@ TEST(SweepTest, Simulate_ZeroBubble_TakesTheTimeOfItsFormula) {
         EXPECT_NEAR(
             step,
             m * work + (stages - 1) * (cost.forward + cost.backward_input - cost.backward_weight),
-            kRounding)
+            kSweepRounding)
             << stages;
       }
     }
@@ -218,9 +218,9 @@ TEST(SweepTest, BuildStep_ThreePhase_WholeOrInChunks_IsSoundAndChunksShrinkTheBu
             EXPECT_LE(simulation.step, 1.05 * phases) << name;
             whole = simulation.bubble;
           } else if (c.fills) {
-            EXPECT_LT(simulation.bubble, whole - kRounding) << name;
+            EXPECT_LT(simulation.bubble, whole - kSweepRounding) << name;
           } else {
-            EXPECT_LE(simulation.bubble, whole + kRounding) << name;
+            EXPECT_LE(simulation.bubble, whole + kSweepRounding) << name;
           }
         }
       }

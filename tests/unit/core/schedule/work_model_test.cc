@@ -17,7 +17,7 @@ constexpr double kNominalFlops = 100e12;
 constexpr int32_t kLayers = 4;
 constexpr double kRows = 96;
 
-job::JobSpec Decoder() {
+job::JobSpec SmallDecoder() {
   return AJob()
       .Module("language", Llama({.layers = kLayers, .block = 8, .vocabulary = 256}))
       .Batch(8, 1);
@@ -54,7 +54,7 @@ void ExpectFlops(double seconds, double flops) {
 
 TEST(WorkModelTest, Part_TakesWhatItsFlopsTake_LabelledRowsAloneAtTheEnd) {
   for (const double share : {1.0, 0.25}) {
-    job::JobSpec spec = Decoder();
+    job::JobSpec spec = SmallDecoder();
     spec.batch.labelled_share = share;
     const plan::Plan plan = PlanOf(spec);
     const plan::PassCost cost = CostBehindEmbedding(plan, share);
@@ -66,7 +66,7 @@ TEST(WorkModelTest, Part_TakesWhatItsFlopsTake_LabelledRowsAloneAtTheEnd) {
 }
 
 TEST(WorkModelTest, Part_RowsWithoutLabel_ArePutBackForLessThanTheyCost) {
-  job::JobSpec spec = Decoder();
+  job::JobSpec spec = SmallDecoder();
   const PassSeconds all = SecondsBehindEmbedding(PlanOf(spec), NominalProfile());
   spec.batch.labelled_share = 0.5;
   const PassSeconds half = SecondsBehindEmbedding(PlanOf(spec), NominalProfile());
@@ -76,7 +76,7 @@ TEST(WorkModelTest, Part_RowsWithoutLabel_ArePutBackForLessThanTheyCost) {
 }
 
 TEST(WorkModelTest, Part_RecomputationOfTheLastLayer_IsOfItsOwnRows) {
-  job::JobSpec spec = Decoder();
+  job::JobSpec spec = SmallDecoder();
   spec.batch.labelled_share = 0.25;
   const plan::Plan plan = PlanOf(spec);
   const job::Module& module = plan.module_spec(0);
@@ -89,7 +89,7 @@ TEST(WorkModelTest, Part_RecomputationOfTheLastLayer_IsOfItsOwnRows) {
 }
 
 TEST(WorkModelTest, Fp8_ProductsOfDecoderLayersGoAtItsRate) {
-  job::JobSpec spec = Decoder();
+  job::JobSpec spec = SmallDecoder();
   spec.linear = job::LinearFormat::kFp8;
   const plan::Plan plan = PlanOf(spec);
   const plan::PassCost cost = CostBehindEmbedding(plan, 1);
@@ -101,7 +101,7 @@ TEST(WorkModelTest, Fp8_ProductsOfDecoderLayersGoAtItsRate) {
 }
 
 TEST(WorkModelTest, Fp8_WeightsAreRoundedOnceAStep) {
-  job::JobSpec spec = Decoder();
+  job::JobSpec spec = SmallDecoder();
   const DeviceProfile profile = NominalProfile();
   const PartCost before = CostFromProfile(PlanOf(spec), profile, 1).parts[0][0];
   EXPECT_EQ(before.prepare, 0);
@@ -118,7 +118,7 @@ TEST(WorkModelTest, Fp8_WeightsAreRoundedOnceAStep) {
 
 TEST(WorkModelTest, Fp8_ALargestMagnitudeThatNobodyKnowsIsFoundByAPass) {
   // Of four operands forward attention's output alone.
-  job::JobSpec spec = Decoder();
+  job::JobSpec spec = SmallDecoder();
   spec.linear = job::LinearFormat::kFp8;
   DeviceProfile profile = ProductsAlone();
   const job::Architecture& a = spec.modules[0].architecture;
@@ -140,7 +140,7 @@ TEST(WorkModelTest, Fp8_ALargestMagnitudeThatNobodyKnowsIsFoundByAPass) {
 }
 
 TEST(WorkModelTest, Weights_OfTheFirstMicrobatch_AreWritten) {
-  const plan::Plan plan = PlanOf(Decoder());
+  const plan::Plan plan = PlanOf(SmallDecoder());
   DeviceProfile profile = ProductsAlone();
   for (ProductTimes& product : profile.products)
     product.weight_gradient_written = product.weight_gradient / 2;

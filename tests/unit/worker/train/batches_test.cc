@@ -75,7 +75,7 @@ class FewSamples final : public SampleSource {
   const int32_t longest_;
 };
 
-plan::Plan PlanOf(int64_t context) {
+plan::Plan PlanOfContext(int64_t context) {
   const support::LlamaShape shape = {
       .hidden_size = kHidden, .layers = 1, .heads = 1, .kv_heads = 1, .context = context};
   const job::JobSpec spec = AJob()
@@ -91,7 +91,7 @@ plan::Plan PlanOf(int64_t context) {
 TEST(BatchesTest, Length_IsRoundedUpWithinTheContext) {
   FewSamples source(3, 10);
   const auto length = [&](int64_t context) {
-    const plan::Plan plan = PlanOf(context);
+    const plan::Plan plan = PlanOfContext(context);
     const Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 8);
     return batches.ShapeOf(batches.OfStep(1)[0], {0, 3}).length;
   };
@@ -142,7 +142,7 @@ TEST(BatchesTest, Step_LooksOnlyAtTheSamplesOfTheRanksLanes) {
 
 model::StageInput LabelsOf(SampleSource& source, int64_t length_multiple,
                            const at::Tensor& valid = {}, bool all_rows = false) {
-  const plan::Plan plan = PlanOf(1024);
+  const plan::Plan plan = PlanOfContext(1024);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, length_multiple);
   batches.ListAllRows(all_rows);
   std::vector<Batches::CorruptSample> corrupt;
@@ -231,7 +231,7 @@ TEST(BatchesTest, AllRowsListed_AreHeldToTheSameLabels) {
 
 TEST(BatchesTest, WhileDecoding_TheLastRowOfEachSampleIsChosen) {
   FewSamples source(3, 10);
-  const plan::Plan plan = PlanOf(64);
+  const plan::Plan plan = PlanOfContext(64);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Batches::Growth growth = {{0, {.prompt_positions = 1, .tokens = {5, 6}}},
                                   {1, {.prompt_positions = 1}},
@@ -250,7 +250,7 @@ TEST(BatchesTest, WhileDecoding_TheLastRowOfEachSampleIsChosen) {
 TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
   FewSamples source(3, 2);
   source.broken = 1;
-  const plan::Plan plan = PlanOf(64);
+  const plan::Plan plan = PlanOfContext(64);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
   std::vector<Batches::CorruptSample> corrupt;
@@ -266,7 +266,7 @@ TEST(BatchesTest, TargetThatIsNotFinite_WeighsNothingAndIsNamed) {
 
 TEST(BatchesTest, TargetOfASampleThatIsNotValid_WeighsNothing) {
   FewSamples source(3, 2);
-  const plan::Plan plan = PlanOf(64);
+  const plan::Plan plan = PlanOfContext(64);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
   std::vector<Batches::CorruptSample> corrupt;
@@ -289,7 +289,7 @@ TEST(BatchesTest, ReadThatStalls_ShowsNeitherWorkNorNeed) {
     stalls.notify_one();
     goes_on.wait(false);
   };
-  const plan::Plan plan = PlanOf(64);
+  const plan::Plan plan = PlanOfContext(64);
   Batches batches(plan, AllPlaces(plan), source, at::kCPU, at::kFloat, 1);
   const Microbatch microbatch = batches.OfSamples({{0, 1, 2}});
   std::atomic<uint64_t> word = 0;
@@ -320,7 +320,7 @@ TEST(BatchesTest, ReadThatStalls_ShowsNeitherWorkNorNeed) {
 
 // What a rank has to compute is that of its padded sequences.
 TEST(StepFlopsTest, GrowWithTheLengthOfSamplesAndTheirNumber) {
-  const plan::Plan plan = PlanOf(64);
+  const plan::Plan plan = PlanOfContext(64);
   FewSamples source(3, 10);
   const std::vector<plan::Place> places = plan.PlacesOf(Rank{0});
   const Batches batches(plan, places, source, at::kCPU, at::kFloat, 1);

@@ -13,16 +13,13 @@
 #include "core/schedule/overlap.h"
 #include "core/schedule/pipeline.h"
 #include "tests/support/specs.h"
+#include "tests/unit/worker/train/plan_of.h"
 
 namespace phalanx::train {
 namespace {
 
 using schedule::Op;
 using support::AJob;
-
-plan::Plan PlanOf(const job::JobSpec& spec) {
-  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-}
 
 // Lanes and widths that differ on both sides, and stages.
 plan::Plan WidePlan() {

@@ -16,7 +16,7 @@ using support::AJob;
 using support::Layout;
 using support::Llama;
 
-plan::Plan PlanOf(const Layout& layout) {
+plan::Plan PlanOfLayout(const Layout& layout) {
   const job::JobSpec spec =
       AJob().Module("language", Llama({.layers = 2}), layout).Batch(8, 1).Build();
   auto plan = plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
@@ -59,7 +59,7 @@ std::vector<std::map<Rank, Holdings>> Exchange(const plan::Plan& plan,
 }
 
 TEST(HoldingsExchangeTest, NumbersOfHoldings_AreReadAsTheyWereWritten) {
-  const plan::Plan plan = PlanOf({.tp = 2, .dp = 2});
+  const plan::Plan plan = PlanOfLayout({.tp = 2, .dp = 2});
   for (const auto& [rank, holdings] : HoldingsOf(plan, 7)) {
     ASSERT_FALSE(holdings.state.empty());
     const std::vector<int64_t> numbers = EncodeHoldings(holdings);
@@ -72,7 +72,7 @@ TEST(HoldingsExchangeTest, NumbersOfHoldings_AreReadAsTheyWereWritten) {
 }
 
 TEST(HoldingsExchangeTest, RanksOfOneLayout_KnowWhatItGivesToEach) {
-  const plan::Plan plan = PlanOf({.tp = 2, .dp = 2});
+  const plan::Plan plan = PlanOfLayout({.tp = 2, .dp = 2});
   const std::map<Rank, Holdings> expected = HoldingsOf(plan, 7);
   const std::vector<OwnHoldings> own(expected.size(), {.holdings = {.step = 7}, .whole = &plan});
   for (const auto& told : Exchange(plan, own)) {
@@ -83,7 +83,7 @@ TEST(HoldingsExchangeTest, RanksOfOneLayout_KnowWhatItGivesToEach) {
 
 // One of them lay between two layouts, and one is new.
 TEST(HoldingsExchangeTest, RanksApart_SayWhatTheyHaveOneByOne) {
-  const plan::Plan plan = PlanOf({.tp = 2, .dp = 2});
+  const plan::Plan plan = PlanOfLayout({.tp = 2, .dp = 2});
   std::map<Rank, Holdings> expected = HoldingsOf(plan, 7);
   expected[Rank{1}].state.erase(expected[Rank{1}].state.begin());
   std::vector<OwnHoldings> own;

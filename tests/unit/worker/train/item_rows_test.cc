@@ -18,9 +18,9 @@ using support::Llama;
 using ::testing::Each;
 
 // Samples without text worth mentioning: only shapes.
-class Shapes final : public SampleSource {
+class ShapedSource final : public SampleSource {
  public:
-  explicit Shapes(std::vector<std::vector<data::ItemRows>> rows) : rows_(std::move(rows)) {}
+  explicit ShapedSource(std::vector<std::vector<data::ItemRows>> rows) : rows_(std::move(rows)) {}
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
   data::SampleShape shape(int64_t sample) const override {
     data::SampleShape shape{.positions = 3};
@@ -60,13 +60,14 @@ plan::Plan TwoEncoders() {
 class ItemRowsTest : public testing::Test {
  protected:
   const plan::Plan plan_ = TwoEncoders();
-  Shapes source_{{{{kFirst, 4}, {kSecond, 9}, {kFirst, 1}, {kSecond, 2}},
-                  {},
-                  {{kFirst, 7}, {kSecond, 5}},
-                  {{kFirst, 2}, {kSecond, 3}, {kFirst, 6}, {kSecond, 8}, {kFirst, 3}, {kSecond, 1}},
-                  {},
-                  {{kFirst, 5}, {kSecond, 11}},
-                  {{kFirst, 8}, {kSecond, 4}}}};
+  ShapedSource source_{
+      {{{kFirst, 4}, {kSecond, 9}, {kFirst, 1}, {kSecond, 2}},
+       {},
+       {{kFirst, 7}, {kSecond, 5}},
+       {{kFirst, 2}, {kSecond, 3}, {kFirst, 6}, {kSecond, 8}, {kFirst, 3}, {kSecond, 1}},
+       {},
+       {{kFirst, 5}, {kSecond, 11}},
+       {{kFirst, 8}, {kSecond, 4}}}};
   const Batches batches_{plan_, AllPlaces(plan_), source_, at::kCPU, at::kFloat, 1};
   const Microbatch all_ = batches_.OfSamples({0, 1, 2, 3, 4, 5, 6});
 };

@@ -83,7 +83,7 @@ class Source final : public SampleSource {
   std::vector<std::vector<data::Sample::Items>> plain_;
 };
 
-data::ItemShapes Shapes() {
+data::ItemShapes SmallItemShapes() {
   data::ItemShapes shapes;
   shapes.encoders = {
       {.module = 0, .kind = data::ItemKind::kImage, .rows = 1, .image_size = 2},
@@ -108,7 +108,7 @@ struct Rig {
     return taken.ok() ? *std::move(taken) : ItemsAhead::Items();
   }
 
-  const data::ItemShapes shapes = Shapes();
+  const data::ItemShapes shapes = SmallItemShapes();
   Source source;
   ItemsAhead ahead;
 };

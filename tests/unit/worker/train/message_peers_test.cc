@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/layouts.h"
 #include "tests/support/specs.h"
+#include "tests/unit/worker/train/plan_of.h"
 #include "worker/train/bound_program.h"
 
 namespace phalanx::train {
@@ -20,12 +21,8 @@ namespace {
 using Use = plan::CommunicatorSpec::Use;
 using support::AJob;
 
-plan::Plan PlanOf(const job::JobSpec& spec) {
-  return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
-}
-
 // More ranks than all of which would be connected with each other, lanes and widths that differ.
-plan::Plan WidePlan() {
+plan::Plan TiedWidePlan() {
   return PlanOf(
       AJob()
           .Module("vision", support::ClipVision(), {.tp = 2, .dp = 3})
@@ -51,7 +48,7 @@ Pairs PairsOf(const plan::Plan& plan, const std::vector<plan::CommunicatorSpec>&
 
 // Lanes have lost ranks, other ones in every module.
 std::vector<plan::Plan> DamagedPlans() {
-  const plan::Plan healthy = WidePlan();
+  const plan::Plan healthy = TiedWidePlan();
   std::vector<plan::Plan> plans;
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Prng prng(seed);
@@ -75,7 +72,7 @@ void ExpectBothNameEachOther(const plan::Plan& plan) {
 }
 
 TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
-  ExpectBothNameEachOther(WidePlan());
+  ExpectBothNameEachOther(TiedWidePlan());
   for (const plan::Plan& plan : DamagedPlans()) ExpectBothNameEachOther(plan);
 }
 
@@ -124,7 +121,7 @@ void ExpectAllNamed(const plan::Plan& plan) {
 }
 
 TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
-  ExpectAllNamed(WidePlan());
+  ExpectAllNamed(TiedWidePlan());
   for (const plan::Plan& plan : DamagedPlans()) ExpectAllNamed(plan);
 }
 

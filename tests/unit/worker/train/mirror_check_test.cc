@@ -21,10 +21,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr int32_t kWorld = 4;
-constexpr int64_t kStep = 7, kUpdates = 6;
+constexpr int64_t kHeldStep = 7, kUpdates = 6;
 
 // Two replicas of two tensor ranks, or, of several widths, without the last rank.
-plan::Plan APlan(bool even) {
+plan::Plan MirroredPlan(bool even) {
   support::AJob job;
   job.Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
   job.spec().recovery.state_copies = 2;
@@ -53,7 +53,7 @@ std::vector<std::string> Said(const plan::Plan& plan, at::ScalarType compute,
     auto state = TrainingState::CreateEmpty(plan, rank, BufferOptions{.compute = compute});
     EXPECT_TRUE(state.ok()) << state.status();
     mine.state = *std::move(state);
-    mine.state->Adopt({.decision = {.step = kStep}, .counts = {.updates = kUpdates}});
+    mine.state->Adopt({.decision = {.step = kHeldStep}, .counts = {.updates = kUpdates}});
     for (const auto& part : mine.state->parts()) {
       part->weights().fill_(0.25);
       for (StateBlock& block : part->blocks()) {
@@ -105,13 +105,13 @@ size_t Found(const std::vector<std::string>& said) {
 class MirrorCheckTest : public testing::TestWithParam<bool> {};
 
 TEST_P(MirrorCheckTest, StateThatIsAlike_IsFine) {
-  const plan::Plan plan = APlan(GetParam());
+  const plan::Plan plan = MirroredPlan(GetParam());
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16})
     EXPECT_THAT(Said(plan, compute, [](Rank, Held&) {}), Each(IsEmpty()));
 }
 
 TEST_P(MirrorCheckTest, OneBitOfAMirror_IsFound) {
-  const plan::Plan plan = APlan(GetParam());
+  const plan::Plan plan = MirroredPlan(GetParam());
   const struct {
     at::Tensor StateBlock::*array;
     const char* name;
@@ -135,7 +135,7 @@ TEST_P(MirrorCheckTest, OneBitOfAMirror_IsFound) {
 }
 
 TEST_P(MirrorCheckTest, OneBitOfAHome_IsFoundByItsMirror) {
-  const plan::Plan plan = APlan(GetParam());
+  const plan::Plan plan = MirroredPlan(GetParam());
   bool done = false;
   const std::vector<std::string> said = Said(plan, at::kFloat, [&](Rank, Held& held) {
     StateBlock* const block = FirstBlock(held, /*mirrors=*/false);
@@ -149,11 +149,11 @@ TEST_P(MirrorCheckTest, OneBitOfAHome_IsFoundByItsMirror) {
 }
 
 TEST_P(MirrorCheckTest, AnotherStepOrUpdate_IsFound) {
-  const plan::Plan plan = APlan(GetParam());
+  const plan::Plan plan = MirroredPlan(GetParam());
   for (const bool of_update : {false, true}) {
     const std::vector<std::string> said = Said(plan, at::kFloat, [&](Rank rank, Held& held) {
       if (rank.value != 0) return;
-      Start start{.decision = {.step = kStep}, .counts = {.updates = kUpdates}};
+      Start start{.decision = {.step = kHeldStep}, .counts = {.updates = kUpdates}};
       ++(of_update ? start.counts.updates : start.decision.step);
       held.state->Adopt(start);
     });
@@ -165,7 +165,7 @@ TEST_P(MirrorCheckTest, AnotherStepOrUpdate_IsFound) {
 
 // It is given that between steps.
 TEST_P(MirrorCheckTest, WhatAMirrorLacks_IsNotLookedAt) {
-  const plan::Plan plan = APlan(GetParam());
+  const plan::Plan plan = MirroredPlan(GetParam());
   EXPECT_THAT(Said(plan, at::kFloat,
                    [](Rank, Held& held) {
                      StateBlock* const block = FirstBlock(held, /*mirrors=*/true);

@@ -25,7 +25,7 @@ constexpr char kWeights[] =
 constexpr char kMirrors[] =
     "mirrors of optimizer state differ from the parameters of pipeline part 0 chunk 0 of module 0";
 
-plan::Plan PlanOf(const support::Layout& layout) {
+plan::Plan CopiedPlan(const support::Layout& layout) {
   support::AJob job;
   job.Module("language", support::Llama(), layout).Batch(4, 1);
   job.spec().recovery.state_copies = 2;
@@ -35,19 +35,19 @@ plan::Plan PlanOf(const support::Layout& layout) {
   return *plan;
 }
 
-plan::Plan TwoReplicas() { return PlanOf({.dp = 2}); }
+plan::Plan TwoReplicas() { return CopiedPlan({.dp = 2}); }
 
 // Ranks 0 and 1 are one replica, rank 2 is what is left of the other.
 plan::Plan ReplicasOfTwoWidths() {
-  const auto narrowed = plan::PlanWithout(PlanOf({.tp = 2, .dp = 2}), {Rank{3}});
+  const auto narrowed = plan::PlanWithout(CopiedPlan({.tp = 2, .dp = 2}), {Rank{3}});
   EXPECT_TRUE(narrowed.ok()) << narrowed.status();
   return *narrowed;
 }
 
 // What ranks say that all have the plan's initial weights, but for what `plant` does to some of
 // them; "" where all is well.
-std::vector<std::string> Said(const plan::Plan& plan, at::ScalarType compute,
-                              const std::function<void(Rank, PartState&)>& plant) {
+std::vector<std::string> SaidOfCopies(const plan::Plan& plan, at::ScalarType compute,
+                                      const std::function<void(Rank, PartState&)>& plant) {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
   comm::InProcessWorld world(plan.world);
   std::vector<std::unique_ptr<PartState>> states;
@@ -104,7 +104,7 @@ void FlipMirror(PartState& state) {
 TEST(VerifyCopiesTest, CopiesThatAreAlike_AreFine) {
   for (const plan::Plan& plan : {TwoReplicas(), ReplicasOfTwoWidths()}) {
     for (const at::ScalarType compute : {at::kFloat, at::kBFloat16, at::kDouble})
-      EXPECT_THAT(Said(plan, compute, [](Rank, PartState&) {}), Each(IsEmpty()));
+      EXPECT_THAT(SaidOfCopies(plan, compute, [](Rank, PartState&) {}), Each(IsEmpty()));
   }
 }
 
@@ -112,7 +112,7 @@ TEST(VerifyCopiesTest, OneBitOfAWeight_IsFoundByBothReplicas) {
   const plan::Plan plan = TwoReplicas();
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16, at::kDouble}) {
     for (const bool mirrored : {false, true}) {
-      const auto said = Said(plan, compute, [&](Rank rank, PartState& state) {
+      const auto said = SaidOfCopies(plan, compute, [&](Rank rank, PartState& state) {
         if (rank == Rank{1}) FlipWeight(state, mirrored);
       });
       EXPECT_THAT(said, ElementsAre(kWeights, kWeights));
@@ -123,7 +123,7 @@ TEST(VerifyCopiesTest, OneBitOfAWeight_IsFoundByBothReplicas) {
 TEST(VerifyCopiesTest, OneBitOfAMirror_IsFoundByTheRankThatMirrors) {
   const plan::Plan plan = TwoReplicas();
   for (const at::ScalarType compute : {at::kFloat, at::kDouble}) {
-    const auto said = Said(plan, compute, [](Rank rank, PartState& state) {
+    const auto said = SaidOfCopies(plan, compute, [](Rank rank, PartState& state) {
       if (rank == Rank{1}) FlipMirror(state);
     });
     EXPECT_THAT(said, ElementsAre("", kMirrors));
@@ -133,32 +133,32 @@ TEST(VerifyCopiesTest, OneBitOfAMirror_IsFoundByTheRankThatMirrors) {
 // Replicas compare what goes between two of their ranks, and the home of it tells.
 TEST(VerifyCopiesTest, OneBitOfAWeight_WhereReplicasDifferInWidth_IsFoundByItsHome) {
   const plan::Plan plan = ReplicasOfTwoWidths();
-  EXPECT_THAT(Said(plan, at::kFloat,
-                   [](Rank rank, PartState& state) {
-                     if (rank == Rank{2}) FlipWeight(state, /*mirrored=*/false);
-                   }),
+  EXPECT_THAT(SaidOfCopies(plan, at::kFloat,
+                           [](Rank rank, PartState& state) {
+                             if (rank == Rank{2}) FlipWeight(state, /*mirrored=*/false);
+                           }),
               ElementsAre("", "", kWeights));
 }
 
 TEST(VerifyCopiesTest, OneBitOfAMirror_WhereReplicasDifferInWidth_IsFoundByTheRankThatMirrors) {
   const plan::Plan plan = ReplicasOfTwoWidths();
-  EXPECT_THAT(Said(plan, at::kFloat,
-                   [](Rank rank, PartState& state) {
-                     if (rank == Rank{2}) FlipMirror(state);
-                   }),
+  EXPECT_THAT(SaidOfCopies(plan, at::kFloat,
+                           [](Rank rank, PartState& state) {
+                             if (rank == Rank{2}) FlipMirror(state);
+                           }),
               ElementsAre("", "", kMirrors));
 }
 
 // It is given that between steps.
 TEST(VerifyCopiesTest, WhatAMirrorLacks_IsNotLookedAt) {
   const plan::Plan plan = TwoReplicas();
-  EXPECT_THAT(Said(plan, at::kFloat,
-                   [](Rank rank, PartState& state) {
-                     if (rank != Rank{1}) return;
-                     FlipMirror(state);
-                     StateBlock& block = FirstBlock(state, /*mirrors=*/true);
-                     block.lacking = {{0, block.elements}};
-                   }),
+  EXPECT_THAT(SaidOfCopies(plan, at::kFloat,
+                           [](Rank rank, PartState& state) {
+                             if (rank != Rank{1}) return;
+                             FlipMirror(state);
+                             StateBlock& block = FirstBlock(state, /*mirrors=*/true);
+                             block.lacking = {{0, block.elements}};
+                           }),
               Each(IsEmpty()));
 }
 
