@@ -222,6 +222,10 @@ absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpe
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);
+// What a communicator that was aborted did on the device has stopped by then; its memory goes back
+// once this is called, or communicators are connected, and after two seconds at the latest. Freeing
+// waits for the driver, which a process that has just died keeps busy, and launches wait for it.
+void FreeAborted();
 // Waits until every communicator that was aborted or destroyed so far is given back; false if some
 // are not by `deadline`. A process calls it before it ends.
 bool WaitForNcclReleases(Deadline deadline);

@@ -19,6 +19,7 @@ namespace {
 
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
 constexpr absl::Duration kDrainTimeout = absl::Seconds(5);
+constexpr absl::Duration kHeldMax = absl::Seconds(2);  // of what was aborted, before it is freed
 constexpr absl::Duration kOpenInterval = absl::Milliseconds(5);
 constexpr int kExitWedged = 70;  // EX_SOFTWARE
 
@@ -64,6 +65,8 @@ struct Releases {
   Mutex mutex;
   CondVar changed;
   int64_t count ABSL_GUARDED_BY(mutex) = 0;
+  // Calls of FreeAborted, which what is aborted before waits for.
+  int64_t freed ABSL_GUARDED_BY(mutex) = 0;
   // Since there was none.
   int64_t begun ABSL_GUARDED_BY(mutex) = 0;
   absl::Time since ABSL_GUARDED_BY(mutex);
@@ -73,7 +76,8 @@ Releases& TheReleases() {
   return *releases;
 }
 
-void BeginRelease() {
+// How often FreeAborted was called.
+int64_t BeginRelease() {
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
   if (releases.count++ == 0) {
@@ -81,6 +85,7 @@ void BeginRelease() {
     releases.since = absl::Now();
   }
   ++releases.begun;
+  return releases.freed;
 }
 
 void EndRelease() {
@@ -119,16 +124,32 @@ void GiveBackSignals(NcclHandle& handle) {
   if (state != cudaSuccess) (void)signals.release();
 }
 
-void Abort(ncclComm_t comm, Mutex* group_abort) {
+// Until FreeAborted is called, or has been since `freed`.
+void AwaitFreeing(int64_t freed) {
+  const Deadline deadline = DeadlineIn(kHeldMax);
+  Releases& releases = TheReleases();
+  MutexLock lock(&releases.mutex);
+  bool expired = false;
+  while (releases.freed == freed && !expired)
+    expired = releases.changed.WaitUntil(&releases.mutex, deadline);
+}
+
+// `freed`: of Releases, when the communicator was given up.
+void Abort(ncclComm_t comm, Mutex* group_abort, int64_t freed) {
   if (group_abort == nullptr) {
+    // In a group an abort stops what runs on the device at once, and frees at the group's end.
+    const bool grouped = ncclGroupStart() == ncclSuccess;
     ncclCommAbort(comm);
+    if (!grouped) return;
+    AwaitFreeing(freed);
+    ncclGroupEnd();
     return;
   }
   MutexLock lock(group_abort);
   ncclCommAbort(comm);
 }
 
-void Release(NcclHandle& handle, bool healthy) {
+void Release(NcclHandle& handle, bool healthy, int64_t freed) {
   cudaSetDevice(handle.device);
   std::shared_ptr<Mutex> group_abort;
   {
@@ -150,7 +171,7 @@ void Release(NcclHandle& handle, bool healthy) {
     if (result == ncclSuccess) {
       ncclCommDestroy(handle.comm);
     } else {
-      Abort(handle.comm, group_abort.get());
+      Abort(handle.comm, group_abort.get(), freed);
     }
   }
   GiveBackSignals(handle);
@@ -179,14 +200,14 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 }
 
 void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
-  BeginRelease();
+  const int64_t freed = BeginRelease();
   // Calls into NCCL may hang for ever, so one thread makes them and another watches the time.
-  std::thread([handle = std::move(handle), healthy] {
+  std::thread([handle = std::move(handle), healthy, freed] {
     Mutex mutex;
     CondVar changed;
     bool done = false;
     std::thread release([&] {
-      Release(*handle, healthy);
+      Release(*handle, healthy, freed);
       MutexLock lock(&mutex);
       done = true;
       changed.Signal();
@@ -213,7 +234,15 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
   }).detach();
 }
 
+void FreeAborted() {
+  Releases& releases = TheReleases();
+  MutexLock lock(&releases.mutex);
+  ++releases.freed;
+  releases.changed.SignalAll();
+}
+
 bool WaitForNcclReleases(Deadline deadline) {
+  FreeAborted();
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
   bool expired = false;

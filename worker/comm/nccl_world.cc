@@ -354,6 +354,7 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
         "peers on ", options.peers.size(), " communicators, of which there are ", specs.size()));
   }
   SetEnvironment(options.interface_address);
+  FreeAborted();  // what is made hangs beside kernels that nobody has stopped
   const Deadline deadline = DeadlineIn(options.setup_timeout);
   ASSIGN_OR_RETURN(std::vector<Membership> memberships,
                    MeetGroups(specs, self, rendezvous, deadline));
