@@ -439,11 +439,16 @@ void EpochRun::Release() {
   profiler_.reset();  // it belongs to this thread
   trainer_ = nullptr;
   if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
-  MutexLock lock(&mu_);
-  training_ = nullptr;
-  connected_ = false;
+  comm::Communicators leaving;
+  {
+    MutexLock lock(&mu_);
+    training_ = nullptr;
+    connected_ = false;
+    leaving = std::exchange(communicators_, {});
+  }
+  // Orders are read meanwhile.
   const auto begin = std::chrono::steady_clock::now();
-  communicators_.clear();
+  leaving.clear();
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
   if (took >= kLongFarewell) {
     Log(absl::StrCat("has left its communicators, which took ", absl::FormatDuration(took)));
