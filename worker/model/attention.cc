@@ -3,12 +3,14 @@
 #include <ATen/ATen.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "worker/model/cudnn_attention.h"
 #include "worker/model/kernels.h"
 #include "worker/model/one_order.h"
@@ -253,6 +255,13 @@ std::string Words(const CudnnShape& shape) {
                       shape.causal ? ", causal" : "");
 }
 
+// The first time in the process alone: shapes that it holds for come again with each layout.
+void WarnOnce(std::atomic<bool>& told, const CudnnShape& shape, absl::string_view why) {
+  if (told.exchange(true)) return;
+  spdlog::warn("flash attention, not cuDNN's, for {}: {}; others are not told", Words(shape),
+               std::string(why));
+}
+
 }  // namespace
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
@@ -268,12 +277,16 @@ void PrepareAttention(const HeadMap& heads, bool causal, int64_t batch, int64_t 
   const at::Tensor like = at::empty({0}, options);
   if (GeneralKernel(like, heads.head_size) != Kernel::kCudaFlash || heads.deterministic) return;
   const CudnnShape shape = CudnnShapeOf(like, heads, causal, batch, length);
-  if (!CudnnIsWanted(shape) || CudnnTried(shape).has_value() || !CudnnHasRoom()) return;
+  if (!CudnnIsWanted(shape) || CudnnTried(shape).has_value()) return;
+  static std::atomic<bool> told_of_room, told_of_refusal;
+  if (!CudnnHasRoom())
+    return WarnOnce(told_of_room, shape, "as many shapes as are kept have been tried");
   const at::Tensor qkv = at::empty({batch, length, heads.columns()}, options);
   {
     AttentionState views;
     SplitHeads(Kernel::kCudaCudnn, qkv, heads, views);
-    if (!CudnnTakes(views.query, views.key, views.value, causal)) return;
+    if (!CudnnTakes(views.query, views.key, views.value, causal))
+      return WarnOnce(told_of_refusal, shape, "cuDNN does not take it");
   }
   qkv.normal_();
   const at::Tensor upstream =
