@@ -32,7 +32,7 @@ void EpochRun::NoteWork(const train::StepSummary& step) {
 }
 
 void EpochRun::LogFirstSteps(const train::StepSummary& step) {
-  if (step.seconds == 0 || steps_told_ == kStepsTold) return;
+  if (order_.device_kind() != "gpu" || step.seconds == 0 || steps_told_ == kStepsTold) return;
   Log(
       absl::StrFormat("step %d took %.3f s, of which this host worked %.3f s; in the step before "
                       "it this rank worked %.3f s",

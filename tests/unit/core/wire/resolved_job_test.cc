@@ -70,13 +70,13 @@ TEST(ResolvedJobTest, Auto_BesideAWrittenLayout_LeavesThat) {
 TEST(ResolvedJobTest, Auto_IsWhatASearchFindsForTheDevicesAndTheItemsOfTheJob_AndTheNoteSaysSo) {
   const std::string text = absl::StrReplaceAll(
       Text("auto"), {{"micro: 2}", "micro: 2, items: 4, labelled_share: 0.5}"}});
-  SearchedDevices devices{.node_devices = 4, .device_memory = int64_t{1} << 30};
+  SearchedDevices devices{.node_devices = 4, .device_memory = int64_t{8} << 30};
   devices.costs.profile = *schedule::FindProfile("h200");
   const auto read = ReadJobFile(text, job::Purpose::kPlan);
   ASSERT_TRUE(read.ok()) << read.status();
   const auto found = schedule::SearchLayouts(read->spec, {.devices = 4,
                                                           .node_devices = 4,
-                                                          .device_memory = int64_t{1} << 30,
+                                                          .device_memory = int64_t{8} << 30,
                                                           .profile = devices.costs.profile,
                                                           .items = 4,
                                                           .open = {true, true},
