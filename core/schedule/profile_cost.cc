@@ -1,6 +1,7 @@
 #include "core/schedule/profile_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/plan/memory_estimate.h"
 #include "core/schedule/overlap.h"
