@@ -11,8 +11,6 @@
 namespace phalanx::train {
 namespace {
 
-constexpr int32_t kRankSecondsMax = 120;
-
 struct Piece {
   int64_t to = 0, from = 0, count = 0;
 };
@@ -39,8 +37,8 @@ std::string PiecesAreCopied() {
 
 TEST(CopyListCudaTest, PiecesOfEveryAlignment_AreCopiedAsOnTheCpu) {
   if (gpu::DeviceCount() < 1) GTEST_SKIP() << "needs a GPU; there is none";
-  const auto reports =
-      gpu::RunRanks(1, kRankSecondsMax, [](const gpu::ForkedRank&) { return PiecesAreCopied(); });
+  const auto reports = gpu::RunRanks(1, /*seconds_max=*/120,
+                                     [](const gpu::ForkedRank&) { return PiecesAreCopied(); });
   EXPECT_EQ(reports, std::vector<std::string>{"fine"});
 }
 

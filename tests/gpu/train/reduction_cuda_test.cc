@@ -27,7 +27,7 @@
 namespace phalanx::train {
 namespace {
 
-constexpr int32_t kRankSecondsMax = 120;
+constexpr int32_t kReductionSecondsMax = 120;
 
 std::string Of(const absl::Status& status) {
   return status.ok() ? "fine" : std::string(status.message());
@@ -65,7 +65,7 @@ std::string RunsAreMoved() {
 TEST(PackedRunsCudaTest, RunsOfEveryAlignment_AreMovedAndSummedAsOnTheCpu) {
   if (gpu::DeviceCount() < 1) GTEST_SKIP() << "needs a GPU; there is none";
   const auto reports =
-      gpu::RunRanks(1, kRankSecondsMax, [](const gpu::ForkedRank&) { return RunsAreMoved(); });
+      gpu::RunRanks(1, kReductionSecondsMax, [](const gpu::ForkedRank&) { return RunsAreMoved(); });
   EXPECT_EQ(reports, std::vector<std::string>{"fine"});
 }
 
@@ -169,7 +169,7 @@ absl::Status SumsAreTheHosts(const gpu::ForkedRank& me) {
 }
 
 std::vector<std::string> OnTwo(absl::Status (*body)(const gpu::ForkedRank&)) {
-  return gpu::RunRanks(2, kRankSecondsMax, [body](const gpu::ForkedRank& me) -> std::string {
+  return gpu::RunRanks(2, kReductionSecondsMax, [body](const gpu::ForkedRank& me) -> std::string {
     at::set_num_threads(1);
     absl::Status status = device::UseCudaDevice(me.device);
     if (status.ok()) status = model::CallTorch("reduction", [&] { return body(me); });

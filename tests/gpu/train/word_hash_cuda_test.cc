@@ -14,8 +14,6 @@
 namespace phalanx::train {
 namespace {
 
-constexpr int32_t kRankSecondsMax = 60;
-
 uint64_t Scramble(uint64_t value, uint64_t place) {
   uint64_t mixed = value + (place + 1) * 0x1E3779B97F4A7C15;
   mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9;
@@ -60,8 +58,8 @@ std::string AllSizesAreHashed() {
 
 TEST(WordHashCudaTest, MessagesOfEverySize_AreHashedAsOnTheHost) {
   if (gpu::DeviceCount() < 1) GTEST_SKIP() << "needs a GPU; there is none";
-  const std::vector<std::string> said =
-      gpu::RunRanks(1, kRankSecondsMax, [](const gpu::ForkedRank&) { return AllSizesAreHashed(); });
+  const std::vector<std::string> said = gpu::RunRanks(
+      1, /*seconds_max=*/60, [](const gpu::ForkedRank&) { return AllSizesAreHashed(); });
   EXPECT_EQ(said[0], "fine");
 }
 
