@@ -108,6 +108,25 @@ absl::Status EpochRun::MakePlanOfOrder() {
   return absl::OkStatus();
 }
 
+data::DataSetSpec EpochRun::SetOf(bool validation) const {
+  data::DataSetSpec spec =
+      data::DataSetSpecOf(plan_.spec, order_.assign().document().directory(), validation);
+  spec.folders = ReadFolders();
+  return spec;
+}
+
+absl::StatusOr<std::unique_ptr<train::SampleSource>> EpochRun::SourceBeside(
+    const plan::Plan& plan) const {
+  const data::LoaderOptions now = OptionsOfLoader(plan_, order_);
+  data::LoaderOptions then = OptionsOfLoader(plan, order_);
+  if (then.modules == now.modules && then.targets == now.targets) return nullptr;
+  then.memory = nullptr;
+  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> source,
+                   train::ShardSource::Open(order_.data_index(), SetOf(false), then));
+  source->set_stop(stopping_.get_token());
+  return source;
+}
+
 absl::Status EpochRun::OpenData() {
   const std::string& directory = order_.assign().document().directory();
   const data::LoaderOptions options = OptionsOfLoader(plan_, order_);
@@ -115,21 +134,16 @@ absl::Status EpochRun::OpenData() {
       order_.assign().job(), " ", absl::StrJoin(options.modules, ","), " ", options.targets, " ",
       plan_.layout.data_digest, " ", order_.data_index(), "\n", order_.validation_index(), "\n",
       directory, "\n", order_.assign().document().text());
-  const auto set_of = [&](bool validation) {
-    data::DataSetSpec spec = data::DataSetSpecOf(plan_.spec, directory, validation);
-    spec.folders = ReadFolders();
-    return spec;
-  };
   if (kept_.source == nullptr || kept_.samples_of != samples_of) {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
     kept_.validation = nullptr;
     kept_.tokenizer = nullptr;
     ASSIGN_OR_RETURN(
         std::unique_ptr<train::SampleSource> source,
-        StillThere(train::ShardSource::Open(order_.data_index(), set_of(false), options)));
+        StillThere(train::ShardSource::Open(order_.data_index(), SetOf(false), options)));
     if (!order_.validation_index().empty()) {
       // Opened with the rest: what is missing of it is better known before the first step.
-      const data::DataSetSpec spec = set_of(true);
+      const data::DataSetSpec spec = SetOf(true);
       data::LoaderOptions at_the_end = options;
       at_the_end.open_at_once = true;
       ASSIGN_OR_RETURN(kept_.validation, StillThere(train::ShardSource::Open(

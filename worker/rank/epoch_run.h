@@ -37,6 +37,7 @@
 #include "worker/checkpoint/pinning_thread.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
+#include "worker/data/data_set.h"
 #include "worker/rank/channel_rendezvous.h"
 #include "worker/rank/checkpoint_run.h"
 #include "worker/rank/faults.h"
@@ -147,6 +148,9 @@ class EpochRun {
     return {order_.write_folders().begin(), order_.write_folders().end()};
   }
   absl::Status OpenData();
+  data::DataSetSpec SetOf(bool validation) const;
+  // Samples as this rank reads them in `plan`; nullptr: as in its own, which kept_.source does.
+  absl::StatusOr<std::unique_ptr<train::SampleSource>> SourceBeside(const plan::Plan& plan) const;
   absl::Status OpenMetrics();
   absl::Status Connect();
   // Waits until all ranks have come here.

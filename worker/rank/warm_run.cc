@@ -74,8 +74,11 @@ absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
     const MutexLock lock(&mu_);
     training_ = nullptr;
   };
-  const absl::Status warmed = train::WarmUpAlone(plan, Rank{order_.rank()}, *kept_.source, *state,
-                                                 LengthMultiple(), kept_.warm);
+  // Behind a loss this rank may stand where items are read, and read none now.
+  ASSIGN_OR_RETURN(const std::unique_ptr<train::SampleSource> beside, SourceBeside(plan));
+  const absl::Status warmed =
+      train::WarmUpAlone(plan, Rank{order_.rank()}, beside != nullptr ? *beside : *kept_.source,
+                         *state, LengthMultiple(), kept_.warm);
   RETURN_IF_ERROR(device::AwaitDevice(kWarmWorkTimeout));
   return warmed;
 }
