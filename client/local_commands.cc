@@ -119,8 +119,9 @@ absl::Status CheckSearch(const PlanOptions& options) {
 // Of nodes of so many devices where the command line does not say.
 constexpr int32_t kNodeDevices = 8;
 
-// Of the first node.
-int32_t NodeDevicesOf(const plan::Cluster& cluster) {
+// Of each node, as a search counts with it.
+int32_t NodeDevicesOf(const PlanOptions& options, const plan::Cluster& cluster) {
+  if (options.nodes.empty()) return kNodeDevices;
   return static_cast<int32_t>(std::count_if(
       cluster.devices.begin(), cluster.devices.end(),
       [&](const auto& device) { return device.node == cluster.devices.front().node; }));
@@ -146,7 +147,7 @@ schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::
   schedule::SearchOptions search{
       .device_memory = device_memory, .profile = profile, .items = items};
   search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
-  search.node_devices = options.nodes.empty() ? kNodeDevices : NodeDevicesOf(cluster);
+  search.node_devices = NodeDevicesOf(options, cluster);
   return search;
 }
 
@@ -286,7 +287,7 @@ int Plan(const PlanOptions& options, Io& io) {
     ASSIGN_OR_RETURN(
         const wire::ResolvedJob resolved,
         wire::Resolve(file->document.text(), file->job, job::Purpose::kPlan,
-                      {.node_devices = NodeDevicesOf(*cluster),
+                      {.node_devices = NodeDevicesOf(options, *cluster),
                        .device_memory = *device_memory,
                        .costs = {.profile = *profile,
                                  .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));

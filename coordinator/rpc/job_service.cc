@@ -4,10 +4,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/job_filter.h"
-#include "coordinator/runtime/planning.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/incident_codec.h"
 #include "coordinator/wire/job_codec.h"
@@ -25,6 +26,8 @@ constexpr size_t kReasonBytesMax = 1024;
 // Longer documents are read on threads of their own, and so are jobs that begin without some of
 // their ranks; a gRPC thread reads these in some milliseconds.
 constexpr size_t kShortDocumentBytes = 16 << 10;
+// By so much gRPC prolongs the time of a call on its way here, of up to 100 s, and the way itself.
+constexpr absl::Duration kHangUp = absl::Milliseconds(150);
 
 // Whether it may have a place in the queue.
 bool Waits(const v1::JobStatus& job) {
@@ -67,37 +70,73 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
   }
-  const auto submit = [this, end, request, response](const absl::Status& go) {
-    if (!go.ok()) return end(go);
-    absl::StatusOr<JobRequestPtr> read = ReadRequest(
-        FromProto(request->document()), wire::RanksOf(request->lost()),
-        [this] { return board_.Nodes(); },
-        [this](const std::string& key) { return board_.DataShapeOf(key); },
-        [this] { return board_.Fp8(); });
-    absl::Status refusal = read.status();
-    if (!refusal.ok()) {
-      if (request->request_id().empty()) return end(refusal);
-      // Whoever repeats a submit gets the job that it became, whatever would be said to a new one.
-      read = RequestAsSubmitted(FromProto(request->document()), wire::RanksOf(request->lost()));
-    }
-    driver_.Submit(
-        OwnedBy(end.caller(), *std::move(read)), RequestIdOf(end.caller(), request->request_id()),
-        [end, response](const absl::StatusOr<JobViewPtr>& job) {
-          if (job.ok()) end.Changes((*job)->id);
-          // The caller has the document.
-          if (job.ok()) ToProto(**job, false, response->mutable_job());
-          end(job.status());
-        },
-        std::move(refusal));
-  };
-  if (MayNeedSearch(request->document().text())) {
-    previewers_.Add(submit);
-  } else if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
-    submit(absl::OkStatus());
+  const SubmitCall call{end, context, request, response};
+  if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
+    Read(call);
   } else {
-    readers_.Add(submit);
+    readers_.Add([this, call](const absl::Status& go) { go.ok() ? Read(call) : call.end(go); });
   }
   return end.reactor();
+}
+
+void JobServiceImpl::Read(const SubmitCall& call) {
+  absl::StatusOr<ReadSubmit> read =
+      ReadDocument(FromProto(call.request->document()), wire::RanksOf(call.request->lost()),
+                   [this] { return board_.Fp8(); });
+  if (!read.ok()) return Submit(call, read.status());
+  if (!read->NeedsSearch()) return Submit(call, RequestOf(*std::move(read)));
+  const auto shared = std::make_shared<const ReadSubmit>(*std::move(read));
+  if (call.request->request_id().empty()) return Search(call, shared);
+  driver_.FindSubmit(RequestAsSubmitted(shared->document, shared->lost),
+                     RequestIdOf(call.end.caller(), call.request->request_id()),
+                     [this, call, shared](const absl::StatusOr<JobViewPtr>& job) {
+                       // An id that was used otherwise may still be of this job: releases before
+                       // knew one by the layout that is searched for.
+                       const bool may_be_new =
+                           absl::IsNotFound(job.status()) || absl::IsInvalidArgument(job.status());
+                       may_be_new ? Search(call, shared) : Answer(call, job);
+                     });
+}
+
+void JobServiceImpl::Search(const SubmitCall& call, std::shared_ptr<const ReadSubmit> read) {
+  previewers_.Add([this, call, read = std::move(read)](const absl::Status& go) {
+    const auto go_on = [this, &call] { return StillWanted(*call.context); };
+    const absl::Status wanted = go.ok() ? go_on() : go;
+    if (!wanted.ok()) return call.end(wanted);
+    Submit(call, RequestOf(
+                     *read, [this] { return board_.Nodes(); },
+                     [this](const std::string& key) { return board_.DataShapeOf(key); }, go_on));
+  });
+}
+
+void JobServiceImpl::Submit(const SubmitCall& call, absl::StatusOr<JobRequestPtr> read) {
+  const v1::SubmitJobRequest& request = *call.request;
+  absl::Status refusal = read.status();
+  if (!refusal.ok()) {
+    if (request.request_id().empty()) return call.end(refusal);
+    // Whoever repeats a submit gets the job that it became, whatever would be said to a new one.
+    read = RequestAsSubmitted(FromProto(request.document()), wire::RanksOf(request.lost()));
+  }
+  driver_.Submit(
+      OwnedBy(call.end.caller(), *std::move(read)),
+      RequestIdOf(call.end.caller(), request.request_id()),
+      [call](const absl::StatusOr<JobViewPtr>& job) { Answer(call, job); }, std::move(refusal));
+}
+
+void JobServiceImpl::Answer(const SubmitCall& call, const absl::StatusOr<JobViewPtr>& job) {
+  if (job.ok()) call.end.Changes((*job)->id);
+  // The caller has the document.
+  if (job.ok()) ToProto(**job, false, call.response->mutable_job());
+  call.end(job.status());
+}
+
+absl::Status JobServiceImpl::StillWanted(const Context& context) const {
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (!context.IsCancelled()) return absl::OkStatus();
+  // Whoever waits no longer hangs up a moment before the time is over here.
+  if (absl::FromChrono(context.deadline()) - absl::Now() < kHangUp)
+    return absl::DeadlineExceededError("the caller's time is over: nobody waits for the layout");
+  return absl::CancelledError("the caller is gone: nobody waits for the layout");
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
@@ -242,12 +281,13 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
   previewers_.Add([this, end, context, request, response](const absl::Status& go) {
-    if (!go.ok()) return end(go);
-    if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
+    const auto go_on = [this, context] { return StillWanted(*context); };
+    const absl::Status wanted = go.ok() ? go_on() : go;
+    if (!wanted.ok()) return end(wanted);
     const SteadyTime start = SteadyNow();
-    absl::StatusOr<v1::Plan> plan =
-        PreviewPlan(FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes(),
-                    [this](const std::string& key) { return board_.DataShapeOf(key); });
+    absl::StatusOr<v1::Plan> plan = PreviewPlan(
+        FromProto(request->document()), wire::RanksOf(request->lost()), board_.Nodes(),
+        [this](const std::string& key) { return board_.DataShapeOf(key); }, go_on);
     metrics_.Planned(Since(start));
     if (plan.ok()) *response->mutable_plan() = *std::move(plan);
     end(plan.status());

@@ -1,7 +1,9 @@
 // coordinator/rpc/job_service.h: JobService. Checks, translates and asks; the machine decides.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "coordinator/metrics/metrics.h"
@@ -11,6 +13,7 @@
 #include "coordinator/rpc/log_relay.h"
 #include "coordinator/runtime/board.h"
 #include "coordinator/runtime/driver.h"
+#include "coordinator/runtime/planning.h"
 #include "coordinator/runtime/work_pool.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 
@@ -33,8 +36,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
         readers_("reader", WorkPool::Priority::kServing, kPoolThreads, kReadsWaitingMax),
         previewers_("previewer", WorkPool::Priority::kBehind, kPoolThreads, kPreviewsWaitingMax) {}
 
-  // Answers the calls that wait for a thread, and whatever comes later, with Unavailable.
+  // Answers the calls that wait for a thread or search, and whatever comes later, with Unavailable.
   void Stop() {
+    stopping_ = true;
     readers_.Stop();
     previewers_.Stop();
   }
@@ -70,6 +74,22 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                                          const v1::GetLogsRequest*) override;
 
  private:
+  struct SubmitCall {
+    Ending end;
+    const Context* context;  // lives until the end
+    const v1::SubmitJobRequest* request;
+    v1::SubmitJobResponse* response;
+  };
+  // A submit's way. Read on a thread that may take so long; ...
+  void Read(const SubmitCall& call);
+  // ... of a layout that is left to the planner, where no job came of the request id before, ...
+  void Search(const SubmitCall& call, std::shared_ptr<const ReadSubmit> read);
+  // ... and what came of that.
+  void Submit(const SubmitCall& call, absl::StatusOr<JobRequestPtr> read);
+  // Answers with the job.
+  static void Answer(const SubmitCall& call, const absl::StatusOr<JobViewPtr>& job);
+  // OK: somebody waits for what is searched for. Errors: Cancelled, DeadlineExceeded, Unavailable.
+  absl::Status StillWanted(const Context& context) const;
   // Says of the jobs where they stand in the queue, and ends the call.
   void TellQueue(std::vector<v1::JobStatus*> jobs, std::function<void(const absl::Status&)> end);
   // Suspends the job or resumes it, and answers with it.
@@ -92,6 +112,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   OpenCalls& log_calls_;
   Audit& audit_;
   Admission& admission_;
+  std::atomic<bool> stopping_ = false;
   // gRPC serves all calls and sessions on a few threads (two on a small machine), so none of them
   // plans, or reads a long document. Reading one takes less than a second, planning may take
   // several.

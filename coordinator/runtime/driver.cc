@@ -181,6 +181,10 @@ void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback c
         SubmitRequested{token, std::move(request), std::move(request_id), std::move(refusal)});
   });
 }
+void Driver::FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback) {
+  Submit(std::move(request), std::move(request_id), std::move(callback),
+         absl::NotFoundError("no job was submitted under this request id"));
+}
 void Driver::Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
     return Event(CancelRequested{token, job, checkpoint, std::move(by)});

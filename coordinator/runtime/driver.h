@@ -91,6 +91,9 @@ class Driver {
   // `refusal`: the answer, unless the submit repeats one that was accepted.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
               absl::Status refusal = absl::OkStatus());
+  // What the submit of that id became, where `request` repeats it (RequestAsSubmitted will do).
+  // Errors: NotFound if nobody used the id; those of Submit for one that was used.
+  void FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback);
   // `checkpoint`: it ends with one, if it can, after the answer. `by`: who asks; empty: not known.
   void Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback);
   // Suspends it, or resumes it. Errors: those of JobService.SuspendJob and ResumeJob.

@@ -198,9 +198,8 @@ struct Resolved {
   wire::ResolvedJob job;
   std::string data_key;  // of one that was laid out
 };
-absl::StatusOr<Resolved> ReadResolved(const Document& document, job::Purpose purpose,
-                                      NodesSource nodes, DataShapeSource data) {
-  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, purpose));
+absl::StatusOr<Resolved> Resolve(const Document& document, job::ReadJob read, job::Purpose purpose,
+                                 NodesSource nodes, DataShapeSource data, GoOn go_on) {
   Resolved resolved;
   wire::SearchedDevices devices;
   std::optional<job::DataShape> shape;
@@ -209,8 +208,8 @@ absl::StatusOr<Resolved> ReadResolved(const Document& document, job::Purpose pur
     resolved.data_key = DataKeyOf(read.spec, document.directory);
     if (!resolved.data_key.empty()) shape = data(resolved.data_key);
   }
-  ASSIGN_OR_RETURN(resolved.job,
-                   wire::Resolve(document.text, std::move(read), purpose, devices, shape));
+  ASSIGN_OR_RETURN(resolved.job, wire::Resolve(document.text, std::move(read), purpose, devices,
+                                               shape, std::move(go_on)));
   return resolved;
 }
 
@@ -237,34 +236,33 @@ absl::Status CheckDirectory(const std::string& directory) {
 }
 
 // Labels are shown to everybody. Not asked of jobs that were accepted before.
-absl::Status CheckLabels(absl::string_view field,
-                         const std::map<std::string, std::string>& labels) {
+void CheckLabels(absl::string_view field, const std::map<std::string, std::string>& labels,
+                 std::vector<Violation>& violations) {
   for (const auto& [key, value] : labels) {
     if (!HasControl(key) && !HasControl(value)) continue;
-    return ViolationsStatus({{.field = absl::StrCat(field, ".", key),
-                              .value = value,
-                              .rule = "must have no control characters"}});
+    violations.push_back({.field = absl::StrCat(field, ".", key),
+                          .value = value,
+                          .rule = "must have no control characters"});
   }
-  return absl::OkStatus();
 }
 
 // Refuses a job of products in FP8 on GPUs where there are nodes of GPUs and all of them say that
 // theirs have none. Where none is known yet, or one has not said, the job waits in the queue.
-absl::Status CheckFp8(const job::JobSpec& spec, Fp8Source fp8) {
+void CheckFp8(const job::JobSpec& spec, Fp8Source fp8, std::vector<Violation>& violations) {
   // A job of other products may name the label in its own selector.
   if (spec.linear != job::LinearFormat::kFp8 || spec.resources.device != job::DeviceKind::kGpu)
-    return absl::OkStatus();
+    return;
   Fp8Nodes nodes = fp8();
-  if (nodes.without == 0 || nodes.without < nodes.gpu_nodes) return absl::OkStatus();
+  if (nodes.without == 0 || nodes.without < nodes.gpu_nodes) return;
   if (nodes.names.size() < nodes.without) nodes.names.push_back("...");
-  return ViolationsStatus(
-      {{.field = "spec.precision.linear",
-        .value = "fp8",
-        .rule = absl::StrCat(
-            "needs GPUs of compute capability 9.0 or later, which ",
-            nodes.without == 1 ? "the node of GPUs has not (" : "no node of GPUs has (",
-            absl::StrJoin(nodes.names, ", "),
-            "); write `linear: compute`, or add a node that has them")}});
+  violations.push_back(
+      {.field = "spec.precision.linear",
+       .value = "fp8",
+       .rule =
+           absl::StrCat("needs GPUs of compute capability 9.0 or later, which ",
+                        nodes.without == 1 ? "the node of GPUs has not (" : "no node of GPUs has (",
+                        absl::StrJoin(nodes.names, ", "),
+                        "); write `linear: compute`, or add a node that has them")});
 }
 
 // Whether some rung of it is that training goes on after a loss.
@@ -313,30 +311,29 @@ absl::StatusOr<plan::Plan> PlanAfter(const job::JobSpec& spec, plan::Plan& plan,
 
 }  // namespace
 
-bool MayNeedSearch(absl::string_view text) {
-  constexpr absl::string_view kField = "parallel";
-  for (size_t at = text.find(kField); at != text.npos; at = text.find(kField, at + 1)) {
-    const size_t value = text.find_first_not_of(" \t\r\n\"':", at + kField.size());
-    if (value == text.npos) return false;
-    // A mapping has braces, or the name of a field; what else may become the word is rare.
-    if (absl::StartsWith(text.substr(value), "auto")) return true;
-    if (absl::StrContains("&*!|>#?\\", text.substr(value, 1))) return true;
-  }
-  return false;
+absl::StatusOr<ReadSubmit> ReadDocument(Document document, plan::RankList lost, Fp8Source fp8) {
+  RETURN_IF_ERROR(CheckDirectory(document.directory));
+  ASSIGN_OR_RETURN(job::ReadJob job, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
+  std::vector<Violation> violations;
+  CheckLabels("metadata.labels", job.spec.labels, violations);
+  CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(job.spec), violations);
+  CheckFp8(job.spec, fp8, violations);
+  RETURN_IF_ERROR(ViolationsStatus(violations));
+  return ReadSubmit{std::move(document), std::move(lost), std::move(job)};
 }
 
-absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost, NodesSource nodes,
-                                          DataShapeSource data, Fp8Source fp8) {
-  RETURN_IF_ERROR(CheckDirectory(document.directory));
-  ASSIGN_OR_RETURN(Resolved resolved, ReadResolved(document, job::Purpose::kSubmit, nodes, data));
+absl::StatusOr<JobRequestPtr> RequestOf(ReadSubmit submit, NodesSource nodes, DataShapeSource data,
+                                        GoOn go_on) {
+  Document& document = submit.document;
+  plan::RankList& lost = submit.lost;
+  ASSIGN_OR_RETURN(Resolved resolved,
+                   Resolve(document, std::move(submit.job), job::Purpose::kSubmit, nodes, data,
+                           std::move(go_on)));
   std::string submitted_digest;
   if (resolved.job.text != document.text) submitted_digest = DigestOf(document, lost);
   document.text = std::move(resolved.job.text);
   job::ReadJob& read = resolved.job.job;
   const job::JobSpec& spec = read.spec;
-  RETURN_IF_ERROR(CheckLabels("metadata.labels", spec.labels));
-  RETURN_IF_ERROR(CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(spec)));
-  RETURN_IF_ERROR(CheckFp8(spec, fp8));
   const int32_t devices = job::DevicesOf(spec);
   if (!lost.empty()) {  // which ranks a job can do without does not depend on where they are
     ASSIGN_OR_RETURN(const plan::Plan plan,
@@ -376,6 +373,12 @@ absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost
                      .lost = std::move(lost)};
   request.document = std::move(document);
   return std::make_shared<const JobRequest>(std::move(request));
+}
+
+absl::StatusOr<JobRequestPtr> ReadRequest(Document document, plan::RankList lost, NodesSource nodes,
+                                          DataShapeSource data, Fp8Source fp8) {
+  ASSIGN_OR_RETURN(ReadSubmit read, ReadDocument(std::move(document), std::move(lost), fp8));
+  return RequestOf(std::move(read), nodes, data);
 }
 
 JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost) {
@@ -436,14 +439,12 @@ void FillLayouts(std::vector<JournalRecord>& records) {
 }
 
 absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const Rank> lost,
-                                     const std::vector<NodeView>& nodes, DataShapeSource data) {
-  ASSIGN_OR_RETURN(const Resolved resolved,
-                   ReadResolved(
-                       document, job::Purpose::kPlan, [&nodes] { return nodes; }, data));
-  const job::JobSpec& spec = resolved.job.job.spec;
-  const JobRequest request{.node_selector = job::NodeSelectorOf(spec),
-                           .devices = job::DevicesOf(spec),
-                           .device_kind = spec.resources.device};
+                                     const std::vector<NodeView>& nodes, DataShapeSource data,
+                                     GoOn go_on) {
+  ASSIGN_OR_RETURN(job::ReadJob read, wire::ReadJobFile(document.text, job::Purpose::kPlan));
+  const JobRequest request{.node_selector = job::NodeSelectorOf(read.spec),
+                           .devices = job::DevicesOf(read.spec),
+                           .device_kind = read.spec.resources.device};
   NodeTable empty;
   int64_t devices = 0;
   for (const NodeView& view : nodes) {
@@ -466,8 +467,12 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
         absl::StrCat("the job needs ", request.devices,
                      " devices; the connected nodes that match have ", devices));
   }
+  ASSIGN_OR_RETURN(const Resolved resolved,
+                   Resolve(
+                       document, std::move(read), job::Purpose::kPlan, [&nodes] { return nodes; },
+                       data, std::move(go_on)));
   ASSIGN_OR_RETURN(schedule::Preview preview,
-                   schedule::PreviewJob(spec, plan::ClusterOf(*placement),
+                   schedule::PreviewJob(resolved.job.job.spec, plan::ClusterOf(*placement),
                                         LimitsOf(empty, *placement, JobId{}), lost));
   const std::string& note = resolved.job.note;
   if (!note.empty()) preview.plan.notes.push_back(note);

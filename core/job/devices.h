@@ -10,9 +10,12 @@
 
 namespace phalanx::job {
 
-// All at once: those of its ranks, those that idle beyond them, and spares.
+// All at once: those of its ranks, those that idle beyond them, and spares. Of a job with a layout
+// that is left to the planner as many as it will have once that is chosen, within
+// resources.devices: until then its modules have no ranks to count.
 inline int32_t DevicesOf(const JobSpec& spec) {
-  return std::max(spec.resources.devices, spec.World()) + spec.resources.spares;
+  const int32_t ranks = spec.HasOpenLayout() ? 0 : spec.World();
+  return std::max(spec.resources.devices, ranks) + spec.resources.spares;
 }
 
 // A label that the daemon of a node with GPUs gives it: "yes" if all of them have FP8, else "no".

@@ -134,11 +134,15 @@ class Search {
   absl::StatusOr<SearchResult> Run() {
     const std::vector<SearchLayout> layouts = LayoutsOf(spec_, space_);
     std::vector<std::pair<double, size_t>> order;  // bound, index
-    for (size_t i = 0; i < layouts.size(); ++i) order.emplace_back(BoundOf(layouts[i]), i);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      RETURN_IF_ERROR(GoOn());
+      order.emplace_back(BoundOf(layouts[i]), i);
+    }
     std::sort(order.begin(), order.end());
     result_.layouts = static_cast<int64_t>(layouts.size());
     for (const auto& [bound, index] : order) {
       if (options_.use_bounds && bound * kRounding > Threshold()) break;
+      RETURN_IF_ERROR(GoOn());
       RETURN_IF_ERROR(Look(layouts[index], index));
     }
     if (best_.empty()) return NothingFits(layouts.empty());
@@ -154,6 +158,8 @@ class Search {
     size_t index = 0;  // of the layout
     auto Key() const { return std::make_tuple(proposal.step, proposal.memory, index); }
   };
+
+  absl::Status GoOn() const { return options_.go_on ? options_.go_on() : absl::OkStatus(); }
 
   // Elements of each module's matrices, of which a rank has its part.
   void CountParameters() {
@@ -300,6 +306,7 @@ class Search {
     bool some_fits = false;
     for (const auto& [bound, way] : WaysOf(layout, setting)) {
       if (TooSlow(bound, found)) return std::nullopt;
+      RETURN_IF_ERROR(GoOn());
       absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
       if (!plan.ok()) continue;
       if (!Fits(*plan)) {
@@ -321,6 +328,7 @@ class Search {
   absl::Status Admit() {
     if (options_.device_memory == 0) return absl::OkStatus();  // nothing is lowered
     for (Found& found : best_) {
+      RETURN_IF_ERROR(GoOn());
       ASSIGN_OR_RETURN(plan::Plan plan, AdmitJob(found.proposal.spec, cluster_, limits_, Epoch{1}));
       states_.clear();
       ASSIGN_OR_RETURN(std::optional<Found> admitted,

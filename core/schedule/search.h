@@ -18,14 +18,16 @@
 // step is below. So the best as written are those of trying all.
 //
 // What it does not look at: host memory, which counts as enough; devices that differ; samples that
-// are shorter than the context. A function of its arguments. Pure.
+// are shorter than the context. A function of its arguments; it may be stopped. Pure.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/job/job_spec.h"
 #include "core/schedule/profile.h"
@@ -53,6 +55,9 @@ struct SearchOptions {
   bool keep_written = false;
   // False: tries everything, for tests.
   bool use_bounds = true;
+  // Asked before each layout and each plan of one, on the caller's thread; null: nobody stops it.
+  // What is not OK ends the search with that.
+  std::function<absl::Status()> go_on = nullptr;
 };
 
 // What a step is made of on the rank that works longest, in seconds. They add up to the step.
@@ -84,7 +89,8 @@ struct SearchResult {
 };
 
 // Errors: InvalidArgument with violations: too many modules or devices, modules of unknown shape,
-// no layout at all, or none that fits the memory (spec.modules, with what the smallest needs).
+// no layout at all, or none that fits the memory (spec.modules, with what the smallest needs). What
+// options.go_on says.
 absl::StatusOr<SearchResult> SearchLayouts(const job::JobSpec& spec, const SearchOptions& options);
 
 }  // namespace phalanx::schedule

@@ -54,7 +54,8 @@ std::string NoteOf(const job::JobSpec& chosen, const schedule::DeviceCosts& cost
 
 absl::StatusOr<ResolvedJob> Resolve(std::string text, job::ReadJob job, job::Purpose purpose,
                                     const SearchedDevices& devices,
-                                    const std::optional<job::DataShape>& data) {
+                                    const std::optional<job::DataShape>& data,
+                                    std::function<absl::Status()> go_on) {
   if (!job.spec.HasOpenLayout()) return ResolvedJob{std::move(text), std::move(job), ""};
   if (data.has_value()) RETURN_IF_ERROR(Complete(text, *data, job.spec.batch));
   std::vector<bool> open;
@@ -66,7 +67,8 @@ absl::StatusOr<ResolvedJob> Resolve(std::string text, job::ReadJob job, job::Pur
                                                       .profile = devices.costs.profile,
                                                       .items = job.spec.batch.items,
                                                       .open = open,
-                                                      .keep_written = true}));
+                                                      .keep_written = true,
+                                                      .go_on = std::move(go_on)}));
   const job::JobSpec& chosen = found.best.front().spec;
   ResolvedJob resolved;
   ASSIGN_OR_RETURN(resolved.text, WithLayoutOf(text, chosen, open));

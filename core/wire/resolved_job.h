@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/job/data_shape.h"
 #include "core/job/job_reader.h"
@@ -36,10 +38,11 @@ struct ResolvedJob {
 // `job`: what `text` reads as, for `purpose`. A search counts with batch.items and
 // batch.labelled_share where they are written, else with what `data` says of the training set, else
 // with what they are when left out. A share that it takes of `data` is written into the text, since
-// plans count with it, too. A function of its arguments. Errors: InvalidArgument with violations,
-// as those of a search.
+// plans count with it, too. `go_on`: that of the search. A function of its arguments else. Errors:
+// InvalidArgument with violations, as those of a search; what `go_on` says.
 absl::StatusOr<ResolvedJob> Resolve(std::string text, job::ReadJob job, job::Purpose purpose,
                                     const SearchedDevices& devices,
-                                    const std::optional<job::DataShape>& data = std::nullopt);
+                                    const std::optional<job::DataShape>& data = std::nullopt,
+                                    std::function<absl::Status()> go_on = nullptr);
 
 }  // namespace phalanx::wire

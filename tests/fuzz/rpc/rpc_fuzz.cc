@@ -39,11 +39,12 @@ std::string Refused(const absl::Status& status) {
 }
 
 std::string CheckSubmit(const v1::SubmitJobRequest& request) {
+  auto read = coordinator::ReadDocument(coordinator::FromProto(request.document()),
+                                        wire::RanksOf(request.lost()));
+  if (!read.ok()) return Refused(read.status());
   // A search takes seconds.
-  if (coordinator::MayNeedSearch(request.document().text())) return "";
-  return Refused(coordinator::ReadRequest(coordinator::FromProto(request.document()),
-                                          wire::RanksOf(request.lost()))
-                     .status());
+  if (read->NeedsSearch()) return "";
+  return Refused(coordinator::RequestOf(*std::move(read)).status());
 }
 
 const coordinator::Board& ABoard() {

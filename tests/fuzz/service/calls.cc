@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/job_filter.h"
-#include "coordinator/runtime/planning.h"
 #include "coordinator/wire/record_codec.h"
 #include "core/base/mutex.h"
+#include "core/wire/job_yaml.h"
 #include "google/protobuf/duration.pb.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
@@ -43,6 +43,12 @@ constexpr auto kCommandPatience = std::chrono::milliseconds(50);
 void SetDeadline(grpc::ClientContext& context, int64_t seconds = 60) {
   context.set_deadline(
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(seconds, GPR_TIMESPAN)));
+}
+
+// Whether its layout is left to the planner.
+bool NeedsSearch(const v1::JobDocument& document) {
+  const auto read = wire::ReadJobFile(document.text(), job::Purpose::kPlan);
+  return read.ok() && read->spec.HasOpenLayout();
 }
 
 // What is said to a caller: a fault of ours, or nothing at all, is wrong.
@@ -237,10 +243,10 @@ class Player {
   void Ask(const MethodDescriptor& method, const Message& request) {
     // A search for a layout takes seconds.
     if (const auto* submit = dynamic_cast<const v1::SubmitJobRequest*>(&request);
-        submit != nullptr && coordinator::MayNeedSearch(submit->document().text()))
+        submit != nullptr && NeedsSearch(submit->document()))
       return;
     if (const auto* plan = dynamic_cast<const v1::PlanJobRequest*>(&request);
-        plan != nullptr && coordinator::MayNeedSearch(plan->document().text()))
+        plan != nullptr && NeedsSearch(plan->document()))
       return;
     const std::string path = absl::StrCat("/", method.service()->full_name(), "/", method.name());
     const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);

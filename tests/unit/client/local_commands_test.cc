@@ -288,6 +288,51 @@ TEST(PlanTest, AnOpenLayout_IsChosenForTheDevicesAndItemsOfTheCommandLine_AndANo
   EXPECT_THAT(named.out.str(), HasSubstr("under the profile of h200, with 3 items a sample"));
 }
 
+TEST(PlanTest, AnOpenLayout_KeepsTensorGroupsWithinTheNodesOfTheCommandLine_ElseOfEight) {
+  const std::string path = Written("wide.yaml", R"(metadata: {name: wide}
+spec:
+  steps: 1
+  modules:
+    - name: language
+      architecture: {family: llama, hidden_size: 512, layers: 16, heads: 16, mlp_size: 512, vocabulary: 512, context: 16, block: 32}
+      parallel: auto
+  batch: {global: 1, micro: 1}
+  resources: {devices: 16}
+)");
+  const auto axes = [&path](const std::string& nodes) {
+    Captured captured;
+    EXPECT_EQ(Plan({.file = path, .format = Format::kJson, .nodes = nodes}, captured.io), kSuccess)
+        << nodes << ": " << captured.talk.str();
+    return nlohmann::json::parse(captured.out.str())["modules"][0]["axes"];
+  };
+  EXPECT_EQ(axes("16x1")["tp"], 1);
+  EXPECT_EQ(axes("16x1")["pp"], 16) << "a step of one sample has one replica";
+  EXPECT_LE(axes("4x4")["tp"], 4);
+  EXPECT_LE(axes("")["tp"], 8) << "as a search and a coordinator without nodes count";
+}
+
+TEST(PlanTest, AnOpenLayout_BesideAWrittenOne_HasTheDevicesOfTheJobAndNoMore) {
+  const std::string path = Written("beside.yaml", R"(metadata: {name: beside}
+spec:
+  steps: 1
+  modules:
+    - name: vision
+      architecture: {family: clip_vision, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, image_size: 32, patch_size: 16, block: 32}
+      parallel: {ranks: 2}
+    - name: language
+      architecture: {family: llama, hidden_size: 64, layers: 2, heads: 4, mlp_size: 128, vocabulary: 64, context: 64, block: 32}
+      parallel: auto
+  edges:
+    - {from: vision, to: language, projector: {hidden_size: 64}}
+  batch: {global: 4, micro: 2}
+  resources: {devices: 2}
+)");
+  Captured one, named;
+  EXPECT_EQ(Plan({.file = path, .format = Format::kName}, one.io), kSuccess) << one.talk.str();
+  EXPECT_EQ(Plan({.file = path, .format = Format::kName, .nodes = "1x2"}, named.io), kSuccess);
+  EXPECT_EQ(one.out.str(), named.out.str()) << "the digest names the devices";
+}
+
 TEST(PlanTest, AnOpenSchedule_IsTheOneThatEveryPlannerChooses) {
   const std::string text = R"(metadata: {name: open}
 spec:

@@ -277,6 +277,27 @@ TEST_F(DriverTest, RequestId_AnswersForAnEndedJobWhateverANewOneWouldBeTold) {
   EXPECT_EQ(Submit(again, "another", refusal).status(), refusal);
 }
 
+TEST_F(DriverTest, FindSubmit_TellsWhatARequestIdBecame_AndSubmitsNothing) {
+  Start();
+  const auto find = [this](const std::string& text, const std::string& request_id) {
+    Promise<absl::StatusOr<JobViewPtr>> answer;
+    driver_->FindSubmit(RequestAsSubmitted({.text = text, .directory = "/d"}, {}), request_id,
+                        [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
+    return answer.Get();
+  };
+  EXPECT_EQ(find("as it was submitted", "request").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(board_.Find("1").ok());
+  JobRequest laid_out = *AJob("a");
+  laid_out.submitted_digest = DigestOf({.text = "as it was submitted", .directory = "/d"}, {});
+  const JobId job = (*Submit(std::make_shared<const JobRequest>(laid_out), "request"))->id;
+  EXPECT_EQ((*find("as it was submitted", "request"))->id, job);
+  EXPECT_EQ(find("another", "request").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(find("as it was submitted", "other").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Cancel(job).ok());
+  WaitUntilArchived(job);
+  EXPECT_EQ((*find("as it was submitted", "request"))->id, job);
+}
+
 TEST_F(DriverTest, WaitingDocuments_AreBoundedInBytes) {
   DriverOptions options;
   options.request_bytes_max = 1000;

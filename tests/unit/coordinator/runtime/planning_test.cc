@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan/memory_fit.h"
@@ -135,6 +138,41 @@ TEST(PreviewPlanTest, AxisThatIsNotTrainedYet_IsPlannedWithItsGroups_AndRefusedA
       Wrong(ReadRequest(document).status()),
       ElementsAre("spec.modules[1].parallel.cp: 2: this release does not train with context "
                   "parallelism yet"));
+}
+
+// Two ranks of vision, on which the planner lays the language model, too.
+Document OnTheRanksOfVision() {
+  Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  document.text += "  resources: {devices: 2}\n";
+  return document;
+}
+
+TEST(PreviewPlanTest, OpenLayout_TakesTheDevicesOfTheJob_WhateverItsModulesWouldTakeApart) {
+  const auto plan = PreviewPlan(OnTheRanksOfVision(), {}, {ANode("a", {})});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->world(), 2);
+  ASSERT_EQ(plan->placement().nodes_size(), 1);
+  EXPECT_EQ(plan->placement().nodes(0).devices_size(), 2);
+}
+
+TEST(PreviewPlanTest, OpenLayout_ForWhichThereAreNotEnoughDevices_IsRefusedBeforeAnySearch) {
+  bool asked = false;
+  const auto preview = [&asked](std::vector<NodeView> nodes) {
+    return PreviewPlan(
+               OnTheRanksOfVision(), {}, nodes,
+               [](const std::string&) { return std::optional<job::DataShape>(); },
+               [&asked] {
+                 asked = true;
+                 return absl::CancelledError("nobody waits");
+               })
+        .status();
+  };
+  NodeView small = ANode("a", {});
+  small.device_jobs.resize(1);
+  EXPECT_EQ(preview({small}), absl::ResourceExhaustedError("the job needs 2 devices; the connected "
+                                                           "nodes that match have 1"));
+  EXPECT_FALSE(asked);
+  EXPECT_EQ(preview({ANode("a", {})}), absl::CancelledError("nobody waits"));
 }
 
 TEST(PreviewPlanTest, NodesWhoseDevicesAreTooSmall_AreRefusedLikewise) {

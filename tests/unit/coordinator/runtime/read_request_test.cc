@@ -94,11 +94,11 @@ TEST(ReadRequestTest, EveryViolation_IsReportedAtOnce) {
 TEST(ReadRequestTest, OpenLayout_IsChosenAndWrittenIntoTheDocument) {
   Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
   document.text += "  resources: {devices: 4}\n";
-  EXPECT_TRUE(MayNeedSearch(document.text));
+  EXPECT_TRUE(ReadDocument(document)->NeedsSearch());
   const absl::StatusOr<JobRequestPtr> request = ReadRequest(document);
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ((*request)->devices, 4);
-  EXPECT_FALSE(MayNeedSearch((*request)->document.text));
+  EXPECT_FALSE(ReadDocument((*request)->document)->NeedsSearch());
   EXPECT_EQ((*request)->submitted_digest, RequestAsSubmitted(document, {})->submitted_digest);
   EXPECT_EQ((*ReadRequest({kText, "/jobs"}))->submitted_digest, "") << "the document says it";
   // What is stored is planned without another search.
@@ -213,14 +213,64 @@ TEST(ReadRequestTest, JobThatRelievesSlowDevices_SaysSo) {
                   ->relieves);
 }
 
-TEST(ReadRequestTest, MayNeedSearch_SeesTheWordHoweverItIsWritten) {
-  for (const char* text : {"parallel: auto", "{\"parallel\": \"auto\"}", "parallel:\n  auto",
-                           "parallel: *same", "parallel: {ranks: 1}\nparallel: 'auto'",
-                           R"(parallel: "\x61uto")", R"({"parallel": "\u0061uto"})"}) {
-    EXPECT_TRUE(MayNeedSearch(text)) << text;
+TEST(ReadRequestTest, LayoutLeftToThePlanner_IsSeenHoweverItIsWritten) {
+  const auto needs_search = [](const std::string& parallel, const std::string& labels = "{a: b}") {
+    Document document = With("parallel: {ranks: 2, tp: 2}", parallel);
+    document.text = absl::StrReplaceAll(
+        document.text, {{"{name: demo}", absl::StrCat("{name: demo, labels: ", labels, "}")}});
+    document.text += "  resources: {devices: 4}\n";
+    const absl::StatusOr<ReadSubmit> read = ReadDocument(document);
+    EXPECT_TRUE(read.ok()) << parallel << ": " << read.status();
+    return read.ok() && read->NeedsSearch();
+  };
+  for (const char* parallel :
+       {"parallel: auto", "parallel : auto", "parallel:  # the planner's\n        auto",
+        "\"parallel\": 'auto'", R"(parallel: "\x61uto")", R"("par\x61llel": auto)",
+        R"("\u0070arallel": "\u0061uto")", "parallel: >-\n        auto", "parallel: !!str auto"}) {
+    EXPECT_TRUE(needs_search(parallel)) << parallel;
   }
-  for (const char* text : {kText, "schedule: auto", "parallel: {ranks: 2}", "parallel"})
-    EXPECT_FALSE(MayNeedSearch(text)) << text;
+  EXPECT_TRUE(needs_search("parallel: *free", "{a: &free auto}"));
+  EXPECT_TRUE(needs_search("*where : auto", "{a: &where parallel}"));
+  EXPECT_FALSE(needs_search("parallel: {ranks: 2}", "{parallel: auto}"));
+  EXPECT_FALSE(needs_search("parallel: {ranks: 2}  # parallel: auto"));
+}
+
+TEST(ReadRequestTest, WhatNeedsNoPlan_IsRefusedAtOnce_BeforeALayoutIsSearchedFor) {
+  Document document = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  document.text = absl::StrReplaceAll(
+      document.text,
+      {{"{name: demo}", "{name: demo, labels: {a: \"x\\ny\", b: z, c: \"x\\ny\"}}"}});
+  document.text +=
+      "  precision: {linear: fp8}\n"
+      "  resources: {devices: 4, device: gpu, node_selector: {d: \"x\\ny\"}}\n";
+  const auto read = ReadRequest(
+      document, {},
+      [] {
+        ADD_FAILURE() << "a search was to begin";
+        return std::vector<NodeView>();
+      },
+      [](const std::string&) { return std::optional<job::DataShape>(); },
+      [] { return Fp8Nodes{.gpu_nodes = 1, .without = 1, .names = {"n"}}; });
+  EXPECT_THAT(Wrong(read.status()),
+              ElementsAre(StartsWith("metadata.labels.a: "), StartsWith("metadata.labels.c: "),
+                          StartsWith("spec.resources.node_selector.d: "),
+                          StartsWith("spec.precision.linear: fp8: needs ")));
+}
+
+TEST(ReadRequestTest, SearchThatNobodyWaitsFor_EndsWithWhatItIsTold) {
+  const auto request = [](const Document& document) {
+    absl::StatusOr<ReadSubmit> read = ReadDocument(document);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return RequestOf(
+               *std::move(read), [] { return std::vector<NodeView>(); },
+               [](const std::string&) { return std::optional<job::DataShape>(); },
+               [] { return absl::DeadlineExceededError("late"); })
+        .status();
+  };
+  Document open = With("parallel: {ranks: 2, tp: 2}", "parallel: auto");
+  open.text += "  resources: {devices: 4}\n";
+  EXPECT_EQ(request(open), absl::DeadlineExceededError("late"));
+  EXPECT_TRUE(request({kText, "/jobs"}).ok()) << "there is nothing to search for";
 }
 
 // A document of up to four modules, drawn from a seed without looking whether its parts fit.

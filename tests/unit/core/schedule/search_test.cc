@@ -129,6 +129,34 @@ TEST(SearchTest, PredictStep_OfAnUnknownShape_NamesTheModule) {
   EXPECT_EQ(ViolationsOf(status).front().field, "spec.modules[0].architecture");
 }
 
+TEST(SearchTest, Search_ThatIsToldToStop_LooksAtNothingMore) {
+  const job::JobSpec spec = WithEncoder();
+  SearchOptions options{.devices = 4, .device_memory = int64_t{8} << 30};
+  const SearchResult alone = Search(spec, options);
+  int64_t asked = 0;
+  options.go_on = [&asked] {
+    ++asked;
+    return absl::OkStatus();
+  };
+  const SearchResult whole = Search(spec, options);
+  ASSERT_EQ(whole.best.size(), alone.best.size());
+  for (size_t i = 0; i < whole.best.size(); ++i) {
+    EXPECT_EQ(Shape(whole.best[i].spec), Shape(alone.best[i].spec));
+    EXPECT_EQ(whole.best[i].step, alone.best[i].step);
+  }
+  const int64_t all = asked;
+  EXPECT_GE(all, whole.layouts + whole.simulated) << "before each of them";
+  // While bounds are worked out, while plans are made, and while the last of the best is admitted.
+  for (const int64_t last : {int64_t{1}, whole.layouts + 2, all}) {
+    asked = 0;
+    options.go_on = [&asked, last] {
+      return ++asked < last ? absl::OkStatus() : absl::CancelledError("nobody waits");
+    };
+    EXPECT_EQ(SearchLayouts(spec, options).status(), absl::CancelledError("nobody waits"));
+    EXPECT_EQ(asked, last);
+  }
+}
+
 TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
   for (const job::JobSpec& spec : {Decoder(), Decoder(6), WithEncoder()}) {
     for (const int32_t devices : {1, 2, 3, 4, 6}) {

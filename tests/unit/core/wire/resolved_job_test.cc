@@ -111,6 +111,21 @@ TEST(ResolvedJobTest, NothingLeftOpen_StaysAsItIs) {
   EXPECT_EQ(resolved->note, "");
 }
 
+TEST(ResolvedJobTest, Auto_ThatNobodyWaitsFor_EndsWithWhatItIsTold) {
+  const auto refused = [](const std::string& text) {
+    auto read = ReadJobFile(text, job::Purpose::kPlan);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return Resolve(text, *std::move(read), job::Purpose::kPlan, {}, std::nullopt,
+                   [] { return absl::CancelledError("nobody waits"); })
+        .status();
+  };
+  EXPECT_EQ(refused(Text("auto")), absl::CancelledError("nobody waits"));
+  EXPECT_TRUE(
+      refused(absl::StrReplaceAll(Text("{ranks: 2}"), {{"parallel: auto", "parallel: {ranks: 2}"}}))
+          .ok())
+      << "there is nothing to search for";
+}
+
 TEST(ResolvedJobTest, Auto_ThatNothingFits_IsRefused) {
   const auto resolved = ResolveText(Text("auto"), {.device_memory = 1024});
   EXPECT_THAT(std::string(resolved.status().message()), HasSubstr("fits the memory of each"));
