@@ -91,7 +91,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
         std::move(refusal));
   };
   if (MayNeedSearch(request->document().text())) {
-    previewers_.Add(submit);
+    Preview(end.caller(), submit);
   } else if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
     submit(absl::OkStatus());
   } else {
@@ -235,13 +235,22 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
   return end.reactor();
 }
 
+// Nobody has all who plan work for them alone.
+void JobServiceImpl::Preview(const Caller& caller, WorkPool::Work plan) {
+  if (absl::Status status = admission_.BeginPlan(caller); !status.ok()) return plan(status);
+  previewers_.Add([this, caller, plan = std::move(plan)](const absl::Status& go) {
+    plan(go);
+    admission_.EndPlan(caller);
+  });
+}
+
 JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
-  previewers_.Add([this, end, context, request, response](const absl::Status& go) {
+  Preview(end.caller(), [this, end, context, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
     if (context->IsCancelled()) return end(absl::CancelledError("the caller is gone"));
     const SteadyTime start = SteadyNow();
