@@ -63,6 +63,28 @@ void Admission::Close(WorkerStream stream, const Caller& caller) {
   if (found != counts.end() && --found->second == 0) counts.erase(found);
 }
 
+absl::Status Admission::BeginPlan(const Caller& caller) {
+  if (!caller.has_value()) return absl::OkStatus();
+  const std::string key = KeyOf(*caller);
+  MutexLock lock(&mu_);
+  const auto found = plans_.find(key);
+  const size_t count = found == plans_.end() ? 0 : found->second;
+  if (count >= plans_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(caller->name, " has ", count, " plans made; at most ", plans_max_,
+                     " at one time: ask again when one of them is there"));
+  }
+  plans_[key] = count + 1;
+  return absl::OkStatus();
+}
+
+void Admission::EndPlan(const Caller& caller) {
+  if (!caller.has_value()) return;
+  MutexLock lock(&mu_);
+  const auto found = plans_.find(KeyOf(*caller));
+  if (found != plans_.end() && --found->second == 0) plans_.erase(found);
+}
+
 absl::Status Admission::CountConnection(const Caller& caller, size_t connections_max,
                                         const std::string& peer) {
   if (!caller.has_value() || connections_max == 0) return absl::OkStatus();

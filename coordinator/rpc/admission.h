@@ -1,5 +1,5 @@
 // coordinator/rpc/admission.h: whether a caller may make one more call, by how often they call,
-// over how many connections and with how many streams.
+// over how many connections, with how many streams, and how much is planned for them.
 //
 // A worker has bounds of its own, far above what one needs, and none on the messages of a session
 // that is open: no limit of others can cost a job its nodes, and no heartbeat is ever refused.
@@ -41,13 +41,17 @@ enum class WorkerStream : uint8_t { kSession, kUpload };
 // Thread-safe.
 class Admission {
  public:
+  // A third of those that may be made and wait (JobServiceImpl).
+  static constexpr size_t kPlansMax = 6;
   // Whether the connection of that peer, as gRPC names it, is open.
   using IsOpen = std::function<bool(const std::string& peer)>;
-  // `connections_max`: of one person; 0: any number. `unread` outlives it.
+  // `connections_max`: of one person; 0: any number. `plans_max`: also of one person. `unread`
+  // outlives it.
   Admission(CallRateOptions rate, size_t connections_max, WorkerBounds workers,
-            UnreadRequests& unread, IsOpen is_open)
+            UnreadRequests& unread, IsOpen is_open, size_t plans_max = kPlansMax)
       : rate_(rate),
         connections_max_(connections_max),
+        plans_max_(plans_max),
         workers_(workers),
         unread_(unread),
         is_open_(std::move(is_open)),
@@ -74,6 +78,10 @@ class Admission {
   absl::Duration ReadOfUpload(const Caller& caller, int64_t bytes) {
     return upload_bytes_.Spend(caller, static_cast<double>(bytes));
   }
+  // A plan that the call of a person's asks for is made, or waits to be. EndPlan follows if it is
+  // OK. Errors: ResourceExhausted.
+  absl::Status BeginPlan(const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndPlan(const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
   // A worker's call of one request, whose rate somebody else counts. Errors: ResourceExhausted.
   absl::Status TakeOfWorker(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -84,7 +92,7 @@ class Admission {
   absl::Status Stopped() const ABSL_LOCKS_EXCLUDED(mu_);
 
   CallRate rate_;
-  const size_t connections_max_;
+  const size_t connections_max_, plans_max_;
   const WorkerBounds workers_;
   UnreadRequests& unread_;
   const IsOpen is_open_;
@@ -94,6 +102,7 @@ class Admission {
   absl::Status stopped_ ABSL_GUARDED_BY(mu_);  // OK: it is not
   // By KeyOf: peers whose connections were open when they were looked at last.
   std::map<std::string, std::set<std::string>> peers_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, size_t> plans_ ABSL_GUARDED_BY(mu_);  // by KeyOf
   // By KeyOf: how many are open.
   std::map<WorkerStream, std::map<std::string, size_t>> streams_ ABSL_GUARDED_BY(mu_);
 };

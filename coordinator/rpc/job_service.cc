@@ -99,7 +99,7 @@ void JobServiceImpl::Read(const SubmitCall& call) {
 }
 
 void JobServiceImpl::Search(const SubmitCall& call, std::shared_ptr<const ReadSubmit> read) {
-  previewers_.Add([this, call, read = std::move(read)](const absl::Status& go) {
+  Preview(call.end.caller(), [this, call, read = std::move(read)](const absl::Status& go) {
     const auto go_on = [this, &call] { return StillWanted(*call.context); };
     const absl::Status wanted = go.ok() ? go_on() : go;
     if (!wanted.ok()) return call.end(wanted);
@@ -274,13 +274,22 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
   return end.reactor();
 }
 
+// Nobody has all who plan work for them alone.
+void JobServiceImpl::Preview(const Caller& caller, WorkPool::Work plan) {
+  if (absl::Status status = admission_.BeginPlan(caller); !status.ok()) return plan(status);
+  previewers_.Add([this, caller, plan = std::move(plan)](const absl::Status& go) {
+    plan(go);
+    admission_.EndPlan(caller);
+  });
+}
+
 JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
   if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
     return end.With(status);
-  previewers_.Add([this, end, context, request, response](const absl::Status& go) {
+  Preview(end.caller(), [this, end, context, request, response](const absl::Status& go) {
     const auto go_on = [this, context] { return StillWanted(*context); };
     const absl::Status wanted = go.ok() ? go_on() : go;
     if (!wanted.ok()) return end(wanted);

@@ -95,6 +95,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Suspends the job or resumes it, and answers with it.
   void SetSuspended(const std::string& job, bool suspended, v1::JobStatus* answer,
                     const Ending& end);
+  // Has `plan` done by those who plan, as one of the caller's.
+  void Preview(const Caller& caller, WorkPool::Work plan);
   // Of a stream that begins: its call is taken.
   Peer PeerOf(const Context& context);
   // Errors: NotFound, PermissionDenied; those of Board::Find.

@@ -54,8 +54,10 @@ class ServerImpl final : public Server {
                  OpenCalls::Full::kRefuse),
         log_calls_(options_.log_calls_max, options_.person_log_calls_max, options_.log_bytes_max,
                    OpenCalls::Full::kCloseOldest),
-        admission_(options_.rate, options_.person_connections_max, options_.workers, unread_,
-                   [this](const std::string& peer) { return peers_.IsOpen(peer); }),
+        admission_(
+            options_.rate, options_.person_connections_max, options_.workers, unread_,
+            [this](const std::string& peer) { return peers_.IsOpen(peer); },
+            options_.person_plans_max),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {
     audit_.Keep(options_.keep_audit, [this] { metrics_.AuditLineNotKept(); });
   }

@@ -41,6 +41,7 @@ struct ServerOptions {
   size_t person_watchers_max = 512;
   size_t person_log_calls_max = 32;
   size_t person_connections_max = 256;  // 0: any number
+  size_t person_plans_max = Admission::kPlansMax;
   // Lines of the audit about what was refused to one person, one node, or all strangers, and about
   // handshakes that failed.
   CallRateOptions refusals = {.calls_per_second = 20, .calls_at_once = 200};

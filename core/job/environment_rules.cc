@@ -13,14 +13,15 @@
 namespace phalanx::job {
 namespace {
 
-// Names that begin and end so.
+// Names that begin and end so; those that begin and end with all of a name are that one.
 struct Refused {
   absl::string_view begin, end;
   absl::string_view why;
 };
 constexpr absl::string_view kCode = "it may choose what code ranks run";
 constexpr absl::string_view kDevices = "a rank has the device that its node gives it";
-constexpr absl::string_view kFiles = "ranks write what they have to say to their log";
+constexpr absl::string_view kFiles =
+    "it may choose what files are written; ranks write what they have to say to their log";
 constexpr Refused kRefused[] = {
     {"LD_", "", kCode},
     {"GLIBC_TUNABLES", "", kCode},
@@ -29,10 +30,26 @@ constexpr Refused kRefused[] = {
     {"CUDA_INJECTION", "", kCode},
     {"NVTX_INJECTION", "", kCode},
     {"NCCL_", "_PLUGIN", kCode},
+    {"NCCL_CONF_FILE", "", kCode},  // has variables of NCCL's, plug-ins among them
+    {"IBV_DRIVERS", "", kCode},
+    {"RDMAV_DRIVERS", "", kCode},
+    {"UCX_MODULE_DIR", "", kCode},
+    {"FI_PROVIDER_PATH", "", kCode},
+    {"OMP_TOOL", "", kCode},
     {"CUDA_VISIBLE_DEVICES", "", kDevices},
     {"NVIDIA_", "", kDevices},
-    {"NCCL_DEBUG_FILE", "", kFiles},
-    {"NCCL_", "_DUMP_FILE", kFiles},
+    {"", "_DEBUG_FILE", kFiles},
+    {"", "_DUMP_FILE", kFiles},
+    {"", "_LOG_FILE", kFiles},
+    {"", "_LOGDEST_DBG", kFiles},
+    {"", "_JIT_DUMP", kFiles},
+    {"CUDA_COREDUMP", "", kFiles},
+    {"CUDA_CACHE_PATH", "", kFiles},
+    {"PYTORCH_KERNEL_CACHE_PATH", "", kFiles},
+    {"KINETO_", "", kFiles},
+    {"HOME", "HOME", kFiles},
+    {"TMPDIR", "TMPDIR", kFiles},
+    {"XDG_", "", kFiles},
     {"PHALANX_", "", "names that begin with PHALANX_ are Phalanx's own"},
 };
 

@@ -131,6 +131,34 @@ TEST_F(PersonLimitsTest, ReadersOfLogsOfOnePerson_AreBounded_AndOthersNoticeNoth
   for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
+// Each plan that has been made, or is refused, makes room for the next one.
+TEST_F(PersonLimitsTest, PlansOfOnePerson_AreBounded_AndThoseThatAreMadeMakeRoom) {
+  const auto plan = [this](const std::string& text) {
+    v1::PlanJobRequest request;
+    request.mutable_document()->set_text(text);
+    v1::PlanJobResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->PlanJob(&context, request, &response);
+  };
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+  Be("vera", "viewer");
+  for (size_t i = 0; i < 2 * Admission::kPlansMax; ++i) {
+    EXPECT_TRUE(plan(JobText("a")).ok());
+    EXPECT_EQ(plan("no job").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) { options.person_plans_max = 0; });
+  Be("vera", "viewer");
+  const grpc::Status refused = plan(JobText("a"));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("vera has 0 plans made; at most 0"));
+  EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  Be("sam", "submitter");
+  MustSubmit(JobText("b"));
+}
+
 TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   server_.reset();
   AccessTest::Open(

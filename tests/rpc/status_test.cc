@@ -346,7 +346,8 @@ TEST_F(StatusTest, Streams_AreBounded_AndProbesDoNotWaitForThem) {
     EventReader first(port(), "/api/overview"), second(port(), "/api/overview");
     EXPECT_NE(first.Next("page"), "");
     EXPECT_NE(second.Next("page"), "");
-    EXPECT_THAT(EventReader(port(), "/api/overview").head(), HasSubstr("503 Service Unavailable"));
+    EXPECT_THAT(EventReader(port(), "/api/overview").head(),
+                HasSubstr("503 Service Unavailable\r\nRetry-After: 1\r\n"));
     EXPECT_THAT(EventReader(port(), "http://elsewhere/").head(), HasSubstr("400 Bad Request"));
     EXPECT_THAT(Fetch("/healthz"), HasSubstr("200 OK"));
     EXPECT_THAT(Fetch("/api/overview"), HasSubstr("200 OK"));

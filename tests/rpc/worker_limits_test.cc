@@ -173,6 +173,22 @@ TEST(AdmissionTest, StreamThatHasEnded_MakesRoom) {
   EXPECT_TRUE(admission.Open(WorkerStream::kUpload, here, "peer").ok());
 }
 
+TEST(AdmissionTest, PlansOfOnePerson_AreBounded_AndOthersNoticeNothing) {
+  UnreadRequests unread({}, [](const Caller&, int64_t, const absl::Status&) {});
+  Admission admission(
+      {}, 256, {}, unread, [](const std::string&) { return true; }, 2);
+  const Caller vera = Identity{"vera", Role::kViewer}, sam = Identity{"sam", Role::kSubmitter};
+  EXPECT_TRUE(admission.BeginPlan(vera).ok());
+  EXPECT_TRUE(admission.BeginPlan(vera).ok());
+  EXPECT_EQ(admission.BeginPlan(vera),
+            absl::ResourceExhaustedError("vera has 2 plans made; at most 2 at one time: ask again "
+                                         "when one of them is there"));
+  EXPECT_TRUE(admission.BeginPlan(sam).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(admission.BeginPlan({}).ok()) << "nobody knows who";
+  admission.EndPlan(vera);
+  EXPECT_TRUE(admission.BeginPlan(vera).ok());
+}
+
 TEST(AdmissionTest, OnceItIsStopped_NobodyIsLetIn) {
   UnreadRequests unread({}, [](const Caller&, int64_t, const absl::Status&) {});
   Admission admission({}, 256, {}, unread, [](const std::string&) { return true; });

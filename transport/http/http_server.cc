@@ -93,9 +93,9 @@ HttpResponse AnswerProbe(const Health& health, absl::string_view probe, absl::st
 }
 
 std::string Encode(const HttpResponse& response, bool with_body) {
+  const bool later = response.code == 429 || response.code == 503;
   return absl::StrCat("HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
-                      response.code == 429 ? "\r\nRetry-After: 1" : "",
-                      "\r\nContent-Type: ", response.type,
+                      later ? "\r\nRetry-After: 1" : "", "\r\nContent-Type: ", response.type,
                       "\r\nContent-Length: ", response.body.size(),
                       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
                       response.policy.empty() ? "" : "Content-Security-Policy: ", response.policy,

@@ -65,6 +65,14 @@ std::string JobFolder(const std::string& folder, JobId job) {
   return absl::StrCat(folder, "/jobs/", job.value);
 }
 
+void RemoveOldEpochs(const std::string& job) {
+  const std::vector<int64_t> epochs = NumberedFolders(job);
+  for (size_t i = 0; i + kEpochsMax < epochs.size(); ++i) {
+    std::error_code error;
+    fs::remove_all(absl::StrCat(job, "/", epochs[i]), error);
+  }
+}
+
 }  // namespace
 
 std::string StoreFolder(const std::string& state, uint64_t store) {
@@ -87,10 +95,11 @@ absl::StatusOr<std::unique_ptr<LogSpool>> LogSpool::Open(const std::string& fold
                                                          int64_t bytes_max) {
   const std::string files = absl::StrCat(JobFolder(folder, job), "/", epoch.value);
   std::error_code error;
-  fs::create_directories(files, error);
+  const bool made = fs::create_directories(files, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat("cannot make ", files, ": ", error.message()));
   }
+  if (made) RemoveOldEpochs(JobFolder(folder, job));
   std::unique_ptr<LogSpool> spool(
       new LogSpool(absl::StrCat(files, "/rank-", rank, ".log"), bytes_max));
   spool->file_ = OpenToAppend(spool->path_);

@@ -2,8 +2,9 @@
 //
 // STATE/stores/STORE/jobs/JOB/EPOCH/rank-R.log is the newest part; when it has reached half of the
 // cap it becomes rank-R.log.1, replacing the one before, so between half and all of the cap is
-// kept, always the newest. Of jobs the newest kJobsMax keep their logs. Jobs are numbered within a
-// store of a coordinator, so logs are kept by store, and only those of the present one.
+// kept, always the newest. Of jobs the newest kJobsMax keep their logs, of a job its newest
+// kEpochsMax epochs. Jobs are numbered within a store of a coordinator, so logs are kept by store,
+// and only those of the present one.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 namespace phalanx::agent {
 
-inline constexpr size_t kJobsMax = 100;
+inline constexpr size_t kJobsMax = 100, kEpochsMax = 256;
 
 // STATE/stores/STORE, the number in hexadecimal: what is kept of a store's jobs. `folder` below.
 std::string StoreFolder(const std::string& state, uint64_t store);
@@ -33,7 +34,8 @@ void RemoveOtherStores(const std::string& state, uint64_t store);
 // One rank of one epoch. Not thread-safe.
 class LogSpool {
  public:
-  // Creates the folders; continues a file that is there. Errors: Unavailable.
+  // Creates the folders; continues a file that is there. With the first file of an epoch those of
+  // epochs that are too old are removed. Errors: Unavailable.
   static absl::StatusOr<std::unique_ptr<LogSpool>> Open(const std::string& folder, JobId job,
                                                         Epoch epoch, int32_t rank,
                                                         int64_t bytes_max);

@@ -30,17 +30,17 @@ absl::StatusOr<std::string> ReadSecret(const std::string& folder, const std::str
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> RankEnvironment(const std::string& document,
-                                                         const std::string& secrets) {
+absl::StatusOr<RankVariables> RankEnvironment(const std::string& document,
+                                              const std::string& secrets) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kSubmit));
-  std::vector<std::string> variables;
+  RankVariables variables{.has_secrets = !read.spec.secrets.empty()};
   for (const auto& [name, value] : read.spec.env)
-    variables.push_back(absl::StrCat(name, "=", value));
+    variables.all.push_back(absl::StrCat(name, "=", value));
   std::vector<Violation> violations;
   for (const auto& [name, file] : read.spec.secrets) {
     const absl::StatusOr<std::string> secret = ReadSecret(secrets, file);
     if (secret.ok()) {
-      variables.push_back(absl::StrCat(name, "=", *secret));
+      variables.all.push_back(absl::StrCat(name, "=", *secret));
     } else {
       violations.push_back({.field = absl::StrCat("spec.secrets.", name),
                             .value = file,

@@ -8,12 +8,17 @@
 
 namespace phalanx::agent {
 
-// "NAME=VALUE" of each variable of `env` and `secrets` in the job file `document`. A secret is what
-// its file in the folder `secrets` holds, without line ends behind it; an empty `secrets`: the node
-// has none. Nobody keeps the values but the processes that get them.
+struct RankVariables {
+  std::vector<std::string> all;  // "NAME=VALUE"
+  bool has_secrets = false;
+};
+
+// Those of `env` and `secrets` in the job file `document`. A secret is what its file in the folder
+// `secrets` holds, without line ends behind it; an empty `secrets`: the node has none. Nobody keeps
+// the values but the processes that get them.
 // Errors: those of wire::ReadJobFile; InvalidArgument with a violation for every secret that is not
 // there, longer than 64 KiB, or no text. None of them says what a file holds. Thread-safe.
-absl::StatusOr<std::vector<std::string>> RankEnvironment(const std::string& document,
-                                                         const std::string& secrets);
+absl::StatusOr<RankVariables> RankEnvironment(const std::string& document,
+                                              const std::string& secrets);
 
 }  // namespace phalanx::agent

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -62,10 +63,21 @@ absl::StatusOr<Pair> MakeSocketPair() {
   return Pair{std::move(ours), std::move(theirs)};
 }
 
+// A limit of 0 bytes keeps the kernel from writing a file, and not from handing a core to a program
+// (`|` in kernel.core_pattern); one of 1 byte keeps it from both.
+bool LeaveNoCore() {
+  rlimit core;
+  if (getrlimit(RLIMIT_CORE, &core) != 0) return false;
+  core.rlim_max = std::min<rlim_t>(core.rlim_max, 1);  // nobody raises it again
+  core.rlim_cur = core.rlim_max;
+  return setrlimit(RLIMIT_CORE, &core) == 0;
+}
+
 // Between fork and exec: the daemon has other threads, so only what is async-signal-safe. Writes
 // errno to `failure` if it cannot go on.
 [[noreturn]] void BecomeRank(const char* program, char* const* arguments, char* const* environment,
-                             pid_t parent, int channel, int life, int output, int failure) {
+                             pid_t parent, int channel, int life, int output, int failure,
+                             bool leaves_no_core) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The daemon may have ended before the line above took effect.
@@ -81,7 +93,7 @@ absl::StatusOr<Pair> MakeSocketPair() {
   const bool placed = null >= 0 && dup2(null, 0) >= 0 && dup2(output, 1) >= 0 &&
                       dup2(output, 2) >= 0 && dup2(channel, channel::kRankChannelFd) >= 0 &&
                       dup2(life, channel::kLifePageFd) >= 0;
-  if (placed) {
+  if (placed && (!leaves_no_core || LeaveNoCore())) {
     syscall(SYS_close_range, channel::kLifePageFd + 1, ~0u, 1u << 2);  // CLOSE_RANGE_CLOEXEC
     execve(program, arguments, environment);
   }
@@ -111,7 +123,7 @@ std::vector<char*> EnvironmentWith(const std::vector<std::string>& own) {
 
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
                                   const std::vector<std::string>& environment,
-                                  std::vector<std::string> arguments) {
+                                  std::vector<std::string> arguments, bool leaves_no_core) {
   ASSIGN_OR_RETURN(Pair channel, MakeSocketPair());
   ASSIGN_OR_RETURN(channel::LifePage::Made life, channel::LifePage::Make());
   ASSIGN_OR_RETURN(life.for_rank, Raised(std::move(life.for_rank)));
@@ -130,7 +142,7 @@ absl::StatusOr<Spawned> SpawnRank(const std::string& program,
   if (spawned.pid < 0) return SystemError("cannot fork", errno);
   if (spawned.pid == 0) {
     BecomeRank(program.c_str(), words.data(), variables.data(), parent, channel.theirs.get(),
-               life.for_rank.get(), output.theirs.get(), failure.theirs.get());
+               life.for_rank.get(), output.theirs.get(), failure.theirs.get(), leaves_no_core);
   }
   setpgid(spawned.pid, spawned.pid);  // whichever of the two is first
   failure.theirs.reset();

@@ -29,9 +29,11 @@ struct Spawned {
 // Returns once the program runs. Errors: NotFound, PermissionDenied, Unavailable: it does not, and
 // no process is left.
 // `environment`: "NAME=VALUE", each in place of the caller's variable of that name. `arguments`: of
-// one that is to be no rank (worker/rank/node_check.h).
+// one that is to be no rank (worker/rank/node_check.h). Of a process that `leaves_no_core` nothing
+// of its memory is written anywhere when it dies, also where the kernel hands that to a program.
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
                                   const std::vector<std::string>& environment = {},
-                                  std::vector<std::string> arguments = {});
+                                  std::vector<std::string> arguments = {},
+                                  bool leaves_no_core = false);
 
 }  // namespace phalanx::agent

@@ -83,10 +83,11 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
     return {order.process, absl::FailedPreconditionError(
                                "jobs write nothing on this node: it has no --write-folder")};
   }
-  const absl::StatusOr<std::vector<std::string>> environment =
+  const absl::StatusOr<RankVariables> environment =
       RankEnvironment(order.assign->document.text, options_.secrets);
   if (!environment.ok()) return {order.process, environment.status()};
-  absl::StatusOr<Spawned> spawned = SpawnRank(options_.program, *environment);
+  absl::StatusOr<Spawned> spawned =
+      SpawnRank(options_.program, environment->all, {}, environment->has_secrets);
   if (!spawned.ok()) return {order.process, spawned.status()};
   Process process;
   process.spawned = *std::move(spawned);

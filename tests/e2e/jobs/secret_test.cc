@@ -20,6 +20,7 @@ namespace phalanx::e2e {
 namespace {
 
 using testing::Contains;
+using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::Ge;
 using testing::HasSubstr;
@@ -108,6 +109,9 @@ TEST_F(SecretTest, Value_IsInNoFile_NoCommandLineAndNoAnswer) {
   for (const auto& [rank, watch] : ranks) {
     EXPECT_THAT(support::ReadText(absl::StrCat("/proc/", watch.pid(), "/environ")),
                 HasSubstr(absl::StrCat("TOKEN=", kSecret)));
+    EXPECT_THAT(support::ReadText(absl::StrCat("/proc/", watch.pid(), "/limits")),
+                ContainsRegex("Max core file size +[01] +[01] "))
+        << "a core would have it";
   }
   const std::vector<pid_t> processes = cluster_.Processes();
   EXPECT_THAT(processes, SizeIs(Ge(4u))) << "coordinator, daemon, two ranks";

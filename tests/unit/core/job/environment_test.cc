@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "core/job/job_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,10 +33,17 @@ TEST(EnvironmentTest, VariablesAndSecrets_AreReadAndWritten) {
 }
 
 TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
-  for (const std::string name :
-       {"LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "OPENSSL_CONF", "CUDA_INJECTION64_PATH",
-        "NCCL_NET_PLUGIN", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "CUDA_VISIBLE_DEVICES",
-        "NVIDIA_VISIBLE_DEVICES", "PHALANX_ANYTHING"}) {
+  constexpr char kOfCode[] =
+      "LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES OPENSSL_CONF CUDA_INJECTION64_PATH "
+      "NCCL_NET_PLUGIN NCCL_CONF_FILE IBV_DRIVERS RDMAV_DRIVERS OMP_TOOL_LIBRARIES";
+  constexpr char kOfFiles[] =
+      "NCCL_DEBUG_FILE NCCL_TOPO_DUMP_FILE CUDNN_LOGDEST_DBG CUBLASLT_LOG_FILE CUDA_LOG_FILE "
+      "MLX5_DEBUG_FILE ONEDNN_JIT_DUMP CUDA_COREDUMP_FILE CUDA_CACHE_PATH KINETO_CONFIG HOME "
+      "TMPDIR XDG_CACHE_HOME";
+  constexpr char kOthers[] = "CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES PHALANX_ANYTHING";
+  const std::vector<std::string> names =
+      absl::StrSplit(absl::StrCat(kOfCode, " ", kOfFiles, " ", kOthers), ' ');
+  for (const std::string& name : names) {
     EXPECT_THAT(
         Wrong(Document(absl::StrCat("env: {", name, ": x}"))),
         ElementsAre(StartsWith(absl::StrCat("spec.env.", name, ": x: a job may not set it: "))));
@@ -43,7 +51,9 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
                 ElementsAre(StartsWith(
                     absl::StrCat("spec.secrets.", name, ": x: a job may not set it: "))));
   }
-  EXPECT_THAT(Wrong(Document("env: {NCCL_TOPO_FILE: topology.xml, LDX: y, MY_PLUGIN: z}")),
+  EXPECT_THAT(Wrong(Document("env: {NCCL_TOPO_FILE: topology.xml, LDX: y, MY_PLUGIN: z, HOMES: a, "
+                             "RDMAV_FORK_SAFE: \"1\", CUDA_CACHE_DISABLE: \"1\", OMP_NUM_THREADS: "
+                             "\"2\"}")),
               IsEmpty());
 }
 

@@ -302,6 +302,22 @@ TEST(LogFilesTest, OldJobs_LoseTheirLogs_ButNotThoseToKeep) {
   EXPECT_TRUE(std::filesystem::exists(state + "/jobs/3"));
 }
 
+TEST(LogFilesTest, OldEpochs_LoseTheirLogs_AndWhoReadsThemGoesOnWithTheNext) {
+  const std::string state = support::MakeFolder("spool");
+  OpenSpool(state, 1, 20)->Append("one\n");
+  OpenSpool(state, 2, 20)->Append("two\n");
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(reader.Next(false), "one\n");
+  const auto oldest = [&] { return LogFiles(state, kJob, 3).front().epoch; };
+  for (int64_t epoch = 3; epoch <= static_cast<int64_t>(kEpochsMax); ++epoch)
+    OpenSpool(state, epoch, 20);
+  EXPECT_EQ(oldest(), Epoch{1});
+  OpenSpool(state, static_cast<int64_t>(kEpochsMax) + 2, 20)->Append("last\n");
+  EXPECT_EQ(oldest(), Epoch{2}) << "so many are kept, whatever their numbers";
+  EXPECT_EQ(reader.Next(false), "two\n");
+  EXPECT_EQ(ReadAll(reader, true), "last\n");
+}
+
 TEST(LogFilesTest, Stores_HaveLogsOfTheirOwn_AndOnlyThePresentOneKeepsThem) {
   const std::string state = support::MakeFolder("spool");
   const std::string before = StoreFolder(state, 5), present = StoreFolder(state, 0xABC);

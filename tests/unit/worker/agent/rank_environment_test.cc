@@ -27,7 +27,8 @@ std::string JobWith(const std::string& fields) {
 TEST(RankEnvironmentTest, Job_ThatNamesNothing_HasNone) {
   const auto variables = RankEnvironment(JobWith("trace: false"), "");
   ASSERT_TRUE(variables.ok()) << variables.status();
-  EXPECT_THAT(*variables, IsEmpty());
+  EXPECT_THAT(variables->all, IsEmpty());
+  EXPECT_FALSE(variables->has_secrets);
 }
 
 TEST(RankEnvironmentTest, Secrets_AreWhatTheirFilesHold) {
@@ -36,7 +37,8 @@ TEST(RankEnvironmentTest, Secrets_AreWhatTheirFilesHold) {
   const auto variables =
       RankEnvironment(JobWith("env: {NCCL_DEBUG: INFO}\n  secrets: {TOKEN: token}"), folder);
   ASSERT_TRUE(variables.ok()) << variables.status();
-  EXPECT_THAT(*variables, ElementsAre("NCCL_DEBUG=INFO", "TOKEN=s3cret = value"));
+  EXPECT_THAT(variables->all, ElementsAre("NCCL_DEBUG=INFO", "TOKEN=s3cret = value"));
+  EXPECT_TRUE(variables->has_secrets);
 }
 
 TEST(RankEnvironmentTest, SecretsThatAreNone_AreAllNamed_AndNoneShown) {
