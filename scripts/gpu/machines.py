@@ -14,11 +14,9 @@ def one(plan):
         plan.goal(f"{steps} of samples that differ", "memory, allocations, plans and host time stay as they are", name, verdicts.steady(name))
     plan.profile(part=2)
     plan.predict_jobs(part=2)
-    seeds = [f"fp8-1p6b-{seed}" for seed in (17, 18, 19)]
-    for name in seeds:
-        plan.stage(name, "300 steps of the 1.6B model on pictures and names, FP8 within 1 % of bf16's loss", 470, 420, stage="fp8-1p6b", part=3,
-                   environment={"SEEDS": name.rpartition("-")[2]})
-    plan.goal("loss of the 1.6B model in FP8 beside bf16, mean of the last 50 of 300 steps", "within 1 %, three seeds", seeds[:1], verdicts.losses(seeds))
+    plan.losses("fp8-1p6b", 470, 420, "300 steps of the 1.6B model on pictures and names", part=3)
+    plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
+    plan.kernels(part=4)
 
 
 def two(plan):
@@ -50,13 +48,45 @@ def two(plan):
         "vision-apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
     }
     for name, layout in pipelines.items():
-        for schedule in ("1f1b", "zero_bubble_h1"):
-            label = f"{name}-{schedule.replace('_', '-')}"
-            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=5, bound=0.95,
-                        model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}}}", **layout)
-            plan.goal(f"pipeline of {name}, {schedule}, 16 microbatches", "at least 95 % of its bound", label, verdicts.bound(label, 0.95))
+        # Others are for stages on the same ranks; chunks of the decoder where they take them.
+        others = (("interleaved", ", chunks: 2"), ("zero_bubble_v", ""), ("three_phase", ""), ("three_phase", ", encoder_chunks: 4")) if name == "pp2" else ()
+        for schedule, chunks in (("1f1b", ""), ("zero_bubble_h1", ""), *others):
+            label = f"{name}-{schedule.replace('_', '-')}" + ("-chunks" if "encoder" in chunks else "")
+            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=8 if (schedule, chunks) in others else 5, bound=0.95,
+                        model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}{chunks}}}", **layout)
+            plan.goal(f"pipeline of {label}, 16 microbatches", "at least 95 % of its bound", label, verdicts.bound(label, 0.95))
     plan.profile(part=7)
     plan.predict_jobs(part=7)
+    plan.stage("shapes", "shapes of models and samples in tp2, nowhere below 1.15 times the other program in data parallel, median 1.2", 600, 480, needs=("ANCHOR",), part=8,
+               environment={"SHAPES_DEVICES": "2"}, figures=plan.stages / "shapes" / "shapes.json")
+    layouts_of_two(plan, part=9)
+    plan.goal("shapes in tp2", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes", 2))
+
+
+def layouts_of_two(plan, part):
+    """Ten layouts, predicted before any is measured, and the search's first choice."""
+    whole, tp2, pp2, both = "{ranks: 2}", "{ranks: 2, tp: 2}", "{ranks: 2, pp: 2}", {"language": "{ranks: 2, pp: 2}", "vision": "{ranks: 2, pp: 2}"}
+    ten = {
+        "dp2": {"language": whole, "vision": whole},
+        "tp2": {"language": tp2, "vision": whole},
+        "tp2-both": {"language": tp2, "vision": tp2},
+        "pp2": {"language": pp2, "vision": whole},
+        "pp2-both": both,
+        "apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
+        "zero-bubble": {**both, "schedule": "{name: zero_bubble_h1}"},
+        "interleaved": {**both, "schedule": "{name: interleaved, chunks: 2}"},
+        "phases": {"language": pp2, "vision": whole, "schedule": "{name: three_phase}"},
+        "phases-chunks": {"language": pp2, "vision": whole, "schedule": "{name: three_phase, encoder_chunks: 4}"},
+    }
+    plan.search("1p6b", 32, 4, part=part)
+    for name, layout in ten.items():
+        plan.layout(name, "one of ten layouts, 1.6B: predicted within 5 %, memory within 5 %", 90, 62, part=part, model="1p6b", batch=32, micro=4, steps=20,
+                    recovery="{state_copies: 1}", **layout)
+    plan.found("1p6b", part=part)
+    plan.predict_layouts(part=part)
+    plan.goal("the search's first choice", "within 3 % of the best of ten layouts", "found-1p6b", verdicts.first_choice("found-1p6b", list(ten)))
+    for quantity in ("step", "memory"):
+        plan.goal(f"{quantity} of ten layouts, predicted beforehand", "each within 5 %", "predictions", verdicts.predicted("predictions", [*ten, "found-1p6b"], quantity))
 
 
 def layouts_of_four(plan):

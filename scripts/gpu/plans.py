@@ -145,6 +145,20 @@ class Plan:
                      self.python("limit.py", self.devices, "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
                       "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8), 60, usual=30, needs=("LIMIT",), part=part)
 
+    def kernels(self, part):
+        self.add("kernel-races", "our kernels beside LibTorch's for the same jobs", ["phalanx-bench-kernels", "--races"], 120, usual=45, part=part)
+        self.add("yardstick", "our kernels beside Transformer Engine's for the same jobs",
+                 [HERE / "yardstick", os.environ.get("TE", "$TE"), self.work / "yardstick", self.output / "yardstick"], 300, usual=200, needs=("TE",), part=part)
+        for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
+            self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
+
+    def losses(self, stage, seconds, usual, what, part):
+        """In bf16 and in FP8, a seed a measurement; the curves are OUTPUT/stages/STAGE.svg."""
+        names = [f"{stage}-{seed}" for seed in (17, 18, 19)]
+        for name in names:
+            self.stage(name, f"{what}, FP8 within 1 % of bf16's loss", seconds, usual, stage=stage, part=part, environment={"SEEDS": name.rpartition("-")[2]})
+        self.goal(f"loss of {what} in FP8 beside bf16, mean of the last 50", "within 1 %, three seeds", names[:1], verdicts.losses(names))
+
     def layout(self, name, point, seconds, usual, *, lost=None, bound=None, part=1, after=(), **layout):
         command = self.python("step_time.py", self.path_of(name), self.work / "runs")
         if lost:

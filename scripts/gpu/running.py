@@ -124,7 +124,7 @@ def figures_of(measurement, lines):
 
 def is_whole(code, figures):
     """Whether all was measured; it may have missed a goal, which is another thing."""
-    return code == 0 or isinstance(figures, dict) and (figures.get("complete") is True or "of_bound" in figures or "faults" in figures)
+    return code == 0 or isinstance(figures, dict) and (figures.get("complete") is True or any(key in figures for key in ("of_bound", "faults", "races")))
 
 
 def run(plan, measurement, machine=""):

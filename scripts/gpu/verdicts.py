@@ -277,9 +277,18 @@ def bound(name, share):
     return judge
 
 
-def all_shapes(name):
+def races(name):
+    """Of kernels, ours beside a library's for the same jobs."""
     def judge(figures):
-        ratios = {}
+        of = figures[name]
+        text = f"{of['races']} jobs; slowest {of['slowest'][0]:.2f} times theirs ({of['slowest'][1]})"
+        return text + (f"; over {of['limit']:.2f}: {', '.join(of['slower'])}" if of["slower"] else ""), of["races"] > 0 and not of["slower"]
+    return judge
+
+
+def all_shapes(name, devices=1):
+    def judge(figures):
+        ratios, wanted = {}, shapes.of_devices(devices)
         for shape, entry in figures[name].items():
             (ours, _), (other, _) = shapes.best(entry, "ours"), shapes.best(entry, "anchor")
             if ours and other:
@@ -287,9 +296,9 @@ def all_shapes(name):
         if not ratios:
             raise InPart("")
         least = min(ratios, key=ratios.get)
-        text = f"{len(ratios)} of {len(shapes.SHAPES)} shapes: least {ratios[least]:.3f} ({least}), median {statistics.median(ratios.values()):.3f}"
+        text = f"{len(ratios)} of {len(wanted)} shapes: least {ratios[least]:.3f} ({least}), median {statistics.median(ratios.values()):.3f}"
         good = ratios[least] >= shapes.GOAL and statistics.median(ratios.values()) >= shapes.GOAL_MEDIAN
-        if len(ratios) < len(shapes.SHAPES) and ratios[least] >= shapes.GOAL:
+        if len(ratios) < len(wanted) and ratios[least] >= shapes.GOAL:
             raise InPart(text)
         return text, good
     return judge

@@ -4,6 +4,7 @@
 Every part of scripts/gpu/one, two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured; goals are reached, missed or not measured, as figures say;
 scripts/gpu/compare_speed.py runs programs in the order A B B A, and without one that fails; scripts/gpu/steady.py tells a run that grows from one that does not;
+scripts/gpu/draw_losses.py draws what runs have left; scripts/compare_builds.py tells a build that is slower from one that is not;
 scripts/gpu/kill_figures.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
 what a command that is cut has started has ended before the next, and a signal ends a measurement and keeps what there is.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -26,6 +28,7 @@ import anchors  # noqa: E402
 import boards  # noqa: E402
 import checkpoint_every  # noqa: E402
 import compare_predictions  # noqa: E402
+import draw_losses  # noqa: E402
 import kill_figures  # noqa: E402
 import kill_ranks  # noqa: E402
 import limit  # noqa: E402
@@ -48,7 +51,7 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("one", "123"), ("two", "1234567"), ("four", "1234567"), ("eight", "123")):
+    for name, parts in (("one", "1234"), ("two", "123456789"), ("four", "1234567"), ("eight", "123")):
         for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
@@ -94,8 +97,9 @@ def jobs(folder):
                     check(word in written or pathlib.Path(word).exists(), f"{devices} GPUs, {measurement.name}: nobody writes {word}")
         for file in sorted(plan.data.glob("*.yaml")):
             valid(file, file.read_text())
-    for name, shape in shapes.SHAPES.items():
-        valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective"))
+    for devices in (1, 2):
+        for name, shape in shapes.of_devices(devices).items():
+            valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective", devices))
 
 
 def predictions(folder):
@@ -250,6 +254,62 @@ def goals(folder, recovered):
     check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.IN_PART, "a run that is too short is told as a whole one")
     lines = verdicts.table([verdicts.verdict(goal, results) for goal in plan.goals])
     check(len(lines) == len(plan.goals) + 4 and all(line.count("|") == 5 for line in lines[:-2]), f"a table: {lines[-3:]}")
+
+
+def raced(slower):
+    figures = {"yardstick": {"races": 40, "slower": slower, "slowest": [1.07 if slower else 1.03, "RoPE"], "limit": 1.05}}
+    return verdicts.races("yardstick")(figures)
+
+
+def kernels_and_shapes():
+    check(raced([])[1] and not raced(["RoPE"])[1] and "over 1.05: RoPE" in raced(["RoPE"])[0], f"races of kernels: {raced(['RoPE'])}")
+    check(not verdicts.races("none")({"none": {"races": 0, "slower": [], "slowest": [0, ""], "limit": 1.05}})[1], "no race is a race that is won")
+    keys = [key for key, _, _ in shapes.measurements({**shapes.BASE}, 2)]
+    check(keys[:4] == ["anchor 2 x 1", "anchor 2 x 1, resharding", "anchor 1 x 2", "anchor 1 x 2, resharding"], f"settings of a shape: {keys}")
+    check([key for key, _, _ in shapes.measurements({**shapes.BASE, "micro": 1}, 1)][:2] == ["anchor 1 x 1", "anchor 1 x 1, resharding"], "a sample in two microbatches")
+    check(not shapes.wanted(keys[1], {}) and shapes.wanted(keys[1], {keys[0]: {"error": "out of memory"}}), "gathering again is measured where keeping fits")
+    entry = {"ours": {"tokens_per_s": 130}, "anchor 2 x 1": {"tokens_per_s": 100}}
+    figures = {"shapes": {name: entry for name in shapes.of_devices(2)}}
+    check(verdicts.all_shapes("shapes", 2)(figures)[1], "shapes of two GPUs")
+
+
+def curves(folder):
+    for seed in (17, 18):
+        for kind, more in (("compute", 1.0), ("fp8", 1.01)):
+            run = folder / f"fp8-emoji-{seed}-{kind}"
+            run.mkdir(parents=True)
+            run.joinpath("metrics.jsonl").write_text("".join(json.dumps({"step": step, "loss": more * (2 + 400 / step)}) + "\n" for step in range(1, 501)))
+    command = [sys.executable, SOURCE / "scripts" / "gpu" / "draw_losses.py", folder]
+    done = subprocess.run([*command, "fp8-emoji"], capture_output=True, text=True)
+    check(done.returncode == 0 and "+1.00 % on average" in done.stdout, f"draw_losses.py: {done.stdout}{done.stderr}")
+    drawn = (folder / "fp8-emoji.svg").read_text()
+    lines = xml.etree.ElementTree.fromstring(drawn).findall("{*}polyline")
+    check([line.get("class") for line in lines] == ["compute", "fp8"] * 2 and all(len(line.get("points").split()) > 40 for line in lines), "a line for each run")
+    check("seed 18: mean of the last 50 steps 2.8420 in bf16, 2.8704 in FP8 (+1.00 %)" in drawn, f"how far curves end apart: {drawn[-400:]}")
+    check(len(draw_losses.smoothed([1.0, 2.0, 3.0])) == 3, "a short run")
+    check(subprocess.run([*command, "fp8-1p6b"], capture_output=True).returncode == 1, "curves of no runs")
+
+
+# As phalanx-bench train JOB OUTPUT: its step is in a file beside it.
+BENCH = """
+import json, pathlib, sys
+step = float((pathlib.Path(__file__).parent / "step").read_text())
+print(json.dumps({"step_ms": {"median": step}, "loss_last": 2.5}))
+"""
+
+
+def builds(folder):
+    for name, step in (("old", 100), ("new", 101), ("slow", 104)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "step").write_text(str(step))
+        (folder / name / "phalanx-bench").write_text(f"#!{sys.executable}{BENCH}")
+        (folder / name / "phalanx-bench").chmod(0o755)
+    job = folder / "job.yaml"
+    job.write_text("  steps: 500\n")
+    for name, code, told in (("new", 0, "+1.0 %"), ("slow", 1, "+4.0 %")):
+        done = subprocess.run([sys.executable, SOURCE / "scripts" / "compare_builds.py", folder / "old", folder / name, job, "--rounds", "1"], capture_output=True, text=True)
+        check(done.returncode == code and told in done.stdout, f"compare_builds.py: {done.returncode} {done.stdout}{done.stderr}")
+    check(sorted(path.name for path in folder.iterdir()) == ["job.yaml", "new", "old", "slow"], "files that are left")
 
 
 def order(folder):
@@ -418,11 +478,14 @@ with tempfile.TemporaryDirectory() as folder:
     order(pathlib.Path(folder) / "order")
     others_setting(pathlib.Path(folder) / "others")
     speeds(pathlib.Path(folder) / "speeds")
+    curves(pathlib.Path(folder) / "curves")
+    builds(pathlib.Path(folder) / "builds")
     stopped(pathlib.Path(folder) / "stopped")
 chosen_boards()
 phases()
 cuts()
 steadiness()
+kernels_and_shapes()
 for fault in faults:
     print(fault)
 sys.exit(1 if faults else 0)
