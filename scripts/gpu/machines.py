@@ -17,6 +17,7 @@ def one(plan):
     plan.losses("fp8-1p6b", 470, 420, "300 steps of the 1.6B model on pictures and names", part=3)
     plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
     plan.kernels(part=4)
+    plan.parts("1p6b", 8, part=4)
 
 
 def two(plan):
@@ -60,6 +61,7 @@ def two(plan):
     plan.stage("shapes", "shapes of models and samples in tp2, nowhere below 1.15 times the other program in data parallel, median 1.2", 600, 480, needs=("ANCHOR",), part=8,
                environment={"SHAPES_DEVICES": "2"}, figures=plan.stages / "shapes" / "shapes.json")
     layouts_of_two(plan, part=9)
+    plan.parts("5b", 4, part=9)
     plan.goal("shapes in tp2", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes", 2))
 
 

@@ -152,6 +152,14 @@ class Plan:
         for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
             self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
 
+    def parts(self, model, micro, part):
+        for linear, label in (("compute", "bf16"), ("fp8", "fp8")):
+            name, limit = f"parts-{model}-{label}", f"limit-{model}-{label}"
+            folder = self.work / "runs" / name
+            self.add(name, f"kernels of one warm step by part, {model} {label}", ["phalanx-bench", "train", self.path_of(name), folder, "--profile"], 130, usual=75,
+                     job=self.everywhere(name, model, micro, linear=linear, steps=40, recovery="{state_copies: 1}"), part=part, folder=folder)
+            self.goal(f"a step of {model} in {label} on {self.devices} by part", "stands beside the limit", name, verdicts.parts(name, limit))
+
     def losses(self, stage, seconds, usual, what, part):
         """In bf16 and in FP8, a seed a measurement; the curves are OUTPUT/stages/STAGE.svg."""
         names = [f"{stage}-{seed}" for seed in (17, 18, 19)]

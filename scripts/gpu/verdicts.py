@@ -286,6 +286,19 @@ def races(name):
     return judge
 
 
+def parts(name, limit):
+    """Of phalanx-bench train --profile, the rank that waits least, beside the step that the boards keep up."""
+    def judge(figures):
+        of = figures[name]
+        profile = min(of["profiles"], key=lambda one: one["waiting"])
+        text = f"{1e3 * profile['seconds']:,.1f} ms: " + ", ".join(f"{part} {1e3 * one['share']:,.1f}" for part, one in profile["parts"].items())
+        text += f", waiting {1e3 * profile['waiting']:,.1f}"
+        if limit in figures:
+            text += f"; the limit's step {of['step_ms']['median'] * of['tokens_per_s'] / figures[limit]['tokens_per_s']:,.1f} ms"
+        return text, None
+    return judge
+
+
 def all_shapes(name, devices=1):
     def judge(figures):
         ratios, wanted = {}, shapes.of_devices(devices)
