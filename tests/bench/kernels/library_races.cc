@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -12,11 +13,14 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "worker/model/cuda_fp8.h"
 #include "worker/model/kernels.h"
 #include "worker/model/token_rows.h"
+#include "worker/train/packed_runs.h"
 #include "worker/train/step_kernels.cuh"
 
 namespace phalanx::bench {
@@ -132,6 +136,35 @@ void RmsNorms(LibraryRaces& races, int64_t rows, int64_t features) {
       });
 }
 
+// Into the branch, in place, on either side.
+void ResidualNorms(LibraryRaces& races, int64_t rows, int64_t features) {
+  const auto make = [=] {
+    return Tensors{Normal({rows, features}), Normal({rows, features}), Normal({features}),
+                   Normal({features})};
+  };
+  races.Race(
+      Sized("residual + RMSNorm", rows, features), make,
+      [](const Tensors& t) {
+        const model::RmsNormed normed = model::AddRmsNorm(t[0], t[1], t[2], 1e-5);
+        return Tensors{normed.y, normed.rstd};
+      },
+      [=](const Tensors& t) {
+        auto [y, rstd] = at::_fused_rms_norm(t[1].add_(t[0]), {features}, t[2], 1e-5);
+        return Tensors{y, rstd};
+      });
+  races.Race(
+      Sized("bias + residual + LayerNorm", rows, features), make,
+      [](const Tensors& t) {
+        const model::LayerNormed normed = model::AddLayerNorm(t[0], t[1], t[2], t[2], t[3], 1e-5);
+        return Tensors{normed.y, normed.mean, normed.rstd};
+      },
+      [=](const Tensors& t) {
+        t[1].add_(t[2]).add_(t[0]);
+        auto [y, mean, rstd] = at::native_layer_norm(t[1], {features}, t[2], t[3], 1e-5);
+        return Tensors{y, mean, rstd};
+      });
+}
+
 void LayerNorms(LibraryRaces& races, int64_t rows, int64_t features) {
   const auto make = [=] {
     return Tensors{Normal({rows, features}),
@@ -188,6 +221,103 @@ void GeluRaces(LibraryRaces& races, int64_t rows, int64_t features) {
           });
     }
   }
+}
+
+// Gate and up in blocks side by side in ours, each a tensor of its own in theirs.
+void SwiGlus(LibraryRaces& races, int64_t rows, int64_t features, int64_t block) {
+  const auto make = [=] {
+    return Tensors{Normal({rows, 2 * features}), Normal({rows, features}), Normal({rows, features}),
+                   Normal({rows, features})};
+  };
+  races.Race(
+      Sized("SwiGLU", rows, 2 * features), make,
+      [=](const Tensors& t) { return Tensors{model::SwiGlu(t[0], block)}; },
+      [](const Tensors& t) { return Tensors{at::silu(t[1]).mul_(t[2])}; });
+  races.Race(
+      Sized("SwiGLU backward", rows, 2 * features), make,
+      [=](const Tensors& t) { return Tensors{model::SwiGluBackward(t[3], t[0], block)}; },
+      [](const Tensors& t) {
+        return Tensors{at::silu_backward(t[3] * t[2], t[1]), at::silu(t[1]).mul_(t[3])};
+      });
+}
+
+// Theirs as PyTorch's users write it, into another tensor.
+void Rotations(LibraryRaces& races, int64_t batch, int64_t length, int64_t heads, int64_t size) {
+  races.Race(
+      Sized("RoPE", batch * length, heads * size),
+      [=] {
+        const at::Tensor angles =
+            at::rand({length, size / 2}, at::TensorOptions(at::kCUDA)).mul_(6);
+        return Tensors{Normal({batch, length, heads, size}), angles.cos(), angles.sin(),
+                       angles.cos().to(at::kBFloat16).unsqueeze(1),
+                       angles.sin().to(at::kBFloat16).unsqueeze(1)};
+      },
+      [=](const Tensors& t) {
+        model::Rotate(t[0], heads, t[1], t[2], /*inverse=*/false);
+        return Tensors{};
+      },
+      [](const Tensors& t) {
+        const Tensors halves = t[0].chunk(2, -1);
+        return Tensors{at::cat(
+            {halves[0] * t[3] - halves[1] * t[4], halves[1] * t[3] + halves[0] * t[4]}, -1)};
+      });
+}
+
+// With the largest magnitude and both forms.
+void Casts(LibraryRaces& races, int64_t rows, int64_t features) {
+  const at::TensorOptions there(at::kCUDA);
+  const auto make = [=] {
+    return Tensors{Normal({rows, features}), at::zeros({1}, there.dtype(at::kInt)),
+                   at::empty({rows, features}, there.dtype(at::kByte)),
+                   at::empty({features, rows}, there.dtype(at::kByte)), at::empty({1}, there)};
+  };
+  races.Race(
+      Sized("cast to FP8, both forms", rows, features), make,
+      [=](const Tensors& t) {
+        const auto stream = c10::cuda::getCurrentCUDAStream().stream();
+        auto* largest = static_cast<uint32_t*>(t[1].mutable_data_ptr());
+        model::cuda::Largest(rows * features, t[0].const_data_ptr(), largest, stream);
+        model::cuda::CastArguments arguments{};
+        arguments.rows = arguments.padded = rows;
+        arguments.features = features;
+        arguments.x = t[0].const_data_ptr();
+        arguments.largest = largest;
+        arguments.straight = t[2].mutable_data_ptr();
+        arguments.transposed = t[3].mutable_data_ptr();
+        arguments.scale = t[4].mutable_data_ptr<float>();
+        model::cuda::Cast(model::cuda::Fp8::kE4M3, arguments, stream);
+        return Tensors{};
+      },
+      [](const Tensors& t) {
+        const at::Tensor scale = 448 / t[0].abs().amax();
+        const at::Tensor cast = (t[0] * scale).to(at::kFloat8_e4m3fn);
+        return Tensors{cast, cast.t().contiguous(), scale};
+      });
+}
+
+// What ranks exchange: runs of a flat buffer.
+void Runs(LibraryRaces& races, int64_t runs, int64_t each) {
+  std::vector<plan::UnitRange> ranges;
+  for (int64_t run = 0; run < runs; ++run) ranges.push_back({2 * run * each, each});
+  const auto packed = std::make_shared<train::PackedRuns>(
+      ranges, at::Device(at::kCUDA, c10::cuda::current_device()));
+  const auto make = [=] { return Tensors{Normal({2 * runs * each}), Normal({runs * each})}; };
+  const auto pieces = [=](const at::Tensor& of, int64_t apart) {
+    Tensors all;
+    for (int64_t run = 0; run < runs; ++run) all.push_back(of.narrow(0, run * apart, each));
+    return all;
+  };
+  const std::string size = " of bf16, " + std::to_string(runs) + " x " + std::to_string(each);
+  races.Race(
+      "runs packed" + size, make,
+      [=](const Tensors& t) {
+        packed->Pack(t[0], t[1]);
+        return Tensors{};
+      },
+      [=](const Tensors& t) {
+        at::_foreach_copy_(pieces(t[1], each), pieces(t[0], 2 * each));
+        return Tensors{};
+      });
 }
 
 // Theirs in bf16 throughout, which is its fastest.
@@ -342,8 +472,13 @@ bool RunLibraryRaces(const std::string& pattern) {
   LibraryRaces races(pattern);
   LayerNorms(races, 9216, 1024);
   LayerNorms(races, 5832, 1152);
-  for (const int64_t features : {2048, 4096}) RmsNorms(races, 16384, features);
+  for (const int64_t features : {int64_t{2048}, int64_t{4096}}) RmsNorms(races, 16384, features);
+  ResidualNorms(races, 16384, 4096);
+  SwiGlus(races, 16384, 14336, 128);
+  Rotations(races, 4, 4096, 40, 128);
   GeluRaces(races, 9216, 4096);
+  for (const int64_t features : {int64_t{4096}, int64_t{14336}}) Casts(races, 16384, features);
+  Runs(races, 64, int64_t{1} << 20);
   ColumnSums(races, 9216, 3072);
   Losses(races, 7168, 128256);
   Losses(races, 4096, 32000);

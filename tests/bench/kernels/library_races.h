@@ -1,8 +1,9 @@
 // tests/bench/kernels/library_races.h: our CUDA kernels and LibTorch's for the same jobs, in one
 // run and in turn (ours, theirs, theirs, ours, ...), with L2 emptied before each call.
 //
-// Their job may take several of their kernels; ours does no less. What LibTorch has nothing for
-// (SwiGLU in blocks, rotation, packing, quick-GELU, casts to FP8) is raced in yardstick.cu.
+// Their job may take several of their kernels; ours does no less. A library with kernels of its own
+// for more of these jobs (SwiGLU, rotation and packing, quick-GELU, casts to FP8) is raced in
+// yardstick.cu.
 #pragma once
 
 #include <string>
