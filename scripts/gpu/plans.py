@@ -14,7 +14,9 @@ MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
 H200_MEMORY = "139Gi"  # where a plan is made without devices
 SIZES = {"1p6b": ["--hidden", "2048", "--ffn", "8192"], "5b": ["--hidden", "4096", "--ffn", "14336"]}
-# Seconds of a step on H200s, of the other program in bf16 and float8, of ours in bf16 and in FP8; of how many devices does not matter much.
+SAMPLES = {"1p6b": 8, "5b": 4}  # of a step on each device, in one microbatch
+ROOMY = 100  # GiB: devices that have less take half of the samples of the smaller model
+# Seconds of such a step on H200s, of the other program in bf16 and float8, of ours in bf16 and in FP8; of how many devices does not matter much.
 STEPS = {"1p6b": (0.65, 0.6, 0.58, 0.48), "5b": (1.0, 0.8, 0.8, 0.565)}
 START = 25  # seconds of a job, until it trains and behind its last step
 
@@ -37,12 +39,17 @@ class Measurement:
     by_exit: bool = False  # its only figure is whether it succeeds
 
 
+def gib(text):
+    return float(text[:-2]) / {"Gi": 1, "Mi": 1024}[text[-2:]]
+
+
 class Plan:
     """Measurements of a machine with `devices` GPUs, in order, and the goals that are judged by them."""
 
     def __init__(self, devices, pack, work, output, device_memory=H200_MEMORY):
         self.devices, self.pack, self.work, self.output = devices, pack, work, output
         self.device_memory = device_memory  # of each, as phalanx plan takes it
+        self.samples = {**SAMPLES, **({} if gib(device_memory) > ROOMY else {"1p6b": SAMPLES["1p6b"] // 2})}
         self.data = work / "synthetic-noise"
         self.stages = output / "stages"  # of scripts/gpu/run, which has logs of its own there
         self.seconds_each = 60  # of each timed run beside another program
@@ -86,15 +93,16 @@ class Plan:
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, usual=55, part=part, after=(f"search-{model}",))
 
-    def speed(self, model, micro, goals, part, float8=False, once=0):
+    def speed(self, model, goals, part, float8=False, once=0):
         """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`: the part in which one home of state stands beside them."""
-        name = f"speed-{model}"
+        name, micro = f"speed-{model}", self.samples[model]
+        steps = [seconds * micro / SAMPLES[model] for seconds in STEPS[model]]
         anchor = (f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {self.devices} @anchor-{model}@ {' '.join(SIZES[model])} "
                   f"--warmup 0 --steps {{steps}} --mark {{mark}} @samples-{model}@")
-        others = {f"FSDP2 {model}, labelled rows": (anchor, STEPS[model][0])}
+        others = {f"FSDP2 {model}, labelled rows": (anchor, steps[0])}
         if float8:
-            others[f"FSDP2 {model} float8, labelled rows"] = (f"{anchor} --float8 1", STEPS[model][1])
-        ours = {f"ours {model} bf16": ("compute", STEPS[model][2]), f"ours {model} fp8": ("fp8", STEPS[model][3])}
+            others[f"FSDP2 {model} float8, labelled rows"] = (f"{anchor} --float8 1", steps[1])
+        ours = {f"ours {model} bf16": ("compute", steps[2]), f"ours {model} fp8": ("fp8", steps[3])}
 
         def command(stage, flag, ours):
             words = self.python("compare_speed.py", self.work / stage, self.output / stage, "--seconds", self.seconds_each,
@@ -111,7 +119,7 @@ class Plan:
         for label, (other, step) in others.items():
             words += ["--other", f"{label}: {other}", "--step", f"{label}: {step}"]
         each = self.seconds_each + START
-        usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(STEPS[model])))
+        usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(steps)))
         self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name, "{}"), needs=("ANCHOR",), part=part,
                  figures=self.output / name / "speed.json", folder=self.output / name)
         last = list(others)[-1]
@@ -132,10 +140,10 @@ class Plan:
                      part=once, figures=self.output / stage / "speed.json", folder=self.output / stage)
             self.goal(f"{model} with one home of state (`state_copies: 1`)", "stands beside", stage, verdicts.beside(stage, list(single)))
 
-    def anchors(self, model, micro, part):
+    def anchors(self, model, part):
         path = self.output / f"anchors-{model}.json"
         self.add(f"anchors-{model}", "the other program's fastest setting, which what is measured behind it takes",
-                 self.python("anchors.py", path, self.devices, micro, *SIZES[model]), 330, usual=270, needs=("ANCHOR",), part=part, figures=path)
+                 self.python("anchors.py", path, self.devices, self.samples[model], *SIZES[model]), 330, usual=270, needs=("ANCHOR",), part=part, figures=path)
         self.goal(f"FSDP2 {model} by its settings", "the fastest stands beside ours", f"anchors-{model}", verdicts.anchors(f"anchors-{model}"))
 
     def limit(self, model, part):
@@ -152,12 +160,12 @@ class Plan:
         for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
             self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
 
-    def parts(self, model, micro, part):
+    def parts(self, model, part):
         for linear, label in (("compute", "bf16"), ("fp8", "fp8")):
             name, limit = f"parts-{model}-{label}", f"limit-{model}-{label}"
             folder = self.work / "runs" / name
             self.add(name, f"kernels of one warm step by part, {model} {label}", ["phalanx-bench", "train", self.path_of(name), folder, "--profile"], 130, usual=75,
-                     job=self.everywhere(name, model, micro, linear=linear, steps=40, recovery="{state_copies: 1}"), part=part, folder=folder)
+                     job=self.everywhere(name, model, self.samples[model], linear=linear, steps=40, recovery="{state_copies: 1}"), part=part, folder=folder)
             self.goal(f"a step of {model} in {label} on {self.devices} by part", "stands beside the limit", name, verdicts.parts(name, limit))
 
     def losses(self, stage, seconds, usual, what, part):

@@ -52,7 +52,7 @@ def anchor_of(plan, model):
         setting = json.loads((plan.output / f"anchors-{model}.json").read_text())["beside"]
     except (OSError, ValueError, KeyError):
         setting = None
-    setting = setting or {"micro": {"1p6b": 8, "5b": 4}[model], "parts": 1, "reshard": 1, "skip": 1}
+    setting = setting or {"micro": plan.samples[model], "parts": 1, "reshard": 1, "skip": 1}
     return shlex.join(anchors.program(setting["reshard"])), shlex.join(anchors.flags(setting))
 
 

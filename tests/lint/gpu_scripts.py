@@ -330,6 +330,11 @@ def others_setting(folder):
     runs = [{**setting, "tokens_per_s": 1000 + number} for number, setting in enumerate(anchors.settings(4))]
     of = anchors.summary(runs, 4)
     check(of["fastest"]["micro"] == 2 and of["beside"] == {"micro": 2, "parts": 2, "reshard": 0, "skip": 1, "tokens_per_s": 1005}, f"the fastest settings: {of}")
+    small = plans.Plan(1, folder / "pack", folder / "work", folder / "small", "81559Mi")
+    machines.one(small)
+    of_small = [m for m in small.list if m.name == "speed-1p6b"][0]
+    check("micro: 4" in of_small.job and running.filled(small, "@samples-1p6b@") == "--mbs 4 --acc 1 --skip 1" and "ours 1p6b bf16: 0.29" in of_small.command,
+          f"samples of a smaller device: {of_small.command}")
     (plan.output / "anchors-5b.json").write_text(json.dumps(anchors.summary(runs[:2], 4)))
     check("--mbs 4 --acc 1" in running.filled(plan, "@samples-5b@"), "more samples a step than ours are taken")
     (plan.output / "anchors-5b.json").write_text(json.dumps(of))
