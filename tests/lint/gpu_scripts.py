@@ -250,6 +250,8 @@ def goals(folder, recovered):
                           (f"what 20 kills and returns of dp4 leave, {how}", verdicts.REACHED), (f"kill to the next decision of tp2-dp2, {how}", verdicts.IN_PART),
                           ("torchrun --max-restarts, a checkpoint every 10 steps", verdicts.NOT_MEASURED)):
         check(of.get(figure) == state, f"{figure}: {of.get(figure)}, and not {state}")
+    results["speed-1p6b"]["figures"] = [{**run, "lowered": ["batch.micro is 4 instead of 8"]} for run in runs]
+    check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.MISSED, "two microbatches a step where one is wanted")
     results["speed-1p6b"]["figures"] = [{**run, "seconds": 40.0} for run in runs]
     check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.IN_PART, "a run that is too short is told as a whole one")
     lines = verdicts.table([verdicts.verdict(goal, results) for goal in plan.goals])
@@ -353,6 +355,7 @@ FAKES = {
 import json, pathlib, re, sys
 steps, output = int(re.search("steps: (\\d+)", pathlib.Path(sys.argv[2]).read_text())[1]), pathlib.Path(sys.argv[4])
 (output / "ranks").mkdir(parents=True)
+print("job: batch.micro is 4 instead of 8: without node-0/1 ...", file=sys.stderr)
 line = {"step_seconds": 0.05, "loss": 2.5, "tokens": 100, "labelled_tokens": 40}
 (output / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for _ in range(steps)))
 (output / "ranks" / "rank-0.json").write_text('{"exposed_comm_seconds": 0.01, "step_seconds": 1}')
@@ -380,6 +383,7 @@ def speeds(folder):
     runs = json.loads((folder / "output" / "speed.json").read_text())
     check([run["label"] for run in runs] == ["other", "ours", "once", "ours", "other"], f"the order of programs: {[run['label'] for run in runs]}")
     check([run["steps"] for run in runs] == [11, 40, 40, 40, 20], f"steps of programs: {[run['steps'] for run in runs]}")
+    check(runs[1]["lowered"] == ["batch.micro is 4 instead of 8"] and "lowered" not in runs[0], f"what was lowered: {runs[:2]}")
     check(runs[1]["tokens_per_s"] == 2000 and runs[1]["labelled_tokens_per_s"] == 800 and runs[1]["wait"] == 0.01 and runs[0]["labelled_tokens_per_s"] == 400,
           f"figures of programs: {runs[:2]}")
 
