@@ -4,7 +4,7 @@ import verdicts
 
 def one(plan):
     plan.make_data()
-    plan.stage("shapes", "many shapes of models and samples, nowhere below 1.15 times the other program, median 1.2", 600, 570, needs=("ANCHOR",),
+    plan.stage("shapes", "many shapes of models and samples, nowhere below 1.15 times the other program, median 1.2", 600, 570, needs=("ANCHOR",), part=5,
                figures=plan.stages / "shapes" / "shapes.json")
     plan.goal("shapes of models and samples", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes"))
     plan.speed("1p6b", (55_500, 66_250), part=1, once=2)
@@ -15,9 +15,9 @@ def one(plan):
     plan.profile(part=2)
     plan.predict_jobs(part=2)
     plan.losses("fp8-1p6b", 470, 420, "300 steps of the 1.6B model on pictures and names", part=3)
-    plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
     plan.kernels(part=4)
-    plan.parts("1p6b", part=4)
+    plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
+    plan.parts("1p6b", part=1)
 
 
 def two(plan):
@@ -38,7 +38,7 @@ def two(plan):
     plan.restart()
     plan.guarded(1, part=1)
     plan.guarded(4, part=1, most=0.01)
-    plan.speed("5b", (41_000, 57_500), part=4, once=4)
+    plan.speed("5b", (41_000, 57_500), part=4, once=9)
     plan.limit("5b", part=4)
     plan.anchors("5b", part=4)
     plan.speed("1p6b", (111_000, 132_500), part=5, once=6)
@@ -53,15 +53,16 @@ def two(plan):
         others = (("interleaved", ", chunks: 2"), ("zero_bubble_v", ""), ("three_phase", ""), ("three_phase", ", encoder_chunks: 4")) if name == "pp2" else ()
         for schedule, chunks in (("1f1b", ""), ("zero_bubble_h1", ""), *others):
             label = f"{name}-{schedule.replace('_', '-')}" + ("-chunks" if "encoder" in chunks else "")
-            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=8 if (schedule, chunks) in others else 5, bound=0.95,
+            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=8 if name != "pp2" or (schedule, chunks) in others else 5, bound=0.95,
                         model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}{chunks}}}", **layout)
             plan.goal(f"pipeline of {label}, 16 microbatches", "at least 95 % of its bound", label, verdicts.bound(label, 0.95))
     plan.profile(part=7)
     plan.predict_jobs(part=7)
     plan.stage("shapes", "shapes of models and samples in tp2, nowhere below 1.15 times the other program in data parallel, median 1.2", 600, 480, needs=("ANCHOR",), part=8,
                environment={"SHAPES_DEVICES": "2"}, figures=plan.stages / "shapes" / "shapes.json")
+    plan.parts("1p6b", part=5)
     layouts_of_two(plan, part=9)
-    plan.parts("5b", part=9)
+    plan.parts("5b", part=4)
     plan.goal("shapes in tp2", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes", 2))
 
 

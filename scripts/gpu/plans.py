@@ -148,15 +148,17 @@ class Plan:
 
     def limit(self, model, part):
         hidden, ffn, pointwise, casts = {"1p6b": (2048, 8192, 18, 15), "5b": (4096, 14336, 36, 29)}[model]
-        for fp8 in (0, 1):
-            self.add(f"limit-{model}-{'fp8' if fp8 else 'bf16'}", "what the boards keep up",
+        for fp8, label in ((0, "bf16"), (1, "fp8")):
+            self.add(f"limit-{model}-{label}", "what the boards keep up",
                      self.python("limit.py", self.devices, "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
-                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8), 60, usual=30, needs=("LIMIT",), part=part)
+                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", f"@pointwise-{model}-{label}-{pointwise + casts * fp8}@"), 60, usual=30, needs=("LIMIT",), part=part)
 
     def kernels(self, part):
         self.add("kernel-races", "our kernels beside LibTorch's for the same jobs", ["phalanx-bench-kernels", "--races"], 120, usual=45, part=part)
         self.add("yardstick", "our kernels beside Transformer Engine's for the same jobs",
                  [HERE / "yardstick", os.environ.get("TE", "$TE"), self.work / "yardstick", self.output / "yardstick"], 300, usual=200, needs=("TE",), part=part)
+        self.add("attention", "attention by cuDNN beside flash attention's, and what one whose backward pass is deterministic costs", ["phalanx-bench-attention"], 150, usual=60,
+                 part=part, by_exit=True)
         for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
             self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
 
@@ -166,6 +168,9 @@ class Plan:
             folder = self.work / "runs" / name
             self.add(name, f"kernels of one warm step by part, {model} {label}", ["phalanx-bench", "train", self.path_of(name), folder, "--profile"], 130, usual=75,
                      job=self.everywhere(name, model, self.samples[model], linear=linear, steps=40, recovery="{state_copies: 1}"), part=part, folder=folder)
+            for known in self.list:
+                if known.name == limit:
+                    known.after += (name,)  # which says what its pointwise passes take
             self.goal(f"a step of {model} in {label} on {self.devices} by part", "stands beside the limit", name, verdicts.parts(name, limit))
 
     def losses(self, stage, seconds, usual, what, part):

@@ -56,9 +56,20 @@ def anchor_of(plan, model):
     return shlex.join(anchors.program(setting["reshard"])), shlex.join(anchors.flags(setting))
 
 
+def pointwise_of(plan, model, label, otherwise):
+    """Milliseconds of a step in which memory is what kernels wait for, but for AdamW's, where `parts-MODEL-LABEL` was measured."""
+    try:
+        rank = next((plan.work / "runs" / f"parts-{model}-{label}" / "ranks").glob("rank-*.json"))
+        kernels = json.loads(rank.read_text())["profile"]["kernels"]
+    except (OSError, ValueError, LookupError, StopIteration):
+        return otherwise
+    return f"{1e3 * sum(one['seconds'] for one in kernels if one['part'] in ('ours', 'other', 'copies') and 'AdamW' not in one['name']):.1f}"
+
+
 def filled(plan, text):
     """With what is known as a measurement begins."""
     text = text.replace("@profile@", profile_of(plan))
+    text = re.sub("@pointwise-([^-@]+)-([^-@]+)-([^-@]+)@", lambda at: pointwise_of(plan, *at.groups()), text)
     return re.sub("@(anchor|samples)-([^@]+)@", lambda at: anchor_of(plan, at[2])[at[1] == "samples"], text)
 
 
