@@ -7,6 +7,7 @@ def one(plan):
     plan.stage("shapes", "many shapes of models and samples, nowhere below 1.15 times the other program, median 1.2", 600, 570, needs=("ANCHOR",), part=5,
                figures=plan.stages / "shapes" / "shapes.json")
     plan.goal("shapes of models and samples", "nowhere below 1.15 times FSDP2 + compile, median 1.2", "shapes", verdicts.all_shapes("shapes"))
+    plan.anchors("1p6b", part=1)
     plan.speed("1p6b", (55_500, 66_250), part=1, once=2)
     plan.limit("1p6b", part=1)
     for name, steps, seconds, usual in (("steady", "2,000 steps", 330, 250), ("steady-fp8", "500 steps in FP8", 140, 90)):
@@ -16,6 +17,7 @@ def one(plan):
     plan.predict_jobs(part=2)
     plan.losses("fp8-1p6b", 470, 420, "300 steps of the 1.6B model on pictures and names", part=3)
     plan.kernels(part=4)
+    plan.checked(part=5)
     plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
     plan.parts("1p6b", part=1)
 
@@ -38,12 +40,12 @@ def two(plan):
     plan.restart()
     plan.guarded(1, part=1)
     plan.guarded(4, part=1, most=0.01)
+    plan.anchors("5b", part=4)
     plan.speed("5b", (41_000, 57_500), part=4, once=9)
     plan.limit("5b", part=4)
-    plan.anchors("5b", part=4)
+    plan.anchors("1p6b", part=5)
     plan.speed("1p6b", (111_000, 132_500), part=5, once=6)
     plan.limit("1p6b", part=5)
-    plan.anchors("1p6b", part=7)
     pipelines = {
         "pp2": {"language": "{ranks: 2, pp: 2}", "vision": "{ranks: 2, pp: 2}"},
         "vision-apart": {"language": "{ranks: 1}", "vision": "{ranks: 1}", "together": False},
@@ -53,7 +55,7 @@ def two(plan):
         others = (("interleaved", ", chunks: 2"), ("zero_bubble_v", ""), ("three_phase", ""), ("three_phase", ", encoder_chunks: 4")) if name == "pp2" else ()
         for schedule, chunks in (("1f1b", ""), ("zero_bubble_h1", ""), *others):
             label = f"{name}-{schedule.replace('_', '-')}" + ("-chunks" if "encoder" in chunks else "")
-            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=8 if name != "pp2" or (schedule, chunks) in others else 5, bound=0.95,
+            plan.layout(label, "16 microbatches: at least 95 % of the bound of its sustained pass times", 140, 105, part=8 if name != "pp2" or (schedule, chunks) in others else 7, bound=0.95,
                         model="1p6b", batch=32, micro=2, steps=40, schedule=f"{{name: {schedule}{chunks}}}", **layout)
             plan.goal(f"pipeline of {label}, 16 microbatches", "at least 95 % of its bound", label, verdicts.bound(label, 0.95))
     plan.profile(part=7)

@@ -162,6 +162,11 @@ class Plan:
         for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
             self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
 
+    def checked(self, part):
+        self.add("kernels-checked", "tests of kernels, those of small sizes under compute-sanitizer as well",
+                 [HERE / "kernels", self.pack, self.work, self.output / "kernels", "-"], 780, usual=600, part=part, by_exit=True)
+        self.goal("kernels against fp64, repeated, and under memcheck, racecheck and synccheck", "all", "kernels-checked", verdicts.passed("kernels-checked"))
+
     def parts(self, model, part):
         for linear, label in (("compute", "bf16"), ("fp8", "fp8")):
             name, limit = f"parts-{model}-{label}", f"limit-{model}-{label}"
