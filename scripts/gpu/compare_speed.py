@@ -10,7 +10,7 @@ of ours as well, and then the others once more in reverse order. How many steps 
 program, and for its second run from the first one; a program of which it says nothing has a first run of a few steps for that.
 Of a run, all tokens of the steps behind the first ten over all their time, labelled ones beside them (of the other program's, the share
 that is given); clock, power and temperature are means over that time (the temperature its highest), power of all devices
-together; of ours also the most that a rank waited for others, as a part of its steps. A run that fails is left out, by name, and the
+together; of ours also the most that a rank waited for others, as a part of its steps, and what of the job was lowered so that it fits (`lowered`). A run that fails is left out, by name, and the
 next one begins. OUTPUT/speed.txt, a line a run, and OUTPUT/speed.json are written as runs end; logs and clocks lie beside them.
 `phalanx` comes from the PATH.
 """
@@ -32,6 +32,8 @@ WARM_UP = 10  # steps
 MORE = 1.04  # of the steps that an expected step allows: a run that is faster is not shorter than it is to be
 RUN_SECONDS_MAX = 600
 CLOCKS = "timestamp,clocks.sm,power.draw,temperature.gpu"
+# What admission says of a job that it has changed (core/schedule/admission.h).
+LOWERED = r"batch\.micro is \d+ instead of \d+|recompute of module \S+ is \w+ instead of \w+|optimizer state has its second home in host memory instead of mirrors"
 
 
 class Clocks:
@@ -82,6 +84,9 @@ class Ours:
         metrics = output / "metrics.jsonl"
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         more = {"loss": lines[-1]["loss"], "labelled_share": sum(line["labelled_tokens"] for line in lines) / sum(line["tokens"] for line in lines)}
+        lowered = sorted(set(re.findall(LOWERED, log.read_text(errors="replace"))))
+        if lowered:
+            more["lowered"] = lowered
         ranks = [json.loads(path.read_text()) for path in (output / "ranks").glob("rank-*.json")]
         waits = [rank["exposed_comm_seconds"] / rank["step_seconds"] for rank in ranks if rank["step_seconds"] > 0]
         if waits:
@@ -158,8 +163,7 @@ def figures_of(program, outcome, options, clocks):
                "seconds": round(sum(timed), 1), "loss": more.get("loss")}
     if more.get("labelled_share") is not None:
         figures["labelled_tokens_per_s"] = round(speed * more["labelled_share"])
-    if "wait" in more:
-        figures["wait"] = more["wait"]
+    figures.update({key: more[key] for key in ("wait", "lowered") if key in more})
     measured = clocks.between(end - sum(timed), end)
     if measured:
         figures.update(mhz=measured[0], watts=round(measured[1]), degrees=measured[2], joules_per_token=round(measured[1] / speed, 5))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every figure of a machine with one, two, four or eight GPUs, in parts of under 25 minutes each.
 
-    scripts/gpu/one   PACK.tar.xz WORK OUTPUT [--part 1|2|3] ...
-    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6|7] ...
+    scripts/gpu/one   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5] ...
+    scripts/gpu/two   PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6|7|8|9] ...
     scripts/gpu/four  PACK.tar.xz WORK OUTPUT [--part 1|2|3|4|5|6|7] [--only NAME,...] [--seconds 1500] [--dry-run] [--verdicts]
     scripts/gpu/eight PACK.tar.xz WORK OUTPUT [--part 1|2|3] ...
 
@@ -18,8 +18,8 @@ goes on in the same OUTPUT. SIGTERM ends the measurement that runs, and what is 
 Devices are those of CUDA_VISIBLE_DEVICES where that is set: two runs of two GPUs each stand side by side on a machine with four,
 each with its own WORK and OUTPUT, where both do not fill the host's memory with copies of state (recoveries named host).
 
-The environment names programs of others: ANCHOR takes the flags of torch_fsdp_bench.py, LIMIT those of sustained_budget.py; what
-needs one that is not there is left out, by name. PROFILE is a device profile, where none was measured in OUTPUT.
+The environment names programs of others: ANCHOR takes the flags of torch_fsdp_bench.py, LIMIT those of sustained_budget.py, TE is the folder that
+scripts/gpu/yardstick takes; what needs one that is not there is left out, by name. PROFILE is a device profile, where none was measured in OUTPUT.
 
 What each machine measures is in machines.py, what a plan of measurements is in plans.py; running.py runs one of them.
 """
@@ -104,7 +104,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=SECONDS_MAX, help="of all measurements together")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,...", help="these, in this order")
-    parser.add_argument("--part", type=int, choices=range(1, 8), default=1)
+    parser.add_argument("--part", type=int, choices=range(1, 10), default=1)
     parser.add_argument("--dry-run", action="store_true", help="print what would be run, and how long it takes")
     parser.add_argument("--verdicts", action="store_true", help="print what has become of each goal so far")
     return parser.parse_args(arguments)

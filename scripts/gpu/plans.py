@@ -14,7 +14,9 @@ MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 KILL_BUDGET = "budget: {total: 1000}"
 H200_MEMORY = "139Gi"  # where a plan is made without devices
 SIZES = {"1p6b": ["--hidden", "2048", "--ffn", "8192"], "5b": ["--hidden", "4096", "--ffn", "14336"]}
-# Seconds of a step on H200s, of the other program in bf16 and float8, of ours in bf16 and in FP8; of how many devices does not matter much.
+SAMPLES = {"1p6b": 8, "5b": 4}  # of a step on each device, in one microbatch
+ROOMY = 100  # GiB: devices that have less take half of the samples of the smaller model
+# Seconds of such a step on H200s, of the other program in bf16 and float8, of ours in bf16 and in FP8; of how many devices does not matter much.
 STEPS = {"1p6b": (0.65, 0.6, 0.58, 0.48), "5b": (1.0, 0.8, 0.8, 0.565)}
 START = 25  # seconds of a job, until it trains and behind its last step
 
@@ -37,12 +39,17 @@ class Measurement:
     by_exit: bool = False  # its only figure is whether it succeeds
 
 
+def gib(text):
+    return float(text[:-2]) / {"Gi": 1, "Mi": 1024}[text[-2:]]
+
+
 class Plan:
     """Measurements of a machine with `devices` GPUs, in order, and the goals that are judged by them."""
 
     def __init__(self, devices, pack, work, output, device_memory=H200_MEMORY):
         self.devices, self.pack, self.work, self.output = devices, pack, work, output
         self.device_memory = device_memory  # of each, as phalanx plan takes it
+        self.samples = {**SAMPLES, **({} if gib(device_memory) > ROOMY else {"1p6b": SAMPLES["1p6b"] // 2})}
         self.data = work / "synthetic-noise"
         self.stages = output / "stages"  # of scripts/gpu/run, which has logs of its own there
         self.seconds_each = 60  # of each timed run beside another program
@@ -86,15 +93,16 @@ class Plan:
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, usual=55, part=part, after=(f"search-{model}",))
 
-    def speed(self, model, micro, goals, part, float8=False, once=0):
+    def speed(self, model, goals, part, float8=False, once=0):
         """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`: the part in which one home of state stands beside them."""
-        name = f"speed-{model}"
+        name, micro = f"speed-{model}", self.samples[model]
+        steps = [seconds * micro / SAMPLES[model] for seconds in STEPS[model]]
         anchor = (f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {self.devices} @anchor-{model}@ {' '.join(SIZES[model])} "
                   f"--warmup 0 --steps {{steps}} --mark {{mark}} @samples-{model}@")
-        others = {f"FSDP2 {model}, labelled rows": (anchor, STEPS[model][0])}
+        others = {f"FSDP2 {model}, labelled rows": (anchor, steps[0])}
         if float8:
-            others[f"FSDP2 {model} float8, labelled rows"] = (f"{anchor} --float8 1", STEPS[model][1])
-        ours = {f"ours {model} bf16": ("compute", STEPS[model][2]), f"ours {model} fp8": ("fp8", STEPS[model][3])}
+            others[f"FSDP2 {model} float8, labelled rows"] = (f"{anchor} --float8 1", steps[1])
+        ours = {f"ours {model} bf16": ("compute", steps[2]), f"ours {model} fp8": ("fp8", steps[3])}
 
         def command(stage, flag, ours):
             words = self.python("compare_speed.py", self.work / stage, self.output / stage, "--seconds", self.seconds_each,
@@ -111,7 +119,7 @@ class Plan:
         for label, (other, step) in others.items():
             words += ["--other", f"{label}: {other}", "--step", f"{label}: {step}"]
         each = self.seconds_each + START
-        usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(STEPS[model])))
+        usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(steps)))
         self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name, "{}"), needs=("ANCHOR",), part=part,
                  figures=self.output / name / "speed.json", folder=self.output / name)
         last = list(others)[-1]
@@ -132,18 +140,50 @@ class Plan:
                      part=once, figures=self.output / stage / "speed.json", folder=self.output / stage)
             self.goal(f"{model} with one home of state (`state_copies: 1`)", "stands beside", stage, verdicts.beside(stage, list(single)))
 
-    def anchors(self, model, micro, part):
+    def anchors(self, model, part):
         path = self.output / f"anchors-{model}.json"
         self.add(f"anchors-{model}", "the other program's fastest setting, which what is measured behind it takes",
-                 self.python("anchors.py", path, self.devices, micro, *SIZES[model]), 330, usual=270, needs=("ANCHOR",), part=part, figures=path)
+                 self.python("anchors.py", path, self.devices, self.samples[model], *SIZES[model]), 330, usual=270, needs=("ANCHOR",), part=part, figures=path)
         self.goal(f"FSDP2 {model} by its settings", "the fastest stands beside ours", f"anchors-{model}", verdicts.anchors(f"anchors-{model}"))
 
     def limit(self, model, part):
         hidden, ffn, pointwise, casts = {"1p6b": (2048, 8192, 18, 15), "5b": (4096, 14336, 36, 29)}[model]
-        for fp8 in (0, 1):
-            self.add(f"limit-{model}-{'fp8' if fp8 else 'bf16'}", "what the boards keep up",
+        for fp8, label in ((0, "bf16"), (1, "fp8")):
+            self.add(f"limit-{model}-{label}", "what the boards keep up",
                      self.python("limit.py", self.devices, "--seconds", 8, "--hidden", hidden, "--ffn", ffn,
-                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", pointwise + casts * fp8), 60, usual=30, needs=("LIMIT",), part=part)
+                      "--rows", 7168, "--dp", self.devices, "--fp8", fp8, "--pointwise", f"@pointwise-{model}-{label}-{pointwise + casts * fp8}@"), 60, usual=30, needs=("LIMIT",), part=part)
+
+    def kernels(self, part):
+        self.add("kernel-races", "our kernels beside LibTorch's for the same jobs", ["phalanx-bench-kernels", "--races"], 120, usual=45, part=part)
+        self.add("yardstick", "our kernels beside Transformer Engine's for the same jobs",
+                 [HERE / "yardstick", os.environ.get("TE", "$TE"), self.work / "yardstick", self.output / "yardstick"], 300, usual=200, needs=("TE",), part=part)
+        self.add("attention", "attention by cuDNN beside flash attention's, and what one whose backward pass is deterministic costs", ["phalanx-bench-attention"], 260, usual=160,
+                 part=part, by_exit=True)
+        for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
+            self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
+
+    def checked(self, part):
+        self.add("kernels-checked", "tests of kernels, those of small sizes under compute-sanitizer as well",
+                 [HERE / "kernels", self.pack, self.work, self.output / "kernels", "-"], 780, usual=600, part=part, by_exit=True)
+        self.goal("kernels against fp64, repeated, and under memcheck, racecheck and synccheck", "all", "kernels-checked", verdicts.passed("kernels-checked"))
+
+    def parts(self, model, part):
+        for linear, label in (("compute", "bf16"), ("fp8", "fp8")):
+            name, limit = f"parts-{model}-{label}", f"limit-{model}-{label}"
+            folder = self.work / "runs" / name
+            self.add(name, f"kernels of one warm step by part, {model} {label}", ["phalanx-bench", "train", self.path_of(name), folder, "--profile"], 130, usual=75,
+                     job=self.everywhere(name, model, self.samples[model], linear=linear, steps=40, recovery="{state_copies: 1}"), part=part, folder=folder)
+            for known in self.list:
+                if known.name == limit:
+                    known.after += (name,)  # which says what its pointwise passes take
+            self.goal(f"a step of {model} in {label} on {self.devices} by part", "stands beside the limit", name, verdicts.parts(name, limit))
+
+    def losses(self, stage, seconds, usual, what, part):
+        """In bf16 and in FP8, a seed a measurement; the curves are OUTPUT/stages/STAGE.svg."""
+        names = [f"{stage}-{seed}" for seed in (17, 18, 19)]
+        for name in names:
+            self.stage(name, f"{what}, FP8 within 1 % of bf16's loss", seconds, usual, stage=stage, part=part, environment={"SEEDS": name.rpartition("-")[2]})
+        self.goal(f"loss of {what} in FP8 beside bf16, mean of the last 50", "within 1 %, three seeds", names[:1], verdicts.losses(names))
 
     def layout(self, name, point, seconds, usual, *, lost=None, bound=None, part=1, after=(), **layout):
         command = self.python("step_time.py", self.path_of(name), self.work / "runs")

@@ -52,13 +52,24 @@ def anchor_of(plan, model):
         setting = json.loads((plan.output / f"anchors-{model}.json").read_text())["beside"]
     except (OSError, ValueError, KeyError):
         setting = None
-    setting = setting or {"micro": {"1p6b": 8, "5b": 4}[model], "parts": 1, "reshard": 1, "skip": 1}
+    setting = setting or {"micro": plan.samples[model], "parts": 1, "reshard": 1, "skip": 1}
     return shlex.join(anchors.program(setting["reshard"])), shlex.join(anchors.flags(setting))
+
+
+def pointwise_of(plan, model, label, otherwise):
+    """Milliseconds of a step in which memory is what kernels wait for, but for AdamW's, where `parts-MODEL-LABEL` was measured."""
+    try:
+        rank = next((plan.work / "runs" / f"parts-{model}-{label}" / "ranks").glob("rank-*.json"))
+        kernels = json.loads(rank.read_text())["profile"]["kernels"]
+    except (OSError, ValueError, LookupError, StopIteration):
+        return otherwise
+    return f"{1e3 * sum(one['seconds'] for one in kernels if one['part'] in ('ours', 'other', 'copies') and 'AdamW' not in one['name']):.1f}"
 
 
 def filled(plan, text):
     """With what is known as a measurement begins."""
     text = text.replace("@profile@", profile_of(plan))
+    text = re.sub("@pointwise-([^-@]+)-([^-@]+)-([^-@]+)@", lambda at: pointwise_of(plan, *at.groups()), text)
     return re.sub("@(anchor|samples)-([^@]+)@", lambda at: anchor_of(plan, at[2])[at[1] == "samples"], text)
 
 
@@ -124,7 +135,7 @@ def figures_of(measurement, lines):
 
 def is_whole(code, figures):
     """Whether all was measured; it may have missed a goal, which is another thing."""
-    return code == 0 or isinstance(figures, dict) and (figures.get("complete") is True or "of_bound" in figures or "faults" in figures)
+    return code == 0 or isinstance(figures, dict) and (figures.get("complete") is True or any(key in figures for key in ("of_bound", "faults", "races")))
 
 
 def run(plan, measurement, machine=""):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Tokens a second over many shapes of models and samples, ours beside another program's, on one GPU.
+"""Tokens a second over many shapes of models and samples, ours beside another program's, on one GPU, or in tp2 on two.
 
-    scripts/gpu/shapes.py WORK OUTPUT [--seconds 540] [--each 8] [--only "NAME;..."] [--list]
+    scripts/gpu/shapes.py WORK OUTPUT [--seconds 540] [--each 8] [--only "NAME;..."] [--devices 2] [--list]
 
 The other program is that of the environment variable ANCHOR, with the flags of torch_fsdp_bench.py: FSDP2 and torch.compile.
 Each shape has its samples (make_synthetic.py: noise, as many words as the vocabulary has, 99,000 at most), its job,
 a microbatch a step, and the same for the program on labelled rows, once whole and once as two
-microbatches; the faster counts. Both figures are the tokens of a step over the median step, behind a warm-up, of a run of
+microbatches, with blocks that keep their parameters for the backward pass, or, where those do not fit, with blocks that gather them
+again; the faster counts. On two GPUs the program is in data parallel with as many samples a step. Both figures are the tokens of a step over the median step, behind a warm-up, of a run of
 about --each seconds.
 
 OUTPUT/shapes.json has every measurement as soon as it is made, so the script goes on where it was cut: what is there is not
@@ -25,6 +26,9 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import anchor_variant  # noqa: E402
+
 MAKER = HERE.parent.parent / "examples" / "make_synthetic.py"
 WARM_UP = 10  # steps of ours
 WARM_UP_OTHER = 6
@@ -32,6 +36,7 @@ RATE = 3.5e14  # FLOPs a second, to choose a number of steps
 WORDS_MAX = 99_000  # the other program draws from 100,000
 TIME_MAX = 170  # seconds of one measurement, start included
 GOAL, GOAL_MEDIAN = 1.15, 1.2
+RESHARDS = ", resharding"  # of the other program's settings
 
 CLIP = {"hidden": 1024, "heads": 16, "ffn": 4096, "layers": 12, "size": 336, "patch": 14}
 SIGLIP = {"hidden": 1152, "heads": 16, "ffn": 4304, "layers": 13, "size": 378, "patch": 14}
@@ -59,6 +64,19 @@ SHAPES = {
     "hidden 1,600, heads of 64, MLP 4,304": {"hidden": 1600, "heads": 25, "kv": 25, "ffn": 4304},
 }
 
+# On two GPUs, the decoder cut into tensor ranks, the encoder in data parallel.
+SHAPES_OF_TWO = {
+    "tp2, heads of 64": {},
+    "tp2, heads of 128": {"hidden": 4096, "ffn": 14336, "layers": 5},
+    "tp2, vocabulary 262,144": {"vocabulary": 262144},
+    "tp2, sequence 3,001, text": {"positions": 3001, "images": 0},
+}
+
+
+def of_devices(devices):
+    return SHAPES if devices == 1 else SHAPES_OF_TWO
+
+
 JOB = """apiVersion: phalanx/v1
 kind: TrainingJob
 metadata: {{name: shape}}
@@ -68,18 +86,18 @@ spec:
   modules:
 {vision}    - name: language
       architecture: {{family: llama, hidden_size: {hidden}, layers: {layers}, heads: {heads}, kv_heads: {kv}, mlp_size: {ffn}, vocabulary: {vocabulary}, context: {positions}, rope_theta: 500000}}
-      parallel: {{ranks: 1}}
+      parallel: {{ranks: {devices}, tp: {devices}}}
 {recompute}{edges}  batch: {{global: {micro}, micro: {micro}}}
   schedule: {{name: 1f1b}}
   data: {{format: webdataset, shards: "synthetic-{{000..003}}.tar", tokenizer: synthetic.model}}
   optimizer: {{name: adamw, learning_rate: 3e-4, warmup_steps: 10, clip_norm: 1.0}}
   recovery: {{state_copies: 1}}
-  resources: {{device: gpu, devices: 1}}
+  resources: {{device: gpu, devices: {devices}}}
   output: runs/shape
 """
 VISION = """    - name: vision
       architecture: {{family: clip_vision, hidden_size: {hidden}, layers: {layers}, heads: {heads}, mlp_size: {ffn}, image_size: {size}, patch_size: {patch}}}
-      parallel: {{ranks: 1}}
+      parallel: {{ranks: {devices}}}
 """
 
 
@@ -110,15 +128,15 @@ def samples(shape, work):
     return work / name
 
 
-def job_text(shape, steps, recompute):
+def job_text(shape, steps, recompute, devices=1):
     vision = edges = ""
     if shape["images"]:
-        vision = VISION.format(**shape["encoder"])
+        vision = VISION.format(devices=devices, **shape["encoder"])
         edges = f"  edges:\n    - {{from: vision, to: language, projector: {{type: mlp, hidden_size: {shape['hidden']}}}}}\n"
     indented = f"      recompute: {recompute}\n" if recompute else ""
     if shape["images"]:
         indented = "      offset: vision\n" + indented
-    return JOB.format(steps=steps, vision=vision, edges=edges, recompute=indented, **shape)
+    return JOB.format(steps=steps, vision=vision, edges=edges, recompute=indented, devices=devices, **shape)
 
 
 def tail(path):
@@ -149,7 +167,7 @@ def run_ours(shape, setting, context):
     steps = WARM_UP + context.steps
     folder = samples(shape, context.work)
     job = folder / f"{context.label}.yaml"
-    job.write_text(job_text(shape, steps, setting))
+    job.write_text(job_text(shape, steps, setting, context.devices))
     output = context.work / f"run-{time.time_ns()}"
     call(["phalanx", "run", job, "--output", output], context.log, context.limit)
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -158,7 +176,7 @@ def run_ours(shape, setting, context):
 
 
 def adapted(anchor, work):
-    """The program with two lines that other sizes need: token ids within the vocabulary, and no -1 for the rows of no images."""
+    """A folder with both kinds of the program (anchor_of), with two lines that other sizes need: token ids within the vocabulary, and no -1 for the rows of no images."""
     text = pathlib.Path(anchor).read_text()
     for old, new in (("torch.randint(1, 100000,", "torch.randint(1, min(100000, A.vocab),"),
                      ("s.proj(e).view(ids.size(0), -1, A.hidden)", "s.proj(e).view(ids.size(0), A.images * A.img_seq, A.hidden)")):
@@ -166,20 +184,24 @@ def adapted(anchor, work):
             sys.exit(f"{anchor}: not the program that is known here: `{old}` is there {text.count(old)} times")
         text = text.replace(old, new)
     work.mkdir(parents=True, exist_ok=True)
-    path = work / "anchor.py"
-    path.write_text(text)
-    return path
+    for reshard in (0, 1):
+        anchor_of(work, reshard).write_text(anchor_variant.with_resharding(text, reshard))
+    return work
+
+
+def anchor_of(folder, reshard):
+    return folder / f"anchor-{'reshards' if reshard else 'keeps'}.py"
 
 
 def run_other(shape, setting, context):
-    parts = setting
+    parts, reshard = setting
     encoder = shape["encoder"]
     flags = {"hidden": shape["hidden"], "heads": shape["heads"], "kv": shape["kv"], "ffn": shape["ffn"], "layers": shape["layers"],
              "vocab": shape["vocabulary"], "seq": shape["positions"], "images": shape["images"], "img-seq": rows_of(encoder),
              "enc-hidden": encoder["hidden"], "enc-heads": encoder["heads"], "enc-ffn": encoder["ffn"],
-             "enc-layers": encoder["layers"] if shape["images"] else 0, "mbs": shape["micro"] // parts, "acc": parts, "skip": 1,
+             "enc-layers": encoder["layers"] if shape["images"] else 0, "mbs": shape["micro"] // parts // context.devices, "acc": parts, "skip": 1,
              "warmup": WARM_UP_OTHER, "steps": context.steps}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", context.anchor]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", context.devices, anchor_of(context.anchor, reshard)]
     for flag, value in flags.items():
         command += [f"--{flag}", value]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(context.work / "inductor")}
@@ -192,18 +214,22 @@ def run_other(shape, setting, context):
             "command": shlex.join(map(str, command))}
 
 
-def measurements(shape):
+def measurements(shape, devices):
     """[(key, function, setting)], the other program's first."""
-    found = [(f"anchor {shape['micro']} x 1", run_other, 1)]
-    if shape["micro"] > 1:
-        found.append((f"anchor {shape['micro'] // 2} x 2", run_other, 2))
+    found = []
+    for parts in (1, 2):
+        if shape["micro"] % (parts * devices) == 0:
+            key = f"anchor {shape['micro'] // parts // devices} x {parts}"
+            found += [(key, run_other, (parts, 0)), (key + RESHARDS, run_other, (parts, 1))]
     return found + [("ours", run_ours, None), ("ours, recompute selective", run_ours, "selective")]
 
 
 def wanted(key, entry):
-    """Whether the measurement is to be made: recomputation only where it does not go without."""
+    """Whether the measurement is to be made: recomputation and gathering again only where it does not go without."""
     if "tokens_per_s" in entry.get(key, {}):
         return False
+    if key.endswith(RESHARDS):
+        return "error" in entry.get(key.removesuffix(RESHARDS), {})
     return key != "ours, recompute selective" or "error" in entry.get("ours", {})
 
 
@@ -212,7 +238,7 @@ def best(entry, prefix):
     return max(found, default=(None, None))
 
 
-def table(results):
+def table(results, devices):
     lines = ["| shape | ours, tokens/s | FSDP2 + compile | its setting | ratio |", "|---|---|---|---|---|"]
     ratios = []
     for name, entry in results.items():
@@ -224,7 +250,7 @@ def table(results):
             errors = "; ".join(f"{key}: {result['error']}" for key, result in entry.items() if "error" in result)
             lines.append(f"| {name} | {ours or '-'} | {other or '-'} | | {errors or 'not measured yet'} |".replace("\n", " "))
     if ratios:
-        lines += ["", f"{len(ratios)} of {len(SHAPES)} shapes: least {min(ratios):.3f} (goal {GOAL}), median "
+        lines += ["", f"{len(ratios)} of {len(of_devices(devices))} shapes: least {min(ratios):.3f} (goal {GOAL}), median "
                       f"{statistics.median(ratios):.3f} (goal {GOAL_MEDIAN})."]
     return "\n".join(lines) + "\n"
 
@@ -233,19 +259,19 @@ class Context:
     """Of one measurement."""
 
     def __init__(self, options, anchor, name, key, shape, limit):
-        self.work, self.anchor, self.limit = options.work, anchor, limit
+        self.work, self.anchor, self.limit, self.devices = options.work, anchor, limit, options.devices
         self.label = re.sub("[^A-Za-z0-9]+", "-", f"{name} {key}")
         self.log = options.output / f"{self.label}.log"
-        self.steps = max(12, min(150, round(options.each / seconds_of_step(shape))))
+        self.steps = max(12, min(150, round(options.each * options.devices / seconds_of_step(shape))))
 
 
 def measure(options, anchor, results, save):
     """False: the time was up."""
     end = time.monotonic() + options.seconds
-    for name in options.only or SHAPES:
-        shape = {**BASE, **SHAPES[name]}
+    for name in options.only or of_devices(options.devices):
+        shape = {**BASE, **of_devices(options.devices)[name]}
         entry = results.setdefault(name, {})
-        for key, run, setting in measurements(shape):
+        for key, run, setting in measurements(shape, options.devices):
             if not wanted(key, entry):
                 continue
             if end - time.monotonic() < TIME_MAX:
@@ -267,11 +293,12 @@ def parse():
     parser.add_argument("--seconds", type=float, default=540, help="of the whole run")
     parser.add_argument("--each", type=float, default=8, help="seconds of one run behind its warm-up, about")
     parser.add_argument("--only", type=lambda text: text.split(";"), help="names of shapes, with ; between")
+    parser.add_argument("--devices", type=int, choices=(1, 2), default=1)
     parser.add_argument("--list", action="store_true", help="print the shapes and their jobs, and measure nothing")
     options = parser.parse_args()
     for name in options.only or []:
-        if name not in SHAPES:
-            parser.error(f"--only: {name}: must be one of {'; '.join(SHAPES)}")
+        if name not in of_devices(options.devices):
+            parser.error(f"--only: {name}: must be one of {'; '.join(of_devices(options.devices))}")
     if not options.list and options.output is None:
         parser.error("WORK and OUTPUT: must be given")
     return options
@@ -280,8 +307,8 @@ def parse():
 def main():
     options = parse()
     if options.list:
-        for name in options.only or SHAPES:
-            print(f"--- # {name}\n{job_text({**BASE, **SHAPES[name]}, 40, None)}", end="")
+        for name in options.only or of_devices(options.devices):
+            print(f"--- # {name}\n{job_text({**BASE, **of_devices(options.devices)[name]}, 40, None, options.devices)}", end="")
         return 0
     if "ANCHOR" not in os.environ:
         sys.exit("ANCHOR: must name a program with the flags of torch_fsdp_bench.py")
@@ -294,11 +321,11 @@ def main():
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(results, indent=1) + "\n")
         draft.replace(path)
-        (options.output / "shapes.md").write_text(table(results))
+        (options.output / "shapes.md").write_text(table(results, options.devices))
 
     done = measure(options, anchor, results, save)
     save()
-    print(table(results), end="")
+    print(table(results, options.devices), end="")
     if not done:
         print("the time is up: run it again for what is left")
     return 0 if done and all(best(entry, "ours")[0] for entry in results.values()) else 1

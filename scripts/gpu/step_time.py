@@ -7,8 +7,8 @@ standby communicators are made, and what its ranks say.
 The run's folder is made below RUNS. `wait` is the most that a rank waited for communication, `host` the most that a
 host worked, both as parts of a step; `allocations` and `retries` are those of LibTorch's allocator. Ranks count from the
 12th step on: of shorter jobs these four say nothing. With --bound it is `phalanx-bench train` that runs the job, and the line
-has the step that the schedule allows by the passes' mean times in this very run, and how much of that speed was reached: it fails
-below SHARE. With --lost the line has `step_ratio`, which is how much longer a step without those ranks is by the simulator.
+has the step that the schedule allows by the passes' mean times in this very run, without reductions, update and gathers behind them, and
+how much of that speed was reached: it fails below SHARE. With --lost the line has `step_ratio`, which is how much longer a step without those ranks is by the simulator.
 `phalanx` comes from the PATH.
 """
 import argparse
@@ -67,12 +67,15 @@ def bounded(job, output, share):
         print("\n".join((run.stdout + run.stderr).splitlines()[-8:]))
         return 1
     figures = json.loads(run.stdout.splitlines()[-1])
-    reached = figures["simulated_ms"] / figures["step_ms"]["median"]
+    bound = figures["simulated_passes_ms"]
+    reached = bound / figures["step_ms"]["median"]
     print(json.dumps({
         "tokens_per_s": round(figures["tokens_per_s"]),
         "step_ms": round(figures["step_ms"]["median"], 1),
-        "bound_ms": round(figures["simulated_ms"], 1),
+        "bound_ms": round(bound, 1),
         "of_bound": round(reached, 4),
+        "with_end_of_step_ms": round(figures["simulated_ms"], 1),
+        **{key: figures[key] for key in ("mhz", "watts", "degrees", "joules_per_token") if key in figures},
         "bubble": figures["bubble"],
         "wait": figures["exposed_comm"],
         "loss": figures["loss_last"],

@@ -73,7 +73,7 @@ def rates_text(runs):
 
 
 def speed(name, label, goal, share, limit, other, seconds):
-    """Tokens a second of two runs of so many seconds: the goal, or that share of the boards' limit where it was measured and is lower."""
+    """Tokens a second of two runs of so many seconds in one microbatch a step: the goal, or that share of the boards' limit where it was measured and is lower."""
     def judge(figures):
         runs = runs_of(figures, name, label, seconds, 2)
         wanted, text = goal, rates_text(runs)
@@ -84,7 +84,9 @@ def speed(name, label, goal, share, limit, other, seconds):
         beside = [run for run in figures[name] if run["label"] == other]
         if beside:
             text += f", {mean_rate(runs) / mean_rate(beside):.2f} times {other}"
-        return f"{text}; wanted {wanted:,.0f}", mean_rate(runs) >= wanted
+        lowered = sorted({one for run in runs for one in run.get("lowered", ())})
+        text += "".join(f", {one}" for one in lowered)
+        return f"{text}; wanted {wanted:,.0f}", mean_rate(runs) >= wanted and not any(one.startswith("batch.micro") for one in lowered)
     return judge
 
 
@@ -277,9 +279,31 @@ def bound(name, share):
     return judge
 
 
-def all_shapes(name):
+def races(name):
+    """Of kernels, ours beside a library's for the same jobs."""
     def judge(figures):
-        ratios = {}
+        of = figures[name]
+        text = f"{of['races']} jobs; slowest {of['slowest'][0]:.2f} times theirs ({of['slowest'][1]})"
+        return text + (f"; over {of['limit']:.2f}: {', '.join(of['slower'])}" if of["slower"] else ""), of["races"] > 0 and not of["slower"]
+    return judge
+
+
+def parts(name, limit):
+    """Of phalanx-bench train --profile, the rank that waits least, beside the step that the boards keep up."""
+    def judge(figures):
+        of = figures[name]
+        profile = min(of["profiles"], key=lambda one: one["waiting"])
+        text = f"{1e3 * profile['seconds']:,.1f} ms: " + ", ".join(f"{part} {1e3 * one['share']:,.1f}" for part, one in profile["parts"].items())
+        text += f", waiting {1e3 * profile['waiting']:,.1f}"
+        if limit in figures:
+            text += f"; the limit's step {of['step_ms']['median'] * of['tokens_per_s'] / figures[limit]['tokens_per_s']:,.1f} ms"
+        return text, None
+    return judge
+
+
+def all_shapes(name, devices=1):
+    def judge(figures):
+        ratios, wanted = {}, shapes.of_devices(devices)
         for shape, entry in figures[name].items():
             (ours, _), (other, _) = shapes.best(entry, "ours"), shapes.best(entry, "anchor")
             if ours and other:
@@ -287,9 +311,9 @@ def all_shapes(name):
         if not ratios:
             raise InPart("")
         least = min(ratios, key=ratios.get)
-        text = f"{len(ratios)} of {len(shapes.SHAPES)} shapes: least {ratios[least]:.3f} ({least}), median {statistics.median(ratios.values()):.3f}"
+        text = f"{len(ratios)} of {len(wanted)} shapes: least {ratios[least]:.3f} ({least}), median {statistics.median(ratios.values()):.3f}"
         good = ratios[least] >= shapes.GOAL and statistics.median(ratios.values()) >= shapes.GOAL_MEDIAN
-        if len(ratios) < len(shapes.SHAPES) and ratios[least] >= shapes.GOAL:
+        if len(ratios) < len(wanted) and ratios[least] >= shapes.GOAL:
             raise InPart(text)
         return text, good
     return judge

@@ -4,6 +4,7 @@
 Every part of scripts/gpu/one, two, four and eight fits into its time, by its own --dry-run; the program takes every job that they
 and scripts/gpu/shapes.py make; what layouts of four GPUs take is predicted, and stands beside what is measured; goals are reached, missed or not measured, as figures say;
 scripts/gpu/compare_speed.py runs programs in the order A B B A, and without one that fails; scripts/gpu/steady.py tells a run that grows from one that does not;
+scripts/gpu/draw_losses.py draws what runs have left; scripts/compare_builds.py tells a build that is slower from one that is not;
 scripts/gpu/kill_figures.py tells the phases of losses, and kills that were good from others; scripts/gpu/restart_time.py measures a program that goes on from its checkpoints;
 what a command that is cut has started has ended before the next, and a signal ends a measurement and keeps what there is.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 SOURCE, PHALANX = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -26,6 +28,7 @@ import anchors  # noqa: E402
 import boards  # noqa: E402
 import checkpoint_every  # noqa: E402
 import compare_predictions  # noqa: E402
+import draw_losses  # noqa: E402
 import kill_figures  # noqa: E402
 import kill_ranks  # noqa: E402
 import limit  # noqa: E402
@@ -48,7 +51,7 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("one", "123"), ("two", "1234567"), ("four", "1234567"), ("eight", "123")):
+    for name, parts in (("one", "12345"), ("two", "123456789"), ("four", "1234567"), ("eight", "123")):
         for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
@@ -94,8 +97,9 @@ def jobs(folder):
                     check(word in written or pathlib.Path(word).exists(), f"{devices} GPUs, {measurement.name}: nobody writes {word}")
         for file in sorted(plan.data.glob("*.yaml")):
             valid(file, file.read_text())
-    for name, shape in shapes.SHAPES.items():
-        valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective"))
+    for devices in (1, 2):
+        for name, shape in shapes.of_devices(devices).items():
+            valid(folder / f"{name}.yaml", shapes.job_text({**shapes.BASE, **shape}, 40, "selective", devices))
 
 
 def predictions(folder):
@@ -246,10 +250,72 @@ def goals(folder, recovered):
                           (f"what 20 kills and returns of dp4 leave, {how}", verdicts.REACHED), (f"kill to the next decision of tp2-dp2, {how}", verdicts.IN_PART),
                           ("torchrun --max-restarts, a checkpoint every 10 steps", verdicts.NOT_MEASURED)):
         check(of.get(figure) == state, f"{figure}: {of.get(figure)}, and not {state}")
+    results["speed-1p6b"]["figures"] = [{**run, "lowered": ["batch.micro is 4 instead of 8"]} for run in runs]
+    check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.MISSED, "two microbatches a step where one is wanted")
     results["speed-1p6b"]["figures"] = [{**run, "seconds": 40.0} for run in runs]
     check(states(plan, results)["ours 1p6b bf16, data parallel on 4"] == verdicts.IN_PART, "a run that is too short is told as a whole one")
     lines = verdicts.table([verdicts.verdict(goal, results) for goal in plan.goals])
     check(len(lines) == len(plan.goals) + 4 and all(line.count("|") == 5 for line in lines[:-2]), f"a table: {lines[-3:]}")
+
+
+def raced(slower):
+    figures = {"yardstick": {"races": 40, "slower": slower, "slowest": [1.07 if slower else 1.03, "RoPE"], "limit": 1.05}}
+    return verdicts.races("yardstick")(figures)
+
+
+def kernels_and_shapes():
+    check(raced([])[1] and not raced(["RoPE"])[1] and "over 1.05: RoPE" in raced(["RoPE"])[0], f"races of kernels: {raced(['RoPE'])}")
+    check(not verdicts.races("none")({"none": {"races": 0, "slower": [], "slowest": [0, ""], "limit": 1.05}})[1], "no race is a race that is won")
+    profile = {"seconds": 0.5, "waiting": 0.01, "parts": {"products": {"seconds": 0.4, "share": 0.39}, "ours": {"seconds": 0.1, "share": 0.1}}}
+    of = {"parts": {"tokens_per_s": 900, "step_ms": {"median": 500.0}, "profiles": [{**profile, "waiting": 0.02}, profile]}, "limit": {"tokens_per_s": 1000}}
+    text = "500.0 ms: products 390.0, ours 100.0, waiting 10.0; the limit's step 450.0 ms"
+    check(verdicts.parts("parts", "limit")(of) == (text, None), f"a step by part: {verdicts.parts('parts', 'limit')(of)}")
+    keys = [key for key, _, _ in shapes.measurements({**shapes.BASE}, 2)]
+    check(keys[:4] == ["anchor 2 x 1", "anchor 2 x 1, resharding", "anchor 1 x 2", "anchor 1 x 2, resharding"], f"settings of a shape: {keys}")
+    check([key for key, _, _ in shapes.measurements({**shapes.BASE, "micro": 1}, 1)][:2] == ["anchor 1 x 1", "anchor 1 x 1, resharding"], "a sample in two microbatches")
+    check(not shapes.wanted(keys[1], {}) and shapes.wanted(keys[1], {keys[0]: {"error": "out of memory"}}), "gathering again is measured where keeping fits")
+    entry = {"ours": {"tokens_per_s": 130}, "anchor 2 x 1": {"tokens_per_s": 100}}
+    figures = {"shapes": {name: entry for name in shapes.of_devices(2)}}
+    check(verdicts.all_shapes("shapes", 2)(figures)[1], "shapes of two GPUs")
+
+
+def curves(folder):
+    for seed in (17, 18):
+        for kind, more in (("compute", 1.0), ("fp8", 1.01)):
+            run = folder / f"fp8-emoji-{seed}-{kind}"
+            run.mkdir(parents=True)
+            run.joinpath("metrics.jsonl").write_text("".join(json.dumps({"step": step, "loss": more * (2 + 400 / step)}) + "\n" for step in range(1, 501)))
+    command = [sys.executable, SOURCE / "scripts" / "gpu" / "draw_losses.py", folder]
+    done = subprocess.run([*command, "fp8-emoji"], capture_output=True, text=True)
+    check(done.returncode == 0 and "+1.00 % on average" in done.stdout, f"draw_losses.py: {done.stdout}{done.stderr}")
+    drawn = (folder / "fp8-emoji.svg").read_text()
+    lines = xml.etree.ElementTree.fromstring(drawn).findall("{*}polyline")
+    check([line.get("class") for line in lines] == ["compute", "fp8"] * 2 and all(len(line.get("points").split()) > 40 for line in lines), "a line for each run")
+    check("seed 18: mean of the last 50 steps 2.8420 in bf16, 2.8704 in FP8 (+1.00 %)" in drawn, f"how far curves end apart: {drawn[-400:]}")
+    check(len(draw_losses.smoothed([1.0, 2.0, 3.0])) == 3, "a short run")
+    check(subprocess.run([*command, "fp8-1p6b"], capture_output=True).returncode == 1, "curves of no runs")
+
+
+# As phalanx-bench train JOB OUTPUT: its step is in a file beside it.
+BENCH = """
+import json, pathlib, sys
+step = float((pathlib.Path(__file__).parent / "step").read_text())
+print(json.dumps({"step_ms": {"median": step}, "loss_last": 2.5}))
+"""
+
+
+def builds(folder):
+    for name, step in (("old", 100), ("new", 101), ("slow", 104)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "step").write_text(str(step))
+        (folder / name / "phalanx-bench").write_text(f"#!{sys.executable}{BENCH}")
+        (folder / name / "phalanx-bench").chmod(0o755)
+    job = folder / "job.yaml"
+    job.write_text("  steps: 500\n")
+    for name, code, told in (("new", 0, "+1.0 %"), ("slow", 1, "+4.0 %")):
+        done = subprocess.run([sys.executable, SOURCE / "scripts" / "compare_builds.py", folder / "old", folder / name, job, "--rounds", "1"], capture_output=True, text=True)
+        check(done.returncode == code and told in done.stdout, f"compare_builds.py: {done.returncode} {done.stdout}{done.stderr}")
+    check(sorted(path.name for path in folder.iterdir()) == ["job.yaml", "new", "old", "slow"], "files that are left")
 
 
 def order(folder):
@@ -266,12 +332,23 @@ def others_setting(folder):
     runs = [{**setting, "tokens_per_s": 1000 + number} for number, setting in enumerate(anchors.settings(4))]
     of = anchors.summary(runs, 4)
     check(of["fastest"]["micro"] == 2 and of["beside"] == {"micro": 2, "parts": 2, "reshard": 0, "skip": 1, "tokens_per_s": 1005}, f"the fastest settings: {of}")
+    small = plans.Plan(1, folder / "pack", folder / "work", folder / "small", "81559Mi")
+    machines.one(small)
+    of_small = [m for m in small.list if m.name == "speed-1p6b"][0]
+    check("micro: 4" in of_small.job and running.filled(small, "@samples-1p6b@") == "--mbs 4 --acc 1 --skip 1" and "ours 1p6b bf16: 0.29" in of_small.command,
+          f"samples of a smaller device: {of_small.command}")
     (plan.output / "anchors-5b.json").write_text(json.dumps(anchors.summary(runs[:2], 4)))
     check("--mbs 4 --acc 1" in running.filled(plan, "@samples-5b@"), "more samples a step than ours are taken")
     (plan.output / "anchors-5b.json").write_text(json.dumps(of))
     text = running.filled(plan, "@anchor-5b@ @samples-5b@")
     check("anchor_variant.py 0 bench.py --mbs 2 --acc 2" in text, f"the other program's fastest setting: {text}")
     check("reshard_after_forward=False" in anchor_variant.with_resharding(anchor_variant.CALL, False) and anchor_variant.with_resharding("", True) == "", "resharding")
+    check(running.filled(small, "@pointwise-1p6b-bf16-18@") == "18", "pointwise passes of which nothing is known")
+    ranks = small.work / "runs" / "parts-1p6b-bf16" / "ranks"
+    ranks.mkdir(parents=True)
+    parts = (("ours", "Norm", 0.012), ("ours", "AdamWKernel", 0.01), ("copies", "", 0.002), ("products", "gemm", 0.3))
+    (ranks / "rank-0.json").write_text(json.dumps({"profile": {"kernels": [{"part": part, "name": name, "seconds": seconds} for part, name, seconds in parts]}}))
+    check(running.filled(small, "@pointwise-1p6b-bf16-18@") == "14.0", "pointwise passes as they were measured")
     changed, left = limit.as_in_training(f"{limit.CAST}\n{limit.STEP}{limit.LAYERS}")
     compile(changed, "limit", "exec")
     check(not left and "last_layer()" in changed and "448" in changed, f"the limit's program: {left}")
@@ -284,6 +361,7 @@ FAKES = {
 import json, pathlib, re, sys
 steps, output = int(re.search("steps: (\\d+)", pathlib.Path(sys.argv[2]).read_text())[1]), pathlib.Path(sys.argv[4])
 (output / "ranks").mkdir(parents=True)
+print("job: batch.micro is 4 instead of 8: without node-0/1 ...", file=sys.stderr)
 line = {"step_seconds": 0.05, "loss": 2.5, "tokens": 100, "labelled_tokens": 40}
 (output / "metrics.jsonl").write_text("".join(json.dumps(line) + "\\n" for _ in range(steps)))
 (output / "ranks" / "rank-0.json").write_text('{"exposed_comm_seconds": 0.01, "step_seconds": 1}')
@@ -311,6 +389,7 @@ def speeds(folder):
     runs = json.loads((folder / "output" / "speed.json").read_text())
     check([run["label"] for run in runs] == ["other", "ours", "once", "ours", "other"], f"the order of programs: {[run['label'] for run in runs]}")
     check([run["steps"] for run in runs] == [11, 40, 40, 40, 20], f"steps of programs: {[run['steps'] for run in runs]}")
+    check(runs[1]["lowered"] == ["batch.micro is 4 instead of 8"] and "lowered" not in runs[0], f"what was lowered: {runs[:2]}")
     check(runs[1]["tokens_per_s"] == 2000 and runs[1]["labelled_tokens_per_s"] == 800 and runs[1]["wait"] == 0.01 and runs[0]["labelled_tokens_per_s"] == 400,
           f"figures of programs: {runs[:2]}")
 
@@ -418,11 +497,14 @@ with tempfile.TemporaryDirectory() as folder:
     order(pathlib.Path(folder) / "order")
     others_setting(pathlib.Path(folder) / "others")
     speeds(pathlib.Path(folder) / "speeds")
+    curves(pathlib.Path(folder) / "curves")
+    builds(pathlib.Path(folder) / "builds")
     stopped(pathlib.Path(folder) / "stopped")
 chosen_boards()
 phases()
 cuts()
 steadiness()
+kernels_and_shapes()
 for fault in faults:
     print(fault)
 sys.exit(1 if faults else 0)

@@ -2,6 +2,9 @@
 // Engine 2.20.2 on an H200, of another day; yardstick.cu beside this measures both in one run, all
 // jobs that theirs has.
 //
+// phalanx-bench-kernels --races [PATTERN]: beside LibTorch's for the same jobs, in one run
+// (library_races.h). Fails where one of ours takes more than 5 % longer.
+//
 // "cold": 10 warm-up calls, then the median of 30, L2 emptied before each by reads (lines that are
 // still to be written back would be paid by who comes next). "kept up" is a second of calls without
 // pause, from a graph, over inputs and outputs that do not fit in L2 together. Rates count every
@@ -22,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/bench/kernels/library_races.h"
 #include "worker/model/kernels.h"
 #include "worker/train/step_kernels.cuh"
 
@@ -443,6 +447,8 @@ int main(int argc, char** argv) {
     std::puts("no GPU here");
     return 0;
   }
+  if (argc > 1 && std::string(argv[1]) == "--races")
+    return phalanx::bench::RunLibraryRaces(argc > 2 ? argv[2] : "") ? 0 : 1;
   phalanx::model::RunBench(argc > 1 ? argv[1] : "");
   return 0;
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kRounds = 4;
 constexpr double kKeptUpMs = 60;
+constexpr double kSlowerMax = 1.05;
 constexpr size_t kFlushed = size_t{1} << 26;  // floats: 256 MiB
 
 // About normal: the sum of four uniform values.
@@ -87,6 +88,18 @@ double KeptUp(const Run& run, int sets) {
   return time;
 }
 
+struct Told {
+  int races = 0;
+  double slowest = 0;
+  std::string slowest_name, slower;
+} told;
+
+void Tell(const std::string& name, double ratio) {
+  ++told.races;
+  if (ratio > told.slowest) told.slowest = ratio, told.slowest_name = name;
+  if (ratio > kSlowerMax) told.slower += (told.slower.empty() ? "\"" : ", \"") + name + "\"";
+}
+
 }  // namespace
 
 cudaStream_t stream;
@@ -144,9 +157,18 @@ void Race(const Job& job) {
   if (job.theirs) {
     std::printf("%8.4f %6.2f %8.4f %6.2f %9.1e", cold[1], cold[0] / cold[1], kept_up[1],
                 kept_up[0] / kept_up[1], std::sqrt(error[0] / error[1]));
+    const double ratio = std::max(cold[0] / cold[1], kept_up[0] / kept_up[1]);
+    Tell(job.name, ratio);
+    if (ratio > kSlowerMax) std::printf(" SLOWER");
   }
   std::printf("\n");
   std::fflush(stdout);
+}
+
+bool TellRaces() {
+  std::printf("{\"races\": %d, \"slower\": [%s], \"slowest\": [%.3f, \"%s\"], \"limit\": %.2f}\n",
+              told.races, told.slower.c_str(), told.slowest, told.slowest_name.c_str(), kSlowerMax);
+  return told.slower.empty();
 }
 
 }  // namespace phalanx::bench

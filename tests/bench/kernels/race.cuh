@@ -40,4 +40,8 @@ struct Job {
 // Prints a line of times.
 void Race(const Job& job);
 
+// Prints a line of JSON of all races so far: {"races", "slower" (names), "slowest" (ratio, name)}.
+// False: in one of them ours takes more than 5 % longer, cold or kept up.
+bool TellRaces();
+
 }  // namespace phalanx::bench

@@ -13,7 +13,7 @@
 // labelled ones those that the loss counts; bubble = 1 - busy / (devices x step). simulated_ms is
 // the step that the simulator predicts from the mean time of each part's passes, as measured in the
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
-// how far that is off. mhz, degrees, watts and joules_per_token are what NVML says of the boards of
+// how far that is off, and simulated_passes_ms the step without that end. mhz, degrees, watts and joules_per_token are what NVML says of the boards of
 // the run, four times a second, and are not there without it: means over the steps that count, the
 // watts and joules of all boards together. fp8 is how products in FP8 are made, where there are
 // some. host is the part of a step in which a rank's host works
@@ -199,7 +199,8 @@ class MeasuredCosts {
     finish_ = std::max(
         finish_, figures.at("finish_seconds").get<double>() / figures.at("steps").get<double>());
   }
-  // Seconds of a step.
+  double finish() const { return finish_; }
+  // Seconds of a step's passes.
   double Predict(const phalanx::plan::Plan& plan) {
     for (size_t m = 0; m < ranks_.size(); ++m) {
       for (size_t part = 0; part < ranks_[m].size(); ++part) {
@@ -210,7 +211,7 @@ class MeasuredCosts {
     }
     const auto programs = phalanx::schedule::BuildStep(plan);
     if (!programs.ok()) return 0;
-    return phalanx::schedule::Simulate(plan, *programs, costs_).step + finish_;
+    return phalanx::schedule::Simulate(plan, *programs, costs_).step;
   }
 
  private:
@@ -281,8 +282,9 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
   }
   result["bubble"] = span > 0 ? Json(1 - busy / span) : Json();
   result["exposed_comm"] = span > 0 ? Json(exposed / span) : Json();
-  const double predicted = costs.Predict(plan);
+  const double passes = costs.Predict(plan), predicted = passes + costs.finish();
   result["simulated_ms"] = predicted * 1e3;
+  result["simulated_passes_ms"] = passes * 1e3;
   result["simulated_error"] = predicted / median - 1;
   result["host"] = host;
   result["allocations"] = allocations;

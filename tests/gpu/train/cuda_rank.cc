@@ -1,6 +1,7 @@
 #include "tests/gpu/train/cuda_rank.h"
 
 #include <ATen/Parallel.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr size_t kStepsLookedAt = 20;  // beside the last; each is some megabytes of a file
+constexpr int64_t kRunAheadMost = 4;   // steps; so far from those looked at and from the last
 
 void Require(const absl::Status& status, absl::string_view what) {
   if (!status.ok()) throw std::runtime_error(absl::StrCat(what, ": ", status.ToString()));
@@ -78,15 +80,16 @@ class CudaRank {
     train::TrainerOptions how{.length_multiple = 8, .decision_timeout = kPatience, .warm = &warm_};
     if (epoch > 1) how.start = start_;
     train::TrainerCallbacks callbacks;
+    // A rank that ended an epoch early was not there to look at its last steps.
+    const bool looks = run_.stops.empty() && run_.fails_at == 0;
     callbacks.on_step = [&](const train::StepSummary& step) {
       Keep(step);
+      if (looks) ForbidWaiting(step.step);
       if (me_.rank == 0 && stop.has_value() && step.step >= *stop)
         Require(rendezvous.Put("stop", ""), "stop");
       if (me_.rank == 1 && step.step == run_.fails_at) BreakDevice(state_->options().device);
     };
     std::unique_ptr<train::Trainer> trainer;
-    // A rank that ended an epoch early was not there to look at its last steps.
-    const bool looks = run_.stops.empty() && run_.fails_at == 0;
     callbacks.on_settled = [&] {
       if (looks && steps_.size() <= kStepsLookedAt) LookBy(trainer->executor());
       return absl::OkStatus();
@@ -151,6 +154,15 @@ class CudaRank {
   }
   void Look() {
     for (const auto& part : state_->parts()) steps_.back().parts.push_back(HeldBy(*part));
+  }
+
+  // In steps that nobody looks at, an operation of ATen's that waits for the device throws, on
+  // whichever thread.
+  void ForbidWaiting(int64_t step) {
+    const bool forbidden = step >= static_cast<int64_t>(kStepsLookedAt) + kRunAheadMost &&
+                           step < run_.spec.steps - kRunAheadMost;
+    c10::cuda::warning_state().set_sync_debug_mode(
+        forbidden ? c10::cuda::SyncDebugMode::L_ERROR : c10::cuda::SyncDebugMode::L_DISABLED);
   }
 
   void Keep(const train::StepSummary& step) {
