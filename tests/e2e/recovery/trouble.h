@@ -13,8 +13,6 @@ namespace phalanx::e2e {
 // Few samples, so that steps are short.
 DataFolder MakeSmallData();
 
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output);
-
 // Of the job's events of that type, a line each.
 std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type);
 
