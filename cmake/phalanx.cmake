@@ -46,7 +46,7 @@ elseif(CMAKE_UNITY_BUILD)
        -Wno-error=use-after-free -Wno-error=alloc-size-larger-than= -Wno-error=nonnull)
 endif()
 # Tests whose sources give one name to several things, so that they are not joined.
-set(PHALANX_APART_FOLDERS "^tests/(e2e/recovery|oracle(/training)?|unit/worker/channel)$")
+set(PHALANX_APART_FOLDERS "^tests/(oracle(/training)?|unit/worker/channel)$")
 # Those of them that use LibTorch.
 set(PHALANX_TENSOR_TESTS "^tests/(oracle(/training)?)$")
 # The product: its arithmetic converts explicitly.

@@ -10,6 +10,9 @@
 
 namespace phalanx::e2e {
 
+// With it what another layout rounds otherwise does not grow to more than is looked for.
+inline constexpr double kSmallLearningRate = 1e-5;
+
 // Few samples, so that steps are short.
 DataFolder MakeSmallData();
 
