@@ -46,9 +46,9 @@ elseif(CMAKE_UNITY_BUILD)
        -Wno-error=use-after-free -Wno-error=alloc-size-larger-than= -Wno-error=nonnull)
 endif()
 # Tests whose sources give one name to several things, so that they are not joined.
-set(PHALANX_APART_FOLDERS "^tests/(oracle(/training)?|unit/worker/channel)$")
+set(PHALANX_APART_FOLDERS "^tests/(oracle|unit/worker/channel)$")
 # Those of them that use LibTorch.
-set(PHALANX_TENSOR_TESTS "^tests/(oracle(/training)?)$")
+set(PHALANX_TENSOR_TESTS "^tests/(oracle)$")
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 # What decides, plans and tells, which takes milliseconds of a small job either way.
