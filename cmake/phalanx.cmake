@@ -46,9 +46,7 @@ elseif(CMAKE_UNITY_BUILD)
        -Wno-error=use-after-free -Wno-error=alloc-size-larger-than= -Wno-error=nonnull)
 endif()
 # Tests whose sources give one name to several things, so that they are not joined.
-set(PHALANX_APART_FOLDERS "^tests/(oracle|unit/worker/channel)$")
-# Those of them that use LibTorch.
-set(PHALANX_TENSOR_TESTS "^tests/(oracle)$")
+set(PHALANX_APART_FOLDERS "^tests/unit/worker/channel$")
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 # What decides, plans and tells, which takes milliseconds of a small job either way.
@@ -71,9 +69,6 @@ function(phalanx_compile target)
     set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     if(PHALANX_PRECOMPILED)
       target_precompile_headers(${target} PRIVATE <gmock/gmock.h>)
-      if(folder MATCHES "${PHALANX_TENSOR_TESTS}")
-        target_precompile_headers(${target} PRIVATE <ATen/ATen.h>)
-      endif()
     endif()
   endif()
 endfunction()
