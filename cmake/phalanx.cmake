@@ -45,10 +45,6 @@ elseif(CMAKE_UNITY_BUILD)
        -Wno-error=stringop-overflow -Wno-error=stringop-overread -Wno-error=dangling-pointer -Wno-error=free-nonheap-object
        -Wno-error=use-after-free -Wno-error=alloc-size-larger-than= -Wno-error=nonnull)
 endif()
-# Tests whose sources give one name to several things, so that they are not joined.
-set(PHALANX_APART_FOLDERS "^tests/(bench/heartbeats|e2e/(jobs|matrix|rank|recovery)|oracle(/training)?|sim/(cluster|coordinator)|unit/(client|coordinator/store|core/(base|job|wire)|worker/(agent|channel|checkpoint|data|model|rank)))$")
-# Those of them that use LibTorch.
-set(PHALANX_TENSOR_TESTS "^tests/(oracle(/training)?|unit/worker/(checkpoint|model|rank))$")
 # The product: its arithmetic converts explicitly.
 set(PHALANX_PRODUCT_FOLDERS "^(client|coordinator|core|transport|worker)(/|$)")
 # What decides, plans and tells, which takes milliseconds of a small job either way.
@@ -66,15 +62,6 @@ function(phalanx_compile target)
   endif()
   if(NOT ARG_EXCEPTIONS)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>)
-  endif()
-  if(CMAKE_UNITY_BUILD AND folder MATCHES "${PHALANX_APART_FOLDERS}")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
-    if(PHALANX_PRECOMPILED)
-      target_precompile_headers(${target} PRIVATE <gmock/gmock.h>)
-      if(folder MATCHES "${PHALANX_TENSOR_TESTS}")
-        target_precompile_headers(${target} PRIVATE <ATen/ATen.h>)
-      endif()
-    endif()
   endif()
 endfunction()
 

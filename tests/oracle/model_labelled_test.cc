@@ -17,7 +17,7 @@ using support::ClipVision;
 using support::Llama;
 using support::Regressor;
 
-constexpr double kTolerance = 1e-12;
+constexpr double kLabelledTolerance = 1e-12;
 
 struct Result {
   double loss = 0;
@@ -38,8 +38,8 @@ Result Train(const job::JobSpec& spec, StageWorld::Labelled labelled,
 void ExpectSame(const job::JobSpec& spec, const std::vector<PlainMicrobatch>& batches) {
   const Result all = Train(spec, StageWorld::Labelled::kAll, batches);
   const Result counted = Train(spec, StageWorld::Labelled::kCounted, batches);
-  EXPECT_NEAR(counted.loss, all.loss, kTolerance * all.loss);
-  EXPECT_LT(LargestError(counted.gradients, all.gradients), kTolerance);
+  EXPECT_NEAR(counted.loss, all.loss, kLabelledTolerance * all.loss);
+  EXPECT_LT(LargestError(counted.gradients, all.gradients), kLabelledTolerance);
 }
 
 // Three sequences of 11 positions whose labels are where `labelled` says: flat positions.

@@ -118,7 +118,7 @@ std::vector<int32_t> RanksOf(const v1::Layout& layout, const std::string& node) 
   return ranks;
 }
 
-std::unique_ptr<v1::WorkerService::Stub> Connect(
+std::unique_ptr<v1::WorkerService::Stub> ConnectWorker(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -132,7 +132,7 @@ Daemon::Daemon(const std::string& address, std::shared_ptr<grpc::ChannelCredenti
     : machine_(machine),
       node_(NameOfNode(machine.number)),
       told_(std::move(told)),
-      stub_(Connect(address, credentials)) {
+      stub_(ConnectWorker(address, credentials)) {
   stub_->async()->OpenSession(&context_, this);
   AddHold();  // for writes that no reaction begins
   StartRead(&response_);

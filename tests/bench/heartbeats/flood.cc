@@ -3,12 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/bench/heartbeats/nodes.h"
 #include "tests/support/job_text.h"
-#include "tests/support/process.h"
 #include "transport/tls.h"
 
 namespace phalanx::coordinator {
@@ -21,13 +19,9 @@ std::string TextOf(const std::string& name) {
   return support::JobText({.name = name, .steps = 300});
 }
 
-std::unique_ptr<v1::JobService::Stub> Connect(
+std::unique_ptr<v1::JobService::Stub> ConnectPerson(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, OwnConnection()));
-}
-
-void SetDeadline(grpc::ClientContext& context) {
-  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
 }
 
 grpc::Status TrySubmit(v1::JobService::Stub& stub, const std::string& text) {
@@ -93,7 +87,7 @@ Flood::Flood(const support::Authority& authority) {
 }
 
 void Flood::Start(const std::string& address) {
-  Submit(*Connect(address, people_.front().credentials), TextOf(kFirstJob));
+  Submit(*ConnectPerson(address, people_.front().credentials), TextOf(kFirstJob));
   for (const Person& person : people_) {
     threads_.emplace_back(
         [this, address, &person](const std::stop_token& stop) { Call(stop, address, person); });
@@ -108,7 +102,7 @@ Flood::Counts Flood::Stop() {
 }
 
 void Flood::Call(const std::stop_token& stop, const std::string& address, const Person& person) {
-  const auto stub = Connect(address, person.credentials);
+  const auto stub = ConnectPerson(address, person.credentials);
   const auto pause = std::chrono::nanoseconds(std::chrono::seconds(1)) /
                      (person.wish == Wish::kOversize ? kOversizedASecond : kCallsASecond);
   Counts counts;

@@ -4,23 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/bench/heartbeats/nodes.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-std::unique_ptr<v1::JobService::Stub> Connect(
-    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments = OwnConnection();
-  arguments.SetMaxReceiveMessageSize(-1);
-  return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
-}
-
-void SetDeadline(grpc::ClientContext& context) {
-  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
-}
 
 std::string NameOf(int64_t job) { return absl::StrCat("job-", job); }
 
@@ -40,7 +29,7 @@ std::string JobText(const JobShape& shape) {
 }
 
 Jobs::Jobs(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials)
-    : stub_(Connect(address, credentials)) {}
+    : stub_(ConnectReader(address, credentials)) {}
 
 int64_t Jobs::Submit(const JobShape& shape) {
   const v1::SubmitJobRequest request = SubmitOf(JobText(shape));
@@ -95,7 +84,7 @@ Watchers::Watchers(const std::string& address,
     : count_(static_cast<size_t>(count)) {
   for (int i = 0; i < count; ++i) {
     threads_.emplace_back([this, address, credentials] {
-      const auto stub = Connect(address, credentials);
+      const auto stub = ConnectReader(address, credentials);
       Run(*stub);
     });
   }

@@ -2,32 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "tests/bench/heartbeats/daemon.h"
+#include "tests/bench/heartbeats/nodes.h"
 #include "tests/support/process.h"
 
 namespace phalanx::coordinator {
-namespace {
-
-std::unique_ptr<v1::JobService::Stub> Connect(
-    const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(-1);
-  return v1::JobService::NewStub(
-      grpc::CreateCustomChannel(address, std::move(credentials), arguments));
-}
-
-}  // namespace
-
 Lateness::Lateness(const std::string& address,
-                   std::shared_ptr<grpc::ChannelCredentials> credentials, size_t nodes)
-    : stub_(Connect(address, std::move(credentials))),
+                   const std::shared_ptr<grpc::ChannelCredentials>& credentials, size_t nodes)
+    : stub_(ConnectReader(address, credentials)),
       nodes_(nodes),
       thread_([this](const std::stop_token& stop) {
         auto next = std::chrono::steady_clock::now();
@@ -54,7 +41,7 @@ void Lateness::Stop() {
 void Lateness::Look() {
   v1::ListNodesResponse response;
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
+  SetDeadline(context);
   const grpc::Status status = stub_->ListNodes(&context, v1::ListNodesRequest(), &response);
   if (!status.ok()) {
     if (failure_.empty())

@@ -27,7 +27,7 @@ class Lateness {
   // For the last heartbeat of each node.
   static constexpr absl::Duration kPatience = absl::Seconds(10);
 
-  Lateness(const std::string& address, std::shared_ptr<grpc::ChannelCredentials> credentials,
+  Lateness(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
            size_t nodes);
   // A heartbeat of the node is about to be sent; its number.
   int64_t Send(size_t node);

@@ -24,7 +24,7 @@ using transport::Bio;
 using transport::Certificate;
 using transport::Key;
 
-std::string TextOf(BIO* bio) {
+std::string PemOf(BIO* bio) {
   char* bytes = nullptr;
   const int64_t size = BIO_get_mem_data(bio, &bytes);
   return std::string(bytes, static_cast<size_t>(size));
@@ -85,7 +85,7 @@ NodeCertificates::NodeCertificates(const support::Authority& authority)
   const Bio out(BIO_new(BIO_s_mem()));
   PEM_write_bio_PKCS8PrivateKey(out.get(), keys_->node.get(), nullptr, nullptr, 0, nullptr,
                                 nullptr);
-  keys_->node_pem = TextOf(out.get());
+  keys_->node_pem = PemOf(out.get());
 }
 
 NodeCertificates::~NodeCertificates() = default;
@@ -108,7 +108,7 @@ std::shared_ptr<grpc::ChannelCredentials> NodeCertificates::Of(const std::string
   PEM_write_bio_X509(out.get(), certificate.get());
   return grpc::SslCredentials({.pem_root_certs = keys_->roots,
                                .pem_private_key = keys_->node_pem,
-                               .pem_cert_chain = TextOf(out.get())});
+                               .pem_cert_chain = PemOf(out.get())});
 }
 
 CoordinatorProcess::CoordinatorProcess(const std::vector<std::string>& flags,
@@ -144,6 +144,17 @@ grpc::ChannelArguments OwnConnection() {
   return arguments;
 }
 
+std::unique_ptr<v1::JobService::Stub> ConnectReader(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments = OwnConnection();
+  arguments.SetMaxReceiveMessageSize(-1);
+  return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, arguments));
+}
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
+}
+
 v1::SubmitJobRequest SubmitOf(const std::string& text) {
   v1::SubmitJobRequest request;
   request.mutable_document()->set_text(text);
@@ -154,7 +165,7 @@ v1::SubmitJobRequest SubmitOf(const std::string& text) {
 int64_t Submit(v1::JobService::Stub& jobs, const std::string& text) {
   v1::SubmitJobResponse response;
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + support::kPatience));
+  SetDeadline(context);
   const grpc::Status status = jobs.SubmitJob(&context, SubmitOf(text), &response);
   support::Require(status.ok(), status.error_message());
   return response.job().id();

@@ -57,6 +57,11 @@ class CoordinatorProcess {
 
 // A connection of its own, as separate processes have.
 grpc::ChannelArguments OwnConnection();
+// Over one of its own, which takes answers of any size.
+std::unique_ptr<v1::JobService::Stub> ConnectReader(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+// After support::kPatience.
+void SetDeadline(grpc::ClientContext& context);
 
 // Of a job file whose data are not there.
 v1::SubmitJobRequest SubmitOf(const std::string& text);

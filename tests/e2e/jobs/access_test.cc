@@ -18,22 +18,18 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<std::string> Flags(const transport::TlsFiles& files) {
-  return {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key};
-}
-
 TEST(AccessTest, JobOverMutualTls_IsSeenByViewersAndEndedByItsOwner) {
   const DataFolder data = MakeData();
   const std::string file = data.path + "/job.yaml";
   support::WriteFile(file, Document(data, {.name = "sams", .steps = kForEver}).text());
   const support::Authority authority;
   Cluster cluster({.devices = 2,
-                   .coordinator_flags = Flags(authority.Coordinator()),
-                   .worker_flags = Flags(authority.Worker("here")),
+                   .coordinator_flags = TlsFlags(authority.Coordinator()),
+                   .worker_flags = TlsFlags(authority.Worker("here")),
                    .tls = authority.User("olga", "operator")});
-  const std::vector<std::string> sam = Flags(authority.User("sam", "submitter")),
-                                 sue = Flags(authority.User("sue", "submitter")),
-                                 vera = Flags(authority.User("vera", "viewer"));
+  const std::vector<std::string> sam = TlsFlags(authority.User("sam", "submitter")),
+                                 sue = TlsFlags(authority.User("sue", "submitter")),
+                                 vera = TlsFlags(authority.User("vera", "viewer"));
   const auto run = [&cluster](const std::vector<std::string>& who,
                               std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), who.begin(), who.end());

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 // Far less than ranks that nobody stops would get, on a busy machine too.
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-JobOptions Job(const std::string& checkpoint) {
+JobOptions EndlessJob(const std::string& checkpoint) {
   return {.steps = kForEver,
           .precision = "fp64",
           .vision = "ranks: 1",
@@ -58,7 +58,7 @@ v1::JobStatus LeaveByWorkersTerm(Cluster& cluster, int64_t job) {
 TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  JobOptions options = Job("{every: 0, resume_from: latest}");
+  JobOptions options = EndlessJob("{every: 0, resume_from: latest}");
   options.time_limit = "8s";
   const v1::JobStatus first = cluster.AwaitEnd(cluster.Submit(Document(data, options)).id());
   EXPECT_EQ(first.phase(), v1::JOB_PHASE_FAILED);
@@ -75,7 +75,7 @@ TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
 TEST(EarlyEndTest, TermToAWorker_IsADrain_AndItsJobGoesOnWhenOneIsBack) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  JobOptions options = Job("{every: 1000}");
+  JobOptions options = EndlessJob("{every: 1000}");
   options.steps = 200;
   const int64_t job = cluster.Submit(Document(data, options)).id();
   const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
@@ -94,7 +94,7 @@ TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_LosesWhatWasTrained) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/file", "");
   Cluster cluster;
-  const int64_t job = cluster.Submit(Document(data, Job("{directory: file}"))).id();
+  const int64_t job = cluster.Submit(Document(data, EndlessJob("{directory: file}"))).id();
   const v1::JobStatus left = LeaveByWorkersTerm(cluster, job);
   EXPECT_THAT(left.reason(), HasSubstr("it goes on behind step 0 once it has devices again"));
   EXPECT_THAT(left.reason(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
@@ -107,7 +107,7 @@ TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_LosesWhatWasTrained) {
 
 TEST(EarlyEndTest, TermToRun_CancelsWithACheckpoint) {
   const DataFolder data = MakeData();
-  support::WriteFile(data.path + "/job.yaml", JobText(data, Job("{every: 1000}")));
+  support::WriteFile(data.path + "/job.yaml", JobText(data, EndlessJob("{every: 1000}")));
   const std::string mark = support::NewMark();
   support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
                        data.path + "/run.out", data.path + "/run.talk");

@@ -1,5 +1,6 @@
 #include "tests/e2e/jobs/job.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -126,6 +127,10 @@ std::vector<Metric> ReadMetrics(const std::string& output) {
                        .epoch = entry.value("epoch", int64_t{0})});
   }
   return metrics;
+}
+
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
+  return ReadMetrics((std::filesystem::path(data.path) / output).string());
 }
 
 std::string StepsFault(const std::vector<Metric>& metrics, int64_t steps) {

@@ -72,6 +72,8 @@ struct Metric {
   int64_t epoch = 0;
 };
 std::vector<Metric> ReadMetrics(const std::string& output);
+// Of a job whose output lies below its data.
+std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output);
 // "" if the steps are 1 .. `steps`, each once, in order; else what is wrong.
 std::string StepsFault(const std::vector<Metric>& metrics, int64_t steps);
 

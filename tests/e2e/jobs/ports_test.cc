@@ -67,10 +67,6 @@ std::vector<std::string> ListeningOf(pid_t pid) {
   return found;
 }
 
-std::vector<std::string> Flags(const transport::TlsFiles& files) {
-  return {"--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key};
-}
-
 TEST(PortsTest, ProgramsListenAtThoseOfTheTable_AndAtNoOther) {
   const std::string table = support::ReadFile(tests::SourceDir() + "/docs/security.md");
   for (const char* row : {"| the coordinator's `--listen` |", "| the coordinator's `--http` |",
@@ -81,12 +77,12 @@ TEST(PortsTest, ProgramsListenAtThoseOfTheTable_AndAtNoOther) {
   const DataFolder data = MakeData();
   const support::Authority authority;
   const transport::TlsFiles port = authority.Node("here");
-  std::vector<std::string> worker_flags = Flags(authority.Worker("here"));
+  std::vector<std::string> worker_flags = TlsFlags(authority.Worker("here"));
   worker_flags.insert(worker_flags.end(),
                       {"--metrics", "127.0.0.1:0", "--metrics-certificate", port.certificate,
                        "--metrics-key", port.key, "--tls-revoked", authority.revoked()});
   Cluster cluster({.devices = 2,
-                   .coordinator_flags = Flags(authority.Coordinator()),
+                   .coordinator_flags = TlsFlags(authority.Coordinator()),
                    .worker_flags = worker_flags,
                    .tls = authority.User("olga", "operator")});
   const pid_t coordinator = cluster.coordinator().pid(), worker = cluster.worker().pid();

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kSteps = 8;
 
-JobOptions Job(const std::string& language, const std::string& checkpoint) {
+JobOptions ResumedJob(const std::string& language, const std::string& checkpoint) {
   return {.steps = kSteps,
           .precision = "fp64",
           .vision = "ranks: 1",
@@ -40,7 +40,7 @@ TEST(ResumeTest, CheckpointOfAnotherJobAndLayout_GoesOnAsIfNothingHadHappened) {
   const DataFolder data = MakeData();
   Cluster cluster;
   const v1::JobStatus first =
-      cluster.Submit(Document(data, Job("ranks: 4, tp: 2", "{every: 4, keep: 9}")));
+      cluster.Submit(Document(data, ResumedJob("ranks: 4, tp: 2", "{every: 4, keep: 9}")));
   const v1::JobStatus done = cluster.AwaitEnd(first.id());
   ASSERT_EQ(done.phase(), v1::JOB_PHASE_SUCCEEDED) << done.reason();
   const std::string folder = data.path + "/checkpoints";
@@ -49,7 +49,8 @@ TEST(ResumeTest, CheckpointOfAnotherJobAndLayout_GoesOnAsIfNothingHadHappened) {
   ASSERT_EQ(StepsFault(unbroken, kSteps), "");
 
   const v1::JobStatus second = cluster.Submit(Document(
-      data, Job("ranks: 2, pp: 2", "{every: 4, resume_from: checkpoints/step-00000004.epoch-1}")));
+      data,
+      ResumedJob("ranks: 2, pp: 2", "{every: 4, resume_from: checkpoints/step-00000004.epoch-1}")));
   const v1::JobStatus ended = cluster.AwaitEnd(second.id());
   ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason();
   EXPECT_THAT(Messages(cluster, second.id(), "Resumed"),
@@ -69,7 +70,7 @@ TEST(ResumeTest, CheckpointOfAnotherJobAndLayout_GoesOnAsIfNothingHadHappened) {
 TEST(ResumeTest, Latest_AfterAKilledWorker_GoesOnBehindTheNewest) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  JobOptions options = Job("ranks: 2, tp: 2", "{every: 2, resume_from: latest}");
+  JobOptions options = ResumedJob("ranks: 2, tp: 2", "{every: 2, resume_from: latest}");
   options.steps = kForEver;
   options.recovery = kNoRecovery;
   const v1::JobStatus first = cluster.Submit(Document(data, options));
@@ -95,7 +96,7 @@ TEST(ResumeTest, Latest_AfterAKilledWorker_GoesOnBehindTheNewest) {
 TEST(ResumeTest, CheckpointOfTheLastStep_IsThatOfAJobThatIsDone) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  const JobOptions options = Job("ranks: 1", "{every: 8, resume_from: latest}");
+  const JobOptions options = ResumedJob("ranks: 1", "{every: 8, resume_from: latest}");
   for (int run = 0; run < 2; ++run) {
     const v1::JobStatus job = cluster.Submit(Document(data, options));
     const v1::JobStatus ended = cluster.AwaitEnd(job.id());
@@ -107,7 +108,7 @@ TEST(ResumeTest, CheckpointOfTheLastStep_IsThatOfAJobThatIsDone) {
 TEST(ResumeTest, CheckpointThatCannotBe_FailsTheJob_NamingFieldValueAndRule) {
   const DataFolder data = MakeData();
   Cluster cluster;
-  const v1::JobStatus first = cluster.Submit(Document(data, Job("ranks: 1", "{every: 4}")));
+  const v1::JobStatus first = cluster.Submit(Document(data, ResumedJob("ranks: 1", "{every: 4}")));
   ASSERT_EQ(cluster.AwaitEnd(first.id()).phase(), v1::JOB_PHASE_SUCCEEDED);
   const std::string path = data.path + "/checkpoints/step-00000004.epoch-1";
   struct Case {
@@ -120,7 +121,7 @@ TEST(ResumeTest, CheckpointThatCannotBe_FailsTheJob_NamingFieldValueAndRule) {
   };
   for (const Case& one : cases) {
     JobOptions options =
-        Job("ranks: 1", absl::StrCat("{every: 4, resume_from: ", one.resume_from, "}"));
+        ResumedJob("ranks: 1", absl::StrCat("{every: 4, resume_from: ", one.resume_from, "}"));
     options.layers = one.layers;
     const v1::JobStatus job = cluster.Submit(Document(data, options));
     const v1::JobStatus ended = cluster.AwaitEnd(job.id());

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kOther[] = "phalanx-coordinator-other";
 
-JobOptions Job(const std::string& name) {
+JobOptions PipelineJob(const std::string& name) {
   return {.name = name,
           .steps = 150,
           .precision = "fp64",
@@ -25,7 +25,7 @@ JobOptions Job(const std::string& name) {
 TEST(UpgradeTest, CoordinatorThatPlansOtherwise_FinishesTheJobThatRuns) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 3});
-  const int64_t taken_over = cluster.Submit(Document(data, Job("taken-over"))).id();
+  const int64_t taken_over = cluster.Submit(Document(data, PipelineJob("taken-over"))).id();
   const std::string digest = cluster.AwaitStep(taken_over, 3).plan_digest();
   const std::map<int32_t, support::ProcessWatch> ranks = cluster.Ranks(taken_over);
   cluster.KillCoordinator();
@@ -37,7 +37,7 @@ TEST(UpgradeTest, CoordinatorThatPlansOtherwise_FinishesTheJobThatRuns) {
   EXPECT_EQ(ranks.size(), 3u);
 
   // The same job, of which the other coordinator decides everything.
-  const int64_t own = cluster.Submit(Document(data, Job("own"))).id();
+  const int64_t own = cluster.Submit(Document(data, PipelineJob("own"))).id();
   const v1::JobStatus own_ended = cluster.AwaitEnd(own);
   EXPECT_EQ(own_ended.phase(), v1::JOB_PHASE_SUCCEEDED) << own_ended.reason();
   EXPECT_NE(own_ended.plan_digest(), digest) << "this coordinator was to decide otherwise";
@@ -55,7 +55,7 @@ TEST(UpgradeTest, CoordinatorThatPlansOtherwise_FinishesTheJobThatRuns) {
 TEST(UpgradeTest, JobThatWasPlannedAndHasNotStarted_KeepsItsLayout) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 3});
-  const int64_t job = cluster.Submit(Document(data, Job("planned"))).id();
+  const int64_t job = cluster.Submit(Document(data, PipelineJob("planned"))).id();
   const auto is_planned = [](const v1::JobStatus& status) { return !status.plan_digest().empty(); };
   const std::string digest = cluster.Await(job, is_planned).plan_digest();
   cluster.KillCoordinator();

@@ -34,6 +34,13 @@ struct Outcome {
   // Steps that were begun again, at most.
   int64_t redone = 0;
 };
+inline Outcome Fails(const std::string& cause, int32_t rank) {
+  return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
+}
+
+// Of jobs whose language model has three replicas of two tensor ranks.
+inline constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
+inline constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
 
 struct Row {
   std::string section;  // of the page

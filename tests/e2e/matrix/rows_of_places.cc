@@ -14,9 +14,7 @@ namespace {
 constexpr int32_t kHit = 3;
 // Of the last node: the first is killed, the second hit while the others make up for that.
 constexpr int32_t kKilled = 5, kHitThen = 4;
-constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
 constexpr char kShrunkOfKilled[] = "shrink: language tp 2 -> 1 in replica 2";
-constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
 
 constexpr const char* kPhases[] = {"forward",   "backward", "reduce", "record",
                                    "optimizer", "mirror",   "gather", "checkpoint"};
@@ -35,21 +33,18 @@ struct Kind {
   const char* then = "";
 };
 
-Outcome Lost(const char* cause, int32_t first = kHit, const char* what = kShrunk) {
+Outcome RankLost(const char* cause, int32_t first = kHit, const char* what = kShrunk) {
   return {.what = what, .cause = cause, .first_ranks = {first}, .redone = 1};
 }
 
-Outcome BothLost() { return Lost("RankKilled", kKilled, kDropped); }
-Outcome KilledLost() { return Lost("RankKilled", kKilled, kShrunkOfKilled); }
-Outcome Fails(const char* cause, int32_t rank) {
-  return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
-}
+Outcome BothLost() { return RankLost("RankKilled", kKilled, kDropped); }
+Outcome KilledLost() { return RankLost("RankKilled", kKilled, kShrunkOfKilled); }
 
 const std::vector<Kind>& Kinds() {
   static const auto& kinds = *new std::vector<Kind>{
       {"kill",
        "",
-       Lost("RankKilled"),
+       RankLost("RankKilled"),
        BothLost(),
        absl::ZeroDuration(),
        "",
@@ -58,14 +53,14 @@ const std::vector<Kind>& Kinds() {
        "rank 4 on node there was killed by signal 9"},
       {"exit",
        "",
-       Lost("RankExited"),
+       RankLost("RankExited"),
        BothLost(),
        absl::ZeroDuration(),
        "",
        {},
        {},
        "rank 4 on node there exited with code 1"},
-      {"xid:79", "", Lost("DeviceFailed"), BothLost()},
+      {"xid:79", "", RankLost("DeviceFailed"), BothLost()},
       {"oom",
        "",
        Fails("OutOfMemory", kHit),
@@ -74,10 +69,10 @@ const std::vector<Kind>& Kinds() {
        "",
        {},
        {"trains on, a checkpoint is not written"}},
-      {"stop", "", Lost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
+      {"stop", "", RankLost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
       {"hang",
        "",
-       Lost("RankHung"),
+       RankLost("RankHung"),
        BothLost(),
        absl::Seconds(5),
        "5 s of standing still",
@@ -87,7 +82,7 @@ const std::vector<Kind>& Kinds() {
       {"hang", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
       {"partition",
        "4s",
-       Lost("NodeLost", 2, kDropped),
+       RankLost("NodeLost", 2, kDropped),
        BothLost(),
        absl::Seconds(2),
        "2 s of silence",

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kLong = 600;       // for a node that is away for seconds
 constexpr int64_t kVeryLong = 2000;  // for who comes back
-constexpr char kDropped[] = "drop-replica: language dp 3 -> 2";
-constexpr char kShrunk[] = "shrink: language tp 2 -> 1 in replica 1";
 
 const std::vector<std::string>& Impatient() {
   static const auto& flags =
@@ -46,9 +44,6 @@ Outcome Lost(const std::string& what, const std::string& cause, std::vector<int3
 }
 
 Outcome TrainsOn() { return {.what = "trains on"}; }
-Outcome Fails(const std::string& cause, int32_t rank) {
-  return {.what = "the job fails", .cause = cause, .first_ranks = {rank}};
-}
 
 // What two ranks of six have, one after the other, while training goes on from another loss.
 struct OnTheWay {

@@ -15,7 +15,7 @@ namespace {
 constexpr char kFirstNode[] = "here";
 constexpr int32_t kDevices = 2;  // of each node
 
-std::vector<std::string> Flags(const Row& row) {
+std::vector<std::string> FlagsOf(const Row& row) {
   std::vector<std::string> flags = {"--allow-inject"};
   flags.insert(flags.end(), row.coordinator_flags.begin(), row.coordinator_flags.end());
   return flags;
@@ -24,7 +24,7 @@ std::vector<std::string> Flags(const Row& row) {
 }  // namespace
 
 Scene::Scene(const DataFolder& data, const Row& row)
-    : cluster_({.devices = kDevices, .coordinator_flags = Flags(row)}) {
+    : cluster_({.devices = kDevices, .coordinator_flags = FlagsOf(row)}) {
   for (const char* node : {"middle", "there"}) daemons_[node] = &cluster_.AddWorker(node, kDevices);
   job_ = cluster_.Submit(Document(data, row.job)).id();
   cluster_.AwaitStep(job_, 2);

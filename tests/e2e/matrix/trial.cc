@@ -89,7 +89,7 @@ std::optional<absl::Duration> DetectedAfter(const Scene& scene, const v1::JobSta
 }
 
 // What became of one incident, the rung of the ladder first.
-std::string Told(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
+std::string IncidentText(const v1::Incident& incident, const std::vector<v1::JobEvent>& events) {
   const std::string changes = ChangesText(incident);
   if (incident.kind() == v1::Incident::RETURN)
     return absl::StrCat(RanksText(incident.returned()), " came back: ", changes);
@@ -129,7 +129,7 @@ std::string WhatHappened(const v1::JobStatus& ended, const std::vector<v1::Incid
                          const std::vector<Metric>& metrics) {
   if (ended.phase() == v1::JOB_PHASE_FAILED) return "the job fails";
   std::vector<std::string> parts;
-  for (const v1::Incident& incident : incidents) parts.push_back(Told(incident, events));
+  for (const v1::Incident& incident : incidents) parts.push_back(IncidentText(incident, events));
   const auto skipped = std::count_if(metrics.begin(), metrics.end(),
                                      [](const Metric& metric) { return metric.skipped; });
   if (skipped > 0)

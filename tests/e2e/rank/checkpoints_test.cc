@@ -24,17 +24,13 @@ using testing::SizeIs;
 // Behind the one that is written only that of the last step comes: the third one gives it up.
 constexpr int64_t kSteps = 8, kWritten = 6;
 
-JobOptions Job(const std::string& output, const std::string& checkpoint) {
+JobOptions CheckpointedJob(const std::string& output, const std::string& checkpoint) {
   return {.steps = kSteps,
           .precision = "fp64",
           .vision = "ranks: 1",
           .language = "ranks: 4, tp: 2",
           .checkpoint = checkpoint,
           .output = output};
-}
-
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
-  return ReadMetrics((std::filesystem::path(data.path) / output).string());
 }
 
 bool AllSucceeded(const RankWorld& world, const RankWorld::Said& said) {
@@ -71,7 +67,7 @@ TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappen
   const DataFolder data = MakeData();
   std::string path;
   {
-    RankWorld world(data, Job("broken", "{every: 6}"));
+    RankWorld world(data, CheckpointedJob("broken", "{every: 6}"));
     path = WriteOne(world);
   }  // killed, wherever they are
   EXPECT_EQ(path, absl::StrCat(data.path, "/checkpoints/step-00000006.epoch-1"));
@@ -79,7 +75,7 @@ TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappen
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_TRUE(checkpoint::VerifyCheckpoint(path, *manifest, {}).ok());
 
-  RankWorld world(data, Job("broken", "{every: 1000}"));
+  RankWorld world(data, CheckpointedJob("broken", "{every: 1000}"));
   world.Begin(std::nullopt, [&](v1::RunEpoch& run) {
     *run.mutable_assign()->mutable_checkpoint() = SourceOf(path);
   });
@@ -89,7 +85,7 @@ TEST(RankCheckpointsTest, NewProcessesThatBeginWithOne_TrainAsIfNothingHadHappen
   const std::vector<Metric> broken = MetricsOf(data, "broken");
   ASSERT_EQ(StepsFault(broken, kSteps), "");
 
-  RankWorld another(data, Job("unbroken", ""));
+  RankWorld another(data, CheckpointedJob("unbroken", ""));
   another.Begin(std::nullopt);
   another.Await([&](const RankWorld::Said& s) { return AllSucceeded(another, s); });
   const std::vector<Metric> unbroken = MetricsOf(data, "unbroken");
@@ -105,12 +101,12 @@ TEST(RankCheckpointsTest, CheckpointThatAnEpochWentOnFrom_CannotBeDeletedMeanwhi
   const DataFolder data = MakeData();
   std::string path;
   {
-    RankWorld world(data, Job("first", "{every: 6}"));
+    RankWorld world(data, CheckpointedJob("first", "{every: 6}"));
     path = WriteOne(world);
   }
   ASSERT_TRUE(checkpoint::CheckpointLock::ToDelete(path).has_value());
   {
-    JobOptions options = Job("second", "");
+    JobOptions options = CheckpointedJob("second", "");
     options.steps = kForEver;
     RankWorld world(data, options);
     world.Begin(std::nullopt, [&](v1::RunEpoch& run) {
@@ -126,10 +122,10 @@ TEST(RankCheckpointsTest, CheckpointThatIsGone_IsNotMissedByAJobThatHasGoneOnSin
   const DataFolder data = MakeData();
   std::string path;
   {
-    RankWorld world(data, Job("first", "{every: 6}"));
+    RankWorld world(data, CheckpointedJob("first", "{every: 6}"));
     path = WriteOne(world);
   }
-  JobOptions options = Job("second", "");
+  JobOptions options = CheckpointedJob("second", "");
   options.steps = kForEver;
   RankWorld world(data, options);
   const v1::CheckpointSource source = SourceOf(path);
@@ -156,7 +152,7 @@ TEST(RankCheckpointsTest, CheckpointThatIsGone_IsNotMissedByAJobThatHasGoneOnSin
 
 TEST(RankCheckpointsTest, WhatOneRankWrites_AllWrite_AndTheLastStepAlways) {
   const DataFolder data = MakeData();
-  RankWorld world(data, Job("out", "{every: 2}"));
+  RankWorld world(data, CheckpointedJob("out", "{every: 2}"));
   world.Begin(std::nullopt);
   const RankWorld::Said said =
       world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
@@ -170,7 +166,7 @@ TEST(RankCheckpointsTest, WhatOneRankWrites_AllWrite_AndTheLastStepAlways) {
 
 TEST(RankCheckpointsTest, CheckpointOfTheLastStep_IsPublishedBehindTheEpoch) {
   const DataFolder data = MakeData();
-  RankWorld world(data, Job("out", "{every: 0, directory: elsewhere}"));
+  RankWorld world(data, CheckpointedJob("out", "{every: 0, directory: elsewhere}"));
   world.Begin(std::nullopt);
   const RankWorld::Said done =
       world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
@@ -187,7 +183,7 @@ TEST(RankCheckpointsTest, CheckpointOfTheLastStep_IsPublishedBehindTheEpoch) {
 TEST(RankCheckpointsTest, WishOfOneRank_EndsAllAtOneStepWithItsCheckpoint) {
   for (const int64_t every : {0, 1, 1000}) {
     const DataFolder data = MakeData();
-    JobOptions options = Job("out", absl::StrCat("{every: ", every, ", keep: 1}"));
+    JobOptions options = CheckpointedJob("out", absl::StrCat("{every: ", every, ", keep: 1}"));
     options.steps = kForEver;
     options.validation = true;  // not evaluated
     RankWorld world(data, options);
@@ -222,7 +218,7 @@ TEST(RankCheckpointsTest, WishOfOneRank_EndsAllAtOneStepWithItsCheckpoint) {
 // The wish comes before there is anything that could be asked, and is of no later epoch.
 TEST(RankCheckpointsTest, WishBeforeTheFirstStep_EndsWithTheSecondAndNotTheNextEpoch) {
   const DataFolder data = MakeData();
-  RankWorld world(data, Job("out", ""));
+  RankWorld world(data, CheckpointedJob("out", ""));
   world.Begin(std::nullopt);
   world.Wish(1);
   const RankWorld::Said said =
@@ -244,7 +240,7 @@ TEST(RankCheckpointsTest, WishBeforeTheFirstStep_EndsWithTheSecondAndNotTheNextE
 TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
   const DataFolder data = MakeData();
   support::WriteFile(absl::StrCat(data.path, "/file"), "");
-  RankWorld world(data, Job("out", "{every: 3, directory: file}"));
+  RankWorld world(data, CheckpointedJob("out", "{every: 3, directory: file}"));
   world.Begin(std::nullopt);
   const RankWorld::Said said =
       world.Await([&](const RankWorld::Said& s) { return AllSucceeded(world, s); });
@@ -270,7 +266,7 @@ TEST(RankCheckpointsTest, FolderThatCannotBe_IsToldAndTrainingGoesOn) {
 
 TEST(RankCheckpointsTest, AnotherManifestThanTheChosenOne_IsRefusedByPath) {
   const DataFolder data = MakeData();
-  RankWorld world(data, Job("out", "{every: 6}"));
+  RankWorld world(data, CheckpointedJob("out", "{every: 6}"));
   const std::string path = WriteOne(world);
   world.Stop();
   world.Begin(std::nullopt, [&](v1::RunEpoch& run) {

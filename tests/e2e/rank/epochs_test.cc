@@ -43,10 +43,6 @@ v1::EpochBegins BeginsOf(const RankWorld::Said& said) {
   return begins;
 }
 
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
-  return ReadMetrics((std::filesystem::path(data.path) / output).string());
-}
-
 // What a rank keeps in its daemon's memory outlives it, however it ends: of the last step that all
 // ranks have a copy of, each has one.
 TEST(RankEpochsTest, KilledRank_LeavesAWholeCopyOfItsState) {

@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::Property;
 
-constexpr int64_t kSteps = 3;
+constexpr int64_t kFolderSteps = 3;
 
 // Jobs that write below RUNS alone, with a checkpoint of their last step.
 struct RankFoldersTest : public testing::Test {
@@ -37,7 +37,7 @@ struct RankFoldersTest : public testing::Test {
   const DataFolder data = MakeData();
   const std::string runs = data.path + "/runs";
   const std::string elsewhere = fs::canonical(support::MakeFolder("elsewhere"));
-  const JobOptions job{.steps = kSteps,
+  const JobOptions job{.steps = kFolderSteps,
                        .vision = "ranks: 1",
                        .language = "ranks: 1",
                        .checkpoint = "{every: 0, directory: runs/checkpoints}",
@@ -50,8 +50,8 @@ TEST_F(RankFoldersTest, WhatLiesWithin_IsWritten) {
   RankWorld world(data, job);
   Begin(world);
   world.Await([&](const RankWorld::Said& said) { return AllSucceeded(world, said); });
-  EXPECT_EQ(StepsFault(ReadMetrics(runs + "/out"), kSteps), "");
-  world.Publish(0, kSteps);
+  EXPECT_EQ(StepsFault(ReadMetrics(runs + "/out"), kFolderSteps), "");
+  world.Publish(0, kFolderSteps);
   const RankWorld::Said said =
       world.Await([](const RankWorld::Said& s) { return !s.published.empty(); });
   EXPECT_EQ(said.published[0].error(), "");

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr double kTolerance = 1e-12;
 
-struct Case {
+struct CopiesCase {
   const char* name;
   const char* vision;
   const char* language;
@@ -46,7 +46,7 @@ std::vector<int64_t> DoneAgain(Cluster& cluster, int64_t job) {
   return counts;
 }
 
-class CopiesTest : public testing::TestWithParam<Case> {};
+class CopiesTest : public testing::TestWithParam<CopiesCase> {};
 
 TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
   // Each many times as long as a copy takes: those that take longer than a step lose more.
@@ -92,36 +92,37 @@ TEST_P(CopiesTest, KilledRank_LeavesItsStateToWhoInheritsIt) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, CopiesTest,
     testing::Values(
-        Case{"Stage", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {1}},
-        Case{"Reporter", "", "ranks: 2, pp: 2", "{ladder: [wait]}", 1, {0}},
-        Case{"EveryFourth",
-             "",
-             "ranks: 2, pp: 2",
-             "{state_home: host, state_every: 4, ladder: [wait]}",
-             4,
-             {1}},
-        Case{"AllRanks", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {0, 1}},
-        Case{"ThreeTimes",
-             "",
-             "ranks: 2, pp: 2",
-             "{state_home: host, ladder: [wait]}",
-             1,
-             {1},
-             {8, 8, 8}},
-        Case{"AgainBeforeThereAreNewCopies",
-             "",
-             "ranks: 2, pp: 2",
-             "{state_home: host, state_every: 20, ladder: [wait]}",
-             20,
-             {1},
-             {24, 4}},
-        Case{"TensorRankThatAnotherTakesOver",
-             "",
-             "ranks: 2, tp: 2",
-             "{state_home: host, rejoin: manual}",
-             1,
-             {1}},
-        Case{"Encoder", "ranks: 1", "ranks: 2, tp: 2", "{ladder: [wait]}", 1, {0}}),
+        CopiesCase{"Stage", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {1}},
+        CopiesCase{"Reporter", "", "ranks: 2, pp: 2", "{ladder: [wait]}", 1, {0}},
+        CopiesCase{"EveryFourth",
+                   "",
+                   "ranks: 2, pp: 2",
+                   "{state_home: host, state_every: 4, ladder: [wait]}",
+                   4,
+                   {1}},
+        CopiesCase{
+            "AllRanks", "", "ranks: 2, pp: 2", "{state_home: host, ladder: [wait]}", 1, {0, 1}},
+        CopiesCase{"ThreeTimes",
+                   "",
+                   "ranks: 2, pp: 2",
+                   "{state_home: host, ladder: [wait]}",
+                   1,
+                   {1},
+                   {8, 8, 8}},
+        CopiesCase{"AgainBeforeThereAreNewCopies",
+                   "",
+                   "ranks: 2, pp: 2",
+                   "{state_home: host, state_every: 20, ladder: [wait]}",
+                   20,
+                   {1},
+                   {24, 4}},
+        CopiesCase{"TensorRankThatAnotherTakesOver",
+                   "",
+                   "ranks: 2, tp: 2",
+                   "{state_home: host, rejoin: manual}",
+                   1,
+                   {1}},
+        CopiesCase{"Encoder", "ranks: 1", "ranks: 2, tp: 2", "{ladder: [wait]}", 1, {0}}),
     [](const auto& info) { return info.param.name; });
 
 // Each device is of a node of its own. What the daemon of one has goes to whoever goes on

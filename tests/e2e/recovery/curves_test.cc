@@ -41,7 +41,7 @@ constexpr const char* kPhases[] = {"forward",   "backward", "reduce",     "recor
 constexpr int64_t kGrowthKibMax = 16 << 10;
 
 // In the order of the layouts: kill k of layout i is the kill i * kKills + k of all.
-struct Case {
+struct CurveCase {
   int number;
   const char* name;
   JobOptions job;
@@ -59,13 +59,13 @@ struct Victim {
 };
 // Whose loss is made up for when `rank` is killed in that recovery. What one of them has two homes
 // of the other has none of.
-int32_t KilledBefore(const Case& layout, int32_t rank) {
+int32_t KilledBefore(const CurveCase& layout, int32_t rank) {
   return (rank + layout.ranks / 2) % layout.ranks;
 }
 
 // Phases follow each other over all layouts. The ranks of one but kSpared are drawn, each once
 // before one is hit again, rank 0 among them: what reports steps is hit in every layout.
-std::vector<Victim> Victims(const Case& layout) {
+std::vector<Victim> Victims(const CurveCase& layout) {
   std::vector<int32_t> ranks(static_cast<size_t>(layout.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::erase(ranks, kSpared);
@@ -167,7 +167,7 @@ double MeanLoss(std::vector<Metric>::const_iterator begin,
   return sum / static_cast<double>(end - begin);
 }
 
-class CurvesTest : public testing::TestWithParam<Case> {
+class CurvesTest : public testing::TestWithParam<CurveCase> {
  protected:
   CurvesTest()
       : data_(MakeData(GetParam().data)),
@@ -340,7 +340,7 @@ TEST_P(CurvesTest, RanksKilledAnywhere_ComeBackAndTheNumbersAreThoseOfARunWithou
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, CurvesTest,
-    testing::ValuesIn(std::vector<Case>{
+    testing::ValuesIn(std::vector<CurveCase>{
         {0, "Replicas", {.vision = "", .language = "ranks: 4", .batch = 7, .standby = true}, 4},
         {1,
          "TensorRanks",

@@ -22,13 +22,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct Case {
+struct IncidentCase {
   const char* name;
   const char* language;
   const char* change;
 };
 
-class IncidentTest : public testing::TestWithParam<Case> {
+class IncidentTest : public testing::TestWithParam<IncidentCase> {
  protected:
   support::Finished Show(const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"incidents", "show", absl::StrCat("job-", job_), "1"};
@@ -122,8 +122,9 @@ TEST_P(IncidentTest, KilledRank_IsToldInOneLineAndPhaseByPhase) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Homes, IncidentTest,
-                         testing::Values(Case{"Mirrors", "ranks: 4", "language dp 4 -> 3"},
-                                         Case{"HostMemory", "ranks: 2", "language dp 2 -> 1"}),
+                         testing::Values(IncidentCase{"Mirrors", "ranks: 4", "language dp 4 -> 3"},
+                                         IncidentCase{"HostMemory", "ranks: 2",
+                                                      "language dp 2 -> 1"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

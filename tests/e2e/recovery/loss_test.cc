@@ -12,14 +12,14 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Case {
+struct LossCase {
   const char* name;
   const char* vision;
   const char* language;
   std::vector<int32_t> killed;  // one after the other
 };
 
-class LossTest : public testing::TestWithParam<Case> {};
+class LossTest : public testing::TestWithParam<LossCase> {};
 
 TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure) {
   const DataFolder data = MakeSmallData();
@@ -61,11 +61,11 @@ TEST_P(LossTest, KilledRank_IsLeftOut_AndTheLossesAreThoseOfARunWithoutAFailure)
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,
-                         testing::Values(Case{"Replicas", "", "ranks: 4", {3}},
-                                         Case{"Reporter", "", "ranks: 4", {0}},
-                                         Case{"TwoInARow", "", "ranks: 4", {1, 2}},
-                                         Case{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", {5}},
-                                         Case{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
+                         testing::Values(LossCase{"Replicas", "", "ranks: 4", {3}},
+                                         LossCase{"Reporter", "", "ranks: 4", {0}},
+                                         LossCase{"TwoInARow", "", "ranks: 4", {1, 2}},
+                                         LossCase{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", {5}},
+                                         LossCase{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -12,11 +12,11 @@ namespace {
 using testing::HasSubstr;
 
 // More than are done before a node notices what is asked of it.
-constexpr int64_t kSteps = 400;
+constexpr int64_t kNodeSteps = 400;
 
-JobOptions Job(const std::string& name) {
+JobOptions NodeJob(const std::string& name) {
   return {.name = name,
-          .steps = kSteps,
+          .steps = kNodeSteps,
           .precision = "fp64",
           .vision = "",
           .language = "ranks: 6, tp: 2",
@@ -34,18 +34,18 @@ class NodeTest : public testing::Test {
     there_ = &cluster_.AddWorker("there", 2);
   }
   void TrainWhole() {
-    const int64_t whole = cluster_.Submit(Document(data_, Job("whole"))).id();
+    const int64_t whole = cluster_.Submit(Document(data_, NodeJob("whole"))).id();
     ASSERT_EQ(cluster_.AwaitEnd(whole).phase(), v1::JOB_PHASE_SUCCEEDED);
   }
   void Train() {
-    job_ = cluster_.Submit(Document(data_, Job("hit"))).id();
+    job_ = cluster_.Submit(Document(data_, NodeJob("hit"))).id();
     cluster_.AwaitStep(job_, 5);
   }
   void ExpectItGoesOn() {
     const v1::JobStatus ended = cluster_.AwaitEnd(job_);
     ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED)
         << ended.reason() << cluster_.CoordinatorLog() << cluster_.WorkerLog();
-    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSteps);
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kNodeSteps);
   }
 
   DataFolder data_;

@@ -13,18 +13,15 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-// What another layout rounds otherwise does not grow to more than is looked for.
-constexpr double kLearningRate = 1e-5;
-
-JobOptions Job(const std::string& name) {
+JobOptions PoolJob(const std::string& name) {
   return {.name = name,
           .steps = kForEver,
           .precision = "fp64",
           .vision = "",
           .language = "ranks: 4",
           .batch = 7,
-          .learning_rate = kLearningRate,
-          .minimum_learning_rate = kLearningRate,
+          .learning_rate = kSmallLearningRate,
+          .minimum_learning_rate = kSmallLearningRate,
           .output = name};
 }
 
@@ -54,7 +51,7 @@ class PoolTest : public testing::Test {
 
 TEST_F(PoolTest, NodeThatIsLost_IsReplacedByOneInReserve_AndTheLossesAreTheSame) {
   EXPECT_THAT(cluster_.Phalanx({"nodes"}).out, HasSubstr("Ready, reserved: for everybody"));
-  const int64_t job = cluster_.Submit(Document(data_, Job("hit"))).id();
+  const int64_t job = cluster_.Submit(Document(data_, PoolJob("hit"))).id();
   cluster_.AwaitStep(job, 5);
   EXPECT_THAT(JobsOn("spares"), Each(0));
   there_->Signal(SIGKILL);
@@ -71,11 +68,11 @@ TEST_F(PoolTest, NodeThatIsLost_IsReplacedByOneInReserve_AndTheLossesAreTheSame)
   cluster_.AwaitStep(job, whole_again + 5);
   // The run without a failure has the node that was in reserve.
   EXPECT_EQ(cluster_.Phalanx({"unreserve", "spares"}).exit_code, 0);
-  ExpectCurvesOfAnUndisturbedRun(cluster_, data_, Job("hit"), job, whole_again + 5);
+  ExpectCurvesOfAnUndisturbedRun(cluster_, data_, PoolJob("hit"), job, whole_again + 5);
 }
 
 TEST_F(PoolTest, LentDevices_AreInReserveAgainWhenTheJobEnds) {
-  const int64_t job = cluster_.Submit(Document(data_, Job("hit"))).id();
+  const int64_t job = cluster_.Submit(Document(data_, PoolJob("hit"))).id();
   cluster_.AwaitStep(job, 5);
   there_->Signal(SIGKILL);
   cluster_.Await(job, [this, job](const v1::JobStatus&) {
@@ -85,7 +82,7 @@ TEST_F(PoolTest, LentDevices_AreInReserveAgainWhenTheJobEnds) {
   cluster_.Cancel(job);
   cluster_.AwaitEnd(job);
   // The nodes of before are enough for another one, and the reserve is not touched.
-  const int64_t next = cluster_.Submit(Document(data_, Job("next"))).id();
+  const int64_t next = cluster_.Submit(Document(data_, PoolJob("next"))).id();
   cluster_.AwaitStep(next, 1);
   EXPECT_THAT(JobsOn("spares"), Each(0));
   EXPECT_THAT(JobsOn("there"), Each(next));

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Case {
+struct RestartCase {
   const char* name;
   const char* vision;
   const char* language;
@@ -23,7 +23,7 @@ struct Case {
   int64_t steps = 60;
 };
 
-class RestartTest : public testing::TestWithParam<Case> {};
+class RestartTest : public testing::TestWithParam<RestartCase> {};
 
 TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
   const DataFolder data = MakeSmallData();
@@ -66,17 +66,18 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, RestartTest,
-    testing::Values(Case{"Replicas", "", "ranks: 2", "{ladder: [restart], rejoin: manual}",
-                         "language dp 2 -> 1", false},
-                    Case{"Stages", "", "ranks: 2, pp: 2",
-                         "{state_home: host, ladder: [restart], rejoin: manual}",
-                         "language pp 2 -> 1", true},
-                    Case{"TensorRanks", "", "ranks: 2, tp: 2",
-                         "{state_home: host, ladder: [restart], rejoin: manual}",
-                         "language tp 2 -> 1", true},
-                    Case{"Checkpoint", "", "ranks: 2, pp: 2",
-                         "{state_copies: 1, ladder: [restart], rejoin: manual}",
-                         "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}", 400}),
+    testing::Values(RestartCase{"Replicas", "", "ranks: 2", "{ladder: [restart], rejoin: manual}",
+                                "language dp 2 -> 1", false},
+                    RestartCase{"Stages", "", "ranks: 2, pp: 2",
+                                "{state_home: host, ladder: [restart], rejoin: manual}",
+                                "language pp 2 -> 1", true},
+                    RestartCase{"TensorRanks", "", "ranks: 2, tp: 2",
+                                "{state_home: host, ladder: [restart], rejoin: manual}",
+                                "language tp 2 -> 1", true},
+                    RestartCase{"Checkpoint", "", "ranks: 2, pp: 2",
+                                "{state_copies: 1, ladder: [restart], rejoin: manual}",
+                                "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}",
+                                400}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLosses) {

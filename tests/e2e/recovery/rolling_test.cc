@@ -19,18 +19,15 @@ namespace {
 
 using testing::HasSubstr;
 
-// What another layout rounds otherwise does not grow to more than is looked for.
-constexpr double kLearningRate = 1e-5;
-
-JobOptions Job(const std::string& name, int64_t steps) {
+JobOptions RollingJob(const std::string& name, int64_t steps) {
   return {.name = name,
           .steps = steps,
           .precision = "fp64",
           .vision = "",
           .language = "ranks: 6, tp: 2",
           .batch = 7,
-          .learning_rate = kLearningRate,
-          .minimum_learning_rate = kLearningRate,
+          .learning_rate = kSmallLearningRate,
+          .minimum_learning_rate = kSmallLearningRate,
           .output = name};
 }
 
@@ -56,7 +53,7 @@ TEST(RollingTest, CoordinatorAndThenEachWorker_AreOfTheNextRelease_AndTheJobTrai
   std::map<std::string, support::Process*> workers = {{"here", &cluster.worker()}};
   for (const char* node : {"middle", "there"}) workers[node] = &cluster.AddWorker(node, 2);
   EXPECT_THAT(cluster.Phalanx({"nodes", "-o", "json"}).out, HasSubstr(programs.older_version));
-  const int64_t job = cluster.Submit(Document(data, Job("hit", kForEver))).id();
+  const int64_t job = cluster.Submit(Document(data, RollingJob("hit", kForEver))).id();
   const std::string whole = cluster.AwaitStep(job, 5).plan_digest();
 
   cluster.KillCoordinator();
@@ -86,7 +83,7 @@ TEST(RollingTest, CoordinatorAndThenEachWorker_AreOfTheNextRelease_AndTheJobTrai
 
   const std::vector<Metric> hit = MetricsOf(data, "hit");
   const auto steps = static_cast<int64_t>(hit.size());
-  const int64_t undisturbed = cluster.Submit(Document(data, Job("whole", steps))).id();
+  const int64_t undisturbed = cluster.Submit(Document(data, RollingJob("whole", steps))).id();
   ASSERT_EQ(cluster.AwaitEnd(undisturbed).phase(), v1::JOB_PHASE_SUCCEEDED);
   ExpectSameCurves(hit, MetricsOf(data, "whole"), steps);
 }

@@ -14,11 +14,11 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr int64_t kSteps = 400;
+constexpr int64_t kSpareSteps = 400;
 
-JobOptions Job(const std::string& name, int32_t spares, const std::string& language) {
+JobOptions SpareJob(const std::string& name, int32_t spares, const std::string& language) {
   return {.name = name,
-          .steps = kSteps,
+          .steps = kSpareSteps,
           .precision = "fp64",
           .vision = "",
           .language = language,
@@ -34,9 +34,9 @@ class SpareTest : public testing::Test {
     cluster_.AddWorker("there", 2);
   }
   void Train(int32_t spares, const std::string& language) {
-    const int64_t whole = cluster_.Submit(Document(data_, Job("whole", 0, language))).id();
+    const int64_t whole = cluster_.Submit(Document(data_, SpareJob("whole", 0, language))).id();
     ASSERT_EQ(cluster_.AwaitEnd(whole).phase(), v1::JOB_PHASE_SUCCEEDED);
-    job_ = cluster_.Submit(Document(data_, Job("hit", spares, language))).id();
+    job_ = cluster_.Submit(Document(data_, SpareJob("hit", spares, language))).id();
     cluster_.AwaitStep(job_, 5);
   }
   void AwaitEpoch(int64_t epoch) {
@@ -52,7 +52,7 @@ class SpareTest : public testing::Test {
     const v1::JobStatus ended = cluster_.AwaitEnd(job_);
     ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED)
         << ended.reason() << cluster_.CoordinatorLog() << cluster_.WorkerLog();
-    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSteps);
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSpareSteps);
   }
 
   DataFolder data_;

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-struct Case {
+struct StandbyCase {
   const char* name;
   const char* vision;
   const char* language;
@@ -25,7 +25,7 @@ struct Case {
   const char* covered;  // ranks whose loss there are communicators for
 };
 
-class StandbyTest : public testing::TestWithParam<Case> {};
+class StandbyTest : public testing::TestWithParam<StandbyCase> {};
 
 TEST_P(StandbyTest, KilledRank_IsLeftOutWithCommunicatorsThatAreThere) {
   constexpr int64_t kSteps = 400;  // more than are done before they are there
@@ -62,9 +62,9 @@ TEST_P(StandbyTest, KilledRank_IsLeftOutWithCommunicatorsThatAreThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, StandbyTest,
-                         testing::Values(Case{"Replicas", "", "ranks: 3", 1, "0, 1, 2"},
-                                         Case{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", 5,
-                                              "0, 1, 2, 3, 4, 5"}),
+                         testing::Values(StandbyCase{"Replicas", "", "ranks: 3", 1, "0, 1, 2"},
+                                         StandbyCase{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", 5,
+                                                     "0, 1, 2, 3, 4, 5"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

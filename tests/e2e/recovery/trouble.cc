@@ -1,7 +1,6 @@
 #include "tests/e2e/recovery/trouble.h"
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -44,10 +43,6 @@ std::string FaultOf(const std::vector<Metric>& hit, const std::vector<Metric>& w
 
 DataFolder MakeSmallData() {
   return MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
-}
-
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output) {
-  return ReadMetrics((std::filesystem::path(data.path) / output).string());
 }
 
 std::vector<std::string> EventsOf(Cluster& cluster, int64_t job, const std::string& type) {

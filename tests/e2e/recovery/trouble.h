@@ -10,10 +10,11 @@
 
 namespace phalanx::e2e {
 
+// With it what another layout rounds otherwise does not grow to more than is looked for.
+inline constexpr double kSmallLearningRate = 1e-5;
+
 // Few samples, so that steps are short.
 DataFolder MakeSmallData();
-
-std::vector<Metric> MetricsOf(const DataFolder& data, const std::string& output);
 
 // Of the job's events of that type, a line each.
 std::string MessagesOf(Cluster& cluster, int64_t job, const std::string& type);

@@ -12,11 +12,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int64_t kSteps = 120;
+constexpr int64_t kWaitSteps = 120;
 
-JobOptions Job(const std::string& name) {
+JobOptions WaitingJob(const std::string& name) {
   return {.name = name,
-          .steps = kSteps,
+          .steps = kWaitSteps,
           .precision = "fp64",
           .vision = "",
           .language = "ranks: 2, tp: 2",
@@ -29,9 +29,9 @@ class WaitTest : public testing::Test {
  protected:
   WaitTest() : data_(MakeSmallData()), cluster_({.devices = 2}) {
     const v1::JobStatus whole =
-        cluster_.AwaitEnd(cluster_.Submit(Document(data_, Job("whole"))).id());
+        cluster_.AwaitEnd(cluster_.Submit(Document(data_, WaitingJob("whole"))).id());
     EXPECT_EQ(whole.phase(), v1::JOB_PHASE_SUCCEEDED) << whole.reason();
-    job_ = cluster_.Submit(Document(data_, Job("hit"))).id();
+    job_ = cluster_.Submit(Document(data_, WaitingJob("hit"))).id();
     cluster_.Await(job_,
                    [](const v1::JobStatus& status) { return status.last_checkpoint().step() > 0; });
   }
@@ -40,7 +40,7 @@ class WaitTest : public testing::Test {
     ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster_.WorkerLog();
     EXPECT_THAT(MessagesOf(cluster_, job_, "StateLost"), Not(HasSubstr("checkpoint section")));
     EXPECT_NE(MessagesOf(cluster_, job_, "StateLost"), "");
-    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kSteps);
+    ExpectSameCurves(MetricsOf(data_, "hit"), MetricsOf(data_, "whole"), kWaitSteps);
   }
 
   DataFolder data_;
@@ -64,9 +64,9 @@ TEST(HoldTest, JobThatHasWaitedTooLong_IsQueuedAndGoesOnElsewhere) {
   const DataFolder data = MakeSmallData();
   Cluster cluster({.devices = 1});
   support::Process& lost = cluster.AddWorker("b", 1);
-  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, Job("whole"))).id()).phase(),
+  ASSERT_EQ(cluster.AwaitEnd(cluster.Submit(Document(data, WaitingJob("whole"))).id()).phase(),
             v1::JOB_PHASE_SUCCEEDED);
-  JobOptions options = Job("hit");
+  JobOptions options = WaitingJob("hit");
   options.recovery = "{ladder: [wait], hold: 1s}";
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.Await(job,
@@ -79,7 +79,7 @@ TEST(HoldTest, JobThatHasWaitedTooLong_IsQueuedAndGoesOnElsewhere) {
   cluster.AddWorker("c", 1);
   const v1::JobStatus ended = cluster.AwaitEnd(job);
   ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
-  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kWaitSteps);
 }
 
 // Both replicas have all of the state, and no checkpoint was due: without the one that the other
@@ -89,7 +89,7 @@ TEST(HoldTest, StateThatIsLeft_IsSavedBeforeTheDevicesAreFree) {
   Cluster cluster({.devices = 1});
   support::Process& lost = cluster.AddWorker("b", 1);
   const auto options = [](const std::string& name) {
-    JobOptions job = Job(name);
+    JobOptions job = WaitingJob(name);
     job.language = "ranks: 2";
     job.checkpoint = "{every: 100, directory: checkpoints-" + name + "}";
     job.recovery = "{ladder: [wait], hold: 1s}";
@@ -110,7 +110,7 @@ TEST(HoldTest, StateThatIsLeft_IsSavedBeforeTheDevicesAreFree) {
   cluster.AddWorker("c", 1);
   const v1::JobStatus ended = cluster.AwaitEnd(job);
   ASSERT_EQ(ended.phase(), v1::JOB_PHASE_SUCCEEDED) << ended.reason() << cluster.WorkerLog();
-  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kSteps);
+  ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), kWaitSteps);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 using support::AJob;
 using support::Layout;
 
-constexpr int64_t kSteps = 3;
+constexpr int64_t kFp8Steps = 3;
 
 NamedJob Fp8Job(const std::string& name, const Layout& layout,
                 job::ScheduleName schedule = job::ScheduleName::kAuto, int32_t chunks = 1) {
@@ -49,7 +49,7 @@ double Distance(const std::vector<TrainedStep>& a, const std::vector<TrainedStep
 
 std::vector<TrainedStep> Train(const NamedJob& job) {
   ExpectProven(job.spec);
-  return TrainInProcess(job.spec, job.data, kSteps);
+  return TrainInProcess(job.spec, job.data, kFp8Steps);
 }
 std::vector<TrainedStep> TrainOnOneRank(NamedJob job) {
   job.spec = OnOneRankEach(job.spec);

@@ -129,7 +129,7 @@ TEST_P(OneBackwardTest, WeightGradients_ComeInsideTheInputPass_WhereThePlanSaysS
   }
 }
 
-std::vector<OneBackwardCase> Cases() {
+std::vector<OneBackwardCase> OneBackwardCases() {
   std::vector<OneBackwardCase> cases;
   const auto add = [&](const std::string& name, support::AJob job, std::vector<int32_t> one) {
     NamedJob named = Named(name, std::move(job.Batch(2, 2)));
@@ -150,7 +150,7 @@ std::vector<OneBackwardCase> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, OneBackwardTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(Parts, OneBackwardTest, testing::ValuesIn(OneBackwardCases()),
                          [](const auto& info) { return info.param.job.name; });
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr absl::Duration kDaemonTimeout = absl::Seconds(30);
 // (docs/recovery.md) only then.
 constexpr double kCopyTimeMax = 0.7;  // of a step
 // As in worker/rank/epoch_inherit.cc.
-constexpr absl::Duration kMeetTimeout = absl::Minutes(5);
+constexpr absl::Duration kCopiesMeetTimeout = absl::Minutes(5);
 
 }  // namespace
 
@@ -106,7 +106,7 @@ void EpochRun::GiveCopies() {
   report.mutable_rendezvous()->set_key(absl::StrCat(kKeeperKey, rank()));
   report.mutable_rendezvous()->set_value("here");
   process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
-  Await(Message::Kind::kAskCopies, 0, std::move(takers), kMeetTimeout, &EpochRun::SendCopies);
+  Await(Message::Kind::kAskCopies, 0, std::move(takers), kCopiesMeetTimeout, &EpochRun::SendCopies);
 }
 
 void EpochRun::SendCopies() {
@@ -141,7 +141,7 @@ void EpochRun::TakeCopies() {
   }
   if (keepers_.empty()) return TakeFound();
   awaits_keepers_ = true;
-  After(kMeetTimeout, [this] {
+  After(kCopiesMeetTimeout, [this] {
     if (awaits_keepers_)
       Fail(Kind::kStateLost, -1, "a node that has copies of state does not give them");
   });
@@ -157,7 +157,7 @@ void EpochRun::CheckKeepers() {
     shared().fabric.Send(process_.job(), epoch(), keeper,
                          {.kind = Message::Kind::kAskCopies, .from = rank()});
   }
-  Await(Message::Kind::kCopies, 0, keepers_, kMeetTimeout, &EpochRun::TakeFound);
+  Await(Message::Kind::kCopies, 0, keepers_, kCopiesMeetTimeout, &EpochRun::TakeFound);
 }
 
 void EpochRun::TakeFound() {

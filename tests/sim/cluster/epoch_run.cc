@@ -12,9 +12,8 @@
 namespace phalanx::sim {
 namespace {
 
-// As in worker/comm/communicator.h and worker/rank/epoch_run.cc.
+// As in worker/rank/epoch_run.cc.
 constexpr absl::Duration kSetupTimeout = absl::Seconds(60);
-constexpr absl::Duration kOperationTimeout = absl::Minutes(10);
 constexpr absl::Duration kBeginTimeout = absl::Minutes(10);
 constexpr absl::Duration kMetricsPatience = absl::Seconds(15);
 

@@ -28,6 +28,9 @@
 
 namespace phalanx::sim {
 
+// As in worker/comm/communicator.h.
+inline constexpr absl::Duration kOperationTimeout = absl::Minutes(10);
+
 class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> {
  public:
   struct Order {

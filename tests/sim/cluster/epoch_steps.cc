@@ -12,8 +12,6 @@ namespace {
 
 using coordinator::StepDecision;
 
-constexpr absl::Duration kOperationTimeout = absl::Minutes(10);
-
 StepDecision DecisionOf(const train::Decision& decision) {
   StepDecision out{.step = decision.step,
                    .loss = decision.loss,

@@ -10,7 +10,7 @@ namespace phalanx::sim {
 namespace {
 
 // As in worker/rank/standby_pool.cc.
-constexpr absl::Duration kMeetTimeout = absl::Seconds(10);
+constexpr absl::Duration kStandbyMeetTimeout = absl::Seconds(10);
 
 }  // namespace
 
@@ -105,7 +105,7 @@ void RankProcess::PrepareStandby(const v1::PrepareStandby& order) {
     if (!has && shared_.timeline.Chance(0.01)) return;
     const bool late = !has && shared_.timeline.Chance(0.03);
     const absl::Duration time =
-        late ? kMeetTimeout
+        late ? kStandbyMeetTimeout
              : shared_.timeline.Between(absl::Milliseconds(5), absl::Milliseconds(800));
     After(time, [this, run, order, late] {
       if (current_ != run || next_ != nullptr) return;

@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 
-#include "absl/strings/numbers.h"
+#include "tests/sim/coordinator/from_environment.h"
 #include "tests/sim/coordinator/queue_world.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 constexpr int kSeconds = 600;
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  int64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 void RunSeed(int64_t seed, QueueWorld::Faults faults, QueueWorld::Counts& counts) {
   QueueWorld world(static_cast<uint64_t>(seed), faults);

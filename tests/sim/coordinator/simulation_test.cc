@@ -2,21 +2,13 @@
 //   PHALANX_SIM_SEED=N runs that one; PHALANX_SIM_SEEDS=N runs so many.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
-#include "absl/strings/numbers.h"
+#include "tests/sim/coordinator/from_environment.h"
 #include "tests/sim/coordinator/world.h"
 
 namespace phalanx::coordinator {
 namespace {
 
 constexpr int kActions = 1500;
-
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  int64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 TEST(CoordinatorSimulation, RandomFaults_ViolateNothingAndEverythingEnds) {
   const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);

@@ -14,7 +14,7 @@
 #include "client/list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/paths.h"
+#include "tests/unit/client/example.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -22,8 +22,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
 struct Ending {
   grpc::StatusCode code;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/finding_of.h"
 
 namespace phalanx::client {
 namespace {
@@ -30,7 +31,7 @@ void Say(v1::NodeStatus& node, const std::string& check, v1::MachineFinding::Ver
 }
 
 // Named node-1, node-2, ..., whose machines are as they should be.
-std::vector<v1::NodeStatus> Nodes(int count) {
+std::vector<v1::NodeStatus> SoundNodes(int count) {
   std::vector<v1::NodeStatus> nodes;
   for (int i = 1; i <= count; ++i) {
     v1::NodeStatus& node = nodes.emplace_back();
@@ -46,16 +47,8 @@ v1::MachineFinding& LimitsOf(v1::NodeStatus& node) {
   return *node.mutable_examination()->mutable_findings(1);
 }
 
-Finding Of(const std::vector<Finding>& findings, const std::string& check) {
-  for (const Finding& finding : findings) {
-    if (finding.check == check) return finding;
-  }
-  ADD_FAILURE() << "no finding about " << check;
-  return {};
-}
-
 TEST(DoctorNodesTest, SoundNodes_HaveALineACheck_InAFixedOrder) {
-  const std::vector<Finding> findings = ExamineNodes(Nodes(64));
+  const std::vector<Finding> findings = ExamineNodes(SoundNodes(64));
   ASSERT_EQ(findings.size(), 3u);
   EXPECT_EQ(findings[0], (Finding{.check = "node driver",
                                   .verdict = Verdict::kSkipped,
@@ -66,75 +59,75 @@ TEST(DoctorNodesTest, SoundNodes_HaveALineACheck_InAFixedOrder) {
 }
 
 TEST(DoctorNodesTest, NodesThatHaveTheSame_AreNamedOnce) {
-  std::vector<v1::NodeStatus> nodes = Nodes(64);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(64);
   for (const size_t i : {2u, 6u}) {
     LimitsOf(nodes[i]).set_verdict(kWarning);
     LimitsOf(nodes[i]).set_found("open files 1024");
     LimitsOf(nodes[i]).set_next("ulimit -Hn 16384");
   }
-  const Finding limits = Of(ExamineNodes(nodes), "node limits");
+  const Finding limits = FindingOf(ExamineNodes(nodes), "node limits");
   EXPECT_EQ(limits.verdict, Verdict::kWarning);
   EXPECT_EQ(limits.found, "2 of 64 nodes: node-3, node-7: open files 1024");
   EXPECT_EQ(limits.next, "ulimit -Hn 16384");
 }
 
 TEST(DoctorNodesTest, NodesThatHaveDifferentThings_AreNamed_WithThatOfTheFirst) {
-  std::vector<v1::NodeStatus> nodes = Nodes(4);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(4);
   for (const int i : {0, 1}) {
     LimitsOf(nodes[static_cast<size_t>(i)]).set_verdict(kWarning);
     LimitsOf(nodes[static_cast<size_t>(i)]).set_found(absl::StrCat("open files ", i));
   }
-  EXPECT_EQ(Of(ExamineNodes(nodes), "node limits").found,
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node limits").found,
             "2 of 4 nodes: node-1, node-2; node-1: open files 0");
 }
 
 TEST(DoctorNodesTest, AProblem_ComesBeforeWarnings_WhichAreCounted) {
-  std::vector<v1::NodeStatus> nodes = Nodes(3);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(3);
   LimitsOf(nodes[0]).set_verdict(kWarning);
   LimitsOf(nodes[1]).set_verdict(kProblem);
   LimitsOf(nodes[1]).set_found("none");
   LimitsOf(nodes[2]).set_verdict(kWarning);
-  const Finding limits = Of(ExamineNodes(nodes), "node limits");
+  const Finding limits = FindingOf(ExamineNodes(nodes), "node limits");
   EXPECT_EQ(limits.verdict, Verdict::kProblem);
   EXPECT_EQ(limits.found, "1 of 3 nodes: node-2: none; a warning on 2 more");
 }
 
 TEST(DoctorNodesTest, AdviceForSeveralNodes_IsOfNoUseToOne) {
   for (const int count : {1, 2}) {
-    std::vector<v1::NodeStatus> nodes = Nodes(count);
+    std::vector<v1::NodeStatus> nodes = SoundNodes(count);
     for (v1::NodeStatus& node : nodes) Say(node, "folders", kOk, "/srv is here", "share it");
-    EXPECT_EQ(Of(ExamineNodes(nodes), "node folders").next, count == 1 ? "" : "share it");
+    EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node folders").next, count == 1 ? "" : "share it");
   }
 }
 
 TEST(DoctorNodesTest, NodesWithDifferentVersionsOfNccl_AreWarnedOf) {
-  std::vector<v1::NodeStatus> nodes = Nodes(3);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(3);
   for (v1::NodeStatus& node : nodes) Say(node, "nccl", kOk, "NCCL 2.27.3");
-  EXPECT_EQ(Of(ExamineNodes(nodes), "node nccl").found, "all 3 nodes: NCCL 2.27.3");
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node nccl").found, "all 3 nodes: NCCL 2.27.3");
   nodes[1].mutable_examination()->mutable_findings(3)->set_found("NCCL 2.21.5");
-  const Finding nccl = Of(ExamineNodes(nodes), "node nccl");
+  const Finding nccl = FindingOf(ExamineNodes(nodes), "node nccl");
   EXPECT_EQ(nccl.verdict, Verdict::kWarning);
   EXPECT_EQ(nccl.found, "nodes differ: NCCL 2.21.5 on node-2, NCCL 2.27.3 on node-1, node-3");
   EXPECT_THAT(nccl.next, HasSubstr("install one version"));
 }
 
 TEST(DoctorNodesTest, HundredsOfNodes_FitInALine) {
-  std::vector<v1::NodeStatus> nodes = Nodes(500);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(500);
   for (v1::NodeStatus& node : nodes) {
     LimitsOf(node).set_verdict(kWarning);
     LimitsOf(node).set_found(std::string(256, 'x'));
   }
   const std::vector<Finding> findings = ExamineNodes(nodes);
   EXPECT_EQ(findings.size(), 3u);
-  const std::string found = Of(findings, "node limits").found;
+  const std::string found = FindingOf(findings, "node limits").found;
   EXPECT_THAT(found, HasSubstr("node-1, node-2, node-3, node-4 and 496 more: xxx"));
   EXPECT_LT(found.size(), 250u);
 }
 
 TEST(DoctorNodesTest, WorkersOfTheReleaseBefore_AreUnknown_AndNoTrouble) {
-  std::vector<v1::NodeStatus> nodes = Nodes(3);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(3);
   nodes[1].clear_examination();
-  EXPECT_EQ(Of(ExamineNodes(nodes), "node limits").found, "2 of 3 nodes; 1 unknown");
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node limits").found, "2 of 3 nodes; 1 unknown");
   for (v1::NodeStatus& node : nodes) node.clear_examination();
   const std::vector<Finding> findings = ExamineNodes(nodes);
   ASSERT_EQ(findings.size(), 1u);
@@ -145,7 +138,7 @@ TEST(DoctorNodesTest, WorkersOfTheReleaseBefore_AreUnknown_AndNoTrouble) {
 }
 
 TEST(DoctorNodesTest, WorkersThatMakeUpChecks_DoNotFillTheScreen) {
-  std::vector<v1::NodeStatus> nodes = Nodes(100);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(100);
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (int check = 0; check < 10; ++check)
       Say(nodes[i], absl::StrCat("made-up-", i, "-", check), kProblem, "");
@@ -156,48 +149,48 @@ TEST(DoctorNodesTest, WorkersThatMakeUpChecks_DoNotFillTheScreen) {
 }
 
 TEST(DoctorNodesTest, ClockThatIsOff_IsAWarning_WhateverItsKernelSays) {
-  std::vector<v1::NodeStatus> nodes = Nodes(3);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(3);
   nodes[0].mutable_examination()->set_clock_ahead_min_seconds(90);
   nodes[0].mutable_examination()->set_clock_ahead_max_seconds(91);
-  const Finding clock = Of(ExamineNodes(nodes), "node clock");
+  const Finding clock = FindingOf(ExamineNodes(nodes), "node clock");
   EXPECT_EQ(clock.verdict, Verdict::kWarning);
   EXPECT_EQ(clock.found,
             "1 of 3 nodes: node-1: 90 s ahead of the coordinator's (the kernel keeps it)");
   EXPECT_THAT(clock.next, HasSubstr("synchronise"));
   nodes[0].mutable_examination()->set_clock_ahead_min_seconds(-62);
   nodes[0].mutable_examination()->set_clock_ahead_max_seconds(-61);
-  EXPECT_THAT(Of(ExamineNodes(nodes), "node clock").found,
+  EXPECT_THAT(FindingOf(ExamineNodes(nodes), "node clock").found,
               HasSubstr("61 s behind the coordinator's"));
 }
 
 TEST(DoctorNodesTest, ExaminationThatHangs_IsAWarning) {
-  std::vector<v1::NodeStatus> nodes = Nodes(2);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(2);
   nodes[1].mutable_last_heartbeat()->set_seconds(20'000);
   nodes[1].mutable_examination()->mutable_received()->set_seconds(20'000 - 24 * 60);
   EXPECT_EQ(ExamineNodes(nodes).back().check, "node clock");
   nodes[1].mutable_examination()->mutable_received()->set_seconds(20'000 - 26 * 60);
-  const Finding hangs = Of(ExamineNodes(nodes), "node examination");
+  const Finding hangs = FindingOf(ExamineNodes(nodes), "node examination");
   EXPECT_EQ(hangs.verdict, Verdict::kWarning);
   EXPECT_THAT(hangs.found, HasSubstr("26m00s before the last heartbeat"));
   EXPECT_THAT(hangs.next, HasSubstr("does not answer"));
 }
 
 TEST(DoctorNodesTest, NodeThatIsAway_SaysNothing) {
-  std::vector<v1::NodeStatus> nodes = Nodes(2);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(2);
   LimitsOf(nodes[1]).set_verdict(kWarning);
   nodes[1].set_state(v1::NodeStatus::STATE_DISCONNECTED);
-  const Finding limits = Of(ExamineNodes(nodes), "node limits");
+  const Finding limits = FindingOf(ExamineNodes(nodes), "node limits");
   EXPECT_EQ(limits.verdict, Verdict::kOk);
   EXPECT_THAT(limits.found, HasSubstr("1 of 2 nodes: "));
   EXPECT_THAT(limits.found, HasSubstr("; 1 unknown"));
 }
 
 TEST(DoctorNodesTest, ClockThatMayBeRight_IsNotBlamed) {
-  std::vector<v1::NodeStatus> nodes = Nodes(1);
+  std::vector<v1::NodeStatus> nodes = SoundNodes(1);
   // Its message took up to a minute.
   nodes[0].mutable_examination()->set_clock_ahead_min_seconds(-60);
   nodes[0].mutable_examination()->set_clock_ahead_max_seconds(0);
-  EXPECT_EQ(Of(ExamineNodes(nodes), "node clock").verdict, Verdict::kOk);
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node clock").verdict, Verdict::kOk);
 }
 
 TEST(DoctorNodesTest, ClockOfANode_ThatSaysNothingOfItsKernels_IsComparedAllTheSame) {

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Verdict = Finding::Verdict;
 
-v1::NodeStatus Node(const std::string& name, const std::string& kind = "cpu") {
+v1::NodeStatus ReadyNode(const std::string& name, const std::string& kind = "cpu") {
   v1::NodeStatus node;
   node.set_name(name);
   node.set_state(v1::NodeStatus::STATE_READY);
@@ -29,9 +29,9 @@ v1::NodeStatus Node(const std::string& name, const std::string& kind = "cpu") {
   return node;
 }
 
-std::vector<v1::NodeStatus> Nodes(int count) {
+std::vector<v1::NodeStatus> ReadyNodes(int count) {
   std::vector<v1::NodeStatus> nodes;
-  for (int i = 1; i <= count; ++i) nodes.push_back(Node(absl::StrCat("n", i)));
+  for (int i = 1; i <= count; ++i) nodes.push_back(ReadyNode(absl::StrCat("n", i)));
   return nodes;
 }
 
@@ -60,8 +60,9 @@ class DoctorReachTest : public ::testing::Test {
 };
 
 TEST_F(DoctorReachTest, Rings_AreOfNodesOfOneKind_ThatAreThere) {
-  std::vector<v1::NodeStatus> nodes = {Node("a"),        Node("b", "gpu"), Node("c"),
-                                       Node("d", "gpu"), Node("e"),        Node("f", "tpu")};
+  std::vector<v1::NodeStatus> nodes = {ReadyNode("a"), ReadyNode("b", "gpu"),
+                                       ReadyNode("c"), ReadyNode("d", "gpu"),
+                                       ReadyNode("e"), ReadyNode("f", "tpu")};
   nodes[4].set_state(v1::NodeStatus::STATE_DISCONNECTED);
   EXPECT_THAT(RingsOf(nodes), ElementsAre(NodePair{"a", "c"}, NodePair{"c", "a"},
                                           NodePair{"b", "d"}, NodePair{"d", "b"}));
@@ -69,7 +70,7 @@ TEST_F(DoctorReachTest, Rings_AreOfNodesOfOneKind_ThatAreThere) {
 }
 
 TEST_F(DoctorReachTest, NodesThatReachEachOther) {
-  EXPECT_EQ(Examine(Nodes(3)),
+  EXPECT_EQ(Examine(ReadyNodes(3)),
             (Finding{.check = "node reach",
                      .verdict = Verdict::kOk,
                      .found = "all 3 nodes reach the next one where its ranks would listen"}));
@@ -78,7 +79,7 @@ TEST_F(DoctorReachTest, NodesThatReachEachOther) {
 
 TEST_F(DoctorReachTest, OneThatIsNotReached_IsAProblem_WithWhatToDo) {
   faults_["n2>n3"] = "n2 does not reach n3 at 10.0.0.3:40123: Connection refused";
-  const Finding finding = Examine(Nodes(3));
+  const Finding finding = Examine(ReadyNodes(3));
   EXPECT_EQ(finding.verdict, Verdict::kProblem);
   EXPECT_EQ(finding.found,
             "n2 does not reach n3 at 10.0.0.3:40123: Connection refused; 2 reach the next one");
@@ -88,13 +89,13 @@ TEST_F(DoctorReachTest, OneThatIsNotReached_IsAProblem_WithWhatToDo) {
 TEST_F(DoctorReachTest, Many_AreCounted) {
   for (int i = 1; i <= 9; ++i)
     faults_[absl::StrCat("n", i, ">n", i % 9 + 1)] = absl::StrCat(i, std::string(1000, 'x'));
-  const std::string found = Examine(Nodes(9)).found;
+  const std::string found = Examine(ReadyNodes(9)).found;
   EXPECT_THAT(found, EndsWith("; 5 more do not, either"));
   EXPECT_LT(found.size(), 1200u);
 }
 
 TEST_F(DoctorReachTest, LargeClusters_AreTriedHereAndThere) {
-  EXPECT_THAT(Examine(Nodes(500)).found,
+  EXPECT_THAT(Examine(ReadyNodes(500)).found,
               ::testing::StrEq("32 of 500 nodes reach the next one where its ranks would listen; "
                                "468 not tried"));
   ASSERT_EQ(asked_.size(), 32u);
@@ -103,14 +104,14 @@ TEST_F(DoctorReachTest, LargeClusters_AreTriedHereAndThere) {
 }
 
 TEST_F(DoctorReachTest, TimeThatIsOver_EndsIt) {
-  const Finding finding = Examine(Nodes(3), {.time_max = absl::ZeroDuration()});
+  const Finding finding = Examine(ReadyNodes(3), {.time_max = absl::ZeroDuration()});
   EXPECT_EQ(finding.verdict, Verdict::kSkipped);
   EXPECT_EQ(finding.found, "nobody can tell; 3 not tried");
 }
 
 TEST_F(DoctorReachTest, PairsOfWhichNobodyCanTell_AreNoTrouble) {
   errors_["n1>n2"] = {grpc::StatusCode::FAILED_PRECONDITION, "the worker of node n2 is older"};
-  const Finding finding = Examine(Nodes(2));
+  const Finding finding = Examine(ReadyNodes(2));
   EXPECT_EQ(finding.verdict, Verdict::kOk);
   EXPECT_EQ(finding.found,
             "1 of 2 nodes reach the next one where its ranks would listen; 1 unknown: the worker "
@@ -119,16 +120,17 @@ TEST_F(DoctorReachTest, PairsOfWhichNobodyCanTell_AreNoTrouble) {
 
 TEST_F(DoctorReachTest, WhoeverMayNot_OrAsksAnOlderCoordinator_IsToldOnce) {
   errors_["n1>n2"] = {grpc::StatusCode::PERMISSION_DENIED, "TryConnection is for operator"};
-  EXPECT_EQ(Examine(Nodes(3)), (Finding{.check = "node reach",
-                                        .verdict = Verdict::kSkipped,
-                                        .found = "TryConnection is for operator"}));
+  EXPECT_EQ(Examine(ReadyNodes(3)), (Finding{.check = "node reach",
+                                             .verdict = Verdict::kSkipped,
+                                             .found = "TryConnection is for operator"}));
   errors_["n1>n2"] = {grpc::StatusCode::UNIMPLEMENTED, ""};
-  EXPECT_EQ(Examine(Nodes(3)).found, "this coordinator is of a release that tries no connections");
+  EXPECT_EQ(Examine(ReadyNodes(3)).found,
+            "this coordinator is of a release that tries no connections");
   EXPECT_THAT(asked_, ElementsAre("n1>n2", "n1>n2"));
 }
 
 TEST_F(DoctorReachTest, OneNode_HasNobodyToReach) {
-  EXPECT_EQ(Examine(Nodes(1)).verdict, Verdict::kSkipped);
+  EXPECT_EQ(Examine(ReadyNodes(1)).verdict, Verdict::kSkipped);
   EXPECT_THAT(asked_, IsEmpty());
 }
 

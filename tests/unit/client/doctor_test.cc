@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/finding_of.h"
 
 namespace phalanx::client {
 namespace {
@@ -16,14 +17,6 @@ namespace {
 using job::Finding;
 using ::testing::HasSubstr;
 using Verdict = Finding::Verdict;
-
-Finding Of(const std::vector<Finding>& findings, const std::string& check) {
-  for (const Finding& finding : findings) {
-    if (finding.check == check) return finding;
-  }
-  ADD_FAILURE() << "no finding about " << check;
-  return {};
-}
 
 v1::NodeStatus Node(const std::string& name, absl::Time heartbeat) {
   v1::NodeStatus node;
@@ -44,17 +37,17 @@ TEST(DoctorTest, Cluster_NodesThatAreAwayAndVersionsThatDiffer) {
   nodes[1].set_state(v1::NodeStatus::STATE_DISCONNECTED);
   nodes[1].set_version("0.9");
   const std::vector<Finding> findings = ExamineCluster(nodes, "1.0", now);
-  EXPECT_EQ(Of(findings, "nodes").verdict, Verdict::kProblem);
-  EXPECT_EQ(Of(findings, "nodes").found, "2 with 16 devices; disconnected: b");
-  EXPECT_EQ(Of(findings, "versions").found, "this client is 1.0; others: b 0.9");
-  EXPECT_EQ(Of(ExamineCluster({}, "1.0", now), "nodes").verdict, Verdict::kProblem);
-  EXPECT_EQ(Of(ExamineCluster({}, "1.0", now), "versions").verdict, Verdict::kSkipped);
+  EXPECT_EQ(FindingOf(findings, "nodes").verdict, Verdict::kProblem);
+  EXPECT_EQ(FindingOf(findings, "nodes").found, "2 with 16 devices; disconnected: b");
+  EXPECT_EQ(FindingOf(findings, "versions").found, "this client is 1.0; others: b 0.9");
+  EXPECT_EQ(FindingOf(ExamineCluster({}, "1.0", now), "nodes").verdict, Verdict::kProblem);
+  EXPECT_EQ(FindingOf(ExamineCluster({}, "1.0", now), "versions").verdict, Verdict::kSkipped);
 }
 
 TEST(DoctorTest, Cluster_ClocksThatAreApart_AreToldOf) {
   const absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   const Finding ahead =
-      Of(ExamineCluster({Node("a", now + absl::Seconds(90))}, "1.0", now), "clocks");
+      FindingOf(ExamineCluster({Node("a", now + absl::Seconds(90))}, "1.0", now), "clocks");
   EXPECT_EQ(ahead.verdict, Verdict::kWarning);
   EXPECT_EQ(ahead.found, "by this machine's clock the newest heartbeat is 90 s in the future");
 }

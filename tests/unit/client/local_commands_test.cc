@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/files.h"
-#include "tests/support/paths.h"
+#include "tests/unit/client/example.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -22,8 +22,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
 std::string Written(const std::string& name, const std::string& text) {
   std::string path = ::testing::TempDir() + "/" + name;

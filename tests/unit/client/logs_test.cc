@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Writer = grpc::ServerWriter<v1::GetLogsResponse>;
+using LogWriter = grpc::ServerWriter<v1::GetLogsResponse>;
 
 v1::GetLogsResponse Chunk(int32_t rank, const std::string& text, const std::string& place) {
   v1::GetLogsResponse chunk;
@@ -74,7 +74,7 @@ TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
 class StampedLogsTest : public ::testing::Test {
  protected:
   StampedLogsTest() {
-    server_.logs = [](const v1::GetLogsRequest&, Writer* writer) {
+    server_.logs = [](const v1::GetLogsRequest&, LogWriter* writer) {
       writer->Write(
           Chunk(0, "of a library\n2026-01-31T12:00:00.250Z info begins\nof its own\n", "1"));
       writer->Write(Chunk(1, "2026-01-31T12:00:03.000Z warning late\n", "2"));
@@ -127,7 +127,7 @@ class ChosenLogsTest : public ::testing::Test {
           support::ReadFile(tests::SourceDir() + "/examples/emoji-captions.yaml"));
       return grpc::Status::OK;
     };
-    server_.logs = [this](const v1::GetLogsRequest& request, Writer* writer) {
+    server_.logs = [this](const v1::GetLogsRequest& request, LogWriter* writer) {
       asked_ = request;
       for (const int64_t epoch : {1, 2, 3, 0}) {
         v1::GetLogsResponse chunk = Chunk(0, absl::StrCat("epoch ", epoch, "\n"), "");
@@ -191,7 +191,7 @@ TEST(FollowTest, BrokenStream_GoesOnAfterWhatWasPrinted) {
     return grpc::Status::OK;
   };
   std::vector<v1::GetLogsRequest> asked;
-  server.logs = [&](const v1::GetLogsRequest& request, Writer* writer) {
+  server.logs = [&](const v1::GetLogsRequest& request, LogWriter* writer) {
     asked.push_back(request);
     switch (++reads) {
       case 1:
@@ -229,7 +229,7 @@ TEST(FollowTest, StreamThatAServerCancels_IsOpenedAgain) {
     *response->mutable_job() = AJob(reads < 1 ? v1::JOB_PHASE_RUNNING : v1::JOB_PHASE_SUCCEEDED);
     return grpc::Status::OK;
   };
-  server.logs = [&](const v1::GetLogsRequest&, Writer* writer) {
+  server.logs = [&](const v1::GetLogsRequest&, LogWriter* writer) {
     if (++reads == 1) return grpc::Status::CANCELLED;
     writer->Write(Chunk(3, "one\n", "a"));
     return grpc::Status::OK;
@@ -256,7 +256,7 @@ TEST(FollowTest, WhatTheCoordinatorRefuses_IsNotAskedAgain) {
     *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
     return grpc::Status::OK;
   };
-  server.logs = [&](const v1::GetLogsRequest&, Writer*) {
+  server.logs = [&](const v1::GetLogsRequest&, LogWriter*) {
     ++reads;
     return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "a newer reader");
   };

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const std::string kExample = tests::SourceDir() + "/examples/emoji-speech.yaml";
+const std::string kSpeechExample = tests::SourceDir() + "/examples/emoji-speech.yaml";
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
@@ -35,7 +35,7 @@ TEST(PlanPicturesTest, Files_AreWrittenBesideTheTable) {
     std::filesystem::remove(file);
   }
   Captured captured;
-  ASSERT_EQ(Plan({.file = kExample, .pictures = files}, captured.io), kSuccess)
+  ASSERT_EQ(Plan({.file = kSpeechExample, .pictures = files}, captured.io), kSuccess)
       << captured.talk.str();
   EXPECT_THAT(captured.out.str(), HasSubstr("emoji-speech"));
   EXPECT_THAT(ReadAll(files.svg), StartsWith("<svg "));
@@ -45,17 +45,18 @@ TEST(PlanPicturesTest, Files_AreWrittenBesideTheTable) {
 
 TEST(PlanPicturesTest, StandardOutput_HoldsThePictureAlone) {
   Captured captured;
-  ASSERT_EQ(Plan({.file = kExample, .pictures = {.dot = "-"}}, captured.io), kSuccess);
+  ASSERT_EQ(Plan({.file = kSpeechExample, .pictures = {.dot = "-"}}, captured.io), kSuccess);
   EXPECT_THAT(captured.out.str(), StartsWith("digraph "));
   EXPECT_THAT(captured.out.str(), Not(HasSubstr("MODULE")));
 }
 
 TEST(PlanPicturesTest, TwoThingsForStandardOutput_AreUsageErrors) {
   Captured two, format;
-  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "-", .trace = "-"}}, two.io), kUsage);
+  EXPECT_EQ(Plan({.file = kSpeechExample, .pictures = {.svg = "-", .trace = "-"}}, two.io), kUsage);
   EXPECT_THAT(two.talk.str(), HasSubstr("--svg - and --trace -: only one"));
-  EXPECT_EQ(Plan({.file = kExample, .format = Format::kJson, .pictures = {.svg = "-"}}, format.io),
-            kUsage);
+  EXPECT_EQ(
+      Plan({.file = kSpeechExample, .format = Format::kJson, .pictures = {.svg = "-"}}, format.io),
+      kUsage);
   EXPECT_THAT(format.talk.str(), HasSubstr("--svg - and -o: only one"));
   EXPECT_EQ(two.out.str() + format.out.str(), "");
 }
@@ -71,7 +72,7 @@ TEST(PlanPicturesTest, TraceThatNoViewerTakes_IsRefused) {
 
 TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
   Captured captured;
-  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/nowhere/plan.svg"}}, captured.io),
+  EXPECT_EQ(Plan({.file = kSpeechExample, .pictures = {.svg = "/nowhere/plan.svg"}}, captured.io),
             kCannotCreate);
   EXPECT_THAT(captured.talk.str(), HasSubstr("cannot write /nowhere/plan.svg: No such file"));
   EXPECT_EQ(captured.out.str(), "");
@@ -79,7 +80,8 @@ TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
 
 TEST(PlanPicturesTest, DiskThatIsFull_IsTheReason) {
   Captured captured;
-  EXPECT_EQ(Plan({.file = kExample, .pictures = {.svg = "/dev/full"}}, captured.io), kCannotCreate);
+  EXPECT_EQ(Plan({.file = kSpeechExample, .pictures = {.svg = "/dev/full"}}, captured.io),
+            kCannotCreate);
   EXPECT_EQ(captured.talk.str(),
             "error: cannot write /dev/full: No space left on device\n"
             "what to do: mend that, and run the command again\n");

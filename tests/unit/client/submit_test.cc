@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
 #include "tests/support/paths.h"
+#include "tests/unit/client/example.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -17,8 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-const std::string kExample = tests::SourceDir() + "/examples/emoji-captions.yaml";
 
 TEST(SubmitTest, Id_GoesToStdoutAlone) {
   FakeServer server;

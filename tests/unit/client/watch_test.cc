@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-using Writer = grpc::ServerWriter<v1::WatchJobResponse>;
+using WatchWriter = grpc::ServerWriter<v1::WatchJobResponse>;
 
 v1::WatchJobResponse Update(v1::JobPhase phase, int64_t step = 0) {
   v1::WatchJobResponse response;
@@ -35,7 +35,7 @@ class OutcomeTest : public ::testing::TestWithParam<Outcome> {};
 
 TEST_P(OutcomeTest, TerminalPhase_IsTheExitCode) {
   FakeServer server;
-  server.watch = [](grpc::ServerContext*, Writer* writer) {
+  server.watch = [](grpc::ServerContext*, WatchWriter* writer) {
     writer->Write(Update(v1::JOB_PHASE_RUNNING, 1));
     writer->Write(Update(GetParam().phase, 300));
     return grpc::Status::OK;
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Phases, OutcomeTest,
 
 TEST(WatchTest, UnknownJob_IsNotFound) {
   FakeServer server;
-  server.watch = [](grpc::ServerContext*, Writer*) {
+  server.watch = [](grpc::ServerContext*, WatchWriter*) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "there is no job demo");
   };
   Connection connection = server.Connect();
@@ -71,7 +71,7 @@ TEST(WatchTest, NobodyThere_IsUnreachable) {
 TEST(WatchTest, BrokenStream_IsOpenedAgain_AndNothingIsShownTwice) {
   FakeServer server;
   std::atomic<int> calls = 0;
-  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+  server.watch = [&](grpc::ServerContext*, WatchWriter* writer) {
     v1::WatchJobResponse first = Update(v1::JOB_PHASE_RUNNING, 1);
     v1::JobEvent* event = first.add_events();
     event->set_number(1);
@@ -95,7 +95,7 @@ TEST(WatchTest, BrokenStream_IsOpenedAgain_AndNothingIsShownTwice) {
 TEST(WatchTest, StreamThatAServerCancels_IsOpenedAgain) {
   FakeServer server;
   std::atomic<int> calls = 0;
-  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+  server.watch = [&](grpc::ServerContext*, WatchWriter* writer) {
     if (++calls == 1) return grpc::Status::CANCELLED;
     writer->Write(Update(v1::JOB_PHASE_SUCCEEDED, 300));
     return grpc::Status::OK;
@@ -109,7 +109,7 @@ TEST(WatchTest, StreamThatAServerCancels_IsOpenedAgain) {
 
 TEST(WatchTest, EventsThatWereLeftOut_AreCounted) {
   FakeServer server;
-  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+  server.watch = [&](grpc::ServerContext*, WatchWriter* writer) {
     // What had happened before the watch began, 1 to 4, is not missed.
     for (const int64_t number : {5, 6, 9, 11}) {
       v1::WatchJobResponse response = Update(v1::JOB_PHASE_RUNNING, 1);
@@ -135,7 +135,7 @@ TEST(WatchTest, EventsThatWereLeftOut_AreCounted) {
 TEST(WatchTest, BrokenStream_IsWaitedForFromItsBreakOn) {
   FakeServer server;
   std::atomic<int> calls = 0;
-  server.watch = [&](grpc::ServerContext*, Writer* writer) {
+  server.watch = [&](grpc::ServerContext*, WatchWriter* writer) {
     if (++calls == 1) {
       writer->Write(Update(v1::JOB_PHASE_QUEUED));
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
@@ -154,7 +154,7 @@ TEST(WatchTest, BrokenStream_IsWaitedForFromItsBreakOn) {
 TEST(WatchTest, Stop_DetachesAndSaysSo) {
   FakeServer server;
   absl::Notification watching;
-  server.watch = [&](grpc::ServerContext* context, Writer* writer) {
+  server.watch = [&](grpc::ServerContext* context, WatchWriter* writer) {
     writer->Write(Update(v1::JOB_PHASE_RUNNING, 1));
     watching.Notify();
     // A watched job that says nothing: until the client goes away.
@@ -175,7 +175,7 @@ TEST(WatchTest, Stop_DetachesAndSaysSo) {
 
 TEST(WatchTest, TextOfRanks_ReachesNoTerminalAsItIs) {
   FakeServer server;
-  server.watch = [](grpc::ServerContext*, Writer* writer) {
+  server.watch = [](grpc::ServerContext*, WatchWriter* writer) {
     v1::WatchJobResponse response = Update(v1::JOB_PHASE_FAILED, 3);
     response.mutable_job()->set_reason("DataInvalid: a\x1b[2J.tar");
     v1::FailureCause* failure = response.mutable_job()->mutable_failure();
@@ -199,7 +199,7 @@ TEST(WatchTest, TextOfRanks_ReachesNoTerminalAsItIs) {
 
 TEST(WatchTest, Evaluation_IsData) {
   FakeServer server;
-  server.watch = [](grpc::ServerContext*, Writer* writer) {
+  server.watch = [](grpc::ServerContext*, WatchWriter* writer) {
     v1::WatchJobResponse response = Update(v1::JOB_PHASE_SUCCEEDED, 300);
     response.mutable_evaluation()->set_loss(1.5);
     response.mutable_evaluation()->set_uniform_loss(6.2383);

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "tests/support/files.h"
 #include "tests/support/full_disk.h"
+#include "tests/unit/coordinator/store/audit_time.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -27,8 +28,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-const absl::Time kNow = absl::FromUnixMillis(1'700'000'000'123);
-constexpr absl::string_view kTime = "2023-11-14T22:13:20.123Z ";
 constexpr size_t kLineBytes = 34;  // of a line "audit 10"
 
 class AuditFileTest : public ::testing::Test {
@@ -42,7 +41,7 @@ class AuditFileTest : public ::testing::Test {
   }
   static void AppendThirty(AuditFile& file) {
     for (int line = 10; line < 40; ++line)
-      ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
+      ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kAuditTime).ok());
   }
   // Of those thirty, three in each file.
   void ExpectNewestNine(const std::vector<std::string>& ends) {
@@ -50,7 +49,7 @@ class AuditFileTest : public ::testing::Test {
     for (const std::string& end : ends) {
       EXPECT_EQ(support::ReadFile(path_ + end).size(), 3 * kLineBytes) << end;
       for (const std::string& found : LinesOf(path_ + end))
-        EXPECT_EQ(found, absl::StrCat(kTime, "audit ", line++));
+        EXPECT_EQ(found, absl::StrCat(kAuditTimeText, "audit ", line++));
     }
     EXPECT_EQ(line, 40);
   }
@@ -61,10 +60,10 @@ class AuditFileTest : public ::testing::Test {
 
 TEST_F(AuditFileTest, Lines_AreThereWithTheirTimes_ForTheOwnerAlone) {
   AuditFile file = Open();
-  ASSERT_TRUE(file.Append("audit a", kNow).ok());
-  ASSERT_TRUE(file.Append("audit b", kNow + absl::Seconds(1)).ok());
+  ASSERT_TRUE(file.Append("audit a", kAuditTime).ok());
+  ASSERT_TRUE(file.Append("audit b", kAuditTime + absl::Seconds(1)).ok());
   EXPECT_EQ(support::ReadFile(path_),
-            absl::StrCat(kTime, "audit a\n2023-11-14T22:13:21.123Z audit b\n"));
+            absl::StrCat(kAuditTimeText, "audit a\n2023-11-14T22:13:21.123Z audit b\n"));
   struct stat found {};
   ASSERT_EQ(stat(path_.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600u);
@@ -74,8 +73,8 @@ TEST_F(AuditFileTest, Lines_AreThereWithTheirTimes_ForTheOwnerAlone) {
 TEST_F(AuditFileTest, FileThatIsThere_GoesOn_BehindALineThatWasCut) {
   support::WriteFile(path_, "whole\ncu");
   AuditFile file = Open();
-  ASSERT_TRUE(file.Append("audit a", kNow).ok());
-  EXPECT_THAT(LinesOf(path_), ElementsAre("whole", "cu", absl::StrCat(kTime, "audit a")));
+  ASSERT_TRUE(file.Append("audit a", kAuditTime).ok());
+  EXPECT_THAT(LinesOf(path_), ElementsAre("whole", "cu", absl::StrCat(kAuditTimeText, "audit a")));
 }
 
 TEST_F(AuditFileTest, FilesAreBounded_AndTheNewestLinesStay) {
@@ -100,9 +99,9 @@ TEST_F(AuditFileTest, FullFileThatCannotBePutAside_Stays) {
   std::filesystem::create_directory(path_ + ".1");
   AuditFile file = Open({.bytes_max = 3 * int64_t{kLineBytes}, .count_max = 2});
   for (int line = 10; line < 13; ++line)
-    ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kNow).ok());
+    ASSERT_TRUE(file.Append(absl::StrCat("audit ", line), kAuditTime).ok());
   for (int line = 13; line < 16; ++line) {
-    EXPECT_THAT(std::string(file.Append(absl::StrCat("audit ", line), kNow).message()),
+    EXPECT_THAT(std::string(file.Append(absl::StrCat("audit ", line), kAuditTime).message()),
                 StartsWith("cannot rename " + path_));
   }
   EXPECT_THAT(LinesOf(path_),
@@ -110,7 +109,7 @@ TEST_F(AuditFileTest, FullFileThatCannotBePutAside_Stays) {
   EXPECT_THAT(changes_, ElementsAre(false));
   EXPECT_EQ(file.put_aside(), 0);
   std::filesystem::remove(path_ + ".1");
-  EXPECT_TRUE(file.Append("audit 16", kNow).ok());
+  EXPECT_TRUE(file.Append("audit 16", kAuditTime).ok());
   EXPECT_THAT(LinesOf(path_), ElementsAre(HasSubstr("missing=3 "), EndsWith("audit 16")));
   EXPECT_THAT(LinesOf(path_ + ".1"), SizeIs(3));
 }
@@ -118,26 +117,26 @@ TEST_F(AuditFileTest, FullFileThatCannotBePutAside_Stays) {
 TEST_F(AuditFileTest, FullFileOfBefore_IsNotWrittenFurther) {
   support::WriteFile(path_, std::string(99, 'x') + "\n");
   AuditFile file = Open({.bytes_max = 100, .count_max = 3});
-  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  ASSERT_TRUE(file.Append("audit a", kAuditTime).ok());
   EXPECT_THAT(LinesOf(path_), SizeIs(1));
   EXPECT_EQ(support::ReadFile(path_ + ".1").size(), 100u);
 }
 
 TEST_F(AuditFileTest, DiskThatIsFull_LeavesNoPartOfALine_AndSaysLaterHowManyAreMissing) {
   AuditFile file = Open();
-  ASSERT_TRUE(file.Append("audit a", kNow).ok());
+  ASSERT_TRUE(file.Append("audit a", kAuditTime).ok());
   {
     const support::FullDisk full(40);
-    const absl::Status status = file.Append("audit b", kNow);
+    const absl::Status status = file.Append("audit b", kAuditTime);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()), StartsWith("cannot write " + path_ + ": "));
-    EXPECT_FALSE(file.Append("audit c", kNow).ok());
-    EXPECT_THAT(LinesOf(path_), ElementsAre(absl::StrCat(kTime, "audit a")));
+    EXPECT_FALSE(file.Append("audit c", kAuditTime).ok());
+    EXPECT_THAT(LinesOf(path_), ElementsAre(absl::StrCat(kAuditTimeText, "audit a")));
   }
-  ASSERT_TRUE(file.Append("audit d", kNow).ok());
+  ASSERT_TRUE(file.Append("audit d", kAuditTime).ok());
   EXPECT_THAT(LinesOf(path_),
               ElementsAre(EndsWith("audit a"),
-                          absl::StrCat(kTime, "audit missing=2 reason=\"not written\""),
+                          absl::StrCat(kAuditTimeText, "audit missing=2 reason=\"not written\""),
                           EndsWith("audit d")));
   EXPECT_THAT(changes_, ElementsAre(false, true));
 }
@@ -145,12 +144,12 @@ TEST_F(AuditFileTest, DiskThatIsFull_LeavesNoPartOfALine_AndSaysLaterHowManyAreM
 TEST_F(AuditFileTest, FolderThatIsNotThereForAWhile_IsToldOfOnce) {
   std::filesystem::remove(folder_);
   AuditFile file = Open();
-  EXPECT_THAT(std::string(file.Append("audit a", kNow).message()),
+  EXPECT_THAT(std::string(file.Append("audit a", kAuditTime).message()),
               AllOf(HasSubstr(path_), HasSubstr("No such file or directory")));
-  EXPECT_FALSE(file.Append("audit b", kNow).ok());
+  EXPECT_FALSE(file.Append("audit b", kAuditTime).ok());
   EXPECT_THAT(changes_, ElementsAre(false));
   std::filesystem::create_directory(folder_);
-  EXPECT_TRUE(file.Append("audit c", kNow).ok());
+  EXPECT_TRUE(file.Append("audit c", kAuditTime).ok());
   EXPECT_THAT(changes_, ElementsAre(false, true));
 }
 
@@ -161,7 +160,7 @@ TEST_F(AuditFileTest, LinesOfManyThreads_AreWholeAndThereOnce) {
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&file, thread] {
       for (int line = 0; line < kLines; ++line)
-        EXPECT_TRUE(file.Append(absl::StrCat("audit ", thread, "/", line), kNow).ok());
+        EXPECT_TRUE(file.Append(absl::StrCat("audit ", thread, "/", line), kAuditTime).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -172,7 +171,7 @@ TEST_F(AuditFileTest, LinesOfManyThreads_AreWholeAndThereOnce) {
   std::sort(lines.begin(), lines.end());
   EXPECT_THAT(lines, SizeIs(kThreads * kLines));
   EXPECT_EQ(std::adjacent_find(lines.begin(), lines.end()), lines.end());
-  EXPECT_THAT(lines, Each(StartsWith(absl::StrCat(kTime, "audit "))));
+  EXPECT_THAT(lines, Each(StartsWith(absl::StrCat(kAuditTimeText, "audit "))));
 }
 
 }  // namespace

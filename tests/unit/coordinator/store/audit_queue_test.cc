@@ -17,11 +17,10 @@
 #include "absl/time/time.h"
 #include "core/posix/unique_fd.h"
 #include "tests/support/files.h"
+#include "tests/unit/coordinator/store/audit_time.h"
 
 namespace phalanx::coordinator {
 namespace {
-
-const absl::Time kNow = absl::FromUnixMillis(1'700'000'000'123);
 
 // A pipe in the place of a file, which is full: whoever writes waits until somebody reads.
 class HangingFile {
@@ -59,12 +58,13 @@ TEST_F(AuditQueueTest, LinesThatWait_AreWrittenInTheirOrder_WithTheTimesAtWhichT
   {
     AuditQueue queue(file_, {}, [] { FAIL(); });
     for (int line = 0; line < kLines; ++line)
-      ASSERT_TRUE(queue.Put(absl::StrCat("audit ", line), kNow + absl::Milliseconds(line)).ok());
+      ASSERT_TRUE(
+          queue.Put(absl::StrCat("audit ", line), kAuditTime + absl::Milliseconds(line)).ok());
   }
   std::string expected;
   for (int line = 0; line < kLines; ++line) {
     absl::StrAppend(&expected,
-                    absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", kNow + absl::Milliseconds(line),
+                    absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", kAuditTime + absl::Milliseconds(line),
                                      absl::UTCTimeZone()),
                     " audit ", line, "\n");
   }
@@ -77,7 +77,7 @@ TEST_F(AuditQueueTest, DiskThatHangs_HoldsNobodyUp_AndLinesSayHowManyAreMissing)
   int full = 0, refused = 0;
   AuditQueue queue(file_, {.lines_max = 3}, [&full] { ++full; });
   for (int line = 0; line < kLines; ++line) {
-    const absl::Status status = queue.Put(absl::StrCat("audit ", line), kNow);
+    const absl::Status status = queue.Put(absl::StrCat("audit ", line), kAuditTime);
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
     refused += status.ok() ? 0 : 1;
   }
@@ -105,10 +105,10 @@ TEST_F(AuditQueueTest, DiskThatHangs_HoldsNobodyUp_AndLinesSayHowManyAreMissing)
 TEST_F(AuditQueueTest, LinesThatCannotBeWritten_AreCounted) {
   std::filesystem::remove(folder_);
   AuditQueue queue(file_, {}, [] { FAIL(); });
-  for (const char* line : {"audit a", "audit b"}) EXPECT_TRUE(queue.Put(line, kNow).ok());
+  for (const char* line : {"audit a", "audit b"}) EXPECT_TRUE(queue.Put(line, kAuditTime).ok());
   while (queue.not_written() < 2) std::this_thread::yield();
   std::filesystem::create_directory(folder_);
-  EXPECT_TRUE(queue.Put("audit c", kNow).ok());
+  EXPECT_TRUE(queue.Put("audit c", kAuditTime).ok());
   while (!std::filesystem::exists(path_)) std::this_thread::yield();
   EXPECT_EQ(queue.not_written(), 2);
 }

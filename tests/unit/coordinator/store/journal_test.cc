@@ -27,7 +27,9 @@ class FakeClock final : public Clock {
 };
 const FakeClock kClock;
 
-StoredRecord Of(uint64_t number) { return {.number = number, .job = JobId{1}, .bytes = "bytes"}; }
+StoredRecord RecordOf(uint64_t number) {
+  return {.number = number, .job = JobId{1}, .bytes = "bytes"};
+}
 
 // A backend whose commits wait until they are let through.
 class GatedBackend final : public Backend {
@@ -81,9 +83,9 @@ TEST(JournalTest, RecordsThatComeDuringACommit_ShareTheNext) {
       EXPECT_TRUE(report.status.ok());
       batches.push_back(report.records);
     });
-    journal.Append(Of(1));
+    journal.Append(RecordOf(1));
     backend->WaitUntilEntered();
-    for (uint64_t number = 2; number <= 100; ++number) journal.Append(Of(number));
+    for (uint64_t number = 2; number <= 100; ++number) journal.Append(RecordOf(number));
     EXPECT_GT(journal.committing_for(), absl::ZeroDuration());
     backend->Open();
   }
@@ -94,7 +96,7 @@ TEST(JournalTest, Destruction_CommitsWhatWasAppended) {
   auto disk = std::make_shared<MemoryDisk>();
   {
     Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock, [](const CommitReport&) {});
-    for (uint64_t number = 1; number <= 50; ++number) journal.Append(Of(number));
+    for (uint64_t number = 1; number <= 50; ++number) journal.Append(RecordOf(number));
   }
   EXPECT_THAT(disk->records(), SizeIs(50));
 }
@@ -107,9 +109,9 @@ TEST(JournalTest, FailedCommit_IsTriedAgainUntilItSucceeds) {
     Journal journal(std::make_unique<MemoryBackend>(disk),
                     {.retry_delay_min = absl::Milliseconds(1)}, kClock,
                     [&](const CommitReport& report) { reports.push_back(report.status); });
-    journal.Append(Of(1));
+    journal.Append(RecordOf(1));
     ASSERT_TRUE(disk->AwaitFailedCommits(3, absl::Seconds(20)));
-    journal.Append(Of(2));
+    journal.Append(RecordOf(2));
     disk->FailCommits(absl::OkStatus());
     while (disk->records().size() < 2) std::this_thread::yield();
   }
@@ -123,7 +125,7 @@ TEST(JournalTest, EndWhileTheStoreFails_GivesUpAfterOneAttempt) {
   disk->FailCommits(absl::UnavailableError("input/output error"));
   {
     Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock, [](const CommitReport&) {});
-    journal.Append(Of(1));
+    journal.Append(RecordOf(1));
   }
   EXPECT_THAT(disk->records(), SizeIs(0));
 }
@@ -176,9 +178,9 @@ TEST(JournalTest, BatchThatIsThereAlthoughItsCommitFailed_IsNotWrittenTwice) {
     Journal journal(std::make_unique<LyingBackend>(disk),
                     {.retry_delay_min = absl::Milliseconds(1)}, kClock,
                     [&](const CommitReport& report) { reports.push_back(report); });
-    journal.Append(Of(1));
+    journal.Append(RecordOf(1));
     while (disk->records().empty()) std::this_thread::yield();
-    journal.Append(Of(2));
+    journal.Append(RecordOf(2));
     while (disk->records().size() < 2) std::this_thread::yield();
   }
   ASSERT_THAT(reports, SizeIs(3));
@@ -197,7 +199,7 @@ TEST(JournalTest, ManyJobsToArchive_AreSharedOutOverCommits) {
       EXPECT_TRUE(report.status.ok());
       archived.push_back(report.archived.size());
     });
-    journal.Append(Of(1));
+    journal.Append(RecordOf(1));
     backend->WaitUntilEntered();
     for (int64_t job = 1; job <= 25; ++job) journal.Archive(JobId{job});
     backend->Open();
@@ -207,7 +209,7 @@ TEST(JournalTest, ManyJobsToArchive_AreSharedOutOverCommits) {
 
 TEST(JournalTest, JobWhoseRecordsAreDamaged_IsToldAndTheOthersAreStored) {
   auto disk = std::make_shared<MemoryDisk>();
-  disk->Put(Of(1));  // its bytes are no record
+  disk->Put(RecordOf(1));  // its bytes are no record
   std::vector<CommitReport> reports;
   {
     Journal journal(std::make_unique<MemoryBackend>(disk), {}, kClock,

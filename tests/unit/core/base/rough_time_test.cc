@@ -5,20 +5,20 @@
 namespace phalanx {
 namespace {
 
-Instant At(const char* text) {
+Instant TimeOf(const char* text) {
   Instant time;
   EXPECT_TRUE(absl::ParseTime(absl::RFC3339_full, text, &time, nullptr));
   return time;
 }
 
 TEST(RoughTimeTest, FartherAway_IsLessPrecise) {
-  const Instant now = At("2026-01-31T12:00:20Z");
-  EXPECT_EQ(RoughTime(now, now + absl::Milliseconds(1)), At("2026-01-31T12:01:00Z"));
-  EXPECT_EQ(RoughTime(now, now + absl::Seconds(40)), At("2026-01-31T12:01:00Z"));
-  EXPECT_EQ(RoughTime(now, now + absl::Minutes(99)), At("2026-01-31T13:40:00Z"));
-  EXPECT_EQ(RoughTime(now, now + absl::Minutes(101)), At("2026-01-31T13:50:00Z"));
-  EXPECT_EQ(RoughTime(now, now + absl::Hours(47)), At("2026-02-02T11:10:00Z"));
-  EXPECT_EQ(RoughTime(now, now + absl::Hours(48)), At("2026-02-02T13:00:00Z"));
+  const Instant now = TimeOf("2026-01-31T12:00:20Z");
+  EXPECT_EQ(RoughTime(now, now + absl::Milliseconds(1)), TimeOf("2026-01-31T12:01:00Z"));
+  EXPECT_EQ(RoughTime(now, now + absl::Seconds(40)), TimeOf("2026-01-31T12:01:00Z"));
+  EXPECT_EQ(RoughTime(now, now + absl::Minutes(99)), TimeOf("2026-01-31T13:40:00Z"));
+  EXPECT_EQ(RoughTime(now, now + absl::Minutes(101)), TimeOf("2026-01-31T13:50:00Z"));
+  EXPECT_EQ(RoughTime(now, now + absl::Hours(47)), TimeOf("2026-02-02T11:10:00Z"));
+  EXPECT_EQ(RoughTime(now, now + absl::Hours(48)), TimeOf("2026-02-02T13:00:00Z"));
 }
 
 TEST(RoughTextTest, HasOneUnit) {

@@ -18,7 +18,7 @@ std::vector<std::string> Lines(const std::vector<Violation>& violations) {
   for (const Violation& violation : violations) lines.push_back(ToString(violation));
   return lines;
 }
-std::vector<std::string> Wrong(const FaultText& text) {
+std::vector<std::string> FaultsIn(const FaultText& text) {
   return Lines(ViolationsOf(ParseFault(text).status()));
 }
 
@@ -62,7 +62,7 @@ TEST(ParseFaultTest, EveryPhase_HasItsWord) {
 
 TEST(ParseFaultTest, Wrong_IsToldAllAtOnceWithFlagValueAndRule) {
   EXPECT_THAT(
-      Wrong({.rank = "x", .fault = "sleep", .at_step = "0", .phase = "lunch", .duration = "2"}),
+      FaultsIn({.rank = "x", .fault = "sleep", .at_step = "0", .phase = "lunch", .duration = "2"}),
       ElementsAre("--rank: x: must be a rank such as 3",
                   "--fault: sleep: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, "
                   "partition or mute",
@@ -77,47 +77,47 @@ TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
       ": must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute";
   for (const std::string fault : {"xid", "slow", "kill:1", "nan:", ""}) {
     const std::string value = fault.empty() ? "" : ": " + fault;
-    EXPECT_THAT(Wrong({.rank = "1", .fault = fault}), ElementsAre("--fault" + value + kinds));
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = fault}), ElementsAre("--fault" + value + kinds));
   }
   for (const std::string fault : {"xid:", "xid:0", "xid:-4", "xid:7x", "xid:99999999999"}) {
-    EXPECT_THAT(Wrong({.rank = "1", .fault = fault}),
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = fault}),
                 ElementsAre("--fault: " + fault + ": the number must be in [1, 1000000]"));
   }
   for (const std::string fault : {"slow:", "slow:1", "slow:-2", "slow:.nan", "slow:.inf"}) {
     EXPECT_THAT(
-        Wrong({.rank = "1", .fault = fault}),
+        FaultsIn({.rank = "1", .fault = fault}),
         ElementsAre("--fault: " + fault + ": the factor must be over 1 and at most 1000000"));
   }
-  EXPECT_THAT(Wrong({.rank = "-1", .fault = "kill"}),
+  EXPECT_THAT(FaultsIn({.rank = "-1", .fault = "kill"}),
               ElementsAre("--rank: -1: must be a rank such as 3"));
 }
 
 TEST(ParseFaultTest, WhatAKindDoesNotTake_IsRefused) {
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "kill", .duration = "2s"}),
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "kill", .duration = "2s"}),
               ElementsAre("--for: 2s: kill is for good; only stop, hang, slow and partition end"));
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "slow:2", .phase = "forward"}),
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "slow:2", .phase = "forward"}),
               ElementsAre("--phase: forward: slow is of every pass and takes no phase"));
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "nan", .phase = "gather", .duration = "1s"}),
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = "gather", .duration = "1s"}),
               ElementsAre("--phase: gather: nan is of the record and takes no other phase",
                           "--for: 1s: nan is for good; only stop, hang, slow and partition end"));
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "nan", .phase = "record"}), IsEmpty());
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = "record"}), IsEmpty());
   for (const std::string phase : {"checkpoint", "recovery"}) {
-    EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .phase = phase}),
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .phase = phase}),
                 ElementsAre("--phase: " + phase +
                             ": mute is of a message of a step and takes a phase of one alone"));
   }
   for (const std::string phase : {"forward", "backward", "reduce", "record", "gather"})
-    EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .phase = phase}), IsEmpty());
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "mute", .duration = "1s"}),
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .phase = phase}), IsEmpty());
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .duration = "1s"}),
               ElementsAre("--for: 1s: mute is for good; only stop, hang, slow and partition end"));
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "stop", .duration = "0s"}),
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "stop", .duration = "0s"}),
               ElementsAre("--for: 0s: must be over 0 and at most 24h"));
-  EXPECT_THAT(Wrong({.rank = "1", .fault = "stop", .duration = "25h"}),
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "stop", .duration = "25h"}),
               ElementsAre("--for: 25h: must be over 0 and at most 24h"));
 }
 
 TEST(ParseFaultTest, LongValue_IsCut) {
-  const std::vector<std::string> lines = Wrong({.rank = "1", .fault = std::string(10'000, 'k')});
+  const std::vector<std::string> lines = FaultsIn({.rank = "1", .fault = std::string(10'000, 'k')});
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_LT(lines[0].size(), 300u);
 }

@@ -35,6 +35,14 @@ inline plan::Plan MustPlan(const job::JobSpec& spec, int32_t nodes = 1, int32_t 
   return plan.ok() ? *std::move(plan) : plan::Plan();
 }
 
+inline job::JobSpec EncoderBesideLanguage() {
+  return support::AJob()
+      .Module("vision", support::ClipVision(), {.tp = 2, .dp = 2})
+      .Module("language", support::Llama(), {.tp = 2, .pp = 2})
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(6, 2);
+}
+
 // Four layers on two stages: three chunks a rank are too many.
 inline plan::Plan Chosen() {
   auto plan = schedule::PlanJob(

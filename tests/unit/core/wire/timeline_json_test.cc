@@ -19,9 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 using schedule::TimedInstruction;
-using support::AJob;
-using support::ClipVision;
-using support::Llama;
 using ::testing::ElementsAre;
 
 std::vector<Json> EventsOf(const Json& trace, const std::string& phase) {
@@ -30,14 +27,6 @@ std::vector<Json> EventsOf(const Json& trace, const std::string& phase) {
     if (event["ph"] == phase) events.push_back(event);
   }
   return events;
-}
-
-job::JobSpec EncoderBesideLanguage() {
-  return AJob()
-      .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
-      .Module("language", Llama(), {.tp = 2, .pp = 2})
-      .Edge("vision", "language", {.projector = 32})
-      .Batch(6, 2);
 }
 
 // Every rank, not one of each class.

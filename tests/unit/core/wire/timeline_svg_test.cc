@@ -94,14 +94,6 @@ size_t PassesOf(const Pictured& pictured) {
       }));
 }
 
-job::JobSpec EncoderBesideLanguage() {
-  return AJob()
-      .Module("vision", ClipVision(), {.tp = 2, .dp = 2})
-      .Module("language", Llama(), {.tp = 2, .pp = 2})
-      .Edge("vision", "language", {.projector = 32})
-      .Batch(6, 2);
-}
-
 TEST(TimelineSvgTest, Examples_HaveALaneAClassAndABoxAPass) {
   for (const std::string& file : Examples()) {
     SCOPED_TRACE(file);

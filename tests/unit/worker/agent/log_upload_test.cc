@@ -22,7 +22,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr JobId kJob{7};
+constexpr JobId kUploadedJob{7};
 
 // Knows which fetches are being uploaded.
 class Receiver final : public v1::WorkerService::Service {
@@ -140,7 +140,7 @@ TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWha
   constexpr size_t kLineBytes = 64, kLinesOfFile = 8192, kFiles = 32;
   constexpr size_t kLines = kFiles * kLinesOfFile;
   const std::string state = support::MakeFolder("uploads");
-  const auto spool = LogSpool::Open(StoreFolder(state, 1), kJob, Epoch{1}, 0,
+  const auto spool = LogSpool::Open(StoreFolder(state, 1), kUploadedJob, Epoch{1}, 0,
                                     static_cast<int64_t>(2 * kLinesOfFile * kLineBytes));
   ASSERT_TRUE(spool.ok()) << spool.status();
   const auto append = [&](size_t first, size_t end) {
@@ -150,14 +150,15 @@ TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWha
   };
   append(0, 16);
   LogActivity activity;
-  activity.ProcessBegan(kJob);
+  activity.ProcessBegan(kUploadedJob);
   SlowReceiver receiver;
   LogUploader uploader(state, activity);
   ASSERT_TRUE(
-      uploader.Start(receiver.Connect(), 1, {.fetch_id = "f", .job = kJob, .follow = true}).ok());
+      uploader.Start(receiver.Connect(), 1, {.fetch_id = "f", .job = kUploadedJob, .follow = true})
+          .ok());
   ASSERT_TRUE(receiver.AwaitText());
   append(16, kLines);
-  activity.ProcessEnded(kJob);
+  activity.ProcessEnded(kUploadedJob);
   receiver.GoOn();
   const std::string text = receiver.AwaitEnd();
 
@@ -183,12 +184,13 @@ TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWha
 TEST(LogUploadTest, OneMoreThanMayBeUnderWay_CutsTheOldest) {
   Receiver receiver;
   LogActivity activity;
-  activity.ProcessBegan(kJob);
+  activity.ProcessBegan(kUploadedJob);
   const std::shared_ptr<grpc::Channel> channel = receiver.Connect();
   LogUploader uploader(support::MakeFolder("uploads"), activity);
   const auto follow = [&](size_t number) {
     return uploader.Start(
-        channel, 1, {.fetch_id = absl::StrCat("fetch-", number), .job = kJob, .follow = true});
+        channel, 1,
+        {.fetch_id = absl::StrCat("fetch-", number), .job = kUploadedJob, .follow = true});
   };
   std::set<std::string> open;
   for (size_t i = 0; i < LogUploader::kUploadsMax; ++i) {

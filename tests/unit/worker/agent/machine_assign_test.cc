@@ -15,11 +15,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr ProcessNumber kP1{1}, kP2{2};
-StopCommand AStop(int64_t epoch, absl::Duration grace = absl::Seconds(10), int64_t job = 7) {
-  return {JobId{job}, Epoch{epoch}, grace, "the job ended"};
-}
-
 TEST(AgentMachineTest, Assign_WithDataReady_StartsAProcessADeviceAndRunsTheEpoch) {
   Harness h;
   h.Welcome();

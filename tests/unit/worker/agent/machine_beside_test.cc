@@ -14,8 +14,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr ProcessNumber kP1{1}, kP2{2};
-
 class AgentBesideTest : public testing::Test {
  protected:
   AgentBesideTest() {

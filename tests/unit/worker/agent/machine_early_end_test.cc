@@ -15,8 +15,6 @@ using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-constexpr ProcessNumber kP1{1}, kP2{2};
-
 // Runs two processes of job-7, which writes checkpoints, and one of job-8, which does not.
 class AgentEarlyEndTest : public testing::Test {
  protected:

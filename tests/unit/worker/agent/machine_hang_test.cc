@@ -13,8 +13,6 @@ using ::testing::Contains;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-constexpr ProcessNumber kP1{1};
-
 // Steps of a tenth of a second, and it was seen to run just now.
 void Train(Harness& h, absl::Duration step = absl::Milliseconds(100)) {
   h.Welcome();

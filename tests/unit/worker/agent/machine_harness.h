@@ -12,8 +12,15 @@
 
 namespace phalanx::agent {
 
+// The first processes that a machine starts.
+inline constexpr ProcessNumber kP1{1}, kP2{2};
+
 // One action in a line: "StartProcess p1 job-7/1 rank 0 device 0". Log lines have none.
 std::string ToLine(const Action& action);
+
+inline StopCommand AStop(int64_t epoch, absl::Duration grace = absl::Seconds(10), int64_t job = 7) {
+  return {JobId{job}, Epoch{epoch}, grace, "the job ended"};
+}
 
 class Harness {
  public:

@@ -14,11 +14,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr ProcessNumber kP1{1}, kP2{2};
-StopCommand AStop(int64_t epoch, absl::Duration grace = absl::Seconds(10), int64_t job = 7) {
-  return {JobId{job}, Epoch{epoch}, grace, "the job ended"};
-}
-
 TEST(AgentMachineTest, NewerEpoch_TakesOverLiveProcesses_AndEndsTheOthers) {
   Harness h;
   h.Welcome();

@@ -23,8 +23,6 @@ using ::testing::Le;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr ProcessNumber kP1{1};
-
 TEST(AgentMachineTest, Start_OpensASessionAndSendsAHeartbeatWhenWelcomed) {
   Harness h;
   EXPECT_THAT(h.Welcome(),

@@ -14,8 +14,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr ProcessNumber kP1{1}, kP2{2};
-
 class MachineWaitTest : public testing::Test {
  protected:
   MachineWaitTest() {

@@ -12,11 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "phalanx/v1/rank.pb.h"
+#include "tests/unit/worker/channel/patience.h"
 
 namespace phalanx::channel {
 namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(20);
 
 struct Ends {
   std::unique_ptr<FrameSocket> daemon, rank;

@@ -19,11 +19,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/channel/patience.h"
 
 namespace phalanx::channel {
 namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(20);
 
 // A child that does `first`, holds its page, says so, and does `then`.
 class Child {

@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kStep = 4;
-constexpr int64_t kBytes = 5 << 20;  // more than a socket takes at once
+constexpr int64_t kCopyBytes = 5 << 20;  // more than a socket takes at once
 constexpr Rank kRank{3};
 
 HostCopyPair::Identity IdentityOf(Rank rank) {
@@ -35,24 +35,24 @@ struct Copy {
   std::array<UniqueFd, 2> files;
   std::optional<HostCopyPair> pair;
 };
-Copy CopyOf(Rank rank) {
+Copy CopyOfRank(Rank rank) {
   Copy copy;
   std::array<UniqueFd, 2> given;
   for (size_t i = 0; i < 2; ++i) {
     copy.files[i] = UniqueFd(memfd_create("test", MFD_CLOEXEC));
-    EXPECT_EQ(ftruncate(copy.files[i].get(), kHostCopyPage + kBytes), 0);
+    EXPECT_EQ(ftruncate(copy.files[i].get(), kHostCopyPage + kCopyBytes), 0);
     given[i] = UniqueFd(dup(copy.files[i].get()));
   }
-  std::string data(kBytes, 0);
+  std::string data(kCopyBytes, 0);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + i / 251);
-  EXPECT_EQ(pwrite(copy.files[1].get(), data.data(), data.size(), kHostCopyPage), kBytes);
+  EXPECT_EQ(pwrite(copy.files[1].get(), data.data(), data.size(), kHostCopyPage), kCopyBytes);
   HostCopyHeader header{
-      .store = 5, .job = 7, .epoch = 2, .plan = 9, .rank = rank.value, .bytes = kBytes};
+      .store = 5, .job = 7, .epoch = 2, .plan = 9, .rank = rank.value, .bytes = kCopyBytes};
   SetStart({.decision = {.step = kStep, .verdict = train::Verdict::kCommitted}}, &header);
   std::memcpy(header.magic, kHostCopyMagic, sizeof header.magic);
   header.checksum = ChecksumOf(header);
   EXPECT_EQ(pwrite(copy.files[1].get(), &header, sizeof header, 0), sizeof header);
-  copy.pair = *HostCopyPair::Map(IdentityOf(rank), kHostCopyPage + kBytes, std::move(given));
+  copy.pair = *HostCopyPair::Map(IdentityOf(rank), kHostCopyPage + kCopyBytes, std::move(given));
   return copy;
 }
 
@@ -73,7 +73,7 @@ class CopyLinkTest : public testing::Test {
     });
   }
   absl::StatusOr<std::optional<HostCopyPair>> Take(Rank rank,
-                                                   int64_t bytes_max = kHostCopyPage + kBytes) {
+                                                   int64_t bytes_max = kHostCopyPage + kCopyBytes) {
     return TakeCopy(taker_.get(), IdentityOf(rank), bytes_max, options_);
   }
 
@@ -84,7 +84,7 @@ class CopyLinkTest : public testing::Test {
 
 TEST_F(CopyLinkTest, Copies_ComeOneAfterTheOtherAsTheyAre) {
   std::map<Rank, Copy> copies;
-  for (const Rank rank : {Rank{1}, kRank}) copies.emplace(rank, CopyOf(rank));
+  for (const Rank rank : {Rank{1}, kRank}) copies.emplace(rank, CopyOfRank(rank));
   std::thread giver = Give([&](Rank rank) -> const HostCopyPair* {
     const auto found = copies.find(rank);
     return found == copies.end() ? nullptr : &*found->second.pair;
@@ -96,7 +96,7 @@ TEST_F(CopyLinkTest, Copies_ComeOneAfterTheOtherAsTheyAre) {
     EXPECT_EQ((*taken)->rank(), rank);
     const HostCopyPair::Buffer is = *(*taken)->BufferOf(kStep);
     const HostCopyPair::Buffer was = *copies.at(rank).pair->BufferOf(kStep);
-    EXPECT_EQ(std::memcmp(is.memory, was.memory, kHostCopyPage + kBytes), 0);
+    EXPECT_EQ(std::memcmp(is.memory, was.memory, kHostCopyPage + kCopyBytes), 0);
   }
   const auto none = Take(Rank{2});
   ASSERT_TRUE(none.ok()) << none.status();
@@ -107,7 +107,7 @@ TEST_F(CopyLinkTest, Copies_ComeOneAfterTheOtherAsTheyAre) {
 }
 
 TEST_F(CopyLinkTest, CopyOfAnotherStep_IsNone) {
-  Copy copy = CopyOf(kRank);
+  Copy copy = CopyOfRank(kRank);
   const std::string nothing(kHostCopyPage, 0);
   ASSERT_EQ(pwrite(copy.files[1].get(), nothing.data(), nothing.size(), 0), kHostCopyPage);
   std::thread giver = Give([&](Rank) { return &*copy.pair; });
@@ -119,7 +119,7 @@ TEST_F(CopyLinkTest, CopyOfAnotherStep_IsNone) {
 
 // It is written to as soon as the taker has its page.
 TEST_F(CopyLinkTest, CopyThatSomebodyWritesToMeanwhile_IsRefused) {
-  Copy copy = CopyOf(kRank);
+  Copy copy = CopyOfRank(kRank);
   const int small = 64 << 10;  // so that most of it is still to be sent then
   ASSERT_EQ(setsockopt(giver_.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
   std::thread writer([&] {
@@ -142,9 +142,9 @@ TEST_F(CopyLinkTest, CopyThatSomebodyWritesToMeanwhile_IsRefused) {
 }
 
 TEST_F(CopyLinkTest, MoreThanItCanBe_IsRefused) {
-  Copy copy = CopyOf(kRank);
+  Copy copy = CopyOfRank(kRank);
   std::thread giver = Give([&](Rank) { return &*copy.pair; });
-  const auto taken = Take(kRank, kBytes);
+  const auto taken = Take(kRank, kCopyBytes);
   EXPECT_TRUE(absl::IsInvalidArgument(taken.status()));
   EXPECT_THAT(taken.status().message(), HasSubstr("it has at most 5242880"));
   taker_.reset();
@@ -153,8 +153,8 @@ TEST_F(CopyLinkTest, MoreThanItCanBe_IsRefused) {
 }
 
 TEST_F(CopyLinkTest, MoreThanTheNodeHasRoomFor_IsRefused) {
-  Copy copy = CopyOf(kRank);
-  options_.available = [] { return kBytes; };
+  Copy copy = CopyOfRank(kRank);
+  options_.available = [] { return kCopyBytes; };
   std::thread giver = Give([&](Rank) { return &*copy.pair; });
   const auto taken = Take(kRank);
   EXPECT_TRUE(absl::IsResourceExhausted(taken.status())) << taken.status();

@@ -65,7 +65,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-plan::Plan PlanOf(const Case& one) {
+plan::Plan PlanOfCase(const Case& one) {
   const plan::Plan healthy =
       *plan::MakePlan(one.spec, plan::MakeCluster(1, one.spec.World()), Epoch{1});
   return one.lost.empty() ? healthy : *plan::PlanWithout(healthy, one.lost);
@@ -95,7 +95,7 @@ void ExpectNear(int64_t estimated, int64_t taken, int64_t tolerance) {
 TEST(HostEstimateTest, EveryRank_TakesAsMuchAsThePlanSays) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.name);
-    const plan::Plan plan = PlanOf(one);
+    const plan::Plan plan = PlanOfCase(one);
     const std::vector<plan::MemoryEstimate> estimates = plan::EstimateMemory(plan);
     for (int32_t rank = 0; rank < plan.world; ++rank) {
       SCOPED_TRACE(rank);

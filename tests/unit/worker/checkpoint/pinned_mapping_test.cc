@@ -10,14 +10,14 @@
 #include "core/posix/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint/memory_file.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kPiece = PinnedMapping::kPieceBytes;
-constexpr int64_t kBytes = 2 * kPiece + 4096;
+constexpr int64_t kMappedBytes = 2 * kPiece + 4096;
 
 // What was asked of CUDA.
 struct Asked {
@@ -35,12 +35,6 @@ struct Asked {
   }
 };
 
-UniqueFd AFile(int64_t bytes = kBytes) {
-  UniqueFd fd(memfd_create("test", MFD_CLOEXEC));
-  EXPECT_EQ(ftruncate(fd.get(), bytes), 0);
-  return fd;
-}
-
 int64_t ResidentBytes(const PinnedMapping& mapping, std::byte* data) {
   std::vector<unsigned char> pages(static_cast<size_t>((mapping.bytes() + 4095) / 4096));
   EXPECT_EQ(mincore(data, static_cast<size_t>(mapping.bytes()), pages.data()), 0);
@@ -51,8 +45,8 @@ int64_t ResidentBytes(const PinnedMapping& mapping, std::byte* data) {
 
 TEST(PinnedMappingTest, Pin_GoesPieceByPieceOverPagesThatAreThere) {
   Asked asked;
-  const UniqueFd fd = AFile();
-  auto mapping = *PinnedMapping::Map(fd.get(), kBytes, asked.Functions());
+  const UniqueFd fd = AFile(kMappedBytes);
+  auto mapping = *PinnedMapping::Map(fd.get(), kMappedBytes, asked.Functions());
   EXPECT_FALSE(mapping->ready());
   std::vector<int64_t> resident;
   ASSERT_TRUE(mapping
@@ -63,15 +57,15 @@ TEST(PinnedMappingTest, Pin_GoesPieceByPieceOverPagesThatAreThere) {
                   .ok());
   EXPECT_TRUE(mapping->ready());
   EXPECT_THAT(asked.pinned, ElementsAre(kPiece, kPiece, 4096));
-  EXPECT_THAT(resident, ElementsAre(kPiece, 2 * kPiece, kBytes));
+  EXPECT_THAT(resident, ElementsAre(kPiece, 2 * kPiece, kMappedBytes));
   mapping = nullptr;
   EXPECT_EQ(asked.unpinned, 3);
 }
 
 TEST(PinnedMappingTest, PinThatIsEnded_GoesOnWhereItWas) {
   Asked asked;
-  const UniqueFd fd = AFile();
-  auto mapping = *PinnedMapping::Map(fd.get(), kBytes, asked.Functions());
+  const UniqueFd fd = AFile(kMappedBytes);
+  auto mapping = *PinnedMapping::Map(fd.get(), kMappedBytes, asked.Functions());
   EXPECT_TRUE(absl::IsCancelled(mapping->Pin([] { return false; })));
   EXPECT_THAT(asked.pinned, ElementsAre(kPiece));
   ASSERT_TRUE(mapping->Pin([] { return true; }).ok());
@@ -84,8 +78,8 @@ TEST(PinnedMappingTest, PinThatIsEnded_GoesOnWhereItWas) {
 
 TEST(PinnedMappingTest, MemoryThatCannotBePinned_IsExhausted) {
   Asked asked{.fails_at = 1};
-  const UniqueFd fd = AFile();
-  auto mapping = *PinnedMapping::Map(fd.get(), kBytes, asked.Functions());
+  const UniqueFd fd = AFile(kMappedBytes);
+  auto mapping = *PinnedMapping::Map(fd.get(), kMappedBytes, asked.Functions());
   EXPECT_TRUE(absl::IsResourceExhausted(mapping->Pin([] { return true; })));
   mapping = nullptr;
   EXPECT_EQ(asked.unpinned, 1);

@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/unit/worker/checkpoint/memory_file.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
 using Use = PinningThread::Use;
-
-constexpr int64_t kPiece = PinnedMapping::kPieceBytes;
 
 // Counts pieces; the thread stops in each until it is let through.
 class Gate {
@@ -73,12 +72,6 @@ class Gate {
   int64_t begun_ = 0, pinned_ = 0, unpinned_ = 0, let_ = 0;
   bool open_ = false;
 };
-
-UniqueFd AFile(int64_t bytes) {
-  UniqueFd fd(memfd_create("test", MFD_CLOEXEC));
-  EXPECT_EQ(ftruncate(fd.get(), bytes), 0);
-  return fd;
-}
 
 // Two files of as many pieces each, as a daemon gives them.
 struct Files {

@@ -24,8 +24,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr char kStore[] = "00c0ffee00c0ffee";
-constexpr int64_t kJob = 7;
+constexpr char kStoreName[] = "00c0ffee00c0ffee";
+constexpr int64_t kWrittenJob = 7;
 constexpr std::chrono::seconds kPatience{60};
 
 // One rank, which has all of a job's state; it is told what a coordinator would say.
@@ -38,7 +38,7 @@ class WriterTest : public testing::Test {
   absl::StatusOr<Published> Publish(int64_t step) {
     const train::Decision decision{.step = step, .verdict = train::Verdict::kCommitted};
     Publication publication{.directory = directory_,
-                            .manifest = ManifestOf(plan_, kStore, kJob, decision, {}),
+                            .manifest = ManifestOf(plan_, kStoreName, kWrittenJob, decision, {}),
                             .keep = 8};
     publication.manifest.data_digest = std::string(32, 'd');
     {
@@ -54,7 +54,8 @@ class WriterTest : public testing::Test {
     return *std::exchange(published_, std::nullopt);
   }
   std::string DraftOf(int64_t step) const {
-    return absl::StrCat(directory_, "/", DraftName({.step = step, .epoch = 1}, kStore, kJob));
+    return absl::StrCat(directory_, "/",
+                        DraftName({.step = step, .epoch = 1}, kStoreName, kWrittenJob));
   }
 
   const std::string directory_ = support::MakeFolder("checkpoints");
@@ -69,7 +70,7 @@ class WriterTest : public testing::Test {
   std::map<int64_t, PartFile> parts_ ABSL_GUARDED_BY(mu_);  // by step
   std::optional<absl::StatusOr<Published>> published_ ABSL_GUARDED_BY(mu_);
   Writer writer_{*snapshot_,
-                 {.directory = directory_, .store = kStore, .job = kJob},
+                 {.directory = directory_, .store = kStoreName, .job = kWrittenJob},
                  [this](const Written& written) {
                    ASSERT_TRUE(written.part.ok() && written.part->has_value());
                    const MutexLock lock(&mu_);
@@ -105,7 +106,7 @@ TEST_F(WriterTest, CheckpointThatIsNeverPublished_GoesWithTheThirdBehindIt_AndTh
 
 TEST_F(WriterTest, CheckpointThatWasGivenUp_IsToldWithWhatElseKeepsItFromBeingPublished) {
   for (const int64_t step : {5, 10, 15, 20}) Write(step);
-  const std::string later = DraftName({.step = 15, .epoch = 2}, kStore, kJob);
+  const std::string later = DraftName({.step = 15, .epoch = 2}, kStoreName, kWrittenJob);
   std::filesystem::create_directory(absl::StrCat(directory_, "/", later));
   EXPECT_THAT(std::string(Publish(5).status().message()),
               AllOf(HasSubstr(absl::StrCat("epoch 1 of the job is over: ", later, " is there")),

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr job::PixelScale kClip = job::TraitsOf(job::Family::kClipVision).pixels;
 
-std::string Fault(absl::string_view bytes) {
+std::string ImageFault(absl::string_view bytes) {
   const absl::StatusOr<Image> image = DecodeImage(bytes, 0);
   return image.ok() ? "" : std::string(image.status().message());
 }
@@ -134,10 +134,10 @@ TEST(ImageTest, TruncatedAnywhere_IsDamaged) {
         EncodeJpeg({.width = 40, .height = 40}, {1, 2, 3}),
         EncodeJpeg({.width = 40, .height = 40, .progressive = true}, {1, 2, 3})}) {
     for (size_t length = 0; length < bytes.size(); ++length) {
-      EXPECT_NE(Fault(absl::string_view(bytes).substr(0, length)), "")
+      EXPECT_NE(ImageFault(absl::string_view(bytes).substr(0, length)), "")
           << length << " of " << bytes.size();
     }
-    EXPECT_EQ(Fault(bytes), "");
+    EXPECT_EQ(ImageFault(bytes), "");
   }
 }
 
@@ -146,22 +146,22 @@ TEST(ImageTest, PngWithFlippedByte_IsDamaged) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     std::string damaged = bytes;
     damaged[i] ^= 0x10;
-    EXPECT_NE(Fault(damaged), "") << i;
+    EXPECT_NE(ImageFault(damaged), "") << i;
   }
 }
 
 TEST(ImageTest, OtherBytes_AreNoPicture) {
-  EXPECT_EQ(Fault(""), "is empty");
-  EXPECT_EQ(Fault("GIF89a"), "is neither PNG nor JPEG");
+  EXPECT_EQ(ImageFault(""), "is empty");
+  EXPECT_EQ(ImageFault("GIF89a"), "is neither PNG nor JPEG");
 }
 
 TEST(ImageTest, HugePng_IsRefusedBeforeMemoryIsTaken) {
   const std::string png = EncodePng({}, {1, 2, 3});
-  EXPECT_THAT(Fault(WithDimensions(png, 60000, 60000)), HasSubstr("too many pixels"));
-  EXPECT_THAT(Fault(WithDimensions(png, 0x7FFFFFFF, 1)), HasSubstr("damaged PNG"));
-  EXPECT_THAT(Fault(WithDimensions(png, 5000, 5000)),
+  EXPECT_THAT(ImageFault(WithDimensions(png, 60000, 60000)), HasSubstr("too many pixels"));
+  EXPECT_THAT(ImageFault(WithDimensions(png, 0x7FFFFFFF, 1)), HasSubstr("damaged PNG"));
+  EXPECT_THAT(ImageFault(WithDimensions(png, 5000, 5000)),
               HasSubstr("more pixels than the file can hold"));
-  EXPECT_THAT(Fault(WithDimensions(png, 0, 16)), HasSubstr("damaged PNG"));
+  EXPECT_THAT(ImageFault(WithDimensions(png, 0, 16)), HasSubstr("damaged PNG"));
   ASSERT_EQ(BigEndian(WithDimensions(png, 16, 16), 29),
             BigEndian(png, 29));  // the helper's checksum is right
 }
@@ -171,7 +171,7 @@ TEST(ImageTest, HugeJpeg_IsRefused) {
   const size_t frame = bytes.find("\xFF\xC0");
   ASSERT_NE(frame, std::string::npos);
   for (size_t i = 0; i < 4; ++i) bytes[frame + 5 + i] = static_cast<char>(0xFA);
-  EXPECT_THAT(Fault(bytes), HasSubstr("damaged JPEG"));
+  EXPECT_THAT(ImageFault(bytes), HasSubstr("damaged JPEG"));
 }
 
 TEST(ResizeTest, OneColour_StaysThatColour) {

@@ -27,7 +27,7 @@ std::string Dictionary(const std::string& type, const std::string& order,
                       ", }");
 }
 
-std::string Fault(const std::string& dictionary, size_t bytes = 24) {
+std::string HeaderFault(const std::string& dictionary, size_t bytes = 24) {
   const auto shape = Read(EncodeNpy(dictionary, std::string(bytes, '\0')));
   return shape.ok() ? "" : std::string(shape.status().message());
 }
@@ -66,34 +66,37 @@ TEST(NpyTest, LaterVersions_HaveALongerLength) {
   EXPECT_FALSE(Read(file).ok());
 }
 
-TEST(NpyTest, NoRows_AreAShape) { EXPECT_EQ(Fault(Dictionary("<f4", "False", "(0, 5)"), 0), ""); }
+TEST(NpyTest, NoRows_AreAShape) {
+  EXPECT_EQ(HeaderFault(Dictionary("<f4", "False", "(0, 5)"), 0), "");
+}
 
 TEST(NpyTest, OtherArrays_AreRefused) {
-  EXPECT_EQ(Fault(Dictionary(">f4", "False", "(2, 3)")),
+  EXPECT_EQ(HeaderFault(Dictionary(">f4", "False", "(2, 3)")),
             "has values of type '>f4'; must be '<f4' or '<f8'");
-  EXPECT_EQ(Fault(Dictionary("<i4", "False", "(2, 3)")),
+  EXPECT_EQ(HeaderFault(Dictionary("<i4", "False", "(2, 3)")),
             "has values of type '<i4'; must be '<f4' or '<f8'");
-  EXPECT_EQ(Fault(Dictionary("<f4", "True", "(2, 3)")), "is in Fortran order; must be in C order");
+  EXPECT_EQ(HeaderFault(Dictionary("<f4", "True", "(2, 3)")),
+            "is in Fortran order; must be in C order");
   for (const char* shape :
        {"(6,)", "(1, 2, 3)", "()", "6", "(2, -3)", "(2, 3", "(4294967296, 0)"}) {
-    EXPECT_THAT(Fault(Dictionary("<f4", "False", shape)), HasSubstr("must be (rows, hidden)"))
+    EXPECT_THAT(HeaderFault(Dictionary("<f4", "False", shape)), HasSubstr("must be (rows, hidden)"))
         << shape;
   }
 }
 
 TEST(NpyTest, AnotherLength_IsRefused) {
-  EXPECT_EQ(Fault(Dictionary("<f4", "False", "(2, 4)")),
+  EXPECT_EQ(HeaderFault(Dictionary("<f4", "False", "(2, 4)")),
             "has 24 bytes of values; its shape (2, 4) has another number");
-  EXPECT_EQ(Fault(Dictionary("<f4", "False", "(2, 2)")),
+  EXPECT_EQ(HeaderFault(Dictionary("<f4", "False", "(2, 2)")),
             "has 24 bytes of values; its shape (2, 2) has another number");
-  EXPECT_EQ(Fault(Dictionary("<f8", "False", "(2147483647, 2147483647)")),
+  EXPECT_EQ(HeaderFault(Dictionary("<f8", "False", "(2147483647, 2147483647)")),
             "has 24 bytes of values; its shape (2147483647, 2147483647) has another number");
 }
 
 TEST(NpyTest, WhatIsNoArray_IsRefused) {
   for (const char* dictionary : {"", "{", "{}", "{'descr': '<f4'}", "{'descr", "not a dictionary",
                                  "{'descr': '<f4', 'shape': (2, 3), fortran_order: False}"}) {
-    EXPECT_EQ(Fault(dictionary), "is no NPY file") << dictionary;
+    EXPECT_EQ(HeaderFault(dictionary), "is no NPY file") << dictionary;
   }
   const std::string whole = EncodeNpy(2, 3, std::vector<float>(6));
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_FALSE(Read(whole.substr(0, i)).ok()) << i;

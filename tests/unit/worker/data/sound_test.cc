@@ -29,7 +29,7 @@ std::vector<float> Decoded(absl::string_view bytes, int64_t samples_max = kAll) 
   return sound.ok() ? *std::move(sound) : std::vector<float>();
 }
 
-std::string Fault(absl::string_view bytes) {
+std::string SoundFault(absl::string_view bytes) {
   const auto sound = DecodeSound(bytes, kAll);
   return sound.ok() ? "" : std::string(sound.status().message());
 }
@@ -91,39 +91,39 @@ TEST(SoundTest, NoMoreThanAskedFor_IsReturned) {
 }
 
 TEST(SoundTest, WhatIsNoSound_IsRefused) {
-  EXPECT_EQ(Fault(""), "is neither a WAV nor a FLAC file");
-  EXPECT_EQ(Fault("OggS and more"), "is neither a WAV nor a FLAC file");
-  EXPECT_EQ(Fault(std::string("RIFF\x04\0\0\0WAVE", 12)), "is a damaged WAV: has no data");
-  EXPECT_EQ(Fault("fLaC"), "is a damaged FLAC");
-  EXPECT_EQ(Fault(EncodeSound({}, {})), "has 0 samples a channel; must have 1 to 1073741824");
+  EXPECT_EQ(SoundFault(""), "is neither a WAV nor a FLAC file");
+  EXPECT_EQ(SoundFault("OggS and more"), "is neither a WAV nor a FLAC file");
+  EXPECT_EQ(SoundFault(std::string("RIFF\x04\0\0\0WAVE", 12)), "is a damaged WAV: has no data");
+  EXPECT_EQ(SoundFault("fLaC"), "is a damaged FLAC");
+  EXPECT_EQ(SoundFault(EncodeSound({}, {})), "has 0 samples a channel; must have 1 to 1073741824");
 }
 
 TEST(SoundTest, Truncated_IsRefused) {
   const std::vector<float> tone = Tone(440, 20000);
   const std::string wav = EncodeSound({}, tone);
-  EXPECT_EQ(Fault(wav.substr(0, wav.size() - 2)),
+  EXPECT_EQ(SoundFault(wav.substr(0, wav.size() - 2)),
             "is a truncated WAV: has 39998 of 40000 bytes of samples");
   const std::string flac = EncodeSound({.format = SoundFormat::kFlac}, tone);
-  EXPECT_EQ(Fault(flac.substr(0, flac.size() / 2)), "is a damaged FLAC");
+  EXPECT_EQ(SoundFault(flac.substr(0, flac.size() / 2)), "is a damaged FLAC");
 }
 
 TEST(SoundTest, DamagedFlacFrame_IsRefused) {
   std::string flac = EncodeSound({.format = SoundFormat::kFlac}, Tone(440, 20000));
   for (size_t i = 0; i < 8; ++i) flac[flac.size() / 2 + i] ^= 0x55;
-  EXPECT_EQ(Fault(flac), "is a damaged FLAC");
+  EXPECT_EQ(SoundFault(flac), "is a damaged FLAC");
 }
 
 TEST(SoundTest, BeyondTheLimits_IsRefusedByItsHeader) {
-  EXPECT_EQ(Fault(EncodeSound({.channels = 9}, std::vector<float>(90))),
+  EXPECT_EQ(SoundFault(EncodeSound({.channels = 9}, std::vector<float>(90))),
             "has 9 channels; must have 1 to 8");
-  EXPECT_EQ(Fault(EncodeSound({.rate = 999}, Tone(10, 100))),
+  EXPECT_EQ(SoundFault(EncodeSound({.rate = 999}, Tone(10, 100))),
             "has 999 samples a second; must have 1000 to 384000");
 }
 
 TEST(SoundTest, ValuesThatAreNotFinite_AreRefused) {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    EXPECT_EQ(Fault(EncodeSound({.format = SoundFormat::kWavFloat}, {0.0f, value})),
+    EXPECT_EQ(SoundFault(EncodeSound({.format = SoundFormat::kWavFloat}, {0.0f, value})),
               "has samples that are not finite");
   }
 }

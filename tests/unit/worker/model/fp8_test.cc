@@ -14,24 +14,24 @@
 namespace phalanx::model {
 namespace {
 
-struct Shape {
+struct FormatTraits {
   Fp8Format format;
   int digits;       // of the fraction
   int lowest, top;  // exponents of normal numbers
 };
-constexpr Shape kE4M3{Fp8Format::kE4M3, 3, -6, 8}, kE5M2{Fp8Format::kE5M2, 2, -14, 15};
+constexpr FormatTraits kE4M3{Fp8Format::kE4M3, 3, -6, 8}, kE5M2{Fp8Format::kE5M2, 2, -14, 15};
 
 // From the formats' definition: what is nearest among multiples of the last digit's worth, of two
 // the even one.
-double Nearest(const Shape& shape, double value) {
+double Nearest(const FormatTraits& traits, double value) {
   int exponent = 0;
   std::frexp(value, &exponent);
-  const double digit = std::ldexp(1.0, std::max(exponent - 1, shape.lowest) - shape.digits);
+  const double digit = std::ldexp(1.0, std::max(exponent - 1, traits.lowest) - traits.digits);
   return std::nearbyint(value / digit) * digit;
 }
 
-at::Tensor RoundedRows(const at::Tensor& rows, const Shape& shape) {
-  const Operand operand = RoundToFp8(rows, shape.format, Forms::kBoth);
+at::Tensor RoundedRows(const at::Tensor& rows, const FormatTraits& traits) {
+  const Operand operand = RoundToFp8(rows, traits.format, Forms::kBoth);
   EXPECT_TRUE(operand.rounded && operand.rows.defined());
   EXPECT_FALSE(operand.in_fp8());
   EXPECT_EQ(operand.rows.scalar_type(), rows.scalar_type());
@@ -40,39 +40,40 @@ at::Tensor RoundedRows(const at::Tensor& rows, const Shape& shape) {
 
 TEST(Fp8Test, Rounding_TakesTheNearestValueOfTheFormat) {
   at::manual_seed(5);
-  for (const Shape& shape : {kE4M3, kE5M2}) {
+  for (const FormatTraits& traits : {kE4M3, kE5M2}) {
     // Over all of the format's exponents and some below; the largest has the scale 1.
     const at::Tensor magnitudes = at::exp2(
-        at::rand({40, 50}, at::kDouble) * (shape.top - shape.lowest + 8) + shape.lowest - 8);
+        at::rand({40, 50}, at::kDouble) * (traits.top - traits.lowest + 8) + traits.lowest - 8);
     const at::Tensor rows = magnitudes * at::randn({40, 50}, at::kDouble).sign();
-    rows[0][0] = std::ldexp(1.75, shape.top);
+    rows[0][0] = std::ldexp(1.75, traits.top);
     const at::Tensor values = rows.clamp(-rows[0][0].item<double>(), rows[0][0].item<double>());
-    const at::Tensor rounded = RoundedRows(values, shape);
+    const at::Tensor rounded = RoundedRows(values, traits);
     for (int64_t i = 0; i < 40; ++i) {
       for (int64_t j = 0; j < 50; ++j) {
         const auto value = values[i][j].item<double>();
-        ASSERT_EQ(rounded[i][j].item<double>(), Nearest(shape, static_cast<float>(value))) << value;
+        ASSERT_EQ(rounded[i][j].item<double>(), Nearest(traits, static_cast<float>(value)))
+            << value;
       }
     }
   }
 }
 
 TEST(Fp8Test, Scale_BringsTheLargestIntoTheUpperHalfOfTheRange) {
-  for (const Shape& shape : {kE4M3, kE5M2}) {
-    const double largest_value = std::ldexp(1.75, shape.top);
+  for (const FormatTraits& traits : {kE4M3, kE5M2}) {
+    const double largest_value = std::ldexp(1.75, traits.top);
     for (const double largest : {1.0, 1.5, 1.75, 1.7500001, 1.9999, 3e-30, 7e29}) {
       const at::Tensor rows = at::full({1, 4}, largest, at::kDouble);
       // A value that is the smallest under that scale, and one under half of it.
       int power = 0;
       while (std::ldexp(largest, power) > largest_value) --power;
       while (std::ldexp(largest, power + 1) <= largest_value) ++power;
-      const double smallest = std::ldexp(1.0, shape.lowest - shape.digits - power);
+      const double smallest = std::ldexp(1.0, traits.lowest - traits.digits - power);
       rows[0][1] = smallest;
       rows[0][2] = 0.49 * smallest;
-      const at::Tensor rounded = RoundedRows(rows, shape);
+      const at::Tensor rounded = RoundedRows(rows, traits);
       EXPECT_EQ(rounded[0][1].item<double>(), smallest) << largest;
       EXPECT_EQ(rounded[0][2].item<double>(), 0) << largest;
-      EXPECT_NEAR(rounded[0][0].item<double>() / largest, 1, std::ldexp(1.0, -shape.digits - 1));
+      EXPECT_NEAR(rounded[0][0].item<double>() / largest, 1, std::ldexp(1.0, -traits.digits - 1));
     }
   }
 }
@@ -92,22 +93,22 @@ TEST(Fp8Test, Parts_AreRoundedLikeTheWhole) {
   at::manual_seed(6);
   const at::Tensor whole = at::randn({64, 32}, at::kDouble);
   whole.narrow(0, 0, 32).mul_(0.01);
-  for (const Shape& shape : {kE4M3, kE5M2}) {
-    const at::Tensor rounded = RoundedRows(whole, shape);
+  for (const FormatTraits& traits : {kE4M3, kE5M2}) {
+    const at::Tensor rounded = RoundedRows(whole, traits);
     const auto largest = whole.abs().max().item<double>();
     // Normal under the whole's scale, so under those of its parts, too.
     const at::Tensor normal =
-        whole.abs() >= largest * std::ldexp(1.0, shape.lowest - shape.top + 1);
+        whole.abs() >= largest * std::ldexp(1.0, traits.lowest - traits.top + 1);
     EXPECT_TRUE(normal.any().item<bool>());
     for (const int64_t dim : {0, 1}) {
       const int64_t half = whole.size(dim) / 2;
       for (const int64_t first : {int64_t{0}, half}) {
-        const at::Tensor part = RoundedRows(whole.narrow(dim, first, half).contiguous(), shape);
+        const at::Tensor part = RoundedRows(whole.narrow(dim, first, half).contiguous(), traits);
         const at::Tensor of_whole = rounded.narrow(dim, first, half);
         const at::Tensor same =
             (part == of_whole).logical_or(normal.narrow(dim, first, half).logical_not());
         EXPECT_TRUE(same.all().item<bool>());
-        const double rest = std::ldexp(largest, shape.lowest - shape.digits - shape.top);
+        const double rest = std::ldexp(largest, traits.lowest - traits.digits - traits.top);
         EXPECT_LE((part - of_whole).abs().max().item<double>(), rest);
       }
     }

@@ -82,7 +82,7 @@ class LateCommunicator final : public comm::Communicator {
   int gathers_ = 0;
 };
 
-struct Shape {
+struct LayerConfig {
   bool decoder = true, sequence = false;
   job::Recompute recompute = job::Recompute::kNone;
 };
@@ -98,15 +98,15 @@ struct Result {
 };
 
 // Forward and backward passes of some layers on one rank of a tensor group.
-Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group) {
-  const support::Layout layout{.tp = kWidth, .sequence = shape.sequence};
+Result RunLayers(const LayerConfig& config, const Mode& mode, comm::Communicator& group) {
+  const support::Layout layout{.tp = kWidth, .sequence = config.sequence};
   const job::JobSpec spec =
-      shape.decoder ? AJob().Module("language", Llama({.layers = kLayers}), layout).Build()
-                    : AJob()
-                          .Module("vision", ClipVision({.layers = kLayers}), layout)
-                          .Module("language", Llama())
-                          .Edge("vision", "language")
-                          .Build();
+      config.decoder ? AJob().Module("language", Llama({.layers = kLayers}), layout).Build()
+                     : AJob()
+                           .Module("vision", ClipVision({.layers = kLayers}), layout)
+                           .Module("language", Llama())
+                           .Edge("vision", "language")
+                           .Build();
   const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, kWidth + 1), Epoch{1});
   const plan::Place place{.module = 0, .tp = group.rank(), .width = kWidth};
   const plan::StageParameters parameters = plan::ParametersOf(plan, place);
@@ -125,10 +125,10 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
   LateCommunicator late(group);
   LayerContext context;
   context.architecture = a;
-  context.recompute = shape.recompute;
+  context.recompute = config.recompute;
   context.trains = !mode.frozen;
   context.group =
-      TensorGroup(mode.late ? static_cast<comm::Communicator*>(&late) : &group, shape.sequence);
+      TensorGroup(mode.late ? static_cast<comm::Communicator*>(&late) : &group, config.sequence);
   context.heads = MakeHeadMap(units, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
   context.cos = angles.cos();
   context.sin = angles.sin();
@@ -142,8 +142,8 @@ Result RunLayers(const Shape& shape, const Mode& mode, comm::Communicator& group
   const at::Tensor gradients = mode.frozen ? at::Tensor() : result.gradients;
   const ParameterTable table(parameters, weights, gradients);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    layers.Add(shape.decoder ? MakeDecoderLayer(context, table, layer)
-                             : MakeEncoderLayer(context, table, layer));
+    layers.Add(config.decoder ? MakeDecoderLayer(context, table, layer)
+                              : MakeEncoderLayer(context, table, layer));
   }
   std::vector<LayerState> states;
   LayerRows output = context.group.Mine(input);
@@ -173,7 +173,7 @@ void ForEachRank(const std::function<void(comm::Communicator&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-void ForEachShape(const std::function<void(const Shape&)>& body) {
+void ForEachConfig(const std::function<void(const LayerConfig&)>& body) {
   for (const bool decoder : {true, false}) {
     for (const bool sequence : {false, true}) {
       for (const job::Recompute recompute :
@@ -185,11 +185,11 @@ void ForEachShape(const std::function<void(const Shape&)>& body) {
 }
 
 TEST(OverlapTest, CollectivesThatEndLate_GiveTheSameBits) {
-  ForEachShape([](const Shape& shape) {
+  ForEachConfig([](const LayerConfig& config) {
     ForEachRank([&](comm::Communicator& group) {
-      const Result expected = RunLayers(shape, {}, group);
+      const Result expected = RunLayers(config, {}, group);
       for (const bool along : {false, true}) {
-        const Result result = RunLayers(shape, {.late = true, .along = along}, group);
+        const Result result = RunLayers(config, {.late = true, .along = along}, group);
         EXPECT_TRUE(at::equal(result.output, expected.output));
         EXPECT_TRUE(at::equal(result.input_gradient, expected.input_gradient));
         EXPECT_TRUE(at::equal(result.gradients, expected.gradients));
@@ -201,26 +201,26 @@ TEST(OverlapTest, CollectivesThatEndLate_GiveTheSameBits) {
 // Gradients of what the layers put out and of the middle of each, and where all is computed again
 // the inputs of two products; trained weights need those inputs in any case.
 TEST(OverlapTest, FrozenLayers_GatherNoInputsForWeights) {
-  ForEachShape([](const Shape& shape) {
-    const int computed_again = shape.recompute == job::Recompute::kFull ? 2 : 0;
+  ForEachConfig([](const LayerConfig& config) {
+    const int computed_again = config.recompute == job::Recompute::kFull ? 2 : 0;
     ForEachRank([&](comm::Communicator& group) {
-      const Result trained = RunLayers(shape, {.late = true}, group);
-      const Result frozen = RunLayers(shape, {.late = true, .frozen = true}, group);
+      const Result trained = RunLayers(config, {.late = true}, group);
+      const Result frozen = RunLayers(config, {.late = true, .frozen = true}, group);
       EXPECT_TRUE(at::equal(frozen.input_gradient, trained.input_gradient));
-      EXPECT_EQ(trained.gathers, shape.sequence ? kLayers * 4 : 0);
-      EXPECT_EQ(frozen.gathers, shape.sequence ? kLayers * (2 + computed_again) : 0);
+      EXPECT_EQ(trained.gathers, config.sequence ? kLayers * 4 : 0);
+      EXPECT_EQ(frozen.gathers, config.sequence ? kLayers * (2 + computed_again) : 0);
     });
   });
 }
 
 TEST(OverlapTest, BackwardInOne_KeepsOperandsOfOneProductBetweenLayersAtMost) {
-  ForEachShape([](const Shape& shape) {
+  ForEachConfig([](const LayerConfig& config) {
     ForEachRank([&](comm::Communicator& group) {
-      const std::vector<int> apart = RunLayers(shape, {.along = false}, group).waiting;
+      const std::vector<int> apart = RunLayers(config, {.along = false}, group).waiting;
       EXPECT_EQ(apart, (std::vector<int>{4, 8}));
-      const std::vector<int> in_one = RunLayers(shape, {.along = true}, group).waiting;
+      const std::vector<int> in_one = RunLayers(config, {.along = true}, group).waiting;
       // Under sequence parallelism the last one hides the next layer's first gather.
-      const int most = shape.sequence ? 1 : 0;
+      const int most = config.sequence ? 1 : 0;
       EXPECT_EQ(in_one, (std::vector<int>{most, most}));
     });
   });

@@ -15,7 +15,7 @@ constexpr size_t kBlocks = 16;
 constexpr size_t kBlockBytes = 4 << 20;
 constexpr size_t kPageBytes = 4096;
 
-long Faults() {
+long PageFaults() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
@@ -37,9 +37,9 @@ TEST(HeapTest, MemoryTakenAgain_CostsNoFaults) {
 #endif
   if (!KeepFreedMemory()) GTEST_SKIP() << "a sanitizer's heap";
   UseMemory();
-  const long before = Faults();
+  const long before = PageFaults();
   for (int i = 0; i < 4; ++i) UseMemory();
-  EXPECT_LT(Faults() - before, static_cast<long>(kBlocks * kBlockBytes / kPageBytes / 2));
+  EXPECT_LT(PageFaults() - before, static_cast<long>(kBlocks * kBlockBytes / kPageBytes / 2));
 }
 
 }  // namespace

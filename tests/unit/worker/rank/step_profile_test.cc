@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/rank/part_of.h"
 
 namespace phalanx::rank {
 namespace {
@@ -17,10 +18,6 @@ constexpr char kProduct[] = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN";
 constexpr char kNorm[] =
     "void phalanx::model::cuda::(anonymous namespace)::NormKernel<4>(NormArguments)";
 constexpr char kReduce[] = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage)";
-
-const StepProfile::Part& Of(const StepProfile& profile, WorkPart part) {
-  return profile.parts[static_cast<size_t>(part)];
-}
 
 TEST(PartOfKernelTest, KernelsOfLibrariesAndOurs_AreKnownByName) {
   EXPECT_EQ(PartOfKernel(kProduct), WorkPart::kProducts);
@@ -49,19 +46,19 @@ TEST(BreakDownTest, EachInstant_CountsForOnePart) {
       BreakDown(7, {{kProduct, 1, 3}, {kReduce, 2, 6}, {kNorm, 5, 5.5}}, 0, 8);
   EXPECT_EQ(profile.step, 7);
   EXPECT_THAT(profile.seconds, DoubleEq(8));
-  EXPECT_THAT(Of(profile, WorkPart::kProducts).share, DoubleNear(2, 1e-12));
-  EXPECT_THAT(Of(profile, WorkPart::kOurs).share, DoubleNear(0.5, 1e-12));
-  EXPECT_THAT(Of(profile, WorkPart::kCommunication).seconds, DoubleNear(4, 1e-12));
-  EXPECT_THAT(Of(profile, WorkPart::kCommunication).share, DoubleNear(2.5, 1e-12));
+  EXPECT_THAT(PartOf(profile, WorkPart::kProducts).share, DoubleNear(2, 1e-12));
+  EXPECT_THAT(PartOf(profile, WorkPart::kOurs).share, DoubleNear(0.5, 1e-12));
+  EXPECT_THAT(PartOf(profile, WorkPart::kCommunication).seconds, DoubleNear(4, 1e-12));
+  EXPECT_THAT(PartOf(profile, WorkPart::kCommunication).share, DoubleNear(2.5, 1e-12));
   EXPECT_THAT(profile.waiting, DoubleNear(3, 1e-12));
 }
 
 TEST(BreakDownTest, KernelsOverTheEdges_AreCutThere) {
   const StepProfile profile =
       BreakDown(1, {{kProduct, -1, 1}, {kNorm, 3, 9}, {kNorm, 9, 10}}, 0, 4);
-  EXPECT_THAT(Of(profile, WorkPart::kProducts).seconds, DoubleEq(1));
-  EXPECT_EQ(Of(profile, WorkPart::kOurs).kernels, 1);
-  EXPECT_THAT(Of(profile, WorkPart::kOurs).share, DoubleEq(1));
+  EXPECT_THAT(PartOf(profile, WorkPart::kProducts).seconds, DoubleEq(1));
+  EXPECT_EQ(PartOf(profile, WorkPart::kOurs).kernels, 1);
+  EXPECT_THAT(PartOf(profile, WorkPart::kOurs).share, DoubleEq(1));
   EXPECT_THAT(profile.waiting, DoubleEq(2));
 }
 

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"
+#include "tests/unit/worker/rank/part_of.h"
 
 namespace phalanx::rank {
 namespace {
@@ -15,10 +16,6 @@ job::JobSpec Profiled(int64_t steps) {
   spec.steps = steps;
   spec.profile = true;
   return spec;
-}
-
-const StepProfile::Part& Of(const StepProfile& profile, WorkPart part) {
-  return profile.parts[static_cast<size_t>(part)];
 }
 
 TEST(ProfiledStepTest, LastButOne_WhereOthersComeBefore) {
@@ -43,9 +40,9 @@ TEST(StepProfilerTest, OperatorsOfTheStep_AreMeasured_OthersNot) {
   }
   const StepProfile& profile = *profiler.profile();
   EXPECT_EQ(profile.step, 6);
-  EXPECT_EQ(Of(profile, WorkPart::kProducts).kernels, 1);
-  EXPECT_EQ(Of(profile, WorkPart::kCopies).kernels, 2);
-  EXPECT_GT(Of(profile, WorkPart::kProducts).share, 0);
+  EXPECT_EQ(PartOf(profile, WorkPart::kProducts).kernels, 1);
+  EXPECT_EQ(PartOf(profile, WorkPart::kCopies).kernels, 2);
+  EXPECT_GT(PartOf(profile, WorkPart::kProducts).share, 0);
   EXPECT_GT(profile.waiting, 0);
   EXPECT_LT(profile.waiting, profile.seconds);
 }
@@ -64,7 +61,7 @@ TEST(StepProfilerTest, EpochThatEndsInBetween_GivesTheMeasurementUp) {
     ASSERT_TRUE(next.OnDecided(step).ok());
   }
   ASSERT_TRUE(next.profile().has_value());
-  EXPECT_EQ(Of(*next.profile(), WorkPart::kProducts).kernels, 1);
+  EXPECT_EQ(PartOf(*next.profile(), WorkPart::kProducts).kernels, 1);
 }
 
 // An epoch that begins behind the first step of the measurement has none of it.
