@@ -1,6 +1,7 @@
 // Errors of GPUs, their temperatures and memory, as NVML tells them.
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -179,7 +180,8 @@ class Watcher {
   void TellFailure(int result) {
     if (result == Nvml::kGpuIsLost) {
       for (size_t i = 0; i < devices_.size(); ++i) {
-        if (nvml_->IsLost(devices_[i])) Post(i, kFellOffTheBus);
+        // It says so for ever.
+        if (nvml_->IsLost(devices_[i]) && lost_.insert(i).second) Post(i, kFellOffTheBus);
       }
     }
     if (std::exchange(last_failure_, result) != result) {
@@ -197,6 +199,7 @@ class Watcher {
   std::vector<std::string> uuids_;
   EventSet set_ = nullptr;
   int last_failure_ = Nvml::kSuccess;
+  std::set<size_t> lost_;  // that were told of
   int (*create_)(EventSet*) = nullptr;
   int (*free_)(EventSet) = nullptr;
   int (*register_)(Nvml::Device, unsigned long long, EventSet) = nullptr;
