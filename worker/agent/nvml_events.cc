@@ -1,6 +1,7 @@
 // Errors of GPUs, their temperatures and memory, as NVML tells them.
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +26,20 @@ struct EventData {
   unsigned int gpu_instance;
   unsigned int compute_instance;
 };
+struct FieldValue {
+  unsigned int field;
+  unsigned int scope;
+  long long timestamp;
+  long long latency;
+  int type;
+  int result;
+  union {
+    unsigned int number;
+    unsigned long long bytes;
+  } value;
+};
+constexpr unsigned int kRecoveryActionField = 230;  // since driver 570
+constexpr int kUnsignedInt = 1;
 constexpr unsigned long long kXidCriticalError = 0x8;
 constexpr unsigned int kUuidBytesMax = 96;
 constexpr int32_t kFellOffTheBus = 79;
@@ -51,6 +66,7 @@ class Watcher {
         nvml_->Find("nvmlDeviceRegisterEvents", register_) &&
         nvml_->Find("nvmlEventSetWait_v2", wait_) && nvml_->Find("nvmlDeviceGetUUID", uuid_);
     if (!complete) return absl::UnavailableError("the driver has no events of devices");
+    nvml_->Find("nvmlDeviceGetFieldValues", field_values_);
     ASSIGN_OR_RETURN(devices_, nvml_->DevicesOf(selection));
     RETURN_IF_ERROR(
         nvml_->StatusOf(create_(&set_), absl::StatusCode::kUnavailable, "nvmlEventSetCreate"));
@@ -126,9 +142,30 @@ class Watcher {
     return uuid_(device, uuid, kUuidBytesMax) == Nvml::kSuccess ? uuid : "";
   }
 
+  RecoveryAction ActionOf(Nvml::Device device) const {
+    FieldValue value{};
+    value.field = kRecoveryActionField;
+    const bool told = field_values_ != nullptr &&
+                      field_values_(device, 1, &value) == Nvml::kSuccess &&
+                      value.result == Nvml::kSuccess && value.type == kUnsignedInt;
+    switch (told ? value.value.number : 0) {
+      case 1:
+        return RecoveryAction::kReset;
+      case 2:
+        return RecoveryAction::kReboot;
+      case 3:  // of what it gives its peers
+      case 4:
+        return RecoveryAction::kDrain;
+      default:
+        return RecoveryAction::kUnknown;
+    }
+  }
+
   void Post(size_t device, int32_t xid) {
+    DeviceFaulted fault{static_cast<int32_t>(device), xid};
+    if (xid == kRecoveryActionChanged) fault.action = ActionOf(devices_[device]);
     const MutexLock lock(&mutex_);
-    if (inbox_ != nullptr) inbox_->Post(DeviceFaulted{static_cast<int32_t>(device), xid});
+    if (inbox_ != nullptr) inbox_->Post(fault);
   }
 
   // Handles of one GPU need not be equal.
@@ -143,7 +180,8 @@ class Watcher {
   void TellFailure(int result) {
     if (result == Nvml::kGpuIsLost) {
       for (size_t i = 0; i < devices_.size(); ++i) {
-        if (nvml_->IsLost(devices_[i])) Post(i, kFellOffTheBus);
+        // It says so for ever.
+        if (nvml_->IsLost(devices_[i]) && lost_.insert(i).second) Post(i, kFellOffTheBus);
       }
     }
     if (std::exchange(last_failure_, result) != result) {
@@ -161,11 +199,13 @@ class Watcher {
   std::vector<std::string> uuids_;
   EventSet set_ = nullptr;
   int last_failure_ = Nvml::kSuccess;
+  std::set<size_t> lost_;  // that were told of
   int (*create_)(EventSet*) = nullptr;
   int (*free_)(EventSet) = nullptr;
   int (*register_)(Nvml::Device, unsigned long long, EventSet) = nullptr;
   int (*wait_)(EventSet, EventData*, unsigned int) = nullptr;
   int (*uuid_)(Nvml::Device, char*, unsigned int) = nullptr;
+  int (*field_values_)(Nvml::Device, int count, FieldValue*) = nullptr;  // of older drivers
 
   mutable Mutex mutex_;
   CondVar changed_;

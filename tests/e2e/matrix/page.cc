@@ -43,6 +43,7 @@ two stages and three replicas, between stages (rank 0). Nobody is to blame, so n
 *Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to, and each run with 10 s of slack:
 300 ms where a process, its daemon or a broken connection says so; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
+Where a time is *not measured*, the line was last tried before times of its kind were taken down, if at all.
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
 

@@ -60,7 +60,15 @@ const std::vector<Kind>& Kinds() {
        {},
        {},
        "rank 4 on node there exited with code 1"},
-      {"xid:79", "", RankLost("DeviceFailed"), BothLost()},
+      {"xid:79",
+       "",
+       RankLost("DeviceFailed"),
+       BothLost(),
+       absl::ZeroDuration(),
+       "",
+       {},
+       {},
+       "of node there reported XID 79"},
       {"oom",
        "",
        Fails("OutOfMemory", kHit),
@@ -167,6 +175,12 @@ std::vector<Row> RowsOfPlaces() {
   rows.back().injections = {{kHit, "nan", "record", kAtStep}};
   rows.push_back(ARow(slow, ""));
   rows.back().injections = {{.rank = kHit, .fault = "slow:3", .duration = "1s"}};
+  // What ends the process alone, and what ends nothing.
+  for (const Kind& xid : {Kind{"xid:31", "", Lost("RankCrashed"), {}},
+                          Kind{"xid:63", "", {.what = "trains on"}, {}}}) {
+    rows.push_back(ARow(xid, ""));
+    rows.back().injections = {{.rank = kHit, .fault = xid.fault}};
+  }
   return rows;
 }
 

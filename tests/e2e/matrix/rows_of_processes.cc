@@ -54,7 +54,8 @@ struct OnTheWay {
   std::vector<std::string> coordinator_flags = {};
 };
 std::vector<OnTheWay> FaultsOnTheWay() {
-  return {{"stop", "", 3, absl::Seconds(10), "5 s of standing still, twice"},
+  return {{"exit", "", 3},
+          {"stop", "", 3, absl::Seconds(10), "5 s of standing still, twice"},
           // Before an epoch's first step nobody knows how long work takes.
           {"hang", "", 3, absl::Seconds(60), "30 s of standing still, twice"},
           {"xid:79", "", 3},

@@ -12,7 +12,7 @@ namespace phalanx::agent {
 
 void Machine::Apply(const DeviceFaulted& event) {
   if (event.device < 0 || event.device >= options_.devices) return;
-  const XidTraits& xid = TraitsOfXid(event.xid);
+  const XidTraits xid = TraitsOfXid(event.xid, event.action);
   DeviceFigures& figures = counted_.devices[static_cast<size_t>(event.device)];
   ++figures.errors[static_cast<size_t>(xid.effect)];
   figures.last_xid = event.xid;

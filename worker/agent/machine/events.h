@@ -23,6 +23,7 @@
 #include "core/job/data_shape.h"
 #include "core/job/injected_fault.h"
 #include "core/job/node_check.h"
+#include "worker/agent/machine/xid.h"
 
 namespace phalanx::agent {
 
@@ -226,6 +227,7 @@ struct ProcessExited {
 struct DeviceFaulted {
   int32_t device = 0;
   int32_t xid = 0;
+  RecoveryAction action = RecoveryAction::kUnknown;  // of kRecoveryActionChanged
 };
 
 // The process of a check has said what it found: it is not at the device any more at which it was.

@@ -12,6 +12,7 @@ constexpr absl::string_view kReadLog = "read the rank's log; another device if i
 constexpr absl::string_view kNothing = "nothing";
 constexpr absl::string_view kReset = "reset the GPU, then restart phalanx-worker";
 constexpr absl::string_view kReboot = "reboot the node; replace the GPU if it comes again";
+constexpr absl::string_view kDrain = "drain the node, then reset the GPU";
 
 // Version 1 (2026). After NVIDIA's catalogue of XID errors: RESTART_APP, IGNORE, RESET_GPU and
 // RESTART_BM. Where it calls for a procedure of its own, the effect is that of its gravest end for
@@ -40,7 +41,7 @@ constexpr XidTraits kXids[] = {
     {121, "C2C link error", kNote, kNothing},
     {140, "unrecovered ECC error", kLost, kReset},
     {143, "GPU initialisation failure", kLost, kReset},
-    {154, "recovery action changed", kNote, "nvidia-smi -q names the action"},
+    {kRecoveryActionChanged, "recovery action changed", kNote, "nvidia-smi -q names the action"},
 };
 constexpr XidTraits kUnknown = {0, "unknown to this release", kNote, "look it up at NVIDIA"};
 
@@ -52,6 +53,27 @@ const XidTraits& TraitsOfXid(int32_t xid) {
   const auto* found = std::find_if(std::begin(kXids), std::end(kXids),
                                    [xid](const auto& t) { return t.xid == xid; });
   return found == std::end(kXids) ? kUnknown : *found;
+}
+
+XidTraits TraitsOfXid(int32_t xid, RecoveryAction action) {
+  XidTraits traits = TraitsOfXid(xid);
+  if (xid != kRecoveryActionChanged) return traits;
+  switch (action) {
+    case RecoveryAction::kUnknown:
+      break;
+    case RecoveryAction::kReset:
+      traits.effect = kLost;
+      traits.next = kReset;
+      break;
+    case RecoveryAction::kReboot:
+      traits.effect = kLost;
+      traits.next = kReboot;
+      break;
+    case RecoveryAction::kDrain:
+      traits.next = kDrain;
+      break;
+  }
+  return traits;
 }
 
 }  // namespace phalanx::agent

@@ -17,6 +17,15 @@ enum class XidEffect : uint8_t {
 };
 
 inline constexpr size_t kXidEffects = 3;
+inline constexpr int32_t kRecoveryActionChanged = 154;  // XID
+
+// What the driver wants done with a device before it is used again.
+enum class RecoveryAction : uint8_t {
+  kUnknown,  // the driver does not say, or nothing
+  kReset,
+  kReboot,
+  kDrain,  // it may be used until the node is drained for a reset
+};
 
 struct XidTraits {
   int32_t xid;
@@ -29,5 +38,8 @@ struct XidTraits {
 absl::Span<const XidTraits> AllXids();
 // A number that is not in the table is a note.
 const XidTraits& TraitsOfXid(int32_t xid);
+// XID 154 says that the driver wants something else done with the device than before, and not what:
+// of that one `action` decides, of any other the table.
+XidTraits TraitsOfXid(int32_t xid, RecoveryAction action);
 
 }  // namespace phalanx::agent

@@ -107,10 +107,33 @@ TEST_F(NvmlEventsTest, Errors_AreToldByOurNumberOfTheDevice) {
   EXPECT_THAT(Await(2), ElementsAre(Pair(1, 79), Pair(0, 13)));
 }
 
-TEST_F(NvmlEventsTest, GpuThatIsLostWithoutAnEvent_HasFallenOffTheBus) {
-  const auto events = Follow("80 80", "lost:1", {.devices = 2});
+TEST_F(NvmlEventsTest, GpuThatIsLostWithoutAnEvent_HasFallenOffTheBusOnce) {
+  const auto events = Follow("80 80", "lost:1 lost:1 0:31", {.devices = 2});
   ASSERT_TRUE(events.ok()) << events.status();
-  EXPECT_THAT(Await(1), ElementsAre(Pair(1, 79)));
+  EXPECT_THAT(Await(2), ElementsAre(Pair(1, 79), Pair(0, 31)));
+}
+
+TEST_F(NvmlEventsTest, WhatTheDriverWantsDone_IsAskedWhereItSaysThatItChanged) {
+  const auto action_of = [this](const char* xids, const char* number) {
+    if (number != nullptr) setenv("FAKE_NVML_ACTION", number, 1);
+    RecoveryAction action = RecoveryAction::kUnknown;
+    {
+      const auto events = Follow("80", xids, {.devices = 1});
+      EXPECT_TRUE(events.ok()) << events.status();
+      pollfd entry{inbox.fd(), POLLIN, 0};
+      EXPECT_EQ(poll(&entry, 1, 20'000), 1);
+      for (const Event& event : inbox.TakeAll()) action = std::get<DeviceFaulted>(event).action;
+    }
+    unsetenv("FAKE_NVML_ACTION");  // nobody reads it any more
+    return action;
+  };
+  EXPECT_EQ(action_of("0:154", "1"), RecoveryAction::kReset);
+  EXPECT_EQ(action_of("0:154", "2"), RecoveryAction::kReboot);
+  EXPECT_EQ(action_of("0:154", "4"), RecoveryAction::kDrain);
+  EXPECT_EQ(action_of("0:154", "0"), RecoveryAction::kUnknown);
+  EXPECT_EQ(action_of("0:154", "77"), RecoveryAction::kUnknown);
+  EXPECT_EQ(action_of("0:154", nullptr), RecoveryAction::kUnknown);
+  EXPECT_EQ(action_of("0:31", "1"), RecoveryAction::kUnknown) << "it is the other error's to say";
 }
 
 TEST_F(NvmlEventsTest, Temperatures_AreThoseOfTheSelectedDevices) {

@@ -8,6 +8,9 @@
 //
 // FAKE_NVML_XIDS is what waits for events find, one after the other, if the GPU is registered:
 // "1:79 0:31". "lost:1": that the second GPU is lost, which it says for ever.
+//
+// FAKE_NVML_ACTION is what all are to have done with them, as NVML numbers it; not set: it does not
+// say.
 #include <poll.h>
 
 #include <atomic>
@@ -48,6 +51,13 @@ struct Event {
   void* device;
   unsigned long long type, data;
   unsigned int gpu_instance, compute_instance;
+};
+
+struct Field {
+  unsigned int field, scope;
+  long long timestamp, latency;
+  int type, result;
+  unsigned long long value;
 };
 
 unsigned long long SizeOf(const void* device) {
@@ -114,6 +124,16 @@ int nvmlEventSetCreate(void** set) {
   return 0;
 }
 int nvmlEventSetFree(void*) { return 0; }
+int nvmlDeviceGetFieldValues(void*, int count, Field* values) {
+  const char* action = std::getenv("FAKE_NVML_ACTION");
+  for (int i = 0; i < count; ++i) {
+    const bool told = action != nullptr && values[i].field == 230;
+    values[i].type = 1;  // an unsigned int
+    values[i].result = told ? 0 : 3;
+    values[i].value = told ? std::stoul(action) : 0;
+  }
+  return 0;
+}
 int nvmlDeviceRegisterEvents(void* device, unsigned long long, void*) {
   registered.insert(device);
   return 0;

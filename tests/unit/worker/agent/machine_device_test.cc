@@ -201,6 +201,26 @@ TEST(AgentMachineTest, DeviceThatIsLostOnTheWayToTheNextEpoch_GetsNoNewProcess) 
   EXPECT_THAT(h.Exited(1, 0, 9), ElementsAre("Report job-7/1 rank 2 exit 0 signal 9"));
 }
 
+TEST(AgentMachineTest, DeviceThatItsDriverWantsReset_IsLost) {
+  Harness h;
+  h.Welcome();
+  h.RunJob(1, {0, 1});
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 154, RecoveryAction::kDrain}),
+              ElementsAre(HasSubstr("Report job-7/1 rank 2 note DeviceError: device 0 of node here "
+                                    "reported XID 154 (recovery action changed; to do: drain the "
+                                    "node, then reset the GPU)")));
+  EXPECT_THAT(h.Feed(DeviceFaulted{0, 154}),
+              ElementsAre(HasSubstr("nvidia-smi -q names the action")));
+  EXPECT_THAT(
+      h.Feed(DeviceFaulted{1, 154, RecoveryAction::kReset}),
+      ElementsAre("Report job-7/1 rank 3 fault DeviceFailed: device 1 of node here reported XID "
+                  "154 (recovery action changed; to do: reset the GPU, then restart "
+                  "phalanx-worker): its worker ended it",
+                  "StopEpoch p1 1", "Kill p2"));
+  EXPECT_EQ(TraitsOfXid(154, RecoveryAction::kReboot).effect, XidEffect::kDeviceLost);
+  EXPECT_EQ(TraitsOfXid(31, RecoveryAction::kReboot).effect, XidEffect::kProcessFault);
+}
+
 TEST(AgentMachineTest, OtherErrorsOfADevice_AreEventsOfItsJobAlone) {
   Harness h;
   h.Welcome();
