@@ -176,7 +176,7 @@ std::vector<Row> RowsOfPlaces() {
   rows.push_back(ARow(slow, ""));
   rows.back().injections = {{.rank = kHit, .fault = "slow:3", .duration = "1s"}};
   // What ends the process alone, and what ends nothing.
-  for (const Kind& xid : {Kind{"xid:31", "", Lost("RankCrashed"), {}},
+  for (const Kind& xid : {Kind{"xid:31", "", RankLost("RankCrashed"), {}},
                           Kind{"xid:63", "", {.what = "trains on"}, {}}}) {
     rows.push_back(ARow(xid, ""));
     rows.back().injections = {{.rank = kHit, .fault = xid.fault}};
