@@ -67,6 +67,7 @@ struct Releases {
   int64_t count ABSL_GUARDED_BY(mutex) = 0;
   // Calls of FreeAborted, which what is aborted before waits for.
   int64_t freed ABSL_GUARDED_BY(mutex) = 0;
+  int64_t awaited ABSL_GUARDED_BY(mutex) = 0;  // by how many threads: then nothing is held back
   // Since there was none.
   int64_t begun ABSL_GUARDED_BY(mutex) = 0;
   absl::Time since ABSL_GUARDED_BY(mutex);
@@ -127,14 +128,14 @@ void GiveBackSignals(NcclHandle& handle) {
   if (state != cudaSuccess) (void)signals.release();
 }
 
-// Until FreeAborted is called, or has been since `freed`.
+// Until FreeAborted is called, or has been since `freed`, or somebody waits for releases.
 void AwaitFreeing(int64_t freed) {
   const Deadline deadline = DeadlineIn(kHeldMax);
   const absl::Time begin = absl::Now();
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
   bool expired = false;
-  while (releases.freed == freed && !expired)
+  while (releases.freed == freed && releases.awaited == 0 && !expired)
     expired = releases.changed.WaitUntil(&releases.mutex, deadline);
   releases.held = std::max(releases.held, absl::Now() - begin);
 }
@@ -247,12 +248,14 @@ void FreeAborted() {
 }
 
 bool WaitForNcclReleases(Deadline deadline) {
-  FreeAborted();
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
+  ++releases.awaited;
+  releases.changed.SignalAll();
   bool expired = false;
   while (releases.count != 0 && !expired)
     expired = releases.changed.WaitUntil(&releases.mutex, deadline);
+  --releases.awaited;
   return releases.count == 0;
 }
 
