@@ -65,9 +65,11 @@ std::string JobFolder(const std::string& folder, JobId job) {
   return absl::StrCat(folder, "/jobs/", job.value);
 }
 
+// A few at a time: an epoch begins meanwhile, and a release before kept all.
 void RemoveOldEpochs(const std::string& job) {
+  constexpr size_t kAtOnce = 8;
   const std::vector<int64_t> epochs = NumberedFolders(job);
-  for (size_t i = 0; i + kEpochsMax < epochs.size(); ++i) {
+  for (size_t i = 0; i < kAtOnce && i + kEpochsMax < epochs.size(); ++i) {
     std::error_code error;
     fs::remove_all(absl::StrCat(job, "/", epochs[i]), error);
   }

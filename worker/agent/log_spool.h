@@ -35,7 +35,7 @@ void RemoveOtherStores(const std::string& state, uint64_t store);
 class LogSpool {
  public:
   // Creates the folders; continues a file that is there. With the first file of an epoch those of
-  // epochs that are too old are removed. Errors: Unavailable.
+  // the oldest epochs that are too many are removed, of at most 8. Errors: Unavailable.
   static absl::StatusOr<std::unique_ptr<LogSpool>> Open(const std::string& folder, JobId job,
                                                         Epoch epoch, int32_t rank,
                                                         int64_t bytes_max);

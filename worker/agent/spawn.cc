@@ -63,14 +63,23 @@ absl::StatusOr<Pair> MakeSocketPair() {
   return Pair{std::move(ours), std::move(theirs)};
 }
 
+// Whether a core of this process, and of the program that it becomes, has none of its memory.
+bool KeepMemoryOutOfCores() {
+  const int filter = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+  if (filter < 0) return errno == ENOENT;  // a kernel that makes no cores
+  const bool set = write(filter, "0", 1) == 1;
+  close(filter);
+  return set;
+}
+
 // A limit of 0 bytes keeps the kernel from writing a file, and not from handing a core to a program
 // (`|` in kernel.core_pattern); one of 1 byte keeps it from both.
 bool LeaveNoCore() {
-  rlimit core;
-  if (getrlimit(RLIMIT_CORE, &core) != 0) return false;
-  core.rlim_max = std::min<rlim_t>(core.rlim_max, 1);  // nobody raises it again
-  core.rlim_cur = core.rlim_max;
-  return setrlimit(RLIMIT_CORE, &core) == 0;
+  const rlimit one_byte{1, 1};  // nobody raises it again
+  if (setrlimit(RLIMIT_CORE, &one_byte) == 0) return true;
+  // It is 0 already, which whoever has no privilege cannot raise.
+  const rlimit none{0, 0};
+  return setrlimit(RLIMIT_CORE, &none) == 0 && KeepMemoryOutOfCores();
 }
 
 // Between fork and exec: the daemon has other threads, so only what is async-signal-safe. Writes

@@ -31,6 +31,7 @@ struct Spawned {
 // `environment`: "NAME=VALUE", each in place of the caller's variable of that name. `arguments`: of
 // one that is to be no rank (worker/rank/node_check.h). Of a process that `leaves_no_core` nothing
 // of its memory is written anywhere when it dies, also where the kernel hands that to a program.
+// Where the caller may leave none itself and cannot raise that, such a program is still started.
 absl::StatusOr<Spawned> SpawnRank(const std::string& program,
                                   const std::vector<std::string>& environment = {},
                                   std::vector<std::string> arguments = {},

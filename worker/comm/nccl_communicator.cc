@@ -67,9 +67,11 @@ struct Releases {
   int64_t count ABSL_GUARDED_BY(mutex) = 0;
   // Calls of FreeAborted, which what is aborted before waits for.
   int64_t freed ABSL_GUARDED_BY(mutex) = 0;
+  int64_t awaited ABSL_GUARDED_BY(mutex) = 0;  // by how many threads: then nothing is held back
   // Since there was none.
   int64_t begun ABSL_GUARDED_BY(mutex) = 0;
   absl::Time since ABSL_GUARDED_BY(mutex);
+  absl::Duration held ABSL_GUARDED_BY(mutex);  // the longest wait for FreeAborted, since then
 };
 Releases& TheReleases() {
   static auto* releases = new Releases;  // outlives every thread
@@ -83,6 +85,7 @@ int64_t BeginRelease() {
   if (releases.count++ == 0) {
     releases.begun = 0;
     releases.since = absl::Now();
+    releases.held = absl::ZeroDuration();
   }
   ++releases.begun;
   return releases.freed;
@@ -94,10 +97,11 @@ void EndRelease() {
   releases.changed.SignalAll();
   if (--releases.count > 0) return;
   // Whoever trains beside it may have waited for the driver, too.
-  std::fprintf(stderr, "%s NCCL has given %d communicators back within %s\n",
+  std::fprintf(stderr, "%s NCCL has given %d communicators back within %s, held back for %s\n",
                absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()).c_str(),
                static_cast<int>(releases.begun),
-               absl::FormatDuration(absl::Now() - releases.since).c_str());
+               absl::FormatDuration(absl::Now() - releases.since).c_str(),
+               absl::FormatDuration(releases.held).c_str());
 }
 
 void EndWaits(NcclHandle& handle) {
@@ -124,14 +128,16 @@ void GiveBackSignals(NcclHandle& handle) {
   if (state != cudaSuccess) (void)signals.release();
 }
 
-// Until FreeAborted is called, or has been since `freed`.
+// Until FreeAborted is called, or has been since `freed`, or somebody waits for releases.
 void AwaitFreeing(int64_t freed) {
   const Deadline deadline = DeadlineIn(kHeldMax);
+  const absl::Time begin = absl::Now();
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
   bool expired = false;
-  while (releases.freed == freed && !expired)
+  while (releases.freed == freed && releases.awaited == 0 && !expired)
     expired = releases.changed.WaitUntil(&releases.mutex, deadline);
+  releases.held = std::max(releases.held, absl::Now() - begin);
 }
 
 // `freed`: of Releases, when the communicator was given up.
@@ -242,12 +248,14 @@ void FreeAborted() {
 }
 
 bool WaitForNcclReleases(Deadline deadline) {
-  FreeAborted();
   Releases& releases = TheReleases();
   MutexLock lock(&releases.mutex);
+  ++releases.awaited;
+  releases.changed.SignalAll();
   bool expired = false;
   while (releases.count != 0 && !expired)
     expired = releases.changed.WaitUntil(&releases.mutex, deadline);
+  --releases.awaited;
   return releases.count == 0;
 }
 

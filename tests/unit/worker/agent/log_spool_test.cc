@@ -318,6 +318,25 @@ TEST(LogFilesTest, OldEpochs_LoseTheirLogs_AndWhoReadsThemGoesOnWithTheNext) {
   EXPECT_EQ(ReadAll(reader, true), "last\n");
 }
 
+TEST(LogFilesTest, FarTooManyEpochs_LoseTheirLogsAFewAtATime) {
+  const std::string state = support::MakeFolder("spool");
+  const auto all = static_cast<int64_t>(kEpochsMax) + 20;
+  for (int64_t epoch = 1; epoch <= all; ++epoch)
+    std::filesystem::create_directories(absl::StrCat(state, "/jobs/", kJob.value, "/", epoch));
+  const auto is_there = [&](int64_t epoch) {
+    return std::filesystem::exists(absl::StrCat(state, "/jobs/", kJob.value, "/", epoch));
+  };
+  OpenSpool(state, all + 1, 20);
+  EXPECT_FALSE(is_there(8));
+  EXPECT_TRUE(is_there(9));
+  OpenSpool(state, all + 1, 20);
+  EXPECT_TRUE(is_there(9)) << "the epoch is not new";
+  OpenSpool(state, all + 2, 20);
+  OpenSpool(state, all + 3, 20);
+  EXPECT_FALSE(is_there(23));
+  EXPECT_TRUE(is_there(24)) << "so many are kept";
+}
+
 TEST(LogFilesTest, Stores_HaveLogsOfTheirOwn_AndOnlyThePresentOneKeepsThem) {
   const std::string state = support::MakeFolder("spool");
   const std::string before = StoreFolder(state, 5), present = StoreFolder(state, 0xABC);

@@ -2,6 +2,7 @@
 #include "worker/agent/spawn.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,10 +27,9 @@ std::string LineOfCores(const std::string& limits) {
   return "";
 }
 
-// Of a process of ours.
-std::string LimitOfCores(bool leaves_no_core) {
-  const absl::StatusOr<Spawned> spawned =
-      SpawnRank("/bin/cat", {}, {"/proc/self/limits"}, leaves_no_core);
+// What a process of ours finds there.
+std::string ReadBySpawned(const std::string& file, bool leaves_no_core) {
+  const absl::StatusOr<Spawned> spawned = SpawnRank("/bin/cat", {}, {file}, leaves_no_core);
   EXPECT_TRUE(spawned.ok()) << spawned.status();
   if (!spawned.ok()) return "";
   std::string text;
@@ -42,11 +42,27 @@ std::string LimitOfCores(bool leaves_no_core) {
     if (n > 0) text.append(buffer, static_cast<size_t>(n));
   } while (n > 0);
   waitpid(spawned->pid, nullptr, 0);
-  return LineOfCores(text);
+  return text;
+}
+
+std::string LimitOfCores(bool leaves_no_core) {
+  return LineOfCores(ReadBySpawned("/proc/self/limits", leaves_no_core));
 }
 
 TEST(SpawnTest, ProcessWithSecrets_LeavesNoCore) {
   EXPECT_THAT(LimitOfCores(true), MatchesRegex("Max core file size +[01] +[01] +bytes *"));
+}
+
+// As the kernel hands a core to a program then, too.
+TEST(SpawnTest, ProcessWithSecrets_WhereNobodyLeavesACore_IsKeptOutOfWhatIsHandedOver) {
+  const auto keep_out = [] {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    const bool refused = absl::StrContains(LimitOfCores(true), "   1 ");  // by who may raise it
+    const std::string filter = ReadBySpawned("/proc/self/coredump_filter", true);
+    _exit(refused || filter == "00000000\n" ? 0 : 1);
+  };
+  EXPECT_EXIT(keep_out(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(SpawnTest, OtherProcess_MayLeaveOne_WhereItsDaemonMay) {
