@@ -200,7 +200,7 @@ class LogReading {
 absl::Status AddRanksOf(const std::vector<std::string>& modules, const v1::JobStatus& job,
                         std::vector<int32_t>& ranks) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(job.document().text(), job::Purpose::kSubmit));
+                   wire::ReadJobFile(job.document().text(), job::Purpose::kAccepted));
   std::vector<absl::string_view> names;
   for (const job::Module& module : read.spec.modules) names.push_back(module.name);
   for (const std::string& name : modules) {

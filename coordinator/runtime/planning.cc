@@ -124,7 +124,7 @@ absl::Status CheckPaced(const plan::Layout& before, const plan::Layout& next) {
 // losses, from ranks that nobody has made ready; not here.
 absl::StatusOr<PlanSummary> PlanPaced(const ComputePlan& order) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(order.request->document.text, job::Purpose::kSubmit));
+                   wire::ReadJobFile(order.request->document.text, job::Purpose::kAccepted));
   ASSIGN_OR_RETURN(const plan::Plan running, plan::Expand(read.spec, **order.layout));
   ASSIGN_OR_RETURN(
       plan::Plan next,
@@ -393,7 +393,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
   if (order.slow.has_value()) return PlanPaced(order);
   const JobRequest& request = *order.request;
   ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(request.document.text, job::Purpose::kSubmit));
+                   wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
   RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
   std::vector<plan::LayoutChange> changes;

@@ -79,7 +79,7 @@ absl::StatusOr<std::string> IncidentPicture(const Board& board, const std::strin
 
 absl::StatusOr<std::string> TimelinePicture(const JobView& job) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(job.request->document.text, job::Purpose::kSubmit));
+                   wire::ReadJobFile(job.request->document.text, job::Purpose::kAccepted));
   ASSIGN_OR_RETURN(const schedule::Preview preview,
                    schedule::PreviewJob(read.spec, plan::ClusterOf(*job.placement), {}, {}));
   return wire::TimelineSvg(preview.plan, wire::FiguresOf(preview), preview.simulation.timeline);

@@ -171,7 +171,7 @@ void FieldReader::CheckFieldNames(const std::string& path, const Tree& mapping,
 bool FieldReader::IsRequired(const Field& field, std::optional<Family> family) const {
   const FamilySet module = family.has_value() ? SetOf(*family) : 0;
   return field.absence == Absence::kRequired ||
-         (field.absence == Absence::kRequiredToRun && purpose_ == Purpose::kSubmit) ||
+         (field.absence == Absence::kRequiredToRun && purpose_ != Purpose::kPlan) ||
          (field.required_of & module) != 0;
 }
 

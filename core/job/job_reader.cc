@@ -71,7 +71,8 @@ absl::StatusOr<ReadJob> ReadJobSpec(const Tree& document, Purpose purpose) {
   ResolveReferences(report, job.spec);
   CheckLayout(job.spec, report);
   CheckRun(job.spec, report);
-  if (purpose == Purpose::kSubmit) RefuseNotYet(job.spec, report);
+  if (purpose != Purpose::kAccepted) CheckEnvironment(job.spec, report);
+  if (purpose != Purpose::kPlan) RefuseNotYet(job.spec, report);
   if (!report.empty()) return ViolationsStatus(report.Sorted());
   job.warnings = WarnNotYet(job.spec, report);
   return job;

@@ -14,6 +14,9 @@ namespace phalanx::job {
 enum class Purpose : uint8_t {
   kPlan,    // data and architectures may be missing; nothing is refused for not being trained yet
   kSubmit,  // complete, and within what this release trains
+  // As kSubmit, of a job that was: it keeps variables that may not be set any more (`env`), which
+  // ranks then run without.
+  kAccepted,
 };
 
 struct ReadJob {

@@ -38,9 +38,10 @@ void CheckModule(const Module& module, size_t index, Report& report);
 void CheckSpans(const JobSpec& spec, Report& report);
 void CheckSchedule(const JobSpec& spec, Report& report);
 // Parts of CheckRun: names, families and the language module; edges, losses at the sinks, what
-// regressors get; variables and secrets.
+// regressors get.
 void CheckModules(const JobSpec& spec, Report& report);
 void CheckGraph(const JobSpec& spec, Report& report);
+// Variables and secrets. Of a job that was accepted it is not asked again.
 void CheckEnvironment(const JobSpec& spec, Report& report);
 
 }  // namespace phalanx::job

@@ -108,7 +108,7 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
                   const std::optional<std::string>& folder, data::ReadProgress* progress,
                   const std::vector<std::string>& folders) {
   DataOutcome outcome;
-  absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kSubmit);
+  absl::StatusOr<job::ReadJob> job = wire::ReadJobFile(document.text, job::Purpose::kAccepted);
   if (!job.ok()) {
     outcome.status = job.status();
     outcome.violations = ViolationsOf(job.status());

@@ -140,7 +140,7 @@ absl::Status CheckJobFolders(const JobFolders& folders) {
 
 absl::Status CheckJobPaths(const JobFolders& folders, const std::string& document,
                            absl::string_view directory) {
-  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kAccepted));
   const job::JobSpec& spec = read.spec;
   Judge judge(folders, directory);
   if (spec.data.has_value()) {

@@ -1,13 +1,16 @@
 #include "worker/agent/rank_environment.h"
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
+#include "core/job/environment.h"
 #include "core/posix/file.h"
 #include "core/wire/job_yaml.h"
+#include "spdlog/spdlog.h"
 
 namespace phalanx::agent {
 namespace {
@@ -28,16 +31,25 @@ absl::StatusOr<std::string> ReadSecret(const std::string& folder, const std::str
   return secret;
 }
 
+// Of a job that was accepted before the name was refused.
+bool IsLeftOut(const std::string& name) {
+  const std::optional<std::string> why = job::WhyNotVariable(name);
+  if (why.has_value()) spdlog::warn("the job's variable {} is left out: {}", name, *why);
+  return why.has_value();
+}
+
 }  // namespace
 
 absl::StatusOr<RankVariables> RankEnvironment(const std::string& document,
                                               const std::string& secrets) {
-  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kSubmit));
+  ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kAccepted));
   RankVariables variables{.has_secrets = !read.spec.secrets.empty()};
-  for (const auto& [name, value] : read.spec.env)
-    variables.all.push_back(absl::StrCat(name, "=", value));
+  for (const auto& [name, value] : read.spec.env) {
+    if (!IsLeftOut(name)) variables.all.push_back(absl::StrCat(name, "=", value));
+  }
   std::vector<Violation> violations;
   for (const auto& [name, file] : read.spec.secrets) {
+    if (IsLeftOut(name)) continue;
     const absl::StatusOr<std::string> secret = ReadSecret(secrets, file);
     if (secret.ok()) {
       variables.all.push_back(absl::StrCat(name, "=", *secret));

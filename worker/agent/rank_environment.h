@@ -13,7 +13,8 @@ struct RankVariables {
   bool has_secrets = false;
 };
 
-// Those of `env` and `secrets` in the job file `document`. A secret is what its file in the folder
+// Those of `env` and `secrets` in the job file `document`, but for names that may not be set (any
+// more), which the log then says. A secret is what its file in the folder
 // `secrets` holds, without line ends behind it; an empty `secrets`: the node has none. Nobody keeps
 // the values but the processes that get them.
 // Errors: those of wire::ReadJobFile; InvalidArgument with a violation for every secret that is not

@@ -83,7 +83,7 @@ absl::Status EpochRun::Report(v1::RankReport report) {
 absl::Status EpochRun::MakePlanOfOrder() {
   const v1::Assign& assign = order_.assign();
   ASSIGN_OR_RETURN(job::ReadJob read, OfOurVersion(wire::ReadJobFile(assign.document().text(),
-                                                                     job::Purpose::kSubmit)));
+                                                                     job::Purpose::kAccepted)));
   ASSIGN_OR_RETURN(plan::Layout layout, OfOurVersion(wire::FromProto(assign.layout())));
   if (layout.derivation < plan::kOldestDerivation || layout.derivation > plan::kDerivation) {
     return job::WithKind(

@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kStandbyLookInterval{5};
 
 absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& layout) {
   ASSIGN_OR_RETURN(job::ReadJob read,
-                   wire::ReadJobFile(assign.document().text(), job::Purpose::kSubmit));
+                   wire::ReadJobFile(assign.document().text(), job::Purpose::kAccepted));
   ASSIGN_OR_RETURN(plan::Layout decided, wire::FromProto(layout));
   return plan::Expand(read.spec, std::move(decided));
 }

@@ -13,12 +13,13 @@
 // labelled ones those that the loss counts; bubble = 1 - busy / (devices x step). simulated_ms is
 // the step that the simulator predicts from the mean time of each part's passes, as measured in the
 // run, and the longest end of a step (reductions, optimizer, gathers) behind it; simulated_error is
-// how far that is off, and simulated_passes_ms the step without that end. mhz, degrees, watts and joules_per_token are what NVML says of the boards of
-// the run, four times a second, and are not there without it: means over the steps that count, the
-// watts and joules of all boards together. fp8 is how products in FP8 are made, where there are
-// some. host is the part of a step in which a rank's host works
-// instead of waiting for its device (on CPU it is the device), allocations and retries what
-// LibTorch's allocator asks of the device in the steps that count, each of the rank that has most.
+// how far that is off, and simulated_passes_ms the step without that end. mhz, degrees, watts and
+// joules_per_token are what NVML says of the boards of the run, four times a second, and are not
+// there without it: means over the steps that count, the watts and joules of all boards together.
+// fp8 is how products in FP8 are made, where there are some. host is the part of a step in which a
+// rank's host works instead of waiting for its device (on CPU it is the device), allocations and
+// retries what LibTorch's allocator asks of the device in the steps that count, each of the rank
+// that has most.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -58,6 +58,15 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
               IsEmpty());
 }
 
+TEST(EnvironmentTest, OfAJobThatWasAccepted_NamesAreNotAskedAgain) {
+  const std::string text = Document("env: {HOME: /elsewhere}");
+  EXPECT_FALSE(wire::ReadJobFile(text, Purpose::kSubmit).ok());
+  EXPECT_FALSE(wire::ReadJobFile(text, Purpose::kPlan).ok());
+  const auto job = wire::ReadJobFile(text, Purpose::kAccepted);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->spec.env, ElementsAre(Pair("HOME", "/elsewhere")));
+}
+
 TEST(EnvironmentTest, WhatIsNoVariable_IsRefused) {
   for (const std::string name : {"9A", "A-B", "A B", "A=B", "\u00c4"}) {
     EXPECT_THAT(Wrong(Document(absl::StrCat("env: {\"", name, "\": x}"))),

@@ -41,6 +41,13 @@ TEST(RankEnvironmentTest, Secrets_AreWhatTheirFilesHold) {
   EXPECT_TRUE(variables->has_secrets);
 }
 
+TEST(RankEnvironmentTest, NamesThatMayNotBeSetAnyMore_AreLeftOut) {
+  const auto variables = RankEnvironment(
+      JobWith("env: {HOME: /elsewhere, NCCL_DEBUG: INFO}\n  secrets: {LD_PRELOAD: token}"), "");
+  ASSERT_TRUE(variables.ok()) << variables.status();
+  EXPECT_THAT(variables->all, ElementsAre("NCCL_DEBUG=INFO"));
+}
+
 TEST(RankEnvironmentTest, SecretsThatAreNone_AreAllNamed_AndNoneShown) {
   const std::string folder = support::MakeFolder("secrets-bad");
   support::WriteFile(folder + "/zero", std::string("s3cret\0more", 11));

@@ -1,7 +1,7 @@
-// What a job may put into the environment of its ranks.
+#include "core/job/environment.h"
+
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -52,6 +52,9 @@ constexpr Refused kRefused[] = {
     {"KINETO_", "", kFiles},
     {"HOME", "HOME", kFiles},
     {"TMPDIR", "TMPDIR", kFiles},
+    {"TMP", "TMP", kFiles},
+    {"TEMP", "TEMP", kFiles},
+    {"TEMPDIR", "TEMPDIR", kFiles},
     {"XDG_", "", kFiles},
     {"PHALANX_", "", "names that begin with PHALANX_ are Phalanx's own"},
 };
@@ -71,17 +74,6 @@ bool IsVariable(absl::string_view name) {
                      [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
 }
 
-std::optional<std::string> WhyNotVariable(absl::string_view name) {
-  if (!IsVariable(name)) {
-    return "the name of a variable has letters, digits and '_', and begins with no digit";
-  }
-  for (const Refused& refused : kRefused) {
-    if (absl::StartsWith(name, refused.begin) && absl::EndsWith(name, refused.end))
-      return absl::StrCat("a job may not set it: ", refused.why);
-  }
-  return std::nullopt;
-}
-
 bool IsText(absl::string_view value) {
   return std::none_of(value.begin(), value.end(),
                       [](unsigned char c) { return absl::ascii_iscntrl(c); });
@@ -96,6 +88,17 @@ bool IsFileName(absl::string_view name) {
 }
 
 }  // namespace
+
+std::optional<std::string> WhyNotVariable(absl::string_view name) {
+  if (!IsVariable(name)) {
+    return "the name of a variable has letters, digits and '_', and begins with no digit";
+  }
+  for (const Refused& refused : kRefused) {
+    if (absl::StartsWith(name, refused.begin) && absl::EndsWith(name, refused.end))
+      return absl::StrCat("a job may not set it: ", refused.why);
+  }
+  return std::nullopt;
+}
 
 void CheckEnvironment(const JobSpec& spec, Report& report) {
   for (const auto& [name, value] : spec.env) {
