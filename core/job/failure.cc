@@ -78,7 +78,7 @@ constexpr std::array kFailures = {
                   "a rank ran out of device or host memory",
                   "lower batch.micro, set recompute, or lay the job out on more devices"},
     FailureTraits{K::kNonFinite, "NonFinite", false, Fault::kUser,
-                  "the gradients of too many steps in a row were not finite",
+                  "the loss or the gradients of too many steps in a row were not finite",
                   "lower the learning rate, or look for broken samples"},
     FailureTraits{K::kDeviceFailed, "DeviceFailed", true, Fault::kDevice, "a GPU reported an error",
                   "look for XID messages in dmesg on the node; reset or replace the GPU"},
@@ -169,7 +169,10 @@ std::string FailureReference() {
       "itself; (3) what a rank says\nabout a peer, which accuses the peer and waits 300 ms for (1) "
       "and (2); (4) silence.\n\n"
       "A device that is slow fails no job: an event `SlowDevice` names it, and the job trains on "
-      "at its\npace ([operations.md](operations.md#slow-devices)).\n\n"
+      "at its\npace ([operations.md](operations.md#slow-devices)). Nor does a step whose loss or "
+      "gradients are not finite on any rank:\nall ranks skip it, which `skipped` says in "
+      "`metrics.jsonl`, and too many in a row alone are `NonFinite`.\n"
+      "[`phalanx inject --fault nan`](cli.md#faults-on-demand) brings one about.\n\n"
       "| Cause | What was seen | Whose fault | Again | What to do |\n|---|---|---|---|---|\n";
   for (const FailureTraits& failure : kFailures) {
     absl::StrAppend(&text, "| `", failure.name, "` | ", failure.meaning, " | ",
