@@ -100,10 +100,11 @@ constexpr std::array kFailures = {
     FailureTraits{K::kTimeLimit, "TimeLimit", true, Fault::kUser,
                   "the job had its time_limit to run and was not done",
                   "submit it again with checkpoint.resume_from: latest, or raise time_limit"},
-    FailureTraits{K::kRankHung, "RankHung", true, Fault::kNode,
-                  "a rank process stood still, and its worker ended it",
-                  "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
-                  "container) or what it waits for; then submit the job again"},
+    FailureTraits{
+        K::kRankHung, "RankHung", true, Fault::kNode,
+        "a rank process stood still: its worker ended it, or it did not leave its epoch in time",
+        "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
+        "container) or what it waits for; then submit the job again"},
     FailureTraits{
         K::kStateLost, "StateLost", true, Fault::kNode,
         "all homes of some optimizer state went at once, and there is no checkpoint",
