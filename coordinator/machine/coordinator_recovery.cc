@@ -63,6 +63,18 @@ absl::Duration QuietTimeout(const NodeTable& nodes, const LiveJob& job,
   return options.quiet_timeout + (some_are_away ? options.heartbeat_timeout : absl::ZeroDuration());
 }
 
+// Whether the node has been heard as lately as one is whose heartbeats come, and since its ranks
+// were told to leave.
+bool IsHeard(const NodeTable& nodes, const Run& run, int32_t rank, Instant now,
+             const CoordinatorOptions& options) {
+  const Team* team = run.TeamOfRank(rank);
+  const auto node = team == nullptr ? nodes.end() : nodes.find(team->node);
+  const absl::Duration silence =
+      std::min(5 * options.heartbeat_interval / 4, 4 * options.quiet_timeout / 5);
+  return node != nodes.end() && node->second.connected() && !node->second.suspect &&
+         now - node->second.quiet_since() <= silence;
+}
+
 }  // namespace
 
 void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
@@ -341,12 +353,17 @@ void Coordinator::OnQuietDeadline(Job& job) {
   job.run->quiet_deadline = absl::InfiniteFuture();
   for (const int32_t rank : silent) {
     if (job.state.IsTerminal() || !job.recovery.has_value()) return;
+    const bool heard = IsHeard(nodes_, *job.run, rank, now_, options_);
+    const bool hung = hangs || heard;
     OnFailure(job,
-              CauseOf(now_, job, rank, hangs ? FailureKind::kRankHung : FailureKind::kPeerLost,
+              CauseOf(now_, job, rank, hung ? FailureKind::kRankHung : FailureKind::kPeerLost,
                       absl::StrCat("rank ", rank, " has not left epoch ", job.recovery->from.value,
-                                   " within ", absl::FormatDuration(options_.quiet_timeout))));
+                                   " within ", absl::FormatDuration(options_.quiet_timeout),
+                                   heard   ? ", and its node is heard: it stands still"
+                                   : hangs ? ""
+                                           : ", nor is its node heard")));
     // Its process may live, and say so later.
-    if (hangs && job.recovery.has_value() && job.recovery->lost.contains(rank))
+    if (hung && job.recovery.has_value() && job.recovery->lost.contains(rank))
       job.recovery->silent.insert(rank);
   }
 }

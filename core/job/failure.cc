@@ -78,7 +78,7 @@ constexpr std::array kFailures = {
                   "a rank ran out of device or host memory",
                   "lower batch.micro, set recompute, or lay the job out on more devices"},
     FailureTraits{K::kNonFinite, "NonFinite", false, Fault::kUser,
-                  "the gradients of too many steps in a row were not finite",
+                  "the loss or the gradients of too many steps in a row were not finite",
                   "lower the learning rate, or look for broken samples"},
     FailureTraits{K::kDeviceFailed, "DeviceFailed", true, Fault::kDevice, "a GPU reported an error",
                   "look for XID messages in dmesg on the node; reset or replace the GPU"},
@@ -100,10 +100,11 @@ constexpr std::array kFailures = {
     FailureTraits{K::kTimeLimit, "TimeLimit", true, Fault::kUser,
                   "the job had its time_limit to run and was not done",
                   "submit it again with checkpoint.resume_from: latest, or raise time_limit"},
-    FailureTraits{K::kRankHung, "RankHung", true, Fault::kNode,
-                  "a rank process stood still, and its worker ended it",
-                  "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
-                  "container) or what it waits for; then submit the job again"},
+    FailureTraits{
+        K::kRankHung, "RankHung", true, Fault::kNode,
+        "a rank process stood still: its worker ended it, or it did not leave its epoch in time",
+        "find out who stops processes on that node (SIGSTOP, a debugger, a frozen "
+        "container) or what it waits for; then submit the job again"},
     FailureTraits{
         K::kStateLost, "StateLost", true, Fault::kNode,
         "all homes of some optimizer state went at once, and there is no checkpoint",
@@ -169,7 +170,10 @@ std::string FailureReference() {
       "itself; (3) what a rank says\nabout a peer, which accuses the peer and waits 300 ms for (1) "
       "and (2); (4) silence.\n\n"
       "A device that is slow fails no job: an event `SlowDevice` names it, and the job trains on "
-      "at its\npace ([operations.md](operations.md#slow-devices)).\n\n"
+      "at its\npace ([operations.md](operations.md#slow-devices)). Nor does a step whose loss or "
+      "gradients are not finite on any rank:\nall ranks skip it, which `skipped` says in "
+      "`metrics.jsonl`, and too many in a row alone are `NonFinite`.\n"
+      "[`phalanx inject --fault nan`](cli.md#faults-on-demand) brings one about.\n\n"
       "| Cause | What was seen | Whose fault | Again | What to do |\n|---|---|---|---|---|\n";
   for (const FailureTraits& failure : kFailures) {
     absl::StrAppend(&text, "| `", failure.name, "` | ", failure.meaning, " | ",

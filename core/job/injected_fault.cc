@@ -35,6 +35,13 @@ bool Lasts(FaultKind kind) {
          kind == FaultKind::kPartition;
 }
 
+// Behind these a step is decided, and what is no number any more would be kept.
+bool MaySpoil(FaultPhase phase) {
+  return phase == FaultPhase::kAny || phase == FaultPhase::kForward ||
+         phase == FaultPhase::kBackward || phase == FaultPhase::kReduce ||
+         phase == FaultPhase::kRecord;
+}
+
 std::string ValueOf(const InjectedFault& fault) {
   const std::string word = FaultWord(fault);
   return word.empty() ? absl::StrCat(static_cast<int>(fault.kind)) : word;
@@ -91,11 +98,9 @@ std::vector<Violation> CheckFault(const InjectedFault& fault, const FaultFields&
   if (fault.phase != FaultPhase::kAny && phase.empty()) {
     add(fields.phase, absl::StrCat(static_cast<int>(fault.phase)),
         absl::StrCat("must be one of ", absl::StrJoin(kPhases.begin() + 1, kPhases.end(), ", ")));
-  } else if (kind == FaultKind::kSlow && fault.phase != FaultPhase::kAny) {
-    add(fields.phase, phase, "slow is of every pass and takes no phase");
-  } else if (kind == FaultKind::kNan && fault.phase != FaultPhase::kAny &&
-             fault.phase != FaultPhase::kRecord) {
-    add(fields.phase, phase, "nan is of the record and takes no other phase");
+  } else if (kind == FaultKind::kNan && !MaySpoil(fault.phase)) {
+    add(fields.phase, phase,
+        "nan is of what a step is decided by and takes forward, backward, reduce or record alone");
   } else if (kind == FaultKind::kMute &&
              (fault.phase == FaultPhase::kCheckpoint || fault.phase == FaultPhase::kRecovery)) {
     add(fields.phase, phase, "mute is of a message of a step and takes a phase of one alone");

@@ -380,6 +380,10 @@ absl::Status Executor::ExecuteFaultily(const BoundInstruction& instruction,
   FaultPoints& faults = state_.faults();
   const job::FaultPhase phase = PhaseOf(instruction.op);
   if (phase != job::FaultPhase::kAny) RETURN_IF_ERROR(faults.Reach(phase, context.step));
+  faulty_step_ = context.step;
+  const absl::Cleanup carried = [this] { faulty_step_ = 0; };
+  if (phase == job::FaultPhase::kBackward || phase == job::FaultPhase::kReduce)
+    SpoilGradients(PartOf(instruction), phase);
   if (!schedule::IsPass(instruction.op)) return Carry(instruction, context);
   const double factor = faults.SlowFactor(context.step);
   const SteadyTime begin = std::chrono::steady_clock::now();
@@ -392,6 +396,13 @@ absl::Status Executor::ExecuteFaultily(const BoundInstruction& instruction,
     seconds = std::max(seconds, unslowed_.try_emplace(at, run_ahead_.Known(at)).first->second);
   std::this_thread::sleep_for(std::chrono::duration<double>((factor - 1) * seconds));
   return absl::OkStatus();
+}
+
+void Executor::SpoilGradients(Part& part, job::FaultPhase phase) {
+  const at::Tensor& gradients = part.state->gradients();
+  if (!gradients.defined() || part.reduction->begun() > 0 || !Spoils(phase)) return;
+  model::ClearUnwritten(gradients);  // else it would be written over
+  gradients.fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
 absl::Status Executor::Carry(const BoundInstruction& instruction, const StepContext& context) {
@@ -441,8 +452,7 @@ absl::Status Executor::RecordStep(const StepContext& context) {
   RETURN_IF_ERROR(AwaitParts());
   normed_.Await();
   for (Part& part : parts_) AddNorm(part, std::numeric_limits<size_t>::max());
-  if (context.decides && state_.faults().SpoilsRecord(context.step))
-    sums_[0].fill_(std::numeric_limits<double>::quiet_NaN());
+  if (Spoils(job::FaultPhase::kRecord)) sums_[0].fill_(std::numeric_limits<double>::quiet_NaN());
   const int32_t self = control_ == nullptr ? 0 : control_->rank();
   records_.fill_(0xFF);  // "invalid": no field of a true record looks like it
   if (context.decides) state_.set_reduced_step(context.step);

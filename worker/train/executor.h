@@ -224,6 +224,18 @@ class Executor {
   // With the fault that is to come about in it.
   absl::Status ExecuteFaultily(const BoundInstruction& instruction, const StepContext& context);
   absl::Status Carry(const BoundInstruction& instruction, const StepContext& context);
+  // Whether the fault that waits makes what comes of this phase no number; once.
+  bool Spoils(job::FaultPhase phase) {
+    return faulty_step_ > 0 && state_.faults().Spoils(phase, faulty_step_);
+  }
+  // Makes the part's gradients no numbers, where the fault that waits is that: what comes to them
+  // later in the step changes nothing of it. Where their sums have begun it waits for another step.
+  void SpoilGradients(Part& part, job::FaultPhase phase);
+  // A stage's forward pass of a step, as the fault that waits makes it: what leaves the part is no
+  // number, nor is what its loss weighs rows by.
+  absl::StatusOr<model::StageOutput> ForwardOf(const Part& part,
+                                               const BoundInstruction& instruction,
+                                               const model::StageInput& input);
   // The same, never further ahead of the device than RunAhead allows, between its layers too.
   absl::Status RunPaced(const BoundInstruction& instruction, int32_t at,
                         const StepContext& context);
@@ -316,6 +328,8 @@ class Executor {
   } pacing_;
   // While a fault slows this rank: what an instruction took on the device before it did.
   std::map<int32_t, double> unslowed_;
+  // That of the instruction which is carried out while a fault on demand waits; 0: none does.
+  int64_t faulty_step_ = 0;
   MessagesAhead ahead_;                  // of the program of a step
   std::array<Moment, 2> arrived_ahead_;  // backward, forward: of what came before its turn
   std::vector<comm::Communicator*> communicators_;  // of which this rank is a member

@@ -1,4 +1,5 @@
 // The passes of Executor: what goes into a stage, and what comes out of it.
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,13 @@ int32_t FirstHeldToTargets(const plan::Plan& plan) {
     if (module.index != plan.spec.language && plan.HasLoss(module.index)) return module.index;
   }
   return -1;
+}
+
+bool HasRows(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() > 0; }
+
+// It is shared, so it is not written to.
+void Spoil(at::Tensor& tensor) {
+  if (tensor.defined()) tensor = at::full_like(tensor, std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace
@@ -104,7 +112,7 @@ absl::Status Executor::Forward(const BoundInstruction& instruction, const StepCo
   if (context.batches->RowsOf(instruction.module, microbatch, instruction.lane) > 0) {
     flight.ran = true;
     if (context.training) {
-      ASSIGN_OR_RETURN(flight.output, part.stage->Forward(instruction.microbatch, input));
+      ASSIGN_OR_RETURN(flight.output, ForwardOf(part, instruction, input));
     } else {
       ASSIGN_OR_RETURN(flight.output, part.stage->Evaluate(input));
     }
@@ -128,6 +136,21 @@ absl::Status Executor::Forward(const BoundInstruction& instruction, const StepCo
   return absl::OkStatus();
 }
 
+absl::StatusOr<model::StageOutput> Executor::ForwardOf(const Part& part,
+                                                       const BoundInstruction& instruction,
+                                                       const model::StageInput& input) {
+  const bool gives =
+      instruction.sends > 0 || HasRows(input.label_weights) || HasRows(input.target_weights);
+  if (!gives || !Spoils(job::FaultPhase::kForward))
+    return part.stage->Forward(instruction.microbatch, input);
+  model::StageInput weighed = input;  // the record counts tokens by what was there
+  Spoil(weighed.label_weights);
+  Spoil(weighed.target_weights);
+  ASSIGN_OR_RETURN(model::StageOutput output, part.stage->Forward(instruction.microbatch, weighed));
+  for (at::Tensor& hidden : output.hidden) Spoil(hidden);
+  return output;
+}
+
 // One rank of each replica gives the record its loss; tokens are those of the language module, and
 // so are corrupt samples, beside those that lack their targets alone.
 void Executor::AccountLoss(const Part& part, const Flight& flight, const model::StageInput& input) {
@@ -147,6 +170,7 @@ void Executor::LayerBegins(size_t part_index) {
 void Executor::LayerDone(size_t part_index) {
   Part& part = parts_[part_index];
   if (part.layers_done < 0 || !part.reduced.ok()) return;
+  SpoilGradients(part, job::FaultPhase::kReduce);
   // On CPU it is done when the call returns, and the pass has waited for the slowest rank.
   const bool waits = options_.device.is_cpu();
   const int32_t before = waits ? timer_->Mark() : 0;

@@ -86,10 +86,16 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
     const MutexLock lock(&mu_);
     if (!fault_.has_value() || step < fault_->at_step || !IsIn(phase, *fault_))
       return absl::OkStatus();
-    if (fault_->kind == FaultKind::kNan || fault_->kind == FaultKind::kSlow)
-      return absl::OkStatus();
+    const bool slow = fault_->kind == FaultKind::kSlow;
+    // Without a phase it is slow from a pass on.
+    const bool begins = slow && fault_->phase != FaultPhase::kAny && !begun_.has_value();
+    if (fault_->kind == FaultKind::kNan || (slow && !begins)) return absl::OkStatus();
     fault = *fault_;
-    DisarmLocked();
+    if (begins) {
+      begun_ = steady_clock::now();
+    } else {
+      DisarmLocked();
+    }
   }
   Told(fault, phase, step);
   switch (fault.kind) {
@@ -110,22 +116,24 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
     case FaultKind::kOom:
       return job::WithKind(job::FailureKind::kOutOfMemory,
                            absl::ResourceExhaustedError("out of memory (on demand)"));
-    default:  // kPartition, kMute: who was told goes on from here
+    default:  // kPartition, kMute: who was told goes on from here; kSlow: passes are slow
       break;
   }
   return absl::OkStatus();
 }
 
-bool FaultPoints::Spoil(int64_t step) {
+bool FaultPoints::Spoil(FaultPhase phase, int64_t step) {
   job::InjectedFault fault;
   {
     const MutexLock lock(&mu_);
     if (!fault_.has_value() || fault_->kind != FaultKind::kNan || step < fault_->at_step)
       return false;
+    const FaultPhase of = fault_->phase == FaultPhase::kAny ? FaultPhase::kRecord : fault_->phase;
+    if (of != phase) return false;
     fault = *fault_;
     DisarmLocked();
   }
-  Told(fault, FaultPhase::kRecord, step);
+  Told(fault, phase, step);
   return true;
 }
 
@@ -134,7 +142,9 @@ double FaultPoints::Slow(int64_t step) {
   bool first = false;
   {
     const MutexLock lock(&mu_);
-    if (!fault_.has_value() || fault_->kind != FaultKind::kSlow || step < fault_->at_step) return 1;
+    if (!fault_.has_value() || fault_->kind != FaultKind::kSlow) return 1;
+    const bool waits = step < fault_->at_step || fault_->phase != FaultPhase::kAny;
+    if (waits && !begun_.has_value()) return 1;
     fault = *fault_;
     const steady_clock::time_point now = steady_clock::now();
     first = !begun_.has_value();

@@ -13,6 +13,10 @@
 //   recovery           of an epoch that goes on: step 0 before it is told from where, and again, of
 //                      the step that it goes on behind, before state moves
 //
+// What is no number (kNan) is made where these come to something, which may be a little later: what
+// a forward pass gives, a part's gradients before a backward pass or before their sums begin, the
+// sums of the record.
+//
 // Thread-safe.
 #pragma once
 
@@ -56,14 +60,16 @@ class FaultPoints {
   absl::Status Reach(job::FaultPhase phase, int64_t step) {
     return armed() ? Come(phase, step) : absl::OkStatus();
   }
-  // Whether the sums of this step's record are to be none; once.
-  bool SpoilsRecord(int64_t step) { return armed() && Spoil(step); }
-  // How many times as long a pass of `step` is to take: 1 or more.
+  // Whether what comes of `phase` of this step is to be no number; once. Asked where that can be
+  // brought about; where no phase is named it is of the record.
+  bool Spoils(job::FaultPhase phase, int64_t step) { return armed() && Spoil(phase, step); }
+  // How many times as long a pass of `step` is to take: 1 or more. Where a phase is named it is 1
+  // until that is reached.
   double SlowFactor(int64_t step) { return armed() ? Slow(step) : 1; }
 
  private:
   absl::Status Come(job::FaultPhase phase, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
-  bool Spoil(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Spoil(job::FaultPhase phase, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   double Slow(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   void DisarmLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Told(const job::InjectedFault& fault, job::FaultPhase phase, int64_t step) const {

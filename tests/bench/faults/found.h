@@ -64,7 +64,7 @@ struct Found {
   void AddSpared(const Holding& one);
   bool right() const {
     return fault.empty() && restarted == 0 && IsFlat(all.first, all.end) && spared_flat &&
-           throughput.IsBack();
+           !throughput.IsRuledOut();
   }
 };
 

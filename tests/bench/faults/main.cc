@@ -1,11 +1,13 @@
 // phalanx-bench-faults: what faults cost, and whether anything is lost, with the real processes.
 //
 //   phalanx-bench-faults NAME [COUNT]
+//   phalanx-bench-faults one-job [COUNT [JOBS]]
 //
 //   deaths         kill -9 of a process, until its parent knows
 //   ranks          kill -9 of a rank, until a watcher has read "Failed"
 //   recoveries     kill -9 of a rank of a job that goes on
-//   one-job        the same again and again of a single job
+//   one-job        the same again and again of a single job, then as many JOBS without losses, one
+//                  after the other beside it (12; six at least, or nothing can be told)
 //   returns        for how long ranks that train stand still for one that comes back
 //   calm           minutes in which nothing fails, and much is slow or stands still
 //   away           minutes for which a coordinator is away, and jobs lose ranks
@@ -116,25 +118,34 @@ int Main(int argc, char** argv) {
   struct Benchmark {
     int64_t count;
     bool (*run)(int64_t count);
+    // In place of `run`, where there is a second number: how many jobs without losses.
+    bool (*run_beside)(int64_t count, int64_t jobs) = nullptr;
   };
   const std::map<std::string, Benchmark> all = {
       {"deaths", {500, KnowDeaths}},           {"ranks", {200, KillRanks}},
-      {"recoveries", {100, KillAndReturn}},    {"one-job", {100, KillOneJob}},
+      {"recoveries", {100, KillAndReturn}},    {"one-job", {100, nullptr, KillOneJob}},
       {"returns", {20, ReturnBesideTraining}}, {"calm", {10, LeaveAlone}},
       {"away", {10, LeaveWithoutCoordinator}}, {"coordinators", {100, KillCoordinators}},
       {"leaders", {100, KillLeaders}}};
   const auto usage = [&all] {
     const auto name = [](std::string* out, const auto& one) { out->append(one.first); };
-    std::fprintf(stderr, "usage: phalanx-bench-faults %s [COUNT]\n",
+    std::fprintf(stderr,
+                 "usage: phalanx-bench-faults %s [COUNT]\n"
+                 "       phalanx-bench-faults one-job [COUNT [JOBS]]\n",
                  absl::StrJoin(all, "|", name).c_str());
     return 2;
   };
   const auto chosen = all.find(argc >= 2 ? argv[1] : "");
-  if (argc > 3 || chosen == all.end()) return usage();
-  int64_t count = chosen->second.count;
-  if (argc == 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return usage();
+  if (chosen == all.end()) return usage();
+  const Benchmark& benchmark = chosen->second;
+  if (argc > (benchmark.run_beside != nullptr ? 4 : 3)) return usage();
+  int64_t count = benchmark.count, jobs = kJobsBeside;
+  if (argc >= 3 && (!absl::SimpleAtoi(argv[2], &count) || count < 1)) return usage();
+  if (argc == 4 && (!absl::SimpleAtoi(argv[3], &jobs) || jobs < 1)) return usage();
   try {
-    return chosen->second.run(count) ? 0 : 1;
+    const bool right =
+        benchmark.run_beside != nullptr ? benchmark.run_beside(count, jobs) : benchmark.run(count);
+    return right ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

@@ -19,6 +19,18 @@ double MedianOf(std::vector<double> values) {
   return Percentile(values, 0.5);
 }
 
+const char* NameOf(Throughput::Verdict verdict) {
+  switch (verdict) {
+    case Throughput::Verdict::kShown:
+      return "shown";
+    case Throughput::Verdict::kRuledOut:
+      return "ruled out";
+    case Throughput::Verdict::kNeither:
+      break;
+  }
+  return "neither";
+}
+
 }  // namespace
 
 void Throughput::Add(std::vector<double> before, std::vector<double> after) {
@@ -51,9 +63,11 @@ std::optional<Throughput::Interval> Throughput::Bounds() const {
   return Interval{ratios_[k - 1], ratios_[ratios_.size() - k]};
 }
 
-bool Throughput::IsBack() const {
+Throughput::Verdict Throughput::IsBack() const {
   const std::optional<Interval> bounds = Bounds();
-  return !bounds.has_value() || bounds->high >= kBack;
+  if (!bounds.has_value()) return Verdict::kNeither;
+  if (bounds->high < kBack) return Verdict::kRuledOut;
+  return bounds->low >= kBack ? Verdict::kShown : Verdict::kNeither;
 }
 
 double Throughput::HealthyStep() const { return after_.empty() ? 0 : 1e3 * MedianOf(after_); }
@@ -64,6 +78,7 @@ nlohmann::ordered_json Throughput::ToJson() const {
   const std::optional<Interval> bounds = Bounds();
   json["low"] = bounds.has_value() ? nlohmann::ordered_json(bounds->low) : nullptr;
   json["high"] = bounds.has_value() ? nlohmann::ordered_json(bounds->high) : nullptr;
+  json["back"] = NameOf(IsBack());
   json["healthy_step_ms"] = HealthyStep();
   return json;
 }
@@ -74,6 +89,12 @@ std::string Throughput::ToWords() const {
   if (const std::optional<Interval> bounds = Bounds())
     absl::StrAppendFormat(&words, "%.1f to %.1f, ", 100 * bounds->low, 100 * bounds->high);
   return absl::StrCat(words, ratios_.size(), " pairs)");
+}
+
+std::string Throughput::VerdictWords() const {
+  return absl::StrFormat(
+      "that %.0f %% are back is %s", 100 * kBack,
+      IsBack() == Verdict::kNeither ? "neither shown nor ruled out" : NameOf(IsBack()));
 }
 
 }  // namespace phalanx::e2e

@@ -28,11 +28,16 @@ class Throughput {
   void Add(const Throughput& other);
   // Whether there are enough pairs to tell anything.
   bool Tells() const { return Bounds().has_value(); }
-  // False: there are enough pairs to tell that less than kBack of the throughput is back.
-  bool IsBack() const;
-  // Ratio, its interval (null where there are not enough pairs), what they are of.
+  // Whether kBack of the throughput are back: all of the interval says so, none of it does, or the
+  // pairs are too few, or too far apart, for either.
+  enum class Verdict : uint8_t { kShown, kRuledOut, kNeither };
+  Verdict IsBack() const;
+  bool IsRuledOut() const { return IsBack() == Verdict::kRuledOut; }
+  // Ratio, its interval (null where there are not enough pairs), the verdict, what they are of.
   nlohmann::ordered_json ToJson() const;
   std::string ToWords() const;  // "99.8 % of the throughput (98.9 to 100.6, 12 pairs)"
+  // "that 99 % are back is neither shown nor ruled out"
+  std::string VerdictWords() const;
   // Milliseconds, of all steps behind the last returns; 0: there are none.
   double HealthyStep() const;
 

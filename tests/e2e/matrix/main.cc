@@ -6,9 +6,9 @@
 // Tries the rows whose name has a match, all without --rows, each N times, once without --runs, and
 // tells of each. --logs keeps what the processes of rows that are not as expected said, --write
 // makes the page of all rows. --check only compares a page with what is expected, and looks for
-// lines that do not say how soon there was a verdict. Exits with 1 where something is not as
-// expected, or is detected later than its detector promises: the median of a line of the page, and
-// each run with some slack.
+// lines that do not say how soon there was a verdict, or how soon all were back. Exits with 1 where
+// something is not as expected, or is detected later than its detector promises: the median of a
+// line of the page, and each run with some slack.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -58,9 +58,8 @@ bool Parse(int argc, char** argv, Flags& flags) {
 
 int Check(const std::string& path) {
   const std::string page = support::ReadText(path);
-  const std::vector<std::string> untold = UntoldVerdicts(page);
-  for (const std::string& line : untold)
-    std::fprintf(stderr, "it is not told how soon this was detected: %s\n", line.c_str());
+  const std::vector<std::string> untold = UntoldTimes(page, AllRows());
+  for (const std::string& line : untold) std::fprintf(stderr, "it is not told %s\n", line.c_str());
   if (untold.empty() && WithoutTimes(ExpectedPage(AllRows())) == WithoutTimes(page)) return 0;
   std::fprintf(stderr, "%s is not what is expected: phalanx-fault-matrix --write %s\n",
                path.c_str(), path.c_str());

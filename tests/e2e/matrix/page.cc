@@ -8,11 +8,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -39,16 +42,24 @@ the first rank is 5. Communicators for the loss of any one rank are
 made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
 `mute` is tried where a message of a step is given to another rank: in the sums of a tensor group and of replicas, in records and gathers, and, of a job of
 two stages and three replicas, between stages (rank 0). Nobody is to blame, so no rank is the first.
-`nan` and `slow` have a line each: `nan` is in what a rank says of a step, `--phase record` alone, and `slow` is in every pass, wherever it begins.
+`nan` is tried where it can come: before a step is decided; `any` is its record. `slow` is in every pass from where it begins.
+Of faults behind the first one, such as those in the phase `recovery`, an event has to tell, with the cause.
 *Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to, and each run with 10 s of slack:
 300 ms where a process, its daemon or a broken connection says so; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
-Where a time is *not measured*, the line was last tried before times of its kind were taken down, if at all.
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
 
+// What a page has where not all of its lines were tried, or not since times of their kind are taken
+// down; PageOf() does not write it. While it is there, a time may be kNotMeasured.
+constexpr absl::string_view kNote =
+    "Where a time is *not measured*, the line was last tried before times of its kind were taken "
+    "down, if at all.\n";
+constexpr absl::string_view kNotMeasured = "not measured";
+constexpr absl::string_view kNotKnown = "not known: ";
+
 // Of a line of a table between bars, what is before the first and behind the last one among them.
-constexpr size_t kCells = 11, kDetected = 7, kAtMost = 8, kBack = 9;
+constexpr size_t kCells = 11, kDetected = 7, kBack = 9;
 
 std::string Cells(const Line& line) {
   const Outcome& outcome = line.outcome;
@@ -82,6 +93,33 @@ struct Told {
   std::optional<absl::Duration> detected;  // nullopt: of no run
 };
 
+// Whether training went on behind a verdict.
+bool ComesBack(const Outcome& outcome) {
+  return !outcome.cause.empty() && outcome.what != Fails("", 0).what;
+}
+
+// Of a line, before its times.
+std::string Begin(const Told& told) {
+  return absl::StrCat("| ", told.first->row.fault, " | ", absl::StrJoin(told.phases, ", "), " | ",
+                      Cells(*told.first), " |");
+}
+
+// What stands where a time is not there that would be due.
+std::string Lack(bool due, const std::string& reason) {
+  return due && !reason.empty() ? absl::StrCat(kNotKnown, reason) : "";
+}
+
+// Whether a cell has what is due there: a time, or why nobody knows it.
+bool IsTold(absl::string_view cell, bool is_time, const std::string& reason, bool may_lack) {
+  return is_time || (may_lack && cell == kNotMeasured) ||
+         (!reason.empty() && cell == Lack(true, reason));
+}
+
+bool IsSeconds(absl::string_view cell) {
+  double seconds = -1;
+  return absl::ConsumeSuffix(&cell, " s") && absl::SimpleAtod(cell, &seconds) && seconds >= 0;
+}
+
 // The lower one of the two in the middle.
 std::optional<absl::Duration> MedianOf(std::vector<absl::Duration> values) {
   if (values.empty()) return std::nullopt;
@@ -112,6 +150,13 @@ std::vector<Told> Joined(const std::vector<Line>& lines) {
   return all;
 }
 
+// As they are to be; nobody has tried them.
+std::vector<Line> ExpectedLines(const std::vector<Row>& rows) {
+  std::vector<Line> lines;
+  for (const Row& row : rows) lines.push_back({row, row.expected, {}, {}});
+  return lines;
+}
+
 }  // namespace
 
 std::string PageOf(const std::vector<Line>& lines) {
@@ -126,10 +171,12 @@ std::string PageOf(const std::vector<Line>& lines) {
                       "|---|---|---|---|---|---|---|---|---|\n");
     }
     const std::optional<absl::Duration> within = DetectedWithin(row);
-    absl::StrAppend(&page, "| ", row.fault, " | ", absl::StrJoin(told.phases, ", "), " | ",
-                    Cells(*told.first), " | ",
-                    told.detected.has_value() ? SecondsText(*told.detected) : "", " | ",
-                    within.has_value() ? SecondsText(*within) : "", " | ", told.back, " |\n");
+    const bool back = ComesBack(told.first->outcome);
+    absl::StrAppend(&page, Begin(told), " ",
+                    told.detected.has_value() ? SecondsText(*told.detected)
+                                              : Lack(within.has_value(), row.no_detected),
+                    " | ", within.has_value() ? SecondsText(*within) : "", " | ",
+                    told.back.empty() ? Lack(back, row.no_back) : told.back, " |\n");
   }
   return page;
 }
@@ -146,24 +193,35 @@ std::vector<std::string> DetectedLate(const std::vector<Line>& lines) {
   return late;
 }
 
-std::string ExpectedPage(const std::vector<Row>& rows) {
-  std::vector<Line> lines;
-  for (const Row& row : rows) lines.push_back({row, row.expected, {}, {}});
-  return PageOf(lines);
-}
+std::string ExpectedPage(const std::vector<Row>& rows) { return PageOf(ExpectedLines(rows)); }
 
-std::vector<std::string> UntoldVerdicts(const std::string& page) {
+std::vector<std::string> UntoldTimes(const std::string& page, const std::vector<Row>& rows) {
+  const bool may_lack = absl::StrContains(page, kNote);
+  const std::vector<Line> expected = ExpectedLines(rows);
+  const std::vector<Told> all = Joined(expected);
   std::vector<std::string> untold;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
     const std::vector<absl::string_view> cells = absl::StrSplit(line, '|');
-    if (cells.size() != kCells || absl::StripAsciiWhitespace(cells[kAtMost]).empty()) continue;
-    if (absl::StripAsciiWhitespace(cells[kDetected]).empty()) untold.emplace_back(line);
+    if (cells.size() != kCells) continue;
+    const auto told = std::find_if(all.begin(), all.end(), [line](const Told& one) {
+      return absl::StartsWith(line, Begin(one));
+    });
+    if (told == all.end()) continue;  // the heads of tables, and what is not expected
+    const Row& row = told->first->row;
+    const absl::string_view detected = absl::StripAsciiWhitespace(cells[kDetected]);
+    const absl::string_view back = absl::StripAsciiWhitespace(cells[kBack]);
+    if (DetectedWithin(row).has_value() &&
+        !IsTold(detected, IsSeconds(detected), row.no_detected, may_lack)) {
+      untold.push_back(absl::StrCat("how soon there was a verdict: ", line));
+    }
+    if (ComesBack(row.expected) && !IsTold(back, Order(back) >= 0, row.no_back, may_lack))
+      untold.push_back(absl::StrCat("how soon all were back: ", line));
   }
   return untold;
 }
 
 std::string WithoutTimes(const std::string& page) {
-  std::vector<std::string> lines = absl::StrSplit(page, '\n');
+  std::vector<std::string> lines = absl::StrSplit(absl::StrReplaceAll(page, {{kNote, ""}}), '\n');
   for (std::string& line : lines) {
     std::vector<std::string> cells = absl::StrSplit(line, '|');
     if (cells.size() != kCells) continue;

@@ -24,10 +24,12 @@ std::string PageOf(const std::vector<Line>& lines);
 std::vector<std::string> DetectedLate(const std::vector<Line>& lines);
 // What is expected; nobody knows how long it takes.
 std::string ExpectedPage(const std::vector<Row>& rows);
-// Lines of the page that say when a detector promises a verdict at the latest, and not when it
-// came. One that says that it is not measured yet is none of them.
-std::vector<std::string> UntoldVerdicts(const std::string& page);
-// The page but for how long things took.
+// Lines of the page that do not say how soon there was a verdict, where a detector promises one, or
+// how soon all were back, where training went on: each with which of the two. What a row says that
+// nobody may know (Row::no_detected, no_back) is said by its reason. A page that says so of itself
+// may have lines whose times are not measured; none that PageOf() makes does.
+std::vector<std::string> UntoldTimes(const std::string& page, const std::vector<Row>& rows);
+// The page but for how long things took, and for whether it says that some of that is not measured.
 std::string WithoutTimes(const std::string& page);
 
 }  // namespace phalanx::e2e

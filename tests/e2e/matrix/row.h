@@ -51,9 +51,9 @@ struct Row {
   // What is done to processes once the faults are asked for.
   std::function<void(Scene&)> act = nullptr;
   Outcome expected;
-  // Part of an event's message that tells of a second fault, whose rank is not the first; empty: it
-  // is not looked for.
-  std::string then = {};
+  // Regular expressions, each of which is found in some event's message: what tells of faults
+  // behind the first, and of their cause.
+  std::vector<std::string> then = {};
   // What the fault has to last for until it counts as one, and how it is called.
   absl::Duration timeout = absl::ZeroDuration();
   std::string timeout_name = {};
@@ -62,6 +62,9 @@ struct Row {
   absl::Duration unseen = absl::ZeroDuration();
   // The job has ended by then; at least support::kPatience.
   absl::Duration patience = absl::ZeroDuration();
+  // Why it may be that nobody knows how soon there was a verdict, or how soon all were back; empty:
+  // both are known wherever there are any.
+  std::string no_detected = {}, no_back = {};
 
   std::string name() const { return phase.empty() ? fault : fault + " in " + phase; }
 };

@@ -29,7 +29,7 @@ struct Kind {
   std::vector<std::string> coordinator_flags = {};
   // Where it concerns the thread that writes checkpoints alone.
   Outcome writes_on = {};
-  // As Row::then, of kHitThen.
+  // Of Row::then, of kHitThen; empty: it is not lost.
   const char* then = "";
 };
 
@@ -77,7 +77,15 @@ const std::vector<Kind>& Kinds() {
        "",
        {},
        {"trains on, a checkpoint is not written"}},
-      {"stop", "", RankLost("RankHung"), BothLost(), absl::Seconds(5), "5 s of standing still"},
+      {"stop",
+       "",
+       RankLost("RankHung"),
+       BothLost(),
+       absl::Seconds(5),
+       "5 s of standing still",
+       {},
+       {},
+       "rank 4: it has not run for long"},
       {"hang",
        "",
        RankLost("RankHung"),
@@ -85,7 +93,8 @@ const std::vector<Kind>& Kinds() {
        absl::Seconds(5),
        "5 s of standing still",
        {},
-       {"trains on, a checkpoint is not written"}},
+       {"trains on, a checkpoint is not written"},
+       "rank 4: its training hangs"},
       {"stop", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
       {"hang", "1s", {.what = "trains on"}, KilledLost(), absl::Seconds(1), "1 s"},
       {"partition",
@@ -94,7 +103,11 @@ const std::vector<Kind>& Kinds() {
        BothLost(),
        absl::Seconds(2),
        "2 s of silence",
-       {"--heartbeat-interval", "250ms", "--heartbeat-timeout", "2s"}},
+       {"--heartbeat-interval", "250ms", "--heartbeat-timeout", "2s"},
+       {},
+       // As NodeLost says it.
+       "node there (has been away|is silent|is lost)"},
+      {"slow:3", "1s", {.what = "trains on"}, KilledLost()},
   };
   return kinds;
 }
@@ -136,7 +149,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
     row.unseen = absl::ZeroDuration();  // the first verdict is on who is killed
     row.act = [](Scene& scene) { scene.Signal({kKilled}, SIGKILL); };
     row.expected = kind.recovering;
-    row.then = kind.then;
+    if (*kind.then != '\0') row.then = {kind.then};
     rows.push_back(std::move(row));
   }
 }
@@ -170,11 +183,10 @@ std::vector<Row> RowsOfPlaces() {
   for (const Kind& kind : Kinds()) AddRows(kind, rows);
   AddMute(rows);
   const Kind nan{"nan", "", {.what = "1 step skipped"}, {}};
-  const Kind slow{"slow:3", "1s", {.what = "trains on"}, {}};
-  rows.push_back(ARow(nan, "record"));
-  rows.back().injections = {{kHit, "nan", "record", kAtStep}};
-  rows.push_back(ARow(slow, ""));
-  rows.back().injections = {{.rank = kHit, .fault = "slow:3", .duration = "1s"}};
+  for (const char* phase : {"", "forward", "backward", "reduce", "record"}) {
+    rows.push_back(ARow(nan, phase));
+    rows.back().injections = {{kHit, nan.fault, phase, *phase == '\0' ? 0 : kAtStep}};
+  }
   // What ends the process alone, and what ends nothing.
   for (const Kind& xid : {Kind{"xid:31", "", RankLost("RankCrashed"), {}},
                           Kind{"xid:63", "", {.what = "trains on"}, {}}}) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "tests/e2e/matrix/harm.h"
 #include "tests/e2e/matrix/row.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 constexpr int64_t kLong = 600;       // for a node that is away for seconds
 constexpr int64_t kVeryLong = 2000;  // for who comes back
+// Row::no_detected, where a partition comes about at a step.
+constexpr char kCutOff[] = "a node that is cut off cannot say since when";
 
 const std::vector<std::string>& Impatient() {
   static const auto& flags =
@@ -48,19 +51,23 @@ Outcome TrainsOn() { return {.what = "trains on"}; }
 // What two ranks of six have, one after the other, while training goes on from another loss.
 struct OnTheWay {
   const char *fault, *duration;
-  int32_t left;  // ranks
+  int32_t left;      // ranks
+  const char* then;  // Row::then of each, with its rank and node
   absl::Duration timeout = absl::ZeroDuration();
   const char* timeout_name = "";
   std::vector<std::string> coordinator_flags = {};
 };
 std::vector<OnTheWay> FaultsOnTheWay() {
-  return {{"exit", "", 3},
-          {"stop", "", 3, absl::Seconds(10), "5 s of standing still, twice"},
+  return {{"exit", "", 3, "rank $0 on node $1 exited with code 1"},
+          {"stop", "", 3, "rank $0: it has not run for long", absl::Seconds(10),
+           "5 s of standing still, twice"},
           // Before an epoch's first step nobody knows how long work takes.
-          {"hang", "", 3, absl::Seconds(60), "30 s of standing still, twice"},
-          {"xid:79", "", 3},
+          {"hang", "", 3, "rank $0: its training hangs", absl::Seconds(60),
+           "30 s of standing still, twice"},
+          {"xid:79", "", 3, "of node $1 reported XID 79"},
           // With what is left on the two nodes.
-          {"partition", "4s", 2, absl::Seconds(2), "2 s of silence", Impatient()}};
+          {"partition", "4s", 2, "node $1 (has been away|is silent|is lost)", absl::Seconds(2),
+           "2 s of silence", Impatient()}};
 }
 
 void AddRanks(std::vector<Row>& rows) {
@@ -109,7 +116,9 @@ void AddRanks(std::vector<Row>& rows) {
        .job = LaidOut("ranks: 6", "{state_copies: 3, rejoin: manual}"),
        .injections = {{3, "kill", "recovery"}, {0, "kill", "recovery", 1}},
        .act = Kills({1}),
-       .expected = Lost("drop-replica: language dp 6 -> 3", "RankKilled", {1})});
+       .expected = Lost("drop-replica: language dp 6 -> 3", "RankKilled", {1}),
+       .then = {"rank 3 on node middle was killed by signal 9",
+                "rank 0 on node here was killed by signal 9"}});
   for (const OnTheWay& way : FaultsOnTheWay()) {
     const std::string duration = way.duration;
     add({.fault = absl::StrCat(
@@ -122,6 +131,7 @@ void AddRanks(std::vector<Row>& rows) {
          .act = Kills({1}),
          .expected =
              Lost(absl::StrCat("drop-replica: language dp 6 -> ", way.left), "RankKilled", {1}),
+         .then = {absl::Substitute(way.then, 3, "middle"), absl::Substitute(way.then, 0, "here")},
          .timeout = way.timeout,
          .timeout_name = way.timeout_name,
          .patience = absl::Minutes(3)});
@@ -130,6 +140,8 @@ void AddRanks(std::vector<Row>& rows) {
        .job = AJob(),
        .act = PausesRankAndKills(4, 3),
        .expected = Lost("shrink: language tp 2 -> 1 in replicas 1, 2", "RankKilled", {3}),
+       // By its daemon, or by the coordinator, whichever is first: RankHung, both.
+       .then = {"rank 4(: it has not run for long| has not left epoch 1 within 5s)"},
        .timeout = absl::Seconds(5),
        .timeout_name = "5 s without a word of the other"});
   add({.fault = "a rank is killed and comes back",
@@ -350,13 +362,15 @@ void AddNodes(std::vector<Row>& rows) {
                         "NodeLost", {4}),
        .timeout = absl::Seconds(2),
        .timeout_name = "2 s of silence",
-       .unseen = absl::Seconds(2)});
+       .unseen = absl::Seconds(2),
+       .no_detected = kCutOff});
 }
 
 // `here` has the rank that writes metrics and publishes checkpoints, which does not know at first
 // that others went on without it.
 void AddNodeOfTheReporter(std::vector<Row>& rows) {
-  const auto add = [&rows](const std::string& fault, int64_t steps, const Harm& harm) {
+  const auto add = [&rows](const std::string& fault, int64_t steps, const Harm& harm,
+                           const std::string& no_detected) {
     for (const bool checkpoints : {false, true}) {
       Row row{.section = "The node of the rank that writes metrics",
               .fault = fault,
@@ -366,7 +380,8 @@ void AddNodeOfTheReporter(std::vector<Row>& rows) {
               .expected = Lost(kDropped, "NodeLost", {0}),
               .timeout = absl::Seconds(2),
               .timeout_name = "2 s of silence",
-              .unseen = absl::Seconds(2)};
+              .unseen = absl::Seconds(2),
+              .no_detected = no_detected};
       if (checkpoints) {
         row.fault += ", with checkpoints";
         row.job = WithCheckpoints(row.job);
@@ -375,9 +390,9 @@ void AddNodeOfTheReporter(std::vector<Row>& rows) {
       rows.push_back(std::move(row));
     }
   };
-  add("a partition that heals after 4 s", kVeryLong, CutsOff(0, absl::Seconds(4), {0, 1}));
+  add("a partition that heals after 4 s", kVeryLong, CutsOff(0, absl::Seconds(4), {0, 1}), kCutOff);
   add("SIGSTOP of its daemon and ranks, SIGCONT when they are left out", kLong,
-      PausesNodeUntilLeftOut("here", {0, 1}));
+      PausesNodeUntilLeftOut("here", {0, 1}), "");
 }
 
 void AddCoordinator(std::vector<Row>& rows) {
@@ -398,7 +413,8 @@ void AddCoordinator(std::vector<Row>& rows) {
          .act = KillsAndThen(5, KillsCoordinator()),
          .expected = Lost(kNarrow, "RankKilled", {5}),
          .timeout = absl::Seconds(1),
-         .timeout_name = "1 s in which a rank was held"});
+         .timeout_name = "1 s in which a rank was held",
+         .no_back = "a coordinator that is gone may have been the one to see it"});
   }
   add({.fault = "kill -9 of the coordinator and of a rank at once",
        .job = AJob(),

@@ -6,7 +6,6 @@
 #include <regex>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -225,9 +224,10 @@ std::string StaleFault(const std::vector<v1::Incident>& incidents,
   return name == nullptr ? "" : absl::StrCat("there is a checkpoint ", ToString(*name));
 }
 
-bool Tells(const std::vector<v1::JobEvent>& events, const std::string& part) {
-  return std::any_of(events.begin(), events.end(), [&part](const v1::JobEvent& event) {
-    return absl::StrContains(event.message(), part);
+bool Tells(const std::vector<v1::JobEvent>& events, const std::string& what) {
+  const std::regex told(what);
+  return std::any_of(events.begin(), events.end(), [&told](const v1::JobEvent& event) {
+    return std::regex_search(event.message(), told);
   });
 }
 
@@ -337,8 +337,9 @@ void Trials::Run(const Row& row, Verdict& verdict) {
     }
     const std::string restarted = RestartedFault(cluster.Starts(scene.job()), incidents, events);
     if (!restarted.empty()) absl::StrAppend(&verdict.wrong, "\n", restarted);
-    if (!Tells(events, row.then))
-      absl::StrAppend(&verdict.wrong, "\nno event tells that ", row.then);
+    for (const std::string& then : row.then) {
+      if (!Tells(events, then)) absl::StrAppend(&verdict.wrong, "\nno event tells that ", then);
+    }
     if (WaitedInVain(row, events))
       absl::StrAppend(&verdict.wrong, "\nits fault did not come about");
     for (const v1::Incident& incident : incidents)

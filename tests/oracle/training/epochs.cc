@@ -141,6 +141,10 @@ bool EpochsInProcess::Run(const std::optional<Ending>& ending) {
   return RunEpoch(ending, std::nullopt);
 }
 
+void EpochsInProcess::SetFaults(int32_t rank, train::FaultPoints& faults) {
+  ranks_[static_cast<size_t>(rank)]->state->set_faults(&faults);
+}
+
 void EpochsInProcess::RunSteps(int64_t steps) { RunEpoch(std::nullopt, steps); }
 
 absl::Status EpochsInProcess::Train(int32_t number, train::Trainer& trainer,

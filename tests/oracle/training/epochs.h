@@ -13,6 +13,7 @@
 #include "core/job/job_spec.h"
 #include "core/plan/plan.h"
 #include "tests/oracle/training/harness.h"
+#include "worker/train/fault_points.h"
 #include "worker/train/mirror_fill.h"
 #include "worker/train/trainer.h"
 #include "worker/train/transfers.h"
@@ -53,6 +54,9 @@ class EpochsInProcess {
   bool MoveOn(std::optional<int64_t> stop_at = std::nullopt) { return Enter(plan_, stop_at); }
   // All ranks are there again, those that were lost as new processes: the healthy layout.
   bool ReturnAll(std::optional<int64_t> stop_at = std::nullopt);
+
+  // What rank `rank`'s process does wrong, from its next epoch on; it outlives this.
+  void SetFaults(int32_t rank, train::FaultPoints& faults);
 
   // Mirrors get what they lack at the end of the first step of an epoch, as in a job; else they
   // have it before that.

@@ -1,11 +1,11 @@
 // phalanx-sim-scale: what a job loses with its devices, at the size of the largest clusters.
 //
-//   phalanx-sim-scale                            # the tables, which takes some twenty minutes
+//   phalanx-sim-scale                            # the tables
 //   phalanx-sim-scale --days 1 --write docs/scale.md
 //   phalanx-sim-scale --size small --days 90     # a small cluster rarely loses anything in a day
 //
-// Most of the simulated days is changes of layouts, at the largest size a quarter of a second each:
-// half of it the plan, and of that nearly all what the plan takes of memory.
+// Most of the simulated days is changes of layouts, of all rows together some thousand a day: the
+// page's last table has what one takes at the largest size.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>

@@ -14,7 +14,7 @@ namespace phalanx::scale {
 namespace {
 
 constexpr double kStoodMax = 1e-6;  // recoveries take no time
-const std::vector<double> kShares = {0.0005, 0.001, 0.002, 0.004};
+const std::vector<double> kShares = {0.0005, 0.001, 0.002, 0.003, 0.004};
 
 // What the paper's figures come to at a share, in percent: replicas without their failed devices
 // packed into few and not, and the narrowed ones of its nonuniform tensor parallelism.
@@ -27,6 +27,7 @@ struct Published {
 constexpr Published kPublished[] = {{0.0005, "11.8", "1.6", "0.2-0.4"},
                                     {0.001, "22.8", "3.6", "0.5-0.9"},
                                     {0.002, "40.4", "6.6", "0.8-1.6"},
+                                    {0.003, "53.6", "9.4", "1.2-2.4"},
                                     {0.004, "64.2", "12.4 (paper: 12)", "1.6-3.1 (paper: 3)"}};
 
 std::string Percent(double share) { return absl::StrFormat("%.2f", 100 * share); }

@@ -225,7 +225,8 @@ TEST_F(ReturnTest, CoordinatorThatRestartsWhileAllWait_KnowsThatNobodyTrains) {
     h_.Advance(absl::Seconds(5));
     h_.Feed(HeartbeatReceived{.session = node_});
   }
-  EXPECT_THAT(Events(job, "RankFailed").back(), HasSubstr("rank 2 has not left epoch 2"));
+  EXPECT_THAT(Events(job, "RankFailed").back(),
+              HasSubstr("rank 2 has not left epoch 2 within 5s, "));
 }
 
 // Who trains without it did so a moment ago.

@@ -95,12 +95,19 @@ TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
 TEST(ParseFaultTest, WhatAKindDoesNotTake_IsRefused) {
   EXPECT_THAT(FaultsIn({.rank = "1", .fault = "kill", .duration = "2s"}),
               ElementsAre("--for: 2s: kill is for good; only stop, hang, slow and partition end"));
-  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "slow:2", .phase = "forward"}),
-              ElementsAre("--phase: forward: slow is of every pass and takes no phase"));
+  const std::string of_a_decision =
+      ": nan is of what a step is decided by and takes forward, backward, reduce or record alone";
   EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = "gather", .duration = "1s"}),
-              ElementsAre("--phase: gather: nan is of the record and takes no other phase",
+              ElementsAre("--phase: gather" + of_a_decision,
                           "--for: 1s: nan is for good; only stop, hang, slow and partition end"));
-  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = "record"}), IsEmpty());
+  for (const std::string phase : {"optimizer", "mirror", "checkpoint", "recovery"}) {
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = phase}),
+                ElementsAre("--phase: " + phase + of_a_decision));
+  }
+  for (const std::string phase : {"forward", "backward", "reduce", "record"})
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = "nan", .phase = phase}), IsEmpty());
+  for (const std::string phase : {"forward", "checkpoint", "recovery"})
+    EXPECT_THAT(FaultsIn({.rank = "1", .fault = "slow:2", .phase = phase}), IsEmpty());
   for (const std::string phase : {"checkpoint", "recovery"}) {
     EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .phase = phase}),
                 ElementsAre("--phase: " + phase +

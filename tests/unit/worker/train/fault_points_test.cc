@@ -38,7 +38,7 @@ class FaultPointsTest : public testing::Test {
 TEST_F(FaultPointsTest, WithoutAFault_NothingComesAbout) {
   EXPECT_FALSE(points_.armed());
   EXPECT_FALSE(Fails(FaultPhase::kForward, 1));
-  EXPECT_FALSE(points_.SpoilsRecord(1));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kRecord, 1));
   EXPECT_EQ(points_.SlowFactor(1), 1);
   EXPECT_FALSE(FaultPoints::None().armed());
 }
@@ -72,16 +72,28 @@ TEST_F(FaultPointsTest, NextFault_TakesThePlaceOfOneThatWaits) {
   points_.Inject({.kind = FaultKind::kOom, .at_step = 5});
   points_.Inject({.kind = FaultKind::kNan, .at_step = 7});
   EXPECT_FALSE(Fails(FaultPhase::kForward, 6));
-  EXPECT_TRUE(points_.SpoilsRecord(7));
+  EXPECT_TRUE(points_.Spoils(FaultPhase::kRecord, 7));
 }
 
 TEST_F(FaultPointsTest, Nan_SpoilsOneRecord) {
   points_.Inject({.kind = FaultKind::kNan, .at_step = 4});
-  EXPECT_FALSE(points_.SpoilsRecord(3));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kRecord, 3));
   EXPECT_FALSE(Fails(FaultPhase::kRecord, 4));
-  EXPECT_TRUE(points_.SpoilsRecord(4));
-  EXPECT_FALSE(points_.SpoilsRecord(5));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kForward, 4)) << "no phase is named";
+  EXPECT_TRUE(points_.Spoils(FaultPhase::kRecord, 4));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kRecord, 5));
   EXPECT_THAT(told_, ElementsAre("nan record 4"));
+}
+
+TEST_F(FaultPointsTest, NanInAPhase_SpoilsThatAlone) {
+  points_.Inject({.kind = FaultKind::kNan, .phase = FaultPhase::kBackward});
+  EXPECT_FALSE(Fails(FaultPhase::kBackward, 4)) << "it is asked for where it can be";
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kForward, 4));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kRecord, 4));
+  EXPECT_TRUE(points_.Spoils(FaultPhase::kBackward, 5));
+  EXPECT_FALSE(points_.Spoils(FaultPhase::kBackward, 5));
+  EXPECT_THAT(told_, ElementsAre("nan backward 5"));
+  EXPECT_FALSE(points_.armed());
 }
 
 TEST_F(FaultPointsTest, Slow_LastsAndIsToldOnce) {
@@ -100,6 +112,20 @@ TEST_F(FaultPointsTest, SlowForATime_EndsThen) {
     ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   }
   EXPECT_FALSE(points_.armed());
+}
+
+TEST_F(FaultPointsTest, SlowFromAPhaseOn_BeginsWhereThatIsReached) {
+  points_.Inject(
+      {.kind = FaultKind::kSlow, .at_step = 5, .phase = FaultPhase::kRecovery, .factor = 3});
+  EXPECT_EQ(points_.SlowFactor(7), 1);
+  EXPECT_FALSE(Fails(FaultPhase::kRecovery, 4));
+  EXPECT_FALSE(Fails(FaultPhase::kForward, 7));
+  EXPECT_EQ(points_.SlowFactor(7), 1);
+  EXPECT_FALSE(Fails(FaultPhase::kRecovery, 6));
+  EXPECT_EQ(points_.SlowFactor(7), 3);
+  EXPECT_EQ(points_.SlowFactor(4), 3) << "of a step that is begun again";
+  EXPECT_FALSE(Fails(FaultPhase::kRecovery, 8)) << "it has begun";
+  EXPECT_THAT(told_, ElementsAre("slow recovery 6"));
 }
 
 TEST_F(FaultPointsTest, Hang_EndsNoEarlierThanItIsTo) {
