@@ -182,6 +182,7 @@ class ServerImpl final : public Server {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.SetMaxSendMessageSize(kMessageBytesMax);
+    RefuseCompressed(builder);
     grpc::ResourceQuota quota("coordinator");
     quota.Resize(options_.buffer_bytes_max);
     builder.SetResourceQuota(quota);
