@@ -47,7 +47,7 @@ class Admission {
   // Whether the connection of that peer, as gRPC names it, is open.
   using IsOpen = std::function<bool(const std::string& peer)>;
   // `connections_max`: of one person; 0: any number. `plans_max`: also of one person. `unread` and
-  // `connections` outlive it; the latter is told of each request that came whole; null: nobody is.
+  // `connections` outlive it; the latter is told of what came whole; null: nobody is.
   Admission(CallRateOptions rate, size_t connections_max, WorkerBounds workers,
             UnreadRequests& unread, IsOpen is_open, size_t plans_max = kPlansMax,
             CallerConnections* connections = nullptr)
@@ -78,6 +78,10 @@ class Admission {
   absl::Status Open(WorkerStream stream, const Caller& caller, const std::string& peer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Close(WorkerStream stream, const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  // A message of a worker's stream, over the connection of that peer, was read.
+  void MessageCame(const std::string& peer, size_t bytes) {
+    if (connections_ != nullptr) connections_->MessageCame(peer, bytes);
+  }
   // `bytes` of an upload of a worker's were read. For how long no more of its uploads are: nothing
   // is lost, since what was not read waits at the worker, where its files are.
   absl::Duration ReadOfUpload(const Caller& caller, int64_t bytes) {

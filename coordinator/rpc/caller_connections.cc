@@ -15,6 +15,11 @@ namespace {
 // Of a call beside its request: headers, heads of frames and records, and what acknowledges its
 // answer. Those of gRPC's clients have less.
 constexpr int64_t kBytesAroundRequest = 256;
+// Of one message of a stream, with pings that come between two heartbeats.
+constexpr int64_t kBytesAroundMessage = 96;
+// Heads of frames and records within a long message are less than this part of it.
+constexpr int64_t kPartOfHeads = 64;
+constexpr char kNotWhole[] = " bytes that have come, and are not whole; at most ";
 
 }  // namespace
 
@@ -32,7 +37,9 @@ class CallerConnections::All {
   void Open(Connection& connection) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(Connection& connection) ABSL_LOCKS_EXCLUDED(mu_);
   void Came(Connection& connection, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status RequestCame(const std::string& peer, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // `around`: that came with them.
+  absl::Status WholeCame(const std::string& peer, int64_t bytes, int64_t around)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Held {
@@ -47,7 +54,10 @@ class CallerConnections::All {
   void CountLocked(Connection& connection, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Connection& connection, bool bytes, const std::string& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the connection with most, of the caller or (empty) of all.
+  int64_t BytesMaxOf(const Identity& caller) const {
+    return caller.role == Role::kWorker ? bounds_.worker_bytes_max : bounds_.person_bytes_max;
+  }
+  // Ends the connection with most, of the caller or (empty) of all people.
   void EndMostLocked(const std::string& key, const std::string& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -56,7 +66,7 @@ class CallerConnections::All {
   World world_ ABSL_GUARDED_BY(mu_);                               // none: nobody is ended any more
   std::map<std::string, Held> callers_ ABSL_GUARDED_BY(mu_);       // by KeyOf
   std::map<std::string, Connection*> peers_ ABSL_GUARDED_BY(mu_);  // the newest of each
-  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                         // of people
 };
 
 class CallerConnections::All::Connection final : public transport::OpenConnection {
@@ -72,9 +82,7 @@ class CallerConnections::All::Connection final : public transport::OpenConnectio
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  void Came(int64_t bytes) override {
-    if (caller.role != Role::kWorker) all_->Came(*this, bytes);
-  }
+  void Came(int64_t bytes) override { all_->Came(*this, bytes); }
 
   const std::string peer;
   const Identity caller;
@@ -114,7 +122,7 @@ void CallerConnections::All::CountLocked(Connection& connection, int64_t bytes) 
   Held& held = callers_[connection.key];
   connection.bytes += bytes;
   held.bytes += bytes;
-  bytes_ += bytes;
+  if (connection.caller.role != Role::kWorker) bytes_ += bytes;
   held.grown_bytes = std::min(held.grown_bytes, held.bytes);
 }
 
@@ -123,27 +131,24 @@ void CallerConnections::All::Came(Connection& connection, int64_t bytes) {
   if (connection.ended) return;
   CountLocked(connection, bytes);
   Held& held = callers_[connection.key];
-  if (held.bytes - held.grown_bytes >= bounds_.person_bytes_max / 8) {
+  const int64_t bytes_max = BytesMaxOf(connection.caller);
+  if (held.bytes - held.grown_bytes >= bytes_max / 8) {
     held.grown = SteadyNow();
     held.grown_bytes = held.bytes;
   }
-  if (held.bytes > bounds_.person_bytes_max) {
-    EndMostLocked(connection.key,
-                  absl::StrCat("requests of ", connection.caller.name, " have ", held.bytes,
-                               " bytes that have come, and are not whole; "
-                               "at most ",
-                               bounds_.person_bytes_max));
+  if (held.bytes > bytes_max) {
+    EndMostLocked(connection.key, absl::StrCat("messages of ", connection.caller.name, " have ",
+                                               held.bytes, kNotWhole, bytes_max));
   } else if (bytes_ > bounds_.bytes_max) {
     EndMostLocked(
-        "", absl::StrCat("requests of all people have ", bytes_,
-                         " bytes that have come, and are not whole; at most ", bounds_.bytes_max));
+        "", absl::StrCat("messages of all people have ", bytes_, kNotWhole, bounds_.bytes_max));
   }
 }
 
 void CallerConnections::All::EndMostLocked(const std::string& key, const std::string& why) {
   Connection* most = nullptr;
   for (const auto& [peer, connection] : peers_) {
-    if (!key.empty() && connection->key != key) continue;
+    if (key.empty() ? connection->caller.role == Role::kWorker : connection->key != key) continue;
     if (most == nullptr || connection->bytes > most->bytes) most = connection;
   }
   if (most == nullptr || most->bytes == 0) return;
@@ -160,18 +165,19 @@ void CallerConnections::All::EndLocked(Connection& connection, bool bytes, const
   world_.ended(connection.caller, bytes, absl::ResourceExhaustedError(why));
 }
 
-absl::Status CallerConnections::All::RequestCame(const std::string& peer, int64_t bytes) {
+absl::Status CallerConnections::All::WholeCame(const std::string& peer, int64_t bytes,
+                                               int64_t around) {
   MutexLock lock(&mu_);
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return absl::OkStatus();
   Connection& connection = *found->second;
-  CountLocked(connection, -std::min(connection.bytes, bytes + kBytesAroundRequest));
+  CountLocked(connection, -std::min(connection.bytes, bytes + bytes / kPartOfHeads + around));
   const Held& held = callers_[connection.key];
-  const int64_t bytes_max = bounds_.person_bytes_max / 2;
+  const int64_t bytes_max = BytesMaxOf(connection.caller) / 2;
   if (held.bytes <= bytes_max || Since(held.grown) >= bounds_.refused_for) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "requests of ", connection.caller.name, " have ", held.bytes,
-      " bytes that have come, and are not whole; at most ", bytes_max, ": ask again in 1 s"));
+  return absl::ResourceExhaustedError(absl::StrCat("messages of ", connection.caller.name, " have ",
+                                                   held.bytes, kNotWhole, bytes_max,
+                                                   ": ask again in 1 s"));
 }
 
 CallerConnections::CallerConnections(ConnectionBounds bounds, World world)
@@ -187,7 +193,12 @@ std::unique_ptr<transport::OpenConnection> CallerConnections::Begin(
 }
 
 absl::Status CallerConnections::RequestCame(const std::string& peer, size_t bytes) {
-  return all_->RequestCame(peer, static_cast<int64_t>(bytes));
+  return all_->WholeCame(peer, static_cast<int64_t>(bytes), kBytesAroundRequest);
+}
+
+void CallerConnections::MessageCame(const std::string& peer, size_t bytes) {
+  // Of streams that are open nothing is refused.
+  static_cast<void>(all_->WholeCame(peer, static_cast<int64_t>(bytes), kBytesAroundMessage));
 }
 
 }  // namespace phalanx::coordinator

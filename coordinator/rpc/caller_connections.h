@@ -1,12 +1,12 @@
 // coordinator/rpc/caller_connections.h: what callers with certificates have open and on its way:
-// connections, and bytes of requests that have not come whole.
+// connections, and bytes of messages that have not come whole.
 //
 // gRPC 1.51 keeps what has come of a message until it is whole, and looks at its size then: one
 // call holds up to 4 GiB, from the memory of all messages under way (a ResourceQuota), and past
-// that it ends calls of anybody. So of each person's connection it is counted what comes over it
-// (HandshakeWatch), less the requests that came whole. Whoever has too much has the connection with
+// that it ends calls of anybody. So of each connection it is counted what comes over it
+// (HandshakeWatch), less the messages that came whole. Whoever has too much has the connection with
 // most of it closed, and what gRPC holds for it is free; where all people have too much together,
-// it is the connection with most of all. Before that, while much of somebody's comes, what comes
+// it is the connection with most of theirs. Before that, while much of a person's comes, what comes
 // whole of theirs is refused, and told when to ask again.
 //
 // What is neither, such as pings, windows and requests that are too large, is counted as well: a
@@ -34,16 +34,16 @@ struct ConnectionBounds {
   // Open, of one identity; 0: any number.
   size_t of_person_max = 512;
   size_t of_worker_max = 128;
-  // Of requests of people that have not come whole: of one, and of all.
+  // Of messages that have not come whole: of one person, of all people, of one worker.
   int64_t person_bytes_max = 128 << 20;
   int64_t bytes_max = 512 << 20;
+  int64_t worker_bytes_max = 128 << 20;
   // A person who has half as much as one may is refused calls for so long after an eighth of it
   // came.
   absl::Duration refused_for = absl::Seconds(10);
 };
 
-// Thread-safe. Those in plaintext are not counted, nor strangers without a certificate, nor the
-// bytes of workers, whose streams the coordinator reads message by message.
+// Thread-safe. Those in plaintext are not counted, nor strangers without a certificate.
 class CallerConnections {
  public:
   // Both are called under a lock, from any thread, also one that reads a connection: neither waits
@@ -67,6 +67,8 @@ class CallerConnections {
   // A request of so many bytes came whole. Errors: ResourceExhausted, if so much else of the
   // caller's is on its way that it is to ask again.
   absl::Status RequestCame(const std::string& peer, size_t bytes);
+  // A message of a stream, likewise.
+  void MessageCame(const std::string& peer, size_t bytes);
 
   class All;  // of the implementation
 

@@ -30,7 +30,11 @@ class CountedConnectionsTest : public ::testing::Test {
   std::vector<std::string> ended_, reasons_;
   int of_bytes_ = 0;
   CallerConnections connections_{
-      {.of_person_max = 3, .of_worker_max = 1, .person_bytes_max = 10'000, .bytes_max = 15'000},
+      {.of_person_max = 3,
+       .of_worker_max = 1,
+       .person_bytes_max = 10'000,
+       .bytes_max = 15'000,
+       .worker_bytes_max = 10'000},
       {.end = [this](const std::string& peer) { ended_.push_back(peer); },
        .ended =
            [this](const Caller&, bool bytes, const absl::Status& why) {
@@ -70,7 +74,7 @@ TEST_F(CountedConnectionsTest, RequestsThatComeWhole_CountNoLonger) {
 TEST_F(CountedConnectionsTest, WhoHasMostThatIsNotWhole_IsClosed) {
   const auto little = connections_.Begin("a", kSam), much = connections_.Begin("b", kSam);
   const auto of_sue = connections_.Begin("c", kSue), of_worker = connections_.Begin("d", kHere);
-  of_worker->Came(1'000'000);
+  of_worker->Came(9'000);
   of_sue->Came(4'000);
   much->Came(6'000);
   EXPECT_TRUE(absl::IsResourceExhausted(connections_.RequestCame("a", 10)))
@@ -79,7 +83,7 @@ TEST_F(CountedConnectionsTest, WhoHasMostThatIsNotWhole_IsClosed) {
   EXPECT_THAT(ended_, IsEmpty());
   little->Came(4'001);
   EXPECT_THAT(ended_, ElementsAre("b"));
-  EXPECT_THAT(reasons_[0], HasSubstr("requests of sam have 10001 bytes that have come"));
+  EXPECT_THAT(reasons_[0], HasSubstr("messages of sam have 10001 bytes that have come"));
   EXPECT_THAT(reasons_[0], HasSubstr("b is closed, which has 6000 of them"));
   EXPECT_EQ(of_bytes_, 1);
   EXPECT_EQ(connections_.RequestCame("a", 10), absl::OkStatus());
@@ -88,6 +92,22 @@ TEST_F(CountedConnectionsTest, WhoHasMostThatIsNotWhole_IsClosed) {
   EXPECT_THAT(ended_, ElementsAre("b"));
   little->Came(2'000);
   EXPECT_THAT(ended_, ElementsAre("b", "c")) << "of all people together";
+}
+
+TEST_F(CountedConnectionsTest, StreamOfAWorker_MayHaveAnyNumberOfWholeMessages) {
+  const auto connection = connections_.Begin("a", kHere);
+  for (int i = 0; i < 10'000; ++i) {
+    connection->Came(150);
+    connections_.MessageCame("a", 100);
+  }
+  // Heads of frames and records within it are a part of it.
+  connection->Came(8'000);
+  connection->Came(100);
+  connections_.MessageCame("a", 8'000);
+  connection->Came(10'000);
+  EXPECT_THAT(ended_, IsEmpty());
+  connection->Came(1);
+  EXPECT_THAT(ended_, ElementsAre("a"));
 }
 
 TEST(CallerConnectionsTest, OnlyWhileMuchComes_AreCallsRefused) {
@@ -136,7 +156,7 @@ TEST_F(ConnectionLimitsTest, RequestsThatAreNotWhole_CostTheirOwnerTheConnection
   half.Send(Frame(0, 0, 1, std::string(14'000, 'a')));
   EXPECT_TRUE(half.ReadsToTheEnd());
   EXPECT_EQ(AwaitAudit("audit who=sam role=submitter method=unread outcome=RESOURCE_EXHAUSTED "
-                       "reason=\"requests of sam have ",
+                       "reason=\"messages of sam have ",
                        1),
             1);
   EXPECT_THAT(server_->MetricsText(), HasSubstr("phalanx_rpc_handled_total{code="
