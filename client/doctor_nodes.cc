@@ -7,6 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/format.h"
 #include "core/base/cut_text.h"
 #include "core/wire/examination_codec.h"
@@ -120,6 +123,56 @@ void NoteVersions(const std::vector<Said>& said, Finding& all) {
       "job trains on nodes of both";
 }
 
+struct Folder {
+  std::map<std::string, std::vector<std::string>> nodes;  // by the mark that they found
+  size_t count = 0;                                       // of nodes
+  bool on_network = false;                                // of any
+};
+
+// Of "/srv is 0123456789abcdef on the network; /scratch is ...", as a node says it.
+void NoteFolders(const Said& said, std::map<std::string, Folder>& folders) {
+  constexpr size_t kMarkDigits = 16;
+  constexpr absl::string_view kIs = " is ";
+  for (absl::string_view one : absl::StrSplit(said.finding.found, "; ")) {
+    const bool on_network = absl::ConsumeSuffix(&one, " on the network");
+    const size_t is = one.rfind(kIs);
+    if (is == absl::string_view::npos || one.size() - is != kIs.size() + kMarkDigits) continue;
+    Folder& folder = folders[std::string(one.substr(0, is))];
+    folder.nodes[std::string(one.substr(is + kIs.size()))].push_back(said.node);
+    ++folder.count;
+    folder.on_network |= on_network;
+  }
+}
+
+// Of folders that several nodes name. That disks of machines differ is as it should be.
+std::vector<Finding> SameFolders(const std::vector<Said>& said) {
+  std::map<std::string, Folder> folders;
+  for (const Said& one : said) NoteFolders(one, folders);
+  Finding all{.check = "node same folders"};
+  std::vector<std::string> differ, own, same;
+  for (const auto& [path, folder] : folders) {
+    if (folder.count < 2) continue;
+    if (folder.nodes.size() == 1) {
+      same.push_back(absl::StrCat(folder.count, " nodes have the same ", path));
+      continue;
+    }
+    std::vector<std::string> names;
+    for (const auto& [mark, nodes] : folder.nodes) names.push_back(NamesText(nodes, kNamesMax));
+    std::sort(names.begin(), names.end());
+    (folder.on_network ? differ : own)
+        .push_back(absl::StrCat(path, " is one folder on ",
+                                NamesText(names, kNamesMax, ", another one on ")));
+  }
+  if (!differ.empty()) all.verdict = Verdict::kWarning;
+  if (!differ.empty() || !own.empty())
+    all.next = "jobs on several nodes need a folder that all of them mount at the same path";
+  differ.insert(differ.end(), own.begin(), own.end());
+  differ.insert(differ.end(), same.begin(), same.end());
+  if (differ.empty()) return {};
+  all.found = NamesText(differ, kNamesMax, "; ");
+  return {all};
+}
+
 }  // namespace
 
 std::vector<Finding> FindingsOf(const v1::NodeStatus& node) {
@@ -164,6 +217,10 @@ std::vector<Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes) {
     if (said->first == "nccl") NoteVersions(said->second, findings.back());
     by_check.erase(said);
   }
+  if (const auto said = by_check.find("same folders"); said != by_check.end()) {
+    for (Finding& finding : SameFolders(said->second)) findings.push_back(std::move(finding));
+    by_check.erase(said);
+  }
   // Those that this version does not know: of a newer worker, or of one that is none.
   for (const auto& [check, said] : by_check) {
     if (findings.size() >= static_cast<size_t>(job::kFindingsMax)) break;
@@ -172,10 +229,11 @@ std::vector<Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes) {
   return findings;
 }
 
-std::string NamesText(const std::vector<std::string>& names, size_t shown_max) {
+std::string NamesText(const std::vector<std::string>& names, size_t shown_max,
+                      absl::string_view between) {
   const size_t shown = std::min(names.size(), shown_max);
   std::string text =
-      absl::StrJoin(names.begin(), names.begin() + static_cast<ptrdiff_t>(shown), ", ");
+      absl::StrJoin(names.begin(), names.begin() + static_cast<ptrdiff_t>(shown), between);
   if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
   return text;
 }

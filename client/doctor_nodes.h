@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/job/node_examination.h"
 #include "phalanx/v1/job_service.pb.h"
@@ -25,6 +26,7 @@ std::vector<job::Finding> FindingsOf(const v1::NodeStatus& node);
 std::vector<job::Finding> ExamineNodes(const std::vector<v1::NodeStatus>& nodes);
 
 // "a, b and 3 more".
-std::string NamesText(const std::vector<std::string>& names, size_t shown_max);
+std::string NamesText(const std::vector<std::string>& names, size_t shown_max,
+                      absl::string_view between = ", ");
 
 }  // namespace phalanx::client

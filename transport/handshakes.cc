@@ -9,25 +9,34 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
+#include "transport/openssl.h"
 
 namespace phalanx::transport {
 
 // Thread-safe.
 class HandshakeWatch::Listener {
  public:
-  explicit Listener(Told told) : told_(std::move(told)) {}
+  Listener(Told told, Finished finished) : told_(std::move(told)), finished_(std::move(finished)) {}
   void Tell(const FailedHandshake& failed) const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     if (told_) told_(failed);
   }
+  std::unique_ptr<OpenConnection> Finish(const std::string& peer,
+                                         const std::vector<std::string>& uris) const
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return finished_ ? finished_(peer, uris) : nullptr;
+  }
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     told_ = nullptr;
+    finished_ = nullptr;
   }
 
  private:
   mutable Mutex mu_;
   Told told_ ABSL_GUARDED_BY(mu_);  // none: the watch is over
+  Finished finished_ ABSL_GUARDED_BY(mu_);
 };
 
 namespace {
@@ -46,6 +55,7 @@ struct Handshake {
   bool nothing_shown = false;
   int alert_sent = kNone, alert_received = kNone;
   long verified = X509_V_OK;
+  std::shared_ptr<OpenConnection> connection;  // null: nobody asks for it, or it is not there yet
 };
 
 // Whose connections this thread begins; nullptr: nobody asks.
@@ -120,10 +130,23 @@ int IndexOfHandshakes() {
   return index;
 }
 
+// Whoever says that it has finished has shown before that the certificate's key is its own.
+std::shared_ptr<OpenConnection> ConnectionOf(const Handshake& seen, const SSL* ssl) {
+  const X509* const shown = SSL_get0_peer_certificate(ssl);
+  if (shown == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return nullptr;
+  return seen.listener->Finish(seen.peer, UrisIn(*shown));
+}
+
 void OnMessage(int written, int, int type, const void* bytes, size_t size, SSL* ssl, void*) {
   auto* const seen = static_cast<Handshake*>(SSL_get_ex_data(ssl, IndexOfHandshakes()));
-  if (seen == nullptr || seen->done) return;
+  if (seen == nullptr) return;
   const auto* const text = static_cast<const uint8_t*>(bytes);
+  if (seen->done) {
+    if (seen->connection != nullptr && written == 0 && type == SSL3_RT_HEADER &&
+        size >= SSL3_RT_HEADER_LENGTH)
+      seen->connection->Came(SSL3_RT_HEADER_LENGTH + int64_t{text[3]} * 256 + text[4]);
+    return;
+  }
   if (type == SSL3_RT_ALERT && size >= 2) {
     if (written == 0) seen->spoke = true;
     if (text[1] == SSL_AD_CLOSE_NOTIFY || text[1] == SSL_AD_USER_CANCELLED) return;
@@ -138,6 +161,7 @@ void OnMessage(int written, int, int type, const void* bytes, size_t size, SSL* 
   if (type != SSL3_RT_HANDSHAKE || size == 0) return;
   if (text[0] == SSL3_MT_CERTIFICATE) seen->nothing_shown = size <= kEmptyCertificateBytesMax;
   seen->done = text[0] == SSL3_MT_FINISHED;
+  if (seen->done) seen->connection = ConnectionOf(*seen, ssl);
 }
 
 }  // namespace
@@ -164,14 +188,15 @@ absl::string_view ToString(HandshakeFault fault) {
   return "";
 }
 
-HandshakeWatch::HandshakeWatch(Told told) : listener_(std::make_shared<Listener>(std::move(told))) {
+HandshakeWatch::HandshakeWatch(Told told, Finished finished)
+    : listener_(std::make_shared<Listener>(std::move(told), std::move(finished))) {
   static_cast<void>(IndexOfHandshakes());
 }
 
 HandshakeWatch::~HandshakeWatch() { listener_->Stop(); }
 
 void HandshakeWatch::Watch(std::string peer, absl::FunctionRef<void()> begin) {
-  const Handshake from{.listener = listener_, .peer = std::move(peer)};
+  const Handshake from{.listener = listener_, .peer = std::move(peer), .connection = nullptr};
   beginning = &from;
   begin();
   beginning = nullptr;

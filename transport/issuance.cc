@@ -248,17 +248,8 @@ absl::StatusOr<CertificateFacts> FactsOf(absl::string_view pem) {
     return absl::InvalidArgumentError("must begin with a certificate in PEM");
   CertificateFacts facts{.begin = TimeOf(X509_get0_notBefore(certificate.get())),
                          .end = TimeOf(X509_get0_notAfter(certificate.get()))};
-  const Names names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
+  facts.uris = UrisIn(*certificate);
   ERR_clear_error();
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    int type = 0;
-    const auto* text = static_cast<const ASN1_STRING*>(
-        GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names.get(), i), &type));
-    if (type != GEN_URI) continue;
-    facts.uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                            static_cast<size_t>(ASN1_STRING_length(text)));
-  }
   return facts;
 }
 

@@ -9,6 +9,8 @@
 #include <openssl/x509v3.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -41,6 +43,9 @@ inline int NoPassword(char*, int, int, void*) { return -1; }
 // Where PEM_read_bio_... has found nothing: whether that is because there is no more in PEM, and
 // not because what comes next is spoilt. Clears the errors of this thread.
 bool IsEndOfPem();
+
+// Subject alternative names that are URIs. Leaves the errors of this thread as they are.
+std::vector<std::string> UrisIn(const X509& certificate);
 
 // InfinitePast: it is none that OpenSSL reads.
 absl::Time TimeOf(const ASN1_TIME* time);

@@ -61,6 +61,12 @@ int64_t OpenPeers::BytesFrom(const std::string& peer) const {
   return counts ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
 }
 
+void OpenPeers::End(const std::string& peer) {
+  MutexLock lock(&mu_);
+  // As in ShutDownAll.
+  if (const int fd = FdOfLocked(peer); fd >= 0) shutdown(fd, SHUT_RDWR);
+}
+
 void OpenPeers::EndAll() {
   ShutDownAll(SHUT_RD);
   if (AwaitNone()) return;

@@ -28,6 +28,9 @@ class OpenPeers {
   // TLS adds: of one call, take the difference. 0: it is not open, or the kernel does not say.
   int64_t BytesFrom(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Has the server close the connection of that peer, at once and whatever it is at. Waits for
+  // nothing.
+  void End(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
   // Has the server close all that are open, and waits for it, a second at most: each once it has
   // read what has come and has written what it is at, those that do not get there at once. Nobody
   // notes one meanwhile.

@@ -213,6 +213,11 @@ absl::Status MayServe(const Caller& caller, absl::string_view node) {
                                                   Shown(node)));
 }
 
+void RefuseCompressed(grpc::ServerBuilder& builder) {
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP})
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+}
+
 absl::Status CheckNotRevoked(const transport::Revocations* revocations,
                              const grpc::AuthContext& peer) {
   if (revocations == nullptr) return absl::OkStatus();

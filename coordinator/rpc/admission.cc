@@ -23,10 +23,13 @@ absl::Status Admission::Stopped() const {
   return stopped_;
 }
 
-absl::Status Admission::Take(const Caller& caller, const std::string& peer) {
+absl::Status Admission::Take(const Caller& caller, const std::string& peer, size_t request_bytes) {
   unread_.End(caller);
+  const absl::Status room =
+      connections_ == nullptr ? absl::OkStatus() : connections_->RequestCame(peer, request_bytes);
   RETURN_IF_ERROR(Stopped());
   RETURN_IF_ERROR(CountConnection(caller, connections_max_, peer));
+  RETURN_IF_ERROR(room);
   return rate_.Take(caller);
 }
 

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/caller_connections.h"
 #include "coordinator/rpc/caller_stores.h"
 #include "coordinator/rpc/unread_requests.h"
 #include "core/base/mutex.h"
@@ -45,15 +46,17 @@ class Admission {
   static constexpr size_t kPlansMax = 6;
   // Whether the connection of that peer, as gRPC names it, is open.
   using IsOpen = std::function<bool(const std::string& peer)>;
-  // `connections_max`: of one person; 0: any number. `plans_max`: also of one person. `unread`
-  // outlives it.
+  // `connections_max`: of one person; 0: any number. `plans_max`: also of one person. `unread` and
+  // `connections` outlive it; the latter is told of what came whole; null: nobody is.
   Admission(CallRateOptions rate, size_t connections_max, WorkerBounds workers,
-            UnreadRequests& unread, IsOpen is_open, size_t plans_max = kPlansMax)
+            UnreadRequests& unread, IsOpen is_open, size_t plans_max = kPlansMax,
+            CallerConnections* connections = nullptr)
       : rate_(rate),
         connections_max_(connections_max),
         plans_max_(plans_max),
         workers_(workers),
         unread_(unread),
+        connections_(connections),
         is_open_(std::move(is_open)),
         session_rate_(workers.sessions),
         upload_rate_(workers.uploads),
@@ -64,8 +67,10 @@ class Admission {
   // From now on every call and stream is refused with `status`, which is not OK.
   void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A person's call over a connection; its request is there. Errors: ResourceExhausted.
-  absl::Status Take(const Caller& caller, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+  // A person's call over a connection; its request, of so many bytes, is there. Errors:
+  // ResourceExhausted.
+  absl::Status Take(const Caller& caller, const std::string& peer, size_t request_bytes = 0)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // One over a connection that somebody else counts; of it Stop says nothing.
   absl::Status Take(const Caller& caller) { return rate_.Take(caller); }
 
@@ -73,6 +78,10 @@ class Admission {
   absl::Status Open(WorkerStream stream, const Caller& caller, const std::string& peer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Close(WorkerStream stream, const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  // A message of a worker's stream, over the connection of that peer, was read.
+  void MessageCame(const std::string& peer, size_t bytes) {
+    if (connections_ != nullptr) connections_->MessageCame(peer, bytes);
+  }
   // `bytes` of an upload of a worker's were read. For how long no more of its uploads are: nothing
   // is lost, since what was not read waits at the worker, where its files are.
   absl::Duration ReadOfUpload(const Caller& caller, int64_t bytes) {
@@ -95,6 +104,7 @@ class Admission {
   const size_t connections_max_, plans_max_;
   const WorkerBounds workers_;
   UnreadRequests& unread_;
+  CallerConnections* const connections_;
   const IsOpen is_open_;
   CallRate session_rate_, upload_rate_;
   CallerStores upload_bytes_;

@@ -64,8 +64,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
                                                    const v1::SubmitJobRequest* request,
                                                    v1::SubmitJobResponse* response) {
   const Ending end(context, "SubmitJob", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   if (request->request_id().size() > kRequestIdBytesMax) {
     return end.With(absl::InvalidArgumentError(absl::StrCat(
         "request_id has ", request->request_id().size(), " bytes; at most ", kRequestIdBytesMax)));
@@ -142,8 +141,7 @@ absl::Status JobServiceImpl::StillWanted(const Context& context) const {
 JobServiceImpl::Reactor* JobServiceImpl::GetJob(Context* context, const v1::GetJobRequest* request,
                                                 v1::GetJobResponse* response) {
   const Ending end(context, "GetJob", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.FindWhole(request->job());
   if (job.ok()) ToProto(**job, true, response->mutable_job());
   if (!job.ok() || !Waits(response->job())) return end.With(job.status());
@@ -155,8 +153,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListJobs(Context* context,
                                                   const v1::ListJobsRequest* request,
                                                   v1::ListJobsResponse* response) {
   const Ending end(context, "ListJobs", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::Status listed = coordinator::ListJobs(board_, *request, response);
   std::vector<v1::JobStatus*> waiting;
   for (v1::JobStatus& job : *response->mutable_jobs()) {
@@ -191,8 +188,7 @@ JobServiceImpl::Reactor* JobServiceImpl::CancelJob(Context* context,
                                                    const v1::CancelJobRequest* request,
                                                    v1::CancelJobResponse* response) {
   const Ending end(context, "CancelJob", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "cancel");
   if (!found.ok()) return end.With(found.status());
   // Nothing more becomes of a job that has ended, so the driver need not be asked.
@@ -240,8 +236,7 @@ JobServiceImpl::Reactor* JobServiceImpl::SuspendJob(Context* context,
                                                     const v1::SuspendJobRequest* request,
                                                     v1::SuspendJobResponse* response) {
   const Ending end(context, "SuspendJob", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   SetSuspended(request->job(), true, response->mutable_job(), end);
   return end.reactor();
 }
@@ -250,8 +245,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
                                                    const v1::ResumeJobRequest* request,
                                                    v1::ResumeJobResponse* response) {
   const Ending end(context, "ResumeJob", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   SetSuspended(request->job(), false, response->mutable_job(), end);
   return end.reactor();
 }
@@ -260,8 +254,7 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
   const Ending end(context, "DeleteJob", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
   end.Changes(*found);
@@ -287,8 +280,7 @@ JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,
                                                  const v1::PlanJobRequest* request,
                                                  v1::PlanJobResponse* response) {
   const Ending end(context, "PlanJob", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   Preview(end.caller(), [this, end, context, request, response](const absl::Status& go) {
     const auto go_on = [this, context] { return StillWanted(*context); };
     const absl::Status wanted = go.ok() ? go_on() : go;
@@ -308,8 +300,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListEvents(Context* context,
                                                     const v1::ListEventsRequest* request,
                                                     v1::ListEventsResponse* response) {
   const Ending end(context, "ListEvents", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<JobEvent>> events =
@@ -322,8 +313,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListIncidents(Context* context,
                                                        const v1::ListIncidentsRequest* request,
                                                        v1::ListIncidentsResponse* response) {
   const Ending end(context, "ListIncidents", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> job = board_.Find(request->job());
   if (!job.ok()) return end.With(job.status());
   const absl::StatusOr<std::vector<IncidentPtr>> incidents = board_.Incidents((*job)->id);
@@ -336,8 +326,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ExplainJob(Context* context,
                                                     const v1::ExplainJobRequest* request,
                                                     v1::ExplainJobResponse* response) {
   const Ending end(context, "ExplainJob", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   const absl::StatusOr<JobViewPtr> found = board_.Find(request->job());
   if (!found.ok()) return end.With(found.status());
   if (job::IsTerminal((*found)->phase)) {
@@ -362,8 +351,7 @@ JobServiceImpl::Reactor* JobServiceImpl::InjectFault(Context* context,
                                                      const v1::InjectFaultRequest* request,
                                                      v1::InjectFaultResponse* response) {
   const Ending end(context, "InjectFault", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   // Whether faults are allowed at all is said first, whatever the job.
   const absl::StatusOr<JobViewPtr> found = FindToChange(end, request->job(), "harm");
   if (absl::IsPermissionDenied(found.status())) return end.With(found.status());
@@ -387,8 +375,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
                                                    const v1::ListNodesRequest* request,
                                                    v1::ListNodesResponse* response) {
   const Ending end(context, "ListNodes", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   return end.With(coordinator::ListNodes(board_, *request, response));
 }
 
@@ -396,8 +383,7 @@ JobServiceImpl::Reactor* JobServiceImpl::TryConnection(Context* context,
                                                        const v1::TryConnectionRequest* request,
                                                        v1::TryConnectionResponse* response) {
   const Ending end(context, "TryConnection", metrics_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   driver_.Reach({.from = request->from(),
                  .to = request->to(),
                  .word = absl::StrCat(absl::Hex(RandomWord(), absl::kZeroPad16),
@@ -413,8 +399,7 @@ JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
                                                     const v1::CordonNodeRequest* request,
                                                     v1::CordonNodeResponse* response) {
   const Ending end(context, "CordonNode", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.MarkNode({.node = request->node(),
@@ -431,8 +416,7 @@ JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
                                                       const v1::UncordonNodeRequest* request,
                                                       v1::UncordonNodeResponse* response) {
   const Ending end(context, "UncordonNode", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   driver_.MarkNode({.node = request->node(), .by = NameOf(end.caller())},
                    [end, response](const absl::StatusOr<MarkedNode>& marked) {
@@ -446,8 +430,7 @@ JobServiceImpl::Reactor* JobServiceImpl::DrainNode(Context* context,
                                                    const v1::DrainNodeRequest* request,
                                                    v1::DrainNodeResponse* response) {
   const Ending end(context, "DrainNode", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.MarkNode({.node = request->node(),
@@ -465,8 +448,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ReserveNode(Context* context,
                                                      const v1::ReserveNodeRequest* request,
                                                      v1::ReserveNodeResponse* response) {
   const Ending end(context, "ReserveNode", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   if (absl::Status status = CheckReason(request->reason()); !status.ok()) return end.With(status);
   driver_.ReserveNode({.node = request->node(),
@@ -483,8 +465,7 @@ JobServiceImpl::Reactor* JobServiceImpl::UnreserveNode(Context* context,
                                                        const v1::UnreserveNodeRequest* request,
                                                        v1::UnreserveNodeResponse* response) {
   const Ending end(context, "UnreserveNode", metrics_, audit_);
-  if (absl::Status status = admission_.Take(end.caller(), end.peer()); !status.ok())
-    return end.With(status);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   driver_.ReserveNode({.node = request->node(), .by = NameOf(end.caller())},
                       [end, response](const absl::StatusOr<MarkedNode>& marked) {
@@ -494,20 +475,25 @@ JobServiceImpl::Reactor* JobServiceImpl::UnreserveNode(Context* context,
   return end.reactor();
 }
 
-Peer JobServiceImpl::PeerOf(const Context& context) {
+absl::Status JobServiceImpl::Take(const Ending& end, const google::protobuf::Message& request) {
+  return admission_.Take(end.caller(), end.peer(), request.ByteSizeLong());
+}
+
+Peer JobServiceImpl::PeerOf(const Context& context, const google::protobuf::Message& request) {
   const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
-  return {
-      .who = who, .admitted = admission_.Take(CallerOf(*who), context.peer()), .metrics = metrics_};
+  return {.who = who,
+          .admitted = admission_.Take(CallerOf(*who), context.peer(), request.ByteSizeLong()),
+          .metrics = metrics_};
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobServiceImpl::WatchJob(
     Context* context, const v1::WatchJobRequest* request) {
-  return MakeWatchCall(board_, watches_, PeerOf(*context), *request);
+  return MakeWatchCall(board_, watches_, PeerOf(*context, *request), *request);
 }
 
 grpc::ServerWriteReactor<v1::GetLogsResponse>* JobServiceImpl::GetLogs(
     Context* context, const v1::GetLogsRequest* request) {
-  return MakeLogsCall(board_, driver_, logs_, log_calls_, PeerOf(*context), *request);
+  return MakeLogsCall(board_, driver_, logs_, log_calls_, PeerOf(*context, *request), *request);
 }
 
 }  // namespace phalanx::coordinator

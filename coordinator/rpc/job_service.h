@@ -98,7 +98,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Has `plan` done by those who plan, as one of the caller's.
   void Preview(const Caller& caller, WorkPool::Work plan);
   // Of a stream that begins: its call is taken.
-  Peer PeerOf(const Context& context);
+  // As Admission::Take, of a call with such a request.
+  absl::Status Take(const Ending& end, const google::protobuf::Message& request);
+  Peer PeerOf(const Context& context, const google::protobuf::Message& request);
   // Errors: NotFound, PermissionDenied; those of Board::Find.
   absl::StatusOr<JobViewPtr> FindToChange(const Ending& end, const std::string& job,
                                           absl::string_view verb) const;

@@ -64,8 +64,11 @@ JoinServiceImpl::Reactor* JoinServiceImpl::CreateToken(Context* context,
                                                        const v1::CreateTokenRequest* request,
                                                        v1::CreateTokenResponse* response) {
   const Ending end(context, "CreateToken", world_.metrics, world_.audit);
-  if (absl::Status status = world_.admission.Take(end.caller(), end.peer()); !status.ok())
+  if (absl::Status status =
+          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
+      !status.ok()) {
     return end.With(status);
+  }
   if (absl::Status status = CheckSigner(); !status.ok()) return end.With(status);
   workers_.Add([this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
@@ -81,11 +84,14 @@ JoinServiceImpl::Reactor* JoinServiceImpl::CreateToken(Context* context,
 }
 
 JoinServiceImpl::Reactor* JoinServiceImpl::ListTokens(Context* context,
-                                                      const v1::ListTokensRequest*,
+                                                      const v1::ListTokensRequest* request,
                                                       v1::ListTokensResponse* response) {
   const Ending end(context, "ListTokens", world_.metrics);
-  if (absl::Status status = world_.admission.Take(end.caller(), end.peer()); !status.ok())
+  if (absl::Status status =
+          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
+      !status.ok()) {
     return end.With(status);
+  }
   if (tokens_ == nullptr) return end.With(absl::OkStatus());
   for (v1::JoinToken& token : tokens_->List(absl::Now()))
     *response->add_tokens() = std::move(token);
@@ -96,8 +102,11 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RevokeToken(Context* context,
                                                        const v1::RevokeTokenRequest* request,
                                                        v1::RevokeTokenResponse* response) {
   const Ending end(context, "RevokeToken", world_.metrics, world_.audit);
-  if (absl::Status status = world_.admission.Take(end.caller(), end.peer()); !status.ok())
+  if (absl::Status status =
+          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
+      !status.ok()) {
     return end.With(status);
+  }
   if (absl::Status status = CheckSize("id", request->id(), kTokenBytesMax); !status.ok())
     return end.With(status);
   if (tokens_ == nullptr) return end.With(CheckSigner());

@@ -16,6 +16,7 @@
 #include "coordinator/net/open_peers.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/audit.h"
+#include "coordinator/rpc/caller_connections.h"
 #include "coordinator/rpc/job_calls.h"
 #include "coordinator/rpc/job_service.h"
 #include "coordinator/rpc/log_relay.h"
@@ -38,6 +39,8 @@ constexpr int kUnreadBytesOfStream = 256 << 10;
 constexpr int kEncryptedFrameBytes = 4 << 10;
 // In the audit and the metrics, where of a method nothing is known.
 constexpr absl::string_view kUnread = "unread";
+// In the audit, of connections that one identity has too many of.
+constexpr absl::string_view kHandshake = "handshake";
 // Between two looks whether all that were answered have what they were told.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
 
@@ -57,7 +60,7 @@ class ServerImpl final : public Server {
         admission_(
             options_.rate, options_.person_connections_max, options_.workers, unread_,
             [this](const std::string& peer) { return peers_.IsOpen(peer); },
-            options_.person_plans_max),
+            options_.person_plans_max, &connections_),
         audit_(options_.audit, options_.refusals, [this] { metrics_.AuditLineDropped(); }) {
     audit_.Keep(options_.keep_audit, [this] { metrics_.AuditLineNotKept(); });
   }
@@ -179,6 +182,7 @@ class ServerImpl final : public Server {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMessageBytesMax);
     builder.SetMaxSendMessageSize(kMessageBytesMax);
+    RefuseCompressed(builder);
     grpc::ResourceQuota quota("coordinator");
     quota.Resize(options_.buffer_bytes_max);
     builder.SetResourceQuota(quota);
@@ -237,6 +241,17 @@ class ServerImpl final : public Server {
     listening_ = true;
     PublishHealthLocked();
     return absl::OkStatus();
+  }
+
+  ConnectionBounds BoundsOfConnections() const {
+    return {.of_person_max = 2 * options_.person_connections_max,
+            .of_worker_max = 2 * options_.workers.connections_max,
+            .person_bytes_max = options_.person_unread_bytes_max,
+            .bytes_max = static_cast<int64_t>(options_.buffer_bytes_max / 2)};
+  }
+  void TellOfEnded(const Caller& caller, bool bytes, const absl::Status& why) {
+    if (bytes) metrics_.Rpc(kUnread, why.code(), absl::ZeroDuration());
+    audit_.Tell(caller, bytes ? kUnread : kHandshake, "", why);
   }
 
   absl::Status MakeServices() {
@@ -360,8 +375,16 @@ class ServerImpl final : public Server {
       }};
   Admission admission_;
   Audit audit_;
+  CallerConnections connections_{
+      BoundsOfConnections(),
+      {.end = [this](const std::string& peer) { peers_.End(peer); },
+       .ended = [this](const Caller& caller, bool bytes,
+                       const absl::Status& why) { TellOfEnded(caller, bytes, why); }}};
   transport::HandshakeWatch handshakes_{
-      [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); }};
+      [this](const transport::FailedHandshake& failed) { NoteFailedHandshake("grpc", failed); },
+      [this](const std::string& peer, const std::vector<std::string>& uris) {
+        return connections_.Begin(peer, uris);
+      }};
   std::unique_ptr<JoinTokens> tokens_;                   // null: there are none
   std::unique_ptr<transport::Revocations> revocations_;  // null: nothing is revoked
   std::unique_ptr<Driver> driver_;

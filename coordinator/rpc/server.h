@@ -15,6 +15,7 @@
 #include "coordinator/net/connection_gate.h"
 #include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/call_rate.h"
+#include "coordinator/rpc/caller_connections.h"
 #include "coordinator/rpc/ending.h"
 #include "coordinator/rpc/join_service.h"
 #include "coordinator/rpc/session_registry.h"
@@ -42,6 +43,9 @@ struct ServerOptions {
   size_t person_log_calls_max = 32;
   size_t person_connections_max = 256;  // 0: any number
   size_t person_plans_max = Admission::kPlansMax;
+  // Bytes of requests that have not come whole (coordinator/rpc/caller_connections.h); of all
+  // people together they are half of buffer_bytes_max.
+  int64_t person_unread_bytes_max = ConnectionBounds().person_bytes_max;
   // Lines of the audit about what was refused to one person, one node, or all strangers, and about
   // handshakes that failed.
   CallRateOptions refusals = {.calls_per_second = 20, .calls_at_once = 200};

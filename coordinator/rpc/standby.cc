@@ -72,6 +72,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
     ASSIGN_OR_RETURN(UniqueFd listening, ListenAlso(options_.listening));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::ServerBuilder builder;
+    RefuseCompressed(builder);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                                options_.streams_per_connection_max);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);

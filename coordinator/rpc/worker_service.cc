@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -47,6 +48,7 @@ class SessionReactor final
   // Called once, right after construction. `address`: as gRPC names the other end.
   void Begin(const std::string& address) {
     self_ = shared_from_this();
+    address_ = address;
     if (absl::Status status = admission_.Open(WorkerStream::kSession, caller_, address);
         !status.ok()) {
       return Close(status);
@@ -112,6 +114,7 @@ class SessionReactor final
 
   void OnReadDone(bool ok) override {
     if (!ok) return Close(absl::OkStatus());  // the worker has said all it will say
+    admission_.MessageCame(address_, request_.ByteSizeLong());
     const auto next = [self = shared_from_this()] { self->ReadNext(); };
     if (opened_) {
       if (request_.rank_report().event().type() == job::kLogDropped)
@@ -211,6 +214,7 @@ class SessionReactor final
   SessionRegistry& sessions_;
   const std::shared_ptr<const grpc::AuthContext> peer_;
   const Caller caller_;
+  std::string address_;                    // of the other end; written in Begin
   const WorkerServiceImpl::Holds& holds_;  // of the service
   Metrics& metrics_;
   Admission& admission_;
@@ -245,7 +249,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
         admission_(world.admission),
         audit_(world.audit),
         context_(context),
-        caller_(CallerOf(*context.auth_context())) {}
+        caller_(CallerOf(*context.auth_context())),
+        peer_(context.peer()) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -259,7 +264,9 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(context_.IsCancelled() ? Broken() : absl::OkStatus());
-    admission_.ReadOfUpload(caller_, kMessageCost + static_cast<int64_t>(request_.ByteSizeLong()));
+    const size_t bytes = request_.ByteSizeLong();
+    admission_.MessageCame(peer_, bytes);
+    admission_.ReadOfUpload(caller_, kMessageCost + static_cast<int64_t>(bytes));
     if (source_.pipe == nullptr) {
       std::optional<LogRelay::Source> source = logs_.Find(request_.fetch_id());
       if (!source.has_value()) return End(absl::NotFoundError("nobody waits for these logs"));
@@ -338,6 +345,7 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::UploadLogsRequest
   Audit& audit_;
   grpc::CallbackServerContext& context_;
   const Caller caller_;
+  const std::string peer_;
   bool counted_ = false;                 // written in Begin, read in OnDone
   std::shared_ptr<UploadReactor> self_;  // until OnDone
   // Of reads and OnDone, which never run side by side. OnCancel may run beside them.

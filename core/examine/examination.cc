@@ -229,6 +229,18 @@ Finding AllFolders(const std::vector<FolderFacts>& folders) {
   return all;
 }
 
+// As many as there is room for, of whole ones.
+std::string MarksOf(const std::vector<FolderFacts>& folders) {
+  std::string marks;
+  for (const FolderFacts& folder : folders) {
+    if (folder.mark.empty()) continue;
+    const std::string one = absl::StrCat(marks.empty() ? "" : "; ", folder.path, " is ",
+                                         folder.mark, folder.on_network ? " on the network" : "");
+    if (marks.size() + one.size() <= job::kFoundBytesMax) marks += one;
+  }
+  return marks;
+}
+
 std::vector<Finding> WithoutFolders(const MachineFacts& facts) {
   return {Driver(facts),       Nccl(facts),  SharedMemory(facts), Limits(facts),
           ClockFinding(facts), Ports(facts), Host(facts)};
@@ -253,6 +265,8 @@ std::vector<Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& w
     finding.next.clear();
   }
   findings.push_back(AllFolders(facts.folders));
+  if (std::string marks = MarksOf(facts.folders); !marks.empty())
+    findings.push_back({.check = "same folders", .found = std::move(marks)});
   return findings;
 }
 

@@ -17,8 +17,9 @@ struct WorkerFacts {
   bool has_address = false;  // that other nodes reach, whatever the machine's name gives
 };
 // The same for others than whoever sits at the machine: all folders are one finding, "folders".
-// What this worker does not use is skipped, and so is a folder that is not for it to write in: jobs
-// may have some below it.
+// Where folders have marks, "same folders" has them, "/srv is 0123456789abcdef on the network;
+// ...". What this worker does not use is skipped, and so is a folder that is not for it to write
+// in: jobs may have some below it.
 std::vector<job::Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& worker);
 
 }  // namespace phalanx::examine

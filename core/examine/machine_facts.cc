@@ -21,6 +21,7 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -158,6 +159,37 @@ std::string TryFolder(const std::string& folder) {
   return error;
 }
 
+constexpr size_t kMarkDigits = 16;
+
+// Empty: there is none, or it is another file.
+std::string ReadMark(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  char text[kMarkDigits + 1];
+  if (!file.is_open() || read(file.get(), text, sizeof(text)) != ssize_t{sizeof(text)}) return "";
+  const absl::string_view mark(text, kMarkDigits);
+  return std::all_of(mark.begin(), mark.end(),
+                     [](unsigned char c) { return absl::ascii_isxdigit(c); })
+             ? std::string(mark)
+             : "";
+}
+
+std::string MarkOf(const std::string& folder) {
+  const std::string path = folder + "/.phalanx-folder";
+  if (std::string mark = ReadMark(path); !mark.empty()) return mark;
+  const std::string draft = absl::StrCat(folder, "/.phalanx-doctor.", absl::Hex(RandomWord()));
+  const std::string text = absl::StrCat(absl::Hex(RandomWord(), absl::kZeroPad16), "\n");
+  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file.is_open()) return "";
+  const bool whole =
+      write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      fsync(file.get()) == 0;
+  file.reset();
+  // Of machines that come at the same time one is first.
+  if (whole) static_cast<void>(link(draft.c_str(), path.c_str()));
+  unlink(draft.c_str());
+  return ReadMark(path);
+}
+
 int32_t CountGpuFiles() {
   using Entries = std::filesystem::directory_iterator;
   int32_t count = 0;
@@ -171,7 +203,7 @@ int32_t CountGpuFiles() {
   return count;
 }
 
-FolderFacts ReadFolder(const std::string& path, bool is_written) {
+FolderFacts ReadFolder(const std::string& path, bool is_written, bool marked) {
   FolderFacts facts{.path = path, .is_written = is_written};
   struct stat info = {};
   struct statfs system = {};
@@ -185,6 +217,7 @@ FolderFacts ReadFolder(const std::string& path, bool is_written) {
     if (is_written) {
       facts.error = TryFolder(path);
       facts.refused = !facts.error.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES;
+      if (marked && facts.error.empty()) facts.mark = MarkOf(path);
     } else if (access(path.c_str(), R_OK | X_OK) != 0) {
       facts.error = Failed("files in it cannot be read");
     }
@@ -210,8 +243,10 @@ MachineFacts ReadMachine(const Folders& folders) {
                   .processes = Limit(RLIMIT_NPROC, false)};
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> facts.ports_first >> facts.ports_last;
   ReadHost(facts);
-  for (const std::string& folder : folders.read) facts.folders.push_back(ReadFolder(folder, false));
-  for (const std::string& folder : folders.write) facts.folders.push_back(ReadFolder(folder, true));
+  for (const std::string& folder : folders.read)
+    facts.folders.push_back(ReadFolder(folder, false, false));
+  for (const std::string& folder : folders.write)
+    facts.folders.push_back(ReadFolder(folder, true, folders.marked));
   return facts;
 }
 

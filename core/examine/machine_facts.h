@@ -1,7 +1,8 @@
 // core/examine/machine_facts.h: what a process can find out about the machine that it runs on, as
 // the user that it runs as.
 //
-// Only reads, but for a small file that it writes into folders that are to be written and removes.
+// Only reads, but for a small file that it writes into folders that are to be written and removes,
+// and their marks (Folders).
 // Asks the kernel and the libraries themselves, so nothing has to run there. A driver, a mount or a
 // name server that does not answer holds it up for as long.
 #pragma once
@@ -28,6 +29,9 @@ struct FolderFacts {
   bool refused = false;
   bool on_network = false;  // its file system is one that other machines can mount too
   int64_t free_bytes = 0;
+  // 16 hexadecimal digits that are the folder's own, on whatever machine it is mounted; empty: it
+  // has none, or nobody asked.
+  std::string mark;
 };
 
 // A limit of this process; kUnlimited: none.
@@ -59,6 +63,9 @@ struct MachineFacts {
 struct Folders {
   std::vector<std::string> read;  // alone
   std::vector<std::string> write;
+  // Those to be written get a mark, where they have none: a file ".phalanx-folder" that stays, of
+  // whichever machine comes first. So machines that mount the same folder know it.
+  bool marked = false;
 };
 // Thread-safe.
 MachineFacts ReadMachine(const Folders& folders);

@@ -240,6 +240,23 @@ TEST_F(WorkerLimitsTest, RequestThatIsTooLarge_IsRecorded) {
   EXPECT_TRUE(disk->records().empty()) << "nothing has changed";
 }
 
+// Some kilobytes would be megabytes before anybody looks at their size.
+TEST_F(WorkerLimitsTest, RequestThatIsCompressed_IsRefused) {
+  Be("sam", "submitter");
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(JobText("a") + "#" + std::string(4 << 20, ' '));
+  v1::SubmitJobResponse response;
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    context.set_compression_algorithm(algorithm);
+    EXPECT_EQ(jobs->SubmitJob(&context, request, &response).error_code(),
+              grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_TRUE(disk->records().empty()) << "nothing has changed";
+  MustSubmit(JobText("a"));
+}
+
 // Answers pings and sends its message byte by byte, for as long as it is let.
 TEST_F(WorkerLimitsTest, WhoeverAnswersPingsAndDrips_IsRecorded_AndBounded) {
   server_.reset();

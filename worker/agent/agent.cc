@@ -91,9 +91,10 @@ Examiner::Examine ExamineOf(const AgentOptions& options) {
   if (options.examine != nullptr) return options.examine;
   const examine::WorkerFacts worker{.offers_gpus = options.device_kind == "gpu",
                                     .has_address = options.address != "127.0.0.1"};
-  return [folders = examine::Folders{options.folders.read, options.folders.write}, worker] {
-    return examine::ExamineNode(examine::ReadMachine(folders), worker);
-  };
+  return [folders =
+              examine::Folders{
+                  .read = options.folders.read, .write = options.folders.write, .marked = true},
+          worker] { return examine::ExamineNode(examine::ReadMachine(folders), worker); };
 }
 
 std::unique_ptr<DeviceEvents> DeviceEventsOf(const AgentOptions& options, Inbox& inbox) {

@@ -1,5 +1,7 @@
 #include "tests/bench/heartbeats/flood.h"
 
+#include <grpcpp/generic/generic_stub.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,36 +21,29 @@ std::string TextOf(const std::string& name) {
   return support::JobText({.name = name, .steps = 300});
 }
 
-std::unique_ptr<v1::JobService::Stub> ConnectPerson(
-    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  return v1::JobService::NewStub(grpc::CreateCustomChannel(address, credentials, OwnConnection()));
-}
+struct Request {
+  std::string method, bytes;
+};
 
-grpc::Status TrySubmit(v1::JobService::Stub& stub, const std::string& text) {
-  v1::SubmitJobResponse response;
-  grpc::ClientContext context;
-  SetDeadline(context);
-  return stub.SubmitJob(&context, SubmitOf(text), &response);
+Request SubmitRequestOf(const std::string& text) {
+  return {"SubmitJob", SubmitOf(text).SerializeAsString()};
 }
 
 // In turn: what the board answers, and what the driver's thread does.
-grpc::Status Ask(v1::JobService::Stub& stub, int64_t number) {
-  grpc::ClientContext context;
-  SetDeadline(context);
+Request AskOf(int64_t number) {
   if (number % 3 == 0) {
-    v1::ListJobsResponse response;
-    return stub.ListJobs(&context, v1::ListJobsRequest(), &response);
+    v1::ListJobsRequest request;
+    request.set_page_size(1);
+    return {"ListJobs", request.SerializeAsString()};
   }
   if (number % 3 == 1) {
     v1::GetJobRequest request;
     request.set_job(kFirstJob);
-    v1::GetJobResponse response;
-    return stub.GetJob(&context, request, &response);
+    return {"GetJob", request.SerializeAsString()};
   }
   v1::ExplainJobRequest request;
   request.set_job(kFirstJob);
-  v1::ExplainJobResponse response;
-  return stub.ExplainJob(&context, request, &response);
+  return {"ExplainJob", request.SerializeAsString()};
 }
 
 bool HasHint(const grpc::Status& status) {
@@ -71,6 +66,7 @@ void Flood::Counts::Add(const Counts& other) {
   without_hint += other.without_hint;
   oversized += other.oversized;
   unexpected += other.unexpected;
+  spared += other.spared;
   if (first.empty()) first = other.first;
 }
 
@@ -81,13 +77,15 @@ Flood::Flood(const support::Authority& authority) {
       people_.push_back({name, wish, transport::ClientCredentials(authority.User(name, role))});
     }
   };
-  add(kSubmitters, "submits", Wish::kSubmit, "submitter");
-  add(kAskers, "asks", Wish::kAsk, "viewer");
+  add(1, "submits", Wish::kSubmit, "submitter");
+  add(1, "asks", Wish::kAsk, "viewer");
   add(kOversizers, "oversizes", Wish::kOversize, "submitter");
 }
 
 void Flood::Start(const std::string& address) {
-  Submit(*ConnectPerson(address, people_.front().credentials), TextOf(kFirstJob));
+  Submit(*v1::JobService::NewStub(
+             grpc::CreateCustomChannel(address, people_.front().credentials, OwnConnection())),
+         TextOf(kFirstJob));
   for (const Person& person : people_) {
     threads_.emplace_back(
         [this, address, &person](const std::stop_token& stop) { Call(stop, address, person); });
@@ -101,46 +99,80 @@ Flood::Counts Flood::Stop() {
   return std::exchange(counts_, {});
 }
 
+struct Flood::Open {
+  grpc::ClientContext context;
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+};
+
 void Flood::Call(const std::stop_token& stop, const std::string& address, const Person& person) {
-  const auto stub = ConnectPerson(address, person.credentials);
-  const auto pause = std::chrono::nanoseconds(std::chrono::seconds(1)) /
-                     (person.wish == Wish::kOversize ? kOversizedASecond : kCallsASecond);
+  using Clock = std::chrono::system_clock;
+  const bool oversizes = person.wish == Wish::kOversize;
+  const auto pause = std::chrono::duration_cast<Clock::duration>(std::chrono::seconds(1)) /
+                     (oversizes ? kOversizedASecond : kCallsASecond);
+  grpc::GenericStub stub(grpc::CreateCustomChannel(address, person.credentials, OwnConnection()));
+  grpc::CompletionQueue queue;
   Counts counts;
-  auto next = std::chrono::steady_clock::now();
-  for (int64_t number = 0; !stop.stop_requested(); ++number) {
-    const grpc::Status status = CallOnce(*stub, person, number);
-    bool as_meant = true;
-    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-      const bool oversized = person.wish == Wish::kOversize;
-      ++(oversized ? counts.oversized : counts.refused);
-      as_meant = oversized || HasHint(status);
-      if (!as_meant) ++counts.without_hint;
-    } else if (status.ok() && person.wish != Wish::kOversize) {
-      ++counts.taken;
-    } else {
-      ++counts.unexpected;
-      as_meant = false;
+  int64_t number = 0;
+  int open = 0;
+  auto next = Clock::now();
+  while (true) {
+    const bool ends = stop.stop_requested() || (oversizes && number == int64_t{kOversizedOfOne});
+    if (!ends && open < kOpenMax && Clock::now() >= next) {
+      const Request request = oversizes ? SubmitRequestOf(std::string(kOversizedBytes, '#'))
+                              : person.wish == Wish::kSubmit
+                                  ? SubmitRequestOf(TextOf(absl::StrCat(person.name, "-", number)))
+                                  : AskOf(number);
+      ++number;
+      auto call = std::make_unique<Open>();
+      SetDeadline(call->context);
+      const grpc::Slice bytes(request.bytes);
+      call->reader = stub.PrepareUnaryCall(&call->context,
+                                           absl::StrCat("/phalanx.v1.JobService/", request.method),
+                                           grpc::ByteBuffer(&bytes, 1), &queue);
+      call->reader->StartCall();
+      Open* const started = call.release();  // of the queue, until it is over
+      started->reader->Finish(&started->response, &started->status, started);
+      ++open;
+      next += pause;
+      continue;
     }
-    if (!as_meant && counts.first.empty()) {
-      counts.first = absl::StrCat(person.name, ": status ", static_cast<int>(status.error_code()),
-                                  ": ", status.error_message());
-    }
-    std::this_thread::sleep_until(next += pause);
+    if (ends && open == 0) break;
+    void* tag = nullptr;
+    bool ok = false;
+    const bool must_wait = ends || open == kOpenMax;
+    // Each call has a deadline of its own.
+    const auto until = must_wait ? Clock::now() + std::chrono::hours(1) : next;
+    if (queue.AsyncNext(&tag, &ok, until) != grpc::CompletionQueue::GOT_EVENT) continue;
+    const std::unique_ptr<const Open> call(static_cast<const Open*>(tag));
+    Note(*call, person, counts);
+    --open;
   }
+  queue.Shutdown();
+  if (!oversizes && counts.refused == 0) ++counts.spared;
   MutexLock lock(&mu_);
   counts_.Add(counts);
 }
 
-grpc::Status Flood::CallOnce(v1::JobService::Stub& stub, const Person& person, int64_t number) {
-  switch (person.wish) {
-    case Wish::kSubmit:
-      return TrySubmit(stub, TextOf(absl::StrCat(person.name, "-", number)));
-    case Wish::kAsk:
-      return Ask(stub, number);
-    case Wish::kOversize:
-      return TrySubmit(stub, std::string(kOversizedBytes, '#'));
+void Flood::Note(const Open& call, const Person& person, Counts& counts) {
+  const grpc::Status& status = call.status;
+  const bool oversizes = person.wish == Wish::kOversize;
+  bool as_meant = true;
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+    ++(oversizes ? counts.oversized : counts.refused);
+    as_meant = oversizes || HasHint(status);
+    if (!as_meant) ++counts.without_hint;
+  } else if (status.ok() && !oversizes) {
+    ++counts.taken;
+  } else {
+    ++counts.unexpected;
+    as_meant = false;
   }
-  return grpc::Status::OK;
+  if (!as_meant && counts.first.empty()) {
+    counts.first = absl::StrCat(person.name, ": status ", static_cast<int>(status.error_code()),
+                                ": ", status.error_message());
+  }
 }
 
 }  // namespace phalanx::coordinator

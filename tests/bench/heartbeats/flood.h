@@ -1,8 +1,11 @@
 // tests/bench/heartbeats/flood.h: people who call a coordinator beyond its limits and do not wait
 // when they are asked to.
 //
-// Each has an identity and a connection of their own. Some submit and some ask, kCallsASecond each,
-// where one person may call 200 times a second; some send requests larger than a message may be.
+// Few people who call often, so that limits of one person are met at little cost to whoever floods:
+// on a small machine it shares the processors with the coordinator. One submits and one asks,
+// kCallsASecond each, where one person may call 200 times a second and 2,000 times before that
+// counts; two send requests larger than a message may be. Each has an identity and a connection of
+// their own, and makes the next call whether the ones before have been answered or not.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,11 +26,13 @@ namespace phalanx::coordinator {
 
 class Flood {
  public:
-  static constexpr int kSubmitters = 4, kAskers = 4, kOversizers = 2;
-  static constexpr int kCallsASecond = 1000;
-  // Each is 9 MiB, read whole and answered by gRPC. So few that in a minute nobody has 1,024 of
-  // them, past which their calls are refused before their requests are read, in words alone.
-  static constexpr int kOversizedASecond = 10;
+  static constexpr int kOversizers = 2;
+  static constexpr int kCallsASecond = 600;
+  // Each is 9 MiB, read whole and answered by gRPC. One more than a dozen of one person, and their
+  // connection is closed for it (coordinator/rpc/caller_connections.h).
+  static constexpr int kOversizedASecond = 1, kOversizedOfOne = 10;
+  // Calls of one person that are under way; the next one waits.
+  static constexpr int kOpenMax = 64;
 
   struct Counts {
     int64_t taken = 0;
@@ -35,6 +40,7 @@ class Flood {
     int64_t without_hint = 0;  // of those: nothing says when to ask again
     int64_t oversized = 0;     // refused so, too: asking again is of no use, and nothing says when
     int64_t unexpected = 0;    // ended otherwise
+    int64_t spared = 0;        // people of whom no call was refused: they call too seldom
     std::string first;         // what the first of the unexpected, or without a hint, was told
     int64_t calls() const { return taken + refused + oversized + unexpected; }
     void Add(const Counts& other);
@@ -54,8 +60,11 @@ class Flood {
     std::shared_ptr<grpc::ChannelCredentials> credentials;
   };
 
+  // One call that is under way.
+  struct Open;
+
   void Call(const std::stop_token& stop, const std::string& address, const Person& person);
-  static grpc::Status CallOnce(v1::JobService::Stub& stub, const Person& person, int64_t number);
+  static void Note(const Open& call, const Person& person, Counts& counts);
 
   std::vector<Person> people_;
   Mutex mu_;

@@ -1,4 +1,5 @@
 // The one of two coordinators that leads is killed again and again while much is asked of it.
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/time/clock.h"
@@ -14,6 +15,9 @@ namespace phalanx::e2e {
 namespace {
 
 constexpr int kKills = 3;
+// From a kill until another one leads and has both workers. A machine that does other things may be
+// late with it once: of the kills one at least is followed so soon.
+constexpr absl::Duration kFollowedWithin = absl::Seconds(5);
 
 // Until the leader has taken so many more jobs.
 void AwaitMoreJobs(Cluster& cluster, size_t leader, size_t count) {
@@ -31,6 +35,7 @@ TEST(KilledLeadersTest, LeadersKilledUnderLoad_AreFollowed_AndAllThatTheyAcknowl
   Load load({.store = support::SharedEtcd().NewPlace(), .coordinators = 2});
   Cluster& cluster = load.cluster();
   Prng prng(6);
+  absl::Duration soonest = absl::InfiniteDuration();
   for (int kill = 0; kill < kKills; ++kill) {
     const size_t leader = cluster.AwaitLeader();
     if (kill == 0) load.SubmitShort();  // cut by the kills behind it
@@ -38,9 +43,12 @@ TEST(KilledLeadersTest, LeadersKilledUnderLoad_AreFollowed_AndAllThatTheyAcknowl
     cluster.KillCoordinator(leader);
     const SteadyTime killed = SteadyNow();
     load.AwaitWorkers();  // another one leads and has both
-    EXPECT_LT(Since(killed), support::kPatience) << cluster.CoordinatorLog(1 - leader);
+    const absl::Duration followed = Since(killed);
+    EXPECT_LT(followed, support::kPatience) << cluster.CoordinatorLog(1 - leader);
+    soonest = std::min(soonest, followed);
     cluster.StartCoordinator("phalanx-coordinator", leader);
   }
+  EXPECT_LT(soonest, kFollowedWithin);
   const Outcome outcome = load.Finish();
 
   const Acknowledged& acknowledged = outcome.acknowledged;

@@ -47,6 +47,37 @@ v1::MachineFinding& LimitsOf(v1::NodeStatus& node) {
   return *node.mutable_examination()->mutable_findings(1);
 }
 
+TEST(DoctorNodesTest, FoldersThatNodesDoNotShare_AreNamed) {
+  const std::string one = "0123456789abcdef", other = "fedcba9876543210", third(16, '3');
+  std::vector<v1::NodeStatus> nodes = SoundNodes(3);
+  const auto say = [&nodes](const std::vector<std::string>& found) {
+    for (size_t i = 0; i < nodes.size(); ++i) Say(nodes[i], "same folders", kOk, found[i]);
+  };
+  say({absl::StrCat("/srv is ", one, " on the network"),
+       absl::StrCat("/srv is ", one, " on the network"), absl::StrCat("/srv is ", one)});
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node same folders"),
+            (Finding{.check = "node same folders", .found = "3 nodes have the same /srv"}));
+
+  nodes = SoundNodes(3);
+  say({absl::StrCat("/srv is ", one, " on the network; /of-one is ", one),
+       absl::StrCat("/srv is ", one, " on the network; /disk is ", third),
+       absl::StrCat("/srv is ", other, "; /disk is ", one)});
+  const Finding differ = FindingOf(ExamineNodes(nodes), "node same folders");
+  EXPECT_EQ(differ.verdict, Verdict::kWarning);
+  EXPECT_EQ(differ.found,
+            "/srv is one folder on node-1, node-2, another one on node-3; /disk is one folder on "
+            "node-2, another one on node-3");
+  EXPECT_THAT(differ.next, HasSubstr("all of them mount"));
+
+  nodes = SoundNodes(2);
+  say({absl::StrCat("/disk is ", one), absl::StrCat("/disk is ", other)});
+  EXPECT_EQ(FindingOf(ExamineNodes(nodes), "node same folders").verdict, Verdict::kOk)
+      << "each has its own disk";
+  nodes = SoundNodes(2);
+  say({"/disk is no mark", absl::StrCat("/disk is ", other)});
+  for (const Finding& finding : ExamineNodes(nodes)) EXPECT_NE(finding.check, "node same folders");
+}
+
 TEST(DoctorNodesTest, SoundNodes_HaveALineACheck_InAFixedOrder) {
   const std::vector<Finding> findings = ExamineNodes(SoundNodes(64));
   ASSERT_EQ(findings.size(), 3u);

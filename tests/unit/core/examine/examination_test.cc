@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -236,6 +237,28 @@ TEST(ExaminationTest, FoldersOfANode_AreOneFinding_AndWhatIsWrongComesFirst) {
   EXPECT_EQ(Of(ExamineNode(facts, {}), "folders").verdict, Verdict::kOk);
   facts.folders.pop_back();
   EXPECT_EQ(Of(ExamineNode(facts, {}), "folders").verdict, Verdict::kSkipped);
+}
+
+TEST(ExaminationTest, MarkOfAFolder_IsTheSameForWhoeverLooks_AndStays) {
+  const std::string shared = support::MakeFolder("marked"), other = support::MakeFolder("marked-2");
+  const auto mark_of = [](const std::string& folder) {
+    return ReadMachine({.write = {folder}, .marked = true}).folders[0].mark;
+  };
+  const std::string mark = mark_of(shared);
+  EXPECT_EQ(mark.size(), 16u);
+  EXPECT_EQ(mark_of(shared), mark);
+  EXPECT_NE(mark_of(other), mark);
+  EXPECT_EQ(support::ReadFile(shared + "/.phalanx-folder"), mark + "\n");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(shared), {}), 1) << "nothing else";
+  EXPECT_EQ(ReadMachine({.write = {shared}}).folders[0].mark, "") << "nobody asks";
+  support::WriteFile(other + "/.phalanx-folder", "something else");
+  EXPECT_EQ(mark_of(other), "");
+  MachineFacts facts = GoodMachine();
+  facts.folders[0].mark = mark;
+  facts.folders.push_back({.path = "/" + std::string(250, 'a'), .mark = mark});
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "same folders").found,
+            absl::StrCat("/data is ", mark, " on the network"))
+      << "what has no room is left out";
 }
 
 // Such as the /srv that is allowed after an installation.
