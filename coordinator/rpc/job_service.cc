@@ -267,13 +267,15 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
   return end.reactor();
 }
 
-// Nobody has all who plan work for them alone.
+// Of one person one plan is made at a time: nobody has all who plan.
 void JobServiceImpl::Preview(const Caller& caller, WorkPool::Work plan) {
   if (absl::Status status = admission_.BeginPlan(caller); !status.ok()) return plan(status);
-  previewers_.Add([this, caller, plan = std::move(plan)](const absl::Status& go) {
-    plan(go);
-    admission_.EndPlan(caller);
-  });
+  previewers_.Add(
+      [this, caller, plan = std::move(plan)](const absl::Status& go) {
+        plan(go);
+        admission_.EndPlan(caller);
+      },
+      caller.has_value() ? KeyOf(*caller) : "");
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,

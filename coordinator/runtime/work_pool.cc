@@ -23,7 +23,7 @@ WorkPool::WorkPool(const std::string& name, Priority priority, int32_t threads, 
   }
 }
 
-void WorkPool::Add(Work work) {
+void WorkPool::Add(Work work, std::string owner) {
   absl::Status refusal;
   {
     MutexLock lock(&mu_);
@@ -33,7 +33,7 @@ void WorkPool::Add(Work work) {
       refusal = absl::ResourceExhaustedError(
           absl::StrCat(waiting_.size(), " requests wait for the ", name_, "; try again later"));
     } else {
-      waiting_.push_back(std::move(work));
+      waiting_.push_back({std::move(work), std::move(owner)});
       changed_.Signal();
       return;
     }
@@ -42,15 +42,21 @@ void WorkPool::Add(Work work) {
 }
 
 void WorkPool::Stop() {
-  std::deque<Work> refused;
+  std::deque<Waiting> refused;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
     refused = std::exchange(waiting_, {});
     changed_.SignalAll();
   }
-  for (const Work& work : refused) work(Stopped());
+  for (const Waiting& waiting : refused) waiting.work(Stopped());
   threads_.clear();
+}
+
+std::deque<WorkPool::Waiting>::iterator WorkPool::Next() {
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && busy_.contains(next->owner)) ++next;
+  return next;
 }
 
 void WorkPool::Run() {
@@ -60,15 +66,24 @@ void WorkPool::Run() {
     setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNiceBehind);
   }
   while (true) {
-    Work work;
+    Waiting taken;
     {
       MutexLock lock(&mu_);
-      while (waiting_.empty() && !stopping_) changed_.Wait(&mu_);
+      auto next = Next();
+      while (next == waiting_.end() && !stopping_) {
+        changed_.Wait(&mu_);
+        next = Next();
+      }
       if (stopping_) return;
-      work = std::move(waiting_.front());
-      waiting_.pop_front();
+      taken = std::move(*next);
+      waiting_.erase(next);
+      if (!taken.owner.empty()) busy_.insert(taken.owner);
     }
-    work(absl::OkStatus());
+    taken.work(absl::OkStatus());
+    if (taken.owner.empty()) continue;
+    MutexLock lock(&mu_);
+    busy_.erase(taken.owner);
+    changed_.SignalAll();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,12 +33,20 @@ class WorkPool {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  void Add(Work work) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of one owner one is done at a time, whatever the threads: nobody else waits for all of them.
+  // Empty: of nobody, as many as there are threads.
+  void Add(Work work, std::string owner = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for what is under way and refuses what waits, and whatever comes later. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Waiting {
+    Work work;
+    std::string owner;
+  };
+  // The first whose owner has none under way; waiting_.end(): there is none.
+  std::deque<Waiting>::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string name_;
@@ -46,7 +55,8 @@ class WorkPool {
 
   Mutex mu_;
   CondVar changed_;
-  std::deque<Work> waiting_ ABSL_GUARDED_BY(mu_);
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> busy_ ABSL_GUARDED_BY(mu_);  // owners whose work is under way
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::jthread> threads_;  // written by the constructor and Stop alone
 };

@@ -68,6 +68,30 @@ TEST(WorkPoolTest, MoreThanMayWait_IsRefusedAtOnce) {
   go_on.Open();
 }
 
+TEST(WorkPoolTest, WorkOfOneOwner_IsDoneOneAtATime_AndHoldsUpNobodyElse) {
+  Gate begun, go_on, other, last;
+  WorkPool pool("test", WorkPool::Priority::kServing, 2, 10);
+  bool first_done = false;
+  pool.Add(
+      [&](const absl::Status&) {
+        begun.Open();
+        go_on.Await();
+        first_done = true;
+      },
+      "ann");
+  begun.Await();
+  pool.Add(
+      [&](const absl::Status&) {
+        EXPECT_TRUE(first_done);
+        last.Open();
+      },
+      "ann");
+  pool.Add([&](const absl::Status&) { other.Open(); }, "bob");
+  other.Await();
+  go_on.Open();
+  last.Await();
+}
+
 TEST(WorkPoolTest, Stopped_RefusesWhatWaitsAndWhatComes) {
   Gate begun, go_on;
   WorkPool pool("test", WorkPool::Priority::kServing, 1, 10);
