@@ -100,6 +100,17 @@ std::optional<std::string> WhyNotVariable(absl::string_view name) {
   return std::nullopt;
 }
 
+std::optional<std::string> WhyNotSecret(absl::string_view name, absl::string_view file) {
+  if (std::optional<std::string> why = WhyNotVariable(name)) return why;
+  if (!IsFileName(file)) {
+    return "must be the name of a file: letters, digits, '.', '_' and '-', not beginning with "
+           "'.'; never the secret itself";
+  }
+  if (IsToldByLibraries(name))
+    return "may not be a secret: libraries write variables of such names to logs";
+  return std::nullopt;
+}
+
 void CheckEnvironment(const JobSpec& spec, Report& report) {
   for (const auto& [name, value] : spec.env) {
     const std::string path = JoinPath("spec.env", name);
@@ -111,14 +122,8 @@ void CheckEnvironment(const JobSpec& spec, Report& report) {
   }
   for (const auto& [name, file] : spec.secrets) {
     const std::string path = JoinPath("spec.secrets", name);
-    if (const auto why = WhyNotVariable(name)) {
+    if (const auto why = WhyNotSecret(name, file)) {
       report.Add(path, *why);
-    } else if (!IsFileName(file)) {
-      report.Add(path,
-                 "must be the name of a file: letters, digits, '.', '_' and '-', not beginning "
-                 "with '.'; never the secret itself");
-    } else if (IsToldByLibraries(name)) {
-      report.Add(path, "may not be a secret: libraries write variables of such names to logs");
     } else if (spec.env.contains(name)) {
       report.Add(path, "is in env too");
     }

@@ -31,9 +31,8 @@ absl::StatusOr<std::string> ReadSecret(const std::string& folder, const std::str
   return secret;
 }
 
-// Of a job that was accepted before the name was refused.
-bool IsLeftOut(const std::string& name) {
-  const std::optional<std::string> why = job::WhyNotVariable(name);
+// Of a job that was accepted before that was refused.
+bool IsLeftOut(const std::string& name, const std::optional<std::string>& why) {
   if (why.has_value()) spdlog::warn("the job's variable {} is left out: {}", name, *why);
   return why.has_value();
 }
@@ -45,11 +44,12 @@ absl::StatusOr<RankVariables> RankEnvironment(const std::string& document,
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kAccepted));
   RankVariables variables{.has_secrets = !read.spec.secrets.empty()};
   for (const auto& [name, value] : read.spec.env) {
-    if (!IsLeftOut(name)) variables.all.push_back(absl::StrCat(name, "=", value));
+    if (!IsLeftOut(name, job::WhyNotVariable(name)))
+      variables.all.push_back(absl::StrCat(name, "=", value));
   }
   std::vector<Violation> violations;
   for (const auto& [name, file] : read.spec.secrets) {
-    if (IsLeftOut(name)) continue;
+    if (IsLeftOut(name, job::WhyNotSecret(name, file))) continue;
     const absl::StatusOr<std::string> secret = ReadSecret(secrets, file);
     if (secret.ok()) {
       variables.all.push_back(absl::StrCat(name, "=", *secret));

@@ -13,10 +13,11 @@ struct RankVariables {
   bool has_secrets = false;
 };
 
-// Those of `env` and `secrets` in the job file `document`, but for names that may not be set (any
-// more), which the log then says. A secret is what its file in the folder
-// `secrets` holds, without line ends behind it; an empty `secrets`: the node has none. Nobody keeps
-// the values but the processes that get them.
+// Those of `env` and `secrets` in the job file `document`, but for those that may not be set (any
+// more), which the log then says: what names another folder is no secret of this node, whoever
+// accepted the job. A secret is what its file in the folder `secrets` holds, without line ends
+// behind it; an empty `secrets`: the node has none. Nobody keeps the values but the processes that
+// get them.
 // Errors: those of wire::ReadJobFile; InvalidArgument with a violation for every secret that is not
 // there, longer than 64 KiB, or no text. None of them says what a file holds. Thread-safe.
 absl::StatusOr<RankVariables> RankEnvironment(const std::string& document,

@@ -1,6 +1,7 @@
 // The variables that a job's ranks get, secrets of the node among them.
 #include "worker/agent/rank_environment.h"
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,17 @@ TEST(RankEnvironmentTest, NamesThatMayNotBeSetAnyMore_AreLeftOut) {
       JobWith("env: {HOME: /elsewhere, NCCL_DEBUG: INFO}\n  secrets: {LD_PRELOAD: token}"), "");
   ASSERT_TRUE(variables.ok()) << variables.status();
   EXPECT_THAT(variables->all, ElementsAre("NCCL_DEBUG=INFO"));
+}
+
+TEST(RankEnvironmentTest, SecretsOutsideTheFolder_OrThatLibrariesTell_AreLeftOut) {
+  const std::string outside = support::MakeFolder("secrets-outside"), folder = outside + "/secrets";
+  std::filesystem::create_directory(folder);
+  support::WriteFile(outside + "/token", "other");
+  for (const char* file : {"/token", "/.token"}) support::WriteFile(folder + file, "s3cret");
+  const auto variables = RankEnvironment(
+      JobWith("secrets: {A: ../token, B: .token, NCCL_C: token, TOKEN: token}"), folder);
+  ASSERT_TRUE(variables.ok()) << variables.status();
+  EXPECT_THAT(variables->all, ElementsAre("TOKEN=s3cret"));
 }
 
 TEST(RankEnvironmentTest, SecretsThatAreNone_AreAllNamed_AndNoneShown) {
