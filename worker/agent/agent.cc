@@ -174,6 +174,7 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       machine_(MachineOptionsOf(options), Now()),
       watch_(Now()),
       session_(ConnectTo(options.coordinator, options.tls), HelloOf(options), inbox_),
+      upload_channels_(ConnectTo(options.coordinator, options.tls, /*apart=*/true)),
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
@@ -344,8 +345,9 @@ void Agent::Carry(const StartProcess& action) {
 }
 
 void Agent::Carry(const UploadLogs& action) {
-  events_.push_back(UploadStarted{action.command_number,
-                                  uploader_.Start(session_.channel(), action.store, action.fetch)});
+  const std::shared_ptr<grpc::Channel>& channel = upload_channels_[session_.at()];
+  events_.push_back(
+      UploadStarted{action.command_number, uploader_.Start(channel, action.store, action.fetch)});
 }
 
 void Agent::Carry(const Exit& action) { exit_ = action; }

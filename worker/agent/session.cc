@@ -11,7 +11,7 @@
 namespace phalanx::agent {
 
 std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
-                                                      const transport::TlsFiles& tls) {
+                                                      const transport::TlsFiles& tls, bool apart) {
   const std::vector<std::string> addresses = absl::StrSplit(coordinators, ',');
   const bool several = addresses.size() > 1;
   grpc::ChannelArguments arguments;
@@ -25,6 +25,7 @@ std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordin
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several || tls.on() ? 1000 : 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, several ? 500 : 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
+  if (apart) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto credentials = transport::ClientCredentials(tls);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const std::string& address : addresses) {
@@ -173,7 +174,7 @@ void SessionClient::Open(const OpenSession& order) {
   }
   if (stream_ != nullptr) at_ = (at_ + 1) % channels_.size();
   stream_ = std::make_shared<Stream>(order.session, inbox_, living_);
-  stream_->Start(channel(), std::move(request), stream_);
+  stream_->Start(channels_[at_], std::move(request), stream_);
 }
 
 void SessionClient::Send(v1::OpenSessionRequest message) {

@@ -2,6 +2,7 @@
 // nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -20,9 +21,10 @@ namespace phalanx::agent {
 
 // One channel to each of "HOST:PORT[,HOST:PORT...]", which is sound: with keepalive, and a quick
 // return after it was away. Of several, whoever stops answering is given up after seconds, for
-// another one leads by then.
+// another one leads by then. `apart`: over connections that no other channel has.
 std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
-                                                      const transport::TlsFiles& tls);
+                                                      const transport::TlsFiles& tls,
+                                                      bool apart = false);
 
 // Opens one stream at a time, each with the coordinator behind that of the one before, where there
 // are several: one that stands by ends it at once. Events go to the inbox: a SessionWelcomed for a
@@ -37,8 +39,8 @@ class SessionClient {
   ~SessionClient();
 
   void Open(const OpenSession& order);
-  // To the coordinator of the stream that is open, or was last.
-  const std::shared_ptr<grpc::Channel>& channel() const { return channels_[at_]; }
+  // Which of the coordinators has the stream that is open, or had it last.
+  size_t at() const { return at_; }
   void Send(v1::OpenSessionRequest message);
   // Half-closes after what was sent; cuts the stream if it was never welcomed.
   void Close(const CloseSession& order);
