@@ -138,7 +138,9 @@ void NoteFolders(const Said& said, std::map<std::string, Folder>& folders) {
     const size_t is = one.rfind(kIs);
     if (is == absl::string_view::npos || one.size() - is != kIs.size() + kMarkDigits) continue;
     Folder& folder = folders[std::string(one.substr(0, is))];
-    folder.nodes[std::string(one.substr(is + kIs.size()))].push_back(said.node);
+    std::vector<std::string>& nodes = folder.nodes[std::string(one.substr(is + kIs.size()))];
+    if (!nodes.empty() && nodes.back() == said.node) continue;  // it names the folder twice
+    nodes.push_back(said.node);
     ++folder.count;
     folder.on_network |= on_network;
   }
