@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,7 @@ class CallerConnections::All {
   void Stop() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     world_ = {};
+    while (tellers_ > 0) told_.Wait(&mu_);
   }
 
   void Open(Connection& connection) ABSL_LOCKS_EXCLUDED(mu_);
@@ -50,6 +52,18 @@ class CallerConnections::All {
     int64_t grown_bytes = 0;
   };
 
+  struct Ended {
+    Caller caller;
+    bool bytes = false;
+    absl::Status why;
+  };
+
+  // Tells of those that have been ended since.
+  void Tell() ABSL_LOCKS_EXCLUDED(mu_);
+  // What came long ago counts no longer.
+  void FadeLocked(Connection& connection, SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether more has come than may, of the caller or of all people; ends one with it then.
+  void CheckLocked(const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds to what the connection, its caller and all have; `bytes` may be below 0.
   void CountLocked(Connection& connection, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Connection& connection, bool bytes, const std::string& why)
@@ -67,6 +81,9 @@ class CallerConnections::All {
   std::map<std::string, Held> callers_ ABSL_GUARDED_BY(mu_);       // by KeyOf
   std::map<std::string, Connection*> peers_ ABSL_GUARDED_BY(mu_);  // the newest of each
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                         // of people
+  std::vector<Ended> to_tell_ ABSL_GUARDED_BY(mu_);
+  int32_t tellers_ ABSL_GUARDED_BY(mu_) = 0;
+  CondVar told_;  // by one of them
 };
 
 class CallerConnections::All::Connection final : public transport::OpenConnection {
@@ -89,6 +106,8 @@ class CallerConnections::All::Connection final : public transport::OpenConnectio
   const std::string key;
   // Under the lock of all.
   int64_t bytes = 0;
+  int64_t earlier = 0;  // of these, those that came before `since`
+  SteadyTime since = SteadyNow();
   bool ended = false;
 
  private:
@@ -98,13 +117,33 @@ class CallerConnections::All::Connection final : public transport::OpenConnectio
 void CallerConnections::All::Open(Connection& connection) {
   const size_t max =
       connection.caller.role == Role::kWorker ? bounds_.of_worker_max : bounds_.of_person_max;
+  {
+    MutexLock lock(&mu_);
+    peers_[connection.peer] = &connection;
+    const size_t count = ++callers_[connection.key].connections;
+    if (max == 0 || count <= max) return;
+    EndLocked(connection, false,
+              absl::StrCat(connection.caller.name, " has ", count, " connections open; at most ",
+                           max, ", those that are refused included"));
+  }
+  Tell();
+}
+
+void CallerConnections::All::Tell() {
+  std::vector<Ended> ended;
+  World world;
+  {
+    MutexLock lock(&mu_);
+    if (to_tell_.empty()) return;
+    ended = std::exchange(to_tell_, {});
+    if (world_.ended == nullptr) return;
+    world = world_;
+    ++tellers_;
+  }
+  for (const Ended& one : ended) world.ended(one.caller, one.bytes, one.why);
   MutexLock lock(&mu_);
-  peers_[connection.peer] = &connection;
-  const size_t count = ++callers_[connection.key].connections;
-  if (max == 0 || count <= max) return;
-  EndLocked(connection, false,
-            absl::StrCat(connection.caller.name, " has ", count, " connections open; at most ", max,
-                         ", those that are refused included"));
+  --tellers_;
+  told_.SignalAll();
 }
 
 void CallerConnections::All::Close(Connection& connection) {
@@ -121,21 +160,44 @@ void CallerConnections::All::Close(Connection& connection) {
 void CallerConnections::All::CountLocked(Connection& connection, int64_t bytes) {
   Held& held = callers_[connection.key];
   connection.bytes += bytes;
+  connection.earlier = std::min(connection.earlier, connection.bytes);
   held.bytes += bytes;
   if (connection.caller.role != Role::kWorker) bytes_ += bytes;
   held.grown_bytes = std::min(held.grown_bytes, held.bytes);
 }
 
+void CallerConnections::All::FadeLocked(Connection& connection, SteadyTime now) {
+  const absl::Duration age = absl::FromChrono(now - connection.since);
+  if (now == connection.since || age < bounds_.counts_for) return;
+  if (world_.waits != nullptr && world_.waits(connection.caller)) return;
+  CountLocked(connection, -(age < 2 * bounds_.counts_for ? connection.earlier : connection.bytes));
+  connection.earlier = connection.bytes;
+  connection.since = now;
+}
+
 void CallerConnections::All::Came(Connection& connection, int64_t bytes) {
-  MutexLock lock(&mu_);
-  if (connection.ended) return;
-  CountLocked(connection, bytes);
-  Held& held = callers_[connection.key];
-  const int64_t bytes_max = BytesMaxOf(connection.caller);
-  if (held.bytes - held.grown_bytes >= bytes_max / 8) {
-    held.grown = SteadyNow();
-    held.grown_bytes = held.bytes;
+  {
+    MutexLock lock(&mu_);
+    if (connection.ended) return;
+    const SteadyTime now = SteadyNow();
+    FadeLocked(connection, now);
+    CountLocked(connection, bytes);
+    Held& held = callers_[connection.key];
+    const int64_t bytes_max = BytesMaxOf(connection.caller);
+    if (held.bytes - held.grown_bytes >= bytes_max / 8) {
+      held.grown = now;
+      held.grown_bytes = held.bytes;
+    }
+    if (held.bytes <= bytes_max && bytes_ <= bounds_.bytes_max) return;
+    for (const auto& [peer, other] : peers_) FadeLocked(*other, now);
+    CheckLocked(connection);
   }
+  Tell();
+}
+
+void CallerConnections::All::CheckLocked(const Connection& connection) {
+  const Held& held = callers_[connection.key];
+  const int64_t bytes_max = BytesMaxOf(connection.caller);
   if (held.bytes > bytes_max) {
     EndMostLocked(connection.key, absl::StrCat("messages of ", connection.caller.name, " have ",
                                                held.bytes, kNotWhole, bytes_max));
@@ -162,7 +224,7 @@ void CallerConnections::All::EndLocked(Connection& connection, bool bytes, const
   connection.ended = true;
   if (world_.end == nullptr) return;
   world_.end(connection.peer);
-  world_.ended(connection.caller, bytes, absl::ResourceExhaustedError(why));
+  to_tell_.push_back({connection.caller, bytes, absl::ResourceExhaustedError(why)});
 }
 
 absl::Status CallerConnections::All::WholeCame(const std::string& peer, int64_t bytes,
@@ -171,6 +233,7 @@ absl::Status CallerConnections::All::WholeCame(const std::string& peer, int64_t 
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return absl::OkStatus();
   Connection& connection = *found->second;
+  FadeLocked(connection, SteadyNow());
   CountLocked(connection, -std::min(connection.bytes, bytes + bytes / kPartOfHeads + around));
   const Held& held = callers_[connection.key];
   const int64_t bytes_max = BytesMaxOf(connection.caller) / 2;

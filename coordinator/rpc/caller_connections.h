@@ -9,8 +9,8 @@
 // it is the connection with most of theirs. Before that, while much of a person's comes, what comes
 // whole of theirs is refused, and told when to ask again.
 //
-// What is neither, such as pings, windows and requests that are too large, is counted as well: a
-// connection that lives very long may be closed for it, once in gigabytes.
+// What is neither, such as pings, windows and requests that are too large, is counted as well, and
+// so it counts no longer once it came a minute or two ago and every request of theirs has come.
 //
 // Connections are counted from the end of their handshake on. Admission refuses a call over one too
 // many, in words and with a hint; past twice as many they are closed before a call can come.
@@ -41,21 +41,26 @@ struct ConnectionBounds {
   // A person who has half as much as one may is refused calls for so long after an eighth of it
   // came.
   absl::Duration refused_for = absl::Seconds(10);
+  // What came longer ago than this, or at most twice this, counts no longer, if no request is
+  // waited for.
+  absl::Duration counts_for = absl::Minutes(1);
 };
 
 // Thread-safe. Those in plaintext are not counted, nor strangers without a certificate.
 class CallerConnections {
  public:
-  // Both are called under a lock, from any thread, also one that reads a connection: neither waits
-  // for anything.
+  // From any thread, also one that reads a connection.
   struct World {
-    // Has the connection of that peer closed.
+    // Has the connection of that peer closed. Called under a lock: waits for nothing.
     std::function<void(const std::string& peer)> end;
-    // Why one is: too many of them (`bytes`: false), or too many bytes.
+    // Whether the request of a call of theirs has not come (UnreadRequests). Called under a lock.
+    std::function<bool(const Caller& caller)> waits;
+    // Why one is: too many of them (`bytes`: false), or too many bytes. Called behind it, under no
+    // lock, also while another thread does.
     std::function<void(const Caller& caller, bool bytes, const absl::Status& why)> ended;
   };
   CallerConnections(ConnectionBounds bounds, World world);
-  // Those that are open are counted no more.
+  // Waits for calls of World::ended. Those that are open are counted no more.
   ~CallerConnections();
   CallerConnections(const CallerConnections&) = delete;
   CallerConnections& operator=(const CallerConnections&) = delete;

@@ -378,6 +378,7 @@ class ServerImpl final : public Server {
   CallerConnections connections_{
       BoundsOfConnections(),
       {.end = [this](const std::string& peer) { peers_.End(peer); },
+       .waits = [this](const Caller& caller) { return unread_.Has(caller); },
        .ended = [this](const Caller& caller, bool bytes,
                        const absl::Status& why) { TellOfEnded(caller, bytes, why); }}};
   transport::HandshakeWatch handshakes_{

@@ -42,6 +42,12 @@ void UnreadRequests::End(const Caller& caller) {
   if (calls.begun.empty() && calls.late.empty()) callers_.erase(found);
 }
 
+bool UnreadRequests::Has(const Caller& caller) const {
+  if (!IsNamed(caller)) return false;
+  MutexLock lock(&mu_);
+  return callers_.contains(KeyOf(*caller));
+}
+
 void UnreadRequests::Look(SteadyTime now) {
   std::vector<std::pair<Identity, int64_t>> found;
   {

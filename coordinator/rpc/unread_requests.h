@@ -44,6 +44,8 @@ class UnreadRequests {
   absl::Status Begin(const Caller& caller, SteadyTime now = SteadyNow()) ABSL_LOCKS_EXCLUDED(mu_);
   // The request of one has come.
   void End(const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the request of a call of theirs has not come, or was late (UnreadBounds::remembered).
+  bool Has(const Caller& caller) const ABSL_LOCKS_EXCLUDED(mu_);
   // Tells of those that are late. Begin does so too, once a second.
   void Look(SteadyTime now = SteadyNow()) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -56,7 +58,7 @@ class UnreadRequests {
 
   const UnreadBounds bounds_;
   const Late late_;
-  Mutex mu_;
+  mutable Mutex mu_;
   std::map<std::string, Calls> callers_ ABSL_GUARDED_BY(mu_);  // by KeyOf; of those with a call
   SteadyTime next_look_ ABSL_GUARDED_BY(mu_);
 };

@@ -36,6 +36,7 @@ class CountedConnectionsTest : public ::testing::Test {
        .bytes_max = 15'000,
        .worker_bytes_max = 10'000},
       {.end = [this](const std::string& peer) { ended_.push_back(peer); },
+       .waits = nullptr,
        .ended =
            [this](const Caller&, bool bytes, const absl::Status& why) {
              of_bytes_ += bytes ? 1 : 0;
@@ -112,16 +113,34 @@ TEST_F(CountedConnectionsTest, StreamOfAWorker_MayHaveAnyNumberOfWholeMessages) 
 
 TEST(CallerConnectionsTest, OnlyWhileMuchComes_AreCallsRefused) {
   CallerConnections connections({.person_bytes_max = 10'000, .refused_for = absl::ZeroDuration()},
-                                {.end = nullptr, .ended = nullptr});
+                                {.end = nullptr, .waits = nullptr, .ended = nullptr});
   const auto connection = connections.Begin("a", kSam);
   connection->Came(9'000);
   EXPECT_EQ(connections.RequestCame("a", 10), absl::OkStatus()) << "it came long ago";
 }
 
+TEST(CallerConnectionsTest, WhatCameLongAgo_CountsNoLonger_UnlessARequestIsWaitedFor) {
+  std::vector<std::string> ended;
+  bool waits = false;
+  CallerConnections connections(
+      {.person_bytes_max = 10'000, .counts_for = absl::ZeroDuration()},
+      {.end = [&ended](const std::string& peer) { ended.push_back(peer); },
+       .waits = [&waits](const Caller&) { return waits; },
+       .ended = [](const Caller&, bool, const absl::Status&) {}});
+  const auto first = connections.Begin("a", kSam), second = connections.Begin("b", kSam);
+  for (int i = 0; i < 10; ++i) first->Came(9'000);
+  second->Came(8'000);
+  EXPECT_THAT(ended, IsEmpty()) << "what others have is looked at again before one is closed";
+  waits = true;
+  second->Came(2'001);
+  EXPECT_THAT(ended, ElementsAre("b"));
+}
+
 TEST(CallerConnectionsTest, ConnectionsThatOutliveIt_AreHarmless) {
   std::unique_ptr<transport::OpenConnection> connection;
   {
-    CallerConnections connections({.person_bytes_max = 1}, {.end = nullptr, .ended = nullptr});
+    CallerConnections connections({.person_bytes_max = 1},
+                                  {.end = nullptr, .waits = nullptr, .ended = nullptr});
     connection = connections.Begin("a", kSam);
   }
   connection->Came(100);
