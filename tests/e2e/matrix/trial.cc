@@ -189,8 +189,11 @@ std::string RestartedFault(const std::map<int32_t, int>& starts,
                   [](const v1::JobEvent& event) { return event.type() == "Suspended"; }))
     return "";
   std::set<int32_t> lost;
-  for (const v1::Incident& incident : incidents)
+  for (const v1::Incident& incident : incidents) {
     lost.insert(incident.lost().begin(), incident.lost().end());
+    // Those that all the others waited for, too: they were lost in the same incident.
+    lost.insert(incident.returned().begin(), incident.returned().end());
+  }
   std::vector<int32_t> restarted;
   for (const auto& [rank, count] : starts)
     if (count > 1 && !lost.contains(rank)) restarted.push_back(rank);
