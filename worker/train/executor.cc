@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -23,36 +22,15 @@ using schedule::Op;
 
 namespace {
 
-// A device that finishes nothing for so long waits for a peer that does not come.
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+// A device that finishes nothing for so long waits for a peer that does not come.
 constexpr absl::Duration kRoomWaitMax = absl::Minutes(10);
 // A device that finishes no layer for as long waits for a peer.
 constexpr std::chrono::duration<double> kStandstill{RunAhead::kSecondsMax};
 constexpr int32_t kEvaluation = -1;  // for RunAhead: all of an evaluation's program
 // In a record: no decision can come of it.
 constexpr int64_t kNoEpoch = 0;
-
-// What faults on demand call it; kAny: they do not.
-job::FaultPhase PhaseOf(Op op) {
-  switch (op) {
-    case Op::kForward:
-      return job::FaultPhase::kForward;
-    case Op::kBackwardInput:
-    case Op::kBackwardWeight:
-      return job::FaultPhase::kBackward;
-    case Op::kReduce:
-      return job::FaultPhase::kReduce;
-    case Op::kRecord:
-      return job::FaultPhase::kRecord;
-    case Op::kOptimize:
-      return job::FaultPhase::kOptimizer;
-    case Op::kGather:
-      return job::FaultPhase::kGather;
-    default:
-      return job::FaultPhase::kAny;
-  }
-}
 
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kBackwardInput || op == Op::kBackwardWeight ||
@@ -373,36 +351,6 @@ absl::Status Executor::ExecuteOne(const BoundInstruction& instruction, const Ste
   if (state_.faults().armed() && context.training && context.decides)
     return ExecuteFaultily(instruction, context);
   return Carry(instruction, context);
-}
-
-absl::Status Executor::ExecuteFaultily(const BoundInstruction& instruction,
-                                       const StepContext& context) {
-  FaultPoints& faults = state_.faults();
-  const job::FaultPhase phase = PhaseOf(instruction.op);
-  if (phase != job::FaultPhase::kAny) RETURN_IF_ERROR(faults.Reach(phase, context.step));
-  faulty_step_ = context.step;
-  const absl::Cleanup carried = [this] { faulty_step_ = 0; };
-  if (phase == job::FaultPhase::kBackward || phase == job::FaultPhase::kReduce)
-    SpoilGradients(PartOf(instruction), phase);
-  if (!schedule::IsPass(instruction.op)) return Carry(instruction, context);
-  const double factor = faults.SlowFactor(context.step);
-  const SteadyTime begin = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(Carry(instruction, context));
-  if (factor <= 1) return absl::OkStatus();
-  // A device does it later: then it takes what it took before the rank was slowed, and waits for a
-  // host that has fallen so far behind.
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (const int32_t at = pacing_.instruction; at >= 0)
-    seconds = std::max(seconds, unslowed_.try_emplace(at, run_ahead_.Known(at)).first->second);
-  std::this_thread::sleep_for(std::chrono::duration<double>((factor - 1) * seconds));
-  return absl::OkStatus();
-}
-
-void Executor::SpoilGradients(Part& part, job::FaultPhase phase) {
-  const at::Tensor& gradients = part.state->gradients();
-  if (!gradients.defined() || part.reduction->begun() > 0 || !Spoils(phase)) return;
-  model::ClearUnwritten(gradients);  // else it would be written over
-  gradients.fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
 absl::Status Executor::Carry(const BoundInstruction& instruction, const StepContext& context) {

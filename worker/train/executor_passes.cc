@@ -1,5 +1,4 @@
 // The passes of Executor: what goes into a stage, and what comes out of it.
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -17,13 +16,6 @@ int32_t FirstHeldToTargets(const plan::Plan& plan) {
     if (module.index != plan.spec.language && plan.HasLoss(module.index)) return module.index;
   }
   return -1;
-}
-
-bool HasRows(const at::Tensor& tensor) { return tensor.defined() && tensor.numel() > 0; }
-
-// It is shared, so it is not written to.
-void Spoil(at::Tensor& tensor) {
-  if (tensor.defined()) tensor = at::full_like(tensor, std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace
@@ -134,21 +126,6 @@ absl::Status Executor::Forward(const BoundInstruction& instruction, const StepCo
   flight.sends_left = instruction.sends;
   flight.ready = Moment::Now(options_.device);
   return absl::OkStatus();
-}
-
-absl::StatusOr<model::StageOutput> Executor::ForwardOf(const Part& part,
-                                                       const BoundInstruction& instruction,
-                                                       const model::StageInput& input) {
-  const bool gives =
-      instruction.sends > 0 || HasRows(input.label_weights) || HasRows(input.target_weights);
-  if (!gives || !Spoils(job::FaultPhase::kForward))
-    return part.stage->Forward(instruction.microbatch, input);
-  model::StageInput weighed = input;  // the record counts tokens by what was there
-  Spoil(weighed.label_weights);
-  Spoil(weighed.target_weights);
-  ASSIGN_OR_RETURN(model::StageOutput output, part.stage->Forward(instruction.microbatch, weighed));
-  for (at::Tensor& hidden : output.hidden) Spoil(hidden);
-  return output;
 }
 
 // One rank of each replica gives the record its loss; tokens are those of the language module, and
