@@ -136,82 +136,8 @@ TEST_F(LossTest, RankKnownToBeLostThatIsAccusedWhileItsLossIsPlanned_ChangesNoth
   EXPECT_THAT(h_.plans, SizeIs(1));
 }
 
-TEST_F(LossTest, RankThatDoesNotLeave_IsLeftOutToo) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  h_.Report(node_, job, 0, Quiet(3));
-  h_.Advance(absl::Seconds(4));
-  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(1));
-  h_.Advance(absl::Seconds(2));
-  EXPECT_THAT(h_.Commands<Assign>(node_), SizeIs(2));
-  EXPECT_THAT(BegunBehind(), ElementsAre(3));
-  EXPECT_THAT(Events(job, "RankFailed"),
-              ElementsAre(HasSubstr("killed by signal 9"),
-                          "rank 2 has not left epoch 1 within 5s, nor is its node heard"));
-}
-
-// Nothing keeps its word from coming but itself. Should it come later, it counts.
-TEST_F(LossTest, RankThatDoesNotLeaveWhileItsNodeIsHeard_StandsStill) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  h_.Report(node_, job, 0, Quiet(3));
-  h_.plans_held = true;
-  h_.Advance(absl::Seconds(3));
-  h_.Feed(HeartbeatReceived{.session = node_});
-  h_.Advance(absl::Seconds(3));
-  EXPECT_THAT(
-      Events(job, "RankFailed"),
-      ElementsAre(HasSubstr("killed by signal 9"),
-                  "rank 2 has not left epoch 1 within 5s, and its node is heard: it stands still"));
-  h_.Report(node_, job, 2, Quiet(4, 2));
-  h_.plans_held = false;
-  h_.AnswerPlans();
-  h_.Commit();
-  EXPECT_THAT(Lost(job), ElementsAre(Rank{1}, Rank{2}));
-  EXPECT_THAT(BegunBehind(), ElementsAre(4));
-}
-
-// The link broke on the way: its last heartbeat is from before that.
-TEST_F(LossTest, RankThatDoesNotLeaveBehindALinkThatBreaks_IsNotSaidToStandStill) {
-  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
-  h_.Prepare(a);
-  h_.Prepare(b);
-  h_.Ready(a, job, 0, 2);
-  h_.Report(b, job, 2, RankReady{});
-  h_.Report(a, job, 1, kKilled);
-  h_.Report(a, job, 0, Quiet(3));
-  h_.Advance(absl::Seconds(1));
-  for (const SessionId node : {a, b}) h_.Feed(HeartbeatReceived{.session = node});
-  h_.Advance(absl::Seconds(3));
-  h_.Feed(HeartbeatReceived{.session = a});
-  h_.Advance(absl::Seconds(1));
-  EXPECT_EQ(Events(job, "RankFailed").back(),
-            "rank 2 has not left epoch 1 within 5s, nor is its node heard");
-}
-
-// The epoch has begun behind an earlier step: what it knows of later ones is thrown away with them.
-TEST_F(LossTest, RankThatLeavesTooLate_IsNotHeardAnyMore) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  h_.Report(node_, job, 0, Quiet(3));
-  h_.Advance(absl::Seconds(6));
-  ASSERT_THAT(BegunBehind(), ElementsAre(3));
-  h_.Report(node_, job, 2, Quiet(7, 2));
-  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost}, 3);
-  h_.Report(node_, job, 0, Quiet(3), 3);
-  h_.Advance(absl::Seconds(6));
-  EXPECT_NE(h_.State(job).start->step(), 7);
-}
-
 TEST_F(LossTest, NodeThatIsLost_TakesAllItsRanks) {
-  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
-  h_.Prepare(a);
-  h_.Prepare(b);
-  h_.Ready(a, job, 0, 2);
-  h_.Report(b, job, 2, RankReady{});
-  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  const auto [a, b, job] = TrainOnTwoNodes();
   h_.commands.clear();
   h_.Feed(SessionClosed{a});
   h_.Advance(absl::Seconds(14));
@@ -258,12 +184,7 @@ TEST_F(LossTest, AssignmentThatWentWithItsCoordinator_IsSentByTheNext) {
 
 // A partition heals: whoever was left out of the epoch is told so, and nothing waits for it.
 TEST_F(LossTest, NodeThatComesBackAfterItWasLeftOut_EndsItsRanksAndHarmsNothing) {
-  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
-  h_.Prepare(a);
-  h_.Prepare(b);
-  h_.Ready(a, job, 0, 2);
-  h_.Report(b, job, 2, RankReady{});
+  const auto [a, b, job] = TrainOnTwoNodes();
   h_.Feed(SessionClosed{b});
   for (int i = 0; i < 4; ++i) {
     h_.Advance(absl::Seconds(4));
@@ -291,12 +212,7 @@ TEST_F(LossTest, NodeThatComesBackAfterItWasLeftOut_EndsItsRanksAndHarmsNothing)
 
 // Its node is away all the time, and has none of those that are left.
 TEST_F(LossTest, PeerWithoutAName_IsNotTakenForANodeThatWasLeftOut) {
-  const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
-  const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
-  h_.Prepare(a);
-  h_.Prepare(b);
-  h_.Ready(a, job, 0, 2);
-  h_.Report(b, job, 2, RankReady{});
+  const auto [a, b, job] = TrainOnTwoNodes();
   h_.Feed(SessionClosed{b});
   for (int i = 0; i < 4; ++i) {
     h_.Advance(absl::Seconds(4));

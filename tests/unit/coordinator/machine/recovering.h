@@ -49,6 +49,21 @@ class RecoveringTest : public testing::Test {
     h_.commands.clear();
     return job;
   }
+  // Trains on two nodes: ranks 0 and 1 on `a`, rank 2 on `b`.
+  struct TwoNodes {
+    SessionId a, b;
+    JobId job;
+  };
+  TwoNodes TrainOnTwoNodes() {
+    const SessionId a = h_.Open("a", 2), b = h_.Open("b", 1);
+    const JobId job = h_.Submit(AJobThatRecovers("two nodes", 3));
+    h_.Prepare(a);
+    h_.Prepare(b);
+    h_.Ready(a, job, 0, 2);
+    h_.Report(b, job, 2, RankReady{});
+    EXPECT_EQ(h_.Phase(job), job::JobPhase::kRunning);
+    return {a, b, job};
+  }
   void Step(JobId job, int64_t step, int64_t epoch) {
     h_.Feed(RankReported{node_, job, Epoch{epoch}, 0,
                          StepReport{.step = step, .epoch = Epoch{epoch}}, Behind(step)});
