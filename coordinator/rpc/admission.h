@@ -69,7 +69,7 @@ class Admission {
 
   // A person's call over a connection; its request, of so many bytes, is there. Errors:
   // ResourceExhausted.
-  absl::Status Take(const Caller& caller, const std::string& peer, size_t request_bytes = 0)
+  absl::Status Take(const Caller& caller, const std::string& peer, size_t request_bytes)
       ABSL_LOCKS_EXCLUDED(mu_);
   // One over a connection that somebody else counts; of it Stop says nothing.
   absl::Status Take(const Caller& caller) { return rate_.Take(caller); }

@@ -60,15 +60,15 @@ absl::Status JoinServiceImpl::CheckSigner() const {
       "with --join-ca-certificate and --join-ca-key, beside --tls-ca and the like");
 }
 
+absl::Status JoinServiceImpl::Take(const Ending& end, const google::protobuf::Message& request) {
+  return world_.admission.Take(end.caller(), end.peer(), request.ByteSizeLong());
+}
+
 JoinServiceImpl::Reactor* JoinServiceImpl::CreateToken(Context* context,
                                                        const v1::CreateTokenRequest* request,
                                                        v1::CreateTokenResponse* response) {
   const Ending end(context, "CreateToken", world_.metrics, world_.audit);
-  if (absl::Status status =
-          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
-      !status.ok()) {
-    return end.With(status);
-  }
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   if (absl::Status status = CheckSigner(); !status.ok()) return end.With(status);
   workers_.Add([this, end, request, response](const absl::Status& go) {
     if (!go.ok()) return end(go);
@@ -87,11 +87,7 @@ JoinServiceImpl::Reactor* JoinServiceImpl::ListTokens(Context* context,
                                                       const v1::ListTokensRequest* request,
                                                       v1::ListTokensResponse* response) {
   const Ending end(context, "ListTokens", world_.metrics);
-  if (absl::Status status =
-          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
-      !status.ok()) {
-    return end.With(status);
-  }
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   if (tokens_ == nullptr) return end.With(absl::OkStatus());
   for (v1::JoinToken& token : tokens_->List(absl::Now()))
     *response->add_tokens() = std::move(token);
@@ -102,11 +98,7 @@ JoinServiceImpl::Reactor* JoinServiceImpl::RevokeToken(Context* context,
                                                        const v1::RevokeTokenRequest* request,
                                                        v1::RevokeTokenResponse* response) {
   const Ending end(context, "RevokeToken", world_.metrics, world_.audit);
-  if (absl::Status status =
-          world_.admission.Take(end.caller(), end.peer(), request->ByteSizeLong());
-      !status.ok()) {
-    return end.With(status);
-  }
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   if (absl::Status status = CheckSize("id", request->id(), kTokenBytesMax); !status.ok())
     return end.With(status);
   if (tokens_ == nullptr) return end.With(CheckSigner());

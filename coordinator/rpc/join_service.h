@@ -92,6 +92,8 @@ class JoinServiceImpl final : public JoinMethods {
 
   // Where a life is short, as many as one life may take.
   static CallRateOptions RenewalsOf(const JoinOptions& options);
+  // As Admission::Take, of a call with such a request.
+  absl::Status Take(const Ending& end, const google::protobuf::Message& request);
   void Join(const Ending& end, const v1::JoinRequest& request, v1::JoinResponse* response);
   // Errors: FailedPrecondition, if no certificates are signed here.
   absl::Status CheckSigner() const;

@@ -194,7 +194,7 @@ TEST(AdmissionTest, OnceItIsStopped_NobodyIsLetIn) {
   Admission admission({}, 256, {}, unread, [](const std::string&) { return true; });
   admission.Stop(absl::UnavailableError("stopping"));
   for (const Caller& caller : {Caller(), Caller(Identity{"here", Role::kWorker})}) {
-    EXPECT_TRUE(absl::IsUnavailable(admission.Take(caller, "peer")));
+    EXPECT_TRUE(absl::IsUnavailable(admission.Take(caller, "peer", 0)));
     EXPECT_TRUE(absl::IsUnavailable(admission.TakeOfWorker(caller, "peer")));
     for (const WorkerStream stream : {WorkerStream::kSession, WorkerStream::kUpload})
       EXPECT_TRUE(absl::IsUnavailable(admission.Open(stream, caller, "peer")));
