@@ -144,6 +144,7 @@ struct FetchLogs {
   JobId job;
   std::vector<int32_t> ranks;
   bool follow = false;
+  bool ended = false;  // the job has
   int32_t tail = 0;
   std::map<int32_t, std::string> after;
 };

@@ -70,10 +70,11 @@ void Coordinator::On(const LogsRequested& event) {
   std::vector<LogSource> sources;
   std::vector<std::pair<Node*, FetchLogs>> fetches;
   int32_t first = 0;
-  const bool follow = event.follow && job != nullptr && !job->state.IsTerminal();
+  const bool ended = job == nullptr || job->state.IsTerminal();
+  const bool follow = event.follow && !ended;
   for (const NodeDevices& entry : job != nullptr ? *job->state.placement : event.placement) {
     const int32_t end = first + static_cast<int32_t>(entry.devices.size());
-    FetchLogs fetch{.job = event.job, .follow = follow, .tail = event.tail};
+    FetchLogs fetch{.job = event.job, .follow = follow, .ended = ended, .tail = event.tail};
     for (int32_t rank : event.ranks) {
       if (rank >= first && rank < end) fetch.ranks.push_back(rank);
     }

@@ -78,6 +78,7 @@ class CommandEncoder {
     to->set_job(command.job.value);
     to->mutable_ranks()->Assign(command.ranks.begin(), command.ranks.end());
     to->set_follow(command.follow);
+    to->set_ended(command.ended);
     to->set_tail(command.tail);
     to->mutable_after()->insert(command.after.begin(), command.after.end());
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -217,12 +218,26 @@ absl::Status LogUploader::Start(const std::shared_ptr<grpc::Channel>& channel, u
   return absl::OkStatus();
 }
 
+void LogUploader::AwaitLastLines(const Upload& upload, JobId job) const {
+  using std::chrono::steady_clock;
+  const steady_clock::time_point until =
+      steady_clock::now() + absl::ToChronoNanoseconds(kLastLines);
+  for (;;) {
+    const uint64_t version = activity_.version();
+    const absl::Duration left = absl::FromChrono(until - steady_clock::now());
+    if (!activity_.IsLive(job) || activity_.closed() || upload.cut) return;
+    if (left <= absl::ZeroDuration()) return;
+    activity_.WaitBeyond(version, left);
+  }
+}
+
 void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch) {
   v1::UploadLogsResponse response;
   const auto writer = upload.stub->UploadLogs(&upload.context, &response);
   v1::UploadLogsRequest message;
   message.set_fetch_id(fetch.fetch_id);
   bool heard = writer->Write(message);
+  if (fetch.ended) AwaitLastLines(upload, fetch.job);
   std::map<int32_t, LogReader> readers;
   while (heard) {
     // Before reading: what comes after this is news for the next round.

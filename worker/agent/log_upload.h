@@ -80,6 +80,8 @@ class LogUploader {
  public:
   static constexpr size_t kUploadsMax = 16;
   static constexpr absl::Duration kAskInterval = absl::Seconds(2);
+  // How long what the ranks of an ended job write last is waited for.
+  static constexpr absl::Duration kLastLines = absl::Seconds(2);
 
   LogUploader(std::string state, LogActivity& activity);
   // Cuts the uploads under way. `activity` must be closed, or they may wait for ever.
@@ -97,6 +99,7 @@ class LogUploader {
  private:
   struct Upload;
   void Run(Upload& upload, const std::string& folder, const FetchLogsCommand& fetch);
+  void AwaitLastLines(const Upload& upload, JobId job) const;
 
   const std::string state_;
   LogActivity& activity_;

@@ -74,6 +74,7 @@ Command CommandOf(const v1::Command& command) {
                               .job = JobId{body.job()},
                               .ranks = {body.ranks().begin(), body.ranks().end()},
                               .follow = body.follow(),
+                              .ended = body.ended(),
                               .tail = body.tail(),
                               .after = {body.after().begin(), body.after().end()}};
     }

@@ -55,7 +55,7 @@ struct Translate {
     return agent::TryPeerCommand{c.word, c.listens_at};
   }
   agent::Command operator()(const FetchLogs& c) const {
-    return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.tail, c.after};
+    return agent::FetchLogsCommand{c.fetch_id, c.job, c.ranks, c.follow, c.ended, c.tail, c.after};
   }
 };
 

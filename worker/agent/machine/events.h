@@ -83,7 +83,8 @@ struct FetchLogsCommand {
   JobId job;
   std::vector<int32_t> ranks;  // empty: all
   bool follow = false;
-  int32_t tail = 0;  // lines of each rank; 0: all that is kept
+  bool ended = false;  // the job has; its processes may still be ending
+  int32_t tail = 0;    // lines of each rank; 0: all that is kept
   // LogReader::place() of before, by rank: after it to go on, whatever `tail` says.
   std::map<int32_t, std::string> after;
 };

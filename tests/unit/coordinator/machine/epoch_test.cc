@@ -404,6 +404,12 @@ TEST(LogsTest, Fetch_AsksTheNodesOfTheRanks) {
   EXPECT_THAT(h.Commands<FetchLogs>(a), IsEmpty());
   ASSERT_EQ(h.Commands<FetchLogs>(b).size(), 1u);
   EXPECT_EQ(h.Commands<FetchLogs>(b)[0].second.fetch_id, h.sources[0].fetch_id);
+  EXPECT_FALSE(h.Commands<FetchLogs>(b)[0].second.ended);
+  h.Feed(CancelRequested{Token{501}, job});
+  h.Feed(LogsRequested{.token = Token{502}, .job = job, .ranks = {2}, .follow = true});
+  ASSERT_EQ(h.Commands<FetchLogs>(b).size(), 2u);
+  EXPECT_TRUE(h.Commands<FetchLogs>(b)[1].second.ended) << "its ranks write their last lines";
+  EXPECT_FALSE(h.Commands<FetchLogs>(b)[1].second.follow);
 }
 
 TEST(LogsTest, NodeWithSeveralEntries_IsAskedOnce) {

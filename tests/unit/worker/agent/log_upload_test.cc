@@ -96,6 +96,7 @@ class SlowReceiver final : public v1::WorkerService::Service {
     v1::UploadLogsRequest message;
     while (reader->Read(&message)) {
       MutexLock lock(&mu_);
+      begun_ = true;
       text_ += message.text();
       changed_.SignalAll();
       while (!text_.empty() && !goes_on_) changed_.Wait(&mu_);
@@ -109,6 +110,12 @@ class SlowReceiver final : public v1::WorkerService::Service {
     MutexLock lock(&mu_);
     goes_on_ = true;
     changed_.SignalAll();
+  }
+  bool AwaitBegin() {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    MutexLock lock(&mu_);
+    while (!begun_ && !changed_.WaitUntil(&mu_, give_up)) continue;
+    return begun_;
   }
   bool AwaitText() {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -129,7 +136,8 @@ class SlowReceiver final : public v1::WorkerService::Service {
   Mutex mu_;
   CondVar changed_;
   std::string text_ ABSL_GUARDED_BY(mu_);
-  bool goes_on_ ABSL_GUARDED_BY(mu_) = false, ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool goes_on_ ABSL_GUARDED_BY(mu_) = false;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false, ended_ ABSL_GUARDED_BY(mu_) = false;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -178,6 +186,44 @@ TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWha
   EXPECT_EQ(next, kLines);
   EXPECT_GT(gaps, 0u) << "it was not overtaken";
   EXPECT_EQ(uploader.bytes_sent(), static_cast<int64_t>(text.size()));
+}
+
+// Else whoever reads the logs of a job that has just ended misses how its ranks did.
+TEST(LogUploadTest, JobThatHasEnded_IsReadOnceItsProcessesHave) {
+  const std::string state = support::MakeFolder("uploads");
+  const auto spool = LogSpool::Open(StoreFolder(state, 1), kUploadedJob, Epoch{1}, 0, 4096);
+  ASSERT_TRUE(spool.ok()) << spool.status();
+  (*spool)->Append("does its last step\n");
+  LogActivity activity;
+  activity.ProcessBegan(kUploadedJob);
+  SlowReceiver receiver;
+  receiver.GoOn();
+  LogUploader uploader(state, activity);
+  ASSERT_TRUE(uploader
+                  .Start(receiver.Connect(), 1,
+                         {.fetch_id = "f", .job = kUploadedJob, .ended = true, .tail = 1})
+                  .ok());
+  ASSERT_TRUE(receiver.AwaitBegin());
+  (*spool)->Append("ends: OK\n");
+  activity.ProcessEnded(kUploadedJob);
+  EXPECT_EQ(receiver.AwaitEnd(), "ends: OK\n");
+}
+
+// One that does not end holds nobody up for long.
+TEST(LogUploadTest, JobThatHasEndedAndWhoseProcessesStay_IsReadAllTheSame) {
+  const std::string state = support::MakeFolder("uploads");
+  const auto spool = LogSpool::Open(StoreFolder(state, 1), kUploadedJob, Epoch{1}, 0, 4096);
+  ASSERT_TRUE(spool.ok()) << spool.status();
+  (*spool)->Append("does its last step\n");
+  LogActivity activity;
+  activity.ProcessBegan(kUploadedJob);
+  SlowReceiver receiver;
+  receiver.GoOn();
+  LogUploader uploader(state, activity);
+  ASSERT_TRUE(
+      uploader.Start(receiver.Connect(), 1, {.fetch_id = "f", .job = kUploadedJob, .ended = true})
+          .ok());
+  EXPECT_EQ(receiver.AwaitEnd(), "does its last step\n");
 }
 
 // Else followers that were left behind keep out everybody after them.
