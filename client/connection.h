@@ -39,6 +39,8 @@ struct ConnectionOptions {
 };
 
 inline constexpr char kDefaultServer[] = "127.0.0.1:4444";
+// Timeouts of calls that need more than an answer from memory: the store, or nodes.
+inline constexpr absl::Duration kSubmitTimeout = absl::Seconds(30), kLogsTimeout = absl::Minutes(1);
 
 // Waits between attempts: doubling from 50 ms to a second, each drawn between half and the whole.
 class Backoff {

@@ -51,8 +51,6 @@ struct Flags {
   job::FaultText fault;
 };
 
-// Of commands that need more than an answer from memory: the store, or nodes.
-inline constexpr absl::Duration kSubmitTimeout = absl::Seconds(30), kLogsTimeout = absl::Minutes(1);
 // Of each of several servers, a third of the timeout at most: a search for a layout may take as
 // long, and is stopped where nobody waits for it.
 inline constexpr absl::Duration kSubmitTurn = absl::InfiniteDuration();

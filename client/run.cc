@@ -152,8 +152,9 @@ void CancelJob(Connection& connection, const std::string& job, Wishes& wishes, I
 int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<int32_t>& lost,
             const std::string& output, Wishes& wishes, Io& io) {
   Connection connection({.server = cluster.server(), .timeout = absl::Seconds(10)});
+  Connection patient({.server = cluster.server(), .timeout = kSubmitTimeout});
   const absl::StatusOr<v1::JobStatus> submitted =
-      SubmitDocument(connection, std::move(document), lost);
+      SubmitDocument(patient, std::move(document), lost);
   if (!submitted.ok()) return FailCall(submitted.status(), io);
   const std::string job = JobName(*submitted);
   absl::StatusOr<Watched> watched = WatchJob(connection, job, wishes.stop, io, kPatience);

@@ -26,7 +26,7 @@ void Coordinator::On(const SubmitRequested& event) {
                                                          job.state.View(job.last_step))}));
     }
   }
-  if (!event.refusal.ok()) return refuse(event.refusal);
+  if (!event.refusal.ok() && !event.asks_only) return refuse(event.refusal);
   const auto named = live_names_.find(event.request->name);
   if (named != live_names_.end()) {
     return refuse(absl::AlreadyExistsError(
@@ -46,6 +46,7 @@ void Coordinator::On(const SubmitRequested& event) {
   }
   if (absl::Status fits = owners_.CheckSubmit(*event.request); !fits.ok())
     return refuse(std::move(fits));
+  if (event.asks_only) return refuse(event.refusal);
   live_request_bytes_ += bytes;
   const JobId id{++last_job_.value};
   Job& job = jobs_[id];

@@ -37,6 +37,8 @@ struct SubmitRequested {
   // Why it becomes no job as things are now; OK: nothing is known against it. A repetition is
   // answered with what it became all the same.
   absl::Status refusal = absl::OkStatus();
+  // It becomes no job; what would be told to it comes before `refusal`.
+  bool asks_only = false;
 };
 struct CancelRequested {
   Token token;

@@ -85,8 +85,7 @@ void JobServiceImpl::Read(const SubmitCall& call) {
   if (!read.ok()) return Submit(call, read.status());
   if (!read->NeedsSearch()) return Submit(call, RequestOf(*std::move(read)));
   const auto shared = std::make_shared<const ReadSubmit>(*std::move(read));
-  if (call.request->request_id().empty()) return Search(call, shared);
-  driver_.FindSubmit(RequestAsSubmitted(shared->document, shared->lost),
+  driver_.FindSubmit(OwnedBy(call.end.caller(), RequestBeforeSearch(*shared)),
                      RequestIdOf(call.end.caller(), call.request->request_id()),
                      [this, call, shared](const absl::StatusOr<JobViewPtr>& job) {
                        // An id that was used otherwise may still be of this job: releases before

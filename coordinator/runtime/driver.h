@@ -92,7 +92,8 @@ class Driver {
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
               absl::Status refusal = absl::OkStatus());
   // What the submit of that id became, where `request` repeats it (RequestAsSubmitted will do).
-  // Errors: NotFound if nobody used the id; those of Submit for one that was used.
+  // Errors: those of Submit for what is known of `request`; NotFound if nobody used the id and
+  // nothing speaks against a job.
   void FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback);
   // `checkpoint`: it ends with one, if it can, after the answer. `by`: who asks; empty: not known.
   void Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback);

@@ -389,6 +389,13 @@ JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost) {
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
+JobRequestPtr RequestBeforeSearch(const ReadSubmit& read) {
+  JobRequest request = *RequestAsSubmitted(read.document, read.lost);
+  request.name = read.job.spec.name;
+  request.labels = read.job.spec.labels;
+  return std::make_shared<const JobRequest>(std::move(request));
+}
+
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order) {
   if (order.slow.has_value()) return PlanPaced(order);
   const JobRequest& request = *order.request;

@@ -65,6 +65,8 @@ absl::StatusOr<JobRequestPtr> ReadRequest(
     Fp8Source fp8 = [] { return Fp8Nodes(); });
 // What a repetition of a submit is known by where there is no request of it: not yet, or refused.
 JobRequestPtr RequestAsSubmitted(Document document, plan::RankList lost);
+// The same, and what is known of the job before its layout is.
+JobRequestPtr RequestBeforeSearch(const ReadSubmit& read);
 
 // Plans the order's job on exactly its devices: under the layout where there is one, as it is or
 // without the ranks `lost` that it counts on and with those of `returned`, back on the devices that

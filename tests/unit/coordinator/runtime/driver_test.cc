@@ -298,6 +298,22 @@ TEST_F(DriverTest, FindSubmit_TellsWhatARequestIdBecame_AndSubmitsNothing) {
   EXPECT_EQ((*find("as it was submitted", "request"))->id, job);
 }
 
+TEST_F(DriverTest, FindSubmit_TellsWhatSpeaksAgainstAJob) {
+  Start();
+  ASSERT_TRUE(Submit("a", "request").ok());
+  const auto find = [this](const std::string& name) {
+    Promise<absl::StatusOr<JobViewPtr>> answer;
+    JobRequest request = *RequestAsSubmitted({.text = "not laid out", .directory = "/d"}, {});
+    request.name = name;
+    driver_->FindSubmit(std::make_shared<const JobRequest>(request), "another",
+                        [&answer](absl::StatusOr<JobViewPtr> job) { answer.Set(std::move(job)); });
+    return answer.Get().status();
+  };
+  EXPECT_EQ(find("a").code(), absl::StatusCode::kAlreadyExists) << "before any search";
+  EXPECT_EQ(find("b").code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(board_.Find("2").ok()) << "and nothing is submitted";
+}
+
 TEST_F(DriverTest, WaitingDocuments_AreBoundedInBytes) {
   DriverOptions options;
   options.request_bytes_max = 1000;
