@@ -1,7 +1,9 @@
 #include "coordinator/wire/common_codec.h"
 
+#include <cstddef>
 #include <utility>
 
+#include "core/job/schema.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -241,7 +243,7 @@ JobEvent FromProto(const v1::JobEvent& event) {
 }
 
 absl::string_view DeviceKindName(job::DeviceKind kind) {
-  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+  return job::DeviceNames()[static_cast<size_t>(kind)];
 }
 
 }  // namespace phalanx::coordinator
