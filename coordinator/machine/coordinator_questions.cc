@@ -8,6 +8,7 @@
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/ended_job.h"
 #include "core/base/rough_time.h"
+#include "core/job/schema.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -23,7 +24,7 @@ constexpr size_t kGuessedMax = 256;
 constexpr size_t kListedMax = 32;
 
 absl::string_view KindName(job::DeviceKind kind) {
-  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+  return job::DeviceNames()[static_cast<size_t>(kind)];
 }
 
 std::string Named(const Coordinator::Job& job) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
 #include "coordinator/wire/job_codec.h"
+#include "core/base/node_name.h"
 #include "core/base/status.h"
 #include "core/wire/examination_codec.h"
 
@@ -24,7 +25,7 @@ constexpr int32_t kPageMax = 1000;
 // Jobs that a request with a filter looks at.
 constexpr size_t kLooksMax = 1000;
 constexpr int kPhasesMax = 16, kLabelsMax = 64, kTypesMax = 64;
-constexpr size_t kNodeBytesMax = 253, kOwnerBytesMax = 253;
+constexpr size_t kOwnerBytesMax = 253;
 // Of a page of nodes, or of the examinations in an answer without pages: half of what a client
 // takes.
 constexpr size_t kNodesBytesMax = 4 << 20;
@@ -58,9 +59,9 @@ absl::Status CheckJobs(const v1::ListJobsRequest& request) {
   RETURN_IF_ERROR(CheckPageSize(request.page_size(), absl::StrCat(kPageDefault)));
   RETURN_IF_ERROR(CheckCount("phases", request.phases_size(), kPhasesMax));
   RETURN_IF_ERROR(CheckCount("labels", static_cast<int64_t>(request.labels().size()), kLabelsMax));
-  if (request.node().size() > kNodeBytesMax) {
+  if (request.node().size() > kNodeNameBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("node: ", request.node().size(), " bytes: at most ", kNodeBytesMax));
+        absl::StrCat("node: ", request.node().size(), " bytes: at most ", kNodeNameBytesMax));
   }
   if (request.owner().size() > kOwnerBytesMax) {
     return absl::InvalidArgumentError(

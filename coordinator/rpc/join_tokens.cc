@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/wire/common_codec.h"
+#include "core/base/node_name.h"
 #include "core/base/status.h"
 #include "transport/secret.h"
 
@@ -18,17 +18,8 @@ namespace {
 constexpr absl::string_view kPrefix = "phx_";
 constexpr absl::string_view kUriPrefix = "phalanx-token:";
 constexpr size_t kIdDigits = 16, kSecretDigits = 64;
-constexpr size_t kNodeNameBytesMax = 253;
 // What is over for so long is listed no more.
 constexpr absl::Duration kKeptAfterEnd = absl::Hours(24 * 7);
-
-bool IsNodeName(absl::string_view name) {
-  return !name.empty() && name.size() <= kNodeNameBytesMax &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-                  c == '-';
-         });
-}
 
 absl::Status CheckNode(absl::string_view node) {
   if (IsNodeName(node)) return absl::OkStatus();

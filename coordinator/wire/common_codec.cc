@@ -1,7 +1,9 @@
 #include "coordinator/wire/common_codec.h"
 
+#include <cstddef>
 #include <utility>
 
+#include "core/job/schema.h"
 #include "core/wire/layout_codec.h"
 
 namespace phalanx::coordinator {
@@ -27,8 +29,12 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
+// The enumerations have one order, and the wire's last phase is the one that FromProto still knows.
+static_assert(static_cast<int>(job::JobPhase::kCancelled) + 1 == v1::JOB_PHASE_CANCELLED &&
+              v1::JobPhase_MAX == v1::JOB_PHASE_CANCELLED);
+
 v1::JobPhase ToProto(job::JobPhase phase) {
-  // The enumerations have one order; 0 of the wire is "unspecified".
+  // 0 of the wire is "unspecified".
   return static_cast<v1::JobPhase>(static_cast<int>(phase) + 1);
 }
 
@@ -77,6 +83,10 @@ StepReport FromProto(const v1::StepReport& step) {
           .corrupt_samples = step.corrupt_samples()};
 }
 
+// Likewise.
+static_assert(static_cast<int>(StepDecision::Verdict::kEmpty) + 1 == v1::StepDecision::EMPTY &&
+              v1::StepDecision::Verdict_MAX == v1::StepDecision::EMPTY);
+
 void ToProto(const EpochStart& start, v1::EpochBegins* out) {
   out->set_updates(start.updates);
   out->set_skipped_in_a_row(start.skipped_in_a_row);
@@ -84,7 +94,6 @@ void ToProto(const EpochStart& start, v1::EpochBegins* out) {
   const StepDecision& from = *start.decision;
   v1::StepDecision& to = *out->mutable_decision();
   to.set_step(from.step);
-  // The enumerations have one order; 0 of the wire is "unspecified".
   to.set_verdict(static_cast<v1::StepDecision::Verdict>(static_cast<int>(from.verdict) + 1));
   to.set_loss(from.loss);
   to.set_gradient_norm(from.gradient_norm);
@@ -234,7 +243,7 @@ JobEvent FromProto(const v1::JobEvent& event) {
 }
 
 absl::string_view DeviceKindName(job::DeviceKind kind) {
-  return kind == job::DeviceKind::kGpu ? "gpu" : "cpu";
+  return job::DeviceNames()[static_cast<size_t>(kind)];
 }
 
 }  // namespace phalanx::coordinator

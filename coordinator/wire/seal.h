@@ -14,7 +14,8 @@
 namespace phalanx::coordinator {
 
 // Version 1 had no seal, and version 2 no identity among its marks: a store of such a version is
-// rewritten when it is opened.
+// rewritten when it is opened. It goes up where an older coordinator would read what is there as
+// something else; fields and kinds of records are added without.
 inline constexpr uint32_t kStoreSchema = 3;
 
 std::string Seal(absl::string_view payload, uint64_t number, uint32_t schema = kStoreSchema);

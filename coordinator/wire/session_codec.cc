@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/base/cut_text.h"
+#include "core/base/node_name.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/wire/check_codec.h"
@@ -17,7 +18,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-constexpr size_t kNodeNameBytesMax = 253;
 constexpr size_t kShortTextBytesMax = 1024;
 constexpr size_t kDeviceNameBytesMax = 128;
 constexpr int kLabelsMax = 64;
@@ -83,14 +83,6 @@ EvaluationReport ReportedEvaluation(const v1::EvaluationReport& from) {
     }
   }
   return report;
-}
-
-bool IsNodeName(absl::string_view name) {
-  return !name.empty() && name.size() <= kNodeNameBytesMax &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-                  c == '-';
-         });
 }
 
 // nullopt: none that a rank can have meant.
@@ -310,8 +302,8 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
         newer ? "it before its workers" : "phalanx-worker on that node"));
   }
   if (!IsNodeName(from.node())) {
-    return absl::InvalidArgumentError(
-        "hello.node must be 1 to 253 bytes of letters, digits, '.', '_' and '-'");
+    return absl::InvalidArgumentError(absl::StrCat("hello.node must be 1 to ", kNodeNameBytesMax,
+                                                   " bytes of letters, digits, '.', '_' and '-'"));
   }
   if (from.incarnation() == 0)
     return absl::InvalidArgumentError(

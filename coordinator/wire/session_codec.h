@@ -6,17 +6,18 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/machine/events.h"
+#include "core/wire/session_terms.h"
 #include "phalanx/v1/worker_service.pb.h"
 
 namespace phalanx::coordinator {
 
 // Of workers that are let in: those of this release and of the one before it, so that a coordinator
 // is upgraded while they serve, and they behind it one after another.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = wire::kProtocolVersion;
 inline constexpr uint32_t kOldestProtocolVersion = 3;
 // From that one on ranks lay homes of state out by failure domains.
 inline constexpr uint32_t kDomainsProtocolVersion = 4;
-inline constexpr int32_t kDevicesMax = 1024;
+inline constexpr int32_t kDevicesMax = wire::kNodeDevicesMax;
 
 // Of one text that a worker or a rank reports: what is longer is cut (core/base/cut_text.h), and of
 // more texts than these the first are taken.

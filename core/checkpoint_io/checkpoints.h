@@ -27,8 +27,8 @@ struct ListedCheckpoint {
   absl::StatusOr<Manifest> manifest;          // as ReadManifestOf, and of another step or epoch
 };
 // Newest first: by step, then by epoch. Only manifests are read. `below`, here and in what follows:
-// as in folders.h, also of each file that is opened. Errors: NotFound if
-// there is no folder, PermissionDenied, Unavailable; InvalidArgument if it leads out of `below`.
+// as in folders.h, also of each file that is opened. Errors: NotFound if there is no folder,
+// PermissionDenied, Unavailable; InvalidArgument if it leads out of `below`.
 absl::StatusOr<std::vector<ListedCheckpoint>> ListCheckpoints(
     const std::string& folder, const std::vector<std::string>& below = {});
 
@@ -45,11 +45,11 @@ struct VerifyOptions {
   // Below one of which all that is opened lies, whoever lays links meanwhile; none: anywhere.
   std::vector<std::string> folders;
 };
+inline constexpr size_t kDamageMax = 20;
 // Reads every byte of the parts, then compares what they hold with the model that the manifest
 // describes. Holds the checkpoint's lock (lock.h) meanwhile. Errors: DataLoss, with a line for each
 // thing that is wrong, by file and entry, the first kDamageMax of them; NotFound if it is being
 // deleted; what on_bytes returns.
-inline constexpr size_t kDamageMax = 20;
 absl::Status VerifyCheckpoint(const std::string& checkpoint, const Manifest& manifest,
                               const VerifyOptions& options);
 

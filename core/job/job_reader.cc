@@ -74,7 +74,7 @@ absl::StatusOr<ReadJob> ReadJobSpec(const Tree& document, Purpose purpose) {
   if (purpose != Purpose::kAccepted) CheckEnvironment(job.spec, report);
   if (purpose != Purpose::kPlan) RefuseNotYet(job.spec, report);
   if (!report.empty()) return ViolationsStatus(report.Sorted());
-  job.warnings = WarnNotYet(job.spec, report);
+  job.warnings = WarningsOf(job.spec, report);
   return job;
 }
 

@@ -43,7 +43,7 @@ void RefuseNotYet(const JobSpec& spec, Report& report) {
   }
 }
 
-std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report) {
+std::vector<std::string> WarningsOf(const JobSpec& spec, const Report& report) {
   constexpr const char* kLadder = "spec.recovery.ladder";
   if (report.Written(kLadder) == nullptr) return {};
   const std::vector<Rung>& ladder = spec.recovery.ladder;

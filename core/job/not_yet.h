@@ -1,8 +1,8 @@
-// core/job/not_yet.h: what a job file may say and this release does not do yet.
+// core/job/not_yet.h: what a job file may say and this release does not do yet, and what it does
+// and is warned of.
 //
 // One table. What stands in it is validated like everything else and may be planned; a submit of it
-// is refused by name, and sections that only add safety are accepted with a warning. Defaults are
-// never refused. Pure.
+// is refused by name. Defaults are never refused. Pure.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ namespace phalanx::job {
 // Adds a violation for everything in `spec` that is refused.
 void RefuseNotYet(const JobSpec& spec, Report& report);
 
-// "spec.recovery.ladder: not in force yet" for each such section that is written.
-std::vector<std::string> WarnNotYet(const JobSpec& spec, const Report& report);
+// What is written and valid, and may not be meant: "spec.recovery.ladder: the job tolerates no
+// loss: ..." for a ladder without rungs.
+std::vector<std::string> WarningsOf(const JobSpec& spec, const Report& report);
 
 }  // namespace phalanx::job

@@ -7,6 +7,11 @@
 namespace phalanx::wire {
 namespace {
 
+static_assert(static_cast<int>(job::FaultKind::kMute) == v1::FAULT_KIND_MUTE &&
+              v1::FaultKind_MAX == v1::FAULT_KIND_MUTE);
+static_assert(static_cast<int>(job::FaultPhase::kRecovery) == v1::FAULT_PHASE_RECOVERY &&
+              v1::FaultPhase_MAX == v1::FAULT_PHASE_RECOVERY);
+
 // A number that is none of the enumeration stays none.
 template <typename T>
 T Numbered(int value) {

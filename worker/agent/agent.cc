@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/host_port.h"
+#include "core/base/node_name.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
 #include "core/examine/examination.h"
@@ -30,8 +30,6 @@
 
 namespace phalanx::agent {
 namespace {
-
-constexpr size_t kNodeBytesMax = 253;
 
 // Wall time at the start of the process plus monotonic time since: deadlines survive a clock that
 // is set.
@@ -124,13 +122,9 @@ absl::Status ValidateOptions(const AgentOptions& options) {
     return invalid("--address is \"", absl::Utf8SafeCHexEscape(options.address),
                    "\"; it must be a name, an IPv4 address or an IPv6 address without brackets");
   }
-  const bool named = !options.node.empty() && options.node.size() <= kNodeBytesMax &&
-                     std::all_of(options.node.begin(), options.node.end(), [](unsigned char c) {
-                       return std::isalnum(c) || c == '.' || c == '_' || c == '-';
-                     });
-  if (!named) {
+  if (!IsNodeName(options.node)) {
     return invalid("--node is \"", absl::Utf8SafeCHexEscape(options.node), "\"; it must be 1 to ",
-                   kNodeBytesMax, " of A-Z a-z 0-9 . _ -");
+                   kNodeNameBytesMax, " of A-Z a-z 0-9 . _ -");
   }
   if (options.device_kind != "cpu" && options.device_kind != "gpu") {
     return invalid("--device is \"", absl::Utf8SafeCHexEscape(options.device_kind),

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "core/base/health.h"
 #include "core/base/stall_watch.h"
+#include "core/wire/session_terms.h"
 #include "grpcpp/channel.h"
 #include "transport/tls.h"
 #include "worker/agent/data_check.h"
@@ -36,11 +37,8 @@
 
 namespace phalanx::agent {
 
-inline constexpr int32_t kDevicesMax = 1024;  // of a node; the coordinator takes no more
-
-// Of what a worker and a coordinator say to each other (phalanx/v1/worker_service.proto); one more
-// wherever a coordinator has to know which of two it talks to.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr int32_t kDevicesMax = wire::kNodeDevicesMax;
+inline constexpr uint32_t kProtocolVersion = wire::kProtocolVersion;
 
 struct AgentOptions {
   std::string coordinator;          // HOST:PORT[,HOST:PORT...], of which one leads

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/wire/check_codec.h"
+#include "core/wire/session_terms.h"
 #include "google/protobuf/util/json_util.h"
 #include "phalanx/v1/common.pb.h"
 #include "spdlog/spdlog.h"
@@ -15,7 +16,6 @@ namespace {
 // Of all that a check prints, some 600 bytes a device; what comes behind them is passed over.
 constexpr size_t kBytesMax = 1 << 20;
 constexpr size_t kOtherLinesMax = 20;
-constexpr int kNodeDevicesMax = 1024;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ bool CheckOutput::Read(const std::string& line) {
     if (++others_ <= kOtherLinesMax) spdlog::info("check of devices: {}", line);
     return false;
   }
-  job::NodeCheck found = wire::FromProto(said, kNodeDevicesMax);
+  job::NodeCheck found = wire::FromProto(said, wire::kNodeDevicesMax);
   for (job::DeviceCheck& device : found.devices) devices_.push_back(std::move(device));
   if (said.has_loopback()) loopback_ = std::move(found.loopback);
   return true;

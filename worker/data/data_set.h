@@ -4,11 +4,10 @@
 // images and sounds together; KEY.png counts as KEY.0.png, KEY.wav as KEY.0.wav) of one shard, KEY
 // reaching up to the first dot of the file name; where a regressor wants it, also KEY.target.npy;
 // other members are left alone. The k-th `<image>` of the text marks where the k-th image goes, the
-// k-th
-// `<audio>` where the k-th sound goes; items of a kind without any mark go first, before the text,
-// in the order of N. The index holds the offset of every member and the shape of every sample, so
-// every rank knows every shape without decoding or asking; its digest is part of what ranks agree
-// on.
+// k-th `<audio>` where the k-th sound goes; items of a kind without any mark go first, before the
+// text, in the order of N. The index holds the offset of every member and the shape of every
+// sample, so every rank knows every shape without decoding or asking; its digest is part of what
+// ranks agree on.
 //
 // A sample as the language module sees it is a sequence: text pieces and item rows in order, then
 // the tokenizer's end token. Its input positions are all but the last, 0 .. length - 2, and

@@ -15,9 +15,8 @@ namespace phalanx::model {
 struct StageInput {
   // From the stage before; not on the first. Of [rows, H] what this rank has between products
   // (tensor_group.h), of a microbatch with rows defined even if that is none: in a decoder row
-  // b * T + t; in an encoder
-  // the rows of its layers, item by item, the class token's too, because it takes part in every
-  // layer.
+  // b * T + t; in an encoder the rows of its layers, item by item, the class token's too, because
+  // it takes part in every layer.
   at::Tensor hidden;
   // B and T; of an encoder its items, each of as many rows as the architecture says.
   int64_t batch = 0, length = 0;

@@ -4,8 +4,8 @@
 // An epoch borrows what the process keeps. When it ends early its communicators are aborted, what
 // the device was given is waited for, and the rank says where its state stands.
 //
-// Run() belongs to one thread; Stop(), stop_requested(), Deliver() and Publish() may be called from
-// another.
+// Run() and WindDown() belong to one thread; Stop(), stop_requested(), WishEnd(), Deliver() and
+// Publish() may be called from another meanwhile.
 #pragma once
 
 #include <atomic>
