@@ -219,7 +219,8 @@ class ServerImpl final : public Server {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
             audit_.Tell(caller, MethodOf(path), "", why);
           },
-          [this](const Caller& caller) { return unread_.Begin(caller); }));
+          [this](const Caller& caller) { return unread_.Begin(caller); },
+          [this](const Caller& caller) { return checks_.Take(caller); }));
     }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
@@ -393,6 +394,7 @@ class ServerImpl final : public Server {
         audit_.Tell(caller, kUnread, "", why);
       }};
   Admission admission_;
+  CallRate checks_{options_.rate};  // of health, which other calls keep nobody from
   Audit audit_;
   CallerConnections connections_{
       BoundsOfConnections(),
