@@ -44,9 +44,18 @@ void Coordinator::On(const SubmitRequested& event) {
                      " bytes and this one has ", bytes, "; at most ",
                      options_.live_request_bytes_max, " in all")));
   }
+  const std::string& owner = event.request->owner;
+  const auto held = owner_request_bytes_.find(owner);
+  const int64_t held_bytes = held == owner_request_bytes_.end() ? 0 : held->second;
+  if (!owner.empty() && held_bytes + bytes > options_.owner_request_bytes_max) {
+    return refuse(absl::ResourceExhaustedError(absl::StrCat(
+        "the documents of ", owner, "'s jobs that have not ended hold ", held_bytes,
+        " bytes and this one has ", bytes, "; at most ", options_.owner_request_bytes_max,
+        ": submit again when one of them has ended, or cancel one")));
+  }
   if (absl::Status fits = owners_.CheckSubmit(*event.request); !fits.ok())
     return refuse(std::move(fits));
-  live_request_bytes_ += bytes;
+  CountDocument(*event.request, bytes);
   const JobId id{++last_job_.value};
   Job& job = jobs_[id];
   job.state.id = id;
@@ -57,6 +66,12 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   Enqueue(job);
   LookFor(job);
+}
+
+void Coordinator::CountDocument(const JobRequest& request, int64_t bytes) {
+  live_request_bytes_ += bytes;
+  if ((owner_request_bytes_[request.owner] += bytes) == 0)
+    owner_request_bytes_.erase(request.owner);
 }
 
 void Coordinator::On(const CancelRequested& event) {
