@@ -62,7 +62,7 @@ std::vector<Action> Coordinator::Recover(Instant now, const std::vector<JournalR
       continue;
     }
     live_names_[job.state.request->name] = id;
-    live_request_bytes_ += RequestBytes(*job.state.request);
+    CountDocument(*job.state.request, RequestBytes(*job.state.request));
     // What was decided stays, though its coordinator did not live to record the next phase too.
     const bool planned = job.state.epoch.value > 0 && !job.state.queued_again;
     if (job.state.phase == JobPhase::kQueued && planned) SayStarts(job);

@@ -160,6 +160,10 @@ class Coordinator {
   bool WaitsForQuota(Job& job, bool too_large);
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
+  // Why it becomes no job as things are here.
+  absl::Status CheckSubmit(const JobRequest& request) const;
+  // The document of a job that has not ended; `bytes` below 0: that has now.
+  void CountDocument(const JobRequest& request, int64_t bytes);
   void Enqueue(const Job& job);
   void LeaveQueue(const Job& job);
   void Unpark(const Job& job);
@@ -497,6 +501,7 @@ class Coordinator {
   std::map<std::string, JobId> request_ids_;
   std::map<std::string, JobId> live_names_;
   int64_t live_request_bytes_ = 0;
+  std::map<std::string, int64_t> owner_request_bytes_;  // of these, by owner
   JobId last_job_;
   NodeTable nodes_;
   std::set<NodeName> heard_again_;  // were suspect, and their jobs are to be told

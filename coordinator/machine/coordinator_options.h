@@ -77,6 +77,8 @@ struct CoordinatorOptions {
   int64_t live_jobs_max = 10'000;
   // Bytes of the documents and labels of jobs that have not ended; past it a submit is refused.
   int64_t live_request_bytes_max = 512 << 20;
+  // The same of one owner; in plaintext there is none.
+  int64_t owner_request_bytes_max = 128 << 20;
   // Events that ranks may add to a job, and beside them corrupt samples that get an event each;
   // other events are dropped past it, corrupt samples still counted.
   int64_t rank_events_max = 10'000;

@@ -373,7 +373,7 @@ void Coordinator::End(Job& job, JobPhase phase, std::string reason,
   DropStandbyPlan(job);
   const auto named = live_names_.find(job.state.request->name);
   if (named != live_names_.end() && named->second == job.state.id) live_names_.erase(named);
-  live_request_bytes_ -= RequestBytes(*job.state.request);
+  CountDocument(*job.state.request, -RequestBytes(*job.state.request));
   if (!job.run.has_value()) return Archive(job);
   capacity_changed_ = true;  // its devices are free sooner than was reckoned with
   job.recovery.reset();

@@ -11,6 +11,35 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
+absl::Status Coordinator::CheckSubmit(const JobRequest& request) const {
+  const auto named = live_names_.find(request.name);
+  if (named != live_names_.end()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(ToString(named->second), " is named \"", request.name,
+                     "\" and has not ended; cancel it or choose another name"));
+  }
+  if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max));
+  }
+  const int64_t bytes = RequestBytes(request);
+  if (live_request_bytes_ + bytes > options_.live_request_bytes_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the documents of jobs that have not ended hold ", live_request_bytes_,
+                     " bytes and this one has ", bytes, "; at most ",
+                     options_.live_request_bytes_max, " in all"));
+  }
+  const auto held = owner_request_bytes_.find(request.owner);
+  const int64_t held_bytes = held == owner_request_bytes_.end() ? 0 : held->second;
+  if (!request.owner.empty() && held_bytes + bytes > options_.owner_request_bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the documents of ", request.owner, "'s jobs that have not ended hold ", held_bytes,
+        " bytes and this one has ", bytes, "; at most ", options_.owner_request_bytes_max,
+        ": submit again when one of them has ended, or cancel one"));
+  }
+  return owners_.CheckSubmit(request);
+}
+
 void Coordinator::On(const SubmitRequested& event) {
   const auto refuse = [&](absl::Status status) {
     actions_.push_back(AnswerJob{event.token, std::move(status)});
@@ -27,27 +56,9 @@ void Coordinator::On(const SubmitRequested& event) {
     }
   }
   if (!event.refusal.ok() && !event.asks_only) return refuse(event.refusal);
-  const auto named = live_names_.find(event.request->name);
-  if (named != live_names_.end()) {
-    return refuse(absl::AlreadyExistsError(
-        absl::StrCat(ToString(named->second), " is named \"", event.request->name,
-                     "\" and has not ended; cancel it or choose another name")));
-  }
-  if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
-    return refuse(absl::ResourceExhaustedError(absl::StrCat(
-        live_names_.size(), " jobs have not ended; at most ", options_.live_jobs_max)));
-  }
-  const int64_t bytes = RequestBytes(*event.request);
-  if (live_request_bytes_ + bytes > options_.live_request_bytes_max) {
-    return refuse(absl::ResourceExhaustedError(
-        absl::StrCat("the documents of jobs that have not ended hold ", live_request_bytes_,
-                     " bytes and this one has ", bytes, "; at most ",
-                     options_.live_request_bytes_max, " in all")));
-  }
-  if (absl::Status fits = owners_.CheckSubmit(*event.request); !fits.ok())
-    return refuse(std::move(fits));
+  if (absl::Status fits = CheckSubmit(*event.request); !fits.ok()) return refuse(std::move(fits));
   if (event.asks_only) return refuse(event.refusal);
-  live_request_bytes_ += bytes;
+  CountDocument(*event.request, RequestBytes(*event.request));
   const JobId id{++last_job_.value};
   Job& job = jobs_[id];
   job.state.id = id;
@@ -58,6 +69,12 @@ void Coordinator::On(const SubmitRequested& event) {
                              std::make_shared<const JobView>(job.state.View(job.last_step))}));
   Enqueue(job);
   LookFor(job);
+}
+
+void Coordinator::CountDocument(const JobRequest& request, int64_t bytes) {
+  live_request_bytes_ += bytes;
+  if ((owner_request_bytes_[request.owner] += bytes) == 0)
+    owner_request_bytes_.erase(request.owner);
 }
 
 void Coordinator::On(const CancelRequested& event) {

@@ -83,10 +83,15 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
   // Told of calls of one request of ours that it would let pass, before the request has come.
   // Errors: ResourceExhausted.
   using Begin = std::function<absl::Status(const Caller& caller)>;
+  // `asks`: of a health check, likewise.
   Gatekeeper(
       Revoked revoked, Refused refused,
-      Begin begin = [](const Caller&) { return absl::OkStatus(); })
-      : revoked_(std::move(revoked)), refused_(std::move(refused)), begin_(std::move(begin)) {}
+      Begin begin = [](const Caller&) { return absl::OkStatus(); },
+      Begin asks = [](const Caller&) { return absl::OkStatus(); })
+      : revoked_(std::move(revoked)),
+        refused_(std::move(refused)),
+        begin_(std::move(begin)),
+        asks_(std::move(asks)) {}
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
@@ -99,7 +104,7 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
 
   const Revoked revoked_;
   const Refused refused_;
-  const Begin begin_;
+  const Begin begin_, asks_;
 };
 
 // Whoever compresses requests is told that it is UNIMPLEMENTED; nobody of ours does. gRPC 1.51

@@ -29,6 +29,9 @@ constexpr size_t kShortDocumentBytes = 16 << 10;
 // By so much gRPC prolongs the time of a call on its way here, of up to 100 s, and the way itself.
 constexpr absl::Duration kHangUp = absl::Milliseconds(150);
 
+// Of work for a call; empty: in plaintext nobody is asked.
+std::string OwnerOf(const Caller& caller) { return caller.has_value() ? KeyOf(*caller) : ""; }
+
 // Whether it may have a place in the queue.
 bool Waits(const v1::JobStatus& job) {
   return job.phase() == v1::JOB_PHASE_QUEUED && !job.suspended() && !job.damaged();
@@ -73,7 +76,8 @@ JobServiceImpl::Reactor* JobServiceImpl::SubmitJob(Context* context,
   if (request->document().text().size() <= kShortDocumentBytes && request->lost().empty()) {
     Read(call);
   } else {
-    readers_.Add([this, call](const absl::Status& go) { go.ok() ? Read(call) : call.end(go); });
+    readers_.Add([this, call](const absl::Status& go) { go.ok() ? Read(call) : call.end(go); },
+                 OwnerOf(end.caller()));
   }
   return end.reactor();
 }
@@ -274,7 +278,7 @@ void JobServiceImpl::Preview(const Caller& caller, WorkPool::Work plan) {
         plan(go);
         admission_.EndPlan(caller);
       },
-      caller.has_value() ? KeyOf(*caller) : "");
+      OwnerOf(caller));
 }
 
 JobServiceImpl::Reactor* JobServiceImpl::PlanJob(Context* context,

@@ -5,9 +5,12 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,6 +46,8 @@ constexpr absl::string_view kUnread = "unread";
 constexpr absl::string_view kHandshake = "handshake";
 // Between two looks whether all that were answered have what they were told.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(1);
+// Between two looks whether it still accepts work.
+constexpr absl::Duration kHealthInterval = absl::Seconds(1);
 
 int MillisecondsOf(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -83,7 +88,6 @@ class ServerImpl final : public Server {
     driver.on_store = [this, next = driver.on_store](const absl::Status& status) {
       {
         MutexLock lock(&mu_);
-        store_works_ = status.ok();
         PublishHealthLocked();
       }
       next(status);
@@ -215,7 +219,8 @@ class ServerImpl final : public Server {
             metrics_.Rpc(MethodOf(path), why.code(), absl::ZeroDuration());
             audit_.Tell(caller, MethodOf(path), "", why);
           },
-          [this](const Caller& caller) { return unread_.Begin(caller); }));
+          [this](const Caller& caller) { return unread_.Begin(caller); },
+          [this](const Caller& caller) { return checks_.Take(caller); }));
     }
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
@@ -240,6 +245,7 @@ class ServerImpl final : public Server {
     MutexLock lock(&mu_);
     listening_ = true;
     PublishHealthLocked();
+    health_ = std::jthread([this] { FollowHealth(); });
     return absl::OkStatus();
   }
 
@@ -346,16 +352,30 @@ class ServerImpl final : public Server {
     MutexLock lock(&mu_);
     stopped_ = true;
     PublishHealthLocked();
+    stops_.SignalAll();
   }
 
+  // A store that does not answer and a driver that hangs tell nobody.
+  void FollowHealth() ABSL_LOCKS_EXCLUDED(mu_) {
+    pthread_setname_np(pthread_self(), "health");
+    MutexLock lock(&mu_);
+    while (!stopped_) {
+      PublishHealthLocked();
+      stops_.WaitUntil(&mu_, SteadyNow() + absl::ToChronoNanoseconds(kHealthInterval));
+    }
+  }
+
+  // As readiness() has it. Whoever watches is told of changes alone.
   void PublishHealthLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    serving_ = listening_ && !stopped_ && store_works_;
+    const bool serving =
+        listening_ && !stopped_ && driver_->accepting().ok() && driver_->alive().ok();
+    serving_ = serving;
     grpc::HealthCheckServiceInterface* health =
         listening_ ? server_->GetHealthCheckService() : nullptr;
-    if (health == nullptr) return;
-    health->SetServingStatus("phalanx.v1.JobService", serving_);
-    health->SetServingStatus("phalanx.v1.WorkerService", serving_);
-    health->SetServingStatus(serving_);
+    if (health == nullptr || std::exchange(published_, serving) == serving) return;
+    health->SetServingStatus("phalanx.v1.JobService", serving);
+    health->SetServingStatus("phalanx.v1.WorkerService", serving);
+    health->SetServingStatus(serving);
   }
 
   // Destroyed from the last to the first: services before the driver that they call.
@@ -374,6 +394,7 @@ class ServerImpl final : public Server {
         audit_.Tell(caller, kUnread, "", why);
       }};
   Admission admission_;
+  CallRate checks_{options_.rate};  // of health, which other calls keep nobody from
   Audit audit_;
   CallerConnections connections_{
       BoundsOfConnections(),
@@ -400,9 +421,11 @@ class ServerImpl final : public Server {
   Mutex mu_;
   bool listening_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  bool store_works_ ABSL_GUARDED_BY(mu_) = true;
+  std::optional<bool> published_ ABSL_GUARDED_BY(mu_);  // none: nothing yet
+  CondVar stops_;
   std::atomic<bool> serving_ = false;
   std::atomic<bool> shut_down_ = false;
+  std::jthread health_;  // last member: ends before what it reads is destroyed
 };
 
 }  // namespace

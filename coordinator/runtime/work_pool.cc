@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +30,7 @@ void WorkPool::Add(Work work, std::string owner) {
     MutexLock lock(&mu_);
     if (stopping_) {
       refusal = Stopped();
-    } else if (waiting_.size() >= waiting_max_) {
+    } else if (IsFull(owner)) {
       refusal = absl::ResourceExhaustedError(
           absl::StrCat(waiting_.size(), " requests wait for the ", name_, "; try again later"));
     } else {
@@ -51,6 +52,14 @@ void WorkPool::Stop() {
   }
   for (const Waiting& waiting : refused) waiting.work(Stopped());
   threads_.clear();
+}
+
+bool WorkPool::IsFull(const std::string& owner) const {
+  if (waiting_.size() >= waiting_max_) return true;
+  if (owner.empty()) return false;
+  const auto same = [&owner](const Waiting& waiting) { return waiting.owner == owner; };
+  const auto count = std::count_if(waiting_.begin(), waiting_.end(), same);
+  return static_cast<size_t>(count) >= (waiting_max_ + 2) / 3;
 }
 
 std::deque<WorkPool::Waiting>::iterator WorkPool::Next() {

@@ -33,8 +33,9 @@ class WorkPool {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  // Of one owner one is done at a time, whatever the threads: nobody else waits for all of them.
-  // Empty: of nobody, as many as there are threads.
+  // Of one owner one is done at a time, whatever the threads, and a third of those that may wait
+  // does, rounded up: nobody else waits for all threads, or finds no room. Empty: of nobody, as
+  // many as there are.
   void Add(Work work, std::string owner = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits for what is under way and refuses what waits, and whatever comes later. Idempotent.
@@ -45,6 +46,8 @@ class WorkPool {
     Work work;
     std::string owner;
   };
+  // Whether one more of the owner's has no room.
+  bool IsFull(const std::string& owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The first whose owner has none under way; waiting_.end(): there is none.
   std::deque<Waiting>::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);

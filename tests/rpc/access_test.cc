@@ -79,7 +79,7 @@ TEST_F(ReflectionTest, ServicesThatAreServed_AreThoseWhoseMethodsHaveCases) {
                                     "grpc.reflection.v1alpha.ServerReflection"};
   for (const std::string& method : Methods())
     expected.insert(method.substr(1, method.rfind('/') - 1));
-  EXPECT_EQ(ServicesOf(ChannelOf(FilesOf(Role::kViewer))), expected);
+  EXPECT_EQ(ServicesOf(ChannelOf(FilesOf(Role::kOperator))), expected);
   EXPECT_THAT(ServicesOf(ChannelOf(FilesOf(Role::kWorker))), ::testing::IsEmpty());
   EXPECT_THAT(Audit(), Contains(HasSubstr("who=here role=worker method=ServerReflectionInfo "
                                           "outcome=PERMISSION_DENIED")));

@@ -34,11 +34,12 @@ constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/Server
 bool Expected(Role role, const std::string& path) {
   static const std::set<std::string> submitters = {"SubmitJob", "CancelJob", "SuspendJob",
                                                    "ResumeJob", "DeleteJob", "InjectFault"};
-  static const std::set<std::string> operators = {"CordonNode",  "UncordonNode",  "DrainNode",
-                                                  "ReserveNode", "UnreserveNode", "TryConnection",
-                                                  "CreateToken", "ListTokens",    "RevokeToken"};
+  static const std::set<std::string> operators = {
+      "CordonNode",    "UncordonNode",  "DrainNode",           "ReserveNode",
+      "UnreserveNode", "TryConnection", "CreateToken",         "ListTokens",
+      "RevokeToken",   "Watch",         "ServerReflectionInfo"};
   const std::string method = path.substr(path.rfind('/') + 1);
-  if (method == "Join" || path == kHealthWatch) return true;
+  if (method == "Join") return true;
   if (absl::StrContains(path, "WorkerService") || method == "RenewCertificate")
     return role == Role::kWorker;
   if (role == Role::kWorker) return false;

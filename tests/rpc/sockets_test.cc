@@ -157,6 +157,23 @@ TEST(SocketsTest, SlowHttpCallers_HoldUpNobody) {
   for (int fd : slow) close(fd);
 }
 
+TEST(SocketsTest, HttpCallersOfOneAddress_TakeNobodyElsesPlace) {
+  const LimitedCoordinator coordinator;
+  const int other = Connect(coordinator.http(), "127.0.0.2");
+  std::vector<int> many;
+  for (int i = 0; i < 60; ++i) many.push_back(Connect(coordinator.http()));
+  // All of them have been let in when this one is answered.
+  EXPECT_THAT(Get(coordinator.http(), "/healthz"), ::testing::HasSubstr("200 OK"));
+  const std::string request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  send(other, request.data(), request.size(), MSG_NOSIGNAL);
+  char answer[4096];
+  const ssize_t size = recv(other, answer, sizeof(answer), 0);
+  EXPECT_THAT(std::string(answer, size > 0 ? static_cast<size_t>(size) : 0),
+              ::testing::HasSubstr("200 OK"));
+  close(other);
+  for (const int fd : many) close(fd);
+}
+
 TEST_F(RpcTest, LogReaders_NewestTakesThePlaceOfTheOldest) {
   server_.reset();
   Start({.log_calls_max = 2});

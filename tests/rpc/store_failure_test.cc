@@ -1,8 +1,17 @@
 // A store that fails: nothing is accepted, reads go on, sessions stay; and work resumes when the
 // store does.
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "coordinator/store/sqlite_backend.h"
+#include "core/base/mutex.h"
+#include "core/posix/waker.h"
 #include "tests/rpc/fixture.h"
 #include "tests/support/files.h"
 #include "tests/support/full_disk.h"
@@ -11,6 +20,112 @@ namespace phalanx::coordinator {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Answers of grpc.health.v1.Health/Check.
+constexpr absl::string_view kServes = "\x08\x01", kServesNot = "\x08\x02";
+
+// Waits until that is what it says of `service`; what it said last.
+std::string AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
+                        absl::string_view wanted) {
+  // HealthCheckRequest{service}
+  const std::string request =
+      service.empty() ? "" : absl::StrCat("\x0a", std::string(1, char(service.size())), service);
+  std::string said;
+  for (const SteadyTime start = SteadyNow(); Since(start) < absl::Seconds(20);) {
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    grpc::CompletionQueue queue;
+    const grpc::Slice text(request);
+    const auto call =
+        stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", {&text, 1}, &queue);
+    call->StartCall();
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    call->Finish(&answer, &status, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    grpc::Slice whole;
+    said = status.error_message();
+    if (status.ok() && answer.DumpToSingleSlice(&whole).ok())
+      said.assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    if (said == wanted) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return said;
+}
+
+// A store on `disk` that does not answer what is to be stored while it is held.
+class HeldBackend final : public Backend {
+ public:
+  explicit HeldBackend(std::shared_ptr<MemoryDisk> disk) : memory_(std::move(disk)) {}
+  void Hold(bool held) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    held_ = held;
+    changed_.SignalAll();
+  }
+
+  absl::StatusOr<StoreMarks> Load(absl::FunctionRef<absl::Status(StoredRecord)> visit) override {
+    return memory_.Load(visit);
+  }
+  absl::StatusOr<std::vector<StoredRecord>> RecordsOf(JobId job) override {
+    return memory_.RecordsOf(job);
+  }
+  absl::Status Commit(const Batch& batch) override ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      MutexLock lock(&mu_);
+      while (held_ && !batch.empty()) changed_.Wait(&mu_);
+    }
+    return memory_.Commit(batch);
+  }
+  absl::StatusOr<uint64_t> Reopen() override { return memory_.Reopen(); }
+  absl::StatusOr<bool> Prune(const Retention& retention, Instant now) override {
+    return memory_.Prune(retention, now);
+  }
+  std::shared_ptr<EndedJobs> ended_jobs() override { return memory_.ended_jobs(); }
+  uint64_t identity() const override { return memory_.identity(); }
+
+ private:
+  MemoryBackend memory_;
+  Mutex mu_;
+  CondVar changed_;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+TEST_F(RpcTest, StoreThatFails_IsNotServing_UntilItWorksAgain) {
+  int number = 0;
+  for (const char* service : {"", "phalanx.v1.JobService", "phalanx.v1.WorkerService"}) {
+    SCOPED_TRACE(service);
+    EXPECT_EQ(AwaitHealth(channel, service, kServes), kServes);
+    disk->FailCommits(absl::ResourceExhaustedError("disk full"));
+    v1::SubmitJobResponse response;
+    // Each may have become a job by the time that it works again.
+    const std::string job = absl::StrCat("n", ++number);
+    EXPECT_EQ(Submit(JobText(job), response).error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(AwaitHealth(channel, service, kServesNot), kServesNot);
+    EXPECT_THAT(server_->MetricsText(), HasSubstr("\nphalanx_serving 0\n"));
+    disk->FailCommits(absl::OkStatus());
+    EXPECT_EQ(AwaitHealth(channel, service, kServes), kServes);
+    EXPECT_THAT(server_->MetricsText(), HasSubstr("\nphalanx_serving 1\n"));
+  }
+}
+
+// Nobody tells of it: neither the store, which does not answer, nor whoever submits, who waits.
+TEST_F(RpcTest, StoreThatDoesNotAnswer_IsNotServing_UntilItDoes) {
+  auto store = std::make_unique<HeldBackend>(disk);
+  HeldBackend& held = *store;
+  ServerOptions options;
+  options.driver.commit_time_max = absl::Milliseconds(500);
+  server_.reset();
+  Start(std::move(options), std::move(store));
+  EXPECT_EQ(AwaitHealth(channel, "", kServes), kServes);
+  held.Hold(true);
+  std::jthread submits([this] { MustSubmit(JobText("a")); });
+  EXPECT_EQ(AwaitHealth(channel, "", kServesNot), kServesNot);
+  held.Hold(false);
+  EXPECT_EQ(AwaitHealth(channel, "", kServes), kServes);
+}
 
 TEST_F(RpcTest, StoreThatFails_RefusesTheSubmitAndIsNotReady) {
   FakeWorker worker(channel);

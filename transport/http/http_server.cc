@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/mutex.h"
+#include "core/posix/peer_name.h"
 #include "core/posix/socket.h"
 #include "core/posix/waker.h"
 #include "transport/http/byte_stream.h"
@@ -57,6 +59,7 @@ absl::string_view ReasonOf(int code) {
 struct Connection {
   ByteStream stream;
   SteadyTime end;
+  std::string network;  // of its other end, as NetworkOf
   short wants = POLLIN;
   std::string request;
   std::string response;  // not empty: the request was answered
@@ -209,12 +212,25 @@ class HttpServerImpl final : public HttpServer {
     // Without a descriptor left, one of ours is given up; the newcomer is accepted next.
     const bool full = fd.get() < 0 ? errno == EMFILE || errno == ENFILE
                                    : connections_.size() == HttpOptions::kConnectionsMax;
-    if (full && !connections_.empty()) connections_.pop_front();
+    const std::string network = NetworkOf(PeerNameOf(fd.get()));
+    if (full && !connections_.empty()) connections_.erase(OldestOfMost(network));
     if (fd.get() < 0) return;
     std::unique_ptr<TlsStream> tls;
     if (options_.tls != nullptr && (tls = options_.tls->Accept(fd.get())) == nullptr) return;
     connections_.push_back({.stream = ByteStream(std::move(fd), std::move(tls)),
-                            .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife)});
+                            .end = SteadyNow() + absl::ToChronoNanoseconds(HttpOptions::kLife),
+                            .network = network});
+  }
+
+  // Of the network that has most connections, with one more of `newest`: so whoever opens many
+  // takes the places of their own. There are some.
+  std::list<Connection>::iterator OldestOfMost(const std::string& newest) {
+    std::map<std::string, size_t> counts = {{newest, 1}};
+    for (const Connection& connection : connections_) ++counts[connection.network];
+    return std::max_element(connections_.begin(), connections_.end(),
+                            [&counts](const Connection& a, const Connection& b) {
+                              return counts.at(a.network) < counts.at(b.network);
+                            });
   }
 
   // False: the connection is to be closed.

@@ -8,7 +8,8 @@
 // One thread serves all connections as they become readable and writable, so nobody who is slow
 // holds up another. A connection carries one request and is closed after kLife (kPageLife where
 // others make the page), whatever it does; of more than kConnectionsMax the oldest is closed for
-// the newest. Streams are counted by themselves (event_streams.h).
+// the newest, of those of the address that has most. Streams are counted by themselves
+// (event_streams.h).
 #pragma once
 
 #include <functional>

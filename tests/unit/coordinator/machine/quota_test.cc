@@ -156,6 +156,30 @@ TEST_F(QuotaTest, SuspendedJobs_AreAmongThoseThatWait) {
   EXPECT_TRUE(Waits(Submit("carol", "e", 1)));
 }
 
+// One owner's leave room for those of others.
+TEST(DocumentsTest, OfOneOwner_AreBoundedInBytes_AlsoBehindARestart) {
+  CoordinatorOptions options = PatientOptions();
+  options.owner_request_bytes_max = 30'000;
+  Harness h(options);
+  const auto submit = [&h](const std::string& owner, const std::string& name) {
+    JobRequest request = *AJob(name, 1, std::string(20'000, 'x'));
+    request.owner = owner;
+    return h.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  };
+  const JobId first = submit("alice", "a");
+  EXPECT_NE(first, JobId{});
+  EXPECT_EQ(submit("alice", "b"), JobId{});
+  const absl::Status refused = h.answers.rbegin()->second.status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the documents of alice's jobs"));
+  EXPECT_NE(submit("bob", "c"), JobId{});
+  for (const char* name : {"d", "e"}) EXPECT_NE(submit("", name), JobId{}) << "of nobody";
+  h.Restart();
+  EXPECT_EQ(submit("alice", "b"), JobId{});
+  ASSERT_TRUE(h.Cancel(first).ok());
+  EXPECT_NE(submit("alice", "b"), JobId{});
+}
+
 class ShareTest : public QuotaTest {
  protected:
   ShareTest() : QuotaTest({}) {}

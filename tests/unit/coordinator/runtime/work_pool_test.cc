@@ -92,6 +92,28 @@ TEST(WorkPoolTest, WorkOfOneOwner_IsDoneOneAtATime_AndHoldsUpNobodyElse) {
   last.Await();
 }
 
+TEST(WorkPoolTest, OneOwner_HasAThirdOfThoseThatMayWait) {
+  Gate begun, go_on;
+  std::vector<absl::Status> of_ann(3);
+  absl::Status of_bob;
+  WorkPool pool("test", WorkPool::Priority::kServing, 1, 4);
+  pool.Add(
+      [&](const absl::Status&) {
+        begun.Open();
+        go_on.Await();
+      },
+      "ann");
+  begun.Await();
+  for (absl::Status& status : of_ann)
+    pool.Add([&status](const absl::Status& go) { status = go; }, "ann");
+  pool.Add([&of_bob](const absl::Status& go) { of_bob = go; }, "bob");
+  EXPECT_EQ(of_ann[2].code(), absl::StatusCode::kResourceExhausted) << of_ann[2];
+  go_on.Open();
+  pool.Stop();
+  EXPECT_FALSE(absl::IsResourceExhausted(of_bob)) << of_bob;
+  for (size_t i : {0u, 1u}) EXPECT_FALSE(absl::IsResourceExhausted(of_ann[i])) << of_ann[i];
+}
+
 TEST(WorkPoolTest, Stopped_RefusesWhatWaitsAndWhatComes) {
   Gate begun, go_on;
   WorkPool pool("test", WorkPool::Priority::kServing, 1, 10);
