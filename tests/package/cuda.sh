@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the rank for CUDA and looks at the package: what it depends on, what is in it, how its parts find each
 # other, what apt makes of it with NVIDIA's repository and without, and that it is refused beside the rank for
-# CPU. In every case of cmake/package.cmake alone, with a rank that does nothing and LibTorch's CUDA part; and
+# CPU; and installs it, where this process may, on a copy of this machine's root. In every case of cmake/package.cmake alone, with a rank that does nothing and LibTorch's CUDA part; and
 # of a build of the preset `cuda` where there is one.
 #
 #   tests/package/cuda.sh BUILD_FOLDER [CUDA_BUILD_FOLDER]    (default: cuda beside the first)
@@ -102,6 +102,42 @@ choose() {  # FOLDER of packages
   grep -q 'Conflicts: phalanx-rank' "$work/apt.log" || { cat "$work/apt.log"; fail "apt does not say that ranks conflict"; }
 }
 
+# Client, worker and rank from the packages alone, as on a node with NVIDIA's repository; and off it again.
+install_it() {  # FOLDER of packages, with NVIDIA's in `nvidia` below
+  local folder=$1
+  if [ "$(id -u)" != 0 ] || ! unshare --mount --net --pid --fork true 2> /dev/null; then
+    echo "skipped: to install it, which takes root and namespaces"
+    return
+  fi
+  mkdir "$work/u" "$work/o"
+  cat > "$folder/inside.sh" << 'INSIDE'
+set -euo pipefail
+cd "$1"
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+fail() { echo "FAILED: $*"; exit 1; }
+echo "deb [trusted=yes] file:$PWD/nvidia ./" > nvidia.list
+alone=(-o "Dir::Etc::SourceList=$PWD/nvidia.list" -o Dir::Etc::SourceParts=/dev/null -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 -qq)
+apt-get "${alone[@]}" update
+apt-get "${alone[@]}" install --no-install-recommends ./phalanx-{client,worker,rank-cuda}_*.deb > install.log 2>&1 || { cat install.log; fail "apt does not install it"; }
+status() { dpkg-query --show --showformat '${db:Status-Status}' "$1" 2> /dev/null || true; }
+for package in phalanx-client phalanx-worker phalanx-rank-cuda $(< names); do
+  [ "$(status "$package")" = installed ] || fail "$package is $(status "$package")"
+done
+dpkg --verify phalanx-rank-cuda phalanx-worker phalanx-client
+ldd /usr/bin/phalanx-rank > libraries
+! grep 'not found' libraries || fail "libraries are missing"
+grep -q '/usr/bin/../lib/phalanx/libtorch/libtorch_cuda.so' libraries || fail "LibTorch is another one: $(< libraries)"
+grep -q 'libnccl.so.2 => /lib/x86_64-linux-gnu/' libraries || fail "NCCL is another one: $(< libraries)"
+apt-get "${alone[@]}" remove phalanx-rank-cuda > remove.log 2>&1 || { cat remove.log; fail "apt does not remove it"; }
+[ ! -e /usr/bin/phalanx-rank ] && [ ! -e /usr/lib/phalanx/libtorch ] || fail "it leaves files behind"
+[ "$(status phalanx-client)" = installed ] || fail "phalanx-client went with it"
+INSIDE
+  local begin=$SECONDS
+  unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
+    "$here/enter.sh" "$work" /bin/bash "$folder/inside.sh" "$folder"
+  echo "installed and removed in $((SECONDS - begin)) s"
+}
+
 echo "== the package of a rank that does nothing"
 stand_in_build "$work/stand-in" > "$work/build.log" 2>&1 ||
   { grep -q 'Could NOT find LibTorch' "$work/build.log" && { echo "no LibTorch here"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
@@ -110,6 +146,9 @@ pack "$work/stand-in/build" "$work/packages"
 examine "$work"/packages/phalanx-rank-cuda_*.deb
 nvidia_packages "$work/nvidia-packages" > /dev/null
 choose "$work/packages"
+cp -r "$work/nvidia-packages" "$work/packages/nvidia"
+cp "$work/nvidia" "$work/packages/names"
+install_it "$work/packages"
 
 echo "== what no package brings, and what nothing loads"
 for change in 's/libnccl.so.2=libnccl2//' 's/libnccl.so.2=libnccl2/&;libcuother.so.1=libcuother/'; do
