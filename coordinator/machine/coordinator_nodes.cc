@@ -108,7 +108,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     return static_cast<size_t>(device) >= node.device_jobs.size();
   });
   node.labels = hello.labels;
-  node.knows_derivation_6 = hello.knows_derivation_6;
+  node.derivation = hello.derivation;
   node.gives_copies = hello.gives_copies;
   node.version = hello.version;
   node.address = hello.address;

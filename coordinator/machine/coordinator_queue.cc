@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/job_nodes.h"
-#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -244,11 +243,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   plan::RankList unfit;
   if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
-  const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
-    const auto node = nodes_.find(entry.node);
-    return node != nodes_.end() && !node->second.knows_derivation_6;
-  });
-  const int32_t derivation = old ? plan::kOldestDerivation : plan::kDerivation;
+  const int32_t derivation = DerivationFor(nodes_, placement);
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = std::move(placement),
