@@ -160,6 +160,7 @@ void Coordinator::KeepLoans(Job& job) {
     const bool serves = node != nodes_.end() && node->second.Schedulable() &&
                         !node->second.HasFailed(device.index) &&
                         !IsKeptOut(job, place, node->second) &&
+                        CarriesOut(node->second, *job.state.layout) &&
                         (prepared == job.prepared.end() || !prepared->second.refused ||
                          prepared->second.of != node->second.incarnation);
     if (!is_lost || !serves || MayServe(nodes_, job, place)) GiveUpLoan(job, place);

@@ -87,6 +87,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     actions_.push_back(CloseSession{
         node.session, absl::UnavailableError("replaced by a newer stream of the same worker")});
   }
+  node.derivation = hello.derivation;
   if (!same_process && node.incarnation != Incarnation{}) {
     node.session = event.session;  // it is back: what it has lost may be made up for
     ReplaceProcess(node);
@@ -108,7 +109,6 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     return static_cast<size_t>(device) >= node.device_jobs.size();
   });
   node.labels = hello.labels;
-  node.derivation = hello.derivation;
   node.gives_copies = hello.gives_copies;
   node.version = hello.version;
   node.address = hello.address;

@@ -201,6 +201,9 @@ TEST_F(LoanTest, NodeWhoseWorkerIsTooOldForTheLayout_IsNotLent) {
   EXPECT_EQ(Holder("s"), JobId{});
   h_.Replace("s", 2, /*incarnation=*/3);
   EXPECT_EQ(Holder("s"), job);
+  h_.Feed(SessionClosed{h_.NodeNamed("s").session});
+  h_.OpenOf(plan::kOldestDerivation, "s", 2, /*incarnation=*/4);
+  EXPECT_EQ(Holder("s"), JobId{}) << "it is of no use any more";
 }
 
 TEST_F(LoanTest, JobWithASpareOfItsOwn_BorrowsNone) {
