@@ -168,12 +168,20 @@ void Coordinator::PrepareAnew(Job& job, Team& team, FailureCause cause) {
   Fail(job, std::move(cause));
 }
 
-// A node that came back without anything may be asked again for what it had not done.
+// A node that came back without anything may be asked again for what it had not done. Where it has
+// a worker that is too old for the job's layout nothing has started yet, and another is planned.
 void Coordinator::PrepareAgain(Node& node) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
     Team* team = job.run->TeamOf(node.name);
+    if (team != nullptr && !CarriesOut(node, *job.state.layout)) {
+      FailureCause cause{.kind = FailureKind::kNodeLost, .node = node.name, .time = now_};
+      cause.message = absl::StrCat(
+          "an older worker, whose ranks would refuse the job's layout, came to node ", node.name);
+      QueueAfterLoss(job, std::move(cause));
+      continue;
+    }
     const bool asked = OrderToPrepare(node, id) != nullptr;
     // The first node is asked before the others; those whose turn has not come wait.
     const bool first = team == &job.run->teams.front();
