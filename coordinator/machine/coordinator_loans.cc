@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/job_nodes.h"
-#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -74,7 +73,6 @@ std::optional<plan::Device> DeviceInReserve(const NodeTable& nodes,
     domains.emplace(entry.node, entry.domain);
     has_domains = has_domains || !entry.domain.empty();
   }
-  const bool is_new = has_domains || job.state.layout->derivation > plan::kOldestDerivation;
   std::optional<plan::Device> found;
   for (const NodeName& name : reserved) {
     const Node& node = nodes.at(name);
@@ -82,7 +80,7 @@ std::optional<plan::Device> DeviceInReserve(const NodeTable& nodes,
     const bool refused = prepared != job.prepared.end() && prepared->second.refused &&
                          prepared->second.of == node.incarnation;
     if (!node.Schedulable() || !Matches(node, *job.state.request) || refused ||
-        IsKeptOut(job, place, node) || (is_new && !node.knows_derivation_6)) {
+        IsKeptOut(job, place, node) || !CarriesOut(node, *job.state.layout)) {
       continue;
     }
     // One that has ranks of the job has its data.
@@ -162,6 +160,7 @@ void Coordinator::KeepLoans(Job& job) {
     const bool serves = node != nodes_.end() && node->second.Schedulable() &&
                         !node->second.HasFailed(device.index) &&
                         !IsKeptOut(job, place, node->second) &&
+                        CarriesOut(node->second, *job.state.layout) &&
                         (prepared == job.prepared.end() || !prepared->second.refused ||
                          prepared->second.of != node->second.incarnation);
     if (!is_lost || !serves || MayServe(nodes_, job, place)) GiveUpLoan(job, place);

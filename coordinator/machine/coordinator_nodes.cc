@@ -87,6 +87,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     actions_.push_back(CloseSession{
         node.session, absl::UnavailableError("replaced by a newer stream of the same worker")});
   }
+  node.derivation = hello.derivation;
   if (!same_process && node.incarnation != Incarnation{}) {
     node.session = event.session;  // it is back: what it has lost may be made up for
     ReplaceProcess(node);
@@ -108,7 +109,6 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
     return static_cast<size_t>(device) >= node.device_jobs.size();
   });
   node.labels = hello.labels;
-  node.knows_derivation_6 = hello.knows_derivation_6;
   node.gives_copies = hello.gives_copies;
   node.version = hello.version;
   node.address = hello.address;
@@ -168,12 +168,20 @@ void Coordinator::PrepareAnew(Job& job, Team& team, FailureCause cause) {
   Fail(job, std::move(cause));
 }
 
-// A node that came back without anything may be asked again for what it had not done.
+// A node that came back without anything may be asked again for what it had not done. Where it has
+// a worker that is too old for the job's layout nothing has started yet, and another is planned.
 void Coordinator::PrepareAgain(Node& node) {
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) {
     Job& job = jobs_.at(id);
     if (job.state.IsTerminal() || job.run->stage != Run::Stage::kPreparing) continue;
     Team* team = job.run->TeamOf(node.name);
+    if (team != nullptr && !CarriesOut(node, *job.state.layout)) {
+      FailureCause cause{.kind = FailureKind::kNodeLost, .node = node.name, .time = now_};
+      cause.message = absl::StrCat(
+          "an older worker, whose ranks would refuse the job's layout, came to node ", node.name);
+      QueueAfterLoss(job, std::move(cause));
+      continue;
+    }
     const bool asked = OrderToPrepare(node, id) != nullptr;
     // The first node is asked before the others; those whose turn has not come wait.
     const bool first = team == &job.run->teams.front();

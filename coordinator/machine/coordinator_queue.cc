@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/job_nodes.h"
-#include "core/plan/derivation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -31,12 +30,15 @@ Placement WithDevices(const Placement& placement, const std::map<Rank, plan::Dev
   return plan::PlacementOf(cluster);
 }
 
-// The first node of the placement that does not have the devices for the job any more, or takes
-// nothing new; nullptr: there is none.
-const NodeDevices* FirstGone(const NodeTable& nodes, JobId job, const Placement& placement) {
+// The first node of the placement that does not have the devices for the job any more, takes
+// nothing new, or has another worker by now, which does not carry the plan out; nullptr: there is
+// none.
+const NodeDevices* FirstGone(const NodeTable& nodes, JobId job, const Placement& placement,
+                             const absl::StatusOr<PlanSummary>& plan) {
   const auto gone = std::find_if(placement.begin(), placement.end(), [&](const NodeDevices& entry) {
     const auto node = nodes.find(entry.node);
     if (node == nodes.end() || !node->second.TakesJobs()) return true;
+    if (plan.ok() && !CarriesOut(node->second, plan->layout)) return true;
     const std::vector<JobId>& holders = node->second.device_jobs;
     return !std::all_of(entry.devices.begin(), entry.devices.end(), [&](int32_t device) {
       return static_cast<size_t>(device) < holders.size() &&
@@ -244,11 +246,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
   plan::RankList unfit;
   if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
-  const bool old = std::any_of(placement.begin(), placement.end(), [this](const auto& entry) {
-    const auto node = nodes_.find(entry.node);
-    return node != nodes_.end() && !node->second.knows_derivation_6;
-  });
-  const int32_t derivation = old ? plan::kOldestDerivation : plan::kDerivation;
+  const int32_t derivation = DerivationFor(nodes_, placement);
   actions_.push_back(ComputePlan{.number = number,
                                  .request = job.state.request,
                                  .placement = std::move(placement),
@@ -295,17 +293,18 @@ void Coordinator::On(const PlanComputed& event) {
   Job::Planning planning = EndPlanning(job);
   Placement& placement = planning.placement;
   if (job.run.has_value()) return OnNextEpochPlanned(job, planning, event.plan);
-  const NodeDevices* gone = FirstGone(nodes_, job.state.id, placement);
+  const NodeDevices* gone = FirstGone(nodes_, job.state.id, placement, event.plan);
   if (!event.plan.ok() || gone != nullptr) {
     for (const NodeDevices& entry : placement) FreeDevices(job, entry.node, entry.devices);
     NoteCharge(job);
     if (event.plan.ok()) {
-      return OnFailure(job,
-                       {.kind = FailureKind::kNodeLost,
-                        .node = gone->node,
-                        .message = absl::StrCat("node ", gone->node,
-                                                " went away, or silent, while the plan was made"),
-                        .time = now_});
+      return OnFailure(
+          job, {.kind = FailureKind::kNodeLost,
+                .node = gone->node,
+                .message = absl::StrCat("node ", gone->node,
+                                        " went away or silent, or has an older worker, since "
+                                        "the plan was ordered"),
+                .time = now_});
     }
     return OnFailure(job, {.kind = FailureKind::kPlanInvalid,
                            .message = std::string(event.plan.status().message()),

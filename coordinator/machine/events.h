@@ -23,6 +23,7 @@
 #include "core/job/injected_fault.h"
 #include "core/job/node_check.h"
 #include "core/job/node_examination.h"
+#include "core/plan/derivation.h"
 #include "core/plan/layout_change.h"
 
 namespace phalanx::coordinator {
@@ -128,8 +129,8 @@ struct WorkerHello {
   std::vector<std::string> device_names;  // as drivers call them, "": unknown; empty: of every one
   int64_t host_memory = 0;                // bytes that jobs may use beside devices; 0: unknown
   std::map<std::string, std::string> labels;
-  bool knows_derivation_6 = true;  // ranks carry it out, and layouts with domains
-  bool gives_copies = true;        // carries out Assign::keepers
+  int32_t derivation = plan::kDerivation;  // the largest of layouts that its ranks carry out
+  bool gives_copies = true;                // carries out Assign::keepers
   std::string version;
   std::string address;
   std::vector<RunningAssignment> running;

@@ -16,10 +16,11 @@ bool IsAwaited(const Node& node) {
   return node.incarnation == Incarnation{} && !node.connected() && !node.lost;
 }
 
-// Whether a lost rank may get the device now. One of a node that is awaited is counted on: the
-// order waits for it, and where it does not come in time it is lost like any other.
-bool MayTakeOver(const Node& node, int32_t device) {
-  const bool there = node.Schedulable() || (IsAwaited(node) && !node.TakesNothing());
+// Whether a lost rank may get the device now in that layout. One of a node that is awaited is
+// counted on: the order waits for it, and where it does not come in time it is lost like any other.
+bool MayTakeOver(const Node& node, int32_t device, const plan::Layout& layout) {
+  const bool there =
+      (node.Schedulable() && CarriesOut(node, layout)) || (IsAwaited(node) && !node.TakesNothing());
   return there && !node.HasFailed(device);
 }
 
@@ -35,7 +36,8 @@ bool MayServe(const NodeTable& nodes, const LiveJob& job, int32_t rank) {
   const Team* team = job.run->TeamOfRank(rank);
   const auto node = team == nullptr ? nodes.end() : nodes.find(team->node);
   return node != nodes.end() && node->second.Schedulable() &&
-         !node->second.HasFailed(team->DeviceOf(rank)) && !IsKeptOut(job, rank, node->second);
+         !node->second.HasFailed(team->DeviceOf(rank)) && !IsKeptOut(job, rank, node->second) &&
+         CarriesOut(node->second, *job.state.layout);
 }
 
 bool IsGone(const NodeTable& nodes, const LiveJob& job, int32_t place) {
@@ -43,7 +45,8 @@ bool IsGone(const NodeTable& nodes, const LiveJob& job, int32_t place) {
   const auto node = team == nullptr ? nodes.end() : nodes.find(team->node);
   if (node == nodes.end()) return true;
   return node->second.lost || node->second.mark.has_value() ||
-         node->second.HasFailed(team->DeviceOf(place)) || IsKeptOut(job, place, node->second);
+         node->second.HasFailed(team->DeviceOf(place)) || IsKeptOut(job, place, node->second) ||
+         (node->second.connected() && !CarriesOut(node->second, *job.state.layout));
 }
 
 std::map<Rank, NodeName> RanksThatMayReturn(const NodeTable& nodes, const LiveJob& job) {
@@ -82,7 +85,8 @@ plan::RankList UnfitSpares(const NodeTable& nodes, const LiveJob& job) {
     if (job.run->ranks[rank].used) continue;
     const Team* team = job.run->TeamOfRank(number);
     const auto node = team == nullptr ? nodes.end() : nodes.find(team->node);
-    if (node == nodes.end() || !MayTakeOver(node->second, team->DeviceOf(number)) ||
+    if (node == nodes.end() ||
+        !MayTakeOver(node->second, team->DeviceOf(number), *job.state.layout) ||
         IsKeptOut(job, number, node->second)) {
       unfit.push_back(Rank{number});
     }
@@ -119,7 +123,7 @@ NodeName UnfitNode(const NodeTable& nodes, const LiveJob& job, const plan::Layou
     const Team* team = run.TeamOfRank(rank.value);
     if (team == nullptr) continue;
     const auto node = nodes.find(team->node);
-    if (node == nodes.end() || !MayTakeOver(node->second, team->DeviceOf(rank.value)))
+    if (node == nodes.end() || !MayTakeOver(node->second, team->DeviceOf(rank.value), next))
       return team->node;
   }
   return {};

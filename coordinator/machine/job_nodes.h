@@ -19,7 +19,8 @@ namespace phalanx::coordinator {
 
 // The rank was lost so often on its way back to this process of the node that it stays out.
 bool IsKeptOut(const LiveJob& job, int32_t rank, const Node& node);
-// Whether the device of the rank is there, and has not failed.
+// Whether the device of the rank is there, and has not failed, and its node carries the job's
+// layout out.
 bool MayServe(const NodeTable& nodes, const LiveJob& job, int32_t rank);
 // The device of the place does not serve, and it is not to be expected that it does in a moment.
 bool IsGone(const NodeTable& nodes, const LiveJob& job, int32_t place);
@@ -28,7 +29,8 @@ bool IsGone(const NodeTable& nodes, const LiveJob& job, int32_t place);
 std::map<Rank, NodeName> RanksThatMayReturn(const NodeTable& nodes, const LiveJob& job);
 // Devices beyond its ranks that may serve, in place of which it needs no others.
 size_t SparesThatServe(const NodeTable& nodes, const LiveJob& job);
-// Devices that idle and may not take over now: their nodes are away, or they have failed.
+// Devices that idle and may not take over now: their nodes are away, or do not carry the layout
+// out, or they have failed.
 plan::RankList UnfitSpares(const NodeTable& nodes, const LiveJob& job);
 // Lost places beyond the job's ranks whose devices are there again: they take over next time, and
 // nobody stops for them.

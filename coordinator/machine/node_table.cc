@@ -132,6 +132,22 @@ bool Matches(const Node& node, const JobRequest& request) {
                      });
 }
 
+bool CarriesOut(const Node& node, const plan::Layout& layout) {
+  if (node.derivation < layout.derivation) return false;
+  return node.derivation >= plan::kDerivationOfDomains ||
+         std::all_of(layout.nodes.begin(), layout.nodes.end(),
+                     [](const NodeDevices& entry) { return entry.domain.empty(); });
+}
+
+int32_t DerivationFor(const NodeTable& nodes, const Placement& placement) {
+  int32_t derivation = plan::kDerivation;
+  for (const NodeDevices& entry : placement) {
+    const auto node = nodes.find(entry.node);
+    if (node != nodes.end()) derivation = std::min(derivation, node->second.derivation);
+  }
+  return derivation;
+}
+
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
@@ -164,7 +180,6 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
 
   Placement placement;
   int32_t remaining = request.devices;
-  bool all_know = true;
   while (remaining > 0) {
     // Sorted by falling size: the last one that still holds all that remains fits it best.
     auto best = candidates.begin();
@@ -178,11 +193,10 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
       --remaining;
     }
     placement.push_back(std::move(entry));
-    all_know = all_know && best->node->knows_derivation_6;
     candidates.erase(best);
   }
-  // A rank of the release before would lay it out otherwise.
-  if (!all_know) {
+  // A rank that does not read them would lay it out otherwise.
+  if (DerivationFor(nodes, placement) < plan::kDerivationOfDomains) {
     for (NodeDevices& entry : placement) entry.domain.clear();
   }
   return placement;

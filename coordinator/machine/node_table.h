@@ -15,6 +15,8 @@
 #include "coordinator/machine/actions.h"
 #include "coordinator/machine/events.h"
 #include "coordinator/machine/records.h"
+#include "core/plan/derivation.h"
+#include "core/plan/layout.h"
 
 namespace phalanx::coordinator {
 
@@ -42,8 +44,9 @@ struct Node {
   std::vector<int32_t> device_temperatures;  // as the last heartbeat's
   std::map<JobId, int64_t> charged;          // bytes of it, by jobs that have devices here
   std::map<std::string, std::string> labels;
-  bool knows_derivation_6 = false;  // its ranks carry it out, and layouts with domains
-  bool gives_copies = false;        // its worker carries out Assign::keepers
+  // The largest of layouts that its ranks carry out, as the worker says; before it has, the oldest.
+  int32_t derivation = plan::kOldestDerivation;
+  bool gives_copies = false;  // its worker carries out Assign::keepers
   std::string version;
   std::string address;                 // where others reach its ranks, as its worker says
   Instant last_heard;                  // while connected
@@ -128,6 +131,12 @@ std::string FailureDomainOf(const Node& node);
 
 // Same device kind, and every label that the job selects.
 bool Matches(const Node& node, const JobRequest& request);
+
+// Whether its ranks carry the layout out, as its worker says; they refuse one that they do not.
+bool CarriesOut(const Node& node, const plan::Layout& layout);
+
+// Of a new layout on `placement`: the newest that this coordinator plans and all ranks carry out.
+int32_t DerivationFor(const NodeTable& nodes, const Placement& placement);
 
 // All devices that `request` may hope for: of matching nodes that are here to stay, or have been
 // away for a moment only, and are not in reserve.

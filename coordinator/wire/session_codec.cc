@@ -12,6 +12,7 @@
 #include "core/base/node_name.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/plan/derivation.h"
 #include "core/wire/check_codec.h"
 #include "core/wire/examination_codec.h"
 
@@ -291,6 +292,12 @@ absl::Status CheckTexts(const v1::WorkerHello& from) {
   return absl::OkStatus();
 }
 
+int32_t DerivationOf(const v1::WorkerHello& hello) {
+  if (hello.derivation() != 0) return hello.derivation();
+  return hello.protocol_version() >= kUnsaidDerivationProtocolVersion ? kUnsaidDerivation
+                                                                      : kUnsaidDerivationBefore;
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
@@ -331,6 +338,11 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello.last_job is ", from.last_job(), "; it must be in [0, 2^53]"));
   }
+  if (DerivationOf(from) < plan::kOldestDerivation) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hello.derivation: ", DerivationOf(from), ": must be at least ", plan::kOldestDerivation,
+        " for this coordinator; upgrade phalanx-worker on that node"));
+  }
   RETURN_IF_ERROR(CheckTexts(from));
   WorkerHello hello{
       .node = from.node(),
@@ -342,7 +354,7 @@ absl::StatusOr<WorkerHello> HelloFromProto(const v1::WorkerHello& from) {
       .device_names = {from.device_names().begin(), from.device_names().end()},
       .host_memory = from.host_memory(),
       .labels = {from.labels().begin(), from.labels().end()},
-      .knows_derivation_6 = from.protocol_version() >= kDomainsProtocolVersion,
+      .derivation = DerivationOf(from),
       .gives_copies = from.gives_copies(),
       .version = from.version(),
       .address = from.address(),

@@ -15,8 +15,11 @@ namespace phalanx::coordinator {
 // is upgraded while they serve, and they behind it one after another.
 inline constexpr uint32_t kProtocolVersion = wire::kProtocolVersion;
 inline constexpr uint32_t kOldestProtocolVersion = 3;
-// From that one on ranks lay homes of state out by failure domains.
-inline constexpr uint32_t kDomainsProtocolVersion = 4;
+// Which derivation of layouts (core/plan/derivation.h) is the largest that ranks carry out whose
+// worker does not say it: from that protocol version on, and before.
+inline constexpr uint32_t kUnsaidDerivationProtocolVersion = 4;
+inline constexpr int32_t kUnsaidDerivation = 6;
+inline constexpr int32_t kUnsaidDerivationBefore = 5;
 inline constexpr int32_t kDevicesMax = wire::kNodeDevicesMax;
 
 // Of one text that a worker or a rank reports: what is longer is cut (core/base/cut_text.h), and of

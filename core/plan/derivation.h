@@ -31,5 +31,7 @@ inline constexpr int32_t kDerivationOfProvenLinks = 6;
 inline constexpr int32_t kDerivationOfConnectedState = 6;
 // From this one on ranks tell each other for a trace what their communicators did, too.
 inline constexpr int32_t kDerivationOfTracedOperations = 6;
+// Ranks that carry this one out read failure domains, in layouts of whatever derivation.
+inline constexpr int32_t kDerivationOfDomains = 6;
 
 }  // namespace phalanx::plan

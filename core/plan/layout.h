@@ -153,7 +153,7 @@ using SlowPlaces = std::vector<SlowPlace>;  // ascending, each place once
 struct Layout {
   Epoch epoch{1};
   // kDerivation (derivation.h) of who planned the job; 0: from before there was one. Ranks refuse
-  // another than their own. Coordinators do not derive programs, and pass on what was decided.
+  // what they do not carry out. Coordinators do not derive programs: they pass on what was decided.
   int32_t derivation = 0;
   job::Schedule schedule;  // never kAuto
   // Samples of a microbatch of one language replica, instead of the document's; 0: as it says.

@@ -64,6 +64,7 @@ v1::WorkerHello HelloOf(const AgentOptions& options) {
   hello.mutable_device_names()->Assign(options.device_names.begin(), options.device_names.end());
   hello.set_host_memory(options.host_memory);
   hello.set_gives_copies(true);
+  hello.set_derivation(options.derivation);
   for (const auto& [key, value] : options.labels) (*hello.mutable_labels())[key] = value;
   hello.set_version(options.version);
   hello.set_address(options.address);

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "core/base/health.h"
 #include "core/base/stall_watch.h"
+#include "core/plan/derivation.h"
 #include "core/wire/session_terms.h"
 #include "grpcpp/channel.h"
 #include "transport/tls.h"
@@ -58,7 +59,8 @@ struct AgentOptions {
   std::string ready_file;  // is there while a session is open; empty: none
   std::string version;
   uint32_t protocol_version = kProtocolVersion;
-  int32_t threads = 1;  // of a rank on CPU
+  int32_t derivation = plan::kDerivation;  // that its ranks carry out; 0: it does not say
+  int32_t threads = 1;                     // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;
   int64_t log_rate = int64_t{4} << 20;  // bytes a second of the log of one rank; 0: no limit
   bool end_orphans = false;             // supervisor.h; for a process of its own

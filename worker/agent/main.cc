@@ -398,6 +398,7 @@ int Main(int argc, char** argv) {
   options.version = PHALANX_VERSION;
 #ifdef PHALANX_PROTOCOL_VERSION
   options.protocol_version = PHALANX_PROTOCOL_VERSION;
+  options.derivation = 0;  // as little as workers of that version say
 #endif
   options.rank_program = OwnFolder() + "/phalanx-rank";
   options.threads = 0;

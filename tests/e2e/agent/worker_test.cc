@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "core/plan/derivation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
@@ -91,6 +92,7 @@ TEST_F(WorkerTest, Hello_SaysWhatTheNodeHas) {
   EXPECT_EQ(hello.devices(), 4);
   EXPECT_EQ(hello.labels().at("zone"), "a");
   EXPECT_EQ(hello.protocol_version(), 4u);
+  EXPECT_EQ(hello.derivation(), plan::kDerivation);
   EXPECT_NE(hello.incarnation(), 0u);
   EXPECT_EQ(hello.device_memory_size(), 0) << "of slots on cpu nothing is known";
   EXPECT_GT(hello.host_memory(), 0) << "what is available here";

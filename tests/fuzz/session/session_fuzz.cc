@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/session_codec.h"
+#include "core/plan/derivation.h"
 #include "phalanx/v1/worker_service.pb.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/messages.h"
@@ -25,6 +26,7 @@ std::string CheckHello(const coordinator::WorkerHello& hello) {
   if (!hello.device_names.empty() && hello.device_names.size() != devices)
     return "names of other devices";
   if (hello.incarnation.value == 0) return "no incarnation";
+  if (hello.derivation < plan::kOldestDerivation) return "a derivation that nobody plans";
   return "";
 }
 
@@ -107,6 +109,7 @@ std::vector<std::string> Corpus() {
       hello.set_devices(3);
       hello.clear_device_memory();
       hello.clear_device_names();
+      hello.clear_derivation();
     }
     corpus.push_back(message.SerializeAsString());
   }

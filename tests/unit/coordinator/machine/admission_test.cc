@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/plan/derivation.h"
 #include "tests/unit/coordinator/machine/harness.h"
 
 namespace phalanx::coordinator {
@@ -220,10 +221,23 @@ TEST(AdmissionTest, LayoutWithANodeOfTheReleaseBefore_IsAsItsRanksReadIt) {
                                                   .incarnation = Incarnation{5},
                                                   .devices = 2,
                                                   .labels = {{"phalanx/failure-domain", "rack-7"}},
-                                                  .knows_derivation_6 = false}});
+                                                  .derivation = plan::kOldestDerivation}});
   const JobId job = h.Submit(AJob("both", 3));
   EXPECT_THAT(h.State(job).layout->nodes, ElementsAre(On("b", {0, 1}), On("a", {0})));
   EXPECT_EQ(h.State(job).layout->derivation, plan::kOldestDerivation);
+}
+
+TEST(AdmissionTest, NewLayout_IsOfTheNewestDerivationThatAllOfItsNodesAndTheCoordinatorKnow) {
+  Harness h;
+  h.OpenOf(plan::kDerivation + 1, "newer", 1);
+  h.OpenOf(plan::kDerivation, "this", 1);
+  const JobId both = h.Submit(AJob("both", 2));
+  EXPECT_EQ(h.State(both).layout->derivation, plan::kDerivation);
+  h.OpenOf(plan::kDerivation + 1, "newer-2", 1);
+  h.OpenOf(plan::kDerivation, "this-2", 1);
+  h.OpenOf(plan::kOldestDerivation, "older", 1);
+  const JobId all = h.Submit(AJob("all", 3));
+  EXPECT_EQ(h.State(all).layout->derivation, plan::kOldestDerivation);
 }
 
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {

@@ -234,6 +234,16 @@ class Harness {
                                             .running = std::move(running)}});
     return session;
   }
+  // Of a worker whose ranks carry out layouts up to that derivation.
+  SessionId OpenOf(int32_t derivation, const NodeName& node, int32_t devices,
+                   uint64_t incarnation = 1) {
+    const SessionId session{++session_};
+    Feed(SessionOpened{session, WorkerHello{.node = node,
+                                            .incarnation = Incarnation{incarnation},
+                                            .devices = devices,
+                                            .derivation = derivation}});
+    return session;
+  }
   // Another process of a node whose session has broken.
   SessionId Replace(const NodeName& node, int32_t devices, uint64_t incarnation) {
     Feed(SessionClosed{NodeNamed(node).session});

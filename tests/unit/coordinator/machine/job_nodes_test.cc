@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/plan/derivation.h"
 namespace phalanx::coordinator {
 namespace {
 
@@ -19,6 +20,7 @@ class JobNodesTest : public testing::Test {
  protected:
   JobNodesTest() {
     plan::Layout layout{
+        .derivation = plan::kDerivation,
         .nodes = {{.node = "a", .devices = {0, 1}}, {.node = "b", .devices = {0, 1}}},
         .idle = {Rank{3}}};
     job_.state.id = JobId{1};
@@ -36,6 +38,7 @@ class JobNodesTest : public testing::Test {
     node.incarnation = Incarnation{nodes_.size()};
     node.session = SessionId{nodes_.size()};
     node.device_jobs.assign(2, job_.state.id);
+    node.derivation = plan::kDerivation;
   }
   void Break(const NodeName& name) { nodes_.at(name).session = SessionId{}; }
 
@@ -80,6 +83,37 @@ TEST_F(JobNodesTest, Spare_ServesOrIsUnfit) {
   nodes_.at("b").failed_checks.insert(1);
   EXPECT_EQ(SparesThatServe(nodes_, job_), 0u);
   EXPECT_THAT(UnfitSpares(nodes_, job_), ElementsAre(Rank{3}));
+}
+
+TEST_F(JobNodesTest, DeviceOfAnOlderWorker_ServesLayoutsThatItsRanksCarryOut_AndIsGoneElse) {
+  job_.recovery.emplace().lost = {0, 2};
+  nodes_.at("b").derivation = plan::kDerivation - 1;
+  EXPECT_FALSE(MayServe(nodes_, job_, 2));
+  EXPECT_TRUE(IsGone(nodes_, job_, 2));
+  EXPECT_THAT(RanksThatMayReturn(nodes_, job_), ElementsAre(Pair(Rank{0}, "a")));
+  EXPECT_EQ(SparesThatServe(nodes_, job_), 0u);
+  EXPECT_THAT(UnfitSpares(nodes_, job_), ElementsAre(Rank{3}));
+  EXPECT_EQ(UnfitNode(nodes_, job_, *job_.state.layout, {}), "b");
+  plan::Layout older = *job_.state.layout;
+  older.derivation = plan::kDerivation - 1;
+  job_.state.layout = older;
+  EXPECT_TRUE(MayServe(nodes_, job_, 2));
+  EXPECT_FALSE(IsGone(nodes_, job_, 2));
+  EXPECT_THAT(UnfitSpares(nodes_, job_), IsEmpty());
+  EXPECT_EQ(UnfitNode(nodes_, job_, older, {}), "");
+  nodes_.at("b").derivation = plan::kDerivationOfDomains - 1;
+  older.derivation = plan::kDerivationOfDomains - 1;
+  older.nodes[0].domain = "rack-7";
+  job_.state.layout = older;
+  EXPECT_FALSE(MayServe(nodes_, job_, 2)) << "they do not read failure domains";
+}
+
+TEST_F(JobNodesTest, NodeThatIsAwaited_IsCountedOnWhateverItsWorkerWillSay) {
+  Break("b");
+  nodes_.at("b").incarnation = Incarnation{};  // as after a restart of the coordinator
+  nodes_.at("b").derivation = plan::kOldestDerivation;
+  EXPECT_FALSE(IsGone(nodes_, job_, 2));
+  EXPECT_THAT(UnfitSpares(nodes_, job_), IsEmpty());
 }
 
 TEST_F(JobNodesTest, LostRank_MayReturnToItsOwnDevice_OrToOneThatIsLent) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/derivation.h"
 #include "tests/unit/coordinator/machine/lending.h"
 
 namespace phalanx::coordinator {
@@ -188,6 +189,21 @@ TEST_F(LoanTest, JobWithoutSpareInItsLadder_AndOneOfAnotherKind_BorrowNothing) {
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
   Lose(job, "m", 1, 2, 3, 1);
   EXPECT_EQ(Holder("s"), JobId{});
+}
+
+// Its ranks would refuse the layout, and the job would end.
+TEST_F(LoanTest, NodeWhoseWorkerIsTooOldForTheLayout_IsNotLent) {
+  h_.Feed(SessionClosed{spares_});
+  spares_ = h_.OpenOf(plan::kOldestDerivation, "s", 2, /*incarnation=*/2);
+  const JobId job = TrainOn("n", Borrowing("a", 3));
+  ASSERT_EQ(h_.State(job).layout->derivation, plan::kDerivation);
+  Lose(job, "n", 1, 3, 3, 1);
+  EXPECT_EQ(Holder("s"), JobId{});
+  h_.Replace("s", 2, /*incarnation=*/3);
+  EXPECT_EQ(Holder("s"), job);
+  h_.Feed(SessionClosed{h_.NodeNamed("s").session});
+  h_.OpenOf(plan::kOldestDerivation, "s", 2, /*incarnation=*/4);
+  EXPECT_EQ(Holder("s"), JobId{}) << "it is of no use any more";
 }
 
 TEST_F(LoanTest, JobWithASpareOfItsOwn_BorrowsNone) {

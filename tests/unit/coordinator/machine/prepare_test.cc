@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan/derivation.h"
 #include "tests/unit/coordinator/machine/harness.h"
 
 namespace phalanx::coordinator {
@@ -178,6 +179,40 @@ TEST_F(PrepareLossTest, WorkersThatAreRestartedInTurn_AreAskedAgain) {
 }
 
 // Else it began anew, where it has a checkpoint to go on from.
+// Its ranks would refuse the layout that the job has.
+TEST_F(PrepareLossTest, NodeThatIsBackWithAnOlderWorker_GetsALayoutThatItsRanksCarryOut) {
+  const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
+  const JobId job = h_.Submit(AJobThatWaits("j", 2));
+  h_.Prepare(a);
+  ASSERT_EQ(h_.State(job).layout->derivation, plan::kDerivation);
+  h_.Feed(SessionClosed{b});
+  const SessionId older = h_.OpenOf(plan::kOldestDerivation, "b", 1, /*incarnation=*/2);
+  EXPECT_THAT(
+      Events(job, "Queued"),
+      ElementsAre("an older worker, whose ranks would refuse the job's layout, came to node b "
+                  "before it trained: it waits for devices"));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_EQ(h_.State(job).layout->derivation, plan::kOldestDerivation);
+  h_.Prepare(a);
+  h_.Prepare(older);
+  EXPECT_THAT(h_.Commands<Assign>(older), SizeIs(1));
+}
+
+TEST_F(PrepareLossTest, NodeThatGetsAnOlderWorkerWhileThePlanIsMade_IsPlannedForAnew) {
+  h_.Open("a", 1);
+  h_.plans_held = true;
+  const JobId job = h_.Submit(AJobThatWaits("j", 1));
+  ASSERT_THAT(h_.plans, SizeIs(1));
+  EXPECT_EQ(h_.plans[0].derivation, plan::kDerivation);
+  h_.Feed(SessionClosed{h_.NodeNamed("a").session});
+  h_.OpenOf(plan::kOldestDerivation, "a", 1, /*incarnation=*/2);
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(h_.State(job).layout->derivation, plan::kOldestDerivation);
+}
+
 TEST_F(PrepareLossTest, AnswerToTheStartBefore_ChoosesNoCheckpoint) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
   h_.Submit(AJob("j", 2));

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "core/plan/derivation.h"
 #include "tests/unit/coordinator/machine/recovering.h"
 
 namespace phalanx::coordinator {
@@ -110,6 +111,31 @@ TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBackWithoutItsProcesses_IsNotAsked) {
   node_ = h_.Open("n", 2, /*incarnation=*/2);
   h_.Prepare(node_);
   EXPECT_THAT(BegunBehind(), ElementsAre(3));
+}
+
+// Its ranks would refuse the layout, and the job would end as VersionMismatch.
+TEST_F(WaitTest, NodeThatIsBackWithAWorkerTooOldForTheLayout_IsAwaitedUntilItHasANewerOne) {
+  node_ = h_.Open("a", 1);
+  const SessionId b = h_.Open("b", 1);
+  JobRequest request = *AJobThatRecovers("two nodes", 2);
+  request.waits = true;
+  request.document.text = "needs every rank";
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  h_.Prepare(node_);
+  h_.Prepare(b);
+  h_.Report(node_, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  Step(job, 3, 1);
+  h_.Feed(SessionClosed{b});
+  const SessionId older = h_.OpenOf(plan::kOldestDerivation, "b", 1, /*incarnation=*/2);
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  EXPECT_THAT(h_.Commands<PrepareData>(older), IsEmpty());
+  EXPECT_THAT(h_.Commands<Assign>(older), IsEmpty());
+  const SessionId newer = h_.Replace("b", 1, /*incarnation=*/3);
+  h_.Prepare(newer);
+  EXPECT_THAT(h_.Commands<Assign>(newer), SizeIs(1));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
 }
 
 TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {

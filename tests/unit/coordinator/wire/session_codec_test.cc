@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/plan/derivation.h"
 #include "phalanx/v1/worker_service.pb.h"
 
 namespace phalanx::coordinator {
@@ -79,11 +80,28 @@ TEST(HelloTest, ProtocolVersionOfTheReleaseBefore_IsServed) {
             absl::StatusCode::kOk);
 }
 
-TEST(HelloTest, WorkersOfTheReleaseBefore_KnowNoFailureDomains) {
+TEST(HelloTest, WorkerThatSaysNoDerivation_HasThatOfItsProtocolVersion) {
   v1::WorkerHello hello = GoodHello();
-  EXPECT_TRUE(HelloFromProto(hello)->knows_derivation_6);
-  hello.set_protocol_version(kProtocolVersion - 1);
-  EXPECT_FALSE(HelloFromProto(hello)->knows_derivation_6);
+  hello.set_protocol_version(4);
+  EXPECT_EQ(HelloFromProto(hello)->derivation, 6);
+  hello.set_protocol_version(3);
+  EXPECT_EQ(HelloFromProto(hello)->derivation, 5);
+}
+
+TEST(HelloTest, Derivation_IsTheOneThatTheWorkerSays) {
+  v1::WorkerHello hello = GoodHello();
+  for (const int32_t derivation : {plan::kOldestDerivation, plan::kDerivation + 1}) {
+    hello.set_derivation(derivation);
+    EXPECT_EQ(HelloFromProto(hello)->derivation, derivation);
+  }
+}
+
+TEST(HelloTest, DerivationThatNobodyPlansAnyMore_SaysWhatToUpgrade) {
+  v1::WorkerHello hello = GoodHello();
+  hello.set_derivation(plan::kOldestDerivation - 1);
+  EXPECT_EQ(HelloFromProto(hello).status(),
+            absl::FailedPreconditionError("hello.derivation: 4: must be at least 5 for this "
+                                          "coordinator; upgrade phalanx-worker on that node"));
 }
 
 TEST(HelloTest, OtherProtocolVersion_SaysWhatToUpgrade) {
