@@ -31,6 +31,7 @@
 #include "core/base/cut_text.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::client {
 namespace {
@@ -306,6 +307,7 @@ int Flushed(int code, const FdBuffer& written) {
 }  // namespace phalanx::client
 
 int main(int argc, char** argv) {
+  phalanx::HoldStandardStreams();
   phalanx::LetWritesFail();
   phalanx::client::FdBuffer written(STDOUT_FILENO);
   std::streambuf* const before = std::cout.rdbuf(&written);

@@ -33,6 +33,7 @@
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
+#include "core/posix/unique_fd.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "transport/tls.h"
@@ -419,4 +420,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace phalanx::agent
 
-int main(int argc, char** argv) { return phalanx::agent::Main(argc, argv); }
+int main(int argc, char** argv) {
+  phalanx::HoldStandardStreams();
+  return phalanx::agent::Main(argc, argv);
+}
