@@ -1,4 +1,5 @@
 // client/main.cc: the `phalanx` command: flags in, exit code out.
+#include <google/protobuf/stubs/logging.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -309,6 +310,8 @@ int Flushed(int code, const FdBuffer& written) {
 int main(int argc, char** argv) {
   phalanx::HoldStandardStreams();
   phalanx::LetWritesFail();
+  // Of texts that are no UTF-8, beside what the command itself says then.
+  google::protobuf::SetLogHandler(nullptr);
   phalanx::client::FdBuffer written(STDOUT_FILENO);
   std::streambuf* const before = std::cout.rdbuf(&written);
   int code = phalanx::client::kInternal;
