@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -43,6 +44,7 @@
 #include "worker/agent/job_folders.h"
 #include "worker/agent/join.h"
 #include "worker/agent/rank_environment.h"
+#include "worker/agent/translate.h"
 
 namespace phalanx::agent {
 namespace {
@@ -356,6 +358,11 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
 
 // What flags say together, or of this machine. Errors: InvalidArgument.
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
+  // A range has no say over what is no number.
+  if (std::isnan(flags.grace) || std::isnan(flags.check_interval)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::isnan(flags.grace) ? "--grace" : "--check-interval", " is nan; it must be a number"));
+  }
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
   options.metrics.tls.ca = options.tls.ca;
   RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
@@ -377,6 +384,14 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
       return absl::InvalidArgumentError(
           absl::StrCat("--failure-domain is \"", flags.failure_domain, "\", and --label ",
                        job::kFailureDomainLabel, "=", label->second, "; leave one of them out"));
+    }
+  }
+  for (const auto& [key, value] : options.labels) {
+    // No message to a coordinator holds it.
+    const std::string label = absl::StrCat(key, "=", value);
+    if (Utf8Of(label, label.size()) != label) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--label is \"", TerminalText(label), "\"; it must be UTF-8"));
     }
   }
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
