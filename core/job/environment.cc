@@ -37,6 +37,7 @@ constexpr Refused kRefused[] = {
     {"FI_PROVIDER_PATH", "", kCode},
     {"OMP_TOOL", "", kCode},
     {"INTEL_LIBITTNOTIFY", "", kCode},  // LibTorch loads what it names as it begins
+    {"INTEL_JIT_PROFILER", "", kCode},  // and oneDNN with the first kernel that it makes
     {"CUDA_VISIBLE_DEVICES", "", kDevices},
     {"NVIDIA_", "", kDevices},
     {"", "_DEBUG_FILE", kFiles},
@@ -44,7 +45,11 @@ constexpr Refused kRefused[] = {
     {"", "_LOG_FILE", kFiles},
     {"", "_OUTPUT_FILE", kFiles},
     {"", "_LOGDEST_DBG", kFiles},
+    {"", "_LOGPATH", kFiles},
     {"", "_JIT_DUMP", kFiles},
+    {"", "_JIT_PROFILE", kFiles},  // maps in /tmp, and dumps below JITDUMPDIR
+    {"JITDUMPDIR", "", kFiles},
+    {"NVLOG_", "", kFiles},
     {"CUDA_COREDUMP", "", kFiles},
     {"CUDA_CACHE_PATH", "", kFiles},
     {"PYTORCH_KERNEL_CACHE_PATH", "", kFiles},
