@@ -51,6 +51,8 @@ constexpr Refused kRefused[] = {
     {"JITDUMPDIR", "", kFiles},
     {"NVLOG_", "", kFiles},
     {"CUDA_COREDUMP", "", kFiles},
+    {"CUDA_ENABLE_", "_COREDUMP", kFiles},  // without a name they are in the daemon's folder
+    {"CUDA_ENABLE_", "COREDUMP_ON_EXCEPTION", kFiles},
     {"CUDA_CACHE_PATH", "", kFiles},
     {"PYTORCH_KERNEL_CACHE_PATH", "", kFiles},
     {"PYTORCH_TUNABLEOP_", "FILENAME", kFiles},
