@@ -1,5 +1,7 @@
 #include "client/config.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -16,6 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/connection.h"
 #include "core/base/cut_text.h"
 #include "core/base/host_port.h"
@@ -36,7 +40,20 @@ using job::Tree;
 
 constexpr size_t kNameBytesMax = 63;
 constexpr size_t kValueBytesShown = 64;
+constexpr int kHoldTries = 250;
+constexpr absl::Duration kHoldPause = absl::Milliseconds(20);
 constexpr char kContextVariable[] = "PHALANX_CONTEXT";
+
+// A link stays one.
+fs::path TargetOf(const std::string& path) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  return error ? fs::path(path) : target;
+}
+
+fs::path FolderOf(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
 
 std::string ServerFault(const std::string& value) {
   return ParseHostPorts(value, 1).ok() ? "" : "must be HOST:PORT such as 10.0.0.5:4444";
@@ -282,16 +299,23 @@ absl::StatusOr<Config> ReadConfig(const std::string& path) {
   return config;
 }
 
+UniqueFd HoldConfig(const std::string& path) {
+  if (path.empty()) return {};
+  UniqueFd folder(open(FolderOf(TargetOf(path)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int tries = 0; folder.is_open() && tries < kHoldTries; ++tries) {
+    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
+    absl::SleepFor(kHoldPause);
+  }
+  return folder;
+}
+
 absl::Status WriteConfig(const std::string& path, const Config& config) {
   if (path.empty()) {
     return absl::FailedPreconditionError(
         "there is no place for a config file; set HOME or PHALANX_CONFIG");
   }
   std::error_code error;
-  // A link stays one.
-  const fs::path target = fs::weakly_canonical(path, error);
-  const fs::path file = error ? fs::path(path) : target;
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const fs::path file = TargetOf(path), folder = FolderOf(file);
   if (!fs::exists(folder, error)) {
     fs::create_directories(folder.parent_path(), error);
     if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {

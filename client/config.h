@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/format.h"
+#include "core/posix/unique_fd.h"
 #include "transport/tls.h"
 
 namespace phalanx::client {
@@ -73,6 +74,10 @@ absl::StatusOr<Config> ReadConfig(const std::string& path);
 // has to be made. Comments that the file had are lost. Errors: Unavailable; FailedPrecondition if
 // there is no path.
 absl::Status WriteConfig(const std::string& path, const Config& config);
+// Held from before the file is read until it is written, keeps other commands from changing it
+// meanwhile. Waits for one that does, for some seconds at most; nothing is held where the folder of
+// the file is not there yet.
+UniqueFd HoldConfig(const std::string& path);
 
 // A setting as it holds, and who says so.
 struct Setting {

@@ -10,6 +10,7 @@
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/json.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::client {
 namespace {
@@ -116,6 +117,7 @@ int ConfigList(const std::string& path, Format format, Io& io) {
 }
 
 int ConfigUse(const std::string& path, const std::string& context, Io& io) {
+  const UniqueFd held = HoldConfig(path);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   if (!config->contexts.contains(context)) return NoSuchContext(path, context, io);
@@ -125,6 +127,7 @@ int ConfigUse(const std::string& path, const std::string& context, Io& io) {
 
 int ConfigSet(const std::string& path, const std::string& context,
               const std::vector<std::string>& settings, Io& io) {
+  const UniqueFd held = HoldConfig(path);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   std::vector<Violation> violations;
@@ -170,6 +173,7 @@ int ConfigSet(const std::string& path, const std::string& context,
 }
 
 int ConfigDelete(const std::string& path, const std::string& context, Io& io) {
+  const UniqueFd held = HoldConfig(path);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   if (config->contexts.erase(context) == 0) return NoSuchContext(path, context, io);

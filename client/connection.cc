@@ -85,6 +85,15 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
                     "its name is from");
   }
   const absl::Status plain = FromGrpc(status);
+  // gRPC answers so, without a word, for a coordinator that has not seen the call.
+  if (absl::IsUnimplemented(plain) && plain.message().empty()) {
+    return WithNext(
+        absl::Status(plain.code(),
+                     absl::StrCat("the coordinator at ", options_.server,
+                                  " does not know this call, or cannot read what it says")),
+        "give names, texts and folders in UTF-8; where they are, the coordinator is of another "
+        "version: phalanx version tells yours");
+  }
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
   const bool answered = SaidByCoordinator(status);
   // Who is called turns away whoever shows such a certificate, and says no more than that.

@@ -115,7 +115,7 @@ std::optional<Format> ParseFormat(absl::string_view text) {
 }
 
 void Table::Add(std::vector<std::string> row) {
-  for (std::string& cell : row) cell = TerminalText(cell);
+  for (std::string& cell : row) cell = LineText(cell);
   rows_.push_back(std::move(row));
 }
 

@@ -56,10 +56,28 @@ class LogReading {
     for (const int32_t rank : options.ranks) request_.add_ranks(rank);
   }
 
+  // From whoever serves, and answers within the connection's timeout.
+  grpc::Status Once() {
+    const auto end =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(connection_.timeout());
+    const auto left = [end] { return absl::FromChrono(end - std::chrono::steady_clock::now()); };
+    while (true) {
+      const grpc::Status status = Read(left());
+      // What a coordinator that serves cannot give now is not asked for again.
+      const bool unanswered = IsOfStandby(status) || (status.error_code() == grpc::UNAVAILABLE &&
+                                                      !SaidByCoordinator(status));
+      if (!unanswered || !printed_.empty() || stopper_.stopped()) return status;
+      const absl::Duration wait = connection_.TryNext(backoff_);
+      if (wait >= left()) return status;
+      if (!connection_.has_several() && !std::exchange(lost_, true)) TellLost(status);
+      connection_.Wait(status, wait);
+    }
+  }
+
   // Prints one stream to its end. Only one that follows has no deadline.
-  grpc::Status Read() {
+  grpc::Status Read(absl::Duration patience = absl::ZeroDuration()) {
     grpc::ClientContext context;
-    if (!options_.follow) SetDeadline(context, connection_.timeout());
+    if (!options_.follow) SetDeadline(context, patience);
     const StopScope scope(stopper_, context);
     const auto stream = connection_.stub().GetLogs(&context, request_);
     v1::GetLogsResponse chunk;
@@ -98,7 +116,7 @@ class LogReading {
       } else if (!IsOfEnding(status) || Left() <= kNone) {
         return status;
       } else if (!std::exchange(lost_, true)) {
-        io_.talk << TerminalText(connection_.Explain(status).message()) << "; trying again\n";
+        TellLost(status);
       }
       const absl::Duration wait = status.ok() ? backoff_.Next() : connection_.TryNext(backoff_);
       connection_.Wait(status, std::min(wait, std::max(Left(), kNone)));
@@ -115,6 +133,10 @@ class LogReading {
   void Heard() {
     heard_ = std::chrono::steady_clock::now();
     lost_ = false;
+  }
+
+  void TellLost(const grpc::Status& status) {
+    io_.talk << TerminalText(connection_.Explain(status).message()) << "; trying again\n";
   }
 
   grpc::Status Ask(v1::GetJobResponse* answer) {
@@ -245,7 +267,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   const absl::StatusOr<LogsOptions> resolved = Resolved(connection, options);
   if (!resolved.ok()) return FailCall(resolved.status(), io);
   LogReading reading(connection, *resolved, stopper, io);
-  const grpc::Status status = resolved->follow ? reading.Follow() : reading.Read();
+  const grpc::Status status = resolved->follow ? reading.Follow() : reading.Once();
   if (!status.ok() && !stopper.stopped() && io.out) {
     return FailCall(connection.Explain(status), io);
   }

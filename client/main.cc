@@ -1,4 +1,5 @@
 // client/main.cc: the `phalanx` command: flags in, exit code out.
+#include <google/protobuf/stubs/logging.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@
 #include "core/base/cut_text.h"
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
+#include "core/posix/unique_fd.h"
 
 namespace phalanx::client {
 namespace {
@@ -306,7 +308,10 @@ int Flushed(int code, const FdBuffer& written) {
 }  // namespace phalanx::client
 
 int main(int argc, char** argv) {
+  phalanx::HoldStandardStreams();
   phalanx::LetWritesFail();
+  // Of texts that are no UTF-8, beside what the command itself says then.
+  google::protobuf::SetLogHandler(nullptr);
   phalanx::client::FdBuffer written(STDOUT_FILENO);
   std::streambuf* const before = std::cout.rdbuf(&written);
   int code = phalanx::client::kInternal;

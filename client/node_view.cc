@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/doctor_nodes.h"
 #include "client/format.h"
+#include "core/base/terminal_text.h"
 #include "core/job/node_check.h"
 #include "core/plan/memory_fit.h"
 #include "core/wire/check_codec.h"
@@ -106,7 +107,7 @@ int64_t FreeDevices(const v1::NodeStatus& node) {
 
 void DescribeNode(const v1::NodeStatus& node, absl::Time now, std::ostream& out) {
   PrintField("Name", node.name(), out);
-  PrintField("State", NodeState(node), out);
+  PrintField("State", LineText(NodeState(node)), out);
   PrintField("Kind", KindText(node), out);
   PrintField("Devices", absl::StrCat(node.devices(), ", ", FreeDevices(node), " free"), out);
   if (node.host_memory() > 0) PrintField("Host memory", plan::FormatBytes(node.host_memory()), out);

@@ -175,11 +175,12 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
       if (node != nodes_.end() && !node->second.connected()) {
         reasons.push_back(
             absl::StrCat("node ", team.node, " is disconnected since ",
-                         absl::FormatTime(node->second.disconnected_at, absl::UTCTimeZone())));
+                         absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", node->second.disconnected_at,
+                                          absl::UTCTimeZone())));
       } else if (node != nodes_.end() && node->second.suspect) {
-        reasons.push_back(
-            absl::StrCat("node ", team.node, " is silent since ",
-                         absl::FormatTime(node->second.last_heard, absl::UTCTimeZone())));
+        reasons.push_back(absl::StrCat(
+            "node ", team.node, " is silent since ",
+            absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", node->second.last_heard, absl::UTCTimeZone())));
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -171,6 +172,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
       settings.share_half_life == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--share-half-life: \"", flags.share_half_life,
                                                    "\": must be a duration such as 168h, or 0"));
+  }
+  // A range has no say over what is no number.
+  if (std::isnan(flags.calls_per_second)) {
+    return absl::InvalidArgumentError("--calls-per-second: nan: must be a number");
   }
   if (!flags.quotas.empty()) {
     ASSIGN_OR_RETURN(settings.quotas, ReadQuotaFile(flags.quotas, "--quotas"));

@@ -32,6 +32,7 @@
 #include "core/build/build_info.h"
 #include "core/posix/signals.h"
 #include "core/posix/socket.h"
+#include "core/posix/unique_fd.h"
 #include "core/posix/whole_file.h"
 
 namespace phalanx::coordinator {
@@ -177,6 +178,7 @@ absl::Status Execute(const Flags& flags, const Settings& settings, PlanFunction 
 }  // namespace
 
 int RunCoordinator(int argc, char** argv, PlanFunction plan) {
+  HoldStandardStreams();
   Flags flags;
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   AddFlags(app, flags);

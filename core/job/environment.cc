@@ -46,6 +46,7 @@ constexpr Refused kRefused[] = {
     {"", "_LOG_FILE", kFiles},
     {"", "_OUTPUT_FILE", kFiles},
     {"", "_LOGDEST_DBG", kFiles},
+    {"", "_LOGPATH", kFiles},
     {"", "_JIT_DUMP", kFiles},
     {"", "_JIT_PROFILE", kFiles},
     {"JITDUMPDIR", "JITDUMPDIR", kFiles},

@@ -28,4 +28,9 @@ class UniqueFd {
   int fd_ = -1;
 };
 
+// From then on standard input, output and error are open: whichever this process was started
+// without is /dev/null, so that no file or connection takes its number and gets what is printed.
+// Writing to standard output fails then, as it did before. Called before anything is opened.
+void HoldStandardStreams();
+
 }  // namespace phalanx

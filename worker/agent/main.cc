@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +34,7 @@
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
+#include "core/posix/unique_fd.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "transport/tls.h"
@@ -42,6 +44,7 @@
 #include "worker/agent/job_folders.h"
 #include "worker/agent/join.h"
 #include "worker/agent/rank_environment.h"
+#include "worker/agent/translate.h"
 
 namespace phalanx::agent {
 namespace {
@@ -355,6 +358,11 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
 
 // What flags say together, or of this machine. Errors: InvalidArgument.
 absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
+  // A range has no say over what is no number.
+  if (std::isnan(flags.grace) || std::isnan(flags.check_interval)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::isnan(flags.grace) ? "--grace" : "--check-interval", " is nan; it must be a number"));
+  }
   options.machine.shutdown_grace = absl::Seconds(flags.grace);
   options.metrics.tls.ca = options.tls.ca;
   RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
@@ -376,6 +384,14 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
       return absl::InvalidArgumentError(
           absl::StrCat("--failure-domain is \"", flags.failure_domain, "\", and --label ",
                        job::kFailureDomainLabel, "=", label->second, "; leave one of them out"));
+    }
+  }
+  for (const auto& [key, value] : options.labels) {
+    // No message to a coordinator holds it.
+    const std::string label = absl::StrCat(key, "=", value);
+    if (Utf8Of(label, label.size()) != label) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--label is \"", TerminalText(label), "\"; it must be UTF-8"));
     }
   }
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
@@ -420,4 +436,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace phalanx::agent
 
-int main(int argc, char** argv) { return phalanx::agent::Main(argc, argv); }
+int main(int argc, char** argv) {
+  phalanx::HoldStandardStreams();
+  return phalanx::agent::Main(argc, argv);
+}

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
@@ -176,6 +178,21 @@ TEST_F(ConfigTest, FileAndItsFolder_AreTheOwnersAlone) {
   ASSERT_EQ(stat((folder_ + "/phalanx").c_str(), &folder), 0);
   EXPECT_EQ(file.st_mode & 0777, 0600u);
   EXPECT_EQ(folder.st_mode & 0777, 0700u);
+}
+
+TEST_F(ConfigTest, SetOfManyAtOnce_LosesNone) {
+  ConfigSet(path_, "lab", {"server=a:1"}, captured_.io);
+  std::vector<std::thread> setters;
+  for (int i = 0; i < 8; ++i) {
+    setters.emplace_back([this, i] {
+      Captured captured;
+      ConfigSet(path_, absl::StrCat("lab", i), {"server=a:1"}, captured.io);
+    });
+  }
+  for (std::thread& setter : setters) setter.join();
+  const absl::StatusOr<Config> config = ReadConfig(path_);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->contexts.size(), 9u);
 }
 
 TEST_F(ConfigTest, FileThatIsALink_StaysOne) {

@@ -48,6 +48,17 @@ INSTANTIATE_TEST_SUITE_P(Codes, EndingTest,
                                            Ending{grpc::StatusCode::FAILED_PRECONDITION,
                                                   kFailure}));
 
+// As of a request with a text that is no UTF-8, or of a coordinator of another version.
+TEST(ConnectionTest, CallThatIsNotKnown_IsToldOf) {
+  FakeServer server;
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Get(connection, "job-7", Format::kTable, captured.io), kFailure);
+  EXPECT_THAT(captured.talk.str(), HasSubstr(" does not know this call, or cannot read what it "));
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("\nwhat to do: give names, texts and folders in UTF-8"));
+}
+
 TEST(ConnectionTest, NobodyThere_IsUnreachable) {
   Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(200)});
   Captured captured;

@@ -3,12 +3,14 @@
 #include <google/protobuf/message.h>
 
 #include <functional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "client/commands.h"
 #include "client/doctor.h"
+#include "client/format.h"
 #include "client/incidents.h"
 #include "client/list.h"
 #include "client/logs.h"
@@ -239,6 +241,15 @@ class HostileAnswersTest : public ::testing::Test {
 TEST_F(HostileAnswersTest, NoFieldOfAnyAnswer_ReachesTheTerminalAsItIs) {
   for (variant_ = 0; variant_ < kVariants; ++variant_) RunAll("demo");
   EXPECT_GT(wrote_, 10'000u);
+}
+
+// Such as a node's reason: who reads a table takes each line for a row.
+TEST(HostileCellTest, LineEndInIt_BeginsNoRow) {
+  Table table({"NAME", "STATE"});
+  table.Add({"a", "cordoned: fan\nb  Ready\t0"});
+  std::ostringstream out;
+  table.Print(out);
+  EXPECT_EQ(out.str(), "NAME  STATE\na     cordoned: fan\\nb  Ready\\t0\n");
 }
 
 TEST_F(HostileAnswersTest, PagesThatGoOnForEver_EndWithAnError) {

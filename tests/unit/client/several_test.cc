@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/connection.h"
+#include "client/exit_code.h"
+#include "client/logs.h"
 #include "client/watch.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -77,6 +79,30 @@ TEST_F(SeveralServersTest, Watch_FindsTheOneThatServes) {
       WatchJob(connection, "demo", stopper, captured.io, absl::Minutes(1));
   ASSERT_TRUE(watched.ok()) << watched.status();
   EXPECT_EQ(watched->job.phase(), v1::JOB_PHASE_SUCCEEDED);
+}
+
+TEST_F(SeveralServersTest, Logs_AreOfTheOneThatServes) {
+  standby_.logs = [](const auto&, auto*) { return Standby(); };
+  leader_.logs = [](const auto&, auto* writer) {
+    v1::GetLogsResponse response;
+    response.set_text("one\n");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection({.server = Servers()});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .ranks = {0}}, stopper, captured.io), kSuccess);
+  EXPECT_EQ(captured.out.str(), "one\n");
+}
+
+TEST_F(SeveralServersTest, LogsThatNobodyServes_EndWithinTheTimeout) {
+  standby_.logs = [](const auto&, auto*) { return Standby(); };
+  leader_.logs = [](const auto&, auto*) { return Standby(); };
+  Connection connection({.server = Servers(), .timeout = absl::Milliseconds(500)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7"}, stopper, captured.io), kUnreachable);
 }
 
 TEST_F(SeveralServersTest, NobodyServes_TellsWhatWasSaid) {

@@ -48,5 +48,18 @@ TEST(UniqueFdTest, Release_LeavesItOpen) {
   EXPECT_TRUE(IsOpen(taken.get()));
 }
 
+// In a process of its own, which has no standard streams. Tells by its exit status.
+[[noreturn]] void HoldThem() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
+  HoldStandardStreams();
+  const bool apart = Open().get() > STDERR_FILENO;
+  const bool told = write(STDOUT_FILENO, "x", 1) < 0, taken = write(STDERR_FILENO, "x", 1) == 1;
+  _exit(apart && told && taken ? 0 : 1);
+}
+
+TEST(HoldStandardStreamsTest, WhereThereAreNone_NoFileTakesTheirNumbers) {
+  EXPECT_EXIT(HoldThem(), ::testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace phalanx
