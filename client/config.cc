@@ -51,7 +51,7 @@ fs::path TargetOf(const std::string& path) {
   return error ? fs::path(path) : target;
 }
 
-fs::path FolderOf(const fs::path& file) {
+fs::path FolderOfFile(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
@@ -301,7 +301,7 @@ absl::StatusOr<Config> ReadConfig(const std::string& path) {
 
 UniqueFd HoldConfig(const std::string& path) {
   if (path.empty()) return {};
-  UniqueFd folder(open(FolderOf(TargetOf(path)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd folder(open(FolderOfFile(TargetOf(path)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int tries = 0; folder.is_open() && tries < kHoldTries; ++tries) {
     if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
     absl::SleepFor(kHoldPause);
@@ -315,7 +315,7 @@ absl::Status WriteConfig(const std::string& path, const Config& config) {
         "there is no place for a config file; set HOME or PHALANX_CONFIG");
   }
   std::error_code error;
-  const fs::path file = TargetOf(path), folder = FolderOf(file);
+  const fs::path file = TargetOf(path), folder = FolderOfFile(file);
   if (!fs::exists(folder, error)) {
     fs::create_directories(folder.parent_path(), error);
     if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
