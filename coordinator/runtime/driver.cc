@@ -184,9 +184,9 @@ void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback c
 void Driver::FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback) {
   const int64_t bytes = RequestBytes(*request);
   Request(std::move(callback), bytes, [&](Token token) {
-    return Event(SubmitRequested{
-        token, std::move(request), std::move(request_id),
-        absl::NotFoundError("no job was submitted under this request id"), /*asks_only=*/true});
+    return Event(SubmitRequested{token, std::move(request), std::move(request_id),
+                                 absl::NotFoundError("no job was submitted under this request id"),
+                                 /*asks_only=*/true});
   });
 }
 void Driver::Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback) {
