@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/plan/derivation.h"
+
 namespace phalanx::coordinator {
 namespace {
 

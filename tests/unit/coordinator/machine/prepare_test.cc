@@ -178,7 +178,6 @@ TEST_F(PrepareLossTest, WorkersThatAreRestartedInTurn_AreAskedAgain) {
   EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
 }
 
-// Else it began anew, where it has a checkpoint to go on from.
 // Its ranks would refuse the layout that the job has.
 TEST_F(PrepareLossTest, NodeThatIsBackWithAnOlderWorker_GetsALayoutThatItsRanksCarryOut) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
@@ -213,6 +212,7 @@ TEST_F(PrepareLossTest, NodeThatGetsAnOlderWorkerWhileThePlanIsMade_IsPlannedFor
   EXPECT_EQ(h_.State(job).layout->derivation, plan::kOldestDerivation);
 }
 
+// Else it began anew, where it has a checkpoint to go on from.
 TEST_F(PrepareLossTest, AnswerToTheStartBefore_ChoosesNoCheckpoint) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
   h_.Submit(AJob("j", 2));
