@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Packs the rank for CUDA and looks at the package: what it depends on, what is in it, how its parts find each
 # other, what apt makes of it with NVIDIA's repository and without, and that it is refused beside the rank for
-# CPU; and installs it, where this process may, on a copy of this machine's root. In every case of cmake/package.cmake alone, with a rank that does nothing and LibTorch's CUDA part; and
-# of a build of the preset `cuda` where there is one.
+# CPU; and installs it, where this process may, on a copy of this machine's root. In every case of
+# cmake/package.cmake alone, with a rank that does nothing and LibTorch's CUDA part; and of a build of the preset
+# `cuda` where there is one.
 #
 #   tests/package/cuda.sh BUILD_FOLDER [CUDA_BUILD_FOLDER]    (default: cuda beside the first)
 set -euo pipefail
@@ -11,7 +12,7 @@ source=$(cd "$here/../.." && pwd)
 cuda=${2:-$(realpath "$1")/../cuda}
 toolkit=
 fail() { echo "FAILED: $*"; exit 1; }
-for tool in apt-get cmake dpkg-scanpackages dpkg-shlibdeps file readelf; do  # scripts/setup brings them
+for tool in apt-get cmake dpkg-scanpackages dpkg-shlibdeps file ip readelf; do  # scripts/setup brings them
   command -v "$tool" > /dev/null || { echo "no $tool here"; exit "${PHALANX_EXIT_WITHOUT_TOOL:-77}"; }
 done
 work=$(mktemp -d)
@@ -105,11 +106,12 @@ choose() {  # FOLDER of packages
 # Client, worker and rank from the packages alone, as on a node with NVIDIA's repository; and off it again.
 install_it() {  # FOLDER of packages, with NVIDIA's in `nvidia` below
   local folder=$1
-  if [ "$(id -u)" != 0 ] || ! unshare --mount --net --pid --fork true 2> /dev/null; then
-    echo "skipped: to install it, which takes root and namespaces"
+  mkdir "$work/u" "$work/o"
+  if [ "$(id -u)" != 0 ] || ! unshare --mount --net --pid --fork sh -c 'mount -t tmpfs tmpfs "$0/u" && mkdir "$0/u/u" "$0/u/w" &&
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u/u,workdir=$0/u/w" "$0/o"' "$work" 2> /dev/null; then
+    echo "skipped: to install it, which takes root, namespaces and overlayfs"
     return
   fi
-  mkdir "$work/u" "$work/o"
   cat > "$folder/inside.sh" << 'INSIDE'
 set -euo pipefail
 cd "$1"
