@@ -44,8 +44,8 @@ void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
   if (!job.recovery.has_value()) return;  // considered again with the next step
   if (returns) {
     job.recovery->tried.clear();
-    return WaitForLost(job,
-                       absl::UnavailableError(absl::StrCat("node ", unfit, " is silent or away")));
+    return WaitForLost(
+        job, absl::UnavailableError(absl::StrCat("node ", unfit, " may not serve any more")));
   }
   if (job.recovery->goes_back) return OrderGoBack(job);
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
