@@ -141,7 +141,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
     if (phase == "checkpoint") {
       // One that is written for a second is still written when the next is due: that is left out.
       const bool brief = *kind.duration != '\0' && kind.writes_on.what != "";
-      row.job.checkpoint = brief ? "every: 5" : "every: 20";
+      row.job.checkpoint = brief ? "every: 2" : "every: 20";
       if (kind.writes_on.what != "") row.expected = kind.writes_on;
       row.patience = absl::Minutes(5);  // of a rank for the last one
     }

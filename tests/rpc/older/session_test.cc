@@ -38,6 +38,8 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
           "phalanx.v1.CopiesSource.keepers",
           // An operator brings it about by hand; a daemon that does not know it does nothing.
           "phalanx.v1.FAULT_KIND_MUTE",
+          // It sends what is there by then, as it always did.
+          "phalanx.v1.FetchLogs.ended",
           // Why samples are dealt as they are: ranks go by the speeds, which they know.
           "phalanx.v1.Layout.slow",
           // Left out where some worker of the job is of that release.

@@ -1,9 +1,12 @@
-// How long people wait for a layout: processor time, in the build that they use. Other builds
-// search for 64 devices and look at no time.
+// How long people wait for a layout: processor time, in the build that they use, the least of three
+// tries, to which others on the machine only add. Other builds search for 64 devices and look at no
+// time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <ctime>
+#include <limits>
 
 #include "core/schedule/search.h"
 #include "tests/support/profiles.h"
@@ -21,16 +24,20 @@ constexpr bool kOptimised = false;
 // `seconds_max` of a search for a decoder of 8 billion parameters.
 void ExpectWithin(double seconds_max, int32_t devices, int encoders, const DeviceProfile& profile) {
   if (!kOptimised && devices > 64) return;
-  const std::clock_t begin = std::clock();
-  const auto found = SearchLayouts(
-      support::SearchedJob(encoders, /*large=*/false),
-      {.devices = devices, .device_memory = int64_t{141} << 30, .profile = profile, .items = 4});
-  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ(found->best.size(), SearchOptions().best);
-  if (kOptimised) {
-    EXPECT_LT(seconds, seconds_max) << found->simulated << " settings";
+  double least = std::numeric_limits<double>::infinity();
+  int64_t settings = 0;
+  for (int tries = 0; tries < 3 && least >= seconds_max; ++tries) {
+    const std::clock_t begin = std::clock();
+    const auto found = SearchLayouts(
+        support::SearchedJob(encoders, /*large=*/false),
+        {.devices = devices, .device_memory = int64_t{141} << 30, .profile = profile, .items = 4});
+    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->best.size(), SearchOptions().best);
+    if (!kOptimised) return;
+    settings = found->simulated;
   }
+  EXPECT_LT(least, seconds_max) << settings << " settings";
 }
 
 DeviceProfile H200() { return *FindProfile("h200"); }
