@@ -8,8 +8,8 @@ namespace phalanx::e2e {
 namespace {
 
 // What a process, its daemon or a broken connection says: as long as a word about a peer waits for
-// a better one.
-constexpr absl::Duration kSaid = absl::Milliseconds(300);
+// a better one, 300 ms, and as it takes to come.
+constexpr absl::Duration kSaid = absl::Milliseconds(350);
 // Between two looks of a daemon at its ranks.
 constexpr absl::Duration kLook = absl::Seconds(1);
 

@@ -45,7 +45,7 @@ two stages and three replicas, between stages (rank 0). Nobody is to blame, so n
 `nan` is tried where it can come: before a step is decided; `any` is its record. `slow` is in every pass from where it begins.
 Of faults behind the first one, such as those in the phase `recovery`, an event has to tell, with the cause.
 *Detected after* is the time from the fault until the coordinator's verdict, the median of the line's runs, and *at most* what the detector promises, which the program holds it to, and each run with 10 s of slack:
-300 ms where a process, its daemon or a broken connection says so; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
+350 ms where a process, its daemon or a broken connection says so, 300 of them those that a word about a peer waits for a better one; 5 s of standing still, and 10 s in which all wait, each with the second in which a daemon looks; what the row itself is about, such as silence, comes on top.
 *Back after* is the time from the fault until all ranks that are left are ready for the next step.
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";

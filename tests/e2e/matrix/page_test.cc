@@ -29,7 +29,7 @@ TEST(PageTest, LineThatWasTried_TellsBothTimes) {
   const std::string page =
       PageOf({{Killed(), Killed().expected, {"< 1 s"}, {absl::Milliseconds(20)}}});
   EXPECT_THAT(page,
-              HasSubstr("| kill |  | shrink | RankKilled | 3 | 1 | 0.02 s | 0.30 s | < 1 s |"));
+              HasSubstr("| kill |  | shrink | RankKilled | 3 | 1 | 0.02 s | 0.35 s | < 1 s |"));
   EXPECT_THAT(UntoldTimes(page, {Killed()}), IsEmpty());
   EXPECT_EQ(WithoutTimes(page), WithoutTimes(ExpectedPage({Killed()})));
 }
@@ -55,7 +55,7 @@ TEST(PageTest, RowWhoseTimesNobodyMayKnow_SaysWhyInTheirPlace) {
   row.no_detected = "it was cut off";
   row.no_back = "nobody saw it";
   const std::string page = ExpectedPage({row});
-  EXPECT_THAT(page, HasSubstr("| not known: it was cut off | 0.30 s | not known: nobody saw it |"));
+  EXPECT_THAT(page, HasSubstr("| not known: it was cut off | 0.35 s | not known: nobody saw it |"));
   EXPECT_THAT(UntoldTimes(page, {row}), IsEmpty());
   EXPECT_THAT(UntoldTimes(page, {Killed()}), ElementsAre(HasSubstr("verdict"), HasSubstr("back")))
       << "it has no such reason";
@@ -64,7 +64,7 @@ TEST(PageTest, RowWhoseTimesNobodyMayKnow_SaysWhyInTheirPlace) {
 TEST(PageTest, NotMeasured_IsTakenFromAPageThatSaysSoOfItselfAlone) {
   const std::string page = absl::StrReplaceAll(
       ExpectedPage({Killed()}),
-      {{"| 1 |  | 0.30 s |  |", "| 1 | not measured | 0.30 s | not measured |"}});
+      {{"| 1 |  | 0.35 s |  |", "| 1 | not measured | 0.35 s | not measured |"}});
   EXPECT_THAT(page, HasSubstr("not measured"));
   EXPECT_EQ(UntoldTimes(page, {Killed()}).size(), 2u);
   const std::string noted = absl::StrReplaceAll(
