@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/base/terminal_text.h"
@@ -115,7 +116,11 @@ std::optional<Format> ParseFormat(absl::string_view text) {
 }
 
 void Table::Add(std::vector<std::string> row) {
-  for (std::string& cell : row) cell = LineText(cell);
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool last = i + 1 == row.size();
+    row[i] =
+        last ? absl::StrReplaceAll(TerminalText(row[i]), {{"\n", "\n    "}}) : LineText(row[i]);
+  }
   rows_.push_back(std::move(row));
 }
 

@@ -33,7 +33,8 @@ struct Io {
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  // Cells are shown as LineText: none makes a line of its own.
+  // Cells are shown as LineText, the last of a row as TerminalText with its further lines indented:
+  // none makes a row of its own.
   void Add(std::vector<std::string> row);
   void Print(std::ostream& out, bool header = true) const;
 

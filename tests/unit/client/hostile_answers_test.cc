@@ -245,11 +245,14 @@ TEST_F(HostileAnswersTest, NoFieldOfAnyAnswer_ReachesTheTerminalAsItIs) {
 
 // Such as a node's reason: who reads a table takes each line for a row.
 TEST(HostileCellTest, LineEndInIt_BeginsNoRow) {
-  Table table({"NAME", "STATE"});
-  table.Add({"a", "cordoned: fan\nb  Ready\t0"});
+  Table table({"NAME", "STATE", "MESSAGE"});
+  table.Add({"a", "cordoned: fan\nb  Ready", "killed\nb  Ready"});
   std::ostringstream out;
   table.Print(out);
-  EXPECT_EQ(out.str(), "NAME  STATE\na     cordoned: fan\\nb  Ready\\t0\n");
+  EXPECT_EQ(out.str(),
+            "NAME  STATE                    MESSAGE\n"
+            "a     cordoned: fan\\nb  Ready  killed\n"
+            "    b  Ready\n");
 }
 
 TEST_F(HostileAnswersTest, PagesThatGoOnForEver_EndWithAnError) {
