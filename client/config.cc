@@ -299,14 +299,16 @@ absl::StatusOr<Config> ReadConfig(const std::string& path) {
   return config;
 }
 
-UniqueFd HoldConfig(const std::string& path) {
-  if (path.empty()) return {};
+absl::StatusOr<UniqueFd> HoldConfig(const std::string& path) {
+  if (path.empty()) return UniqueFd();
   UniqueFd folder(open(FolderOfFile(TargetOf(path)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (int tries = 0; folder.is_open() && tries < kHoldTries; ++tries) {
-    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
+  if (!folder.is_open()) return folder;
+  for (int tries = 0; tries < kHoldTries; ++tries) {
+    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
     absl::SleepFor(kHoldPause);
   }
-  return folder;
+  return absl::UnavailableError(absl::StrCat(
+      path, ": another command has been changing it for 5 s; end that one, or try again"));
 }
 
 absl::Status WriteConfig(const std::string& path, const Config& config) {

@@ -75,9 +75,9 @@ absl::StatusOr<Config> ReadConfig(const std::string& path);
 // there is no path.
 absl::Status WriteConfig(const std::string& path, const Config& config);
 // Held from before the file is read until it is written, keeps other commands from changing it
-// meanwhile. Waits for one that does, for some seconds at most; nothing is held where the folder of
-// the file is not there yet.
-UniqueFd HoldConfig(const std::string& path);
+// meanwhile. Nothing is held where the folder of the file is not there yet, or cannot be. Errors:
+// Unavailable if another command holds it for 5 s.
+absl::StatusOr<UniqueFd> HoldConfig(const std::string& path);
 
 // A setting as it holds, and who says so.
 struct Setting {

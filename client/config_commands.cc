@@ -117,7 +117,8 @@ int ConfigList(const std::string& path, Format format, Io& io) {
 }
 
 int ConfigUse(const std::string& path, const std::string& context, Io& io) {
-  const UniqueFd held = HoldConfig(path);
+  const absl::StatusOr<UniqueFd> held = HoldConfig(path);
+  if (!held.ok()) return FailSettings(held.status(), io);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   if (!config->contexts.contains(context)) return NoSuchContext(path, context, io);
@@ -127,7 +128,8 @@ int ConfigUse(const std::string& path, const std::string& context, Io& io) {
 
 int ConfigSet(const std::string& path, const std::string& context,
               const std::vector<std::string>& settings, Io& io) {
-  const UniqueFd held = HoldConfig(path);
+  const absl::StatusOr<UniqueFd> held = HoldConfig(path);
+  if (!held.ok()) return FailSettings(held.status(), io);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   std::vector<Violation> violations;
@@ -173,7 +175,8 @@ int ConfigSet(const std::string& path, const std::string& context,
 }
 
 int ConfigDelete(const std::string& path, const std::string& context, Io& io) {
-  const UniqueFd held = HoldConfig(path);
+  const absl::StatusOr<UniqueFd> held = HoldConfig(path);
+  if (!held.ok()) return FailSettings(held.status(), io);
   absl::StatusOr<Config> config = ReadConfig(path);
   if (!config.ok()) return FailSettings(config.status(), io);
   if (config->contexts.erase(context) == 0) return NoSuchContext(path, context, io);

@@ -75,9 +75,9 @@ class LogReading {
   }
 
   // Prints one stream to its end. Only one that follows has no deadline.
-  grpc::Status Read(absl::Duration patience = absl::ZeroDuration()) {
+  grpc::Status Read(absl::Duration patience = absl::InfiniteDuration()) {
     grpc::ClientContext context;
-    if (!options_.follow) SetDeadline(context, patience);
+    if (patience < absl::InfiniteDuration()) SetDeadline(context, patience);
     const StopScope scope(stopper_, context);
     const auto stream = connection_.stub().GetLogs(&context, request_);
     v1::GetLogsResponse chunk;

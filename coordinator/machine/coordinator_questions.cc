@@ -27,6 +27,10 @@ absl::string_view KindName(job::DeviceKind kind) {
   return job::DeviceNames()[static_cast<size_t>(kind)];
 }
 
+std::string TimeText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+}
+
 std::string Named(const Coordinator::Job& job) {
   return absl::StrCat(ToString(job.state.id), " (", job.state.request->name, ")");
 }
@@ -173,14 +177,11 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     for (const Team& team : job.run->teams) {
       const auto node = nodes_.find(team.node);
       if (node != nodes_.end() && !node->second.connected()) {
-        reasons.push_back(
-            absl::StrCat("node ", team.node, " is disconnected since ",
-                         absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", node->second.disconnected_at,
-                                          absl::UTCTimeZone())));
+        reasons.push_back(absl::StrCat("node ", team.node, " is disconnected since ",
+                                       TimeText(node->second.disconnected_at)));
       } else if (node != nodes_.end() && node->second.suspect) {
-        reasons.push_back(absl::StrCat(
-            "node ", team.node, " is silent since ",
-            absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", node->second.last_heard, absl::UTCTimeZone())));
+        reasons.push_back(absl::StrCat("node ", team.node, " is silent since ",
+                                       TimeText(node->second.last_heard)));
       }
     }
   }
@@ -280,10 +281,8 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
                                    ", if the jobs before it train on as they did last"));
   }
   if (spot.starts_by.has_value()) {
-    reasons.push_back(
-        absl::StrCat("it starts by ",
-                     absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", *spot.starts_by, absl::UTCTimeZone()),
-                     " at the latest, as time limits go"));
+    reasons.push_back(absl::StrCat("it starts by ", TimeText(*spot.starts_by),
+                                   " at the latest, as time limits go"));
   }
   return reasons;
 }

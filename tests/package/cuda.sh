@@ -106,9 +106,9 @@ choose() {  # FOLDER of packages
 # Client, worker and rank from the packages alone, as on a node with NVIDIA's repository; and off it again.
 install_it() {  # FOLDER of packages, with NVIDIA's in `nvidia` below
   local folder=$1
+  local enter=(unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private "$here/enter.sh" "$work")
   mkdir "$work/u" "$work/o"
-  if [ "$(id -u)" != 0 ] || ! unshare --mount --net --pid --fork sh -c 'mount -t tmpfs tmpfs "$0/u" && mkdir "$0/u/u" "$0/u/w" &&
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$0/u/u,workdir=$0/u/w" "$0/o"' "$work" 2> /dev/null; then
+  if [ "$(id -u)" != 0 ] || ! "${enter[@]}" true 2> /dev/null; then
     echo "skipped: to install it, which takes root, namespaces and overlayfs"
     return
   fi
@@ -135,8 +135,7 @@ apt-get "${alone[@]}" remove phalanx-rank-cuda > remove.log 2>&1 || { cat remove
 [ "$(status phalanx-client)" = installed ] || fail "phalanx-client went with it"
 INSIDE
   local begin=$SECONDS
-  unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
-    "$here/enter.sh" "$work" /bin/bash "$folder/inside.sh" "$folder"
+  "${enter[@]}" /bin/bash "$folder/inside.sh" "$folder"
   echo "installed and removed in $((SECONDS - begin)) s"
 }
 

@@ -1,7 +1,6 @@
 // Connections that stand open, and callers that are slow, lock nobody out.
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <grpcpp/impl/codegen/client_unary_call.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "core/posix/socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/health_check.h"
 #include "tests/rpc/plain_http.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
@@ -57,22 +57,7 @@ bool Serves(int port, int seconds = 20) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments);
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  SetDeadline(context, seconds);
-  const grpc::Slice nothing("");
-  const grpc::ByteBuffer request(&nothing, 1);
-  grpc::ByteBuffer response;
-  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
-      channel.get(),
-      grpc::internal::RpcMethod("/grpc.health.v1.Health/Check",
-                                grpc::internal::RpcMethod::NORMAL_RPC),
-      &context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  grpc::Slice slice;
-  // HealthCheckResponse{status: SERVING}
-  return status.ok() && response.TrySingleSlice(&slice).ok() && slice.size() == 2 &&
-         slice.begin()[0] == 0x08 && slice.begin()[1] == 0x01;
+  return HealthOf(channel, "", seconds) == kServes;
 }
 
 TEST(SocketsTest, Probes_AnswerWhileMoreConnectionsStandOpenThanThereAreDescriptors) {

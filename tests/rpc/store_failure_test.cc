@@ -1,7 +1,6 @@
 // A store that fails: nothing is accepted, reads go on, sessions stay; and work resumes when the
 // store does.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "core/base/mutex.h"
 #include "core/posix/waker.h"
 #include "tests/rpc/fixture.h"
+#include "tests/rpc/health_check.h"
 #include "tests/support/files.h"
 #include "tests/support/full_disk.h"
 
@@ -21,38 +21,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Answers of grpc.health.v1.Health/Check.
-constexpr absl::string_view kServes = "\x08\x01", kServesNot = "\x08\x02";
-
-// Waits until that is what it says of `service`; what it said last.
+// Asks until that is what it says of `service`; what it said last.
 std::string AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
                         absl::string_view wanted) {
-  // HealthCheckRequest{service}
-  const std::string request =
-      service.empty() ? "" : absl::StrCat("\x0a", std::string(1, char(service.size())), service);
-  std::string said;
-  for (const SteadyTime start = SteadyNow(); Since(start) < absl::Seconds(20);) {
-    grpc::GenericStub stub(channel);
-    grpc::ClientContext context;
-    SetDeadline(context);
-    grpc::CompletionQueue queue;
-    const grpc::Slice text(request);
-    const auto call =
-        stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", {&text, 1}, &queue);
-    call->StartCall();
-    grpc::ByteBuffer answer;
-    grpc::Status status;
-    call->Finish(&answer, &status, &queue);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    grpc::Slice whole;
-    said = status.error_message();
-    if (status.ok() && answer.DumpToSingleSlice(&whole).ok())
-      said.assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
-    if (said == wanted) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  std::string said = HealthOf(channel, service);
+  for (const SteadyTime start = SteadyNow(); said != wanted && Since(start) < absl::Seconds(20);)
+    said = HealthOf(channel, service);
   return said;
 }
 

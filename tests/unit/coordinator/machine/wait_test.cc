@@ -32,6 +32,17 @@ class WaitTest : public RecoveringTest {
   JobId TrainIndivisible() {
     return TrainOn([](JobRequest& request) { request.document.text = "needs every rank"; });
   }
+  // The same of a rank on each of two nodes.
+  JobId TrainIndivisibleOn(SessionId first, SessionId second) {
+    JobRequest request = *AJobThatRecovers("two nodes", 2);
+    request.waits = true;
+    request.document.text = "needs every rank";
+    const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+    int32_t rank = 0;
+    for (const SessionId node : {first, second}) h_.Prepare(node);
+    for (const SessionId node : {first, second}) h_.Report(node, job, rank++, RankReady{});
+    return job;
+  }
 };
 
 TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgainAndTheOthersWaitForIt) {
@@ -117,14 +128,7 @@ TEST_F(WaitTest, NodeThatWasOutOfReachAndIsBackWithoutItsProcesses_IsNotAsked) {
 TEST_F(WaitTest, NodeThatIsBackWithAWorkerTooOldForTheLayout_IsAwaitedUntilItHasANewerOne) {
   node_ = h_.Open("a", 1);
   const SessionId b = h_.Open("b", 1);
-  JobRequest request = *AJobThatRecovers("two nodes", 2);
-  request.waits = true;
-  request.document.text = "needs every rank";
-  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
-  h_.Prepare(node_);
-  h_.Prepare(b);
-  h_.Report(node_, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
+  const JobId job = TrainIndivisibleOn(node_, b);
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
   Step(job, 3, 1);
   h_.Feed(SessionClosed{b});
@@ -140,14 +144,7 @@ TEST_F(WaitTest, NodeThatIsBackWithAWorkerTooOldForTheLayout_IsAwaitedUntilItHas
 
 TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
   const SessionId a = h_.Open("a", 1), b = h_.Open("b", 1);
-  JobRequest request = *AJobThatRecovers("two nodes", 2);
-  request.waits = true;
-  request.document.text = "needs every rank";
-  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
-  h_.Prepare(a);
-  h_.Prepare(b);
-  h_.Report(a, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
+  const JobId job = TrainIndivisibleOn(a, b);
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
   h_.Feed(SessionClosed{b});
   for (int i = 0; i < 6; ++i) {

@@ -188,42 +188,39 @@ TEST(LogUploadTest, UploadThatWaitsAndIsOvertakenByRotation_GoesOnInOrderWithWha
   EXPECT_EQ(uploader.bytes_sent(), static_cast<int64_t>(text.size()));
 }
 
-// Else whoever reads the logs of a job that has just ended misses how its ranks did.
-TEST(LogUploadTest, JobThatHasEnded_IsReadOnceItsProcessesHave) {
-  const std::string state = support::MakeFolder("uploads");
-  const auto spool = LogSpool::Open(StoreFolder(state, 1), kUploadedJob, Epoch{1}, 0, 4096);
-  ASSERT_TRUE(spool.ok()) << spool.status();
-  (*spool)->Append("does its last step\n");
-  LogActivity activity;
-  activity.ProcessBegan(kUploadedJob);
-  SlowReceiver receiver;
-  receiver.GoOn();
-  LogUploader uploader(state, activity);
-  ASSERT_TRUE(uploader
-                  .Start(receiver.Connect(), 1,
-                         {.fetch_id = "f", .job = kUploadedJob, .ended = true, .tail = 1})
-                  .ok());
-  ASSERT_TRUE(receiver.AwaitBegin());
-  (*spool)->Append("ends: OK\n");
-  activity.ProcessEnded(kUploadedJob);
-  EXPECT_EQ(receiver.AwaitEnd(), "ends: OK\n");
+// A job that has ended, whose one process has not, and an upload of what its rank wrote last.
+class EndedJobTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto spool = LogSpool::Open(StoreFolder(state_, 1), kUploadedJob, Epoch{1}, 0, 4096);
+    ASSERT_TRUE(spool.ok()) << spool.status();
+    spool_ = *std::move(spool);
+    spool_->Append("does its last step\n");
+    activity_.ProcessBegan(kUploadedJob);
+    receiver_.GoOn();
+    ASSERT_TRUE(uploader_
+                    .Start(receiver_.Connect(), 1,
+                           {.fetch_id = "f", .job = kUploadedJob, .ended = true, .tail = 1})
+                    .ok());
+  }
+
+  const std::string state_ = support::MakeFolder("uploads");
+  std::unique_ptr<LogSpool> spool_;
+  LogActivity activity_;
+  SlowReceiver receiver_;
+  LogUploader uploader_{state_, activity_};
+};
+
+// Else whoever reads its logs misses how its ranks ended.
+TEST_F(EndedJobTest, IsReadOnceItsProcessesHaveEnded) {
+  ASSERT_TRUE(receiver_.AwaitBegin());
+  spool_->Append("ends: OK\n");
+  activity_.ProcessEnded(kUploadedJob);
+  EXPECT_EQ(receiver_.AwaitEnd(), "ends: OK\n");
 }
 
-// One that does not end holds nobody up for long.
-TEST(LogUploadTest, JobThatHasEndedAndWhoseProcessesStay_IsReadAllTheSame) {
-  const std::string state = support::MakeFolder("uploads");
-  const auto spool = LogSpool::Open(StoreFolder(state, 1), kUploadedJob, Epoch{1}, 0, 4096);
-  ASSERT_TRUE(spool.ok()) << spool.status();
-  (*spool)->Append("does its last step\n");
-  LogActivity activity;
-  activity.ProcessBegan(kUploadedJob);
-  SlowReceiver receiver;
-  receiver.GoOn();
-  LogUploader uploader(state, activity);
-  ASSERT_TRUE(
-      uploader.Start(receiver.Connect(), 1, {.fetch_id = "f", .job = kUploadedJob, .ended = true})
-          .ok());
-  EXPECT_EQ(receiver.AwaitEnd(), "does its last step\n");
+TEST_F(EndedJobTest, WhoseProcessesStay_IsReadAllTheSame) {
+  EXPECT_EQ(receiver_.AwaitEnd(), "does its last step\n");
 }
 
 // Else followers that were left behind keep out everybody after them.
