@@ -30,7 +30,7 @@ namespace phalanx::coordinator {
 struct WorkerBounds {
   size_t connections_max = 64;  // open; 0: any number
   size_t sessions_max = 16;     // open: one, and those whose end was not noticed yet
-  size_t uploads_max = 64;      // open: its daemon sends 16 at a time
+  size_t uploads_max = 64;      // open: its daemon sends 32 at a time
   CallRateOptions sessions = {.calls_per_second = 1, .calls_at_once = 60};
   CallRateOptions uploads = {.calls_per_second = 20, .calls_at_once = 400};
   // Of all its uploads; kUploadSecondsAtOnce times as much at once. 0: no limit.

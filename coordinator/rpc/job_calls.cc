@@ -210,8 +210,9 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
     for (const v1::LogPlace& after : request_.after()) {
       fetch.after[after.node()][after.rank()] = after.place();
     }
-    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_, placed,
-                                         follow](absl::StatusOr<std::vector<LogSource>> sources) {
+    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_, placed, follow,
+                                         person = NameOf(CallerOf(peer()))](
+                                            absl::StatusOr<std::vector<LogSource>> sources) {
       const std::shared_ptr<PumpReactor> self = weak.lock();
       if (self == nullptr) return;
       if (!sources.ok()) return self->Close(sources.status());
@@ -223,7 +224,7 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
       if (follow) pipe->Push({}, [] {});
       for (const LogSource& source : *sources) {
         pipe->AddSource(source.fetch_id);
-        logs->Add(source.fetch_id, {.pipe = pipe, .node = source.node});
+        logs->Add(source.fetch_id, {.pipe = pipe, .node = source.node, .person = person});
       }
       pipe->Seal();
     });

@@ -1,5 +1,6 @@
 #include "coordinator/rpc/log_relay.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -90,6 +91,17 @@ LogRelay::Source LogRelay::TakeLocked(std::map<std::string, Fetch>::iterator fet
   return source;
 }
 
+std::string LogRelay::MostReadLocked(const std::map<uint64_t, std::string>& of_node) const {
+  std::map<std::string, size_t> counts;
+  size_t most = 0;
+  for (const auto& [number, id] : of_node)
+    most = std::max(most, ++counts[fetches_.at(id).source.person]);
+  for (const auto& [number, id] : of_node) {
+    if (counts[fetches_.at(id).source.person] == most) return id;
+  }
+  return {};
+}
+
 void LogRelay::Add(const std::string& fetch_id, Source source) {
   std::string oldest;
   Source cut;
@@ -100,7 +112,7 @@ void LogRelay::Add(const std::string& fetch_id, Source source) {
     const size_t count = of_node.size();
     fetches_.emplace(fetch_id, Fetch{std::move(source), last_number_});
     if (count > kUploadsMax) {
-      oldest = of_node.begin()->second;
+      oldest = MostReadLocked(of_node);
       cut = TakeLocked(fetches_.find(oldest));
     }
   }
@@ -108,8 +120,8 @@ void LogRelay::Add(const std::string& fetch_id, Source source) {
   cut.pipe->EndSource(oldest, absl::ResourceExhaustedError(absl::StrCat(
                                   "readers of logs of node ", cut.node, ": ", kUploadsMax + 1,
                                   ": at most ", kUploadsMax,
-                                  " at one time, and the newest took the place of this one; end "
-                                  "another, or name ranks of other nodes")));
+                                  " at one time, and a newer one took the place of this one; "
+                                  "end another, or name ranks of other nodes")));
 }
 
 std::optional<LogRelay::Source> LogRelay::Find(const std::string& fetch_id) const {

@@ -63,8 +63,8 @@ class LogPipe {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Pipes by fetch id. Of a node at most kUploadsMax, as many as its daemon sends at one time: one
-// more ends the oldest, whose reader is told so. Thread-safe.
+// Pipes by fetch id. Of a node at most kUploadsMax, half of what its daemon sends at one time: one
+// more ends the oldest of the person who has most of them, whose reader is told so. Thread-safe.
 class LogRelay {
  public:
   static constexpr size_t kUploadsMax = 16;
@@ -72,6 +72,7 @@ class LogRelay {
   struct Source {
     std::shared_ptr<LogPipe> pipe;
     std::string node;
+    std::string person;  // who reads; empty in plaintext
   };
   void Add(const std::string& fetch_id, Source source) ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing if nobody waits for it.
@@ -86,6 +87,9 @@ class LogRelay {
     Source source;
     uint64_t number = 0;
   };
+  // The oldest fetch of `of_node` among those of the person who has most of them.
+  std::string MostReadLocked(const std::map<uint64_t, std::string>& of_node) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What is left to do, under no lock, for a fetch that is forgotten.
   Source TakeLocked(std::map<std::string, Fetch>::iterator fetch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

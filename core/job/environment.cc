@@ -22,6 +22,7 @@ constexpr absl::string_view kCode = "it may choose what code ranks run";
 constexpr absl::string_view kDevices = "a rank has the device that its node gives it";
 constexpr absl::string_view kFiles =
     "it may choose what files are written; ranks write what they have to say to their log";
+constexpr absl::string_view kPorts = "it may open a port that answers whoever asks";
 constexpr Refused kRefused[] = {
     {"LD_", "", kCode},
     {"GLIBC_TUNABLES", "", kCode},
@@ -41,6 +42,7 @@ constexpr Refused kRefused[] = {
     {"INTEL_JIT_PROFILER", "", kCode},  // and oneDNN within it, with its first kernel
     {"CUDA_VISIBLE_DEVICES", "", kDevices},
     {"NVIDIA_", "", kDevices},
+    {"NCCL_RAS_", "", kPorts},
     {"", "_DEBUG_FILE", kFiles},
     {"", "_DUMP_FILE", kFiles},
     {"", "_LOG_FILE", kFiles},

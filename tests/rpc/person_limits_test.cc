@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/audit.h"
+#include "coordinator/rpc/log_relay.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 
@@ -132,6 +133,39 @@ TEST_F(PersonLimitsTest, ReadersOfLogsOfOnePerson_AreBounded_AndOthersNoticeNoth
 }
 
 // Each plan that has been made, or is refused, makes room for the next one.
+TEST_F(PersonLimitsTest, ReadersOfLogsOfOneNode_WhoeverHasMostOfThemMakesRoom) {
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  worker.Join("here", 1);
+  Be("sam", "submitter");
+  MustSubmit(JobText("a"));
+  worker.TakeAssignment();
+  const auto of_sam = v1::JobService::NewStub(channel);
+  Be("vera", "viewer");
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  request.set_follow(true);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> open;
+  v1::GetLogsResponse response;
+  for (size_t i = 0; i <= LogRelay::kUploadsMax; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    SetDeadline(*contexts.back());
+    open.push_back((i == 0 ? jobs : of_sam)->GetLogs(contexts.back().get(), request));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+    ASSERT_TRUE(open.back()->Read(&response));
+  }
+  EXPECT_FALSE(open[1]->Read(&response));
+  EXPECT_EQ(open[1]->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // The first of all, of somebody else, goes on: one more of sam's ends sam's next.
+  contexts.push_back(std::make_unique<grpc::ClientContext>());
+  SetDeadline(*contexts.back());
+  open.push_back(of_sam->GetLogs(contexts.back().get(), request));
+  EXPECT_TRUE(worker.Command().has_fetch_logs());
+  EXPECT_FALSE(open[2]->Read(&response));
+  EXPECT_EQ(open[2]->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (const auto& context : contexts) context->TryCancel();
+}
+
 TEST_F(PersonLimitsTest, PlansOfOnePerson_AreBounded_AndThoseThatAreMadeMakeRoom) {
   const auto plan = [this](const std::string& text) {
     v1::PlanJobRequest request;

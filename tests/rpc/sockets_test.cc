@@ -208,8 +208,8 @@ TEST_F(RpcTest, LogReaders_OfOneNode_OneMoreThanItSendsToEndsTheOldestWithTheBou
   const grpc::Status oldest = readers[0]->Finish();
   EXPECT_EQ(oldest.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(oldest.error_message(),
-            "readers of logs of node n: 17: at most 16 at one time, and the newest took the place "
-            "of this one; end another, or name ranks of other nodes");
+            "readers of logs of node n: 17: at most 16 at one time, and a newer one took the "
+            "place of this one; end another, or name ranks of other nodes");
   for (const auto& context : contexts) context->TryCancel();
 }
 

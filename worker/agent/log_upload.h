@@ -78,7 +78,8 @@ class LogReader {
 // Not thread-safe: the agent's thread owns it.
 class LogUploader {
  public:
-  static constexpr size_t kUploadsMax = 16;
+  // More than a coordinator asks for at one time: that one knows whose reader may be cut.
+  static constexpr size_t kUploadsMax = 32;
   static constexpr absl::Duration kAskInterval = absl::Seconds(2);
   // How long what the ranks of an ended job write last is waited for.
   static constexpr absl::Duration kLastLines = absl::Seconds(2);

@@ -31,6 +31,8 @@ void SetEnvironment(const std::string& address) {
   std::call_once(once, [&address] {
     if (const std::string interface = NcclInterfaceOf(address); !interface.empty())
       setenv("NCCL_SOCKET_IFNAME", interface.c_str(), 0);
+    // Else the first rank of a node opens a port that tells whoever asks what the job looks like.
+    setenv("NCCL_RAS_ENABLE", "0", 0);
     // NVLS buffers are not recovered in process; a ring has one order of summation for any size.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     setenv("NCCL_ALGO", "Ring", 0);

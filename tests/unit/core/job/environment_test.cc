@@ -44,7 +44,8 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
       "ONEDNN_JIT_PROFILE JITDUMPDIR MSLK_CACHE_DIR CUDA_ENABLE_COREDUMP_ON_EXCEPTION "
       "CUDA_ENABLE_USER_TRIGGERED_COREDUMP NVLOG_CONFIG_FILE FBGEMM_STATS_LOGPATH "
       "LTC_SAVE_TENSORS_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
-  constexpr char kOthers[] = "CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES PHALANX_ANYTHING";
+  constexpr char kOthers[] =
+      "NCCL_RAS_ENABLE CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES PHALANX_ANYTHING";
   const std::vector<std::string> names =
       absl::StrSplit(absl::StrCat(kOfCode, " ", kOfFiles, " ", kOthers), ' ');
   for (const std::string& name : names) {
