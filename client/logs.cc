@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,7 +54,8 @@ class LogReading {
       : connection_(connection), options_(options), stopper_(stopper), io_(io) {
     request_.set_job(options.job);
     request_.set_follow(options.follow);
-    request_.set_tail(options.tail);
+    // Nodes count a tail over all epochs.
+    if (!HoldsTail()) request_.set_tail(options.tail);
     for (const int32_t rank : options.ranks) request_.add_ranks(rank);
   }
 
@@ -91,6 +94,7 @@ class LogReading {
     // A stream may be quiet for hours before it breaks.
     heard_ = std::chrono::steady_clock::now();
     lost_ &= !opened;
+    PrintHeld();
     return status;
   }
 
@@ -158,6 +162,30 @@ class LogReading {
     }
   }
 
+  struct HeldLine {
+    std::string line;
+    std::optional<absl::Time> written;  // of the line before it, where it does not say
+  };
+
+  // The last lines of an epoch are known once all of them are.
+  bool HoldsTail() const { return options_.epoch != 0 && options_.tail > 0 && !options_.follow; }
+
+  void Hold(const v1::GetLogsResponse& chunk, absl::string_view line,
+            std::optional<absl::Time>& written) {
+    absl::string_view text = line;
+    std::deque<HeldLine>& held = held_[{chunk.node(), chunk.rank()}];
+    held.push_back({std::string(line), written});
+    if (const std::optional<absl::Time> own = TakeStamp(text)) written = own;
+    if (held.size() > static_cast<size_t>(options_.tail)) held.pop_front();
+  }
+
+  void PrintHeld() {
+    for (auto& [source, lines] : std::exchange(held_, {})) {
+      for (HeldLine& held : lines) PrintLine(held.line, source.second, held.written);
+    }
+    io_.out << std::flush;
+  }
+
   // Whether it was written in the epoch that is asked for.
   bool Wanted(const v1::GetLogsResponse& chunk) {
     if (options_.epoch == 0 || chunk.epoch() == options_.epoch) return true;
@@ -178,7 +206,8 @@ class LogReading {
     // Whole lines end with a line end, after which nothing is left.
     if (lines.back().empty()) lines.pop_back();
     std::optional<absl::Time>& written = written_[{chunk.node(), chunk.rank()}];
-    for (const absl::string_view line : lines) PrintLine(line, chunk.rank(), written);
+    for (const absl::string_view line : lines)
+      HoldsTail() ? Hold(chunk, line, written) : PrintLine(line, chunk.rank(), written);
     io_.out << std::flush;
   }
 
@@ -212,6 +241,7 @@ class LogReading {
   std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
   bool lost_ = false;
   bool any_ = false;
+  std::map<std::pair<std::string, int32_t>, std::deque<HeldLine>> held_;  // by node and rank
   std::set<std::string> silent_;  // nodes that do not say of which epoch their lines are
   // Of each node and rank: where what was printed ends, and when the last line was written.
   std::map<std::pair<std::string, int32_t>, std::string> printed_;
@@ -244,7 +274,7 @@ absl::Status AddRanksOf(const std::vector<std::string>& modules, const v1::JobSt
 
 // Options that say which ranks and which epoch, of what the job itself says.
 absl::StatusOr<LogsOptions> Resolved(Connection& connection, LogsOptions options) {
-  if (options.modules.empty() && !options.previous) return options;
+  if (options.modules.empty() && !options.previous && options.epoch == 0) return options;
   v1::GetJobRequest request;
   request.set_job(options.job);
   v1::GetJobResponse response;
@@ -252,13 +282,34 @@ absl::StatusOr<LogsOptions> Resolved(Connection& connection, LogsOptions options
   const v1::JobStatus& job = response.job();
   options.job = JobName(job);
   RETURN_IF_ERROR(AddRanksOf(options.modules, job, options.ranks));
-  if (!options.previous) return options;
+  if (!options.previous) {
+    if (options.follow || options.epoch <= job.epoch()) return options;
+    return absl::InvalidArgumentError(
+        job.epoch() == 0
+            ? absl::StrCat(JobName(job), " has not started, and has no epoch yet: ", "phalanx why ",
+                           JobName(job))
+            : absl::StrCat(JobName(job), " has no epoch ", options.epoch, "; its last one is ",
+                           job.epoch()));
+  }
   options.epoch = job.epoch() - 1;
   if (options.epoch >= 1) return options;
   return absl::FailedPreconditionError(
       absl::StrCat(JobName(job),
                    " is in its first epoch, and has no other logs than those: "
                    "leave --previous out"));
+}
+
+// Why nothing was printed.
+std::string WhyNoLogs(Connection& connection, const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_job(name);
+  v1::GetJobResponse response;
+  if (!connection.Call(&v1::JobService::Stub::GetJob, request, &response).ok())
+    return "no such logs";
+  const v1::JobStatus& job = response.job();
+  if (job.epoch() > 0) return "no such logs";
+  return absl::StrCat(JobName(job), " has not started, and has no logs: phalanx why ",
+                      JobName(job));
 }
 
 }  // namespace
@@ -271,7 +322,8 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   if (!status.ok() && !stopper.stopped() && io.out) {
     return FailCall(connection.Explain(status), io);
   }
-  if (!reading.printed() && !resolved->follow) io.talk << "no such logs\n";
+  if (!reading.printed() && !resolved->follow)
+    io.talk << WhyNoLogs(connection, resolved->job) << "\n";
   return kSuccess;
 }
 

@@ -31,7 +31,7 @@ struct LogsOptions {
   bool timestamps = false;  // each line with its time; else those that have one without it
 };
 
-// `previous` goes with neither `follow` nor `tail`. Returns the exit code. A follower asks again
+// `previous` does not go with `follow`. Returns the exit code. A follower asks again
 // while less than the connection's timeout has passed without an answer.
 int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, Io& io);
 

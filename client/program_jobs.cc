@@ -218,17 +218,13 @@ void Program::AddLogs() {
   logs->add_option("--module", flags_.modules, "only the ranks of this module; repeatable")
       ->allow_extra_args(false)
       ->type_name("MODULE");
-  CLI::Option* tail =
-      logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
-          ->check(NonNegative());
-  // A tail is counted over all epochs.
-  CLI::Option* epoch = logs->add_option("--epoch", flags_.number, "only what was written in it")
-                           ->check(Positive())
-                           ->excludes(tail);
+  logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
+      ->check(NonNegative());
+  CLI::Option* epoch =
+      logs->add_option("--epoch", flags_.number, "only what was written in it")->check(Positive());
   logs->add_flag("--previous", flags_.previous,
                  "only what was written in the epoch before the last")
       ->excludes(follow)
-      ->excludes(tail)
       ->excludes(epoch);
 }
 

@@ -270,9 +270,9 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
   }
   append(std::move(ahead));
   append(std::move(unavailable));
-  if (!waiting.empty()) {
+  if (const int64_t number = QueueForecast::NumberOf(job, waiting); number > 1) {
     reasons.push_back(
-        absl::StrCat("it is number ", waiting.size() + 1, " of those that wait for such devices"));
+        absl::StrCat("it is number ", number, " of those that wait for such devices"));
   }
   const bool is_guessed = !plans_.refuses() && waiting.size() <= kGuessedMax;
   const QueueSpot spot = is_guessed ? forecast.SpotOf(job, waiting) : QueueSpot();
@@ -298,7 +298,7 @@ void Coordinator::On(const QueueRequested& event) {
     const std::vector<const Job*> ahead = forecast.AheadOf(*job, queue);
     const bool is_told = !plans_.refuses() && ahead.size() <= kListedMax;
     spots.emplace(id, is_told ? forecast.SpotOf(*job, ahead)
-                              : QueueSpot{.number = static_cast<int64_t>(ahead.size()) + 1});
+                              : QueueSpot{.number = QueueForecast::NumberOf(*job, ahead)});
     if (spots.size() == kListedMax) break;
   }
   // A guess, which waits for no record: people look at jobs while the store hangs, too.

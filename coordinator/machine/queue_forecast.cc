@@ -77,9 +77,13 @@ std::vector<const LiveJob*> QueueForecast::AheadOf(const LiveJob& job,
   return ahead;
 }
 
+int64_t QueueForecast::NumberOf(const LiveJob& job, absl::Span<const LiveJob* const> ahead) {
+  return job.too_large || !job.over_quota.empty() ? 0 : static_cast<int64_t>(ahead.size()) + 1;
+}
+
 QueueSpot QueueForecast::SpotOf(const LiveJob& job, absl::Span<const LiveJob* const> ahead) const {
-  QueueSpot spot{.number = static_cast<int64_t>(ahead.size()) + 1};
-  if (job.too_large || !job.over_quota.empty()) return spot;
+  QueueSpot spot{.number = NumberOf(job, ahead)};
+  if (spot.number == 0) return spot;
   const MatchingDevices devices = DevicesFor(*job.state.request);
   spot.starts_by = StartOf(job, ahead, devices, &QueueForecast::EndsBy);
   if (const auto start = StartOf(job, ahead, devices, &QueueForecast::EndsAbout)) {

@@ -41,6 +41,9 @@ class QueueForecast {
   // Of `queue`, in whose order jobs start, those before `job` that wait for nodes that it matches
   // too.
   std::vector<const LiveJob*> AheadOf(const LiveJob& job, absl::Span<const JobId> queue) const;
+  // Of `job`, which waits behind `ahead`, from 1; 0: it does not wait for its turn, but for its
+  // owner's quota or for more nodes.
+  static int64_t NumberOf(const LiveJob& job, absl::Span<const LiveJob* const> ahead);
   // Of `job`, which waits behind `ahead`. When it starts is not told where that is no later than
   // now: it waits for what is not reckoned with here.
   QueueSpot SpotOf(const LiveJob& job, absl::Span<const LiveJob* const> ahead) const;

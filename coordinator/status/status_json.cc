@@ -90,7 +90,7 @@ std::vector<Tree::Entry> JobEntries(const JobView& job, const QueueWatch::Spots&
                                       {"steps", Number(job.request->steps)}};
   if (const auto spot = queue.find(job.id);
       spot != queue.end() && job.phase == job::JobPhase::kQueued) {
-    entries.push_back({"queue_number", Number(spot->second.number)});
+    if (spot->second.number > 0) entries.push_back({"queue_number", Number(spot->second.number)});
     entries.push_back({"starts_by", Time(spot->second.starts_by)});
     entries.push_back({"starts_about", Time(spot->second.starts_about)});
   }

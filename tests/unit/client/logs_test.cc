@@ -158,10 +158,47 @@ TEST_F(ChosenLogsTest, Previous_IsWhatWasWrittenInTheEpochBefore) {
   EXPECT_EQ(third.out.str(), "epoch 3\n");
 }
 
+TEST_F(ChosenLogsTest, TailOfAnEpoch_IsOfEachRanksLinesInIt) {
+  server_.logs = [this](const v1::GetLogsRequest& request, LogWriter* writer) {
+    asked_ = request;
+    for (const int32_t rank : {1, 0}) {
+      for (const int64_t epoch : {2, 3}) {
+        for (const char* lines : {"a\nb\n", "c\n"}) {
+          v1::GetLogsResponse chunk = Chunk(rank, lines, "");
+          chunk.set_epoch(epoch);
+          writer->Write(chunk);
+        }
+      }
+    }
+    return grpc::Status::OK;
+  };
+  for (const LogsOptions& options : {LogsOptions{.job = "demo", .previous = true, .tail = 2},
+                                     LogsOptions{.job = "demo", .epoch = 2, .tail = 2}}) {
+    Captured captured;
+    EXPECT_EQ(Logs(connection_, options, stopper_, captured.io), kSuccess);
+    EXPECT_EQ(captured.out.str(), "[0] b\n[0] c\n[1] b\n[1] c\n");
+    EXPECT_EQ(asked_.tail(), 0) << "nodes count it over all epochs";
+  }
+}
+
+TEST_F(ChosenLogsTest, EpochThatTheJobHasNot_IsRefused) {
+  EXPECT_EQ(Logs(connection_, {.job = "demo", .epoch = 9}, stopper_, captured_.io), kFailure);
+  EXPECT_EQ(captured_.out.str(), "");
+  EXPECT_EQ(captured_.talk.str(), "error: job-7 has no epoch 9; its last one is 3\n");
+}
+
 TEST_F(ChosenLogsTest, EpochThatNobodyWroteIn_IsSaid) {
+  epoch_ = 9;
   EXPECT_EQ(Logs(connection_, {.job = "demo", .epoch = 9}, stopper_, captured_.io), kSuccess);
   EXPECT_EQ(captured_.out.str(), "");
   EXPECT_THAT(captured_.talk.str(), HasSubstr("no such logs\n"));
+}
+
+TEST_F(ChosenLogsTest, OfAJobThatHasNotStarted_SayWhereTheReasonIs) {
+  epoch_ = 0;
+  server_.logs = [](const v1::GetLogsRequest&, LogWriter*) { return grpc::Status::OK; };
+  EXPECT_EQ(Logs(connection_, {.job = "demo"}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.talk.str(), "job-7 has not started, and has no logs: phalanx why job-7\n");
 }
 
 TEST_F(ChosenLogsTest, Previous_OfTheFirstEpoch_IsRefused) {

@@ -213,15 +213,18 @@ TEST_F(QueueForecastTest, PlaceWithoutAKnownStart_IsTheNumberAlone) {
   EXPECT_EQ(spot.starts_about, std::nullopt);
 }
 
-TEST_F(QueueForecastTest, JobThatDevicesAloneDoNotStart_IsToldNoTime) {
+TEST_F(QueueForecastTest, JobThatDevicesAloneDoNotStart_IsToldNoTimeAndNoNumber) {
   Run(AddNode("n", 4), 4, absl::Hours(1));
   LiveJob& job = Wait(4);
   EXPECT_TRUE(Spot(job).starts_by.has_value());
+  EXPECT_EQ(Spot(job).number, 1);
   job.over_quota = "its owner has enough";
   EXPECT_EQ(Spot(job).starts_by, std::nullopt);
+  EXPECT_EQ(Spot(job).number, 0);
   job.over_quota.clear();
   job.too_large = true;
   EXPECT_EQ(Spot(job).starts_by, std::nullopt);
+  EXPECT_EQ(Spot(job).number, 0);
 }
 
 TEST_F(QueueForecastTest, StartAtOnce_IsNotTold) {
