@@ -172,6 +172,8 @@ SharedProductTable FindTable(absl::Span<const absl::string_view> texts, const Wa
 
 }  // namespace
 
+absl::Span<const absl::string_view> ProductTypeNames() { return kTypes; }
+
 double FlopsOf(const ProductKey& key) {
   return 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k);
 }

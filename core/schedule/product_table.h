@@ -26,6 +26,7 @@
 namespace phalanx::schedule {
 
 enum class ProductType : uint8_t { kBf16, kE4M3, kE5M2, kFp32 };
+absl::Span<const absl::string_view> ProductTypeNames();
 // D = A B, or D += A B, of row-major matrices without gaps: A [m, k], B [k, n], D [m, n].
 struct ProductKey {
   ProductType a = ProductType::kBf16, b = ProductType::kBf16;  // operands, bf16 or FP8

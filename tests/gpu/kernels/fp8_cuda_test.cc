@@ -13,8 +13,8 @@
 
 #include "core/plan/plan.h"
 #include "tests/support/specs.h"
+#include "worker/model/cuda_product.h"
 #include "worker/model/fp8.h"
-#include "worker/model/fp8_product.h"
 #include "worker/model/kernels.h"
 #include "worker/model/layer.h"
 
@@ -260,7 +260,7 @@ TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {
 
 // One number of rows after the other, as samples bring them.
 TEST_F(Fp8CudaTest, MoreShapesThanAreRemembered_GiveTheSameProducts) {
-  const auto shapes = static_cast<int64_t>(cuda::kFp8DescribedMax) + 100;
+  const auto shapes = static_cast<int64_t>(cuda::kDescribedMax) + 100;
   const Operand a = RoundToFp8(Random({shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
   const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);
   const auto product = [&](int64_t rows) {
