@@ -25,7 +25,7 @@
 namespace phalanx::agent {
 namespace {
 
-constexpr absl::Duration kAnswerTimeout = absl::Seconds(20);
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(60);
 constexpr size_t kAnswerBytesMax = 16 << 10, kWordsMax = 300;
 
 // Empty: not all of one kind that is known.

@@ -13,7 +13,7 @@ namespace phalanx::agent {
 // The reference of the table for devices of these names; "" without asking where they are not of
 // one kind, or there is no table of it in this build and PHALANX_PRODUCTS names none; "none": there
 // is none for their library. Takes the second or two that the program needs to load. Errors:
-// DeadlineExceeded after 20 s, when the program is ended; those of SpawnRank; what it says.
+// DeadlineExceeded after a minute, when the program is ended; those of SpawnRank; what it says.
 absl::StatusOr<std::string> ProductsOfRanks(const std::string& rank_program,
                                             const std::vector<std::string>& device_names);
 
