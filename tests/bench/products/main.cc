@@ -213,8 +213,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   // Ranks take the GPU first: this process does not touch it.
-  if (!bench::Board::Open(0).ok()) {
-    std::puts("no GPU here");
+  if (const absl::Status board = bench::Board::Open(0).status(); !board.ok()) {
+    std::printf("no GPU here: %s\n", std::string(board.message()).c_str());
     return 0;
   }
   try {
