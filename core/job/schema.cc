@@ -375,7 +375,7 @@ constexpr Field kSpec[] = {
      .fields = kResources, .doc = "Devices to run on."},
     {.name = "env", .type = T::kStringMap, .at = Bound<&JobSpec::env>, .acted_on = false,
      .doc = "Variables that the job's ranks run with, such as `NCCL_DEBUG: INFO`, at most 64. They are stored "
-            "and shown with the job; none that chooses code, devices or files to write may be set."},
+            "and shown with the job; none that chooses code, devices or files to write, or opens a port, may be set."},
     {.name = "secrets", .type = T::kStringMap, .at = Bound<&JobSpec::secrets>, .acted_on = false,
      .doc = "Variables whose values are neither stored nor shown: of each the name of a file in the nodes' "
             "folder of secrets (`phalanx-worker --secrets`), at most 64."},

@@ -202,14 +202,16 @@ class Plan:
             command += ["--bound", bound]
         self.add(name, point, command, seconds, usual=usual, part=part, after=after, job=jobs.job(name, self.devices, **layout))
 
-    def guarded(self, microbatches, part, most=None):
-        """All of fault tolerance, in the order without, with, with, without."""
+    def guarded(self, microbatches, part, most=None, samples=4):
+        """All of fault tolerance, in the order without, with, with, without; microbatches of so many samples."""
         whole, none = f"{{ranks: {self.devices}}}", "{ladder: [], state_copies: 1, standby: none}"
-        names = [f"guarded-{microbatches}-{turn}" for turn in range(4)]
+        of = f"{microbatches}" if samples == 4 else f"{microbatches}x{samples}"
+        names = [f"guarded-{of}-{turn}" for turn in range(4)]
         for name, recovery in zip(names, (none, "{}", "{}", none)):
-            self.layout(name, "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 65, 42, part=part, model="1p6b",
-                        language=whole, vision=whole, batch=4 * self.devices * microbatches, micro=4, recovery=recovery, steps=60 if microbatches == 1 else 26)
-        self.goal(f"fault tolerance where nothing fails, {microbatches} microbatch{'es' if microbatches > 1 else ''}",
+            self.layout(name, "fault tolerance costs under 1 % of a step at 4 microbatches; without, with, with, without", 65 + 8 * (samples - 4), 42 + 8 * (samples - 4), part=part,
+                        model="1p6b", language=whole, vision=whole, batch=samples * self.devices * microbatches, micro=samples, recovery=recovery,
+                        steps=60 if microbatches == 1 else 26 if samples == 4 else 18)
+        self.goal(f"fault tolerance where nothing fails, {microbatches} microbatch{'es' if microbatches > 1 else ''}" + (f" of {samples}" if samples != 4 else ""),
                   "what it is" if most is None else f"under {most:.0%} of a step", names, verdicts.guarded(names, most))
 
     def predict_layouts(self, part):
