@@ -113,8 +113,7 @@ schedule::ProductCost Mean(const Point& a, const Point& b) {
 }
 
 // Those that are right, in the library's order.
-std::vector<ProductAlgorithm> SoundOnes(const Operands& operands, const ProductKey& key,
-                                        Measured& measured) {
+std::vector<ProductAlgorithm> SoundOnes(const Operands& operands, Measured& measured) {
   cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
   const std::vector<ProductAlgorithm> proposed =
       model::cuda::Candidates(handle, operands.product(), kProposed);
@@ -150,7 +149,7 @@ std::vector<ProductAlgorithm> SoundOnes(const Operands& operands, const ProductK
 Measured MeasureProduct(Meter& meter, const ProductKey& key) {
   Measured measured{.key = key};
   const Operands operands(key);
-  const std::vector<ProductAlgorithm> sound = SoundOnes(operands, key, measured);
+  const std::vector<ProductAlgorithm> sound = SoundOnes(operands, measured);
   std::vector<double> quick;
   for (const ProductAlgorithm& algorithm : sound)
     quick.push_back(Quick([&] { operands.MultiplyBy(algorithm); }));

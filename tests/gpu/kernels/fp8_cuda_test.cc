@@ -53,15 +53,15 @@ class Fp8CudaTest : public testing::Test {
   }
 };
 
-struct Shape {
+struct CastShape {
   int64_t rows, features;
 };
-constexpr Shape kShapes[] = {{0, 32},    {1, 8},      {3, 16},     {16, 128},  {129, 136},
-                             {300, 208}, {127, 1504}, {533, 1000}, {1100, 64}, {16, 40000}};
+constexpr CastShape kCastShapes[] = {{0, 32},    {1, 8},      {3, 16},     {16, 128},  {129, 136},
+                                     {300, 208}, {127, 1504}, {533, 1000}, {1100, 64}, {16, 40000}};
 
 TEST_F(Fp8CudaTest, Small_Casts_EqualThoseOfTheCpu) {
   for (const auto& [format, type] : kFormats) {
-    for (const auto& [rows, features] : kShapes) {
+    for (const auto& [rows, features] : kCastShapes) {
       for (const double deviation : {1.0, 1e-20, 3e4}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << features << " of " << deviation);
         const at::Tensor x = Random({rows, features}, deviation);
