@@ -52,7 +52,7 @@ ProductTable ATable() {
   return table;
 }
 
-std::vector<std::string> Wrong(const std::string& from, const std::string& to) {
+std::vector<std::string> WrongInTable(const std::string& from, const std::string& to) {
   const std::string text = WriteProductTable(ATable());
   const std::string spoiled = absl::StrReplaceAll(text, {{from, to}});
   EXPECT_NE(spoiled, text) << from;
@@ -93,26 +93,28 @@ TEST(ProductTableTest, Find_IsByAllOfTheKey) {
 }
 
 TEST(ProductTableTest, WhatIsWrong_IsSaidAllAtOnce_WithItsField) {
-  EXPECT_THAT(Wrong("\"version\": 1", "\"version\": 2"), ElementsAre(StartsWith("version: 2: ")));
-  EXPECT_THAT(Wrong("\"kind\": \"h200\"", "\"kind\": \"H 200\""),
+  EXPECT_THAT(WrongInTable("\"version\": 1", "\"version\": 2"),
+              ElementsAre(StartsWith("version: 2: ")));
+  EXPECT_THAT(WrongInTable("\"kind\": \"h200\"", "\"kind\": \"H 200\""),
               ElementsAre(StartsWith("kind: H 200: ")));
-  EXPECT_THAT(Wrong("\"seconds\"", "\"second\""), SizeIs(8)) << "each unknown, and each missing";
-  EXPECT_THAT(Wrong("\"m\": 8", "\"m\": 0"), ElementsAre(StartsWith("products[0].m: 0: ")));
-  EXPECT_THAT(Wrong("\"a\": \"e5m2\"", "\"a\": \"fp32\""),
+  EXPECT_THAT(WrongInTable("\"seconds\"", "\"second\""), SizeIs(8))
+      << "each unknown, and each missing";
+  EXPECT_THAT(WrongInTable("\"m\": 8", "\"m\": 0"), ElementsAre(StartsWith("products[0].m: 0: ")));
+  EXPECT_THAT(WrongInTable("\"a\": \"e5m2\"", "\"a\": \"fp32\""),
               Contains(StartsWith("products[1].a: fp32: ")));
-  EXPECT_THAT(Wrong("\"workspace_bytes\": 1024", "\"workspace_bytes\": 33554433"),
+  EXPECT_THAT(WrongInTable("\"workspace_bytes\": 1024", "\"workspace_bytes\": 33554433"),
               ElementsAre(StartsWith("products[0].algorithm.workspace_bytes: 33554433: ")));
-  EXPECT_THAT(Wrong("\"id\": 66", "\"id\": -1"),
+  EXPECT_THAT(WrongInTable("\"id\": 66", "\"id\": -1"),
               ElementsAre(StartsWith("products[1].algorithm.id: -1: ")));
-  EXPECT_THAT(Wrong("\"add\": true", "\"add\": 1"),
+  EXPECT_THAT(WrongInTable("\"add\": true", "\"add\": 1"),
               ElementsAre(StartsWith("products[1].add: 1: ")));
   for (const char* number : {"0", "-1", "1e400", "\"1\"", "null"}) {
-    EXPECT_THAT(Wrong("\"joules\": 0.25", absl::StrCat("\"joules\": ", number)),
+    EXPECT_THAT(WrongInTable("\"joules\": 0.25", absl::StrCat("\"joules\": ", number)),
                 ElementsAre(StartsWith("products[1].cost.joules: ")))
         << number;
   }
   // Two at once.
-  EXPECT_THAT(Wrong("\"cublaslt\": 130100", "\"cublaslt\": 1.5, \"more\": 1"),
+  EXPECT_THAT(WrongInTable("\"cublaslt\": 130100", "\"cublaslt\": 1.5, \"more\": 1"),
               ElementsAre(StartsWith("cublaslt: 1.5: "), HasSubstr("more: unknown field")));
 }
 
