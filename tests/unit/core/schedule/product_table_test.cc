@@ -108,7 +108,7 @@ TEST(ProductTableTest, WhatIsWrong_IsSaidAllAtOnce_WithItsField) {
               ElementsAre(StartsWith("products[1].algorithm.id: -1: ")));
   EXPECT_THAT(WrongInTable("\"add\": true", "\"add\": 1"),
               ElementsAre(StartsWith("products[1].add: 1: ")));
-  for (const char* number : {"0", "-1", "1e400", "\"1\"", "null"}) {
+  for (const char* number : {"0", "-1", "1e30", "\"1\"", "null"}) {
     EXPECT_THAT(WrongInTable("\"joules\": 0.25", absl::StrCat("\"joules\": ", number)),
                 ElementsAre(StartsWith("products[1].cost.joules: ")))
         << number;
