@@ -134,11 +134,9 @@ void CoordinatorHost::CheckEnded() {
 
 // On which some rank of the layout has work. Those of others may be late to say what copies they
 // have, or end before they have given them.
-std::set<NodeName> CoordinatorHost::NodesAtWork(const coordinator::JobView& job) {
+std::set<NodeName> CoordinatorHost::NodesAtWork(const coordinator::JobState& job) {
   std::set<NodeName> nodes;
-  const auto found = machine_->jobs().find(job.id);
-  if (found == machine_->jobs().end()) return nodes;
-  const plan::Layout& layout = *found->second.state.layout;
+  const plan::Layout& layout = *job.layout;
   if (layout.nodes.empty()) return nodes;
   const JobPlanPtr plan = planner_.Expand(job.request->document.text, layout);
   Rank rank{0};
@@ -150,6 +148,24 @@ std::set<NodeName> CoordinatorHost::NodesAtWork(const coordinator::JobView& job)
   return nodes;
 }
 
+// Of the last copies of the job that all ranks had: an epoch that begins with copies knows of those
+// where its ranks work, and of those that somebody gives for their node.
+bool CoordinatorHost::ReachesLastCopies(const coordinator::JobState& job,
+                                        const coordinator::EpochBegan& began) {
+  std::set<NodeName> nodes = NodesAtWork(job);
+  Rank place{0};
+  for (const plan::NodeDevices& node : job.layout->nodes) {
+    for (size_t i = 0; i < node.devices.size(); ++i, ++place.value) {
+      const plan::RankList& keepers = began.copies_keepers;
+      if (std::find(keepers.begin(), keepers.end(), place) != keepers.end())
+        nodes.insert(node.node);
+    }
+  }
+  const std::set<size_t> copies = ledger_.NodesWithCopies(job.id);
+  return std::all_of(copies.begin(), copies.end(),
+                     [&](size_t index) { return nodes.contains(absl::StrCat("node-", index)); });
+}
+
 // A job whose copies survive where its ranks work does not end for lack of state; it may for lack
 // of devices, once it has waited for them, and for having recovered too often.
 void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
@@ -159,7 +175,9 @@ void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
   if (absl::StrContains(message, "recovery.budget")) return;
   const std::set<size_t> nodes = ledger_.NodesWithCopies(job.id);
   if (nodes.empty() || !job.request->recovers) return;
-  const std::set<NodeName> at_work = NodesAtWork(job);
+  const auto found = machine_->jobs().find(job.id);
+  if (found == machine_->jobs().end()) return;
+  const std::set<NodeName> at_work = NodesAtWork(found->second.state);
   for (const size_t index : nodes) {
     const std::string name = absl::StrCat("node-", index);
     const auto node = machine_->nodes().find(name);

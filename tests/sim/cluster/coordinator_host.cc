@@ -284,7 +284,9 @@ void CoordinatorHost::OnCommitted(uint64_t number) {
     if (!is_new && known->second != line->record.job)
       ledger_.Violate(absl::StrCat("request ", submitted->request_id, " has become two jobs"));
   }
-  ledger_.OnStored(line->record);
+  const auto* began = std::get_if<coordinator::EpochBegan>(&line->record.body);
+  const bool from_copies = began != nullptr && began->copies_epoch != Epoch{};
+  ledger_.OnStored(line->record, from_copies && ReachesLastCopies(state, *began));
 }
 
 void CoordinatorHost::Carry(const coordinator::ComputePlan& order) {

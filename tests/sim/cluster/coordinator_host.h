@@ -152,7 +152,8 @@ class CoordinatorHost {
   void CheckReplay();
   void CheckEnded();
   void CheckStateLost(const coordinator::JobView& job);
-  std::set<NodeName> NodesAtWork(const coordinator::JobView& job);
+  std::set<NodeName> NodesAtWork(const coordinator::JobState& job);
+  bool ReachesLastCopies(const coordinator::JobState& job, const coordinator::EpochBegan& began);
 
   Timeline& timeline_;
   Network& network_;

@@ -44,7 +44,7 @@ void Ledger::OnStandbyMade(JobId id, const std::string& set, int32_t rank, uint6
   if (!first) return;
   job.standby_order.push_back(set);
   // Those of the epoch that runs are the newest, and far fewer.
-  if (job.standby_order.size() <= kStepsKept) return;
+  if (job.standby_order.size() <= kLastKept) return;
   job.standby.erase(job.standby_order.front());
   job.standby_order.erase(job.standby_order.begin());
 }
@@ -90,12 +90,12 @@ int64_t Ledger::last_decided(JobId job) const {
   return found == jobs_.end() ? 0 : found->second.last();
 }
 
-void Ledger::OnStored(const coordinator::JournalRecord& record) {
+void Ledger::OnStored(const coordinator::JournalRecord& record, bool reaches_last_copies) {
   NoteProgress(record.job);
   Job& job = jobs_[record.job];
   if (const auto* began = std::get_if<coordinator::EpochBegan>(&record.body)) {
     ++epochs_gone_on_;
-    Begin(record.job, began->epoch, began->start, began->copies_epoch);
+    Begin(record.job, began->epoch, began->start, began->copies_epoch, reaches_last_copies);
   } else if (const auto* reached = std::get_if<coordinator::StepReached>(&record.body)) {
     job.told_stored = std::max(job.told_stored, reached->step.step);
   } else if (const auto* planned = std::get_if<coordinator::EpochPlanned>(&record.body)) {
@@ -137,15 +137,16 @@ std::set<size_t> Ledger::NodesWithCopies(JobId id) const {
 }
 
 // They are of the newest step of which all had whole ones, or of one that only they have known to
-// be so; and of the promised age.
-void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies) {
+// be so; and of the promised age. Not where those cannot be had.
+void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies,
+                         bool reaches_last_copies) {
   ++epochs_from_copies_;
   steps_of_copies_ += job.last() - step;
   job.seen = std::max(job.last(), job.seen);
   job.back_epoch = epoch;
   job.told = std::min(job.told, step);
   job.told_stored = std::min(job.told_stored, step);
-  if (job.copies_gone.contains(copies) || !job.copies.has_value()) return;
+  if (!reaches_last_copies || job.copies_gone.contains(copies) || !job.copies.has_value()) return;
   const std::string name =
       absl::StrCat(ToString(id), " goes back to copies of epoch ", copies.value, " of step ", step);
   if (step < job.copies->step) {
@@ -156,7 +157,8 @@ void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch co
     Violate(absl::StrCat(name, "; the last one is ", job.last()));
 }
 
-void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies) {
+void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies,
+                   bool reaches_last_copies) {
   Job& job = jobs_[id];
   ++epochs_begun_;
   const std::string name = absl::StrCat(ToString(id), " epoch ", epoch.value);
@@ -170,7 +172,7 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies)
     job.steps.insert(job.gone_back.extract(job.last() + 1));
   if (step > job.last())
     Violate(absl::StrCat(name, " begins behind step ", step, "; the last one is ", job.last()));
-  if (copies != Epoch{}) CheckCopies(id, job, epoch, step, copies);
+  if (copies != Epoch{}) CheckCopies(id, job, epoch, step, copies, reaches_last_copies);
   if (step < job.told)
     Violate(absl::StrCat(name, " begins behind step ", step, "; users know of ", job.told));
   const auto known = job.steps.find(step);
@@ -233,7 +235,7 @@ void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& kn
     if (found->second.decision != decision) Violate(absl::StrCat(name, " is decided otherwise"));
     return;
   }
-  if (step <= job.last()) return;  // long ago
+  if (step <= job.last()) return;  // before the epoch that came first
   if (step != job.last() + 1)
     Violate(absl::StrCat(name, " is decided; the last one was ", job.last()));
   const uint64_t before = BitsAt(job, step - 1);
@@ -244,7 +246,6 @@ void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& kn
                      .bits = BitsAfter(before, *known.decision),
                      .updates = known.updates,
                      .skipped_in_a_row = known.skipped_in_a_row};
-  if (job.steps.size() > kStepsKept) job.steps.erase(job.steps.begin());
 }
 
 void Ledger::OnStepBegins(JobId id, Epoch epoch, int32_t rank, int64_t step, int64_t applied,
@@ -321,7 +322,7 @@ void Ledger::WriteMetrics(JobId id, Epoch epoch, const StepDecision& step) {
   const auto found = job.steps.find(step.step);
   if (epoch == job.epoch && found != job.steps.end() && found->second.decision != HashOf(step))
     Violate(absl::StrCat(name, " which was decided otherwise"));
-  if (job.lines.size() == kStepsKept) {
+  if (job.lines.size() == kLastKept) {
     job.older_line = job.lines.front().step;
     job.lines.erase(job.lines.begin());
   }

@@ -36,8 +36,9 @@ class Ledger {
   void Violate(std::string what);
   const std::vector<std::string>& violations() const { return violations_; }
 
-  // Records of the coordinator, once they are stored.
-  void OnStored(const coordinator::JournalRecord& record);
+  // Records of the coordinator, once they are stored. `reaches_last_copies`: of one that begins an
+  // epoch with copies of state, that the last ones of which all ranks had whole ones can be had.
+  void OnStored(const coordinator::JournalRecord& record, bool reaches_last_copies = true);
   // Users have been told of the step.
   void OnTold(JobId job, const coordinator::StepReport& step);
   void OnSucceeded(JobId job, int64_t steps);
@@ -98,8 +99,8 @@ class Ledger {
   void Forget(JobId job);
 
  private:
-  // Steps far behind the last one are of no more interest.
-  static constexpr size_t kStepsKept = 64;
+  // Of lines of metrics, and of sets of communicators: those before are of no more interest.
+  static constexpr size_t kLastKept = 64;
   struct Step {
     Epoch epoch;  // that decided it
     uint64_t decision = 0, bits = 0;
@@ -137,12 +138,14 @@ class Ledger {
     int64_t older_line = 0;   // the step of that before them
     int64_t last_line() const { return lines.empty() ? older_line : lines.back().step; }
     Instant progress_at = absl::InfinitePast();
-    // Steps long ago are not remembered.
+    // What was decided before `begin` is not, where the coordinator began anew.
     int64_t last() const { return steps.empty() ? begin : steps.rbegin()->first; }
   };
   // `copies`: of which epoch; 0: none are needed.
-  void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start, Epoch copies = {});
-  void CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies);
+  void Begin(JobId id, Epoch epoch, const coordinator::EpochStart& start, Epoch copies = {},
+             bool reaches_last_copies = true);
+  void CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies,
+                   bool reaches_last_copies);
   static uint64_t BitsAt(const Job& job, int64_t step);
 
   Timeline& timeline_;
