@@ -200,6 +200,9 @@ struct ComputePlan {
   plan::MemoryLimits limits;
   Epoch epoch;
   int32_t derivation = plan::kDerivation;  // of a new layout (core/plan/derivation.h)
+  // The table of algorithms of products that all nodes have, empty: none, which a new layout takes.
+  // `layout` keeps its own as long as that is it. nullopt: none of them has been heard.
+  std::optional<std::string> products;
   // Decided before: it stays, but for the ranks `lost`, and only whether the devices hold it is
   // asked.
   std::optional<Shared<plan::Layout>> layout;

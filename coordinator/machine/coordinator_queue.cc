@@ -236,8 +236,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
     const auto loan = job.loans.find(rank.value);
     if (loan != job.loans.end()) lent.emplace(rank, loan->second);
   }
-  plan::MemoryLimits limits =
-      LimitsOf(nodes_, lent.empty() ? placement : WithDevices(placement, lent), job.state.id);
+  const Placement used = lent.empty() ? placement : WithDevices(placement, lent);
+  plan::MemoryLimits limits = LimitsOf(nodes_, used, job.state.id);
   job.planning = {.number = number,
                   .placement = placement,
                   .host_memory = limits.nodes,
@@ -253,6 +253,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .limits = std::move(limits),
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .derivation = derivation,
+                                 .products = ProductsFor(nodes_, used),
                                  .layout = std::move(layout),
                                  .lost = std::move(lost),
                                  .returned = std::move(returned),

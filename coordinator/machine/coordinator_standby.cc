@@ -57,6 +57,7 @@ void Coordinator::ConsiderStandby(Job& job) {
                                  .placement = *job.state.placement,
                                  .limits = LimitsOf(nodes_, *job.state.placement, job.state.id),
                                  .epoch = Epoch{job.state.epoch.value + 1},
+                                 .products = ProductsFor(nodes_, *job.state.placement),
                                  .layout = job.state.layout,
                                  .lost = {Rank{rank}},
                                  .returned = SparesThatAreBack(nodes_, job),

@@ -148,6 +148,20 @@ int32_t DerivationFor(const NodeTable& nodes, const Placement& placement) {
   return derivation;
 }
 
+std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& placement) {
+  std::optional<std::string> products;
+  for (const NodeDevices& entry : placement) {
+    const auto node = nodes.find(entry.node);
+    if (node == nodes.end() || node->second.incarnation == Incarnation{}) continue;
+    const auto label = node->second.labels.find(job::kProductsLabel);
+    const bool none = label == node->second.labels.end() || label->second == job::kNoProducts;
+    const std::string table = none ? "" : label->second;
+    if (products.value_or(table) != table) return "";
+    products = table;
+  }
+  return products;
+}
+
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {

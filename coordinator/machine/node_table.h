@@ -138,6 +138,10 @@ bool CarriesOut(const Node& node, const plan::Layout& layout);
 // Of a new layout on `placement`: the newest that this coordinator plans and all ranks carry out.
 int32_t DerivationFor(const NodeTable& nodes, const Placement& placement);
 
+// The table of algorithms of products that all nodes of `placement` have, by their labels; empty:
+// there is none. nullopt: none of them has been heard yet.
+std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& placement);
+
 // All devices that `request` may hope for: of matching nodes that are here to stay, or have been
 // away for a moment only, and are not in reserve.
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);

@@ -20,6 +20,10 @@ inline int32_t DevicesOf(const JobSpec& spec) {
 
 // A label that the daemon of a node with GPUs gives it: "yes" if all of them have FP8, else "no".
 inline constexpr char kFp8Label[] = "phalanx/fp8";
+// A label that the daemon of a node with GPUs gives it: the table of algorithms of products that
+// its ranks have for them (schedule::ReferenceOf). Without it, or "none": libraries choose.
+inline constexpr char kProductsLabel[] = "phalanx/products";
+inline constexpr char kNoProducts[] = "none";
 // The label of a node that names what it fails together with: a rack, a power circuit. Without it
 // that is the node alone.
 inline constexpr char kFailureDomainLabel[] = "phalanx/failure-domain";

@@ -79,6 +79,8 @@ std::string CanonicalText(const Plan& plan) {
                     "\n");
   }
   AppendDevices(plan, &out);
+  const std::string& products = plan.layout.products;
+  if (!products.empty()) absl::StrAppend(&out, "products ", products.size(), ":", products, "\n");
   absl::StrAppend(&out, "lost", Ranks(plan.layout.lost, plan.world), "\nidle",
                   Ranks(plan.layout.idle, plan.world), "\n");
   return out;

@@ -168,6 +168,9 @@ struct Layout {
   // Of the indexes of training and validation shards; empty until the nodes have built them. It
   // stands beside the plan's digest and is checked for itself.
   std::string data_digest;
+  // The table of algorithms of products that ranks take (schedule::ReferenceOf); empty: none, and
+  // libraries choose. Ranks that do not have it refuse the layout.
+  std::string products;
   // Whose replicas are dealt fewer samples. Ranks act on `speeds` alone, so it is not in the
   // digest.
   SlowPlaces slow = {};

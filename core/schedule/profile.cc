@@ -14,6 +14,7 @@
 #include "core/job/scalar.h"
 #include "core/job/tree.h"
 #include "core/schedule/built_in_profiles.h"
+#include "core/schedule/field_reader.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -21,131 +22,10 @@ namespace {
 using job::Tree;
 
 constexpr size_t kProfileNodesMax = 100'000;
-// Far from what is measured, and so near to 1 that no figure that is worked out of them is beyond
-// what a double holds.
-constexpr double kNumberMin = 1e-24, kNumberMax = 1e24;
-constexpr double kBytesMax = 1e13;
 // Of two clocks, as a factor: nearer ones are one, and nothing goes through both points.
 constexpr double kClocksApart = 1 + 1e-6;
 
-// Reads fields of mappings and collects what is wrong with them.
-class Reader {
- public:
-  // Every field that is read is known; others are violations.
-  class Fields {
-   public:
-    Fields(Reader& reader, std::string path, const Tree& tree)
-        : reader_(reader), path_(std::move(path)), tree_(tree) {
-      if (tree.kind != Tree::Kind::kMapping) reader.Add(path_, "", "must be a mapping");
-    }
-    ~Fields() {
-      std::set<std::string> seen;
-      for (const auto& [name, value] : tree_.entries) {
-        if (!seen.insert(name).second) reader_.Add(Path(name), "", "written twice");
-        if (known_.count(name) == 0) reader_.Add(Path(name), "", "unknown field");
-      }
-    }
-    Fields(const Fields&) = delete;
-    Fields& operator=(const Fields&) = delete;
-
-    std::string Path(const std::string& name) const {
-      return path_.empty() ? name : absl::StrCat(path_, ".", name);
-    }
-    // nullptr where nothing is written, which is a violation unless it may be left open.
-    const Tree* Find(const std::string& name, bool may_be_null) {
-      known_.insert(name);
-      for (const auto& [key, value] : tree_.entries) {
-        if (key == name && value.kind != Tree::Kind::kNull) return &value;
-      }
-      const bool there = std::any_of(tree_.entries.begin(), tree_.entries.end(),
-                                     [&](const auto& entry) { return entry.key == name; });
-      if (!may_be_null || !there) {
-        reader_.Add(Path(name), "",
-                    may_be_null ? "is required; null: not measured" : "is required");
-      }
-      return nullptr;
-    }
-    std::string Text(const std::string& name, bool may_be_null = false) {
-      const Tree* node = Find(name, may_be_null);
-      if (node == nullptr) return "";
-      if (node->kind == Tree::Kind::kScalar && node->quoted && !node->scalar.empty())
-        return node->scalar;
-      reader_.Add(Path(name), node->scalar, "must be a text");
-      return "";
-    }
-    // Above 0, and finite; `zero` may be 0 as well.
-    double Number(const std::string& name, bool may_be_null = false, bool zero = false) {
-      const Tree* node = Find(name, may_be_null);
-      if (node == nullptr) return 0;
-      const std::optional<double> value = node->kind == Tree::Kind::kScalar && !node->quoted
-                                              ? job::ParseNumber(node->scalar)
-                                              : std::nullopt;
-      const bool finite = value.has_value() && std::isfinite(*value);
-      if (finite && ((*value >= kNumberMin && *value <= kNumberMax) || (zero && *value == 0)))
-        return *value;
-      reader_.Add(Path(name), node->scalar,
-                  finite && *value > 0 ? "must be from 1e-24 to 1e24"
-                  : zero               ? "must be a number of at least 0"
-                                       : "must be a number above 0");
-      return 0;
-    }
-    int64_t Bytes(const std::string& name, bool may_be_null = false, bool zero = false) {
-      const double bytes = Number(name, may_be_null, zero);
-      if (bytes <= kBytesMax) return static_cast<int64_t>(bytes);
-      reader_.Add(Path(name), job::FormatNumber(bytes), "must be at most 1e13");
-      return 0;
-    }
-    // 0 where it is not there, as in profiles that were taken before it was measured.
-    double NumberIfThere(const std::string& name) {
-      const bool there = std::any_of(tree_.entries.begin(), tree_.entries.end(),
-                                     [&](const auto& entry) { return entry.key == name; });
-      return there ? Number(name) : 0;
-    }
-    bool Flag(const std::string& name) {
-      const Tree* node = Find(name, false);
-      if (node == nullptr) return false;
-      const std::optional<bool> value = node->kind == Tree::Kind::kScalar && !node->quoted
-                                            ? job::ParseBoolean(node->scalar)
-                                            : std::nullopt;
-      if (!value.has_value()) reader_.Add(Path(name), node->scalar, "must be true or false");
-      return value.value_or(false);
-    }
-    // Calls read(fields) for each mapping of a list that has at least one.
-    template <typename Read>
-    void List(const std::string& name, const Read& read) {
-      const Tree* node = Find(name, false);
-      if (node == nullptr) return;
-      if (node->kind != Tree::Kind::kSequence || node->items.empty())
-        return reader_.Add(Path(name), node->scalar, "must be a list with at least one entry");
-      for (size_t i = 0; i < node->items.size(); ++i) {
-        Fields fields(reader_, absl::StrCat(Path(name), "[", i, "]"), node->items[i]);
-        read(fields);
-      }
-    }
-    template <typename Read>
-    void Mapping(const std::string& name, const Read& read, bool may_be_null = false) {
-      const Tree* node = Find(name, may_be_null);
-      if (node == nullptr) return;
-      Fields fields(reader_, Path(name), *node);
-      read(fields);
-    }
-
-   private:
-    Reader& reader_;
-    const std::string path_;
-    const Tree& tree_;
-    std::set<std::string> known_;
-  };
-
-  void Add(std::string field, std::string value, std::string rule) {
-    violations_.push_back(
-        {.field = std::move(field), .value = std::move(value), .rule = std::move(rule)});
-  }
-  absl::Status Status() const { return ViolationsStatus(violations_); }
-
- private:
-  std::vector<Violation> violations_;
-};
+using Reader = FieldReader;
 using Fields = Reader::Fields;
 
 LinkRate ReadLink(Fields& fields) {

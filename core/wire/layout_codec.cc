@@ -138,6 +138,7 @@ void ToProto(const plan::Layout& layout, v1::Layout* out) {
   for (Rank rank : layout.idle) out->add_idle(rank.value);
   out->set_data_digest(layout.data_digest);
   out->set_micro(layout.micro);
+  out->set_products(layout.products);
   for (const plan::SlowPlace& slow : layout.slow) {
     v1::Layout::SlowPlace& to = *out->add_slow();
     to.set_place(slow.place.value);
@@ -158,7 +159,8 @@ absl::StatusOr<plan::Layout> FromProto(const v1::Layout& from) {
                       .nodes = FromProto(from.placement()),
                       .lost = RanksOf(from.lost()),
                       .idle = RanksOf(from.idle()),
-                      .data_digest = from.data_digest()};
+                      .data_digest = from.data_digest(),
+                      .products = from.products()};
   for (const v1::Layout::SlowPlace& slow : from.slow())
     layout.slow.push_back({Rank{slow.place()}, slow.pace()});
   for (const v1::ModuleLayout& module : from.modules()) {

@@ -20,6 +20,8 @@ def one(plan):
     plan.checked(part=5)
     plan.losses("fp8-emoji", 180, 100, "500 steps of the emoji job", part=4)
     plan.parts("1p6b", part=1)
+    for part, model in ((6, "1p6b"), (7, "5b")):
+        plan.products(model, part)
 
 
 def two(plan):

@@ -178,6 +178,15 @@ class Plan:
                     known.after += (name,)  # which says what its pointwise passes take
             self.goal(f"a step of {model} in {label} on {self.devices} by part", "stands beside the limit", name, verdicts.parts(name, limit))
 
+    def products(self, model, part):
+        """A table of algorithms of the products of a model, and steps with it beside steps without."""
+        size, usual = ("", 400) if model == "1p6b" else (f"-{model}", 456)
+        self.stage(f"products{size}", f"algorithms of products of {model}, by energy and time", 420, 275, part=part, makes=self.stages / "products.json", by_exit=True)
+        name = f"products-speed{size}"
+        self.stage(name, f"steps of {model} with the table, in the order without, with, with, without", 640, usual, part=part, after=(f"products{size}",),
+                   figures=self.stages / f"{name}.json")
+        self.goal(f"{model} with a table of algorithms of products", "stands beside steps without", name, verdicts.products(name))
+
     def losses(self, stage, seconds, usual, what, part):
         """In bf16 and in FP8, a seed a measurement; the curves are OUTPUT/stages/STAGE.svg."""
         names = [f"{stage}-{seed}" for seed in (17, 18, 19)]

@@ -103,6 +103,17 @@ def beside(name, labels):
     return lambda figures: ("; ".join(f"{label}: {rates_text(runs_of(figures, name, label))}" for label in labels), None)
 
 
+def products(name):
+    """Steps with a table of algorithms of products beside steps without."""
+    def judge(figures):
+        texts = []
+        for linear, turns in figures[name].items():
+            without, by = (statistics.mean(turns[turn]["tokens_per_s"] for turn in pair) for pair in (("1-none", "4-none"), ("2-table", "3-table")))
+            texts.append(f"{linear}: {by:,.0f} tokens/s instead of {without:,.0f} ({by / without - 1:+.1%})")
+        return "; ".join(texts), None
+    return judge
+
+
 def waiting(name, labels, most):
     """The most that a rank waited for others."""
     def judge(figures):

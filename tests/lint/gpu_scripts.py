@@ -51,7 +51,7 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("one", "12345"), ("two", "123456789"), ("four", "1234567"), ("eight", "123")):
+    for name, parts in (("one", "1234567"), ("two", "123456789"), ("four", "1234567"), ("eight", "123")):
         for part in parts:
             command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)

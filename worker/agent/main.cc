@@ -43,6 +43,7 @@
 #include "worker/agent/host_memory.h"
 #include "worker/agent/job_folders.h"
 #include "worker/agent/join.h"
+#include "worker/agent/products.h"
 #include "worker/agent/rank_environment.h"
 #include "worker/agent/translate.h"
 
@@ -135,6 +136,19 @@ void AddLabels(AgentOptions& options) {
   } else {
     spdlog::warn("whether the GPUs have FP8 is not known, and no job that needs it comes here: {}",
                  std::string(fp8.status().message()));
+  }
+}
+
+// Nothing where ranks have no table for the devices, or what they have cannot be told.
+void AddProducts(AgentOptions& options) {
+  if (options.device_kind != "gpu" || options.labels.contains(job::kProductsLabel)) return;
+  const absl::StatusOr<std::string> products =
+      ProductsOfRanks(options.rank_program, options.device_names);
+  if (!products.ok()) {
+    spdlog::warn("which algorithms of products ranks have is not known, and libraries choose: {}",
+                 std::string(products.status().message()));
+  } else if (!products->empty()) {
+    options.labels[job::kProductsLabel] = *products;
   }
 }
 
@@ -403,6 +417,7 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
   options.device_memory = MemoryOfDevices(options, of_each);
   options.device_names = NamesOfDevices(options);
   AddLabels(options);
+  AddProducts(options);
   options.host_memory = of_host > 0 ? of_host : AvailableHostMemory();
   return absl::OkStatus();
 }

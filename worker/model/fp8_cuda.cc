@@ -10,7 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/model/cuda_fp8.h"
-#include "worker/model/fp8_product.h"
+#include "worker/model/cuda_product.h"
+#include "worker/model/products.h"
 
 namespace phalanx::model::fused {
 namespace {
@@ -21,8 +22,9 @@ constexpr int64_t kRowsMultiple = 16;
 // Scalars that are cleared together, 16 KB; a step of a model of 40 layers takes some 800.
 constexpr int64_t kClearedTogether = 1024;
 
-cuda::Fp8 FormatOf(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat8_e4m3fn ? cuda::Fp8::kE4M3 : cuda::Fp8::kE5M2;
+schedule::ProductType ProductTypeOf(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat8_e4m3fn ? schedule::ProductType::kE4M3
+                                                    : schedule::ProductType::kE5M2;
 }
 
 }  // namespace
@@ -91,22 +93,36 @@ void MultiplyFp8(const at::Tensor& a, const at::Tensor& a_scale, const at::Tenso
                   a.size(1) == b.size(1) && d.size(0) == a.size(0) && d.size(1) == b.size(0),
               "operands of a product in FP8 do not fit: ", a.sizes(), " ", b.sizes(), " ",
               d.sizes());
-  const at::Tensor workspace = at::empty({cuda::kFp8WorkspaceBytes}, d.options().dtype(at::kByte));
-  const cuda::Fp8Product product{
-      .m = a.size(0),
-      .n = b.size(0),
-      .k = a.size(1),
-      .a = {FormatOf(a), a.const_data_ptr(), a_scale.const_data_ptr<float>()},
-      .b = {FormatOf(b), b.const_data_ptr(), b_scale.const_data_ptr<float>()},
+  const cuda::Product product{
+      .key = {.a = ProductTypeOf(a),
+              .b = ProductTypeOf(b),
+              .d = d.scalar_type() == at::kFloat ? schedule::ProductType::kFp32
+                                                 : schedule::ProductType::kBf16,
+              .b_turned = true,
+              .add = add,
+              .fast = sums == Fp8Sums::kFast,
+              .m = a.size(0),
+              .n = b.size(0),
+              .k = a.size(1)},
+      .a = a.const_data_ptr(),
+      .b = b.const_data_ptr(),
       .d = d.mutable_data_ptr(),
-      .wide = d.scalar_type() == at::kFloat,
-      .add = add,
-      .fast = sums == Fp8Sums::kFast};
-  const int status =
-      cuda::Multiply(at::cuda::getCurrentCUDABlasLtHandle(), product, workspace.mutable_data_ptr(),
-                     c10::cuda::getCurrentCUDAStream().stream());
-  TORCH_CHECK(status == 0, "cuBLASLt answers an FP8 product of ", product.m, " x ", product.k,
-              " and ", product.n, " x ", product.k, " with status ", status);
+      .a_scale = a_scale.const_data_ptr<float>(),
+      .b_scale = b_scale.const_data_ptr<float>()};
+  cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const schedule::ProductAlgorithm* algorithm = AlgorithmFor(product.key);
+  if (algorithm != nullptr && !cuda::Takes(handle, product, *algorithm)) {
+    TellOfRefusal(product.key);
+    algorithm = nullptr;
+  }
+  if (product.key.m > 0) NoteProduct(product.key, algorithm != nullptr);
+  const int64_t bytes =
+      algorithm == nullptr ? schedule::kProductWorkspaceBytes : algorithm->workspace_bytes;
+  const at::Tensor workspace = at::empty({bytes}, d.options().dtype(at::kByte));
+  const int status = cuda::Multiply(handle, product, algorithm, workspace.mutable_data_ptr(),
+                                    c10::cuda::getCurrentCUDAStream().stream());
+  TORCH_CHECK(status == 0, "cuBLASLt answers an FP8 product, ", schedule::ToString(product.key),
+              ", with status ", status);
 }
 
 absl::Status CheckFp8(const at::Device& device) {

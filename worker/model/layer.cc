@@ -6,6 +6,7 @@
 
 #include "core/base/status.h"
 #include "core/plan/rows.h"
+#include "worker/model/products.h"
 
 namespace phalanx::model {
 
@@ -147,11 +148,11 @@ at::Tensor Linear(const Operand& input, const Parameter& weight, Operand* kept) 
                           kept);
   }
   if (kept != nullptr) *kept = input;
-  return at::mm(input.rows, weight.weight.t());
+  return Product(input.rows, weight.weight.t());
 }
 
 at::Tensor Linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias) {
-  return at::addmm(bias.weight, input, weight.weight.t());
+  return Product(input, weight.weight.t(), bias.weight);
 }
 
 absl::Status GatheredLinear(const TensorGroup& group, const Operand& mine, int64_t rows,
@@ -170,9 +171,7 @@ absl::Status GatheredLinear(const TensorGroup& group, const Operand& mine, int64
   const at::Tensor factor = weight.weight.t();
   const auto multiply = [&](const at::Tensor& input, int64_t first) {
     if (input.size(0) == 0) return;
-    at::Tensor part = output->narrow(0, first, input.size(0));
-    bias.weight.defined() ? at::addmm_out(part, bias.weight, input, factor)
-                          : at::mm_out(part, input, factor);
+    ProductInto(output->narrow(0, first, input.size(0)), input, factor, bias.weight);
   };
   const plan::UnitRange own =
       group.slices() ? plan::SliceOf(rows, group.width(), group.rank()) : plan::UnitRange{0, rows};
@@ -191,7 +190,7 @@ at::Tensor LinearInputGradient(const Operand& output_gradient, const Parameter& 
                           Fp8Sums::kPrecise, weight.gradient.defined() ? kept : nullptr);
   }
   if (kept != nullptr) *kept = output_gradient;
-  return at::mm(output_gradient.rows, weight.weight);
+  return Product(output_gradient.rows, weight.weight);
 }
 
 }  // namespace phalanx::model

@@ -13,7 +13,8 @@ namespace phalanx::model {
 enum class Preparation : uint8_t {
   kAttentionTrial,  // of a shape of attention on cuDNN, both passes
   kAttentionPlan,   // cuDNN's, of one pass of a shape
-  kFp8Product       // the description of an FP8 product, with its algorithm
+  // The description of a product by cuBLASLt, in FP8 or by a table, with its algorithm.
+  kFp8Product
 };
 void CountPreparation(Preparation preparation);
 

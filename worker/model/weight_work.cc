@@ -8,6 +8,7 @@
 #include "worker/device/cuda_device.h"
 #include "worker/model/fp8_cuda.h"
 #include "worker/model/kernels.h"
+#include "worker/model/products.h"
 #include "worker/model/unwritten.h"
 
 namespace phalanx::model {
@@ -32,12 +33,7 @@ void Multiply(const at::Tensor& gradient, const Operand& left, const Operand& ri
   if (widens && gradient.is_cuda()) {
     // Added in the product itself: a sum of its own would read and write the gradient's size once
     // more each, and hold the product.
-    if (add) {
-      at::addmm_out(sum, gradient, left.rows.t(), right.rows, type);
-    } else {
-      at::mm_out(sum, left.rows.t(), right.rows, type);
-    }
-    return;
+    return WideProductInto(gradient, left.rows.t(), right.rows, add);
   }
   const at::Tensor output_gradient = widens ? left.rows.to(type) : left.rows;
   const at::Tensor input = widens ? right.rows.to(type) : right.rows;

@@ -59,7 +59,8 @@ void EpochRun::LogLayout() const {
                    "; one of ", plan_.world, " ranks, on ", order_.device_kind(), " ",
                    order_.device_index(), " of node ", plan_.NodeOf(Rank{order_.rank()}), ", ",
                    order_.threads(), order_.threads() == 1 ? " thread" : " threads", "; plan ",
-                   plan_.digest));
+                   plan_.digest, products_ == nullptr ? "" : "; algorithms of products from ",
+                   plan_.layout.products));
 }
 
 void EpochRun::LogData() const {

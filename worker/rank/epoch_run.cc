@@ -22,7 +22,9 @@
 #include "worker/checkpoint/loader.h"
 #include "worker/data/job_data.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/products.h"
 #include "worker/model/torch_boundary.h"
+#include "worker/rank/product_tables.h"
 #include "worker/rank/rank_reports.h"
 #include "worker/rank/trace_file.h"
 #include "worker/train/items_ahead.h"
@@ -100,6 +102,7 @@ absl::Status EpochRun::MakePlanOfOrder() {
             "this rank's plan has digest ", plan_.digest, ", the coordinator's ",
             assign.plan_digest(), ": worker and coordinator are of different versions")));
   }
+  ASSIGN_OR_RETURN(products_, ProductsOfPlan(plan_.layout.products, model::ProductLibrary()));
   reporter_ = plan_.Reporter().value == order_.rank();
   equal_work_ = plan::EqualWork(plan_, Rank{order_.rank()});
   like_work_ = plan::LikeWork(plan_, Rank{order_.rank()});
@@ -234,6 +237,7 @@ std::function<absl::StatusOr<bool>()> EpochRun::FillsMirrors() {
 }
 
 absl::Status EpochRun::MakeTrainer() {
+  model::UseProductTable(products_);
   const train::BufferOptions buffers = Buffers();
   if (kept_.pinning == nullptr) {
     kept_.pinning =

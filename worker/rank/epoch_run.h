@@ -29,6 +29,7 @@
 #include "core/checkpoint_io/lock.h"
 #include "core/plan/plan.h"
 #include "core/posix/unique_fd.h"
+#include "core/schedule/product_table.h"
 #include "core/schedule/simulator.h"
 #include "phalanx/v1/rank.pb.h"
 #include "worker/channel/frame_socket.h"
@@ -268,6 +269,7 @@ class EpochRun {
   const v1::RunEpoch order_;
   ChannelRendezvous rendezvous_;
   plan::Plan plan_;
+  schedule::SharedProductTable products_;  // that the plan names
   bool reporter_ = false;
   std::string store_;                             // as people and manifests name it
   std::optional<checkpoint::Manifest> manifest_;  // of the checkpoint that the order names

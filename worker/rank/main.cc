@@ -1,7 +1,8 @@
 // phalanx-rank: one rank of one job on one device. Started by phalanx-worker, with its end of the
 // rank channel and the page of its life as file descriptors 3 and 4; it takes no options. As
 // `--check-devices KIND DEVICE,DEVICE... [FAULTS]` it checks devices that no rank uses instead
-// (node_check.h).
+// (node_check.h), and as `--products DEVICE_NAME` it says which algorithms of products it has
+// (product_tables.h).
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "worker/device/environment.h"
 #include "worker/rank/heap.h"
 #include "worker/rank/node_check.h"
+#include "worker/rank/product_tables.h"
 #include "worker/rank/rank_process.h"
 
 using phalanx::channel::kLifePageFd;
@@ -53,6 +55,11 @@ int main(int argc, char** argv) {
     at::set_num_threads(1);
     at::set_num_interop_threads(1);
     const int exit_code = phalanx::rank::CheckNodeMain({argv + 2, argv + argc});
+    std::fflush(nullptr);
+    std::_Exit(exit_code);  // as below
+  }
+  if (argc > 1 && std::string(argv[1]) == "--products") {
+    const int exit_code = phalanx::rank::ProductsMain({argv + 2, argv + argc});
     std::fflush(nullptr);
     std::_Exit(exit_code);  // as below
   }

@@ -11,6 +11,7 @@
 #include "core/posix/whole_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/model/fp8.h"
+#include "worker/model/products.h"
 #include "worker/rank/record_file.h"
 
 namespace phalanx::rank {
@@ -54,6 +55,30 @@ nlohmann::ordered_json Fp8Json(bool on_cuda) {
         {"operands", product.operands}, {"sums", product.sums}, {"result", product.result}};
   }
   return json;
+}
+
+// As in a table (core/schedule/product_table.h), each with whether it was computed by one.
+nlohmann::ordered_json ProductsJson(const std::vector<model::MetProduct>& products) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  const auto type = [](schedule::ProductType of) {
+    return std::string(schedule::ProductTypeNames()[static_cast<size_t>(of)]);
+  };
+  for (const auto& [key, count, by_table] : products) {
+    all.push_back({{"a", type(key.a)},
+                   {"b", type(key.b)},
+                   {"d", type(key.d)},
+                   {"a_turned", key.a_turned},
+                   {"b_turned", key.b_turned},
+                   {"add", key.add},
+                   {"fast", key.fast},
+                   {"bias", key.bias},
+                   {"m", key.m},
+                   {"n", key.n},
+                   {"k", key.k},
+                   {"count", count},
+                   {"by_table", by_table}});
+  }
+  return all;
 }
 
 }  // namespace
@@ -143,6 +168,8 @@ absl::Status RankFigures::Write(const std::string& output, const plan::Plan& pla
                          {"last_step", prepared_at_}};
   if (MultipliesInFp8(plan, rank))
     figures["fp8"] = Fp8Json(plan.spec.resources.device == job::DeviceKind::kGpu);
+  if (const auto products = model::ProductsMet(); !products.empty())
+    figures["products"] = ProductsJson(products);
   figures["memory_bytes"] = memory_bytes;
   if (profile.has_value()) figures["profile"] = ToJson(*profile);
   return WriteWholeFile(path, absl::StrCat(figures.dump(), "\n"), 0666, folders);

@@ -13,6 +13,7 @@
 #include "core/plan/preparation.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
+#include "worker/model/products.h"
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/epoch_run.h"
 #include "worker/train/warm_up.h"
@@ -63,6 +64,7 @@ absl::Status EpochRun::WarmLibraries() {
 }
 
 absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
+  model::UseProductTable(products_);
   ASSIGN_OR_RETURN(const std::unique_ptr<train::TrainingState> state,
                    train::TrainingState::CreateEmpty(plan, Rank{order_.rank()}, Buffers()));
   {

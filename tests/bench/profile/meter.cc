@@ -119,6 +119,11 @@ Point Meter::Run(const std::function<void()>& call, double call_seconds, double 
           (power.watts() * seconds - idle_watts_ * waited) / all};
 }
 
+Point Meter::Sustained(const std::function<void()>& call) {
+  Burst(call, 2);
+  return Run(call, Burst(call, 4) / 4, kLongBurst, 0);
+}
+
 Points Meter::Measure(const std::function<void()>& call) {
   Burst(call, 2);
   const double seconds = Burst(call, 4) / 4;

@@ -34,6 +34,8 @@ class Meter {
   double hottest_celsius() const { return hottest_; }
   // `call` enqueues work on the current stream.
   Points Measure(const std::function<void()>& call);
+  // The same without pauses alone: the slow point of Measure.
+  Point Sustained(const std::function<void()>& call);
 
  private:
   // `pause`: of the time of each burst.

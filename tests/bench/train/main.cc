@@ -1,4 +1,5 @@
-// phalanx-bench profile ARGUMENTS: what phalanx-bench-profile, beside this executable, does.
+// phalanx-bench profile ARGUMENTS, phalanx-bench products ARGUMENTS: what phalanx-bench-profile and
+// phalanx-bench-products, beside this executable, do.
 //
 // phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]: trains a job through `phalanx run`
 // and prints one JSON line of what it measured: medians over the steps after the first
@@ -64,9 +65,9 @@ std::string Beside(const char* program) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
 }
 
-// Becomes phalanx-bench-profile. Returns where there is none.
-int ExecProfile(char** argv) {
-  const std::string program = Beside("phalanx-bench-profile");
+// Becomes that program. Returns where there is none.
+int ExecBeside(const char* name, char** argv) {
+  const std::string program = Beside(name);
   execv(program.c_str(), argv);
   return Fail(program + ": " + std::strerror(errno));
 }
@@ -381,11 +382,17 @@ int Train(const Options& options, const phalanx::plan::Plan& plan) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (!arguments.empty() && arguments[0] == "profile") return ExecProfile(argv + 1);
+  if (!arguments.empty() && arguments[0] == "profile")
+    return ExecBeside("phalanx-bench-profile", argv + 1);
+  if (!arguments.empty() && arguments[0] == "products")
+    return ExecBeside("phalanx-bench-products", argv + 1);
   Options options;
   if (!ReadArguments(arguments, options)) {
-    std::cerr << "usage: phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]\n"
-                 "       phalanx-bench profile --output FILE [--name KIND] [--seconds N]\n";
+    std::cerr
+        << "usage: phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]\n"
+           "       phalanx-bench profile --output FILE [--name KIND] [--seconds N]\n"
+           "       phalanx-bench products --job JOB.yaml [--job ...] --out FILE [--before FILE]\n"
+           "                              [--seconds N] [--seconds-each N]\n";
     return 2;
   }
   std::ifstream file(options.job);

@@ -13,8 +13,8 @@
 
 #include "core/plan/plan.h"
 #include "tests/support/specs.h"
+#include "worker/model/cuda_product.h"
 #include "worker/model/fp8.h"
-#include "worker/model/fp8_product.h"
 #include "worker/model/kernels.h"
 #include "worker/model/layer.h"
 
@@ -53,15 +53,15 @@ class Fp8CudaTest : public testing::Test {
   }
 };
 
-struct Shape {
+struct CastShape {
   int64_t rows, features;
 };
-constexpr Shape kShapes[] = {{0, 32},    {1, 8},      {3, 16},     {16, 128},  {129, 136},
-                             {300, 208}, {127, 1504}, {533, 1000}, {1100, 64}, {16, 40000}};
+constexpr CastShape kCastShapes[] = {{0, 32},    {1, 8},      {3, 16},     {16, 128},  {129, 136},
+                                     {300, 208}, {127, 1504}, {533, 1000}, {1100, 64}, {16, 40000}};
 
 TEST_F(Fp8CudaTest, Small_Casts_EqualThoseOfTheCpu) {
   for (const auto& [format, type] : kFormats) {
-    for (const auto& [rows, features] : kShapes) {
+    for (const auto& [rows, features] : kCastShapes) {
       for (const double deviation : {1.0, 1e-20, 3e4}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << features << " of " << deviation);
         const at::Tensor x = Random({rows, features}, deviation);
@@ -260,7 +260,7 @@ TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {
 
 // One number of rows after the other, as samples bring them.
 TEST_F(Fp8CudaTest, MoreShapesThanAreRemembered_GiveTheSameProducts) {
-  const auto shapes = static_cast<int64_t>(cuda::kFp8DescribedMax) + 100;
+  const auto shapes = static_cast<int64_t>(cuda::kDescribedMax) + 100;
   const Operand a = RoundToFp8(Random({shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
   const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);
   const auto product = [&](int64_t rows) {

@@ -240,6 +240,29 @@ TEST(AdmissionTest, NewLayout_IsOfTheNewestDerivationThatAllOfItsNodesAndTheCoor
   EXPECT_EQ(h.State(all).layout->derivation, plan::kOldestDerivation);
 }
 
+TEST(AdmissionTest, TableOfProducts_IsThatOfAllNodes_OrNone) {
+  Harness h;
+  uint64_t session = 70;
+  const auto open = [&](const NodeName& node, std::map<std::string, std::string> labels) {
+    h.Feed(SessionOpened{SessionId{++session}, WorkerHello{.node = node,
+                                                           .incarnation = Incarnation{5},
+                                                           .devices = 1,
+                                                           .labels = std::move(labels)}});
+  };
+  const std::string label = "phalanx/products";
+  open("a", {{label, "table@1"}});
+  open("b", {{label, "table@1"}});
+  EXPECT_EQ(h.State(h.Submit(AJob("alike", 2))).layout->products, "table@1");
+  open("c", {{label, "table@1"}});
+  open("d", {{label, "table@2"}});
+  EXPECT_EQ(h.State(h.Submit(AJob("other", 2))).layout->products, "");
+  open("e", {{label, "table@1"}});
+  open("f", {});
+  EXPECT_EQ(h.State(h.Submit(AJob("without", 2))).layout->products, "");
+  open("g", {{label, "none"}});
+  EXPECT_EQ(h.State(h.Submit(AJob("off", 1))).layout->products, "");
+}
+
 TEST(AdmissionTest, Unplannable_JobFailsAndHoldsNothing) {
   Harness h;
   h.Open("n", 2);

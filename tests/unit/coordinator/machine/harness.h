@@ -90,6 +90,7 @@ class Harness {
       absl::StatusOr<PlanSummary> plan =
           FakePlan(order.request->document, order.placement, order.limits, order.epoch);
       if (plan.ok()) plan->layout.derivation = order.derivation;
+      if (plan.ok()) plan->layout.products = order.products.value_or("");
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
       if (absl::StartsWith(order.request->document.text, "needs every rank") &&
           !order.lost.empty() && !order.any_rung)

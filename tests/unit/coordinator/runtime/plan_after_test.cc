@@ -134,6 +134,68 @@ TEST(PlanJobOfTest, LayoutForRanksOfTheReleaseBefore_IsOfTheirDerivation) {
   EXPECT_EQ(after->layout.derivation, plan::kOldestDerivation);
 }
 
+// Kept by whoever goes on with the same nodes or fewer, and given up for good where a node has
+// another one.
+TEST(PlanJobOfTest, TableOfProducts_IsOfJobsInBf16OnGpus_AsLongAsAllNodesHaveIt) {
+  const JobRequest on_gpus = {
+      .document =
+          With("  batch:", "  resources: {device: gpu}\n  precision: {compute: bf16}\n  batch:")};
+  const auto order = [](const JobRequest& request, std::optional<std::string> products) {
+    return ComputePlan{.request = std::make_shared<const JobRequest>(request),
+                       .placement = kPlacement,
+                       .epoch = Epoch{1},
+                       .products = std::move(products)};
+  };
+  const auto none = PlanJobOf(order(on_gpus, ""));
+  const auto plan = PlanJobOf(order(on_gpus, "table@1"));
+  ASSERT_TRUE(none.ok() && plan.ok()) << none.status() << plan.status();
+  EXPECT_EQ(plan->layout.products, "table@1");
+  EXPECT_NE(plan->digest, none->digest);
+  EXPECT_EQ(plan->notes, none->notes);
+  const auto read = wire::ReadJobFile(on_gpus.document.text, job::Purpose::kSubmit);
+  EXPECT_EQ(plan->digest, plan::Expand(read->spec, plan->layout)->digest);
+  // Whatever nodes say, others have none.
+  EXPECT_EQ(PlanJobOf(order(kRequest, "table@1"))->digest, PlanJobOf(order(kRequest, ""))->digest);
+
+  const auto after = [&](const plan::Layout& layout, std::optional<std::string> products,
+                         plan::RankList lost) {
+    ComputePlan next = order(on_gpus, std::move(products));
+    next.epoch = Epoch{2};
+    next.layout = Shared<plan::Layout>(layout);
+    next.lost = std::move(lost);
+    const auto planned = PlanJobOf(next);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->digest, plan::Expand(read->spec, planned->layout)->digest);
+    return planned->layout.products;
+  };
+  for (const plan::RankList& lost : {plan::RankList{}, plan::RankList{Rank{1}}}) {
+    EXPECT_EQ(after(plan->layout, "table@1", lost), "table@1");
+    EXPECT_EQ(after(plan->layout, std::nullopt, lost), "table@1") << "nobody says otherwise";
+    EXPECT_EQ(after(plan->layout, "table@2", lost), "");
+    EXPECT_EQ(after(plan->layout, "", lost), "");
+    EXPECT_EQ(after(none->layout, "table@1", lost), "");
+  }
+}
+
+// 32 MiB beside what is estimated.
+TEST(PlanJobOfTest, TableOfProducts_NeedsRoomOnDevices) {
+  const JobRequest request = {
+      .document =
+          With("  batch:", "  resources: {device: gpu}\n  precision: {compute: bf16}\n  batch:")};
+  const auto read = wire::ReadJobFile(request.document.text, job::Purpose::kSubmit);
+  ComputePlan order{.request = std::make_shared<const JobRequest>(request),
+                    .placement = kPlacement,
+                    .epoch = Epoch{1}};
+  for (const plan::MemoryEstimate& need :
+       plan::EstimateMemory(*plan::MakePlan(read->spec, plan::ClusterOf(kPlacement), Epoch{1})))
+    order.limits.devices.push_back(need.total() + (int64_t{31} << 20));
+  EXPECT_TRUE(PlanJobOf(order).ok()) << PlanJobOf(order).status();
+  order.products = "table@1";
+  EXPECT_FALSE(PlanJobOf(order).ok());
+  for (int64_t& device : order.limits.devices) device += int64_t{1} << 20;
+  EXPECT_TRUE(PlanJobOf(order).ok()) << PlanJobOf(order).status();
+}
+
 // Rank 2 has the language model to itself then.
 TEST(PlanJobOfTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePreviewDoes) {
   std::vector<int64_t> memory(4, 0);

@@ -77,6 +77,7 @@ TEST(LayoutTest, Digest_CoversWhatRanksActOnButNotTheEpoch) {
   };
   EXPECT_FALSE(changed([](plan::Layout& l) { l.epoch = Epoch{7}; }));
   EXPECT_FALSE(changed([](plan::Layout& l) { l.data_digest = "data"; }));
+  EXPECT_TRUE(changed([](plan::Layout& l) { l.products = "h200-cublaslt-130100@0123"; }));
   EXPECT_FALSE(changed([](plan::Layout& l) { l.slow = {{Rank{1}, kPaceOfOthers / 2}}; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { ++l.derivation; }));
   EXPECT_TRUE(changed([](plan::Layout& l) { l.modules[1].layers = {3, 1}; }));

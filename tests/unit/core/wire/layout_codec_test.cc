@@ -62,6 +62,16 @@ TEST(LayoutCodecTest, FailureDomains_ComeBack_AndAMessageFromBeforeThemHasNone) 
   EXPECT_EQ(back->nodes[0], (plan::NodeDevices{"a", {0, 1}}));
 }
 
+TEST(LayoutCodecTest, TableOfProducts_ComesBack_AndAMessageFromBeforeItHasNone) {
+  plan::Layout layout = Under(job::ScheduleName::k1F1B, job::StateHome::kMirror);
+  layout.products = "h200-cublaslt-130100@0123";
+  v1::Layout message;
+  ToProto(layout, &message);
+  EXPECT_EQ(FromProto(message)->products, layout.products);
+  message.clear_products();
+  EXPECT_EQ(FromProto(message)->products, "");
+}
+
 TEST(LayoutCodecTest, LoweredDegrees_ComeBack) {
   plan::Layout layout = Under(job::ScheduleName::k1F1B, job::StateHome::kHost);
   layout.modules[0].lowered = plan::LoweredGrid{

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "core/job/failure.h"
 #include "core/plan/plan.h"
@@ -13,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/files.h"
 #include "tests/support/specs.h"
+#include "worker/model/products.h"
 
 namespace phalanx::rank {
 namespace {
@@ -34,6 +36,32 @@ TEST(RankFiguresTest, StepOfAnEpochBefore_CountsInNothing) {
   EXPECT_EQ(written["steps"], 1);
   EXPECT_EQ(written["step_seconds"], 0.5);
   EXPECT_EQ(written["busy_seconds"], 0.25);
+}
+
+// phalanx-bench products reads them.
+TEST(RankFiguresTest, ProductsThatATableMayHave_AreThoseOfTheThread) {
+  std::thread([] {
+    using schedule::ProductType;
+    model::NoteProduct({.a = ProductType::kE5M2,
+                        .b = ProductType::kE4M3,
+                        .d = ProductType::kFp32,
+                        .b_turned = true,
+                        .add = true,
+                        .m = 16,
+                        .n = 32,
+                        .k = 48},
+                       true);
+    const std::string folder = support::MakeFolder("figures");
+    ASSERT_TRUE(RankFigures().Write(folder, {}, Rank{0}, 1).ok());
+    const auto written = nlohmann::json::parse(support::ReadFile(folder + "/ranks/rank-0.json"));
+    EXPECT_EQ(written["products"], nlohmann::json::parse(R"([{
+        "a": "e5m2", "b": "e4m3", "d": "fp32", "a_turned": false, "b_turned": true, "add": true,
+        "fast": false, "bias": false, "m": 16, "n": 32, "k": 48, "count": 1, "by_table": true}])"));
+  }).join();
+  const std::string folder = support::MakeFolder("figures");
+  ASSERT_TRUE(RankFigures().Write(folder, {}, Rank{0}, 1).ok());
+  EXPECT_FALSE(
+      nlohmann::json::parse(support::ReadFile(folder + "/ranks/rank-0.json")).contains("products"));
 }
 
 TEST(RankFiguresTest, HostAndAllocator_AreOfTheStepsThatCount) {
