@@ -216,6 +216,13 @@ struct ComputePlan {
   // Places whose state is gone, where the plan is of use only if there is other state: DataLoss
   // where some of `layout` has no home elsewhere.
   plan::RankList stateless;
+  // Nobody has to leave this layout, whose ranks train: DataLoss where these alone have some of its
+  // state and the plan has no work for them (plan::CheckStateIsKept).
+  struct Kept {
+    Shared<plan::Layout> layout;
+    bool mirrored = false;  // its mirrors have all that it gives them
+  };
+  std::optional<Kept> kept;
   bool any_rung = false;  // whatever the job's ladder says
   // Nobody of `lost` is lost: FailedPrecondition where the loss would cost state, so that nothing
   // can be made ready for it.

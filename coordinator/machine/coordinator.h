@@ -180,8 +180,8 @@ class Coordinator {
   // what is back.
   void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
                  plan::RankList lost = {}, plan::RankList returned = {},
-                 plan::RankList stateless = {},
-                 std::optional<plan::SlowPlaces> slow = std::nullopt);
+                 plan::RankList stateless = {}, std::optional<plan::SlowPlaces> slow = std::nullopt,
+                 std::optional<ComputePlan::Kept> kept = std::nullopt);
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   void SayStarts(Job& job);  // records that the job with its first layout is starting
@@ -250,6 +250,8 @@ class Coordinator {
   // From now on all its ranks are to say where their state stands.
   void AwaitQuiet(Job& job, const FailureCause& cause);
   void StartRecovery(Job& job, FailureCause cause);
+  void PlanWithoutLost(Job& job);
+  void LeaveOutAllThatCameBack(Job& job);
   void OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   void OnReport(Job& job, int32_t rank, const RankQuiet& report);
   // Of the epoch that a recovery goes on from.
@@ -299,7 +301,10 @@ class Coordinator {
   void ConsiderReturn(Job& job);
   void PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks);
   void OnReturnPrepared(Job& job, const Node& node, const CommandFinished& result);
-  void OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
+  // `mirrored`: as ComputePlan::Kept.
+  void OnReturnPlanned(Job& job, bool mirrored, const absl::StatusOr<PlanSummary>& plan);
+  // With `back`, and no more, ranks that train would take state with them.
+  void RefuseReturn(Job& job, plan::RankList back, bool mirrored, const absl::Status& why);
   void NoteLostAgain(Job& job, int32_t rank, const NodeName& node);
   // coordinator_loans.cc: devices in reserve that are lent to jobs.
   // To all that lack some. O(1) where no node is in reserve and nothing is being lent.

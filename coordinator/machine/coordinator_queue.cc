@@ -229,7 +229,8 @@ void Coordinator::Plan(Job& job, Placement placement) {
 void Coordinator::OrderPlan(Job& job, Placement placement,
                             std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
                             plan::RankList returned, plan::RankList stateless,
-                            std::optional<plan::SlowPlaces> slow) {
+                            std::optional<plan::SlowPlaces> slow,
+                            std::optional<ComputePlan::Kept> kept) {
   const uint64_t number = plans_.AddFor(job.state.id);
   std::map<Rank, plan::Device> lent;
   for (const Rank rank : returned) {
@@ -242,7 +243,8 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                   .placement = placement,
                   .host_memory = limits.nodes,
                   .lent = lent,
-                  .slow = slow};
+                  .slow = slow,
+                  .mirrored = kept.has_value() && kept->mirrored};
   plan::RankList unfit;
   if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
   std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
@@ -261,6 +263,7 @@ void Coordinator::OrderPlan(Job& job, Placement placement,
                                  .unfit = std::move(unfit),
                                  .slow = std::move(slow),
                                  .stateless = std::move(stateless),
+                                 .kept = std::move(kept),
                                  .any_rung = IsSaving(job)});
 }
 

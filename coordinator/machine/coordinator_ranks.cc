@@ -327,7 +327,7 @@ void Coordinator::OnNextEpochPlanned(Job& job, const Job::Planning& ordered,
   }
   if (job.recovery.has_value() && job.recovery->goes_back) return OnGoBackPlanned(job, plan);
   if (job.recovery.has_value()) return OnRecoveryPlanned(job, plan);
-  if (!job.returning.empty()) return OnReturnPlanned(job, plan);
+  if (!job.returning.empty()) return OnReturnPlanned(job, ordered.mirrored, plan);
   // Meanwhile its ranks may have shown that they run after all.
   if (job.run->stage != Run::Stage::kReattaching && job.run->epoch_seen < job.state.epoch) return;
   if (!plan.ok()) {

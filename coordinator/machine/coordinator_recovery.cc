@@ -100,6 +100,7 @@ void Coordinator::AwaitQuiet(Job& job, const FailureCause& cause) {
     recovery.back = job.recovery->back;
     recovery.spared = job.recovery->spared;
     recovery.tries = job.recovery->tries;
+    recovery.entered = job.recovery->entered;
   }
   recovery.quiets = std::exchange(run.quiets, {});
   std::erase_if(recovery.quiets, [](const auto& quiet) { return !quiet.second.context_ok; });
@@ -125,7 +126,8 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
                        cause.kind == FailureKind::kPeerLost;
     if (lost.empty() && !apart) return;
     if (IsSaving(job)) return EndSaving(job, cause.message);
-    if (apart) lost = job.recovery->back;  // without those that came anew, if there are any
+    // Without those that came anew, if there are any and they have no state yet.
+    if (apart && !MayHoldState(*job.recovery)) lost = job.recovery->back;
     by_choice = StaysByChoice(*job.recovery, lost, apart);
     unpaces = by_choice && job.recovery->paces;
     if (job.recovery->by_choice && !by_choice) job.recovery->tries = 0;
@@ -168,13 +170,41 @@ void Coordinator::StartRecovery(Job& job, FailureCause cause) {
   DropPlanning(job);
   DropStandbyPlan(job);
   if (unpaces) return GoBackToPace(job);
+  PlanWithoutLost(job);
+}
+
+void Coordinator::PlanWithoutLost(Job& job) {
+  const Recovery& recovery = *job.recovery;
+  std::optional<ComputePlan::Kept> kept;
+  // State is where it was, and nobody has to leave there.
+  if (recovery.by_choice && recovery.from != job.state.epoch && !recovery.back.empty())
+    kept = {.layout = job.state.state_layout};
   OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
-            SparesThatAreBack(nodes_, job));
+            SparesThatAreBack(nodes_, job), /*stateless=*/{}, /*slow=*/std::nullopt,
+            std::move(kept));
+}
+
+// Others that came back would have the work of ranks that have what nobody else has: all that did
+// stay out, so that the layout is as it was.
+void Coordinator::LeaveOutAllThatCameBack(Job& job) {
+  Recovery& recovery = *job.recovery;
+  for (const int32_t rank : std::exchange(recovery.back, {})) {
+    recovery.spared.erase(rank);
+    recovery.lost.insert(rank);
+    const Team* team = job.run->TeamOfRank(rank);
+    if (team == nullptr) continue;
+    // Its process is of the epoch that is not to be.
+    const auto prepared = job.prepared.find(team->node);
+    if (prepared != job.prepared.end()) prepared->second.ranks.erase(rank);
+  }
+  PlanWithoutLost(job);
 }
 
 void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
   Recovery& recovery = *job.recovery;
   const plan::RankList back = std::exchange(job.returning, {});
+  const bool may_stay = recovery.by_choice && back.empty() && !recovery.back.empty();
+  if (absl::IsDataLoss(plan.status()) && may_stay) return LeaveOutAllThatCameBack(job);
   if (!plan.ok()) RefuseLoans(job, back, plan.status());
   if (!plan.ok() && IsSaving(job)) return EndSaving(job, std::string(plan.status().message()));
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
@@ -313,6 +343,7 @@ void Coordinator::CheckQuiet(Job& job) {
     return Fail(job, std::move(cause));
   }
   recovery.stage = Recovery::Stage::kEntering;
+  recovery.entered = true;
   job.run->quiet_deadline = absl::InfiniteFuture();
   Commit(job, EpochBegan{job.state.epoch, *start});
   NoteDecided(job, *start);

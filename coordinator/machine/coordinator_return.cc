@@ -48,8 +48,7 @@ void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
         job, absl::UnavailableError(absl::StrCat("node ", unfit, " may not serve any more")));
   }
   if (job.recovery->goes_back) return OrderGoBack(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
-            SparesThatAreBack(nodes_, job));
+  PlanWithoutLost(job);
 }
 
 void Coordinator::ConsiderReturn(Job& job) {
@@ -75,8 +74,11 @@ void Coordinator::ConsiderReturn(Job& job) {
   for (const auto& [name, ranks] : unprepared) PrepareReturn(job, nodes_.at(name), ranks);
   if (back.empty()) return;
   if (waits) return GoOnWith(job, back);
+  const bool mirrored = job.run->AllSafe();
+  if (job.not_yet == Job::NotYet{job.state.epoch, back, mirrored}) return;
   job.returning = back;
-  OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, std::move(back));
+  OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, std::move(back),
+            /*stateless=*/{}, /*slow=*/std::nullopt, ComputePlan::Kept{job.state.layout, mirrored});
 }
 
 void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {
@@ -115,9 +117,27 @@ void Coordinator::OnReturnPrepared(Job& job, const Node& node, const CommandFini
                             job.state.epoch});
 }
 
-void Coordinator::OnReturnPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
-  const plan::RankList back = std::exchange(job.returning, {});
+// They stay warm, and what is lent stays so: with others that are back the holders may have work.
+void Coordinator::RefuseReturn(Job& job, plan::RankList back, bool mirrored,
+                               const absl::Status& why) {
+  const bool again = job.not_yet.epoch == job.state.epoch && job.not_yet.ranks == back;
+  const std::string ranks = RankNumbers(back);
+  job.not_yet = {job.state.epoch, std::move(back), mirrored};
+  if (again) return;
+  Commit(job,
+         EventRecorded{"ReturnRefused",
+                       absl::StrCat("ranks ", ranks, " cannot be taken back yet: ", why.message(),
+                                    "; they stay ready, to come back with more of what is "
+                                    "lost"),
+                       job.state.epoch});
+}
+
+void Coordinator::OnReturnPlanned(Job& job, bool mirrored,
+                                  const absl::StatusOr<PlanSummary>& plan) {
+  plan::RankList back = std::exchange(job.returning, {});
   if (plan.ok() && !MayReturn(job)) return;
+  if (absl::IsDataLoss(plan.status()))
+    return RefuseReturn(job, std::move(back), mirrored, plan.status());
   if (!plan.ok()) {
     RefuseLoans(job, back, plan.status());
     for (const Rank rank : back) {

@@ -36,6 +36,7 @@ struct LiveJob {
     std::vector<int64_t> host_memory;      // there was when it was ordered, as MemoryLimits::nodes
     std::map<Rank, plan::Device> lent;     // as ComputePlan::lent
     std::optional<plan::SlowPlaces> slow;  // as ComputePlan::slow
+    bool mirrored = false;                 // as ComputePlan::Kept
   };
   std::optional<Planning> planning;
   std::optional<Run> run;             // from its plan until its devices are free again
@@ -77,7 +78,16 @@ struct LiveJob {
   std::set<int64_t> incidents_unwritten;
   // Ranks that have died and whose exit was not told yet, with the epoch in which they did.
   std::set<std::pair<Epoch, int32_t>> exits_awaited;
-  plan::RankList returning;                     // ranks that the plan that is being made has again
+  plan::RankList returning;  // ranks that the plan that is being made has again
+  // With these, in the layout of this epoch, whoever alone has some of the state would have no
+  // work; with `mirrored` as the plan was ordered.
+  struct NotYet {
+    Epoch epoch;
+    plan::RankList ranks;
+    bool mirrored = false;
+    friend bool operator==(const NotYet&, const NotYet&) = default;
+  };
+  NotYet not_yet;
   std::map<NodeName, Incarnation> copies_with;  // daemons that keep copies of its state
   // By node whose ranks are to be back: what process of it has been told to make ready for which.
   struct Preparation {

@@ -56,6 +56,11 @@ bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool
           std::includes(recovery.back.begin(), recovery.back.end(), lost.begin(), lost.end()));
 }
 
+bool MayHoldState(const Recovery& recovery) {
+  return recovery.by_choice && recovery.entered && !recovery.back.empty() &&
+         recovery.tries < kTriesWithoutBlame;
+}
+
 void NoteSpared(Recovery& recovery, const plan::RankList& lost) {
   for (auto rank = recovery.lost.begin(); rank != recovery.lost.end();) {
     const auto at = rank++;

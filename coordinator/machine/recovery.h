@@ -43,8 +43,9 @@ struct Recovery {
   // Nobody had to leave `from`: it began beside, and none of those that trained is lost since. That
   // they do not find each other now ends no job, and counts in no budget.
   bool by_choice = false;
-  Epoch from;          // that ended; 0 where it goes back
-  FailureCause cause;  // the first one
+  bool entered = false;  // some epoch has begun on the way, so `back` may have been given state
+  Epoch from;            // that ended; 0 where it goes back
+  FailureCause cause;    // the first one
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`
   std::set<int32_t> back;     // ranks that were left out before and are not any more
@@ -73,6 +74,10 @@ bool MetWhileConnecting(const Recovery& recovery, const FailureCause& cause);
 // Whether the next epoch is planned by_choice, too, once `lost` are, which were not before;
 // `apart`: ranks of the present one have not found each other, and nobody is to blame.
 bool StaysByChoice(const Recovery& recovery, const std::set<int32_t>& lost, bool apart);
+
+// Whether those that are back may have state, and were to have it by_choice: where ranks do not
+// find each other they keep their places for a few tries.
+bool MayHoldState(const Recovery& recovery);
 
 // Ranks that were lost and are not in the next layout, which lacks `lost`, have a spare's device
 // there.

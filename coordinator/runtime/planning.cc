@@ -19,6 +19,7 @@
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/plan/dealt_anew.h"
+#include "core/plan/kept_state.h"
 #include "core/plan/layout_change.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_fit.h"
@@ -345,6 +346,15 @@ absl::StatusOr<plan::Plan> PlanAfter(const job::JobSpec& spec, plan::Plan& plan,
   return plan::Expand(spec, std::move(next.layout));  // ranks make it of the document as it is
 }
 
+// What an order asks of the state of ranks that train, once it is planned. `from`: of its layout.
+absl::Status CheckKept(const ComputePlan& order, const plan::Plan& from, const plan::Plan& next) {
+  if (!order.kept.has_value()) return absl::OkStatus();
+  const plan::Layout& kept = *order.kept->layout;
+  if (kept == **order.layout) return plan::CheckStateIsKept(from, next, order.kept->mirrored);
+  ASSIGN_OR_RETURN(const plan::Plan trains, plan::Expand(from.spec, kept));
+  return plan::CheckStateIsKept(trains, next, order.kept->mirrored);
+}
+
 }  // namespace
 
 absl::StatusOr<ReadSubmit> ReadDocument(Document document, plan::RankList lost, Fp8Source fp8) {
@@ -448,6 +458,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
       RETURN_IF_ERROR(plan::CheckMemory(plan, order.limits));
     } else {
       ASSIGN_OR_RETURN(plan::Plan next, PlanAfter(read.spec, plan, order));
+      RETURN_IF_ERROR(CheckKept(order, plan, next));
       changes = plan::ChangesBetween(plan, next);
       plan = std::move(next);
     }

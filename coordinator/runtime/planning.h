@@ -74,7 +74,8 @@ JobRequestPtr RequestBeforeSearch(const ReadSubmit& read);
 // without the ranks that the job begins without. `any_rung`: as if its ladder had all rungs.
 // Pure: the same order gets the same answer. Errors: InvalidArgument with every violation; a
 // device that has less than its rank needs is one of spec.modules, and others are those of
-// plan::CheckHostMemory. Those of plan::LayoutAfter. What `stateless` and `standby` say.
+// plan::CheckHostMemory. Those of plan::LayoutAfter. What `stateless`, `standby` and
+// `kept` say.
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& order);
 
 // Gives records of epochs from before there were layouts the layout that this version would choose

@@ -1,9 +1,14 @@
 // What must hold of the coordinator after every event.
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/cluster/coordinator_host.h"
+#include "tests/sim/cluster/transfers.h"
 
 namespace phalanx::sim {
 
@@ -164,6 +169,26 @@ bool CoordinatorHost::ReachesLastCopies(const coordinator::JobState& job,
   const std::set<size_t> copies = ledger_.NodesWithCopies(job.id);
   return std::all_of(copies.begin(), copies.end(),
                      [&](size_t index) { return nodes.contains(absl::StrCat("node-", index)); });
+}
+
+// Nobody had to leave the layout that trains: those of its ranks that have work in the next one,
+// too, have all of its state.
+void CoordinatorHost::CheckByChoice(const coordinator::JobState& job) {
+  if (!job.by_choice || !job.goes_on()) return;
+  const std::string& text = job.request->document.text;
+  const JobPlanPtr trains = planner_.Expand(text, *job.state_layout);
+  const JobPlanPtr next = planner_.Expand(text, *job.layout);
+  std::map<int32_t, Holdings> kept;
+  for (const int32_t rank : next->ranks) {
+    const auto held = trains->holdings.find(rank);
+    if (held != trains->holdings.end())
+      kept[rank] = Renamed(held->second, trains->plan, next->plan);
+  }
+  const auto rounds = PlanTransfers(next->holdings, kept);
+  if (rounds.ok()) return;
+  ledger_.Violate(
+      absl::StrCat(ToString(job.id), " epoch ", job.epoch.value,
+                   " is planned by choice, and loses state: ", rounds.status().message()));
 }
 
 // A job whose copies survive where its ranks work does not end for lack of state; it may for lack

@@ -287,6 +287,7 @@ void CoordinatorHost::OnCommitted(uint64_t number) {
   const auto* began = std::get_if<coordinator::EpochBegan>(&line->record.body);
   const bool from_copies = began != nullptr && began->copies_epoch != Epoch{};
   ledger_.OnStored(line->record, from_copies && ReachesLastCopies(state, *began));
+  if (std::holds_alternative<coordinator::EpochPlanned>(line->record.body)) CheckByChoice(state);
 }
 
 void CoordinatorHost::Carry(const coordinator::ComputePlan& order) {

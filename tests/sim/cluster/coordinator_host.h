@@ -152,6 +152,7 @@ class CoordinatorHost {
   void CheckReplay();
   void CheckEnded();
   void CheckStateLost(const coordinator::JobView& job);
+  void CheckByChoice(const coordinator::JobState& job);
   std::set<NodeName> NodesAtWork(const coordinator::JobState& job);
   bool ReachesLastCopies(const coordinator::JobState& job, const coordinator::EpochBegan& began);
 

@@ -181,6 +181,8 @@ absl::StatusOr<coordinator::PlanSummary> Planner::Plan(const coordinator::Comput
   if (order.standby) absl::StrAppend(&key, "\nstandby");
   for (const Rank place : order.unfit) absl::StrAppend(&key, "\n!", place.value);
   for (const Rank place : order.stateless) absl::StrAppend(&key, "\n?", place.value);
+  if (order.kept.has_value())
+    absl::StrAppend(&key, "\nkept ", order.kept->mirrored, KeyOf(*order.kept->layout));
   if (order.any_rung) absl::StrAppend(&key, "\nany rung");
   const auto known = plans_.find(key);
   absl::StatusOr<coordinator::PlanSummary> plan =

@@ -75,6 +75,16 @@ TEST(ClusterSimulation, SeedsThatFoundSomething_ViolateNothing) {
   }
 }
 
+// Its ladder has left a job on one rank, which alone has its state; two others come back, whose
+// layout has no work for it.
+TEST(ClusterSimulation, RanksThatComeBack_LeaveTheOnlyHolderOfStateItsWork) {
+  Planner planner;
+  Cluster cluster(planner, {.seed = 1929});
+  cluster.Run(kFaultyTime);
+  cluster.Settle();
+  EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);
+}
+
 // Ranks need nobody but each other for a step, and daemons keep what they say.
 TEST(ClusterSimulation, CoordinatorThatIsAwayForTenMinutes_DisturbsNoTraining_AndThenKnowsAll) {
   constexpr absl::Duration kAway = absl::Minutes(10), kStep = absl::Seconds(1);

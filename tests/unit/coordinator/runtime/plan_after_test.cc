@@ -305,6 +305,39 @@ TEST(PlanJobOfTest, PlaceThatMoves_MustNotBeTheOnlyOneWithState) {
   EXPECT_TRUE(absl::IsDataLoss(planned("{ranks: 2, tp: 2}", {Rank{1}})));
 }
 
+// Two replicas of two stages, of which one rank trains alone: the layout with the other replica has
+// no work for it, the one with everybody has.
+TEST(PlanJobOfTest, LayoutThatNobodyHasToLeave_KeepsAllState) {
+  const std::string text =
+      absl::StrReplaceAll(kOpen.text, {{"ranks: 4, pp: 4", "ranks: 4, pp: 2"},
+                                       {"schedule: {name: auto}", "schedule: {name: 1f1b}"}});
+  const auto request = ReadRequest({text, "/jobs"});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ComputePlan order{.request = *request, .placement = kPlacement, .epoch = Epoch{1}};
+  order.layout = PlanJobOf(order)->layout;
+  order.lost = {Rank{0}, Rank{1}, Rank{2}};
+  const absl::StatusOr<PlanSummary> alone = PlanJobOf(order);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  order = {.request = *request, .placement = kPlacement, .epoch = Epoch{2}};
+  order.layout = alone->layout;
+  order.returned = {Rank{0}, Rank{2}};
+  ASSERT_TRUE(PlanJobOf(order).ok()) << "somebody has to leave";
+  order.kept = {.layout = alone->layout};
+  const absl::Status lost = PlanJobOf(order).status();
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("rank 3 alone has some of the state of module language"));
+  order.returned = {Rank{0}, Rank{1}, Rank{2}};
+  const absl::StatusOr<PlanSummary> all = PlanJobOf(order);
+  ASSERT_TRUE(all.ok()) << all.status();
+  // One of them is lost again before anybody has left the layout that trains.
+  order.layout = all->layout;
+  order.returned.clear();
+  order.lost = {Rank{1}};
+  EXPECT_TRUE(absl::IsDataLoss(PlanJobOf(order).status()));
+  order.lost = {Rank{0}, Rank{1}, Rank{2}};
+  EXPECT_TRUE(PlanJobOf(order).ok());
+}
+
 // The same in each place but for the names of nodes, which digests have in them.
 TEST(PlanJobOfTest, LayoutWithoutRanks_IsTheOneThatPlanWithoutAServerShows) {
   const std::string replicas = absl::StrReplaceAll(
