@@ -33,6 +33,7 @@
 #include "core/base/terminal_text.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
+#include "transport/library_log.h"
 
 namespace phalanx::client {
 namespace {
@@ -310,6 +311,7 @@ int Flushed(int code, const FdBuffer& written) {
 int main(int argc, char** argv) {
   phalanx::HoldStandardStreams();
   phalanx::LetWritesFail();
+  phalanx::transport::SilenceGrpcLog();
   // Of texts that are no UTF-8, beside what the command itself says then.
   google::protobuf::SetLogHandler(nullptr);
   phalanx::client::FdBuffer written(STDOUT_FILENO);

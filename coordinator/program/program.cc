@@ -34,6 +34,7 @@
 #include "core/posix/socket.h"
 #include "core/posix/unique_fd.h"
 #include "core/posix/whole_file.h"
+#include "transport/library_log.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -179,6 +180,7 @@ absl::Status Execute(const Flags& flags, const Settings& settings, PlanFunction 
 
 int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   HoldStandardStreams();
+  transport::SilenceGrpcLog();
   Flags flags;
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   AddFlags(app, flags);

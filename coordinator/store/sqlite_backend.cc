@@ -42,6 +42,25 @@ absl::Status CheckLogIsNotAlone(const std::string& path) {
       "start with an empty store (the jobs of the old one are then unknown)"));
 }
 
+// Locks are beside the name that is given: another name of the file would have locks of its own.
+absl::Status CheckHasOneName(const std::string& path) {
+  struct stat found {};
+  if (lstat(path.c_str(), &found) != 0 || S_ISDIR(found.st_mode)) return absl::OkStatus();
+  if (S_ISLNK(found.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     " is a link, and another coordinator may have what it leads to: give "
+                     "the folder with the file itself (--store)"));
+  }
+  if (found.st_nlink > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has ", found.st_nlink,
+                     " names (hard links), and another coordinator may have it by another: "
+                     "remove the others, or copy it (--store)"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 struct SqliteBackend::Handles {
@@ -55,6 +74,7 @@ SqliteBackend::SqliteBackend(std::string path)
 SqliteBackend::~SqliteBackend() { ended_jobs_->Disconnect(); }
 
 absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::string& path) {
+  RETURN_IF_ERROR(CheckHasOneName(path));
   std::unique_ptr<SqliteBackend> backend(new SqliteBackend(path));
   const std::string lock = absl::StrCat(path, ".lock");
   backend->lock_.reset(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -62,7 +62,8 @@ constexpr std::array kFailures = {
     FailureTraits{
         K::kDataInvalid, "DataInvalid", false, Fault::kData,
         "shards or tokenizer break a rule, or nodes read different data",
-        "mend the data or its paths; phalanx validate --check-data shows every violation"},
+        "mend the data or its paths, which phalanx validate --check-data looks through, or what "
+        "the node lets jobs use (--secrets, --read-folder, --write-folder)"},
     FailureTraits{K::kDataCorrupt, "DataCorrupt", false, Fault::kData,
                   "more samples are corrupt than the job allows",
                   "mend the samples that are named, or raise data.corrupt_max"},
@@ -97,9 +98,10 @@ constexpr std::array kFailures = {
     FailureTraits{K::kCheckpointUnavailable, "CheckpointUnavailable", true, Fault::kStorage,
                   "the checkpoint to go on from cannot be read, or not from every node",
                   "bring its folder back to where all nodes see it, then submit the job again"},
-    FailureTraits{K::kTimeLimit, "TimeLimit", true, Fault::kUser,
-                  "the job had its time_limit to run and was not done",
-                  "submit it again with checkpoint.resume_from: latest, or raise time_limit"},
+    FailureTraits{
+        K::kTimeLimit, "TimeLimit", true, Fault::kUser,
+        "the job had its time_limit to run and was not done",
+        "raise time_limit, or go on from its last checkpoint (checkpoint.resume_from: latest)"},
     FailureTraits{
         K::kRankHung, "RankHung", true, Fault::kNode,
         "a rank process stood still: its worker ended it, or it did not leave its epoch in time",

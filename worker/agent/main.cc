@@ -37,6 +37,7 @@
 #include "core/posix/unique_fd.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "transport/library_log.h"
 #include "transport/tls.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
@@ -453,5 +454,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   phalanx::HoldStandardStreams();
+  phalanx::transport::SilenceGrpcLog();
   return phalanx::agent::Main(argc, argv);
 }

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <memory>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -35,6 +36,8 @@ class Fp8CudaTest : public testing::Test {
     at::manual_seed(12);
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
+
+  void MultiplyManyShapes();
 
   static at::Tensor Random(at::IntArrayRef shape, double deviation = 1) {
     return (at::randn(shape, at::TensorOptions(at::kCUDA)) * deviation).to(at::kBFloat16);
@@ -258,8 +261,13 @@ TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {
   }
 }
 
-// One number of rows after the other, as samples bring them.
+// One number of rows after the other, as samples bring them; on a thread of its own, which has met
+// them then.
 TEST_F(Fp8CudaTest, MoreShapesThanAreRemembered_GiveTheSameProducts) {
+  std::thread([this] { MultiplyManyShapes(); }).join();
+}
+
+void Fp8CudaTest::MultiplyManyShapes() {
   const auto shapes = static_cast<int64_t>(cuda::kDescribedMax) + 100;
   const Operand a = RoundToFp8(Random({shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
   const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);

@@ -230,6 +230,25 @@ TEST(SqliteBackendTest, AnotherProgramsFile_IsRefused) {
   EXPECT_EQ(disk.Open().status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Each name of a file would have a lock of its own.
+TEST(SqliteBackendTest, FileWithAnotherName_IsRefused) {
+  SqliteDiskFixture disk, other;
+  ASSERT_TRUE(disk.Open().ok());
+  std::filesystem::create_symlink(disk.path(), other.path());
+  absl::Status status = other.Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(other.path() + " is a link"));
+  std::filesystem::remove(other.path());
+  std::filesystem::create_hard_link(disk.path(), other.path());
+  for (SqliteDiskFixture* one : {&disk, &other}) {
+    status = one->Open().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one->path() + " has 2 names"));
+  }
+  std::filesystem::remove(other.path());
+  EXPECT_TRUE(disk.Open().ok());
+}
+
 TEST(SqliteBackendTest, FolderThatIsNotThere_IsUnavailable) {
   EXPECT_EQ(SqliteBackend::Open("/nonexistent/journal.db").status().code(),
             absl::StatusCode::kUnavailable);
