@@ -19,9 +19,9 @@ constexpr absl::string_view kVerbs[] = {
     "suspend", "submit",      "take",       "try",    "upgrade", "use",   "wait"};
 
 // What only a rule says.
-constexpr absl::string_view kRules[] = {"did you mean ",   " must be ", " must begin with ",
-                                        " must have ",     " needs --", " does not go with ",
-                                        "; its ranks are "};
+constexpr absl::string_view kRules[] = {
+    "did you mean ", " must be ",          " must begin with ", " must have ",
+    " needs --",     " does not go with ", "; its ranks are ",  "; its last one is "};
 
 struct Advice {
   absl::StatusCode code;

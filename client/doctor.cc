@@ -11,6 +11,7 @@
 #include "client/doctor_reach.h"
 #include "client/exit_code.h"
 #include "client/node_list.h"
+#include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/examine/examination.h"
 #include "core/job/json.h"
@@ -34,7 +35,9 @@ Finding Coordinator(const std::string& server, const absl::Status& status) {
   coordinator.verdict = Verdict::kProblem;
   coordinator.found = std::string(status.message());
   const bool silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  coordinator.next = silent ? kNextAfterSilence : NextAfterCall(status);
+  // Such as of a certificate that has expired, or of a store that is full.
+  const bool is_known = !NextOf(status).empty() || SaysNext(status.message());
+  coordinator.next = silent && !is_known ? kNextAfterSilence : NextAfterCall(status);
   return coordinator;
 }
 

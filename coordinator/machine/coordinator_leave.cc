@@ -26,7 +26,8 @@ void Coordinator::On(const SuspensionRequested& event) {
   if (job->state.IsTerminal()) {
     refusal = absl::FailedPreconditionError(
         absl::StrCat(ToString(event.job), " is ", job::ToString(job->state.phase),
-                     "; only a job that has not ended is suspended or resumed"));
+                     "; only a job that has not ended is suspended or resumed: phalanx rerun ",
+                     ToString(event.job), " submits it anew"));
   } else if (changes && event.suspended) {
     refusal = MaySuspend(*job);
   }

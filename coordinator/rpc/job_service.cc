@@ -226,7 +226,8 @@ void JobServiceImpl::SetSuspended(const std::string& job, bool suspended, v1::Jo
   if (job::IsTerminal((*found)->phase)) {
     return end(absl::FailedPreconditionError(
         absl::StrCat(ToString((*found)->id), " is ", job::ToString((*found)->phase),
-                     "; only a job that has not ended is suspended or resumed")));
+                     "; only a job that has not ended is suspended or resumed: phalanx rerun ",
+                     ToString((*found)->id), " submits it anew")));
   }
   driver_.SetSuspended((*found)->id, suspended, NameOf(end.caller()),
                        [end, answer](const absl::StatusOr<JobViewPtr>& told) {

@@ -50,7 +50,8 @@ TEST_P(AdviceTest, ErrorThatSaysItItself_IsLeftAsItIs) {
        {"node a is drained; phalanx uncordon a lets it take jobs again",
         "vera calls more often than 50 times a second; ask again in 1 s",
         "3 requests wait for the store; try again later", "--items needs --search",
-        "unknown field; did you mean steps?", "two lines:\ncorrect the file\n"}) {
+        "unknown field; did you mean steps?", "job-1 has no step 9; its last one is 8",
+        "two lines:\ncorrect the file\n"}) {
     const std::string told = absl::StrCat("error: ", TerminalText(message), "\n");
     EXPECT_EQ(Told(&Fail, Error(message)), told);
     EXPECT_EQ(Told(&FailCall, Error(message)), told);

@@ -63,6 +63,20 @@ TEST(DoctorTest, CoordinatorThatDoesNotAnswer_IsAProblemAndTheMachineIsToldOfAll
   EXPECT_TRUE(wire::ParseYaml(json.out.str()).ok());
 }
 
+// Of a coordinator that answers, no firewall is to be looked for.
+TEST(DoctorTest, CoordinatorThatSaysWhyItDoesNotServe_IsNotTakenForSilent) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse*) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                        "the store is full; ask again when that has changed");
+  };
+  Connection connection({.server = server.address(), .timeout = absl::Milliseconds(200)});
+  Captured table;
+  EXPECT_EQ(Doctor(connection, {.version = "1.0"}, table.io), kFailure);
+  EXPECT_THAT(table.out.str(), HasSubstr("the store is full"));
+  EXPECT_THAT(table.out.str(), Not(HasSubstr("no firewall is between")));
+}
+
 TEST(DoctorTest, Cluster_HasALineForEachCheckOfItsNodes_AndFailsOfAProblemThere) {
   FakeServer server;
   server.nodes = [](const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {
