@@ -67,9 +67,9 @@ TEST_F(KeptStateTest, ReturnWithoutWork_ForWhoAloneHasState_IsRefusedOnce) {
   for (int64_t step = 5; step < 10; ++step) Step(job_, step, 3);
   EXPECT_THAT(h_.plans, IsEmpty()) << "nothing is else";
   EXPECT_EQ(h_.State(job_).epoch, Epoch{3});
-  h_.commands.clear();
+  const size_t told = h_.Commands<PrepareData>(b_).size();
   h_.Prepare(c_);
-  EXPECT_THAT(h_.Commands<PrepareData>(b_), IsEmpty()) << "it is warm";
+  EXPECT_THAT(h_.Commands<PrepareData>(b_), SizeIs(told)) << "it is warm";
   ASSERT_THAT(h_.plans, SizeIs(1));
   EXPECT_THAT(h_.plans[0].returned, ElementsAre(Rank{1}, Rank{2}));
   Answer();
@@ -121,6 +121,20 @@ TEST_F(KeptStateTest, RankThatIsLostOnItsWayBack_LeavesOutThoseThatCannotBeThere
   h_.commands.clear();
   Step(job_, 7, 5);
   EXPECT_THAT(h_.Commands<PrepareData>(b_), SizeIs(1)) << "its process was of epoch 4";
+}
+
+// They had all been connected, and state may have moved to those that came back.
+TEST_F(KeptStateTest, RanksThatLoseEachOtherWhileStateMoves_KeepWhoCameBack) {
+  h_.Prepare(b_);
+  Answer();
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{4});
+  h_.plans_held = false;
+  GoOver(job_, {0}, 4, 3, {});
+  ASSERT_TRUE(h_.State(job_).start.has_value());
+  h_.Report(node_, job_, 0, RankError{.kind = job::FailureKind::kPeerLost, .message = "broke"}, 4);
+  h_.Advance(absl::Seconds(1));
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{5});
+  EXPECT_THAT(Lost(job_), ElementsAre(Rank{2})) << "rank 1 may have some of the state";
 }
 
 }  // namespace
