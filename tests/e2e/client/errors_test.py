@@ -191,6 +191,16 @@ class ErrorsTest(unittest.TestCase):
             row = Row(arguments, f"error: {method} is for {roles}; the role here is worker", "ask somebody who has it")
             self.expect_error(row, command, self.guarded, self.as_worker)
 
+    def test_handshakes_that_fail_are_told_of_once(self):
+        other = self.open.folder / "other-ca"
+        subprocess.run([SOURCE / "scripts/make_ca", other, "user", "sam", "viewer"], check=True, capture_output=True, timeout=60)
+        done = self.phalanx(self.guarded, "list", "", ["--timeout", "2s", "--tls-ca", other / "ca.pem",
+                                                       "--tls-certificate", other / "user-sam.pem", "--tls-key", other / "user-sam-key.pem"])
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        lines = done.stderr.splitlines()
+        self.assertRegex(lines[0], "^error: ", "what gRPC writes by itself is not for users")
+        self.assertLessEqual(len(lines), 2, done.stderr)
+
     def test_doctor_finds_what_others_are_told(self):
         done = self.phalanx(self.guarded, FINDS, "", self.as_worker)
         self.assertEqual(done.returncode, 1, done.stderr)
