@@ -64,7 +64,7 @@ TEST_F(KeptStateTest, ReturnWithoutWork_ForWhoAloneHasState_IsRefusedOnce) {
   EXPECT_THAT(Events(job_, "ReturnRefused"),
               ElementsAre(HasSubstr("ranks 1 cannot be taken back yet: rank 0 alone has some of "
                                     "the state; they stay ready")));
-  for (int64_t step = 5; step < 10; ++step) Step(job_, step, 3);
+  for (int64_t step = 5; step < 8; ++step) Step(job_, step, 3);
   EXPECT_THAT(h_.plans, IsEmpty()) << "nothing is else";
   EXPECT_EQ(h_.State(job_).epoch, Epoch{3});
   const size_t told = h_.Commands<PrepareData>(b_).size();
