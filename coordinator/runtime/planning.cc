@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/runtime/plan_products.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/cut_text.h"
 #include "core/base/digest.h"
@@ -19,6 +20,7 @@
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/plan/dealt_anew.h"
+#include "core/plan/digest_text.h"
 #include "core/plan/kept_state.h"
 #include "core/plan/layout_change.h"
 #include "core/plan/loss.h"
@@ -29,7 +31,6 @@
 #include "core/schedule/admission.h"
 #include "core/schedule/device_kinds.h"
 #include "core/schedule/preview.h"
-#include "core/schedule/product_table.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/plan_codec.h"
 #include "core/wire/resolved_job.h"
@@ -124,10 +125,8 @@ absl::Status CheckPaced(const plan::Layout& before, const plan::Layout& next) {
 
 // The plan of the order's layout with other slow places. A device that idles takes over after
 // losses, from ranks that nobody has made ready; not here.
-absl::StatusOr<PlanSummary> PlanPaced(const ComputePlan& order) {
-  ASSIGN_OR_RETURN(const job::ReadJob read,
-                   wire::ReadJobFile(order.request->document.text, job::Purpose::kAccepted));
-  ASSIGN_OR_RETURN(const plan::Plan running, plan::Expand(read.spec, **order.layout));
+absl::StatusOr<PlanSummary> PlanPaced(const job::JobSpec& spec, const ComputePlan& order) {
+  ASSIGN_OR_RETURN(const plan::Plan running, plan::Expand(spec, **order.layout));
   ASSIGN_OR_RETURN(
       plan::Plan next,
       schedule::AdmitAfter(running, {.spares = false, .slow = order.slow}, order.limits));
@@ -283,51 +282,17 @@ absl::Status CheckState(const job::JobSpec& spec, const ComputePlan& order) {
   return CheckStateBeside(plan, order.stateless);
 }
 
-// Whether ranks of the job take algorithms of products from a table, where their nodes have one.
-bool TakesProducts(const job::JobSpec& spec) {
-  return spec.resources.device == job::DeviceKind::kGpu && spec.compute == job::Precision::kBf16;
-}
-
-// The same with another layout, of which no estimate and no note depends.
-absl::StatusOr<plan::Plan> ExpandAgain(const job::JobSpec& spec, plan::Plan plan) {
-  ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(spec, std::move(plan.layout)));
-  again.notes = std::move(plan.notes);
-  again.lowering_notes = plan.lowering_notes;
-  return again;
-}
-
-// A job goes on without its table where a node does not have it; it never gets another one.
-absl::StatusOr<plan::Plan> KeepProducts(const job::JobSpec& spec, const ComputePlan& order,
-                                        plan::Plan plan) {
-  std::string& products = plan.layout.products;
-  if (products.empty() || order.products.value_or(products) == products) return plan;
-  plan.notes.push_back(
-      absl::StrCat("algorithms of products are the libraries' own from now on: "
-                   "not all nodes have the table ",
-                   products));
-  products.clear();
-  return ExpandAgain(spec, std::move(plan));
-}
-
-// What products take beside their operands is no job's estimate.
-void LeaveRoomForProducts(const job::JobSpec& spec, ComputePlan& order) {
-  const std::string products =
-      order.layout.has_value() ? (**order.layout).products : order.products.value_or("");
-  if (products.empty() || !TakesProducts(spec)) return;
-  for (int64_t& device : order.limits.devices) {
-    if (device > 0) device = std::max<int64_t>(1, device - schedule::kProductWorkspaceBytes);
-  }
-}
-
 // Of a job that has no layout yet.
 absl::StatusOr<plan::Plan> FirstPlan(const job::JobSpec& spec, const ComputePlan& order) {
   ASSIGN_OR_RETURN(plan::Plan plan, schedule::AdmitJob(spec, plan::ClusterOf(order.placement),
                                                        order.limits, order.epoch));
-  const bool older = std::exchange(plan.layout.derivation, order.derivation) != order.derivation;
-  if (TakesProducts(spec)) plan.layout.products = order.products.value_or("");
-  if (older || !plan.layout.products.empty()) {
-    ASSIGN_OR_RETURN(plan, ExpandAgain(spec, std::move(plan)));
+  if (std::exchange(plan.layout.derivation, order.derivation) != order.derivation) {
+    ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(spec, std::move(plan.layout)));
+    again.notes = std::move(plan.notes);
+    again.lowering_notes = plan.lowering_notes;
+    plan = std::move(again);
   }
+  if (TakesProducts(spec)) plan::TakeProducts(order.products.value_or(""), plan);
   if (order.request->lost.empty()) return plan;
   return schedule::AdmitWithout(plan, order.request->lost, order.limits);
 }
@@ -443,13 +408,13 @@ JobRequestPtr RequestBeforeSearch(const ReadSubmit& read) {
 }
 
 absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
-  if (ordered.slow.has_value()) return PlanPaced(ordered);
   ComputePlan order = ordered;
   const JobRequest& request = *order.request;
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
-  RETURN_IF_ERROR(CheckState(read.spec, order));
   LeaveRoomForProducts(read.spec, order);
+  if (order.slow.has_value()) return PlanPaced(read.spec, order);
+  RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
   std::vector<plan::LayoutChange> changes;
   if (order.layout.has_value()) {
@@ -462,7 +427,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
       changes = plan::ChangesBetween(plan, next);
       plan = std::move(next);
     }
-    ASSIGN_OR_RETURN(plan, KeepProducts(read.spec, order, std::move(plan)));
+    KeepProducts(order, plan);
     plan.layout.epoch = std::max(order.epoch, (*order.layout)->epoch);
   } else {
     ASSIGN_OR_RETURN(plan, FirstPlan(read.spec, order));

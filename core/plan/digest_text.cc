@@ -1,9 +1,11 @@
 #include "core/plan/digest_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/digest.h"
 #include "core/job/job_reader.h"
 
 namespace phalanx::plan {
@@ -84,6 +86,12 @@ std::string CanonicalText(const Plan& plan) {
   absl::StrAppend(&out, "lost", Ranks(plan.layout.lost, plan.world), "\nidle",
                   Ranks(plan.layout.idle, plan.world), "\n");
   return out;
+}
+
+void TakeProducts(std::string table, Plan& plan) {
+  if (plan.layout.products == table) return;
+  plan.layout.products = std::move(table);
+  plan.digest = Digest(CanonicalText(plan));
 }
 
 }  // namespace phalanx::plan

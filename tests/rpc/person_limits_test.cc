@@ -31,6 +31,34 @@ class PersonLimitsTest : public AccessTest {
     watch->stream = jobs->WatchJob(&watch->context, request);
     return watch;
   }
+
+  struct Reading {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>> stream;
+    v1::GetLogsResponse response;
+
+    bool Read() { return stream->Read(&response); }
+  };
+  // Whoever has `stub` reads on in the logs of job a.
+  static std::unique_ptr<Reading> Follow(v1::JobService::Stub& stub) {
+    auto reading = std::make_unique<Reading>();
+    SetDeadline(reading->context);
+    v1::GetLogsRequest request;
+    request.set_job("a");
+    request.set_follow(true);
+    reading->stream = stub.GetLogs(&reading->context, request);
+    return reading;
+  }
+  // Sam has job a on the worker; whoever calls from here on is vera.
+  std::unique_ptr<v1::JobService::Stub> LetSamHaveAJobOn(FakeWorker& worker) {
+    worker.Join("here", 1);
+    Be("sam", "submitter");
+    MustSubmit(JobText("a"));
+    worker.TakeAssignment();
+    auto of_sam = v1::JobService::NewStub(channel);
+    Be("vera", "viewer");
+    return of_sam;
+  }
 };
 
 TEST_F(PersonLimitsTest, WatchesOfOnePerson_AreBounded_AndOthersNoticeNothing) {
@@ -100,72 +128,47 @@ TEST_F(PersonLimitsTest, ReadersOfLogsOfOnePerson_AreBounded_AndOthersNoticeNoth
   server_.reset();
   AccessTest::Open([](ServerOptions& options) { options.person_log_calls_max = 2; });
   FakeWorker worker(ChannelOf(authority().Worker("here")));
-  worker.Join("here", 1);
-  Be("sam", "submitter");
-  MustSubmit(JobText("a"));
-  worker.TakeAssignment();
-  const auto of_sam = v1::JobService::NewStub(channel);
-  Be("vera", "viewer");
-  v1::GetLogsRequest request;
-  request.set_job("a");
-  request.set_follow(true);
-  grpc::ClientContext contexts[4];
-  for (grpc::ClientContext& context : contexts) SetDeadline(context);
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> open;
-  v1::GetLogsResponse response;
+  const auto of_sam = LetSamHaveAJobOn(worker);
+  std::vector<std::unique_ptr<Reading>> open;
   for (int i = 0; i < 2; ++i) {
-    open.push_back(jobs->GetLogs(&contexts[i], request));
+    open.push_back(Follow(*jobs));
     EXPECT_TRUE(worker.Command().has_fetch_logs());
-    ASSERT_TRUE(open.back()->Read(&response));
+    ASSERT_TRUE(open.back()->Read());
   }
-  const auto refused = jobs->GetLogs(&contexts[2], request);
-  EXPECT_FALSE(refused->Read(&response));
-  const grpc::Status status = refused->Finish();
+  const auto refused = Follow(*jobs);
+  EXPECT_FALSE(refused->Read());
+  const grpc::Status status = refused->stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(status.error_message(), "vera has 2 such calls open; at most 2");
   EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
   EXPECT_THAT(server_->MetricsText(),
               HasSubstr("phalanx_rpc_handled_total{code=\"RESOURCE_EXHAUSTED\","
                         "method=\"GetLogs\"} 1"));
-  const auto other = of_sam->GetLogs(&contexts[3], request);
-  EXPECT_TRUE(other->Read(&response));
-  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  open.push_back(Follow(*of_sam));
+  EXPECT_TRUE(open.back()->Read());
+  for (const auto& reading : open) reading->context.TryCancel();
+}
+
+TEST_F(PersonLimitsTest, ReadersOfLogsOfOneNode_WhoeverHasMostOfThemMakesRoom) {
+  FakeWorker worker(ChannelOf(authority().Worker("here")));
+  const auto of_sam = LetSamHaveAJobOn(worker);
+  std::vector<std::unique_ptr<Reading>> open;
+  for (size_t i = 0; i <= LogRelay::kUploadsMax; ++i) {
+    open.push_back(Follow(i == 0 ? *jobs : *of_sam));
+    EXPECT_TRUE(worker.Command().has_fetch_logs());
+    ASSERT_TRUE(open.back()->Read());
+  }
+  EXPECT_FALSE(open[1]->Read());
+  EXPECT_EQ(open[1]->stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // The first of all, of somebody else, goes on: one more of sam's ends sam's next.
+  open.push_back(Follow(*of_sam));
+  EXPECT_TRUE(worker.Command().has_fetch_logs());
+  EXPECT_FALSE(open[2]->Read());
+  EXPECT_EQ(open[2]->stream->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (const auto& reading : open) reading->context.TryCancel();
 }
 
 // Each plan that has been made, or is refused, makes room for the next one.
-TEST_F(PersonLimitsTest, ReadersOfLogsOfOneNode_WhoeverHasMostOfThemMakesRoom) {
-  FakeWorker worker(ChannelOf(authority().Worker("here")));
-  worker.Join("here", 1);
-  Be("sam", "submitter");
-  MustSubmit(JobText("a"));
-  worker.TakeAssignment();
-  const auto of_sam = v1::JobService::NewStub(channel);
-  Be("vera", "viewer");
-  v1::GetLogsRequest request;
-  request.set_job("a");
-  request.set_follow(true);
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::GetLogsResponse>>> open;
-  v1::GetLogsResponse response;
-  for (size_t i = 0; i <= LogRelay::kUploadsMax; ++i) {
-    contexts.push_back(std::make_unique<grpc::ClientContext>());
-    SetDeadline(*contexts.back());
-    open.push_back((i == 0 ? jobs : of_sam)->GetLogs(contexts.back().get(), request));
-    EXPECT_TRUE(worker.Command().has_fetch_logs());
-    ASSERT_TRUE(open.back()->Read(&response));
-  }
-  EXPECT_FALSE(open[1]->Read(&response));
-  EXPECT_EQ(open[1]->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // The first of all, of somebody else, goes on: one more of sam's ends sam's next.
-  contexts.push_back(std::make_unique<grpc::ClientContext>());
-  SetDeadline(*contexts.back());
-  open.push_back(of_sam->GetLogs(contexts.back().get(), request));
-  EXPECT_TRUE(worker.Command().has_fetch_logs());
-  EXPECT_FALSE(open[2]->Read(&response));
-  EXPECT_EQ(open[2]->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  for (const auto& context : contexts) context->TryCancel();
-}
-
 TEST_F(PersonLimitsTest, PlansOfOnePerson_AreBounded_AndThoseThatAreMadeMakeRoom) {
   const auto plan = [this](const std::string& text) {
     v1::PlanJobRequest request;

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/cut_text.h"
 #include "core/base/status.h"
@@ -38,11 +38,13 @@ std::string KindOfAll(const std::vector<std::string>& device_names) {
 }
 
 // All that it prints until it ends.
-absl::StatusOr<std::string> ReadToEnd(int fd, absl::Time deadline) {
+absl::StatusOr<std::string> ReadToEnd(int fd, absl::Duration timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
   std::string text;
   while (true) {
     pollfd ready{fd, POLLIN, 0};
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left =
+        absl::ToInt64Milliseconds(absl::FromChrono(deadline - std::chrono::steady_clock::now()));
     if (left <= 0) return absl::DeadlineExceededError("it does not answer");
     if (poll(&ready, 1, static_cast<int>(left)) <= 0) continue;
     char bytes[4096];
@@ -65,8 +67,7 @@ absl::StatusOr<std::string> ProductsOfRanks(const std::string& rank_program,
   if (file.empty() && !schedule::HasProductTable(schedule::BuiltInProductTables(), kind)) return "";
   ASSIGN_OR_RETURN(Spawned spawned,
                    SpawnRank(rank_program, {}, {"--products", device_names.front()}));
-  const absl::StatusOr<std::string> text =
-      ReadToEnd(spawned.output.get(), absl::Now() + kAnswerTimeout);
+  const absl::StatusOr<std::string> text = ReadToEnd(spawned.output.get(), kAnswerTimeout);
   kill(-spawned.pid, SIGKILL);
   while (waitpid(spawned.pid, nullptr, 0) < 0 && errno == EINTR) {
   }

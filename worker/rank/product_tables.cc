@@ -2,9 +2,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/job/devices.h"
 #include "core/job/failure.h"
@@ -42,6 +45,25 @@ std::vector<absl::string_view> Texts(const std::string& own) {
   return texts;
 }
 
+// What the plan of the last epoch named, which the next one does, too: behind a loss nothing is
+// read again.
+struct LastTable {
+  Mutex mu;
+  std::string reference ABSL_GUARDED_BY(mu);
+  schedule::SharedProductTable table ABSL_GUARDED_BY(mu);
+};
+
+absl::StatusOr<schedule::SharedProductTable> TableOf(const std::string& reference) {
+  static LastTable& last = *new LastTable;
+  MutexLock lock(&last.mu);
+  if (last.reference == reference) return last.table;
+  ASSIGN_OR_RETURN(const std::string own, TextOfFile());
+  schedule::SharedProductTable table = schedule::FindProductTable(Texts(own), reference);
+  if (table == nullptr) return nullptr;
+  last.reference = reference;
+  return last.table = std::move(table);
+}
+
 absl::Status Mismatch(std::string message) {
   return job::WithKind(job::FailureKind::kVersionMismatch,
                        absl::FailedPreconditionError(std::move(message)));
@@ -60,8 +82,7 @@ absl::StatusOr<std::string> ProductsOfDevice(const std::string& device_name) {
 absl::StatusOr<schedule::SharedProductTable> ProductsOfPlan(const std::string& reference,
                                                             int64_t library) {
   if (reference.empty()) return nullptr;
-  ASSIGN_OR_RETURN(const std::string own, TextOfFile());
-  schedule::SharedProductTable table = schedule::FindProductTable(Texts(own), reference);
+  ASSIGN_OR_RETURN(schedule::SharedProductTable table, TableOf(reference));
   if (table == nullptr) {
     return Mismatch(absl::StrCat("the plan takes algorithms of products from the table ", reference,
                                  ", which this rank's program does not have: its node said "

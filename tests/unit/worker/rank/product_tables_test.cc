@@ -48,6 +48,17 @@ TEST_F(ProductTablesTest, TableOfThePlan_IsFoundByItsReference) {
   EXPECT_EQ(**found, table_);
 }
 
+// A recovery has no time to read it once more.
+TEST_F(ProductTablesTest, TableOfTheEpochBefore_IsNotReadAgain) {
+  const std::string reference = schedule::ReferenceOf(table_);
+  const auto first = ProductsOfPlan(reference, table_.library);
+  ASSERT_TRUE(first.ok()) << first.status();
+  Write("{}");
+  const auto second = ProductsOfPlan(reference, table_.library);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, *first);
+}
+
 TEST_F(ProductTablesTest, TableThatTheRankDoesNotHave_IsRefusedByName) {
   const std::string reference = "h200-cublaslt-1@00";
   const absl::Status unknown = ProductsOfPlan(reference, 1).status();

@@ -1,0 +1,35 @@
+#include "coordinator/runtime/plan_products.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "core/plan/digest_text.h"
+#include "core/schedule/product_table.h"
+
+namespace phalanx::coordinator {
+
+bool TakesProducts(const job::JobSpec& spec) {
+  return spec.resources.device == job::DeviceKind::kGpu && spec.compute == job::Precision::kBf16;
+}
+
+void KeepProducts(const ComputePlan& order, plan::Plan& plan) {
+  const std::string& products = plan.layout.products;
+  if (products.empty() || order.products.value_or(products) == products) return;
+  plan.notes.push_back(
+      absl::StrCat("algorithms of products are the libraries' own from now on: "
+                   "not all nodes have the table ",
+                   products));
+  plan::TakeProducts("", plan);
+}
+
+void LeaveRoomForProducts(const job::JobSpec& spec, ComputePlan& order) {
+  const std::string products =
+      order.layout.has_value() ? (**order.layout).products : order.products.value_or("");
+  if (products.empty() || !TakesProducts(spec)) return;
+  for (int64_t& device : order.limits.devices) {
+    if (device > 0) device = std::max<int64_t>(1, device - schedule::kProductWorkspaceBytes);
+  }
+}
+
+}  // namespace phalanx::coordinator
