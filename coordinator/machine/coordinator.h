@@ -176,12 +176,9 @@ class Coordinator {
   void StoreLastStep(Job& job);
   void DropPlanning(Job& job);
   void Plan(Job& job, Placement placement);
-  // Of a layout that was decided before: as the next epoch has it, without what is lost and with
-  // what is back.
-  void OrderPlan(Job& job, Placement placement, std::optional<Shared<plan::Layout>> layout,
-                 plan::RankList lost = {}, plan::RankList returned = {},
-                 plan::RankList stateless = {}, std::optional<plan::SlowPlaces> slow = std::nullopt,
-                 std::optional<ComputePlan::Kept> kept = std::nullopt);
+  // `asked` says its placement; where a layout was decided before, that one, what is lost of it and
+  // what is back, and so on. What follows from the job and its nodes is added here.
+  void OrderPlan(Job& job, ComputePlan asked);
   void On(const PlanComputed& event);
   void TellNotes(Job& job, const PlanSummary& plan);
   void SayStarts(Job& job);  // records that the job with its first layout is starting

@@ -119,8 +119,9 @@ void Coordinator::ConsiderPace(Job& job) {
   std::erase_if(job.pacing.changes,
                 [this](Instant at) { return at <= now_ - options_.pace_window; });
   if (static_cast<int64_t>(job.pacing.changes.size()) >= options_.pace_changes_max) return;
-  OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, /*returned=*/{},
-            /*stateless=*/{}, std::move(places));
+  OrderPlan(
+      job,
+      {.placement = *job.state.placement, .layout = job.state.layout, .slow = std::move(places)});
 }
 
 void Coordinator::OnPacePlanned(Job& job, const plan::SlowPlaces& wanted,
@@ -163,7 +164,7 @@ void Coordinator::GoBackToPace(Job& job) {
                                          "anew within ",
                                          absl::FormatDuration(options_.pace_window)),
                             job.state.epoch});
-  OrderPlan(job, *job.state.placement, job.state.state_layout, /*lost=*/{});
+  OrderPlan(job, {.placement = *job.state.placement, .layout = job.state.state_layout});
 }
 
 }  // namespace phalanx::coordinator

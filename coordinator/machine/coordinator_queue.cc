@@ -222,49 +222,33 @@ void Coordinator::Plan(Job& job, Placement placement) {
     }
     PublishView(node);
   }
-  OrderPlan(job, std::move(placement), std::nullopt);
+  OrderPlan(job, {.placement = std::move(placement)});
   NoteCharge(job);
 }
 
-void Coordinator::OrderPlan(Job& job, Placement placement,
-                            std::optional<Shared<plan::Layout>> layout, plan::RankList lost,
-                            plan::RankList returned, plan::RankList stateless,
-                            std::optional<plan::SlowPlaces> slow,
-                            std::optional<ComputePlan::Kept> kept) {
-  const uint64_t number = plans_.AddFor(job.state.id);
-  std::map<Rank, plan::Device> lent;
-  for (const Rank rank : returned) {
+void Coordinator::OrderPlan(Job& job, ComputePlan asked) {
+  asked.number = plans_.AddFor(job.state.id);
+  asked.request = job.state.request;
+  asked.epoch = Epoch{job.state.epoch.value + 1};
+  asked.any_rung = IsSaving(job);
+  for (const Rank rank : asked.returned) {
     const auto loan = job.loans.find(rank.value);
-    if (loan != job.loans.end()) lent.emplace(rank, loan->second);
+    if (loan != job.loans.end()) asked.lent.emplace(rank, loan->second);
   }
-  const Placement used = lent.empty() ? placement : WithDevices(placement, lent);
-  plan::MemoryLimits limits = LimitsOf(nodes_, used, job.state.id);
-  job.planning = {.number = number,
-                  .placement = placement,
-                  .host_memory = limits.nodes,
-                  .lent = lent,
-                  .slow = slow,
-                  .mirrored = kept.has_value() && kept->mirrored};
-  plan::RankList unfit;
-  if (!lost.empty() || !returned.empty()) unfit = UnfitSpares(nodes_, job);
-  std::erase_if(unfit, [&lent](Rank place) { return lent.contains(place); });
-  const int32_t derivation = DerivationFor(nodes_, placement);
-  actions_.push_back(ComputePlan{.number = number,
-                                 .request = job.state.request,
-                                 .placement = std::move(placement),
-                                 .limits = std::move(limits),
-                                 .epoch = Epoch{job.state.epoch.value + 1},
-                                 .derivation = derivation,
-                                 .products = ProductsFor(nodes_, used),
-                                 .layout = std::move(layout),
-                                 .lost = std::move(lost),
-                                 .returned = std::move(returned),
-                                 .lent = std::move(lent),
-                                 .unfit = std::move(unfit),
-                                 .slow = std::move(slow),
-                                 .stateless = std::move(stateless),
-                                 .kept = std::move(kept),
-                                 .any_rung = IsSaving(job)});
+  const Placement used =
+      asked.lent.empty() ? asked.placement : WithDevices(asked.placement, asked.lent);
+  asked.limits = LimitsOf(nodes_, used, job.state.id);
+  asked.products = ProductsFor(nodes_, used);
+  asked.derivation = DerivationFor(nodes_, asked.placement);
+  if (!asked.lost.empty() || !asked.returned.empty()) asked.unfit = UnfitSpares(nodes_, job);
+  std::erase_if(asked.unfit, [&asked](Rank place) { return asked.lent.contains(place); });
+  job.planning = {.number = asked.number,
+                  .placement = asked.placement,
+                  .host_memory = asked.limits.nodes,
+                  .lent = asked.lent,
+                  .slow = asked.slow,
+                  .mirrored = asked.kept.has_value() && asked.kept->mirrored};
+  actions_.push_back(std::move(asked));
 }
 
 Coordinator::Job::Planning Coordinator::EndPlanning(Job& job) {
@@ -315,7 +299,7 @@ void Coordinator::On(const PlanComputed& event) {
                            .time = now_});
   }
   if (IsOvertaken(nodes_, job.state.id, planning, *event.plan))
-    return OrderPlan(job, std::move(placement), std::nullopt);
+    return OrderPlan(job, {.placement = std::move(placement)});
   job.run = MakeRun(event.plan->layout);
   job.run->checkpoint = LastCheckpoint(job);  // of one that was queued again
   active_.insert(job.state.id);

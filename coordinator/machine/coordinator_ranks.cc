@@ -315,7 +315,7 @@ void Coordinator::StartNextEpoch(Job& job) {
   plan::Layout layout = *job.state.layout;
   layout.epoch = Epoch{std::max(job.state.epoch, job.run->epoch_seen).value + 1};
   layout.data_digest = job.run->data_digest;
-  OrderPlan(job, *job.state.placement, std::move(layout));
+  OrderPlan(job, {.placement = *job.state.placement, .layout = std::move(layout)});
 }
 
 void Coordinator::OnNextEpochPlanned(Job& job, const Job::Planning& ordered,

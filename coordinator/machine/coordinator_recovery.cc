@@ -179,9 +179,11 @@ void Coordinator::PlanWithoutLost(Job& job) {
   // State is where it was, and nobody has to leave there.
   if (recovery.by_choice && recovery.from != job.state.epoch && !recovery.back.empty())
     kept = {.layout = job.state.state_layout};
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
-            SparesThatAreBack(nodes_, job), /*stateless=*/{}, /*slow=*/std::nullopt,
-            std::move(kept));
+  OrderPlan(job, {.placement = *job.state.placement,
+                  .layout = job.state.layout,
+                  .lost = LostOfLayout(job),
+                  .returned = SparesThatAreBack(nodes_, job),
+                  .kept = std::move(kept)});
 }
 
 // Others that came back would have the work of ranks that have what nobody else has: all that did

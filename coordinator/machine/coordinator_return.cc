@@ -77,8 +77,10 @@ void Coordinator::ConsiderReturn(Job& job) {
   const bool mirrored = job.run->AllSafe();
   if (job.not_yet == Job::NotYet{job.state.epoch, back, mirrored}) return;
   job.returning = back;
-  OrderPlan(job, *job.state.placement, job.state.layout, /*lost=*/{}, std::move(back),
-            /*stateless=*/{}, /*slow=*/std::nullopt, ComputePlan::Kept{job.state.layout, mirrored});
+  OrderPlan(job, {.placement = *job.state.placement,
+                  .layout = job.state.layout,
+                  .returned = std::move(back),
+                  .kept = ComputePlan::Kept{job.state.layout, mirrored}});
 }
 
 void Coordinator::PrepareReturn(Job& job, const Node& node, const std::set<int32_t>& ranks) {

@@ -65,8 +65,11 @@ void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {
     for (const int32_t rank : recovery.lost) stateless.push_back(Rank{rank});
   }
   job.returning = back;
-  OrderPlan(job, *job.state.placement, job.state.layout, std::move(gone), std::move(returned),
-            std::move(stateless));
+  OrderPlan(job, {.placement = *job.state.placement,
+                  .layout = job.state.layout,
+                  .lost = std::move(gone),
+                  .returned = std::move(returned),
+                  .stateless = std::move(stateless)});
 }
 
 void Coordinator::OnHoldDeadline(Job& job) {
@@ -88,7 +91,9 @@ void Coordinator::PlanSaving(Job& job) {
   job.returning.clear();
   job.recovery->stage = Recovery::Stage::kPlanning;
   DropPlanning(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job));
+  OrderPlan(
+      job,
+      {.placement = *job.state.placement, .layout = job.state.layout, .lost = LostOfLayout(job)});
 }
 
 // The hold was over, and its plan went with the coordinator before this one.
@@ -286,8 +291,10 @@ void Coordinator::OrderGoBack(Job& job) {
   job.run->EndJudging();
   job.run->EndRecovering();
   DropPlanning(job);
-  OrderPlan(job, *job.state.placement, job.state.layout, LostOfLayout(job),
-            SparesThatAreBack(nodes_, job));
+  OrderPlan(job, {.placement = *job.state.placement,
+                  .layout = job.state.layout,
+                  .lost = LostOfLayout(job),
+                  .returned = SparesThatAreBack(nodes_, job)});
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {
