@@ -74,7 +74,7 @@ void Coordinator::PublishNext(Job& job) {
 
 void Coordinator::GiveUpWritten(Job& job, int64_t step) {
   const auto written = job.run->written.extract(step);
-  Commit(job, EventRecorded{"CheckpointFailed",
+  Commit(job, EventRecorded{kCheckpointFailed,
                             absl::StrCat("step ", step, ": ",
                                          MissingParts(nodes_, *job.run, written.mapped())),
                             job.state.epoch});

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/job_nodes.h"
@@ -38,6 +39,8 @@ std::string HowItEnds(const NodeTable& nodes, const LiveJob& job, absl::Duration
   std::string why = "no rank has reported a part of it";
   if (state.unpublished.has_value() && state.unpublished->step == step) {
     why = state.unpublished->error;
+  } else if (absl::StrContains(run.part_failed, absl::StrCat(": step ", step, ": "))) {
+    why = run.part_failed;
   } else if (state.publishing.has_value() && state.publishing->step == step) {
     why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
   } else if (const auto written = run.written.find(step); written != run.written.end()) {

@@ -259,6 +259,8 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
     job.run->output_waiting_rank = rank;
     Publish(job);
   }
+  if (report.type == kCheckpointFailed)
+    job.run->part_failed = absl::StrCat("rank ", rank, ": ", report.message);
   if (job.rank_events > options_.rank_events_max) return;
   if (StoreIsBehind()) {
     ++job.spared_events;

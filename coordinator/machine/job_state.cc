@@ -197,7 +197,7 @@ class Applier {
     const CheckpointWritten written = *std::exchange(publishing, std::nullopt);
     if (!body.error.empty()) {
       state_.unpublished = body;
-      return Add("CheckpointFailed", absl::StrCat("step ", body.step, ": ", body.error));
+      return Add(kCheckpointFailed, absl::StrCat("step ", body.step, ": ", body.error));
     }
     const bool newest = !state_.last_checkpoint.has_value() ||
                         state_.last_checkpoint->step < body.step || body.epoch == state_.epoch;

@@ -15,6 +15,7 @@ namespace phalanx::coordinator {
 // Type of the events that count against data.corrupt_max. Each names shard and sample, in the same
 // words whoever finds it.
 inline constexpr char kCorruptSample[] = "CorruptSample";
+inline constexpr char kCheckpointFailed[] = "CheckpointFailed";
 inline constexpr char kOutputWaiting[] = "OutputWaiting";
 
 // Not thread-safe.

@@ -112,6 +112,9 @@ struct Run {
   // By step: those that some ranks have not written, and those whose turn to be published has not
   // come. Ranks are not equally fast, and reports of two nodes come in any order.
   std::map<int64_t, WrittenParts> written;
+  // What a rank said last of a part that it could not write: "rank 1: step 7: /c: No space left on
+  // device"; empty: nothing since this coordinator began.
+  std::string part_failed;
   // Whether all ranks have written their parts.
   bool IsWhole(const WrittenParts& checkpoint) const {
     for (size_t i = 0; i < ranks.size(); ++i) {

@@ -51,6 +51,15 @@ Finding Driver(const MachineFacts& facts) {
   return finding;
 }
 
+Finding NoGpusToOffer() {
+  return {.check = "driver",
+          .verdict = Verdict::kProblem,
+          .found = "this worker offers GPUs (--device gpu), and there is none here",
+          .next =
+              "load the NVIDIA driver, or give the container the GPUs (nvidia.com/gpu, --gpus); "
+              "on a machine without any start the worker with --device cpu"};
+}
+
 bool HasGpus(const MachineFacts& facts) { return facts.gpu_files > 0 || facts.gpus > 0; }
 
 Finding Nccl(const MachineFacts& facts) {
@@ -256,6 +265,7 @@ std::vector<Finding> ExamineMachine(const MachineFacts& facts) {
 
 std::vector<Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& worker) {
   std::vector<Finding> findings = WithoutFolders(facts);
+  if (worker.offers_gpus && !HasGpus(facts)) findings.front() = NoGpusToOffer();
   for (Finding& finding : findings) {
     const bool of_gpus = finding.check == "driver" || finding.check == "nccl";
     const bool unused =

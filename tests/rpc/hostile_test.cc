@@ -56,7 +56,7 @@ std::vector<std::string> Garbage() {
   std::vector<std::string> list = {
       "",
       "\r\n\r\n",
-      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
       "GET " + std::string(100'000, 'a'),
       std::string(1000, '\0'),
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"};
@@ -163,9 +163,9 @@ class HttpTest : public RpcTest {
     http_.reset();
     RpcTest::TearDown();
   }
-  std::string Get(const std::string& path) {
+  std::string Get(const std::string& path, const std::string& host = "Host: localhost\r\n") {
     return Exchange(http_->port(),
-                    absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+                    absl::StrCat("GET ", path, " HTTP/1.1\r\n", host, "Connection: close\r\n\r\n"),
                     Then::kListen);
   }
   std::unique_ptr<transport::HttpServer> http_;
@@ -182,6 +182,25 @@ TEST_F(HttpTest, Pages_AnswerAndReadinessFollowsTheServer) {
   EXPECT_THAT(Get("/../etc/passwd"), ::testing::HasSubstr("404"));
   server_->Shutdown(absl::Seconds(1));
   EXPECT_THAT(Get("/readyz"), ::testing::HasSubstr("503"));
+}
+
+TEST_F(HttpTest, WhoeverWasLedHereByAnotherName_SeesNoPageInPlaintext) {
+  for (const std::string host : {"evil.example", "evil.example:80", "localhost.evil.example",
+                                 "127.0.0.1.evil.example:1", "10.0.0.1:80", "[::2]:80", ":80"}) {
+    const std::string field = absl::StrCat("hOsT:  ", host, "\r\n");
+    EXPECT_THAT(Get("/metrics", field), ::testing::HasSubstr("403 Forbidden")) << host;
+    EXPECT_THAT(Get("/metrics", field), ::testing::HasSubstr("ask localhost")) << host;
+    EXPECT_THAT(Get("/livez", field), ::testing::HasSubstr("200 OK")) << host;
+  }
+  for (const std::string host :
+       {"localhost", "LOCALHOST:81", "127.0.0.1", "127.8.0.1:80", "[::1]", "[::1]:80"}) {
+    EXPECT_THAT(Get("/metrics", absl::StrCat("Host: ", host, "\r\n")),
+                ::testing::HasSubstr("200 OK"))
+        << host;
+  }
+  EXPECT_THAT(Get("/metrics", ""), ::testing::HasSubstr("200 OK"));  // HTTP/1.0: no browser
+  EXPECT_THAT(Get("/metrics", "Host: localhost\r\nHost: evil.example\r\n"),
+              ::testing::HasSubstr("400 Bad Request"));
 }
 
 TEST_F(HttpTest, GarbageOnTheHttpPort_HarmsNothing) {

@@ -30,7 +30,7 @@ inline int Connect(int port, const std::string& from = "127.0.0.1") {
 
 inline std::string Get(int port, const std::string& path) {
   const int fd = Connect(port);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   send(fd, request.data(), request.size(), MSG_NOSIGNAL);
   std::string answer;
   char buffer[4096];

@@ -149,7 +149,7 @@ TEST(SocketsTest, HttpCallersOfOneAddress_TakeNobodyElsesPlace) {
   for (int i = 0; i < 60; ++i) many.push_back(Connect(coordinator.http()));
   // All of them have been let in when this one is answered.
   EXPECT_THAT(Get(coordinator.http(), "/healthz"), ::testing::HasSubstr("200 OK"));
-  const std::string request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
   send(other, request.data(), request.size(), MSG_NOSIGNAL);
   char answer[4096];
   const ssize_t size = recv(other, answer, sizeof(answer), 0);

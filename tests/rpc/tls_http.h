@@ -48,7 +48,7 @@ class TlsClient {
     SSL_write(ssl_.get(), text.data(), static_cast<int>(text.size()));
   }
   void SendGet(absl::string_view path) {
-    Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   }
   // What comes next; empty: the end, or nothing for 10 s.
   std::string ReadSome() {

@@ -295,6 +295,15 @@ class HttpServerImpl final : public HttpServer {
     connection.head = request->head;
     const absl::string_view path = request->path();
     ShownCertificate who;
+    if (options_.tls == nullptr && !IsProbe(path) && !request->host.empty() &&
+        !IsHostOfLoopback(request->host)) {
+      connection.response =
+          Encode({.code = 403,
+                  .body = "without certificates these pages are for this machine alone: ask "
+                          "localhost, 127.0.0.1 or [::1] for them\n"},
+                 !connection.head);
+      return true;
+    }
     if (options_.tls != nullptr && !IsProbe(path)) {
       who = connection.stream.peer();
       if (absl::Status admitted = options_.guard.admit(who, path); !admitted.ok()) {

@@ -35,8 +35,10 @@ struct HttpOptions {
   int port = 0;  // 0: any free one
   // A socket that listens already, which stays open; -1: host and port.
   int listening = -1;
-  std::unique_ptr<ServerTls> tls;  // nullptr: plaintext, and everybody may see everything
-  HttpGuard guard;                 // of `tls` alone
+  // nullptr: plaintext, and everybody may see everything who asks for this machine by a name of
+  // loopback (IsHostOfLoopback): others are 403 except for probes.
+  std::unique_ptr<ServerTls> tls;
+  HttpGuard guard;  // of `tls` alone
   // A request that is too large (InvalidArgument) or did not come in time (DeadlineExceeded), and
   // what its sender has shown; none: nobody is told. Called on the server's thread; must not block.
   std::function<void(const ShownCertificate& who, const absl::Status& why)> unread;

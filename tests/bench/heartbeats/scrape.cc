@@ -26,7 +26,7 @@ std::string ReadMetrics(const std::string& address, const transport::TlsFiles& f
   const transport::Bio bio(BIO_new_ssl_connect(context.get()));
   BIO_set_conn_hostname(bio.get(), address.c_str());
   std::string answer;
-  constexpr absl::string_view kRequest = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  constexpr absl::string_view kRequest = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
   if (BIO_do_connect(bio.get()) == 1 &&
       BIO_write(bio.get(), kRequest.data(), static_cast<int>(kRequest.size())) > 0) {
     char buffer[16'384];

@@ -29,6 +29,7 @@ std::vector<std::string> Corpus() {
           "GET /api/stream?/api/jobs/job-1?x=%20 HTTP/1.1\r\n\r\n",
           "POST / HTTP/1.1\r\n\r\n",
           "GET http://a/ HTTP/1.1\r\n\r\n",
+          "GET / HTTP/1.1\r\nhost : a\r\nHost: b\r\nHOST:c\r\n\r\n",
           "GET /\x1b[2J HTTP/1.1\r\n\r\n",
           "\r\n\r\n",
           ""};

@@ -25,6 +25,23 @@ bool IsFatal(const absl::Status& status) {
          status.code() == absl::StatusCode::kFailedPrecondition;
 }
 
+// Behind a session that could not be opened: what a person can do. It is tried again whatever the
+// reason, since certificates and coordinators may be replaced under it.
+absl::string_view NextStep(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return "tried again until it is let in: it needs a certificate of this node (--node) that is "
+             "not revoked, from --tls-certificate and --tls-key or from --join-token-file";
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "tried again: see that a coordinator listens at --coordinator, and that both use TLS, "
+             "with authorities that know each other's certificates, or neither does";
+    default:
+      return "tried again";
+  }
+}
+
 template <typename Map>
 void ForgetLowest(Map& map, size_t size_max) {
   while (map.size() > size_max) map.erase(map.begin());
@@ -164,10 +181,12 @@ void Machine::Apply(const SessionClosed& event) {
                                                                    : options_.reconnect_delay_late);
   ++failed_attempts_;
   session_deadline_ = now_ + delay * (0.5 + 0.5 * prng_.Uniform());
-  if (was_open || failed_attempts_ == 1) {
+  if (was_open || failed_attempts_ == 1 || event.status.code() != closed_as_) {
     Log(absl::StrCat("session=", session_.value, " closed status=\"", OneLine(event.status),
-                     "\" processes=", processes_.size()));
+                     "\" processes=", processes_.size(),
+                     was_open ? "" : absl::StrCat(": ", NextStep(event.status))));
   }
+  closed_as_ = event.status.code();
 }
 
 void Machine::Apply(const DataPrepared& event) {

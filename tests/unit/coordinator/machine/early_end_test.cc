@@ -264,6 +264,30 @@ TEST_F(EarlyEndTest, CheckpointThatNobodyHasWritten_IsSaidAndEndsIt) {
   EXPECT_THAT(Message(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
 }
 
+TEST_F(EarlyEndTest, CheckpointThatARankCannotWrite_IsSaidAsTheRankSaysIt) {
+  Train();
+  h_.Advance(kLimit);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    if (rank == 1) {
+      h_.Report(a_, job_, rank,
+                RankEvent{"CheckpointFailed", "step 7: /c: No space left on device"});
+    } else {
+      Write(rank, 7);
+    }
+    EndAt(rank, 7);
+  }
+  EXPECT_THAT(Message(), HasSubstr("it ended with step 7 of 10, without a checkpoint: rank 1: "
+                                   "step 7: /c: No space left on device"));
+}
+
+TEST_F(EarlyEndTest, CheckpointThatCouldNotBeWrittenBefore_IsNotWhyTheLastIsNotThere) {
+  Train();
+  h_.Report(a_, job_, 1, RankEvent{"CheckpointFailed", "step 3: /c: No space left on device"});
+  h_.Advance(kLimit);
+  for (int32_t rank = 0; rank < 4; ++rank) EndAt(rank, 7);
+  EXPECT_THAT(Message(), HasSubstr("without a checkpoint: no rank has reported a part of it"));
+}
+
 TEST_F(EarlyEndTest, CheckpointThatCannotBePublished_IsSaidAndEndsIt) {
   Train();
   h_.Advance(kLimit);

@@ -286,6 +286,17 @@ TEST(ExaminationTest, WhatAWorkerDoesNotUse_IsNoTroubleOfItsNode) {
   EXPECT_EQ(of_worker(true, true, "host name"), Verdict::kSkipped);
 }
 
+TEST(ExaminationTest, WorkerThatOffersGpusWhereThereAreNone_IsAProblemOfItsNode) {
+  MachineFacts facts = GoodMachine();
+  facts.gpu_files = facts.gpus = 0;
+  facts.driver = {.error = "libnvidia-ml.so.1: cannot open shared object file"};
+  const Finding finding = Of(ExamineNode(facts, {.offers_gpus = true}), "driver");
+  EXPECT_EQ(finding.verdict, Verdict::kProblem);
+  EXPECT_THAT(finding.found, HasSubstr("offers GPUs (--device gpu), and there is none here"));
+  EXPECT_THAT(finding.next, HasSubstr("--device cpu"));
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "driver").verdict, Verdict::kSkipped);
+}
+
 TEST(ExaminationTest, Node_IsWithinWhatProcessesTellEachOther) {
   const std::vector<Finding> findings = ExamineNode(GoodMachine(), {});
   EXPECT_LE(findings.size(), static_cast<size_t>(job::kFindingsMax));

@@ -147,6 +147,7 @@ Harness::Harness(int32_t devices, MachineOptions options)
 std::vector<std::string> Harness::Feed(const Event& event) {
   std::vector<std::string> lines;
   for (const Action& action : machine.Step(now, event)) {
+    if (const auto* told = std::get_if<LogLine>(&action)) logged.push_back(told->text);
     std::string line = ToLine(action);
     if (line.empty()) continue;
     lines.push_back(std::move(line));

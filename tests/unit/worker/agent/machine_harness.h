@@ -56,6 +56,7 @@ class Harness {
   absl::Status upload_status;        // how they are answered
   std::vector<int64_t> started;      // processes whose start was ordered
   std::set<uint64_t> logged_stores;  // whose logs orders were about
+  std::vector<std::string> logged;   // what it told people
 };
 
 }  // namespace phalanx::agent

@@ -103,6 +103,25 @@ TEST(AgentMachineTest, Reconnection_BacksOffWithJitterUpToItsBound) {
   EXPECT_NE(delays[8], delays[9]);
 }
 
+TEST(AgentMachineTest, SessionThatCannotBeOpened_IsToldOnceForEachReason_WithWhatToDo) {
+  Harness h;
+  const auto try_again = [&h](const absl::Status& status) {
+    h.now = h.machine.NextDeadline();
+    h.Feed(DeadlineReached{});
+    h.Break(status);
+  };
+  for (int i = 0; i < 3; ++i) try_again(absl::UnavailableError("Connection refused"));
+  for (int i = 0; i < 3; ++i) try_again(absl::UnauthenticatedError("revoked"));
+  EXPECT_THAT(h.logged,
+              ElementsAre(AllOf(HasSubstr("Connection refused"), HasSubstr("listens at "
+                                                                           "--coordinator")),
+                          AllOf(HasSubstr("revoked"), HasSubstr("--join-token-file"))));
+  h.Welcome();
+  h.logged.clear();
+  h.Break();
+  EXPECT_THAT(h.logged, ElementsAre(Not(HasSubstr("tried again")))) << "its coordinator restarts";
+}
+
 TEST(AgentMachineTest, Break_LeavesRanksAlone_AndTheNextHelloNamesThem) {
   Harness h;
   h.Welcome();
