@@ -11,6 +11,7 @@
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
 #include "core/job/devices.h"
+#include "core/job/scalar.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -27,11 +28,12 @@ JobGauges GaugesOf(const JobView& job) {
       .epoch = job.epoch.value};
 }
 
-// "job-7" or "7".
+// "job-7" or "7": digits alone, so that "+7", which may be meant as something else, is no job.
 std::optional<JobId> ParseJobId(absl::string_view text) {
   absl::ConsumePrefix(&text, "job-");
   JobId id;
-  if (!absl::SimpleAtoi(text, &id.value)) return std::nullopt;
+  if (!job::ParseUnsigned(text).has_value() || !absl::SimpleAtoi(text, &id.value))
+    return std::nullopt;
   return id;
 }
 

@@ -46,6 +46,15 @@ TEST(BoardTest, Find_ByName_GivesTheNewest) {
   EXPECT_EQ(board.Find("3").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(BoardTest, Find_ByANumberWithASign_IsNoJob) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  board.Publish(PublishJob{View(1, JobPhase::kQueued)});
+  EXPECT_EQ((*board.Find("1"))->id, JobId{1});
+  for (const char* other : {"+1", "job-+1", "-1", "job--1", " 1", "job- 1", ""})
+    EXPECT_EQ(board.Find(other).status().code(), absl::StatusCode::kNotFound) << other;
+}
+
 TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   Board board;
   board.Connect(NoEndedJobs());
