@@ -228,7 +228,7 @@ void FieldReader::Fill(const Entry& entry, T* out) {
     const std::optional<absl::string_view> text = Plain(entry);
     if (!text.has_value()) return;
     const std::optional<absl::Duration> value = ParseDuration(*text);
-    if (value.has_value() && *value > absl::ZeroDuration() && *value <= absl::Hours(24 * 3650)) {
+    if (value.has_value() && *value > absl::ZeroDuration() && *value <= kDurationMax) {
       *out = *value;
     } else {
       Expect(entry);

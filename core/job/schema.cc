@@ -458,7 +458,8 @@ std::string DescribeValue(const Field& field) {
     case T::kBoolean:
       return "true or false";
     case T::kDuration:
-      return "a duration above 0, such as 30s, 15m or 2h";
+      return absl::StrCat("a duration above 0 and at most ", absl::ToInt64Hours(kDurationMax),
+                          "h, such as 30s, 15m or 2h");
     case T::kIntegers:
       return absl::StrCat("a list of integers", Bounds(field));
     case T::kPair:

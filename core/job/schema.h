@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/job/job_spec.h"
 #include "core/job/member.h"
@@ -75,6 +76,8 @@ struct Field {
 
 // Ranks of a job at most.
 inline constexpr int32_t kRanksMax = 1 << 20;
+// Of a duration: ten years.
+inline constexpr absl::Duration kDurationMax = absl::Hours(24 * 3650);
 // Width of one head at most, written or not.
 inline constexpr int64_t kHeadSizeMax = 65536;
 

@@ -77,7 +77,12 @@ constexpr Spoiled kFields[] = {
     {"NegativeRate", "learning_rate: 1e-3", "learning_rate: -1e-3",
      "spec.optimizer.learning_rate: -1e-3: must be a number above 0 and at most 10"},
     {"DurationWithoutUnit", "steps: 300", "steps: 300\n  time_limit: 30",
-     "spec.time_limit: 30: must be a duration above 0, such as 30s, 15m or 2h"},
+     "spec.time_limit: 30: must be a duration above 0 and at most 87600h, such as 30s, 15m or 2h"},
+    {"DurationInDays", "steps: 300", "steps: 300\n  time_limit: 30d",
+     "spec.time_limit: 30d: must be a duration above 0 and at most 87600h, such as 30s, 15m or 2h"},
+    {"DurationBeyondTheGreatest", "steps: 300", "steps: 300\n  time_limit: 999999999h",
+     "spec.time_limit: 999999999h: must be a duration above 0 and at most 87600h, such as 30s, 15m "
+     "or 2h"},
     {"WrongVersion", "metadata:", "apiVersion: phalanx/v9\nmetadata:",
      "apiVersion: phalanx/v9: must be phalanx/v1"},
     {"WrongChoice", "steps: 300", "steps: 300\n  schedule: {name: 1f2b}",
