@@ -17,4 +17,7 @@ Instant RoughTime(Instant now, Instant at);
 // than two days the nearest hour; else the nearest day.
 std::string RoughText(absl::Duration delay);
 
+// "615.6 ms"; of less than a millisecond two digits that say something: "0.042 ms".
+std::string MillisecondsText(double seconds);
+
 }  // namespace phalanx

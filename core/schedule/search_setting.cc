@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/rough_time.h"
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
 #include "core/schedule/pipeline.h"
@@ -50,7 +51,9 @@ Work WorkOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
   return work;
 }
 
-std::string Milliseconds(double seconds) { return absl::StrFormat("%.1f ms", seconds * 1e3); }
+// Of parts of a step less than so much tells nobody anything: what is printed of long steps, and a
+// part of short ones.
+constexpr double kSecondsTold = 0.05e-3, kPartTold = 0.005;
 
 }  // namespace
 
@@ -107,9 +110,10 @@ std::string WhySlower(const Proposal& faster, const Proposal& slower) {
                          b.waiting - a.waiting, b.update - a.update};
   if (slower.step <= faster.step) return "is as fast to half a percent, with more ranks or stages";
   const auto* most = std::max_element(std::begin(more), std::end(more));
-  // Less than what is printed: nothing tells them apart but memory.
-  if (*most < 0.05e-3) return "takes as long, with no less memory";
-  const std::string longer = Milliseconds(*most);
+  // Nothing tells them apart but memory.
+  if (*most < std::min(kSecondsTold, kPartTold * slower.step))
+    return "takes as long, with no less memory";
+  const std::string longer = MillisecondsText(*most);
   switch (most - std::begin(more)) {
     case 0:
       return absl::StrCat("its busiest rank computes ", longer, " longer");

@@ -27,7 +27,7 @@ absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, 
 absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
                                                       const DeviceProfile& profile, int32_t items);
 
-// "waits 12.0 ms longer for other ranks (bubble 23.1 % instead of 4.0 %)": where most of what
+// "ranks wait 12.0 ms longer (bubble 23.1 % instead of 4.0 %)": where most of what
 // `slower` takes longer than `faster` goes.
 std::string WhySlower(const Proposal& faster, const Proposal& slower);
 

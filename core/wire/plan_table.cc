@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/base/rough_time.h"
 #include "core/job/schema.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
@@ -378,8 +379,8 @@ std::string ProcessMemoryText(const schedule::ProcessMemory& memory) {
 }
 
 std::string PredictionLine(const schedule::Prediction& prediction) {
-  std::string text = absl::StrFormat("Predicted step: %.1f ms on %s, %d %s a sample; %s of memory",
-                                     1e3 * prediction.step, prediction.device_kind,
+  std::string text = absl::StrFormat("Predicted step: %s on %s, %d %s a sample; %s of memory",
+                                     MillisecondsText(prediction.step), prediction.device_kind,
                                      prediction.items, prediction.items == 1 ? "item" : "items",
                                      plan::FormatBytes(prediction.memory.total()));
   if (prediction.clock_mhz > 0)

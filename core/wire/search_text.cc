@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/base/rough_time.h"
 #include "core/base/status.h"
 #include "core/job/json.h"
 #include "core/job/schema.h"
@@ -135,7 +136,8 @@ std::string SearchTable(const schedule::SearchResult& result,
       options.profile.name,
       options.device_memory > 0 ? ", " + plan::FormatBytes(options.device_memory) + " each" : "",
       "; ", options.items, options.items == 1 ? " item" : " items", " a sample; ", result.layouts,
-      " layouts, ", result.simulated, " settings simulated\n");
+      result.layouts == 1 ? " layout, " : " layouts, ", result.simulated,
+      result.simulated == 1 ? " setting simulated\n" : " settings simulated\n");
   if (!options.profile.network.has_value() && options.devices > options.node_devices) {
     absl::StrAppend(&text, "links between nodes count as those within one: the profile has none\n");
   }
@@ -143,11 +145,11 @@ std::string SearchTable(const schedule::SearchResult& result,
                                          "MEMORY", "MICRO", "SCHEDULE"));
   size_t place = 0;
   for (const Proposal& proposal : result.best) {
-    absl::StrAppend(
-        &text,
-        absl::StrFormat("%2d  %7.1f ms  %5.1f %%  %10s  %5d  %s\n", ++place, proposal.step * 1e3,
-                        proposal.bubble * 100, plan::FormatBytes(proposal.memory),
-                        proposal.spec.batch.micro, ScheduleText(proposal.spec.schedule)));
+    absl::StrAppend(&text,
+                    absl::StrFormat("%2d  %10s  %5.1f %%  %10s  %5d  %s\n", ++place,
+                                    MillisecondsText(proposal.step), proposal.bubble * 100,
+                                    plan::FormatBytes(proposal.memory), proposal.spec.batch.micro,
+                                    ScheduleText(proposal.spec.schedule)));
     absl::StrAppend(&text, "    ", LayoutText(proposal.spec), "\n");
     if (!proposal.slower.empty())
       absl::StrAppend(&text, "    slower than ", place - 1, ": ", proposal.slower, "\n");

@@ -32,5 +32,15 @@ TEST(RoughTextTest, HasOneUnit) {
   EXPECT_EQ(RoughText(absl::Hours(24 * 30)), "30 d");
 }
 
+TEST(MillisecondsTextTest, OfLessThanOne_HasTwoDigits) {
+  EXPECT_EQ(MillisecondsText(0.61563), "615.6 ms");
+  EXPECT_EQ(MillisecondsText(0.00104), "1.0 ms");
+  EXPECT_EQ(MillisecondsText(0.00034), "0.34 ms");
+  EXPECT_EQ(MillisecondsText(0.0000421), "0.042 ms");
+  EXPECT_EQ(MillisecondsText(0.00000421), "0.0042 ms");
+  EXPECT_EQ(MillisecondsText(1e-12), "0.000000 ms");
+  EXPECT_EQ(MillisecondsText(0), "0.0 ms");
+}
+
 }  // namespace
 }  // namespace phalanx

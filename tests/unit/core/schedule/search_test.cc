@@ -387,5 +387,16 @@ TEST(SearchTest, Search_Reasons_SayWhereTheTimeGoes) {
   EXPECT_TRUE(exchanges);
 }
 
+TEST(SearchTest, WhySlower_OfShortSteps_SaysWhereTheTimeGoesToo) {
+  Proposal faster, slower;
+  faster.step = 40e-6;
+  slower.step = 44e-6;
+  slower.parts.compute = 4e-6;
+  EXPECT_EQ(WhySlower(faster, slower), "its busiest rank computes 0.0040 ms longer");
+  faster.step = 0.6;
+  slower.step = 0.6 + 4e-6;
+  EXPECT_EQ(WhySlower(faster, slower), "takes as long, with no less memory");
+}
+
 }  // namespace
 }  // namespace phalanx::schedule

@@ -74,5 +74,16 @@ TEST(SearchTextTest, Table_NamesLayoutsAndReasons) {
   EXPECT_THAT(SearchTable(result, options), HasSubstr("links between nodes"));
 }
 
+TEST(SearchTextTest, Table_OfOneLayoutOfAShortStep_CountsOneAndShowsItsTime) {
+  const auto read = ReadJobFile(support::ReadFile(kExample), job::Purpose::kSubmit);
+  const schedule::SearchOptions options{.devices = 2, .best = 1};
+  schedule::SearchResult result = Search(read->spec, options);
+  result.layouts = result.simulated = 1;
+  result.best.front().step = 42e-6;
+  const std::string text = SearchTable(result, options);
+  EXPECT_THAT(text, HasSubstr("; 1 layout, 1 setting simulated\n"));
+  EXPECT_THAT(text, HasSubstr("\n 1    0.042 ms  "));
+}
+
 }  // namespace
 }  // namespace phalanx::wire
