@@ -11,10 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -33,8 +31,10 @@
 #include "core/build/build_info.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
+#include "core/posix/file.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
+#include "core/wire/job_yaml.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "transport/library_log.h"
@@ -73,13 +73,13 @@ std::string OwnFolder() {
 
 // `phalanx validate --check-data`: every violation in a line of its own.
 int CheckDataOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Document document;
-  document.text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file) {
-    std::cerr << path << ": cannot be read\n";
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, wire::kDocumentBytesMax);
+  if (!text.ok()) {
+    std::cerr << "--check-data: " << TerminalText(path) << ": " << text.status().message()
+              << "; name a job file on a disk\n";
     return kNoInput;
   }
+  Document document{.text = *text};
   document.directory = std::filesystem::absolute(path).parent_path().string();
   const DataOutcome outcome = CheckData(document);
   for (const Violation& violation : outcome.violations) {

@@ -190,5 +190,16 @@ TEST_F(CheckDataTest, FileThatIsNotThere_Exits66) {
             66);
 }
 
+// A device ends nowhere, and a pipe is empty behind whoever has read it.
+TEST_F(CheckDataTest, WhatIsNoRegularFile_IsRefused_Exits66) {
+  for (const char* path : {"/dev/zero", "/"}) {
+    const support::Finished finished =
+        support::RunToEnd({support::Program("phalanx-worker"), "--check-data", path});
+    EXPECT_EQ(finished.exit_code, 66) << path;
+    EXPECT_EQ(finished.talk, absl::StrCat("--check-data: ", path,
+                                          ": is not a regular file; name a job file on a disk\n"));
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::agent
