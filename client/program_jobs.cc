@@ -90,7 +90,7 @@ void Program::AddList() {
   });
   AddFormat(list);
   AddNoHeaders(list);
-  list->add_option("--limit", flags_.limit, "at most so many; 0: all")->check(NonNegative());
+  list->add_option("--limit", flags_.limit, "at most so many; 0, the default: all")->check(NonNegative());
   list->add_option("--state", flags_.states, "only jobs in these states, such as queued,running")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {

@@ -20,11 +20,9 @@ void Program::AddTokens() {
   });
   create->add_option("--node", flags_.name, "only for this node; default: any that is new")
       ->type_name("NODE");
-  create->add_option("--ttl", flags_.ttl, "until it expires, such as 30m; default: 1h")
-      ->check([](const std::string& text) {
-        return FlagFault(
-            text, job::ParseDuration(text).has_value() ? "" : "must be a duration, such as 30m");
-      })
+  create
+      ->add_option("--ttl", flags_.ttl, "until it expires, such as 30m, at most 720h; default: 1h")
+      ->check([](const std::string& text) { return FlagFault(text, TtlFault(text)); })
       ->type_name("DURATION");
   create->add_option("--uses", flags_.uses, "how often the node may join; more than 1 with --node")
       ->capture_default_str()

@@ -1,14 +1,22 @@
 #include "client/token_commands.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "core/base/terminal_text.h"
+#include "core/job/scalar.h"
 #include "phalanx/v1/join_service.grpc.pb.h"
 
 namespace phalanx::client {
 namespace {
+
+// Of what somebody may mean.
+constexpr uint64_t kDaysMax = 100'000;
 
 std::string NodesOf(const v1::JoinToken& token) {
   std::string nodes;
@@ -22,9 +30,27 @@ std::string LeftOf(const v1::JoinToken& token) {
   return left > absl::ZeroDuration() ? FormatAge(left) : "-";
 }
 
+// Of "30d" and "4w", which durations do not have; 0: it is neither.
+int64_t HoursOf(absl::string_view text) {
+  const int64_t hours = absl::ConsumeSuffix(&text, "d")   ? 24
+                        : absl::ConsumeSuffix(&text, "w") ? 24 * 7
+                                                          : 0;
+  const std::optional<uint64_t> count = job::ParseUnsigned(text);
+  return hours > 0 && count.value_or(0) <= kDaysMax
+             ? hours * static_cast<int64_t>(count.value_or(0))
+             : 0;
+}
+
 bool IsDocument(Format format) { return format == Format::kJson || format == Format::kYaml; }
 
 }  // namespace
+
+std::string TtlFault(const std::string& text) {
+  if (job::ParseDuration(text).has_value()) return "";  // the coordinator says what it may be
+  const int64_t hours = HoursOf(text);
+  return absl::StrCat("must be a duration in h, m and s, from 1m to 720h, such as 90m",
+                      hours > 0 ? absl::StrCat("; ", text, " is ", hours, "h") : "");
+}
 
 int TokenCreate(Connection& connection, const TokenOptions& options, Io& io) {
   v1::CreateTokenRequest request;

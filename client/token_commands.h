@@ -12,6 +12,11 @@
 
 namespace phalanx::client {
 
+// What is wrong with `text` as the time that a token is good for; empty: nothing. That there are no
+// days, and the same time without them: "must be a duration in h, m and s, from 1m to 720h, such as
+// 90m; 30d is 720h".
+std::string TtlFault(const std::string& text);
+
 struct TokenOptions {
   std::string node;  // that it is for; empty: any
   absl::Duration ttl = absl::Hours(1);
