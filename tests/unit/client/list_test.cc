@@ -95,6 +95,25 @@ TEST(ListTest, EmptyPage_IsNotTheEnd) {
   EXPECT_EQ(captured.out.str(), "job-3\n");
 }
 
+TEST(ListTest, LimitOfZero_IsAll) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
+    const bool first = request.page_token().empty();
+    if (first) response->set_next_page_token("more");
+    for (int32_t i = 0; i < request.page_size(); ++i)
+      *response->add_jobs() = Numbered((first ? 200 : 100) - i, v1::JOB_PHASE_FAILED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Stopper stopper;
+  for (const auto& [limit, listed] : std::map<int32_t, int>{{0, 200}, {1, 1}, {101, 101}}) {
+    Captured captured;
+    List(connection, {.format = Format::kName, .limit = limit}, stopper, captured.io);
+    const std::string names = captured.out.str();
+    EXPECT_EQ(std::count(names.begin(), names.end(), '\n'), listed) << limit;
+  }
+}
+
 TEST(ListTest, PagesThatGoRoundInCircles_AreAnError) {
   FakeServer server;
   server.list = [](const v1::ListJobsRequest& request, v1::ListJobsResponse* response) {
