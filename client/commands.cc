@@ -168,17 +168,18 @@ int FailFile(const absl::Status& status, Io& io) {
 }
 
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
+  if (!options.directory.empty() && options.directory[0] != '/') {
+    Fail(WithNext(absl::InvalidArgumentError(
+                      absl::StrCat("--directory: ", options.directory,
+                                   ": must begin with /: it is a folder of the cluster's machines")),
+                  "name it as the nodes do, such as /shared/jobs, or leave --directory out where they "
+                  "have the job file's own folder"),
+         io);
+    return kUsage;
+  }
   absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
-  if (!options.directory.empty()) {
-    if (options.directory[0] != '/') {
-      return Fail(absl::InvalidArgumentError(absl::StrCat(
-                      "--directory: ", options.directory,
-                      ": must begin with /: it is a folder of the cluster's machines")),
-                  io);
-    }
-    file->document.set_directory(AbsolutePath(options.directory));
-  }
+  if (!options.directory.empty()) file->document.set_directory(AbsolutePath(options.directory));
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) {

@@ -61,7 +61,8 @@ LOCAL = {
 # Of those that ask a coordinator: it has the queued job waits (job-1), nothing else.
 ASKED = {
     "submit": Row("--directory relative JOB_FILE", "error: --directory: relative: must begin with /: it is a folder of the "
-                  "cluster's machines", ""),
+                  "cluster's machines", "name it as the nodes do, such as /shared/jobs, or leave --directory out where they have the job "
+                  "file's own folder"),
     "rerun": Row("waits", "error: job-1 is Queued", "only a job that has ended runs again: phalanx cancel job-1 ends it"),
     "get": Row("7", *NO_JOB),
     "describe": Row("7", *NO_JOB),

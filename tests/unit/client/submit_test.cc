@@ -50,11 +50,13 @@ TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
   EXPECT_EQ(Submit(connection, {.file = kExample, .directory = "/no/such/./folder/"}, stopper,
                    captured.io),
             kSuccess);
-  EXPECT_NE(Submit(connection, {.file = kExample, .directory = "jobs"}, stopper, captured.io),
-            kSuccess);
+  EXPECT_EQ(Submit(connection, {.file = kExample, .directory = "jobs"}, stopper, captured.io),
+            kUsage);
   EXPECT_THAT(sent, testing::ElementsAre("/no/such/folder"));
-  EXPECT_THAT(captured.talk.str(), HasSubstr("error: --directory: jobs: must begin with /: it is a "
-                                             "folder of the cluster's machines\n"));
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("error: --directory: jobs: must begin with /: it is a "
+                        "folder of the cluster's machines\nwhat to do: name "
+                        "it as the nodes do, such as /shared/jobs, or leave "));
 }
 
 TEST(SubmitTest, BadFile_IsNeverSent) {
