@@ -23,6 +23,10 @@ namespace phalanx::client {
 namespace {
 
 constexpr int32_t kEventsPageSize = 1000;
+// A store that fails has what it was given, and may keep it once it works again.
+constexpr char kMaybeAJob[] =
+    "see that phalanx-coordinator serves, then look with phalanx list: it may be a job all the "
+    "same; submit it again only where it is not";
 
 void PrintWarnings(const std::vector<std::string>& warnings, Io& io) {
   for (const std::string& warning : warnings)
@@ -103,6 +107,7 @@ int SubmitAndTell(Connection& connection, v1::SubmitJobRequest request, Format f
   v1::SubmitJobResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::SubmitJob, request, &response);
   if (!status.ok()) {
+    if (MayBeDone(status)) return FailCall(WithNext(status, kMaybeAJob), io);
     if (!absl::IsResourceExhausted(status) || SaysNext(status.message())) {
       return FailCall(status, io);
     }
@@ -169,11 +174,12 @@ int FailFile(const absl::Status& status, Io& io) {
 
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
   if (!options.directory.empty() && options.directory[0] != '/') {
-    Fail(WithNext(absl::InvalidArgumentError(
-                      absl::StrCat("--directory: ", options.directory,
-                                   ": must begin with /: it is a folder of the cluster's machines")),
-                  "name it as the nodes do, such as /shared/jobs, or leave --directory out where they "
-                  "have the job file's own folder"),
+    Fail(WithNext(
+             absl::InvalidArgumentError(
+                 absl::StrCat("--directory: ", options.directory,
+                              ": must begin with /: it is a folder of the cluster's machines")),
+             "name it as the nodes do, such as /shared/jobs, or leave --directory out where they "
+             "have the job file's own folder"),
          io);
     return kUsage;
   }

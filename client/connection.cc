@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -47,6 +48,12 @@ std::shared_ptr<grpc::Channel> OpenChannel(
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(server, credentials, arguments);
+}
+
+// Whether an answer says nothing of what became of an attempt before it.
+bool LeavesOpen(grpc::StatusCode code) {
+  return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::DEADLINE_EXCEEDED ||
+         code == grpc::StatusCode::CANCELLED || code == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
 }  // namespace
@@ -153,6 +160,11 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
   };
   Backoff backoff(Draw());
   grpc::Status said;  // by the coordinator, the last time that it said anything
+  bool may_be_done = false;
+  const auto told = [&](const grpc::Status& last) {
+    const bool open = may_be_done && LeavesOpen(last.error_code());
+    return open ? AsMaybeDone(Explain(last)) : Explain(last);
+  };
   while (true) {
     const bool in_turn = has_several() && left() > options_.turn;
     if (fault_.ok() && in_turn && !Reaches(kReachTime)) {
@@ -162,24 +174,42 @@ absl::Status Connection::Repeat(const std::function<grpc::Status(grpc::ClientCon
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + (in_turn ? options_.turn : left())));
     const grpc::Status status = attempt(context);
+    may_be_done = may_be_done || MayHave(status);
     // One that stops cuts off what comes in that moment.
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
                       (in_turn && status.error_code() == grpc::StatusCode::CANCELLED);
     // It tells more than that there was no time for another answer.
-    if (late && !in_turn && !said.ok()) return Explain(said);
+    if (late && !in_turn && !said.ok()) return told(said);
     const absl::Duration asked = RetryDelayOf(status);
     const bool over_limit =
         status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && asked > absl::ZeroDuration();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !over_limit && !(late && in_turn)) {
-      return Explain(status);
+      return told(status);
     }
     if (SaidByCoordinator(status)) said = status;
     // Those who were turned away together do not come back together.
     const absl::Duration wait = over_limit ? asked + backoff.Next()
                                 : asked > absl::ZeroDuration() && !has_several() ? asked
                                                                                  : TryNext(backoff);
-    if (wait >= left()) return Explain(said.ok() ? status : said);
+    if (wait >= left()) return told(said.ok() ? status : said);
     Wait(status, wait);
+  }
+}
+
+bool Connection::MayHave(const grpc::Status& status) const {
+  if (!fault_.ok()) return false;
+  switch (status.error_code()) {
+    case grpc::StatusCode::CANCELLED:
+      return true;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return servers_[at_].channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+    case grpc::StatusCode::UNAVAILABLE:
+      if (SaidByCoordinator(status)) return !IsOfStandby(status);
+      // In gRPC's words of calls that never left.
+      return !absl::StrContains(status.error_message(), "failed to connect") &&
+             !absl::StrContains(status.error_message(), "resol");
+    default:
+      return false;
   }
 }
 

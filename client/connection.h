@@ -70,7 +70,8 @@ class Connection {
 
   // Errors: what the server says, with its address where it is Unavailable; Unavailable or
   // DeadlineExceeded, with the address, if it says nothing; InvalidArgument if the TLS files are
-  // wrong.
+  // wrong. MayBeDone (rpc_status.h) where a server may have the call and nobody said what came of
+  // it.
   template <typename Request, typename Response>
   absl::Status Call(Method<Request, Response> method, const Request& request, Response* response) {
     return Repeat([&](grpc::ClientContext& context) {
@@ -131,6 +132,8 @@ class Connection {
     std::unique_ptr<v1::JobService::Stub> stub;
     std::unique_ptr<v1::JoinService::Stub> join_stub;
   };
+  // Whether the server that was asked may have the call that ended so, and has not answered it.
+  bool MayHave(const grpc::Status& status) const;
   // Whether the server that is asked now takes connections, within `patience`.
   bool Reaches(absl::Duration patience);
 

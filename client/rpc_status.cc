@@ -14,7 +14,7 @@
 namespace phalanx::client {
 namespace {
 
-constexpr char kNextPayload[] = "phalanx/next";
+constexpr char kNextPayload[] = "phalanx/next", kMaybeDonePayload[] = "phalanx/maybe-done";
 
 google::rpc::Status DetailsOf(const grpc::Status& status) {
   google::rpc::Status details;
@@ -81,6 +81,15 @@ absl::Duration RetryDelayOf(const grpc::Status& status) {
     }
   }
   return absl::ZeroDuration();
+}
+
+absl::Status AsMaybeDone(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kMaybeDonePayload, absl::Cord());
+  return status;
+}
+
+bool MayBeDone(const absl::Status& status) {
+  return status.GetPayload(kMaybeDonePayload).has_value();
 }
 
 absl::Status WithNext(absl::Status status, absl::string_view next) {

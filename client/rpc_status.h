@@ -25,6 +25,10 @@ bool IsOfStandby(const grpc::Status& status);
 // server shuts down, as coordinators of the release before do.
 bool IsOfEnding(const grpc::Status& status);
 
+// Of a call that failed: a coordinator may have taken it on, and may carry it out yet.
+absl::Status AsMaybeDone(absl::Status status);
+bool MayBeDone(const absl::Status& status);
+
 // google.rpc.RetryInfo's delay; zero where there is none.
 absl::Duration RetryDelayOf(const grpc::Status& status);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/machine/ended_job.h"
 #include "coordinator/machine/incident.h"
 #include "coordinator/runtime/planning.h"
@@ -269,12 +270,13 @@ void Driver::RefuseAll(const absl::Status& status) {
 void Driver::OnCommit(const CommitReport& report) {
   metrics_.Commit(report.status.ok(), report.records, report.duration);
   if (report.status.ok()) metrics_.StoreBytes(report.bytes);
-  const absl::Status failure =
-      report.status.ok()
-          ? absl::OkStatus()
-          : absl::UnavailableError(absl::StrCat(
-                absl::IsResourceExhausted(report.status) ? "the store is full" : "the store fails",
-                ", nothing is accepted until it works again: ", report.status.message()));
+  // What was asked before is with the journal, which stores it as soon as it can.
+  const auto failing = [&report](absl::string_view before) {
+    return absl::UnavailableError(absl::StrCat(
+        absl::IsResourceExhausted(report.status) ? "the store is full" : "the store fails",
+        ", nothing is accepted until it works again", before, ": ", report.status.message()));
+  };
+  const absl::Status failure = report.status.ok() ? absl::OkStatus() : failing("");
   bool changed = false;
   {
     MutexLock lock(&mu_);
@@ -282,7 +284,7 @@ void Driver::OnCommit(const CommitReport& report) {
     store_failure_ = failure;
   }
   if (changed) options_.on_store(report.status);
-  if (!failure.ok()) return RefuseAll(failure);
+  if (!failure.ok()) return RefuseAll(failing(", when this may be done all the same"));
   for (const std::string& complaint : report.complaints) options_.log(LineText(complaint));
   if (report.records != 0) Post(RecordStored{report.last});
   for (JobId job : report.archived) Post(JobArchived{job});

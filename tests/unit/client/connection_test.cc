@@ -21,6 +21,7 @@ namespace phalanx::client {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 struct Ending {
@@ -76,6 +77,11 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
     info.set_domain("phalanx");
     return WithDetails(grpc::StatusCode::UNAVAILABLE, info, "the store is full");
   };
+  server.cancel = [](const v1::CancelJobRequest&, v1::CancelJobResponse*) {
+    google::rpc::ErrorInfo info;
+    info.set_domain("phalanx");
+    return WithDetails(grpc::StatusCode::UNAVAILABLE, info, "the store is full");
+  };
   Connection connection({.server = server.address(), .timeout = absl::Seconds(1)});
   Captured captured;
   Stopper stopper;
@@ -84,9 +90,41 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   EXPECT_EQ(captured.talk.str(),
             "error: the coordinator at " + server.address() +
+                " cannot serve this now: the store is full\nwhat to do: see that "
+                "phalanx-coordinator serves, then look with phalanx list: it may be a job all the "
+                "same; submit it again only where it is not\n");
+  Captured other;
+  EXPECT_EQ(Cancel(connection, "7", Format::kTable, other.io), kUnreachable);
+  EXPECT_EQ(other.talk.str(),
+            "error: the coordinator at " + server.address() +
                 " cannot serve this now: the store is full\nwhat to do: ask again when that has "
                 "changed; phalanx nodes shows the nodes that are there, and the coordinator's log "
                 "says more\n");
+}
+
+TEST(ConnectionTest, SubmitThatNobodyAnswers_MayBeAJob) {
+  absl::Notification over;
+  FakeServer server;
+  server.submit = [&](const v1::SubmitJobRequest&, v1::SubmitJobResponse*) {
+    over.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  Connection connection({.server = server.address(), .timeout = absl::Milliseconds(500)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kUnreachable);
+  over.Notify();
+  EXPECT_THAT(captured.talk.str(), HasSubstr("look with phalanx list: it may be a job"));
+}
+
+// It has gone to nobody.
+TEST(ConnectionTest, SubmitWhereNobodyIs_IsNoJob) {
+  Connection connection({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(200)});
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample}, stopper, captured.io), kUnreachable);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("\nwhat to do: see that phalanx-coordinator runs"));
+  EXPECT_THAT(captured.talk.str(), Not(HasSubstr("may be a job")));
 }
 
 TEST(ConnectionTest, Unavailable_IsTriedAgainWithTheSameRequestId) {

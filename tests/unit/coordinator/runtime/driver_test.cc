@@ -185,9 +185,14 @@ TEST_F(DriverTest, FailedStore_RefusesEverybodyAndSaysSo) {
   options.on_store = [&told](const absl::Status& status) { told.Set(status); };
   Start(options);
   disk_->FailCommits(absl::UnavailableError("input/output error"));
-  EXPECT_EQ(Submit("a").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      Submit("a").status(),
+      absl::UnavailableError("the store fails, nothing is accepted until it works again, when "
+                             "this may be done all the same: input/output error"));
   EXPECT_EQ(told.Get().message(), "input/output error");
-  EXPECT_EQ(Submit("b").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Submit("b").status(),
+            absl::UnavailableError(
+                "the store fails, nothing is accepted until it works again: input/output error"));
   EXPECT_THAT(driver_->accepting().message(), ::testing::HasSubstr("input/output error"));
   EXPECT_FALSE(board_.Find("a").ok()) << "what was not stored was not told";
 }
