@@ -117,7 +117,7 @@ absl::StatusOr<CopyReport> CopyToFolder(const Flags& flags, const EtcdPlace& pla
   ASSIGN_OR_RETURN(const std::unique_ptr<EtcdBackend> from,
                    EtcdBackend::Open(side.client, side.prefix, side.leadership));
   EtcdTokens from_tokens(side.client, side.prefix, side.leadership);
-  RETURN_IF_ERROR(MakeStoreFolder(folder));
+  RETURN_IF_ERROR(MakeStoreFolder(folder, "--copy-store-to"));
   ASSIGN_OR_RETURN(std::unique_ptr<SqliteBackend> to, SqliteBackend::Open(journal + kDraft));
   RETURN_IF_ERROR(to->BeginCopy(from->identity()));
   TokenFile to_tokens(tokens + kDraft);

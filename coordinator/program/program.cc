@@ -117,7 +117,7 @@ class KeptAudit {
 // Over a store in a folder, which is this coordinator's alone.
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
-  RETURN_IF_ERROR(MakeStoreFolder(flags.store));
+  RETURN_IF_ERROR(MakeStoreFolder(flags.store, "--store"));
   const std::string path = JournalIn(flags.store);
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/store/store_check.h"
 
 namespace phalanx::coordinator {
@@ -18,8 +19,9 @@ std::string AuditIn(const std::string& folder);
 std::string AuditOfWorkersIn(const std::string& folder);
 std::string RefusalsIn(const std::string& folder);
 
-// With those above it; one that is there stays. Errors: Unavailable.
-absl::Status MakeStoreFolder(const std::string& folder);
+// With those above it; one that is there stays. Errors: Unavailable, with `flag`, where there is no
+// folder then or this process may not write in it.
+absl::Status MakeStoreFolder(const std::string& folder, absl::string_view flag);
 
 // CheckStore of the journal, and whether the join tokens beside it can be read.
 absl::StatusOr<StoreReport> CheckStoreIn(const std::string& folder);

@@ -34,7 +34,8 @@ absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:
-      return absl::UnavailableError(message);
+      return absl::UnavailableError(absl::StrCat(
+          message, ": see that the user of phalanx-coordinator may write it and in its folder"));
     case SQLITE_CONSTRAINT:
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", message));
     default:

@@ -79,7 +79,10 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   const std::string lock = absl::StrCat(path, ".lock");
   backend->lock_.reset(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!backend->lock_.is_open()) {
-    return absl::UnavailableError(absl::StrCat(lock, ": ", std::strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat(lock, ": cannot be written: ", std::strerror(errno),
+                     "; see that the user of phalanx-coordinator may write it, or give another "
+                     "--store"));
   }
   const std::string folder = std::filesystem::path(lock).parent_path().string();
   backend->folder_.reset(

@@ -288,6 +288,29 @@ TEST_F(CheckStoreTest, StoreBelowFoldersThatAreNotThere_IsMadeForItsOwnerAlone) 
   EXPECT_EQ(std::filesystem::status(store).permissions(), std::filesystem::perms::owner_all);
 }
 
+TEST_F(CheckStoreTest, StoreThatCannotBeMadeOrWritten_IsOneErrorWithWhatToDo) {
+  const std::string file = folder_ + "/file";
+  support::WriteFile(file, "text");
+  const std::string next =
+      "; name a folder that the user of phalanx-coordinator may make and write in\n";
+  for (const auto& [store, fault] :
+       {std::pair(file, "--store: " + file + ": is no folder" + next),
+        {file + "/below", "--store: " + file + "/below: cannot be made: Not a directory" + next},
+        {file + "/a/b", "--store: " + file + "/a/b: cannot be made: Not a directory" + next},
+        {std::string("/proc/none"), std::string("--store: /proc/none: cannot be made: ")},
+        // Who is not root may not even try.
+        {std::string("/proc/self"), std::string("cannot be written")}}) {
+    const support::Finished start = support::RunToEnd({support::Program("phalanx-coordinator"),
+                                                       "--store", store, "--listen", "127.0.0.1:0",
+                                                       "--http", "127.0.0.1:0"});
+    EXPECT_EQ(start.exit_code, 1) << store;
+    EXPECT_THAT(start.talk, HasSubstr(fault));
+    const size_t error = start.talk.find(" error ");
+    EXPECT_NE(error, std::string::npos) << start.talk;
+    EXPECT_EQ(start.talk.find(" error ", error + 1), std::string::npos) << start.talk;
+  }
+}
+
 TEST_F(CheckStoreTest, TlsWithoutAKey_IsUsage) {
   const support::Finished start =
       support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--tls-ca",

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/memory_backend.h"
+#include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "tests/support/etcd.h"
 #include "tests/support/files.h"
@@ -25,6 +26,7 @@
 namespace phalanx::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
@@ -254,7 +256,26 @@ TEST(SqliteBackendTest, FolderThatIsNotThere_IsUnavailable) {
             absl::StatusCode::kUnavailable);
 }
 
-// Commits would go into a file that no start finds.
+TEST(SqliteBackendTest, FolderThatTakesNoFiles_IsSaidWithWhatToDo) {
+  const absl::Status status = SqliteBackend::Open("/proc/self/journal.db").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("/proc/self/journal.db.lock: cannot be written: "),
+                    HasSubstr("; see that the user of phalanx-coordinator may write it, or give "
+                              "another --store")));
+}
+
+TEST(SqliteBackendTest, DatabaseThatMayNotBeWritten_IsSaidWithWhatToDo) {
+  const std::string path = support::MakeFolder("read-only") + "/journal.db";
+  ASSERT_TRUE(SqliteBackend::Open(path).ok());
+  auto connection = *sqlite::Connection::Open(path, SQLITE_OPEN_READONLY);
+  const absl::Status status = connection.Execute("DELETE FROM journal");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(),
+            "attempt to write a readonly database: see that the user of phalanx-coordinator may "
+            "write it and in its folder");
+}
+
 TEST(SqliteBackendTest, Bytes_AreThoseOfTheFileAndItsLog) {
   SqliteDiskFixture disk;
   const auto backend = *disk.Open();
@@ -264,6 +285,7 @@ TEST(SqliteBackendTest, Bytes_AreThoseOfTheFileAndItsLog) {
   EXPECT_GT(backend->bytes(), before + (1 << 20));
 }
 
+// Commits would go into a file that no start finds.
 TEST(SqliteBackendTest, StoreThatIsMovedAway_FailsUntilItIsBack) {
   SqliteDiskFixture disk;
   auto backend = *disk.Open();
