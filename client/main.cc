@@ -30,7 +30,9 @@
 #include "client/program.h"
 #include "client/top.h"
 #include "core/base/cut_text.h"
+#include "core/base/empty_flags.h"
 #include "core/base/terminal_text.h"
+#include "core/base/violation.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
 #include "transport/library_log.h"
@@ -57,6 +59,11 @@ Io TerminalIo() {
 // Those that may stand behind it.
 std::vector<const CLI::App*> CommandsOf(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
+int TellEmpty(const std::vector<Violation>& empty) {
+  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
+  return kUsage;
 }
 
 // Of a setting's flag.
@@ -251,6 +258,23 @@ int Program::RunChosen(Io& io) {
   return chosen_(io);
 }
 
+int Program::TellUsage(const CLI::ParseError& error) const {
+  // The last command that was understood, and what comes behind it.
+  const CLI::App* command = &app_;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const std::vector<std::string> rest = app_.remaining(/*recurse=*/true);
+  if (!CommandsOf(*command).empty() && !rest.empty() && rest[0][0] != '-') {
+    const std::string known = command == &app_ ? "" : command->get_name() + " ";
+    std::cerr << "unknown command '" << known << rest[0] << "'; phalanx " << known
+              << "--help lists them\n";
+    return kUsage;
+  }
+  // Help is data; everything else is a usage error.
+  const bool helps = error.get_exit_code() == 0;
+  if (const auto empty = EmptyFlagsOf(app_); !helps && !empty.empty()) return TellEmpty(empty);
+  return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
+}
+
 int Program::Main(int argc, char** argv) {
   AddGlobalFlags();
   app_.require_subcommand(1);
@@ -269,22 +293,14 @@ int Program::Main(int argc, char** argv) {
   AddNodes();
   AddTokens();
   AddOtherCommands();
+  if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
+    return TellEmpty(empty);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // The last command that was understood, and what comes behind it.
-    const CLI::App* command = &app_;
-    while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-    const std::vector<std::string> rest = app_.remaining(/*recurse=*/true);
-    if (!CommandsOf(*command).empty() && !rest.empty() && rest[0][0] != '-') {
-      const std::string known = command == &app_ ? "" : command->get_name() + " ";
-      std::cerr << "unknown command '" << known << rest[0] << "'; phalanx " << known
-                << "--help lists them\n";
-      return kUsage;
-    }
-    // Help is data; everything else is a usage error.
-    return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
+    return TellUsage(error);
   }
+  if (const auto empty = EmptyFlagsOf(app_); !empty.empty()) return TellEmpty(empty);
   Io io = TerminalIo();
   return RunChosen(io);
 }

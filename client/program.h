@@ -99,6 +99,8 @@ class Program {
   // A command that waits can be interrupted; the others end at once, as programs do.
   int Interruptible(const std::function<int(Stopper&)>& command);
   int RunChosen(Io& io);
+  // What the parser does not understand, or help, told; the exit code.
+  int TellUsage(const CLI::ParseError& error) const;
   // `timeout`: unless a setting says another. `turn`: a third of that at most.
   ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5),
                            absl::Duration turn = ConnectionOptions().turn) const;

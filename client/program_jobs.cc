@@ -21,10 +21,6 @@ namespace {
 // CLI11's own of these names are of all doubles, and say so of a value that breaks them.
 constexpr int32_t kCountMax = std::numeric_limits<int32_t>::max();
 CLI::Range NonNegative() { return CLI::Range(0, kCountMax, "NONNEGATIVE"); }
-// An empty one would stand for all jobs, such as where a script's variable is not set.
-std::string NoName(const std::string& text) {
-  return FlagFault(text, text.empty() ? "must be a name" : "");
-}
 CLI::Range Positive() { return CLI::Range(1, kCountMax, "POSITIVE"); }
 
 }  // namespace
@@ -90,7 +86,8 @@ void Program::AddList() {
   });
   AddFormat(list);
   AddNoHeaders(list);
-  list->add_option("--limit", flags_.limit, "at most so many; 0, the default: all")->check(NonNegative());
+  list->add_option("--limit", flags_.limit, "at most so many; 0, the default: all")
+      ->check(NonNegative());
   list->add_option("--state", flags_.states, "only jobs in these states, such as queued,running")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {
@@ -103,11 +100,8 @@ void Program::AddList() {
         return std::string(ParseSelector({text}).status().message());
       })
       ->type_name("KEY=VALUE,...");
-  list->add_option("--node", flags_.name, "only jobs with devices of this node")
-      ->check(NoName)
-      ->type_name("NODE");
+  list->add_option("--node", flags_.name, "only jobs with devices of this node")->type_name("NODE");
   list->add_option("--owner", flags_.owner, "only jobs that this person submitted")
-      ->check(NoName)
       ->type_name("NAME");
   list->add_flag("-w,--watch", flags_.watch, "then show a job again whenever its state changes");
 }

@@ -9,10 +9,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -27,8 +29,10 @@
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/store_check.h"
 #include "coordinator/store/token_file.h"
+#include "core/base/empty_flags.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/base/violation.h"
 #include "core/build/build_info.h"
 #include "core/posix/signals.h"
 #include "core/posix/socket.h"
@@ -38,6 +42,13 @@
 
 namespace phalanx::coordinator {
 namespace {
+
+constexpr int kUsage = 2;
+
+int TellEmpty(const std::vector<Violation>& empty) {
+  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
+  return kUsage;
+}
 
 // A store is made where there is none, which may be the wrong place. `found`: what was there.
 void TellNewStore(const std::string& path, const std::optional<struct stat>& found) {
@@ -184,11 +195,16 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   Flags flags;
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   AddFlags(app, flags);
+  if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
+    return TellEmpty(empty);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    const bool helps = error.get_exit_code() == 0;
+    if (const auto empty = EmptyFlagsOf(app); !helps && !empty.empty()) return TellEmpty(empty);
+    return app.exit(error) == 0 ? 0 : kUsage;
   }
+  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
   // Documents are large and short-lived in memory: each goes back to the system when it is freed,
   // where the allocator would keep more and more of them for itself.
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
@@ -204,7 +220,7 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   const absl::StatusOr<Settings> settings = ReadSettings(flags);
   if (!settings.ok()) {
     spdlog::error("{}", std::string(settings.status().message()));
-    return 2;
+    return kUsage;
   }
   const absl::Status status = Execute(flags, *settings, std::move(plan), signals);
   if (status.ok()) return 0;

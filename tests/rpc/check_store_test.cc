@@ -222,6 +222,19 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   EXPECT_FALSE(std::filesystem::exists(store));
 }
 
+TEST_F(CheckStoreTest, FlagsWithAnEmptyValue_AreUsage_ToldAllAtOnce) {
+  const auto said = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), support::Program("phalanx-coordinator"));
+    const support::Finished start = support::RunToEnd(flags);
+    EXPECT_EQ(start.exit_code, 2);
+    return start.talk;
+  };
+  const std::string rest = ": \"\": must have a value, or be left out\n";
+  EXPECT_EQ(said({"--quotas", "", "--store", "", "--jobs-max", ""}),
+            "--store: \"\": must have a value\n--jobs-max" + rest + "--quotas" + rest);
+  EXPECT_EQ(said({"--store=", "--plaintext"}), "--store" + rest);
+}
+
 // Of each port, and of etcd; with the flag that asks for plaintext and without.
 TEST_F(CheckStoreTest, PlaintextForOthers_IsRefusedAlsoWhereItIsAskedForByName) {
   const support::Authority authority;
@@ -300,9 +313,9 @@ TEST_F(CheckStoreTest, StoreThatCannotBeMadeOrWritten_IsOneErrorWithWhatToDo) {
         {std::string("/proc/none"), std::string("--store: /proc/none: cannot be made: ")},
         // Who is not root may not even try.
         {std::string("/proc/self"), std::string("cannot be written")}}) {
-    const support::Finished start = support::RunToEnd({support::Program("phalanx-coordinator"),
-                                                       "--store", store, "--listen", "127.0.0.1:0",
-                                                       "--http", "127.0.0.1:0"});
+    const support::Finished start =
+        support::RunToEnd({support::Program("phalanx-coordinator"), "--store", store, "--listen",
+                           "127.0.0.1:0", "--http", "127.0.0.1:0"});
     EXPECT_EQ(start.exit_code, 1) << store;
     EXPECT_THAT(start.talk, HasSubstr(fault));
     const size_t error = start.talk.find(" error ");

@@ -187,6 +187,28 @@ TEST_F(SettingsTest, BadFlags_AreToldWithTheirValueAndTheRule) {
               HasSubstr("--epoch: Value 99999999999 not in range 1 to 2147483647"));
 }
 
+// As where a script's variable is not set.
+TEST_F(SettingsTest, FlagsWithAnEmptyValue_AreUsage_ToldAllAtOnce) {
+  const std::string left_out = ": \"\": must have a value, or be left out\n";
+  const auto said = [&](const std::vector<std::string>& arguments) {
+    const support::Finished refused = Phalanx({}, arguments);
+    EXPECT_EQ(refused.exit_code, 2) << arguments[0];
+    EXPECT_EQ(refused.out, "") << arguments[0];
+    return refused.talk;
+  };
+  EXPECT_EQ(said({"rerun", "7", "--name", ""}), "--name" + left_out);
+  EXPECT_EQ(said({"rerun", "--name=", "7"}), "--name" + left_out);
+  EXPECT_EQ(said({"submit", "/nonexistent.yaml", "--directory", ""}), "--directory" + left_out);
+  EXPECT_EQ(said({"plan", "/nonexistent.yaml", "--svg", "", "--device-memory", "", "--lost", ""}),
+            "--device-memory" + left_out + "--svg" + left_out + "--lost" + left_out);
+  EXPECT_EQ(said({"doctor", "--folder", "", "--machine"}), "--folder" + left_out);
+  EXPECT_EQ(
+      said({"--tls-ca", "", "--server", "", "list", "--owner", "", "--limit", ""}),
+      "--server" + left_out + "--tls-ca" + left_out + "--limit" + left_out + "--owner" + left_out);
+  EXPECT_EQ(said({"get", ""}), "JOB: \"\": must have a value\n");
+  EXPECT_EQ(Phalanx({"PHALANX_SERVER="}, {"config", "show"}).exit_code, 0) << "a variable may be";
+}
+
 TEST_F(SettingsTest, JobBehindRank_IsTheJob) {
   const support::Finished logs =
       Phalanx({}, {"--server", "127.0.0.1:1", "--timeout", "100ms", "logs", "--rank", "0", "demo"});

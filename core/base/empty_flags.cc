@@ -1,0 +1,31 @@
+#include "core/base/empty_flags.h"
+
+#include "absl/strings/match.h"
+#include "core/base/cut_text.h"
+
+namespace phalanx {
+namespace {
+
+constexpr size_t kNameBytesShown = 64;
+
+}  // namespace
+
+Violation EmptyFlag(absl::string_view name, bool required) {
+  return {.field = std::string(name),
+          .value = "\"\"",
+          .rule = required ? "must have a value" : "must have a value, or be left out"};
+}
+
+std::vector<Violation> FlagsWithoutValue(absl::Span<const char* const> arguments) {
+  std::vector<Violation> found;
+  for (const absl::string_view argument : arguments) {
+    if (argument == "--") break;
+    const size_t equals = argument.find('=');
+    if (!absl::StartsWith(argument, "--") || equals != argument.size() - 1) continue;
+    found.push_back(EmptyFlag(CutText(std::string(argument.substr(0, equals)), kNameBytesShown),
+                              /*required=*/false));
+  }
+  return found;
+}
+
+}  // namespace phalanx
