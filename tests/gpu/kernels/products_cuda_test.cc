@@ -113,7 +113,7 @@ TEST_F(ProductsCudaTest, EachCandidate_EqualsFp64_AndItselfAgain) {
     SCOPED_TRACE(schedule::ToString(*key));
     EXPECT_EQ(key->a_turned, kind.a_turned);
     EXPECT_EQ(key->b_turned, kind.b_turned);
-    const at::Tensor d = before.to(type);
+    const at::Tensor d = before.to(type, /*non_blocking=*/false, /*copy=*/true);
     const auto multiply = [&] {
       d.copy_(before);
       kind.wide ? WideProductInto(d, a, b, kind.add) : ProductInto(d, a, b, bias);
