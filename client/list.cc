@@ -215,11 +215,15 @@ absl::StatusOr<std::vector<v1::JobPhase>> ParsePhases(absl::Span<const std::stri
           std::begin(kPhases), std::end(kPhases),
           [word](v1::JobPhase phase) { return absl::EqualsIgnoreCase(PhaseWord(phase), word); });
       if (found == std::end(kPhases)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("\"", TerminalText(word), "\" must be one of ",
-                         absl::StrJoin(kPhases, ", ", [](std::string* out, v1::JobPhase phase) {
-                           absl::StrAppend(out, absl::AsciiStrToLower(PhaseWord(phase)));
-                         })));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "\"", TerminalText(word), "\" must be one of ",
+            absl::StrJoin(kPhases, ", ",
+                          [](std::string* out, v1::JobPhase phase) {
+                            absl::StrAppend(out, absl::AsciiStrToLower(PhaseWord(phase)));
+                          }),
+            absl::EqualsIgnoreCase(word, "suspended")
+                ? "; a job that is suspended is queued, which list says beside it"
+                : ""));
       }
       if (std::find(phases.begin(), phases.end(), *found) == phases.end()) phases.push_back(*found);
     }

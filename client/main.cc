@@ -33,6 +33,7 @@
 #include "core/base/empty_flags.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/job/scalar.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
 #include "transport/library_log.h"
@@ -59,6 +60,29 @@ Io TerminalIo() {
 // Those that may stand behind it.
 std::vector<const CLI::App*> CommandsOf(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
+void TellUnknownCommand(const CLI::App& of, const std::string& known, const std::string& word) {
+  std::vector<absl::string_view> names;
+  for (const CLI::App* command : CommandsOf(of)) names.push_back(command->get_name());
+  const auto near = job::NearestName(word, names);
+  std::cerr << "unknown command '" << known << TerminalText(word) << "'; "
+            << (near.has_value() ? absl::StrCat("did you mean ", known, *near, "? ") : "")
+            << "phalanx " << known << "--help lists them\n";
+}
+
+// Of `words`, the one that stands before the command and is none of the flags that may; empty:
+// there is none.
+std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* const> words) {
+  if (app.get_subcommands().empty()) return "";
+  const std::string command = app.get_subcommands().front()->get_name();
+  const std::vector<std::string> rest = app.remaining();
+  for (const absl::string_view word : words) {
+    if (word == command) break;
+    if (absl::StartsWith(word, "-") && std::find(rest.begin(), rest.end(), word) != rest.end())
+      return TerminalText(CutText(word, kFlagBytesShown));
+  }
+  return "";
 }
 
 int TellEmpty(const std::vector<Violation>& empty) {
@@ -258,15 +282,18 @@ int Program::RunChosen(Io& io) {
   return chosen_(io);
 }
 
-int Program::TellUsage(const CLI::ParseError& error) const {
+int Program::TellUsage(const CLI::ParseError& error, absl::Span<const char* const> words) const {
   // The last command that was understood, and what comes behind it.
   const CLI::App* command = &app_;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const std::vector<std::string> rest = app_.remaining(/*recurse=*/true);
   if (!CommandsOf(*command).empty() && !rest.empty() && rest[0][0] != '-') {
-    const std::string known = command == &app_ ? "" : command->get_name() + " ";
-    std::cerr << "unknown command '" << known << rest[0] << "'; phalanx " << known
-              << "--help lists them\n";
+    TellUnknownCommand(*command, command == &app_ ? "" : command->get_name() + " ", rest[0]);
+    return kUsage;
+  }
+  if (const std::string flag = FlagBeforeItsCommand(app_, words); !flag.empty()) {
+    std::cerr << flag << ": stands behind the command that it is of, as in phalanx list -o json; "
+              << "phalanx --help has those that may stand before it\n";
     return kUsage;
   }
   // Help is data; everything else is a usage error.
@@ -293,12 +320,12 @@ int Program::Main(int argc, char** argv) {
   AddNodes();
   AddTokens();
   AddOtherCommands();
-  if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
-    return TellEmpty(empty);
+  const absl::Span<const char* const> words(argv, static_cast<size_t>(argc));
+  if (const auto empty = FlagsWithoutValue(words); !empty.empty()) return TellEmpty(empty);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return TellUsage(error);
+    return TellUsage(error, words);
   }
   if (const auto empty = EmptyFlagsOf(app_); !empty.empty()) return TellEmpty(empty);
   Io io = TerminalIo();

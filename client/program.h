@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/commands.h"
 #include "client/completion.h"
 #include "client/config.h"
@@ -100,7 +101,7 @@ class Program {
   int Interruptible(const std::function<int(Stopper&)>& command);
   int RunChosen(Io& io);
   // What the parser does not understand, or help, told; the exit code.
-  int TellUsage(const CLI::ParseError& error) const;
+  int TellUsage(const CLI::ParseError& error, absl::Span<const char* const> words) const;
   // `timeout`: unless a setting says another. `turn`: a third of that at most.
   ConnectionOptions Server(absl::Duration timeout = absl::Seconds(5),
                            absl::Duration turn = ConnectionOptions().turn) const;

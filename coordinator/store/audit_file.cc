@@ -67,10 +67,13 @@ absl::Status AuditFile::WriteLocked(absl::string_view text) {
 }
 
 absl::Status AuditFile::OpenLocked() {
-  UniqueFd file(open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, kMode));
+  // A pipe that nobody reads would hold up whoever writes to it.
+  UniqueFd file(open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, kMode));
   struct stat found {};
-  if (!file.is_open() || fchmod(file.get(), kMode) != 0 || fstat(file.get(), &found) != 0)
-    return Failed("open");
+  if (!file.is_open() || fstat(file.get(), &found) != 0) return Failed("open");
+  if (!S_ISREG(found.st_mode))
+    return absl::UnavailableError(absl::StrCat("cannot open ", path_, ": it is no regular file"));
+  if (fchmod(file.get(), kMode) != 0) return Failed("open");
   bytes_ = found.st_size;
   char last = '\n';
   // A line that a machine's end has cut is not to run into the next one.

@@ -62,8 +62,9 @@ constexpr std::array kFailures = {
     FailureTraits{
         K::kDataInvalid, "DataInvalid", false, Fault::kData,
         "shards or tokenizer break a rule, or nodes read different data",
-        "mend the data or its paths, which phalanx validate --check-data looks through, or what "
-        "the node lets jobs use (--secrets, --read-folder, --write-folder)"},
+        "do what the message calls for: mend the data or its paths, which phalanx validate "
+        "--check-data looks through, or what the node lets jobs use (--secrets, --read-folder, "
+        "--write-folder)"},
     FailureTraits{K::kDataCorrupt, "DataCorrupt", false, Fault::kData,
                   "more samples are corrupt than the job allows",
                   "mend the samples that are named, or raise data.corrupt_max"},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The script of the component node-labels, against a server that answers as the cluster's API does, over TLS:
-node_labels.py SCRIPT. Says what is missing and passes where openssl, curl or jq are not here."""
+node_labels.py SCRIPT. Says what is missing and skips where openssl, curl or jq are not here; under CI, which names PHALANX_EXIT_WITHOUT_TOOL, it fails."""
 
 import http.server
 import json
@@ -56,8 +56,8 @@ def serve(folder):
 def main():
     missing = [tool for tool in ("openssl", "curl", "jq") if shutil.which(tool) is None]
     if missing:
-        print("labels of nodes stay untried: no", ", ".join(missing), "here")
-        return
+        print("skipped: no", ", ".join(missing), "here")
+        sys.exit(int(os.environ.get("PHALANX_EXIT_WITHOUT_TOOL", "77")))
     with tempfile.TemporaryDirectory() as folder:
         api = serve(folder)
 

@@ -151,11 +151,12 @@ void CheckMemory(const NodeCheckOptions& options, const at::Device& target, int3
     check.memory_bytes = bytes;
     check.to_bytes_per_second = std::max(check.to_bytes_per_second, size / to);
     check.from_bytes_per_second = std::max(check.from_bytes_per_second, size / from);
-    if (!target.is_cuda() || peer < 0) continue;
+    if (peer < 0) continue;
     const at::Tensor at_peer = written.to(Target(options, peer));
     there.zero_();
     Await(target);
     const double across = Time(target, [&] { there.copy_(at_peer); });
+    if (inverted && Wants(options, check.device, "copy")) there[7] += 1;
     Compare(there.cpu(), written, absl::StrCat("copied from device ", peer));
     check.peer = peer;
     check.peer_bytes_per_second = std::max(check.peer_bytes_per_second, size / across);
@@ -310,8 +311,10 @@ void CheckNode(const NodeCheckOptions& options, std::ostream& out) {
       out << "device " << device << ": no verdict: " << check.reason << "\n";
     const bool failed = check.verdict == CheckVerdict::kFailed;
     if (failed && options.device_kind == "gpu" && device != options.devices.back()) return;
-    if (check.verdict == CheckVerdict::kPassed || check.verdict == CheckVerdict::kSlow)
-      peer = device;
+    const bool sound =
+        check.verdict == CheckVerdict::kPassed || check.verdict == CheckVerdict::kSlow;
+    // CPU slots are of one memory: there is nothing between them.
+    if (sound && options.device_kind == "gpu") peer = device;
   }
   v1::NodeCheck said;
   wire::ToProto(CheckLoopback(), said.mutable_loopback());

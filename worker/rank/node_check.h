@@ -21,8 +21,9 @@ namespace phalanx::rank {
 struct NodeCheckOptions {
   std::string device_kind;  // "cpu" or "gpu"
   std::vector<int32_t> devices;
-  // For tests: a file of lines "DEVICE memory" and "DEVICE arithmetic", which spoil what the device
-  // gives back, "DEVICE error" and "DEVICE hang"; empty, or one that is not there: none.
+  // For tests: a file of lines "DEVICE memory", "DEVICE arithmetic" and "DEVICE copy", which spoil
+  // what the device gives back or is given by its peer, "DEVICE error" and "DEVICE hang"; empty, or
+  // one that is not there: none.
   std::string faults;
 };
 

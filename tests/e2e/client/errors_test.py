@@ -183,6 +183,18 @@ class ErrorsTest(unittest.TestCase):
         for command, row in LOCAL.items():
             self.expect_error(row, command, self.open)
 
+    def test_words_that_are_no_command_or_stand_before_it(self):
+        lists = "phalanx --help lists them"
+        for words, wrong in (("submt job.yaml", f"unknown command 'submt'; did you mean submit? {lists}"),
+                             ("token revok x", "unknown command 'token revok'; did you mean token revoke? phalanx token --help lists them"),
+                             ("xyzzy", f"unknown command 'xyzzy'; {lists}"),
+                             ("-o json nodes", "-o: stands behind the command that it is of, as in phalanx list -o json; "
+                              "phalanx --help has those that may stand before it"),
+                             ("list --colour", f"The following argument was not expected: --colour\n{USAGE}")):
+            with self.subTest(words=words):
+                done = self.phalanx(self.open, words, "")
+                self.assertEqual((done.returncode, done.stderr), (2, wrong + "\n"))
+
     def test_commands_whose_subject_is_not_there_or_not_so(self):
         for command, row in ASKED.items():
             self.expect_error(row, command, self.open)

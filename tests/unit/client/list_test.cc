@@ -216,6 +216,8 @@ TEST(ParseTest, PhasesAreWordsInAnyCase) {
               ElementsAre(v1::JOB_PHASE_RUNNING, v1::JOB_PHASE_QUEUED));
   EXPECT_EQ(ParsePhases({"runing"}).status().message(),
             "\"runing\" must be one of queued, starting, running, succeeded, failed, cancelled");
+  EXPECT_THAT(std::string(ParsePhases({"Suspended"}).status().message()),
+              HasSubstr("; a job that is suspended is queued, which list says beside it"));
   EXPECT_FALSE(ParsePhases({""}).ok());
 }
 

@@ -88,6 +88,23 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
 }
 
+TEST(BoardTest, SeriesOfJobs_AreBounded_AndOfTheNewest) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  const auto count = static_cast<int64_t>(kJobSeriesMax) + 44;
+  for (int64_t id = 1; id <= count; ++id) {
+    JobView view = *View(id, JobPhase::kRunning, absl::StrCat("job", id));
+    view.last_step = StepReport{.step = id};
+    board.Publish(PublishJob{std::make_shared<const JobView>(view)});
+  }
+  Gauges gauges;
+  board.Count(gauges);
+  ASSERT_EQ(gauges.running.size(), kJobSeriesMax);
+  EXPECT_EQ(gauges.running.front().job, absl::StrCat("job", count));
+  EXPECT_EQ(gauges.running.back().job, "job45");
+  EXPECT_EQ(gauges.jobs[JobPhase::kRunning], count);
+}
+
 TEST(BoardTest, Nodes_AreThoseBehindAName_OrTheOneOfThatName) {
   Board board;
   board.Connect(NoEndedJobs());

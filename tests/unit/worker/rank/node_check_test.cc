@@ -55,6 +55,18 @@ TEST(NodeCheckTest, MemoryThatForgets_Fails_AndSaysWhere) {
                                        "first is word 7: 0x"));
 }
 
+TEST(NodeCheckTest, CopyFromItsPeer_IsTimed_AndOneThatIsWrongSaysWhere) {
+  const job::DeviceCheck sound = CheckDevice({.device_kind = "cpu", .devices = {0, 1}}, 1, 0);
+  EXPECT_NE(sound.verdict, CheckVerdict::kFailed) << sound.reason;
+  EXPECT_EQ(sound.peer, 0);
+  EXPECT_GT(sound.peer_bytes_per_second, 0);
+  const job::DeviceCheck wrong = CheckDevice(Spoiled("1 copy\n"), 1, 0);
+  EXPECT_EQ(wrong.verdict, CheckVerdict::kFailed);
+  EXPECT_THAT(wrong.reason,
+              StartsWith("copied from device 0: 1 of 2097152 words are not what was written, the "
+                         "first is word 7: 0x"));
+}
+
 TEST(NodeCheckTest, FaultOfAnotherDevice_IsNotThisOnes) {
   EXPECT_NE(CheckDevice(Spoiled("0 memory\n10 arithmetic\n"), 1, -1).verdict,
             CheckVerdict::kFailed);
