@@ -80,7 +80,7 @@ std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* con
   for (const absl::string_view word : words) {
     if (word == command) break;
     if (absl::StartsWith(word, "-") && std::find(rest.begin(), rest.end(), word) != rest.end())
-      return TerminalText(CutText(word, kFlagBytesShown));
+      return TerminalText(CutText(std::string(word), kFlagBytesShown));
   }
   return "";
 }
