@@ -80,8 +80,8 @@ constexpr Refused kRefused[] = {
 };
 
 // Libraries write their own variables to the log when they are asked to.
-constexpr absl::string_view kToldByLibraries[] = {"CUDA_", "CUBLAS_", "GLOO_",    "KMP_",  "MKL_",
-                                                  "NCCL_", "OMP_",    "PYTORCH_", "TORCH_"};
+constexpr absl::string_view kToldByLibraries[] = {
+    "CUDA_", "CUBLAS_", "GLOO_", "GOMP_", "KMP_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_"};
 
 bool IsToldByLibraries(absl::string_view name) {
   return std::any_of(std::begin(kToldByLibraries), std::end(kToldByLibraries),

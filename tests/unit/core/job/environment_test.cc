@@ -97,7 +97,7 @@ TEST(EnvironmentTest, SecretsThatAreNoFilesOfTheFolder_AreRefused) {
                 ElementsAre(HasSubstr("must be the name of a file")))
         << file;
   }
-  for (const std::string name : {"NCCL_SOCKET_IFNAME"}) {
+  for (const std::string name : {"NCCL_SOCKET_IFNAME", "GOMP_TOKEN"}) {
     EXPECT_THAT(Wrong(Document(absl::StrCat("secrets: {", name, ": token}"))),
                 ElementsAre(absl::StrCat("spec.secrets.", name,
                                          ": token: may not be a secret: libraries write variables "
