@@ -202,6 +202,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.machine.pace_delay = settings.slow_delay;
   options.quotas = flags.quotas;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.warn = [](const std::string& line) { spdlog::warn("{}", LineText(line)); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
   options.tls = flags.tls;
   options.rate = {.calls_per_second = flags.calls_per_second,
