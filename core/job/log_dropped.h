@@ -1,4 +1,5 @@
-// core/job/log_dropped.h: what a node says of a log that grew too fast: an event whose text begins
+// core/job/log_dropped.h: what a node says of a log that grew too fast, or that its disk takes no
+// more of: an event whose text begins
 // with the number of bytes that were dropped.
 //
 // Pure.
@@ -16,6 +17,8 @@ inline constexpr char kLogDropped[] = "LogDropped";
 
 // `rate`: bytes a second that the rank may write.
 std::string LogDroppedText(int64_t bytes, int32_t rank, int64_t rate);
+// The same where the node's disk takes no more of it; `why`: the system's words.
+std::string LogNotWrittenText(int64_t bytes, int32_t rank, absl::string_view why);
 // Of such a text; 0: it is none.
 int64_t BytesDropped(absl::string_view text);
 

@@ -1,8 +1,8 @@
 // core/wire/job_yaml.h: job files as text.
 //
-// YAML (and so JSON) to the neutral tree of core/job/tree.h, and back. yaml-cpp's exceptions end
-// here. Input may come from anybody: its size, depth and the number of nodes that aliases blow it
-// up to are bounded, and whatever the text is, the answer is a tree or violations.
+// YAML (and so JSON) to the neutral tree of core/job/tree.h, and back. Input may come from anybody:
+// its size, depth and the number of nodes that aliases blow it up to are bounded, and whatever the
+// text is, the answer is a tree or violations. Columns count characters.
 //
 // Thread-safe: functions of their arguments.
 #pragma once
@@ -17,6 +17,7 @@
 
 namespace phalanx::wire {
 
+// Of a document, and of the scalars and keys that its aliases repeat, all together.
 inline constexpr size_t kDocumentBytesMax = 1 << 20;
 inline constexpr int kDocumentDepthMax = 32;
 // Scalars, sequences and mappings, copies made by aliases included.

@@ -39,7 +39,7 @@ ALLOWED = {
 # Pure folders know no transport, no parser, no LibTorch and no locks.
 PURE = ["core/base", "core/checkpoint", "core/job", "core/plan", "core/schedule", "coordinator/machine",
         "worker/agent/machine"]
-FORBIDDEN_IN_PURE = re.compile(r'#include\s+[<"](grpc|google/protobuf|phalanx/v1|ATen|torch|yaml-cpp|sqlite3|thread>|mutex>|condition_variable>|core/base/mutex\.h|absl/synchronization)')
+FORBIDDEN_IN_PURE = re.compile(r'#include\s+[<"](grpc|google/protobuf|phalanx/v1|ATen|torch|yaml\.h|sqlite3|thread>|mutex>|condition_variable>|core/base/mutex\.h|absl/synchronization)')
 # Those of core/base are there for the others.
 LOCKS = "core/base/mutex.h"
 # The daemon starts in milliseconds and survives a wedged driver.

@@ -40,8 +40,9 @@ class LogSpool {
                                                         Epoch epoch, int32_t rank,
                                                         int64_t bytes_max);
 
-  // A disk that takes no more loses the text: training matters more.
-  void Append(absl::string_view text);
+  // A disk that takes no more loses the rest of the text, for training matters more. Returns 0, or
+  // the errno that says why.
+  int Append(absl::string_view text);
   // The last whole lines within `bytes_max`, or the end of the last line where it alone is longer.
   std::string Tail(size_t bytes_max) const;
 

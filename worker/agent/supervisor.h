@@ -113,6 +113,7 @@ class Supervisor {
     std::optional<LogBudget> budget;
     int64_t dropped = 0;            // bytes of its log that it was not told of there
     int64_t dropped_untold = 0;     // and that the coordinator was not told of
+    int write_error = 0;            // an errno, where a disk that took no more was among why
     LogBudget::SteadyTime told_at;  // when it was
     channel::FrameDecoder decoder;
     int32_t device = -1;   // that it was given

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,7 +70,10 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
                                      " a second]\n"));
     process.dropped = 0;
   }
-  process.log->Append(text);
+  if (const int error = process.log->Append(text); error != 0) {
+    process.dropped_untold += bytes;
+    process.write_error = error;
+  }
   log_bytes_ += bytes;
   TellDropped(number, process, /*last=*/false);
 }
@@ -83,12 +87,16 @@ void Supervisor::TellDropped(ProcessNumber number, Process& process, bool last) 
   report.set_rank(process.rank);
   report.mutable_event()->set_type(job::kLogDropped);
   report.mutable_event()->set_message(
-      job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate));
+      process.write_error != 0
+          ? job::LogNotWrittenText(process.dropped_untold, process.rank,
+                                   strerror(process.write_error))
+          : job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate));
   spdlog::warn("{} epoch={} {}", ToString(process.job), process.epoch.value,
                report.event().message());
   events_.push_back(
       RankReported{number, process.epoch, ReportKind::kEvent, report.SerializeAsString()});
   process.dropped_untold = 0;
+  process.write_error = 0;
   process.told_at = now;
 }
 

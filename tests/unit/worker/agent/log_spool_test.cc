@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
+#include "tests/support/full_disk.h"
 #include "worker/agent/log_upload.h"
 
 namespace phalanx::agent {
@@ -38,6 +40,18 @@ std::string ReadAll(LogReader& reader, bool final) {
   std::string text;
   for (std::string part; !(part = reader.Next(final)).empty();) text += part;
   return text;
+}
+
+TEST(LogSpoolTest, DiskThatIsFull_IsSaid_AndWhatComesWhenItHasRoomIsKept) {
+  const std::string state = support::MakeFolder("spool");
+  const auto spool = OpenSpool(state, 1, 1000);
+  {
+    const support::FullDisk full(4);
+    EXPECT_EQ(spool->Append("0123456789"), EFBIG);
+  }
+  EXPECT_EQ(spool->Append("abc"), 0);
+  LogReader reader(state, kJob, 3, 0);
+  EXPECT_EQ(ReadAll(reader, true), "0123abc");
 }
 
 TEST(LogSpoolTest, Text_BeyondTheCap_LosesTheOldest) {
