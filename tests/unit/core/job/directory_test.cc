@@ -14,23 +14,23 @@ using ::testing::EndsWith;
 using ::testing::Lt;
 using ::testing::SizeIs;
 
-std::string Fault(const std::string& directory) {
+std::string RuleBroken(const std::string& directory) {
   return std::string(CheckDirectory(directory).message());
 }
 
 TEST(DirectoryTest, FoldersWithoutDetours_AreTaken) {
-  EXPECT_EQ(Fault("/"), "");
-  EXPECT_EQ(Fault("/shared/two words/..jobs"), "");
-  EXPECT_EQ(Fault("/" + std::string(4095, 'd')), "");
+  EXPECT_EQ(RuleBroken("/"), "");
+  EXPECT_EQ(RuleBroken("/shared/two words/..jobs"), "");
+  EXPECT_EQ(RuleBroken("/" + std::string(4095, 'd')), "");
 }
 
 TEST(DirectoryTest, Others_AreRefusedWithTheRule) {
-  EXPECT_EQ(Fault("jobs"), "document.directory: jobs: must be an absolute path");
-  EXPECT_EQ(Fault(""), "document.directory: must be an absolute path");
-  EXPECT_EQ(Fault("/a/../b"), "document.directory: /a/../b: must have no '..' in it");
-  EXPECT_THAT(Fault("/a\nb"), EndsWith(": must have no control characters"));
-  EXPECT_THAT(Fault("/a\x7F"), EndsWith(": must have no control characters"));
-  EXPECT_THAT(Fault("/" + std::string(4096, 'd')),
+  EXPECT_EQ(RuleBroken("jobs"), "document.directory: jobs: must be an absolute path");
+  EXPECT_EQ(RuleBroken(""), "document.directory: must be an absolute path");
+  EXPECT_EQ(RuleBroken("/a/../b"), "document.directory: /a/../b: must have no '..' in it");
+  EXPECT_THAT(RuleBroken("/a\nb"), EndsWith(": must have no control characters"));
+  EXPECT_THAT(RuleBroken("/a\x7F"), EndsWith(": must have no control characters"));
+  EXPECT_THAT(RuleBroken("/" + std::string(4096, 'd')),
               AllOf(EndsWith(": may be at most 4096 bytes long"), SizeIs(Lt(200u))));
 }
 
