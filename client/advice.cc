@@ -86,6 +86,19 @@ const Advice& AdviceOf(absl::StatusCode code) {
   return found == std::end(kAdvice) ? kAdvice[1] : *found;
 }
 
+// What will not change any more; empty: the message is of no job that has ended.
+absl::string_view NextOfEnded(const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return "";
+  if (absl::StrContains(status.message(), " has already ended: "))
+    return "there is nothing to cancel: it has ended; phalanx rerun queues it again";
+  for (const absl::string_view is : {" is Succeeded; ", " is Failed; ", " is Cancelled; "}) {
+    if (absl::StrContains(status.message(), is))
+      return "it has ended: phalanx rerun queues it again, phalanx list shows the jobs that there "
+             "are";
+  }
+  return "";
+}
+
 // Whether nothing is to be added to the message; `next` is then what there is to say already.
 bool IsSaid(const absl::Status& status, std::string& next) {
   next = NextOf(status);
@@ -118,6 +131,8 @@ std::string NextAfterCall(const absl::Status& status) {
   if (absl::IsNotFound(status) && absl::StartsWith(status.message(), "there is no job")) {
     return "phalanx list shows the jobs that there are";
   }
+  if (const absl::string_view ended = NextOfEnded(status); !ended.empty())
+    return std::string(ended);
   return std::string(AdviceOf(status.code()).after_call);
 }
 

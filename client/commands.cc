@@ -15,6 +15,7 @@
 #include "client/rpc_status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
+#include "core/job/directory.h"
 #include "core/job/scalar.h"
 #include "core/schedule/tolerance.h"
 #include "core/wire/fault_codec.h"
@@ -189,6 +190,8 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) {
+    const absl::Status directory = job::CheckDirectory(file->document.directory());
+    if (!directory.ok()) return FailCall(directory, io);  // as a coordinator would say it
     if (const absl::Status laid = CheckOpenLayout(*file, io); !laid.ok()) return Fail(laid, io);
     io.talk << options.file << " is valid; nothing was submitted\n";
     return kSuccess;

@@ -213,7 +213,7 @@ void Program::AddLogs() {
       ->allow_extra_args(false)
       ->type_name("MODULE");
   logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
-      ->check(NonNegative());
+      ->check(Positive());
   CLI::Option* epoch =
       logs->add_option("--epoch", flags_.number, "only what was written in it")->check(Positive());
   logs->add_flag("--previous", flags_.previous,

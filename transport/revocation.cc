@@ -136,7 +136,7 @@ void Revocations::Run() {
     }
     std::string fault(Refresh().message());
     if (!fault.empty() && fault != told)
-      options_.log(absl::StrCat(fault, "; what was read before holds"));
+      options_.warn(absl::StrCat(fault, "; what was read before holds"));
     told = std::move(fault);
   }
 }

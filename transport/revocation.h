@@ -27,8 +27,10 @@ struct RevocationOptions {
   std::string name;  // of the file, as the user gave it: "--tls-revoked"
   // How often the file is looked at again.
   int refresh_seconds = 10;
-  // One line: what was read, or why it was not. From the thread of the lists, as `changed`.
+  // One line each: what was read; why what is there now was not. From the thread of the lists, as
+  // `changed`.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
+  std::function<void(const std::string& line)> warn = [](const std::string&) {};
   // Has() may answer otherwise than before.
   std::function<void()> changed = [] {};
 };

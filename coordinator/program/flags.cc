@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kJobsMax = 1'000'000'000;
 // A token's certificate is renewed when two thirds of its life are over.
 constexpr absl::Duration kCertificateLifeMin = absl::Seconds(10);
+// At less, workers would do little else than say that they live.
+constexpr absl::Duration kHeartbeatIntervalMin = absl::Milliseconds(100);
 
 absl::StatusOr<HostPort> ParseAddress(const std::string& text, absl::string_view flag) {
   absl::StatusOr<HostPort> address = ParseHostPort(text, 0);
@@ -163,6 +165,10 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.grace, ParsePositive(flags.grace, "--grace"));
   ASSIGN_OR_RETURN(settings.heartbeat_interval,
                    ParsePositive(flags.heartbeat_interval, "--heartbeat-interval"));
+  if (settings.heartbeat_interval < kHeartbeatIntervalMin) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--heartbeat-interval: ", flags.heartbeat_interval, ": must be at least 100ms"));
+  }
   ASSIGN_OR_RETURN(settings.heartbeat_timeout,
                    ParsePositive(flags.heartbeat_timeout, "--heartbeat-timeout"));
   ASSIGN_OR_RETURN(settings.ended_age_max, ParsePositive(flags.ended_age_max, "--ended-age-max"));
@@ -202,6 +208,7 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.driver.machine.pace_delay = settings.slow_delay;
   options.quotas = flags.quotas;
   options.driver.log = [](const std::string& line) { spdlog::info("{}", line); };
+  options.warn = [](const std::string& line) { spdlog::warn("{}", LineText(line)); };
   options.audit = [](const std::string& line) { spdlog::info("{}", line); };
   options.tls = flags.tls;
   options.rate = {.calls_per_second = flags.calls_per_second,
@@ -257,7 +264,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "talk to etcd without TLS, as without the three above: on loopback alone");
   app.add_option("--ready-file", flags.ready_file, "written with the addresses once serving");
   app.add_option("--heartbeat-interval", flags.heartbeat_interval,
-                 "workers say that they live so often")
+                 "workers say that they live so often; at least 100ms")
       ->capture_default_str();
   app.add_option("--heartbeat-timeout", flags.heartbeat_timeout,
                  "silence after which a node is given up; at least twice the interval")

@@ -298,6 +298,7 @@ class ServerImpl final : public Server {
             .name = "--tls-revoked",
             .refresh_seconds = options_.tls.refresh_seconds,
             .log = options_.driver.log,
+            .warn = options_.warn,
             .changed = [this] { CloseRevoked(); }};
   }
   absl::StatusOr<Identity> JudgePage(const transport::ShownCertificate& who) const {
@@ -322,7 +323,7 @@ class ServerImpl final : public Server {
         .name = "--quotas",
         .quotas = options_.driver.machine.quotas,
         .refresh_interval = options_.quotas_refresh_interval,
-        .log = options_.driver.log,
+        .warn = options_.warn,
         .changed = [this](const Quotas& quotas) { driver_->Post(QuotasChanged{quotas}); }});
   }
   // Calls that are open. Those who begin one are asked by the Gatekeeper.
@@ -442,7 +443,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options,
   }
   // Nobody gets in with it, and only they are told why.
   if (absl::Status holds = transport::CheckHolds(options.tls, "--tls-", absl::Now()); !holds.ok())
-    options.driver.log(std::string(holds.message()));
+    options.warn(std::string(holds.message()));
   if (absl::Status status =
           transport::CheckSignerFiles(options.join.signer, options.tls.ca, "--join-ca-");
       !status.ok()) {

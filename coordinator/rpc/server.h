@@ -67,6 +67,9 @@ struct ServerOptions {
   // empty: they stay.
   std::string quotas;
   absl::Duration quotas_refresh_interval = absl::Seconds(10);
+  // What somebody should mend, one line each: a file in whose place something is that does not
+  // hold.
+  std::function<void(const std::string& line)> warn = [](const std::string&) {};
   AuditLog audit = [](const std::string&) {};
   AuditKeeper keep_audit;  // none: no line is kept
   // What has become of lines that keep_audit took, for the metrics. Waits for nobody.

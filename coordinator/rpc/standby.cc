@@ -143,6 +143,7 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
                                           .name = "--tls-revoked",
                                           .refresh_seconds = options_.tls.refresh_seconds,
                                           .log = options_.driver.log,
+                                          .warn = options_.warn,
                                           .changed = [] {}}));
     }
     credentials.SetAuthMetadataProcessor(std::make_shared<Gatekeeper>(

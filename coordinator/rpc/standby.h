@@ -20,8 +20,8 @@ namespace phalanx::coordinator {
 // Thread-safe.
 class StandbyServer {
  public:
-  // Of `options` it takes what is about callers: listening, tls, join, revoked, audit, gate and
-  // driver.log. Errors: as Server::Start.
+  // Of `options` it takes what is about callers: listening, tls, join, revoked, audit, gate,
+  // warn and driver.log. Errors: as Server::Start.
   // `metrics` outlives it.
   static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(const ServerOptions& options,
                                                               Metrics& metrics);

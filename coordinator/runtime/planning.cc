@@ -7,18 +7,16 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "coordinator/runtime/plan_products.h"
 #include "coordinator/wire/ended_codec.h"
-#include "core/base/cut_text.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/job/devices.h"
+#include "core/job/directory.h"
 #include "core/plan/dealt_anew.h"
 #include "core/plan/digest_text.h"
 #include "core/plan/kept_state.h"
@@ -37,10 +35,6 @@
 
 namespace phalanx::coordinator {
 namespace {
-
-constexpr size_t kDirectoryBytesMax = 4096;
-// Of a folder that is refused.
-constexpr size_t kValueBytesMax = 80;
 
 // Empty: nothing of any.
 std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
@@ -219,23 +213,6 @@ bool HasControl(absl::string_view text) {
                      [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
 }
 
-// Every path of the job may start there. Clients write it without detours.
-absl::Status CheckDirectory(const std::string& directory) {
-  const auto broken = [&directory](std::string rule) {
-    return ViolationsStatus({{.field = "document.directory",
-                              .value = CutText(directory, kValueBytesMax),
-                              .rule = std::move(rule)}});
-  };
-  if (!absl::StartsWith(directory, "/")) return broken("must be an absolute path");
-  if (directory.size() > kDirectoryBytesMax)
-    return broken(absl::StrCat("may be at most ", kDirectoryBytesMax, " bytes long"));
-  if (HasControl(directory)) return broken("must have no control characters");
-  const std::vector<absl::string_view> parts = absl::StrSplit(directory, '/');
-  if (std::find(parts.begin(), parts.end(), "..") != parts.end())
-    return broken("must have no '..' in it");
-  return absl::OkStatus();
-}
-
 // Labels are shown to everybody. Not asked of jobs that were accepted before.
 void CheckLabels(absl::string_view field, const std::map<std::string, std::string>& labels,
                  std::vector<Violation>& violations) {
@@ -323,7 +300,7 @@ absl::Status CheckKept(const ComputePlan& order, const plan::Plan& from, const p
 }  // namespace
 
 absl::StatusOr<ReadSubmit> ReadDocument(Document document, plan::RankList lost, Fp8Source fp8) {
-  RETURN_IF_ERROR(CheckDirectory(document.directory));
+  RETURN_IF_ERROR(job::CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(job::ReadJob job, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
   std::vector<Violation> violations;
   CheckLabels("metadata.labels", job.spec.labels, violations);

@@ -40,7 +40,7 @@ void QuotaFile::Look() {
   const absl::StatusOr<Quotas> read = ReadQuotaFile(options_.file, options_.name);
   const std::string fault(read.status().message());
   if (!fault.empty() && fault != told_)
-    options_.log(absl::StrCat(fault, "; the quotas of before hold"));
+    options_.warn(absl::StrCat(fault, "; the quotas of before hold"));
   told_ = fault;
   if (!read.ok() || *read == quotas_) return;
   quotas_ = *read;

@@ -30,7 +30,7 @@ struct QuotaFileOptions {
   Quotas quotas;  // that hold
   absl::Duration refresh_interval = absl::Seconds(10);
   // One line: why what is there now does not hold. From the thread of the file, as `changed`.
-  std::function<void(const std::string& line)> log = [](const std::string&) {};
+  std::function<void(const std::string& line)> warn = [](const std::string&) {};
   std::function<void(const Quotas& quotas)> changed = [](const Quotas&) {};
 };
 

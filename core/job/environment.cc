@@ -40,7 +40,12 @@ constexpr Refused kRefused[] = {
     {"NVSHMEM_", "_PLUGIN", kCode},
     {"INTEL_LIBITTNOTIFY", "", kCode},  // LibTorch loads what it names as it begins
     {"INTEL_JIT_PROFILER", "", kCode},  // and oneDNN within it, with its first kernel
+    {"PATH", "PATH", kCode},            // of the programs that libraries begin
+    {"TORCH_ADDR2LINE_BINARY", "", kCode},
+    {"TORCH_SYMBOLIZE_MODE", "", kCode},  // one of them begins that program
     {"CUDA_VISIBLE_DEVICES", "", kDevices},
+    {"CUDA_DEVICE_ORDER", "", kDevices},  // the node counts them in its own
+    {"CUDA_MPS_", "", kDevices},          // shares one, and says through whom
     {"NVIDIA_", "", kDevices},
     {"NCCL_RAS_", "", kPorts},
     {"", "_DEBUG_FILE", kFiles},
@@ -75,8 +80,8 @@ constexpr Refused kRefused[] = {
 };
 
 // Libraries write their own variables to the log when they are asked to.
-constexpr absl::string_view kToldByLibraries[] = {"CUDA_", "CUBLAS_", "GLOO_",    "KMP_",  "MKL_",
-                                                  "NCCL_", "OMP_",    "PYTORCH_", "TORCH_"};
+constexpr absl::string_view kToldByLibraries[] = {
+    "CUDA_", "CUBLAS_", "GLOO_", "GOMP_", "KMP_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_"};
 
 bool IsToldByLibraries(absl::string_view name) {
   return std::any_of(std::begin(kToldByLibraries), std::end(kToldByLibraries),

@@ -1,4 +1,5 @@
 // Certificates that are foreign, expired, revoked, spoilt, or renewed.
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 #include "tests/rpc/plain_http.h"
+#include "tests/support/process.h"
 #include "transport/revocation.h"
 
 namespace phalanx::coordinator {
@@ -24,6 +26,7 @@ using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 TEST_F(AccessTest, CertificateThatIsNotOurs_GetsNowhere_AndIsTold) {
   const support::Authority foreign;
@@ -242,7 +245,7 @@ TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
                                                          .ca = authority.folder() + "/ca.pem",
                                                          .name = "--tls-revoked",
                                                          .refresh_seconds = 1,
-                                                         .log = [&](const std::string& line) {
+                                                         .warn = [&](const std::string& line) {
                                                            MutexLock lock(&mutex);
                                                            lines.push_back(line);
                                                            changed.SignalAll();
@@ -254,8 +257,8 @@ TEST(RevocationsTest, ListThatIsSpoilt_ChangesNothing) {
   support::WriteFile(authority.revoked(), "spoilt");
   {
     MutexLock lock(&mutex);
-    while (lines.size() < 2) changed.Wait(&mutex);
-    EXPECT_EQ(lines[1], absl::StrCat("--tls-revoked: ", authority.revoked(),
+    while (lines.empty()) changed.Wait(&mutex);
+    EXPECT_EQ(lines[0], absl::StrCat("--tls-revoked: ", authority.revoked(),
                                      ": must begin with a certificate revocation list in PEM; "
                                      "what was read before holds"));
   }
@@ -355,13 +358,60 @@ TEST_F(AccessTest, CoordinatorWhoseOwnCertificateHasExpired_SaysSo) {
   Open([&](ServerOptions& options) {
     options.tls = authority().Coordinator(-1);
     // Other lines are of other threads.
-    options.driver.log = [&](const std::string& line) {
+    options.warn = [&](const std::string& line) {
       if (absl::StartsWith(line, "--tls-certificate")) lines.push_back(line);
     };
   });
   EXPECT_THAT(lines, Contains(StartsWith(absl::StrCat("--tls-certificate: ", authority().folder(),
                                                       "/coordinator.pem: expired at 20"))));
   server_.reset();  // before what it logs to
+}
+
+TEST_F(AccessTest, FilesThatAreSpoiltWhileItServes_AreWarnedOf) {
+  server_.reset();
+  const std::string folder = support::MakeFolder("spoilt");
+  const std::string lists = folder + "/revoked.pem", quotas = folder + "/quotas.yaml";
+  support::WriteFile(lists, support::ReadFile(authority().revoked()));
+  support::WriteFile(quotas, "default: {}\n");
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::string> lines;
+  Open([&](ServerOptions& options) {
+    options.revoked = lists;
+    options.quotas = quotas;
+    options.quotas_refresh_interval = absl::Milliseconds(1);
+    options.warn = [&](const std::string& line) {
+      MutexLock lock(&mutex);
+      lines.push_back(line);
+      changed.SignalAll();
+    };
+  });
+  support::ReplaceFile(lists, "spoilt");
+  support::ReplaceFile(quotas, "spoilt");
+  {
+    MutexLock lock(&mutex);
+    while (lines.size() < 2) changed.Wait(&mutex);
+    EXPECT_THAT(
+        lines,
+        UnorderedElementsAre(
+            AllOf(StartsWith("--tls-revoked: " + lists), EndsWith("; what was read before holds")),
+            AllOf(StartsWith("--quotas: " + quotas), EndsWith("; the quotas of before hold"))));
+  }
+  server_.reset();  // before what it logs to
+}
+
+TEST(CoordinatorLogTest, WhatSomebodyShouldMend_IsAWarning) {
+  const support::Authority authority;
+  const transport::TlsFiles expired = authority.Coordinator(-1);
+  const std::string folder = support::MakeFolder("warned"), talk = folder + "/talk";
+  support::Process coordinator(
+      {support::Program("phalanx-coordinator"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+       "--store", folder + "/store", "--tls-ca", expired.ca, "--tls-certificate",
+       expired.certificate, "--tls-key", expired.key},
+      support::NewMark(), talk, talk);
+  support::AwaitText(talk, "Z warning coordinator --tls-certificate: ", coordinator);
+  coordinator.Signal(SIGTERM);
+  EXPECT_EQ(coordinator.WaitExitCode(), 0);
 }
 
 TEST(TlsFilesTest, CertificateThatHoldsNoLonger_IsNamedWithItsTime) {

@@ -222,6 +222,22 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   EXPECT_FALSE(std::filesystem::exists(store));
 }
 
+TEST_F(CheckStoreTest, HeartbeatInterval_HasALeast) {
+  const auto start = [this](const std::string& interval, const std::string& timeout) {
+    return support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_,
+                              "--check-store", "--heartbeat-interval", interval,
+                              "--heartbeat-timeout", timeout});
+  };
+  Make(0);
+  for (const std::string interval : {"1ns", "99ms"}) {
+    const support::Finished refused = start(interval, "15s");
+    EXPECT_EQ(refused.exit_code, 2) << interval;
+    EXPECT_THAT(refused.talk,
+                HasSubstr("--heartbeat-interval: " + interval + ": must be at least 100ms"));
+  }
+  EXPECT_EQ(start("100ms", "200ms").exit_code, 0);
+}
+
 TEST_F(CheckStoreTest, FlagsWithAnEmptyValue_AreUsage_ToldAllAtOnce) {
   const auto said = [](std::vector<std::string> flags) {
     flags.insert(flags.begin(), support::Program("phalanx-coordinator"));

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/empty_flags.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
@@ -259,10 +260,13 @@ struct Flags {
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
-// The exit code where there is nothing to run.
-std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+int TellEmpty(const std::vector<Violation>& empty) {
+  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
+  return kUsage;
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
   AgentOptions& options = flags.options;
-  CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
   app.option_defaults()->take_last();  // a script's option may be overridden behind it
   app.add_option("--coordinator", options.coordinator,
@@ -351,14 +355,24 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
                  "checks find, to try what becomes of them");
   app.add_option("--check-data", flags.job_file,
                  "check a job file with its shards and tokenizer, print what is wrong, and end");
+}
+
+// The exit code where there is nothing to run.
+std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
+  CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
+  AddFlags(app, flags);
+  if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
+    return TellEmpty(empty);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
+    if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
     app.exit(error);
     return kUsage;
   }
+  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
   return std::nullopt;
 }
 

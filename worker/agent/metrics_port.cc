@@ -57,6 +57,7 @@ absl::Status Guard(const MetricsPortOptions& options, transport::HttpOptions& ht
   if (!options.revoked.empty()) {
     transport::RevocationOptions lists = OfRevocations(options);
     lists.log = [](const std::string& line) { spdlog::info("{}", LineText(line)); };
+    lists.warn = warn;
     ASSIGN_OR_RETURN(revoked, transport::Revocations::Open(std::move(lists)));
   }
   const auto may_read = [revoked](const transport::ShownCertificate& who) {

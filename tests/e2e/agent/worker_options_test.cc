@@ -61,6 +61,33 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
   }
 }
 
+// As where a script's variable is not set.
+TEST(WorkerCommandTest, FlagsWithAnEmptyValue_AreUsage_ToldAllAtOnce) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {support::Program("phalanx-worker"),
+                                        "--coordinator",
+                                        "127.0.0.1:1",
+                                        "--state",
+                                        "/nonexistent/state",
+                                        "--rank-program",
+                                        PHALANX_FAKE_RANK};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const support::Finished refused = support::RunToEnd(command);
+    EXPECT_EQ(refused.exit_code, 2) << arguments[0];
+    return refused.talk;
+  };
+  const std::string rest = ": \"\": must have a value, or be left out\n";
+  EXPECT_EQ(said({"--tls-ca", ""}), "--tls-ca" + rest);
+  EXPECT_EQ(said({"--check-data", ""}), "--check-data" + rest);
+  EXPECT_EQ(said({"--check-data="}), "--check-data" + rest);
+  EXPECT_EQ(said({"--node=", "x"}), "--node" + rest);
+  EXPECT_EQ(said({"--state=", "--node="}), "--state" + rest + "--node" + rest);
+  EXPECT_EQ(said({"--node", "", "--read-folder", "/data", "--read-folder", "", "--devices", ""}),
+            "--node" + rest + "--devices" + rest + "--read-folder" + rest);
+  EXPECT_EQ(said({"--device-memory", "", "--label", ""}),
+            "--device-memory" + rest + "--label" + rest);
+}
+
 TEST(WorkerCommandTest, PlaintextBeyondLoopback_IsRefusedAlsoWhereItIsAskedForByName) {
   const auto talk = [](const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {support::Program("phalanx-worker"), "--state",
@@ -101,7 +128,7 @@ TEST(WorkerCommandTest, HostMemory_OfTheFlag_IsThatOfTheNode) {
 
 TEST(WorkerCommandTest, Memory_ThatIsNoSize_IsAUsageError) {
   for (const char* flag : {"--device-memory", "--host-memory"}) {
-    for (const char* text : {"much", "", "0", "-1Gi", "1.5Gi"}) {
+    for (const char* text : {"much", "0", "-1Gi", "1.5Gi"}) {
       const support::Finished finished =
           support::RunToEnd({support::Program("phalanx-worker"), "--coordinator", "127.0.0.1:1",
                              "--state", support::MakeFolder("agent-usage"), flag, text});

@@ -185,6 +185,9 @@ TEST_F(SettingsTest, BadFlags_AreToldWithTheirValueAndTheRule) {
               HasSubstr("--limit: Value -1 not in range 0 to 2147483647"));
   EXPECT_THAT(Phalanx({}, {"logs", "7", "--epoch", "99999999999"}).talk,
               HasSubstr("--epoch: Value 99999999999 not in range 1 to 2147483647"));
+  const support::Finished tail = Phalanx({}, {"logs", "7", "--tail", "0"});
+  EXPECT_EQ(tail.exit_code, 2);
+  EXPECT_THAT(tail.talk, HasSubstr("--tail: Value 0 not in range 1 to 2147483647"));
 }
 
 // As where a script's variable is not set.

@@ -89,9 +89,8 @@ TEST_F(InjectTest, WhatIsNotThere_IsNamed) {
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_EQ(ended.talk, absl::StrCat("error: job-", job,
                                      " is Cancelled; faults are for a job that is Running\n"
-                                     "what to do: run the command again when that has changed: "
-                                     "phalanx describe shows how a job stands, phalanx nodes how "
-                                     "the nodes do\n"));
+                                     "what to do: it has ended: phalanx rerun queues it again, "
+                                     "phalanx list shows the jobs that there are\n"));
 }
 
 class KillTest : public InjectTest, public testing::WithParamInterface<const char*> {};

@@ -158,6 +158,21 @@ TEST(SubmitTest, DryRun_AsksNobody) {
   EXPECT_EQ(captured.out.str(), "");
 }
 
+TEST(SubmitTest, DryRun_RefusesADirectoryThatCoordinatorsDo) {
+  Connection nobody({.server = "127.0.0.1:1", .timeout = absl::Milliseconds(100)});
+  const auto said = [&nobody](const std::string& directory) {
+    Captured captured;
+    Stopper stopper;
+    EXPECT_EQ(Submit(nobody, {.file = kExample, .directory = directory, .dry_run = true}, stopper,
+                     captured.io),
+              kBadJobFile);
+    return captured.talk.str();
+  };
+  EXPECT_THAT(said("/a\tb"), HasSubstr("must have no control characters\n1 violation\n"));
+  EXPECT_THAT(said("/" + std::string(4096, 'd')),
+              HasSubstr("may be at most 4096 bytes long\n1 violation\n"));
+}
+
 TEST(SubmitTest, Wait_EndsWithTheJobsOutcome) {
   FakeServer server;
   server.submit = [](const v1::SubmitJobRequest&, v1::SubmitJobResponse* response) {

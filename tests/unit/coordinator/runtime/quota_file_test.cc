@@ -49,7 +49,7 @@ TEST_F(QuotaFileTest, FileThatChanges_IsReadAgain_AndOneThatIsSpoiltChangesNothi
                         .name = "--quotas",
                         .quotas = *first,
                         .refresh_interval = absl::Milliseconds(1),
-                        .log = [&](const std::string& line) { told.set_value(line); },
+                        .warn = [&](const std::string& line) { told.set_value(line); },
                         .changed = [&](const Quotas& quotas) { changed.set_value(quotas); }});
   Write("default: {jobs_max: none}");
   std::future<std::string> line = told.get_future();

@@ -36,7 +36,8 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
   constexpr char kOfCode[] =
       "LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES OPENSSL_CONF CUDA_INJECTION64_PATH "
       "NCCL_NET_PLUGIN NCCL_CONF_FILE IBV_DRIVERS RDMAV_DRIVERS OMP_TOOL_LIBRARIES "
-      "INTEL_LIBITTNOTIFY64 INTEL_JIT_PROFILER64 NVSHMEM_BOOTSTRAP_PLUGIN";
+      "INTEL_LIBITTNOTIFY64 INTEL_JIT_PROFILER64 NVSHMEM_BOOTSTRAP_PLUGIN PATH "
+      "TORCH_ADDR2LINE_BINARY TORCH_SYMBOLIZE_MODE";
   constexpr char kOfFiles[] =
       "NCCL_DEBUG_FILE NCCL_TOPO_DUMP_FILE CUDNN_LOGDEST_DBG CUBLASLT_LOG_FILE CUDA_LOG_FILE "
       "MLX5_DEBUG_FILE ONEDNN_JIT_DUMP CUDA_COREDUMP_FILE CUDA_CACHE_PATH KINETO_CONFIG HOME "
@@ -45,7 +46,8 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
       "CUDA_ENABLE_USER_TRIGGERED_COREDUMP NVLOG_CONFIG_FILE FBGEMM_STATS_LOGPATH "
       "LTC_SAVE_TENSORS_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
   constexpr char kOthers[] =
-      "NCCL_RAS_ENABLE CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES PHALANX_ANYTHING";
+      "NCCL_RAS_ENABLE CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES CUDA_DEVICE_ORDER "
+      "CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE PHALANX_ANYTHING";
   const std::vector<std::string> names =
       absl::StrSplit(absl::StrCat(kOfCode, " ", kOfFiles, " ", kOthers), ' ');
   for (const std::string& name : names) {
@@ -57,6 +59,7 @@ TEST(EnvironmentTest, NamesThatWouldBreakARank_AreRefused) {
                     absl::StrCat("spec.secrets.", name, ": x: a job may not set it: "))));
   }
   EXPECT_THAT(Wrong(Document("env: {NCCL_TOPO_FILE: topology.xml, LDX: y, MY_PLUGIN: z, HOMES: a, "
+                             "MY_PATH: b, PATHS: c, "
                              "RDMAV_FORK_SAFE: \"1\", CUDA_CACHE_DISABLE: \"1\", OMP_NUM_THREADS: "
                              "\"2\"}")),
               IsEmpty());
@@ -94,9 +97,12 @@ TEST(EnvironmentTest, SecretsThatAreNoFilesOfTheFolder_AreRefused) {
                 ElementsAre(HasSubstr("must be the name of a file")))
         << file;
   }
-  EXPECT_THAT(Wrong(Document("secrets: {NCCL_SOCKET_IFNAME: token}")),
-              ElementsAre("spec.secrets.NCCL_SOCKET_IFNAME: token: may not be a secret: libraries "
-                          "write variables of such names to logs"));
+  for (const std::string name : {"NCCL_SOCKET_IFNAME", "GOMP_TOKEN"}) {
+    EXPECT_THAT(Wrong(Document(absl::StrCat("secrets: {", name, ": token}"))),
+                ElementsAre(absl::StrCat("spec.secrets.", name,
+                                         ": token: may not be a secret: libraries write variables "
+                                         "of such names to logs")));
+  }
   EXPECT_THAT(Wrong(Document("env: {TOKEN: a}\n  secrets: {TOKEN: b}")),
               ElementsAre("spec.secrets.TOKEN: b: is in env too"));
 }
