@@ -129,6 +129,9 @@ class KeptAudit {
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
   RETURN_IF_ERROR(MakeStoreFolder(flags.store, "--store"));
+  for (const std::string& audit :
+       {AuditIn(flags.store), AuditOfWorkersIn(flags.store), RefusalsIn(flags.store)})
+    RETURN_IF_ERROR(CheckAuditPlace(audit));
   const std::string path = JournalIn(flags.store);
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;

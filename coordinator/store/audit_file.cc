@@ -26,6 +26,15 @@ std::string Timed(absl::string_view line, absl::Time now) {
 
 }  // namespace
 
+absl::Status CheckAuditPlace(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path,
+                   ": must be a regular file: the audit is written there, and whatever else "
+                   "is there may hold it up; move it away"));
+}
+
 AuditFile::AuditFile(std::string path, AuditFileOptions options,
                      std::function<void(const absl::Status&)> changed)
     : path_(std::move(path)), options_(options), changed_(std::move(changed)) {}
@@ -67,13 +76,10 @@ absl::Status AuditFile::WriteLocked(absl::string_view text) {
 }
 
 absl::Status AuditFile::OpenLocked() {
-  // A pipe that nobody reads would hold up whoever writes to it.
-  UniqueFd file(open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, kMode));
+  UniqueFd file(open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, kMode));
   struct stat found {};
-  if (!file.is_open() || fstat(file.get(), &found) != 0) return Failed("open");
-  if (!S_ISREG(found.st_mode))
-    return absl::UnavailableError(absl::StrCat("cannot open ", path_, ": it is no regular file"));
-  if (fchmod(file.get(), kMode) != 0) return Failed("open");
+  if (!file.is_open() || fchmod(file.get(), kMode) != 0 || fstat(file.get(), &found) != 0)
+    return Failed("open");
   bytes_ = found.st_size;
   char last = '\n';
   // A line that a machine's end has cut is not to run into the next one.

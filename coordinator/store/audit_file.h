@@ -29,6 +29,10 @@ struct AuditFileOptions {
   int count_max = 8;
 };
 
+// Whether a file may be written at `path`. Errors: FailedPrecondition: something else is there,
+// such as a pipe, whose reader could hold up every change.
+absl::Status CheckAuditPlace(const std::string& path);
+
 // Thread-safe.
 class AuditFile {
  public:
