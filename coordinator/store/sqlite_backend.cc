@@ -15,6 +15,7 @@
 #include "coordinator/store/archive.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_schema.h"
+#include "coordinator/store/wal_check.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator {
@@ -97,6 +98,7 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
                      "store of its own (--store)"));
   }
   RETURN_IF_ERROR(CheckLogIsNotAlone(path));
+  RETURN_IF_ERROR(CheckLog(absl::StrCat(path, "-wal")));
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
   RETURN_IF_ERROR(backend->CheckPages());
   if (stat(path.c_str(), &backend->place_) != 0) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_schema.h"
+#include "coordinator/store/wal_check.h"
 #include "coordinator/wire/ended_codec.h"
 #include "coordinator/wire/record_codec.h"
 #include "coordinator/wire/seal.h"
@@ -99,6 +100,13 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   }
   StoreReport report;
   Checker checker(report);
+  // It says itself what to do.
+  const absl::Status log = CheckLog(absl::StrCat(path, "-wal"));
+  if (absl::IsDataLoss(log)) {
+    report.problems.push_back(absl::StrCat("the log ", log.message()));
+  } else if (!log.ok()) {
+    return log;
+  }
   ASSIGN_OR_RETURN(sqlite::Connection connection,
                    sqlite::Connection::Open(path, SQLITE_OPEN_READWRITE));
   RETURN_IF_ERROR(Annotate(connection.KeepLogOnClose(), path));

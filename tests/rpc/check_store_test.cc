@@ -167,6 +167,37 @@ TEST_F(CheckStoreTest, LogWhoseDatabaseIsGone_IsRefusedAtStartAndKept) {
   }
 }
 
+// SQLite would drop the commit and all that lie behind it.
+TEST_F(CheckStoreTest, LogWithADamagedCommit_IsRefusedInTheSameWordsAndKept) {
+  {
+    const auto backend = *SqliteBackend::Open(path());
+    for (uint64_t number = 1; number <= 3; ++number) {
+      const StoredRecord record{.number = number, .job = JobId{1}, .bytes = "record"};
+      ASSERT_TRUE(backend->Commit({.records = {record}}).ok());
+    }
+    for (const char* part : {"", "-wal"}) {
+      std::filesystem::copy_file(path() + part, folder_ + "/copy" + part);
+    }
+  }
+  for (const char* part : {"", "-wal"}) {
+    std::filesystem::rename(folder_ + "/copy" + part, path() + part);
+  }
+  std::string log = support::ReadFile(path() + "-wal");
+  log[32 + 24 + 100] ^= 1;
+  support::WriteFile(path() + "-wal", log);
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  const std::string problem = path() + "-wal: frame 1 (at byte 32) is damaged";
+  EXPECT_THAT(check.out, AllOf(HasSubstr("the log " + problem), HasSubstr("move the log away"),
+                               HasSubstr("the store is damaged")));
+  const support::Finished start =
+      support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--listen",
+                         "127.0.0.1:0", "--http", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, AllOf(HasSubstr(problem), HasSubstr("move the log away")));
+  EXPECT_EQ(support::ReadFile(path() + "-wal"), log);
+}
+
 TEST_F(CheckStoreTest, DamagedRecord_IsRefusedAtStartInTheSameWords) {
   Make(2);
   Execute("UPDATE journal SET record = x'FF' WHERE number = 2");
