@@ -62,6 +62,12 @@ absl::Status CheckHasOneName(const std::string& path) {
   return absl::OkStatus();
 }
 
+// SQLite would make it for others to read, and gives its log the mode of the database. What goes
+// wrong is told when it is opened.
+void MakeForItsOwnerAlone(const std::string& path) {
+  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+
 }  // namespace
 
 struct SqliteBackend::Handles {
@@ -99,6 +105,7 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
   }
   RETURN_IF_ERROR(CheckLogIsNotAlone(path));
   RETURN_IF_ERROR(CheckLog(absl::StrCat(path, "-wal")));
+  MakeForItsOwnerAlone(path);
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
   RETURN_IF_ERROR(backend->CheckPages());
   if (stat(path.c_str(), &backend->place_) != 0) {
