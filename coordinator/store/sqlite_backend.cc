@@ -355,13 +355,15 @@ absl::Status SqliteBackend::DeleteEnded(JobId job, Counts& changes) {
 }
 
 absl::Status SqliteBackend::CheckPlace() {
-  constexpr char kNext[] = "; put it back, or start the coordinator again";
   struct stat now {};
   if (stat(path_.c_str(), &now) != 0) {
-    return absl::UnavailableError(absl::StrCat(path_, " is gone: ", std::strerror(errno), kNext));
+    return absl::UnavailableError(absl::StrCat(
+        path_, " is gone: ", std::strerror(errno),
+        "; put it back: a coordinator that is started without it makes an empty store"));
   }
   if (now.st_dev == place_.st_dev && now.st_ino == place_.st_ino) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path_, " was replaced by another file", kNext));
+  return absl::UnavailableError(absl::StrCat(
+      path_, " was replaced by another file; put it back, or start the coordinator again"));
 }
 
 int64_t SqliteBackend::bytes() const {

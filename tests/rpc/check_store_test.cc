@@ -408,7 +408,10 @@ TEST_F(CheckStoreTest, StoreThatIsRemovedWhileItServes_IsTold) {
   Make(1);
   const auto coordinator = Serve();
   std::filesystem::rename(path(), folder_ + "/elsewhere");
-  AwaitTalk(path() + " is gone", *coordinator);
+  AwaitTalk(path() +
+                " is gone: No such file or directory; put it back: a coordinator that is started "
+                "without it makes an empty store",
+            *coordinator);
   std::filesystem::rename(folder_ + "/elsewhere", path());
   AwaitTalk("the store works again", *coordinator);
 }
