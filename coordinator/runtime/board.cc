@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "coordinator/machine/incident.h"
+#include "coordinator/store/store_check.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
 #include "core/job/devices.h"
@@ -43,6 +44,13 @@ absl::Status Damaged(const absl::Status& status, absl::string_view what, JobId j
       absl::StrCat(
           "the store: the ", what, " of ", ToString(job), " ", status.message(),
           "; phalanx delete removes it, phalanx-coordinator --check-store lists all damage"));
+}
+
+absl::Status Unreadable(const absl::Status& entry) {
+  return absl::Status(
+      entry.code(),
+      absl::StrCat("the store: ", entry.message(),
+                   "; phalanx-coordinator --check-store lists all damage and says what to do"));
 }
 
 absl::StatusOr<EndedJob> FindEntry(EndedJobs& ended, const std::string& job) {
@@ -314,6 +322,10 @@ absl::StatusOr<std::vector<JobViewPtr>> Board::List(JobId before, size_t count) 
   std::vector<JobViewPtr> jobs = ListLive(before, count);
   ASSIGN_OR_RETURN(const std::vector<EndedJob> ended_jobs, ended()->List(before, count));
   for (const EndedJob& ended : ended_jobs) {
+    if (const absl::Status entry = EntryStatus(*this->ended(), ended); !entry.ok()) {
+      jobs.push_back(StandIn(ended, Unreadable(entry)));
+      continue;
+    }
     absl::StatusOr<JobViewPtr> view = DecodeSummary(ended.summary, ended.job);
     // One that is damaged keeps nobody from the others.
     jobs.push_back(view.ok() ? *std::move(view)

@@ -80,7 +80,8 @@ class EndedJobs {
   virtual absl::StatusOr<EndedJob> FindNamed(const std::string& name) = 0;
   // Errors: also NotFound.
   virtual absl::StatusOr<std::string> Details(JobId job) = 0;
-  // At most `count` with numbers below `before`, newest first, without details.
+  // At most `count` with numbers below `before`, newest first, without details. One that cannot be
+  // read, though others tell of it, has an empty summary.
   virtual absl::StatusOr<std::vector<EndedJob>> List(JobId before, size_t count) = 0;
   // Errors: also NotFound, for one that has expired too.
   virtual absl::StatusOr<StoredRequest> Request(const std::string& id, Instant now) = 0;

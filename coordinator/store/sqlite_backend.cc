@@ -62,6 +62,12 @@ absl::Status CheckHasOneName(const std::string& path) {
   return absl::OkStatus();
 }
 
+// SQLite would make it for others to read, and gives its log the mode of the database. What goes
+// wrong is told when it is opened.
+void MakeForItsOwnerAlone(const std::string& path) {
+  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+
 }  // namespace
 
 struct SqliteBackend::Handles {
@@ -98,7 +104,8 @@ absl::StatusOr<std::unique_ptr<SqliteBackend>> SqliteBackend::Open(const std::st
                      "store of its own (--store)"));
   }
   RETURN_IF_ERROR(CheckLogIsNotAlone(path));
-  RETURN_IF_ERROR(CheckWriteAheadLog(absl::StrCat(path, "-wal")));
+  RETURN_IF_ERROR(CheckLog(absl::StrCat(path, "-wal")));
+  MakeForItsOwnerAlone(path);
   RETURN_IF_ERROR(backend->Connect(SQLITE_OPEN_CREATE));
   RETURN_IF_ERROR(backend->CheckPages());
   if (stat(path.c_str(), &backend->place_) != 0) {
@@ -348,13 +355,15 @@ absl::Status SqliteBackend::DeleteEnded(JobId job, Counts& changes) {
 }
 
 absl::Status SqliteBackend::CheckPlace() {
-  constexpr char kNext[] = "; put it back, or start the coordinator again";
   struct stat now {};
   if (stat(path_.c_str(), &now) != 0) {
-    return absl::UnavailableError(absl::StrCat(path_, " is gone: ", std::strerror(errno), kNext));
+    return absl::UnavailableError(absl::StrCat(
+        path_, " is gone: ", std::strerror(errno),
+        "; put it back: a coordinator that is started without it makes an empty store"));
   }
   if (now.st_dev == place_.st_dev && now.st_ino == place_.st_ino) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path_, " was replaced by another file", kNext));
+  return absl::UnavailableError(absl::StrCat(
+      path_, " was replaced by another file; put it back, or start the coordinator again"));
 }
 
 int64_t SqliteBackend::bytes() const {

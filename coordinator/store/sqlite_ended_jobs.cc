@@ -1,5 +1,6 @@
 #include "coordinator/store/sqlite_ended_jobs.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -97,7 +98,48 @@ absl::StatusOr<std::vector<EndedJob>> SqliteEndedJobs::List(JobId before, size_t
   absl::StatusOr<bool> row = reader->list.Step();
   for (; row.ok() && *row; row = reader->list.Step()) jobs.push_back(RowOf(reader->list));
   reader->list.Reset();
+  if (absl::IsDataLoss(row.status())) return ListByIndexes(*reader, before, count);
   if (!row.ok()) return row.status();
+  return jobs;
+}
+
+// The conditions on names and times make SQLite take the index.
+absl::StatusOr<std::vector<EndedJob>> SqliteEndedJobs::ListByIndexes(Reader& reader, JobId before,
+                                                                     size_t count) {
+  ASSIGN_OR_RETURN(
+      sqlite::Statement by_time,
+      reader.connection.Prepare("SELECT job, phase, ended FROM ended INDEXED BY ended_by_time "
+                                "WHERE ended > ? AND +job < ? ORDER BY +job DESC LIMIT ?"));
+  by_time.Bind(std::numeric_limits<int64_t>::min())
+      .Bind(before.value)
+      .Bind(static_cast<int64_t>(count));
+  std::vector<EndedJob> jobs;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, by_time.Step());
+    if (!row) break;
+    jobs.push_back({.job = JobId{by_time.Number(0)},
+                    .phase = job::ParseJobPhase(by_time.Bytes(1)).value_or(job::JobPhase::kFailed),
+                    .ended = absl::FromUnixMicros(by_time.Number(2))});
+  }
+  if (jobs.empty()) return jobs;
+  ASSIGN_OR_RETURN(sqlite::Statement by_name,
+                   reader.connection.Prepare("SELECT job, name FROM ended INDEXED BY ended_by_name "
+                                             "WHERE name >= '' AND +job BETWEEN ? AND ?"));
+  by_name.Bind(jobs.back().job.value).Bind(jobs.front().job.value);
+  std::map<int64_t, std::string> names;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, by_name.Step());
+    if (!row) break;
+    names[by_name.Number(0)] = by_name.Bytes(1);
+  }
+  for (EndedJob& job : jobs) {
+    absl::StatusOr<EndedJob> whole = One(reader.find.Bind(job.job.value), RowOf);
+    if (whole.ok()) {
+      job = *std::move(whole);
+    } else {
+      job.name = names[job.job.value];
+    }
+  }
   return jobs;
 }
 

@@ -45,6 +45,9 @@ class SqliteEndedJobs final : public EndedJobs {
     sqlite::Statement find;
   };
   absl::StatusOr<sqlite::Connection> Connect() const;
+  // As List, where pages of the table are damaged: by its indexes, which hold all but summaries.
+  absl::StatusOr<std::vector<EndedJob>> ListByIndexes(Reader& reader, JobId before, size_t count)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Reader*> ReadyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;

@@ -100,8 +100,13 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   }
   StoreReport report;
   Checker checker(report);
-  if (const absl::Status log = CheckWriteAheadLog(absl::StrCat(path, "-wal")); !log.ok())
+  // It says itself what to do.
+  const absl::Status log = CheckLog(absl::StrCat(path, "-wal"));
+  if (absl::IsDataLoss(log)) {
     report.problems.push_back(absl::StrCat("the log ", log.message()));
+  } else if (!log.ok()) {
+    return log;
+  }
   ASSIGN_OR_RETURN(sqlite::Connection connection,
                    sqlite::Connection::Open(path, SQLITE_OPEN_READWRITE));
   RETURN_IF_ERROR(Annotate(connection.KeepLogOnClose(), path));
@@ -125,6 +130,13 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   return report;
 }
 
+absl::Status EntryStatus(EndedJobs& ended, const EndedJob& listed) {
+  if (!listed.summary.empty()) return absl::OkStatus();
+  const absl::Status status = ended.Find(listed.job).status();
+  if (!absl::IsDataLoss(status)) return absl::OkStatus();
+  return Annotate(status, absl::StrCat("the entry of ", ToString(listed.job)));
+}
+
 void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop, absl::FunctionRef<void()> found,
                 absl::FunctionRef<void(const std::string&)> complain) {
   // What one read takes at a time: other readers wait for it.
@@ -141,6 +153,11 @@ void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop, absl::FunctionR
     if (!page.ok()) return complain(absl::StrCat("the ended jobs: ", page.status().message()));
     if (page->empty()) break;
     for (const EndedJob& job : *page) {
+      if (const absl::Status entry = EntryStatus(ended, job); !entry.ok()) {
+        found();
+        if (++problems <= kProblemsMax) complain(absl::StrCat(entry.message(), kNext));
+        continue;
+      }
       const auto number = static_cast<uint64_t>(job.job.value);
       const absl::Status summary = Unseal(job.summary, number).status();
       const absl::StatusOr<std::string> sealed = ended.Details(job.job);

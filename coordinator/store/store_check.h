@@ -31,6 +31,10 @@ void AddProblem(StoreReport& report, absl::string_view where, const absl::Status
 // none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.
 absl::StatusOr<StoreReport> CheckStore(const std::string& path);
 
+// DataLoss for an entry that was listed without its summary since its place in the store cannot be
+// read; nor can it be deleted then.
+absl::Status EntryStatus(EndedJobs& ended, const EndedJob& listed);
+
 // Reads every entry of `ended`, newest first. Calls `found` for each that is damaged, and then
 // tells what is wrong, a line each, 100 at most. Returns early once `stop` is set. 1,000,000
 // entries take seconds: it runs beside a coordinator that serves.

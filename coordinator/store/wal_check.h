@@ -1,12 +1,12 @@
-// coordinator/store/wal_check.h: whether SQLite's write-ahead log has lost commits that were
-// acknowledged.
+// coordinator/store/wal_check.h: whether the write-ahead log of a SQLite store still has every
+// commit that was synced.
 //
-// SQLite reads it up to the first frame whose checksum does not hold, and drops what stands behind
-// as what a machine's end has cut. Each commit of the store is synced before the next one begins,
-// so only the last one can be cut: where frames of this log stand behind the commit that is broken,
-// a disk or somebody has changed it.
+// SQLite reads the log up to the first frame whose checksum does not hold and silently drops what
+// lies behind. The store syncs each commit before it begins the next one, so that a machine which
+// stops can leave the last commit in parts, but none before it: where the log goes on behind a
+// broken commit, that commit was whole once, and it is damaged.
 //
-// Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+// The form of a log: sqlite.org/fileformat2.html, section 4.
 #pragma once
 
 #include <string>
@@ -15,8 +15,10 @@
 
 namespace phalanx::coordinator {
 
-// `log`: "journal.db-wal"; Ok if it is not there. Reads it once, a page at a time. Errors:
-// DataLoss, which names the frame; Unavailable if it cannot be read.
-absl::Status CheckWriteAheadLog(const std::string& log);
+// Reads the log at `path` (journal.db-wal) frame by frame, and again where another process may have
+// written it meanwhile. Before SQLite opens the store: it may write to the log. OK for a log that
+// is not there. Errors: DataLoss for a damaged commit that others lie behind, with the file, the
+// frame and what to do; Unavailable if it cannot be read.
+absl::Status CheckLog(const std::string& path);
 
 }  // namespace phalanx::coordinator

@@ -54,19 +54,25 @@ class CheckStoreTest : public ::testing::Test {
     }
     ASSERT_TRUE(backend->Commit(batch).ok());
   }
-  // A store with one job, which has ended.
-  void MakeEnded() {
-    Make(1);
+  // A store with `jobs` jobs, which have ended.
+  void MakeEnded(int64_t jobs = 1) {
+    Make(jobs);
     auto backend = *SqliteBackend::Open(path());
-    // Lately, or a coordinator that starts deletes it.
-    const JournalRecord ended{.time = absl::Now(),
-                              .job = JobId{1},
-                              .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
-    Batch batch;
-    batch.records.push_back({.number = 2, .job = JobId{1}, .bytes = EncodeRecord(ended, 2)});
-    ASSERT_TRUE(backend->Commit(batch).ok());
-    const auto entry = *MakeEndedJob(JobId{1}, *backend->RecordsOf(JobId{1}));
-    ASSERT_TRUE(backend->Commit({.ended = {*entry}}).ok());
+    Batch phases, entries;
+    for (int64_t job = 1; job <= jobs; ++job) {
+      // Lately, or a coordinator that starts deletes it.
+      const JournalRecord ended{.time = absl::Now(),
+                                .job = JobId{job},
+                                .body = PhaseChanged{job::JobPhase::kCancelled, "", std::nullopt}};
+      const auto number = static_cast<uint64_t>(jobs + job);
+      phases.records.push_back(
+          {.number = number, .job = JobId{job}, .bytes = EncodeRecord(ended, number)});
+    }
+    ASSERT_TRUE(backend->Commit(phases).ok());
+    for (int64_t job = 1; job <= jobs; ++job) {
+      entries.ended.push_back(**MakeEndedJob(JobId{job}, *backend->RecordsOf(JobId{job})));
+    }
+    ASSERT_TRUE(backend->Commit(entries).ok());
   }
   void Execute(const std::string& sql) {
     ASSERT_TRUE(sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE)->Execute(sql).ok());
@@ -165,6 +171,37 @@ TEST_F(CheckStoreTest, LogWhoseDatabaseIsGone_IsRefusedAtStartAndKept) {
                       Not(HasSubstr("new store"))));
     EXPECT_EQ(support::ReadFile(log), "the newest commits");
   }
+}
+
+// SQLite would drop the commit and all that lie behind it.
+TEST_F(CheckStoreTest, LogWithADamagedCommit_IsRefusedInTheSameWordsAndKept) {
+  {
+    const auto backend = *SqliteBackend::Open(path());
+    for (uint64_t number = 1; number <= 3; ++number) {
+      const StoredRecord record{.number = number, .job = JobId{1}, .bytes = "record"};
+      ASSERT_TRUE(backend->Commit({.records = {record}}).ok());
+    }
+    for (const char* part : {"", "-wal"}) {
+      std::filesystem::copy_file(path() + part, folder_ + "/copy" + part);
+    }
+  }
+  for (const char* part : {"", "-wal"}) {
+    std::filesystem::rename(folder_ + "/copy" + part, path() + part);
+  }
+  std::string log = support::ReadFile(path() + "-wal");
+  log[32 + 24 + 100] ^= 1;
+  support::WriteFile(path() + "-wal", log);
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  const std::string problem = path() + "-wal: frame 1 (at byte 32) is damaged";
+  EXPECT_THAT(check.out, AllOf(HasSubstr("the log " + problem), HasSubstr("move the log away"),
+                               HasSubstr("the store is damaged")));
+  const support::Finished start =
+      support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_, "--listen",
+                         "127.0.0.1:0", "--http", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, AllOf(HasSubstr(problem), HasSubstr("move the log away")));
+  EXPECT_EQ(support::ReadFile(path() + "-wal"), log);
 }
 
 TEST_F(CheckStoreTest, DamagedRecord_IsRefusedAtStartInTheSameWords) {
@@ -377,7 +414,10 @@ TEST_F(CheckStoreTest, StoreThatIsRemovedWhileItServes_IsTold) {
   Make(1);
   const auto coordinator = Serve();
   std::filesystem::rename(path(), folder_ + "/elsewhere");
-  AwaitTalk(path() + " is gone", *coordinator);
+  AwaitTalk(path() +
+                " is gone: No such file or directory; put it back: a coordinator that is started "
+                "without it makes an empty store",
+            *coordinator);
   std::filesystem::rename(folder_ + "/elsewhere", path());
   AwaitTalk("the store works again", *coordinator);
 }
@@ -408,6 +448,52 @@ TEST_F(CheckStoreTest, DamagedPageThatCommitsRestUpon_IsRefusedAtStartInTheSameW
     std::filesystem::remove(path() + "-shm");
     std::ofstream(path(), std::ios::binary) << whole;
   }
+}
+
+TEST_F(CheckStoreTest, DamagedPageOfEndedJobs_IsToldAndKeepsNoOtherJobFromTheList) {
+  constexpr int kJobs = 200;
+  MakeEnded(kJobs);
+  const int64_t root = *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE)
+                            ->Number("SELECT rootpage FROM sqlite_master WHERE name='ended'");
+  std::string bytes = support::ReadFile(path());
+  const auto number = [&bytes](size_t at) {
+    return size_t{static_cast<uint8_t>(bytes[at])} << 8 | static_cast<uint8_t>(bytes[at + 1]);
+  };
+  // The first page that the root leads to: of its number the lower half is enough here.
+  const size_t begin = static_cast<size_t>(root - 1) * 4096;
+  ASSERT_EQ(bytes[begin], 5) << "a page that leads to others";
+  const size_t leaf = number(begin + number(begin + 12) + 2);
+  bytes.replace((leaf - 1) * 4096, 4096, 4096, '\0');
+  support::WriteFile(path(), bytes);
+  const auto coordinator = Serve();
+  AwaitTalk("the entry of job-2: database disk image is malformed: it is damaged; put a backup",
+            *coordinator);
+  EXPECT_THAT(Metrics(), AllOf(HasSubstr("\nphalanx_store_damaged_entries_total "),
+                               Not(HasSubstr("\nphalanx_store_damaged_entries_total 0\n"))));
+  const auto jobs = v1::JobService::NewStub(
+      grpc::CreateChannel(nlohmann::json::parse(support::ReadFile(folder_ + "/ready.json"))["grpc"],
+                          grpc::InsecureChannelCredentials()));
+  v1::SubmitJobRequest request;
+  request.mutable_document()->set_text(JobText("live"));
+  request.mutable_document()->set_directory("/tmp");
+  v1::SubmitJobResponse submitted;
+  grpc::ClientContext submit;
+  const grpc::Status taken = jobs->SubmitJob(&submit, request, &submitted);
+  ASSERT_TRUE(taken.ok()) << taken.error_message();
+  v1::ListJobsRequest all;
+  all.set_page_size(kJobs + 1);
+  v1::ListJobsResponse listed;
+  grpc::ClientContext list;
+  const grpc::Status status = jobs->ListJobs(&list, all, &listed);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(listed.jobs_size(), kJobs + 1);
+  EXPECT_EQ(listed.jobs(0).name(), "live");
+  EXPECT_EQ(listed.jobs(1).name(), "job-of-200");
+  EXPECT_THAT(listed.jobs(1).reason(), Not(HasSubstr("damaged")));
+  EXPECT_EQ(listed.jobs(kJobs).name(), "job-of-1");
+  EXPECT_THAT(listed.jobs(kJobs).reason(),
+              AllOf(HasSubstr("the entry of job-1: "), HasSubstr("it is damaged"),
+                    HasSubstr("--check-store"), Not(HasSubstr("delete"))));
 }
 
 TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {

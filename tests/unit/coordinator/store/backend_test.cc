@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -360,6 +361,20 @@ TEST(SqliteBackendTest, TornLog_KeepsABeginningOfTheJournal) {
   EXPECT_LT(records.size(), 20u);
   EXPECT_GT(records.size(), 0u);
   for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].bytes.size(), 300u);
+}
+
+TEST(SqliteBackendTest, FilesOfANewStore_AreTheirOwnersAlone_WhereverTheFolderWas) {
+  SqliteDiskFixture disk;
+  const mode_t before = umask(0);
+  auto backend = *disk.Open();
+  const absl::Status committed = backend->Commit({.records = {Of(1, "one")}});
+  umask(before);
+  ASSERT_EQ(committed, absl::OkStatus());
+  for (const char* part : {"", "-wal", "-shm", ".lock"}) {
+    EXPECT_EQ(std::filesystem::status(disk.path() + part).permissions(),
+              std::filesystem::perms::owner_read | std::filesystem::perms::owner_write)
+        << part;
+  }
 }
 
 }  // namespace

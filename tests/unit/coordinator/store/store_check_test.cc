@@ -26,6 +26,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -55,6 +56,24 @@ class StoreTest : public ::testing::Test {
   void Execute(const std::string& sql) {
     const absl::Status status = Connect().Execute(sql);
     ASSERT_TRUE(status.ok()) << status;
+  }
+
+  // Makes it zeros. Of a table that is larger than a page.
+  void DamageFirstLeafOf(const std::string& table) {
+    constexpr size_t kPage = 4096, kInteriorHeader = 12;
+    const auto root = static_cast<size_t>(*Connect().Number(
+        absl::StrCat("SELECT rootpage FROM sqlite_master WHERE name='", table, "'")));
+    std::string bytes = support::ReadFile(path());
+    const auto number = [&bytes](size_t at, size_t count) {
+      size_t value = 0;
+      for (size_t i = 0; i < count; ++i) value = value << 8 | static_cast<uint8_t>(bytes[at + i]);
+      return value;
+    };
+    const size_t begin = (root - 1) * kPage;
+    ASSERT_EQ(bytes[begin], 5) << "a page that leads to others";
+    const size_t leaf = number(begin + number(begin + kInteriorHeader, 2), 4);
+    bytes.replace((leaf - 1) * kPage, kPage, kPage, '\0');
+    support::WriteFile(path(), bytes);
   }
 
   // Two live jobs and one that has ended.
@@ -142,6 +161,54 @@ TEST_F(StoreTest, DamagedEntry_IsFoundOnceAndToldForEachOfItsParts) {
       [&](const std::string& line) { lines.push_back(line); });
   EXPECT_EQ(found, 1);
   EXPECT_THAT(lines, ElementsAre(HasSubstr("the summary of job-2"), HasSubstr("the details of")));
+}
+
+// What the indexes tell of the jobs on it is listed, and the jobs on other pages are whole.
+TEST_F(StoreTest, DamagedPageOfEndedJobs_KeepsNobodyFromTheOthers) {
+  constexpr int64_t kJobs = 500;
+  {
+    auto backend = *SqliteBackend::Open(path());
+    Batch batch;
+    for (int64_t job = 1; job <= kJobs; ++job) {
+      EndedJob ended = Ended(job, absl::StrCat("name-", job), kTime + absl::Seconds(job));
+      ended.summary = Seal("summary", static_cast<uint64_t>(job));
+      ended.details = Seal("details", static_cast<uint64_t>(job));
+      batch.ended.push_back(ended);
+    }
+    ASSERT_TRUE(backend->Commit(batch).ok());
+  }
+  DamageFirstLeafOf("ended");
+  const auto backend = *SqliteBackend::Open(path());
+  EndedJobs& ended = *backend->ended_jobs();
+  const auto jobs = ended.List(JobId{kJobs + 1}, kJobs);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_THAT(*jobs, SizeIs(kJobs));
+  int unreadable = 0;
+  for (int64_t at = 0; at < kJobs; ++at) {
+    const EndedJob& job = (*jobs)[static_cast<size_t>(at)];
+    EXPECT_EQ(job.job, JobId{kJobs - at});
+    EXPECT_EQ(job.name, absl::StrCat("name-", job.job.value));
+    EXPECT_EQ(job.phase, job::JobPhase::kSucceeded);
+    EXPECT_EQ(job.ended, kTime + absl::Seconds(job.job.value));
+    if (job.summary.empty()) ++unreadable;
+    EXPECT_EQ(EntryStatus(ended, job).code(),
+              job.summary.empty() ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+  }
+  EXPECT_GT(unreadable, 0);
+  EXPECT_LT(unreadable, 200);
+  const auto page = ended.List(JobId{10}, 3);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_THAT(*page, ElementsAre(Field(&EndedJob::job, JobId{9}), Field(&EndedJob::job, JobId{8}),
+                                 Field(&EndedJob::job, JobId{7})));
+
+  int found = 0;
+  std::vector<std::string> lines;
+  CheckEnded(
+      ended, false, [&] { ++found; }, [&](const std::string& line) { lines.push_back(line); });
+  EXPECT_EQ(found, unreadable);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("the entry of job-"), HasSubstr("it is damaged"),
+                              HasSubstr("put a backup of the store in its place")));
 }
 
 TEST_F(StoreTest, RecordOfANewerSchema_IsNamed) {
