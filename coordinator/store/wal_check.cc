@@ -114,7 +114,7 @@ class Reading {
 
   absl::StatusOr<std::optional<Damage>> Frames(Sums sums) {
     int64_t broken = 0;
-    bool ended = false;  // with the frame before, the commit that `broken` is in
+    bool ended = false;  // with the frame before, a commit from `broken` on
     Sums stored = sums;  // of the frame before, as it says
     for (int64_t frame = 1;; ++frame) {
       ASSIGN_OR_RETURN(const bool there, Read(OffsetOf(frame), kFrameHeader + page_, frame_));
@@ -125,14 +125,14 @@ class Reading {
         if (sound) continue;
         broken = frame;
         ended = BrokenOneCommits(before, sums);
-      } else if (ended) {
-        // What commits have left that could not be synced may stand behind a later one: frames of
-        // this log which do not follow from it.
-        const bool follows = AddFrame(stored, frame_, big_endian_) == SumsAt(frame_, 16) ||
-                             AddFrame(sums, frame_, big_endian_) == SumsAt(frame_, 16);
-        if (!OfLog() || !follows) return std::nullopt;
-        return Damage{.header = header_, .frame = broken, .offset = OffsetOf(broken)};
       } else {
+        // What commits have left that could not be synced may stand behind a later one: frames of
+        // this log, which do not follow from it.
+        const bool follows =
+            OfLog() && (AddFrame(stored, frame_, big_endian_) == SumsAt(frame_, 16) ||
+                        AddFrame(sums, frame_, big_endian_) == SumsAt(frame_, 16));
+        if (ended && follows)
+          return Damage{.header = header_, .frame = broken, .offset = OffsetOf(broken)};
         ended = OfLog() && Commits(frame_);
       }
       stored = SumsAt(frame_, 16);
