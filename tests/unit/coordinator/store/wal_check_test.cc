@@ -146,7 +146,7 @@ TEST_F(WalCheckTest, FramesOfCommitsThatFailedBehindTheEnd_AreOk) {
   const std::string one = whole_.substr(ends_[1], ends_[2] - ends_[1]);
   const std::string other = whole_.substr(ends_[2], ends_[3] - ends_[2]);
   EXPECT_EQ(Check(whole_.substr(0, ends_[1]) + other + one), absl::OkStatus());
-  EXPECT_EQ(Check(whole_.substr(0, ends_[0]) + one + one + other), absl::OkStatus());
+  EXPECT_EQ(Check(whole_.substr(0, ends_[0]) + other + other + one), absl::OkStatus());
 }
 
 TEST_F(WalCheckTest, HeaderOfANewLogInPart_IsOk) {
