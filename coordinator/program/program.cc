@@ -129,9 +129,8 @@ class KeptAudit {
 absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFunction plan,
                         const sigset_t& signals) {
   RETURN_IF_ERROR(MakeStoreFolder(flags.store, "--store"));
-  for (const std::string& audit :
-       {AuditIn(flags.store), AuditOfWorkersIn(flags.store), RefusalsIn(flags.store)})
-    RETURN_IF_ERROR(CheckAuditPlace(audit));
+  // Whoever changes something waits for this file of the audit; the others have threads.
+  RETURN_IF_ERROR(CheckAuditPlace(AuditIn(flags.store)));
   const std::string path = JournalIn(flags.store);
   struct stat found {};
   const bool is_new = stat(path.c_str(), &found) != 0;

@@ -118,8 +118,9 @@ TEST(BadInputTest, ListOfLostRanksThatNamesNone_IsRefused) {
           {support::Program("phalanx"), command, data.path + "/job.yaml", "--lost", list});
       EXPECT_EQ(ended.exit_code, 2) << command << " " << list;
       EXPECT_EQ(ended.out, "");
-      EXPECT_THAT(ended.talk, HasSubstr(absl::StrCat("--lost: \"", list,
-                                                     "\" must be ranks such as 3 or 1,3\n")));
+      const std::string rule = list.empty() ? "\": must have a value, or be left out\n"
+                                            : "\" must be ranks such as 3 or 1,3\n";
+      EXPECT_THAT(ended.talk, HasSubstr(absl::StrCat("--lost: \"", list, rule)));
     }
   }
 }
