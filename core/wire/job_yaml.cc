@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/base/utf8.h"
 #include "core/job/scalar.h"
 #include "core/wire/yaml_text.h"
 

@@ -36,10 +36,6 @@ std::string WithoutStandIns(absl::string_view scalar);
 // Whether a control character, but tab and line ends, is in `text`.
 bool HasControl(absl::string_view text);
 
-// Bytes of the character that `text`, which is not empty, begins with; 0 if it is no UTF-8: a stray
-// continuation, an overlong form, half of a surrogate pair, beyond U+10FFFF.
-size_t Utf8Bytes(absl::string_view text, uint32_t& character);
-
 // Whether a plain scalar reads `word`: no null, nothing that begins, ends or cuts it short.
 // `in_flow`: within [] or {}.
 bool IsPlainYaml(absl::string_view word, bool in_flow);

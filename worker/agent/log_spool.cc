@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<LogSpool>> LogSpool::Open(const std::string& fold
   return spool;
 }
 
-int LogSpool::Append(absl::string_view text) {
+LogSpool::Lost LogSpool::Append(absl::string_view text) {
   const int64_t half = std::max<int64_t>(bytes_max_ / 2, 1);
   while (!text.empty()) {
     if (bytes_ >= half) {
@@ -126,12 +126,12 @@ int LogSpool::Append(absl::string_view text) {
     const ssize_t written = write(file_.get(), text.data(), n);
     if (written <= 0) {
       if (written < 0 && errno == EINTR) continue;
-      return written < 0 ? errno : ENOSPC;
+      return {.bytes = static_cast<int64_t>(text.size()), .error = written < 0 ? errno : ENOSPC};
     }
     bytes_ += written;
     text.remove_prefix(static_cast<size_t>(written));
   }
-  return 0;
+  return {};
 }
 
 std::string LogSpool::Tail(size_t bytes_max) const {

@@ -40,9 +40,13 @@ class LogSpool {
                                                         Epoch epoch, int32_t rank,
                                                         int64_t bytes_max);
 
-  // A disk that takes no more loses the rest of the text, for training matters more. Returns 0, or
-  // the errno that says why.
-  int Append(absl::string_view text);
+  // What a disk that takes no more has lost of a text.
+  struct Lost {
+    int64_t bytes = 0;
+    int error = 0;  // an errno
+  };
+  // Does not wait for such a disk: training matters more.
+  Lost Append(absl::string_view text);
   // The last whole lines within `bytes_max`, or the end of the last line where it alone is longer.
   std::string Tail(size_t bytes_max) const;
 

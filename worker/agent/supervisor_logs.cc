@@ -70,11 +70,10 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
                                      " a second]\n"));
     process.dropped = 0;
   }
-  if (const int error = process.log->Append(text); error != 0) {
-    process.dropped_untold += bytes;
-    process.write_error = error;
-  }
-  log_bytes_ += bytes;
+  const LogSpool::Lost lost = process.log->Append(text);
+  process.dropped_untold += lost.bytes;
+  if (lost.bytes > 0) process.write_error = lost.error;
+  log_bytes_ += bytes - lost.bytes;
   TellDropped(number, process, /*last=*/false);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/utf8.h"
 #include "core/job/failure.h"
 #include "core/job/injected_fault.h"
 #include "core/wire/check_codec.h"
@@ -130,28 +131,6 @@ std::vector<Event> EventsOfReport(ProcessNumber process, const v1::RankReport& r
   return events;
 }
 
-// The length of the character at the start of `text`, which is not empty; 0: it is none.
-size_t CharacterBytes(absl::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  const size_t bytes = lead < 0x80   ? 1
-                       : lead < 0xC2 ? 0
-                       : lead < 0xE0 ? 2
-                       : lead < 0xF0 ? 3
-                       : lead < 0xF5 ? 4
-                                     : 0;
-  if (bytes > text.size()) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, beyond the last code point.
-  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) >= 0xA0) ||
-      (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) >= 0x90)) {
-    return 0;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::string Utf8Of(absl::string_view text, size_t bytes_max) {
@@ -159,7 +138,8 @@ std::string Utf8Of(absl::string_view text, size_t bytes_max) {
   std::string clean;
   clean.reserve(text.size());
   while (!text.empty()) {
-    const size_t bytes = CharacterBytes(text);
+    uint32_t character = 0;
+    const size_t bytes = Utf8Bytes(text, character);
     if (bytes == 0) {
       clean.push_back('?');
       text.remove_prefix(1);

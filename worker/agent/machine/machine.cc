@@ -96,6 +96,7 @@ void Machine::Apply(const SessionWelcomed& event) {
   if (event.session != session_ || session_state_ != SessionState::kOpening) return;
   session_state_ = SessionState::kOpen;
   failed_attempts_ = 0;
+  closed_as_.clear();
   ++counted_.sessions;
   heartbeat_interval_ = std::max(event.heartbeat_interval, absl::Milliseconds(10));
   if (event.coordinator != coordinator_) {
@@ -181,12 +182,13 @@ void Machine::Apply(const SessionClosed& event) {
                                                                    : options_.reconnect_delay_late);
   ++failed_attempts_;
   session_deadline_ = now_ + delay * (0.5 + 0.5 * prng_.Uniform());
-  if (was_open || failed_attempts_ == 1 || event.status.code() != closed_as_) {
+  // Each reason once, whichever of several coordinators is asked in turn.
+  const bool untold = closed_as_.insert(event.status.code()).second;
+  if (was_open || untold) {
     Log(absl::StrCat("session=", session_.value, " closed status=\"", OneLine(event.status),
                      "\" processes=", processes_.size(),
                      was_open ? "" : absl::StrCat(": ", NextStep(event.status))));
   }
-  closed_as_ = event.status.code();
 }
 
 void Machine::Apply(const DataPrepared& event) {

@@ -423,7 +423,7 @@ class Machine {
   SessionNumber session_;
   Instant session_deadline_;  // kClosed: open it then; kOpening: give it up then
   int32_t failed_attempts_ = 0;
-  absl::StatusCode closed_as_ = absl::StatusCode::kOk;  // the session before
+  std::set<absl::StatusCode> closed_as_;  // since the last welcome: it was told of these
   absl::Duration heartbeat_interval_ = absl::Seconds(1);
   Instant heartbeat_at_ = absl::InfiniteFuture();
   bool heartbeat_on_its_way_ = false;

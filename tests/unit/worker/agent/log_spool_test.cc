@@ -47,9 +47,11 @@ TEST(LogSpoolTest, DiskThatIsFull_IsSaid_AndWhatComesWhenItHasRoomIsKept) {
   const auto spool = OpenSpool(state, 1, 1000);
   {
     const support::FullDisk full(4);
-    EXPECT_EQ(spool->Append("0123456789"), EFBIG);
+    const LogSpool::Lost lost = spool->Append("0123456789");
+    EXPECT_EQ(lost.bytes, 6);
+    EXPECT_EQ(lost.error, EFBIG);
   }
-  EXPECT_EQ(spool->Append("abc"), 0);
+  EXPECT_EQ(spool->Append("abc").bytes, 0);
   LogReader reader(state, kJob, 3, 0);
   EXPECT_EQ(ReadAll(reader, true), "0123abc");
 }

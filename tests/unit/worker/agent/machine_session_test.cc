@@ -110,8 +110,10 @@ TEST(AgentMachineTest, SessionThatCannotBeOpened_IsToldOnceForEachReason_WithWha
     h.Feed(DeadlineReached{});
     h.Break(status);
   };
-  for (int i = 0; i < 3; ++i) try_again(absl::UnavailableError("Connection refused"));
-  for (int i = 0; i < 3; ++i) try_again(absl::UnauthenticatedError("revoked"));
+  for (int i = 0; i < 3; ++i) {  // of two coordinators, in turn
+    try_again(absl::UnavailableError("Connection refused"));
+    try_again(absl::UnauthenticatedError("revoked"));
+  }
   EXPECT_THAT(h.logged,
               ElementsAre(AllOf(HasSubstr("Connection refused"), HasSubstr("listens at "
                                                                            "--coordinator")),
