@@ -2,6 +2,8 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,13 +29,12 @@ struct Destroyer {
 };
 template <typename Handle, auto Destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroyer<Destroy>>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 // What a product is but for its operands' places: described once a thread, with its algorithm.
 struct Described {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product;
-  Layout first, second, result;
+  cublasLtMatrixLayoutOpaque_t first{}, second{}, result{};
   cublasLtMatmulAlgo_t algorithm{};
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of describing it
 };
@@ -74,12 +75,22 @@ cublasStatus_t SetPlaces(Described& described, const Product& of) {
 }
 
 // A matrix of so many rows that lie one behind the other.
-cublasStatus_t MakeLayout(ProductType type, int64_t rows, int64_t columns, Layout* layout) {
-  cublasLtMatrixLayout_t made = nullptr;
-  RETURN_IF_NOT_ZERO(cublasLtMatrixLayoutCreate(&made, TypeOf(type), static_cast<uint64_t>(columns),
-                                                static_cast<uint64_t>(rows), columns));
-  layout->reset(made);
-  return CUBLAS_STATUS_SUCCESS;
+cublasStatus_t SetLayout(ProductType type, int64_t rows, int64_t columns,
+                         cublasLtMatrixLayoutOpaque_t& layout) {
+  return cublasLtMatrixLayoutInit(&layout, TypeOf(type), static_cast<uint64_t>(columns),
+                                  static_cast<uint64_t>(rows), columns);
+}
+
+// Allocates nothing.
+cublasStatus_t SetLayouts(const ProductKey& key, Described& described) {
+  const auto sides = [](bool turned, int64_t rows, int64_t columns) {
+    return turned ? std::pair(columns, rows) : std::pair(rows, columns);
+  };
+  const auto [b_rows, b_columns] = sides(key.b_turned, key.k, key.n);
+  const auto [a_rows, a_columns] = sides(key.a_turned, key.m, key.k);
+  RETURN_IF_NOT_ZERO(SetLayout(key.b, b_rows, b_columns, described.first));
+  RETURN_IF_NOT_ZERO(SetLayout(key.a, a_rows, a_columns, described.second));
+  return SetLayout(key.d, key.m, key.n, described.result);
 }
 
 // The library's matrices are column-major, so that each of ours is its own transpose: it computes
@@ -99,14 +110,7 @@ cublasStatus_t DescribeProduct(const Product& of, Described& described) {
   if (key.bias)
     RETURN_IF_NOT_ZERO(Set(described, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
   RETURN_IF_NOT_ZERO(SetPlaces(described, of));
-  const auto sides = [](bool turned, int64_t rows, int64_t columns) {
-    return turned ? std::pair(columns, rows) : std::pair(rows, columns);
-  };
-  const auto [b_rows, b_columns] = sides(key.b_turned, key.k, key.n);
-  const auto [a_rows, a_columns] = sides(key.a_turned, key.m, key.k);
-  RETURN_IF_NOT_ZERO(MakeLayout(key.b, b_rows, b_columns, &described.first));
-  RETURN_IF_NOT_ZERO(MakeLayout(key.a, a_rows, a_columns, &described.second));
-  return MakeLayout(key.d, key.m, key.n, &described.result);
+  return SetLayouts(key, described);
 }
 
 template <typename Value>
@@ -116,7 +120,7 @@ cublasStatus_t Prefer(const Preference& preference, cublasLtMatmulPreferenceAttr
 }
 
 // `ordered`: of algorithms that add up in one order, on operands at 16 bytes.
-cublasStatus_t Propose(cublasLtHandle_t handle, const Described& described, bool ordered,
+cublasStatus_t Propose(cublasLtHandle_t handle, Described& described, bool ordered,
                        std::vector<cublasLtMatmulHeuristicResult_t>& found) {
   cublasLtMatmulPreference_t made = nullptr;
   RETURN_IF_NOT_ZERO(cublasLtMatmulPreferenceCreate(&made));
@@ -134,9 +138,8 @@ cublasStatus_t Propose(cublasLtHandle_t handle, const Described& described, bool
   }
   int count = 0;
   RETURN_IF_NOT_ZERO(cublasLtMatmulAlgoGetHeuristic(
-      handle, described.product.get(), described.first.get(), described.second.get(),
-      described.result.get(), described.result.get(), preference.get(),
-      static_cast<int>(found.size()), found.data(), &count));
+      handle, described.product.get(), &described.first, &described.second, &described.result,
+      &described.result, preference.get(), static_cast<int>(found.size()), found.data(), &count));
   found.resize(static_cast<size_t>(count));
   return count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
@@ -205,9 +208,9 @@ cublasStatus_t FromTable(cublasLtHandle_t handle, const ProductKey& key,
     RETURN_IF_NOT_ZERO(Set(described.algorithm, attribute, algorithm.*attribute.value));
   }
   cublasLtMatmulHeuristicResult_t checked{};
-  RETURN_IF_NOT_ZERO(cublasLtMatmulAlgoCheck(
-      handle, described.product.get(), described.first.get(), described.second.get(),
-      described.result.get(), described.result.get(), &described.algorithm, &checked));
+  RETURN_IF_NOT_ZERO(cublasLtMatmulAlgoCheck(handle, described.product.get(), &described.first,
+                                             &described.second, &described.result,
+                                             &described.result, &described.algorithm, &checked));
   RETURN_IF_NOT_ZERO(checked.state);
   return static_cast<int64_t>(checked.workspaceSize) <= algorithm.workspace_bytes
              ? CUBLAS_STATUS_SUCCESS
@@ -240,22 +243,43 @@ Described& DescribedOf(cublasLtHandle_t handle, const Product& product,
   return known.emplace(key, std::move(made)).first->second;
 }
 
+int Enqueue(cublasLtHandle_t handle, const Product& product, int64_t workspace_bytes,
+            void* workspace, Stream stream, Described& described) {
+  RETURN_IF_NOT_ZERO(described.status);
+  RETURN_IF_NOT_ZERO(SetPlaces(described, product));
+  const float one = 1, old = product.key.add ? 1 : 0;
+  return cublasLtMatmul(handle, described.product.get(), &one, product.b, &described.first,
+                        product.a, &described.second, &old, product.d, &described.result, product.d,
+                        &described.result, &described.algorithm, workspace,
+                        static_cast<size_t>(workspace_bytes), stream);
+}
+
 }  // namespace
+
+int64_t ShapeRows(int64_t rows) {
+  constexpr int64_t kLeast = 16;
+  const auto wide = static_cast<uint64_t>(std::max(rows, kLeast));
+  const auto step = std::max<int64_t>(kLeast, static_cast<int64_t>(std::bit_floor(wide - 1) / 4));
+  return (static_cast<int64_t>(wide) + step - 1) / step * step;
+}
 
 int Multiply(cublasLtContext* handle, const Product& product, const ProductAlgorithm* algorithm,
              void* workspace, Stream stream) {
   const ProductKey& key = product.key;
   if (key.m == 0 || key.n == 0 || key.k == 0) return CUBLAS_STATUS_SUCCESS;
-  Described& described = DescribedOf(handle, product, algorithm);
-  RETURN_IF_NOT_ZERO(described.status);
-  RETURN_IF_NOT_ZERO(SetPlaces(described, product));
   const int64_t bytes =
       algorithm == nullptr ? schedule::kProductWorkspaceBytes : algorithm->workspace_bytes;
-  const float one = 1, old = key.add ? 1 : 0;
-  return cublasLtMatmul(handle, described.product.get(), &one, product.b, described.first.get(),
-                        product.a, described.second.get(), &old, product.d, described.result.get(),
-                        product.d, described.result.get(), &described.algorithm, workspace,
-                        static_cast<size_t>(bytes), stream);
+  if (algorithm == nullptr && product.rows != nullptr) {
+    Product shape = product;
+    shape.key.*product.rows = ShapeRows(key.*product.rows);
+    Described& described = DescribedOf(handle, shape, nullptr);
+    RETURN_IF_NOT_ZERO(SetLayouts(key, described));
+    // An algorithm may be for the rows of its shape alone.
+    const int status = Enqueue(handle, product, bytes, workspace, stream, described);
+    if (status == CUBLAS_STATUS_SUCCESS) return status;
+  }
+  return Enqueue(handle, product, bytes, workspace, stream,
+                 DescribedOf(handle, product, algorithm));
 }
 
 bool Takes(cublasLtContext* handle, const Product& product, const ProductAlgorithm& algorithm) {

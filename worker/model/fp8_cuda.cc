@@ -108,7 +108,9 @@ void MultiplyFp8(const at::Tensor& a, const at::Tensor& a_scale, const at::Tenso
       .b = b.const_data_ptr(),
       .d = d.mutable_data_ptr(),
       .a_scale = a_scale.const_data_ptr<float>(),
-      .b_scale = b_scale.const_data_ptr<float>()};
+      .b_scale = b_scale.const_data_ptr<float>(),
+      // Gradients of weights, and they alone, are sums over rows, and fp32.
+      .rows = d.scalar_type() == at::kFloat ? &schedule::ProductKey::k : &schedule::ProductKey::m};
   cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
   const schedule::ProductAlgorithm* algorithm = AlgorithmFor(product.key);
   if (algorithm != nullptr && !cuda::Takes(handle, product, *algorithm)) {

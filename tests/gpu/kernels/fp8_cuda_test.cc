@@ -5,8 +5,10 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "worker/model/fp8.h"
 #include "worker/model/kernels.h"
 #include "worker/model/layer.h"
+#include "worker/model/prepared.h"
 
 namespace phalanx::model {
 namespace {
@@ -38,6 +41,7 @@ class Fp8CudaTest : public testing::Test {
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
 
   void MultiplyManyShapes();
+  void MultiplyAnyRows();
 
   static at::Tensor Random(at::IntArrayRef shape, double deviation = 1) {
     return (at::randn(shape, at::TensorOptions(at::kCUDA)) * deviation).to(at::kBFloat16);
@@ -261,23 +265,63 @@ TEST_F(Fp8CudaTest, Layers_WithPassesForTheLargest_GiveTheSameBits) {
   }
 }
 
-// One number of rows after the other, as samples bring them; on a thread of its own, which has met
-// them then.
+// On a thread of its own, which has met them then.
 TEST_F(Fp8CudaTest, MoreShapesThanAreRemembered_GiveTheSameProducts) {
   std::thread([this] { MultiplyManyShapes(); }).join();
 }
 
 void Fp8CudaTest::MultiplyManyShapes() {
   const auto shapes = static_cast<int64_t>(cuda::kDescribedMax) + 100;
-  const Operand a = RoundToFp8(Random({shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
-  const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);
-  const auto product = [&](int64_t rows) {
-    return Fp8Product(a.rows.narrow(0, 0, rows), a.scale, b.rows, b.scale, Fp8Sums::kFast);
+  const Operand a = RoundToFp8(Random({37, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const Operand b = RoundToFp8(Random({16 * shapes, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const auto product = [&](int64_t shape) {
+    return Fp8Product(a.rows, a.scale, b.rows.narrow(0, 0, 16 * shape), b.scale, Fp8Sums::kFast);
   };
-  const at::Tensor first = product(37);
-  for (int64_t rows = 1; rows < shapes; ++rows) ASSERT_EQ(product(rows).size(0), rows);
-  EXPECT_TRUE(at::equal(product(37), first));
+  const at::Tensor first = product(19);
+  for (int64_t shape = 1; shape < shapes; ++shape) ASSERT_EQ(product(shape).size(1), 16 * shape);
+  EXPECT_TRUE(at::equal(product(19), first));
   ExpectClose(product(shapes), Values(a.rows, a.scale).mm(Values(b.rows, b.scale).t()), 3e-3);
+}
+
+TEST(ShapeRowsTest, AreFewAndNoneIsSmaller) {
+  std::set<int64_t> shapes;
+  for (int64_t rows = 1; rows <= 32'768; ++rows) {
+    const int64_t shape = cuda::ShapeRows(rows);
+    ASSERT_GE(shape, rows);
+    ASSERT_LT(shape, std::max<int64_t>(17, rows + rows / 4 + 16));
+    ASSERT_EQ(shape % 16, 0);
+    shapes.insert(shape);
+  }
+  EXPECT_EQ(shapes.size(), 4 + 4 * 9);
+  for (const int64_t power : {16, 64, 4'096, 32'768}) EXPECT_EQ(cuda::ShapeRows(power), power);
+}
+
+// As samples bring them: products of any number of rows, and sums over them, by few descriptions.
+TEST_F(Fp8CudaTest, RowsThatVary_AreDescribedByFewShapes) {
+  std::thread([this] { MultiplyAnyRows(); }).join();
+}
+
+void Fp8CudaTest::MultiplyAnyRows() {
+  constexpr int64_t kMost = 3'000;
+  const Operand a = RoundToFp8(Random({kMost, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const Operand b = RoundToFp8(Random({304, 208}), Fp8Format::kE4M3, Forms::kRows);
+  const at::Tensor x = Random({kMost, 304});
+  const at::Tensor expected = Values(a.rows, a.scale).mm(Values(b.rows, b.scale).t());
+  const int64_t before = CountPreparations().fp8_products;
+  for (int64_t rows = 1; rows <= kMost; rows += 13) {
+    SCOPED_TRACE(rows);
+    const at::Tensor product =
+        Fp8Product(a.rows.narrow(0, 0, rows), a.scale, b.rows, b.scale, Fp8Sums::kFast);
+    ExpectClose(product, expected.narrow(0, 0, rows), 3e-3);
+    const at::Tensor part = x.narrow(0, 0, rows);
+    const Operand turned = RoundToFp8(part, Fp8Format::kE4M3, Forms::kColumns);
+    const at::Tensor sum = at::zeros({304, 304}, at::TensorOptions(x.device()).dtype(at::kFloat));
+    AddFp8Product(sum, turned.columns, turned.scale, turned.columns, turned.scale);
+    const at::Tensor values = Values(turned.columns, turned.scale);
+    ExpectClose(sum, values.mm(values.t()), 1e-3);
+  }
+  const int64_t shapes = 4 + 4 * 6;  // up to 3,072 rows
+  EXPECT_LE(CountPreparations().fp8_products - before, 2 * shapes);
 }
 
 }  // namespace
