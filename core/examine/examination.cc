@@ -51,13 +51,22 @@ Finding Driver(const MachineFacts& facts) {
   return finding;
 }
 
-Finding NoGpusToOffer() {
-  return {.check = "driver",
-          .verdict = Verdict::kProblem,
-          .found = "this worker offers GPUs (--device gpu), and there is none here",
-          .next =
-              "load the NVIDIA driver, or give the container the GPUs (nvidia.com/gpu, --gpus); "
-              "on a machine without any start the worker with --device cpu"};
+// Of a worker that offers more GPUs than it has.
+Finding TooFewGpus(const WorkerFacts& worker, int32_t here) {
+  Finding finding{.check = "driver", .verdict = Verdict::kProblem};
+  if (here > 0 || worker.visible_gpus.has_value()) {
+    finding.found =
+        absl::StrCat("this worker offers ", worker.gpus, " GPUs (--devices), and there ",
+                     here == 1 ? "is 1" : absl::StrCat("are ", here), " here",
+                     worker.visible_gpus.has_value() ? " for it (CUDA_VISIBLE_DEVICES)" : "");
+    finding.next = "start the worker with --devices of those that it has, or give it all of them";
+    return finding;
+  }
+  finding.found = "this worker offers GPUs (--device gpu), and there is none here";
+  finding.next =
+      "load the NVIDIA driver, or give the container the GPUs (nvidia.com/gpu, --gpus); "
+      "on a machine without any start the worker with --device cpu";
+  return finding;
 }
 
 bool HasGpus(const MachineFacts& facts) { return facts.gpu_files > 0 || facts.gpus > 0; }
@@ -265,11 +274,15 @@ std::vector<Finding> ExamineMachine(const MachineFacts& facts) {
 
 std::vector<Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& worker) {
   std::vector<Finding> findings = WithoutFolders(facts);
-  if (worker.offers_gpus && !HasGpus(facts)) findings.front() = NoGpusToOffer();
+  // Where there are files of GPUs alone, the driver's own finding says why they cannot be used.
+  const int32_t here = worker.visible_gpus.value_or(
+      facts.gpu_files > 0 ? std::min(facts.gpus, facts.gpu_files) : facts.gpus);
+  if (worker.gpus > here && (facts.gpus > 0 || !HasGpus(facts)))
+    findings.front() = TooFewGpus(worker, here);
   for (Finding& finding : findings) {
     const bool of_gpus = finding.check == "driver" || finding.check == "nccl";
     const bool unused =
-        (of_gpus && !worker.offers_gpus) || (finding.check == "host name" && worker.has_address);
+        (of_gpus && worker.gpus == 0) || (finding.check == "host name" && worker.has_address);
     if (!unused || !job::IsTrouble(finding)) continue;
     finding.verdict = Verdict::kSkipped;
     finding.next.clear();

@@ -1,6 +1,8 @@
 // core/examine/examination.h: what is wrong with a machine for jobs, in words.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/examine/machine_facts.h"
@@ -13,7 +15,9 @@ namespace phalanx::examine {
 std::vector<job::Finding> ExamineMachine(const MachineFacts& facts);
 // What a worker has been told.
 struct WorkerFacts {
-  bool offers_gpus = false;
+  int32_t gpus = 0;  // that it offers
+  // Those that its environment leaves it (CUDA_VISIBLE_DEVICES); nullopt: all of the machine.
+  std::optional<int32_t> visible_gpus = std::nullopt;
   bool has_address = false;  // that other nodes reach, whatever the machine's name gives
 };
 // The same for others than whoever sits at the machine: all folders are one finding, "folders".

@@ -146,7 +146,8 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
   pass += Products(part.rows, s.hidden, s.queries + 2 * s.keys, rounded(whole, true));
   pass += Products(rows_on, s.queries, s.hidden, rounded(false, whole));
   pass += Products(rows_on, s.hidden, s.in, rounded(whole, true));
-  pass += Products(rows_on, s.mlp, s.hidden, rounded(true, whole));
+  const PassSeconds down = Products(rows_on, s.mlp, s.hidden, rounded(true, whole));
+  pass += down;
   const int64_t item_rows = job::RowsOfItem(a);
   const auto head = static_cast<double>(plan::HeadSize(a));
   const AttentionShape shape = {
@@ -175,8 +176,9 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
   const double activation = (s.in + s.mlp) * rows_on;
   const double between = attention + memory(first_norm + sums + rotation + activation + 2 * taken,
                                             (rotation > 0 ? 5 : 4) + choice);
-  const double exchange = AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width) +
-                          AllReduceSeconds(profile_, rows_on * s.hidden * bytes_, part.width);
+  const double exchange_on = AllReduceSeconds(profile_, rows_on * s.hidden * bytes_, part.width);
+  const double exchange =
+      AllReduceSeconds(profile_, part.rows * s.hidden * bytes_, part.width) + exchange_on;
   pass.forward += between + exchange;
   pass.backward_input +=
       AttentionSeconds(profile_, shape, true) +
@@ -186,7 +188,10 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
   layer.selective =
       attention +
       memory(first_norm + 2 * s.hidden_here * rows_on + activation + taken, 3 + choice / 2);
-  layer.full = pass.forward;
+  // What is behind the activation is not computed again: the last product, its sum over tensor
+  // ranks (of slices the first half of an exchange) and the residual's.
+  layer.full = pass.forward - down.forward - (part.sequence ? exchange_on / 2 : exchange_on) -
+               memory(3 * s.hidden_here * rows_on, 1);
   return layer;
 }
 

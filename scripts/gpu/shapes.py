@@ -89,7 +89,7 @@ spec:
       parallel: {{ranks: {devices}, tp: {devices}}}
 {recompute}{edges}  batch: {{global: {micro}, micro: {micro}}}
   schedule: {{name: 1f1b}}
-  data: {{format: webdataset, shards: "synthetic-{{000..003}}.tar", tokenizer: synthetic.model}}
+  data: {{format: webdataset, shards: "synthetic-{{000..003}}.tar", tokenizer: synthetic.model, items_max: {items_max}}}
   optimizer: {{name: adamw, learning_rate: 3e-4, warmup_steps: 10, clip_norm: 1.0}}
   recovery: {{state_copies: 1}}
   resources: {{device: gpu, devices: {devices}}}
@@ -136,7 +136,8 @@ def job_text(shape, steps, recompute, devices=1):
     indented = f"      recompute: {recompute}\n" if recompute else ""
     if shape["images"]:
         indented = "      offset: vision\n" + indented
-    return JOB.format(steps=steps, vision=vision, edges=edges, recompute=indented, devices=devices, **shape)
+    return JOB.format(steps=steps, vision=vision, edges=edges, recompute=indented, devices=devices,
+                      items_max=max(1, shape["images"]), **shape)
 
 
 def tail(path):

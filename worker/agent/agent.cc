@@ -88,8 +88,12 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
 
 Examiner::Examine ExamineOf(const AgentOptions& options) {
   if (options.examine != nullptr) return options.examine;
-  const examine::WorkerFacts worker{.offers_gpus = options.device_kind == "gpu",
-                                    .has_address = options.address != "127.0.0.1"};
+  examine::WorkerFacts worker{.has_address = options.address != "127.0.0.1"};
+  if (options.device_kind == "gpu") {
+    worker.gpus = options.devices;
+    if (const auto names = GpusOfEnvironment(options.devices).VisibleNames())
+      worker.visible_gpus = static_cast<int32_t>(names->size());
+  }
   return [folders =
               examine::Folders{
                   .read = options.folders.read, .write = options.folders.write, .marked = true},

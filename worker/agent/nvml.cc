@@ -24,18 +24,15 @@ std::optional<uint32_t> IndexOf(const std::string& name) {
 
 // What NVML calls the devices, in our order.
 absl::StatusOr<std::vector<std::string>> NamesOf(const GpuSelection& selection) {
-  std::vector<std::string> names;
-  if (selection.visible.has_value()) {
-    for (absl::string_view name : absl::StrSplit(*selection.visible, ',', absl::SkipWhitespace())) {
-      names.emplace_back(absl::StripAsciiWhitespace(name));
-    }
-    if (names.size() < static_cast<size_t>(selection.devices)) {
-      return absl::NotFoundError(absl::StrCat("CUDA_VISIBLE_DEVICES names ", names.size(),
+  if (std::optional<std::vector<std::string>> visible = selection.VisibleNames()) {
+    if (visible->size() < static_cast<size_t>(selection.devices)) {
+      return absl::NotFoundError(absl::StrCat("CUDA_VISIBLE_DEVICES names ", visible->size(),
                                               " GPUs; --devices is ", selection.devices));
     }
-    names.resize(static_cast<size_t>(selection.devices));
-    return names;
+    visible->resize(static_cast<size_t>(selection.devices));
+    return *std::move(visible);
   }
+  std::vector<std::string> names;
   for (int32_t device = 0; device < selection.devices; ++device) {
     names.push_back(absl::StrCat(device));
   }
@@ -43,6 +40,14 @@ absl::StatusOr<std::vector<std::string>> NamesOf(const GpuSelection& selection) 
 }
 
 }  // namespace
+
+std::optional<std::vector<std::string>> GpuSelection::VisibleNames() const {
+  if (!visible.has_value()) return std::nullopt;
+  std::vector<std::string> names;
+  for (absl::string_view name : absl::StrSplit(*visible, ',', absl::SkipWhitespace()))
+    names.emplace_back(absl::StripAsciiWhitespace(name));
+  return names;
+}
 
 GpuSelection GpusOfEnvironment(int32_t devices) {
   GpuSelection selection{.devices = devices};

@@ -26,6 +26,9 @@ struct GpuSelection {
   std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES; nullopt: not set
   bool bus_order = false;              // CUDA_DEVICE_ORDER is PCI_BUS_ID
   std::string library = "libnvidia-ml.so.1";
+
+  // Names of `visible`; nullopt: not set.
+  std::optional<std::vector<std::string>> VisibleNames() const;
 };
 // As the environment of this process has it; rank processes inherit that.
 GpuSelection GpusOfEnvironment(int32_t devices);

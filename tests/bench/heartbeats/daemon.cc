@@ -69,8 +69,9 @@ examine::MachineFacts FactsOf(const Daemon::Machine& machine) {
 
 v1::MachineExamination ExaminationOf(const Daemon::Machine& machine) {
   return agent::MessageOf(
-      examine::ExamineNode(FactsOf(machine),
-                           {.offers_gpus = machine.device_kind == "gpu", .has_address = true}),
+      examine::ExamineNode(
+          FactsOf(machine),
+          {.gpus = machine.device_kind == "gpu" ? machine.devices : 0, .has_address = true}),
       absl::Now(), absl::Milliseconds(12));
 }
 

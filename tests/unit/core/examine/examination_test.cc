@@ -276,7 +276,7 @@ TEST(ExaminationTest, WhatAWorkerDoesNotUse_IsNoTroubleOfItsNode) {
   facts.driver.error = "version mismatch";
   facts.host_error = "no such name";
   const auto of_worker = [&](bool offers_gpus, bool has_address, absl::string_view check) {
-    return Of(ExamineNode(facts, {.offers_gpus = offers_gpus, .has_address = has_address}),
+    return Of(ExamineNode(facts, {.gpus = offers_gpus ? 1 : 0, .has_address = has_address}),
               std::string(check))
         .verdict;
   };
@@ -290,11 +290,29 @@ TEST(ExaminationTest, WorkerThatOffersGpusWhereThereAreNone_IsAProblemOfItsNode)
   MachineFacts facts = GoodMachine();
   facts.gpu_files = facts.gpus = 0;
   facts.driver = {.error = "libnvidia-ml.so.1: cannot open shared object file"};
-  const Finding finding = Of(ExamineNode(facts, {.offers_gpus = true}), "driver");
+  const Finding finding = Of(ExamineNode(facts, {.gpus = 1}), "driver");
   EXPECT_EQ(finding.verdict, Verdict::kProblem);
   EXPECT_THAT(finding.found, HasSubstr("offers GPUs (--device gpu), and there is none here"));
   EXPECT_THAT(finding.next, HasSubstr("--device cpu"));
   EXPECT_EQ(Of(ExamineNode(facts, {}), "driver").verdict, Verdict::kSkipped);
+}
+
+TEST(ExaminationTest, WorkerThatOffersMoreGpusThanThereAre_IsAProblemOfItsNode) {
+  MachineFacts facts = GoodMachine();
+  facts.gpu_files = facts.gpus = 2;
+  const auto of_worker = [&](const WorkerFacts& worker) {
+    return Of(ExamineNode(facts, worker), "driver");
+  };
+  EXPECT_EQ(of_worker({.gpus = 2}).verdict, Verdict::kOk);
+  EXPECT_THAT(of_worker({.gpus = 3}).found,
+              HasSubstr("offers 3 GPUs (--devices), and there are 2 here"));
+  const Finding hidden = of_worker({.gpus = 2, .visible_gpus = 1});
+  EXPECT_EQ(hidden.verdict, Verdict::kProblem);
+  EXPECT_THAT(hidden.found, HasSubstr("there is 1 here for it (CUDA_VISIBLE_DEVICES)"));
+  EXPECT_THAT(hidden.next, HasSubstr("--devices"));
+  EXPECT_EQ(of_worker({.gpus = 2, .visible_gpus = 2}).verdict, Verdict::kOk);
+  facts.gpu_files = 1;
+  EXPECT_EQ(of_worker({.gpus = 2}).verdict, Verdict::kProblem) << "the container has one";
 }
 
 TEST(ExaminationTest, Node_IsWithinWhatProcessesTellEachOther) {
