@@ -113,6 +113,12 @@ struct Metrics::Series {
   prometheus::Registry registry;
   prometheus::Family<prometheus::Gauge>& jobs =
       BuildGauge().Name("phalanx_jobs").Help("Jobs by phase").Register(registry);
+  prometheus::Gauge& suspended =
+      BuildGauge()
+          .Name("phalanx_jobs_suspended")
+          .Help("Jobs of the queue that wait for somebody to resume them")
+          .Register(registry)
+          .Add({});
   prometheus::Family<prometheus::Gauge>& nodes =
       BuildGauge().Name("phalanx_nodes").Help("Nodes by state").Register(registry);
   prometheus::Family<prometheus::Gauge>& devices = BuildGauge()
@@ -407,14 +413,17 @@ std::string Metrics::Text(const Gauges& gauges) {
     series_->jobs.Add({{"phase", PhaseLabel(phase)}})
         .Set(found == gauges.jobs.end() ? 0 : static_cast<double>(found->second));
   }
+  series_->suspended.Set(static_cast<double>(gauges.jobs_suspended));
   series_->nodes.Add({{"state", "ready"}}).Set(static_cast<double>(gauges.nodes_ready));
   series_->nodes.Add({{"state", "suspect"}}).Set(static_cast<double>(gauges.nodes_suspect));
   series_->nodes.Add({{"state", "disconnected"}})
       .Set(static_cast<double>(gauges.nodes_disconnected));
+  series_->nodes.Add({{"state", "cordoned"}}).Set(static_cast<double>(gauges.nodes_cordoned));
   series_->devices.Add({{"state", "free"}}).Set(static_cast<double>(gauges.devices_free));
   series_->devices.Add({{"state", "used"}}).Set(static_cast<double>(gauges.devices_used));
   series_->devices.Add({{"state", "failed"}}).Set(static_cast<double>(gauges.devices_failed));
   series_->devices.Add({{"state", "reserved"}}).Set(static_cast<double>(gauges.devices_reserved));
+  series_->devices.Add({{"state", "cordoned"}}).Set(static_cast<double>(gauges.devices_cordoned));
   for (const job::CheckVerdict verdict :
        {job::CheckVerdict::kPassed, job::CheckVerdict::kSlow, job::CheckVerdict::kFailed}) {
     const auto found = gauges.checks.find(verdict);

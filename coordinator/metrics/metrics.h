@@ -45,8 +45,12 @@ struct AuditCounts {
 // State at the moment of a scrape.
 struct Gauges {
   std::map<job::JobPhase, int64_t> jobs;
-  int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0;
-  int64_t devices_free = 0, devices_used = 0, devices_failed = 0, devices_reserved = 0;
+  int64_t jobs_suspended = 0;  // of those that are queued
+  // Cordoned: marked by somebody, drained ones among them, connected or not; in no other state.
+  int64_t nodes_ready = 0, nodes_suspect = 0, nodes_disconnected = 0, nodes_cordoned = 0;
+  // Cordoned: of such nodes, connected, and else free.
+  int64_t devices_free = 0, devices_used = 0, devices_failed = 0, devices_reserved = 0,
+          devices_cordoned = 0;
   std::map<job::CheckVerdict, int64_t> checks;  // devices of connected nodes, by their last check
   int64_t devices_slow = 0;     // in jobs that train, at most kSlowDevicesMax of each
   int32_t warmest_celsius = 0;  // of devices of connected nodes; 0: not known

@@ -477,24 +477,27 @@ void Board::Count(Gauges& gauges) const {
     gauges.running.push_back(GaugesOf(*job));
   }
   for (const auto& [id, entry] : jobs_) {
-    if (entry.job != nullptr)
-      gauges.devices_slow += static_cast<int64_t>(entry.job->slow_devices->size());
+    if (entry.job == nullptr) continue;
+    gauges.devices_slow += static_cast<int64_t>(entry.job->slow_devices->size());
+    if (entry.job->suspended && entry.job->phase == job::JobPhase::kQueued) ++gauges.jobs_suspended;
   }
   gauges.jobs = phases_;
   for (const auto& [phase, count] : ended_->Count()) gauges.jobs[phase] += count;
   for (const auto& [name, entry] : nodes_) {
     if (entry.view == nullptr) continue;
-    if (!entry.view->connected) {
-      ++gauges.nodes_disconnected;
-      continue;
-    }
-    ++(entry.view->suspect ? gauges.nodes_suspect : gauges.nodes_ready);
+    const bool is_cordoned = entry.view->mark.has_value();
+    ++(is_cordoned              ? gauges.nodes_cordoned
+       : !entry.view->connected ? gauges.nodes_disconnected
+       : entry.view->suspect    ? gauges.nodes_suspect
+                                : gauges.nodes_ready);
+    if (!entry.view->connected) continue;
     const std::vector<int32_t>& failed = entry.view->failed_devices;
     for (size_t i = 0; i < entry.view->device_jobs.size(); ++i) {
       const bool is_failed =
           std::binary_search(failed.begin(), failed.end(), static_cast<int32_t>(i));
       ++(entry.view->device_jobs[i] != JobId{} ? gauges.devices_used
          : is_failed                           ? gauges.devices_failed
+         : is_cordoned                         ? gauges.devices_cordoned
          : entry.view->reserve.has_value()     ? gauges.devices_reserved
                                                : gauges.devices_free);
     }

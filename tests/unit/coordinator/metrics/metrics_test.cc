@@ -157,6 +157,7 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
                                            .devices_used = 2,
                                            .devices_failed = 1,
                                            .devices_reserved = 4,
+                                           .devices_cordoned = 6,
                                            .checks = {{job::CheckVerdict::kPassed, 4},
                                                       {job::CheckVerdict::kFailed, 1}},
                                            .devices_slow = 2,
@@ -165,6 +166,7 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   EXPECT_EQ(samples.at("phalanx_devices{state=\"free\"}"), 3);
   EXPECT_EQ(samples.at("phalanx_devices{state=\"failed\"}"), 1);
   EXPECT_EQ(samples.at("phalanx_devices{state=\"reserved\"}"), 4);
+  EXPECT_EQ(samples.at("phalanx_devices{state=\"cordoned\"}"), 6);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"passed\"}"), 4);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"slow\"}"), 0);
   EXPECT_EQ(samples.at("phalanx_device_checks{verdict=\"failed\"}"), 1);
@@ -172,6 +174,16 @@ TEST(MetricsTest, Devices_AreCountedByStateAndByTheirLastCheck) {
   EXPECT_EQ(samples.at("phalanx_warmest_device_celsius"), 71);
   EXPECT_FALSE(Parse(metrics.Text({})).samples.contains("phalanx_warmest_device_celsius"))
       << "the node that told of it has gone";
+}
+
+TEST(MetricsTest, WhatIsMeantToStandStill_HasSeriesOfItsOwn) {
+  Metrics metrics;
+  const auto samples =
+      Parse(metrics.Text({.jobs_suspended = 2, .nodes_disconnected = 1, .nodes_cordoned = 3}))
+          .samples;
+  EXPECT_EQ(samples.at("phalanx_jobs_suspended"), 2);
+  EXPECT_EQ(samples.at("phalanx_nodes{state=\"disconnected\"}"), 1);
+  EXPECT_EQ(samples.at("phalanx_nodes{state=\"cordoned\"}"), 3);
 }
 
 TEST(MetricsTest, Build_HasVersionAndCommit) {

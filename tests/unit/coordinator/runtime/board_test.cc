@@ -72,12 +72,25 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
                   .device_jobs = {JobId{7}, JobId{}, JobId{}},
                   .reserve = ReserveMark{.reason = "spares"}};
   board.Publish(PublishNode{std::make_shared<const NodeView>(spares)});
+  const NodeMark mark{.reason = "repair"};
+  for (const bool connected : {true, false}) {
+    NodeView cordoned{.name = connected ? "c" : "d",
+                      .connected = connected,
+                      .device_jobs = {JobId{7}, JobId{}},
+                      .mark = mark};
+    board.Publish(PublishNode{std::make_shared<const NodeView>(cordoned)});
+  }
+  board.Publish(PublishNode{std::make_shared<const NodeView>(NodeView{.name = "e"})});
   board.Publish(
       PublishHeartbeat{"a", absl::FromUnixSeconds(1'700'000'000), {41, 0, 63, 50}, {9, 0, -1, 7}});
   Gauges gauges;
   board.Count(gauges);
   EXPECT_EQ(gauges.devices_reserved, 2) << "one is lent";
-  EXPECT_EQ(gauges.devices_used, 3) << "a job that goes on with a failed one has it";
+  EXPECT_EQ(gauges.nodes_ready, 2);
+  EXPECT_EQ(gauges.nodes_cordoned, 2) << "connected or not";
+  EXPECT_EQ(gauges.nodes_disconnected, 1);
+  EXPECT_EQ(gauges.devices_cordoned, 1) << "of the one that is there, what no job has";
+  EXPECT_EQ(gauges.devices_used, 4) << "a job that goes on with a failed one has it";
   EXPECT_EQ(gauges.devices_failed, 1);
   EXPECT_EQ(gauges.devices_free, 1);
   EXPECT_EQ(gauges.checks[job::CheckVerdict::kPassed], 1);
@@ -86,6 +99,24 @@ TEST(BoardTest, Devices_AreCountedByWhoHasThem_AndByTheirChecks) {
   EXPECT_THAT(board.Nodes().at(0).device_temperatures, ElementsAre(41, 0, 63, 50));
   EXPECT_THAT(board.Nodes().at(0).device_used_memory, ElementsAre(9, 0, -1, 7));
   EXPECT_THAT(board.Nodes().at(0).failed_devices, ElementsAre(1, 2));
+}
+
+TEST(BoardTest, SuspendedJobs_AreThoseThatWaitInTheQueue) {
+  Board board;
+  board.Connect(NoEndedJobs());
+  int64_t id = 0;
+  for (const JobPhase phase : {JobPhase::kQueued, JobPhase::kRunning}) {
+    for (const bool suspended : {true, false}) {
+      ++id;
+      JobView view = *View(id, phase, absl::StrCat("job", id));
+      view.suspended = suspended;
+      board.Publish(PublishJob{std::make_shared<const JobView>(view)});
+    }
+  }
+  Gauges gauges;
+  board.Count(gauges);
+  EXPECT_EQ(gauges.jobs_suspended, 1);
+  EXPECT_EQ(gauges.jobs[JobPhase::kQueued], 2);
 }
 
 TEST(BoardTest, SeriesOfJobs_AreBounded_AndOfTheNewest) {
