@@ -20,6 +20,7 @@ class CommandEncoder {
     to->set_job(command.job.value);
     ToProto(command.request->document, to->mutable_document());
     to->set_choose_checkpoint(command.choose_checkpoint);
+    to->set_owner(command.request->owner);
   }
   void operator()(const Assign& command) {
     v1::Assign* to = out_.mutable_assign();
@@ -36,6 +37,7 @@ class CommandEncoder {
     for (const Rank keeper : command.keepers) to->add_keepers(keeper.value);
     to->set_standby(command.standby);
     to->set_fence(command.fence);
+    to->set_owner(command.request->owner);
   }
   void operator()(const PrepareStandby& command) {
     v1::PrepareStandby* to = out_.mutable_prepare_standby();

@@ -26,6 +26,8 @@
 #include "core/examine/examination.h"
 #include "core/posix/whole_file.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/job_folders.h"
+#include "worker/agent/nvml.h"
 #include "worker/agent/translate.h"
 
 namespace phalanx::agent {
@@ -76,9 +78,7 @@ SupervisorOptions SupervisorOptionsOf(const AgentOptions& options) {
           .state = options.state,
           .device_kind = options.device_kind,
           .address = options.address,
-          .secrets = options.secrets,
-          .read_folders = ReadableFolders(options.folders),
-          .write_folders = options.folders.write,
+          .folders = options.folders,
           .check_faults = options.check_faults,
           .threads = options.threads,
           .log_bytes_max = options.log_bytes_max,
@@ -94,9 +94,14 @@ Examiner::Examine ExamineOf(const AgentOptions& options) {
     if (const auto names = GpusOfEnvironment(options.devices).VisibleNames())
       worker.visible_gpus = static_cast<int32_t>(names->size());
   }
-  return [folders =
-              examine::Folders{
-                  .read = options.folders.read, .write = options.folders.write, .marked = true},
+  const auto common = [](const std::vector<std::string>& folders) {
+    std::vector<std::string> parts;
+    for (const std::string& folder : folders) parts.push_back(CommonPart(folder));
+    return parts;
+  };
+  return [folders = examine::Folders{.read = common(options.folders.read),
+                                     .write = common(options.folders.write),
+                                     .marked = true},
           worker] { return examine::ExamineNode(examine::ReadMachine(folders), worker); };
 }
 

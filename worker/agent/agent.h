@@ -54,8 +54,7 @@ struct AgentOptions {
   std::string rank_program;
   std::string address = "127.0.0.1";  // at which other nodes reach this one's ranks
   std::map<std::string, std::string> labels;
-  JobFolders folders;      // where jobs may read and write
-  std::string secrets;     // folder (rank_environment.h); empty: none
+  JobFolders folders;      // of jobs
   std::string ready_file;  // is there while a session is open; empty: none
   std::string version;
   uint32_t protocol_version = kProtocolVersion;

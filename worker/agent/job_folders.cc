@@ -11,10 +11,13 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
@@ -126,16 +129,52 @@ absl::StatusOr<std::string> WhereLeads(absl::string_view path) {
   return led.empty() ? "/" : led;
 }
 
-absl::Status CheckJobFolders(const JobFolders& folders) {
-  for (const auto& [flag, paths] :
-       {std::pair("--read-folder", &folders.read), std::pair("--write-folder", &folders.write)}) {
-    for (const std::string& path : *paths) {
-      if (absl::StartsWith(path, "/")) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, " is \"", path, "\"; it must be an absolute path"));
+absl::StatusOr<JobFolders> FoldersOf(const JobFolders& folders, const std::string& owner) {
+  JobFolders of_owner = folders;
+  std::vector<std::string*> paths = {&of_owner.secrets};
+  for (std::string& path : of_owner.read) paths.push_back(&path);
+  for (std::string& path : of_owner.write) paths.push_back(&path);
+  for (std::string* path : paths) {
+    if (!absl::StrContains(*path, kOwnerPart)) continue;
+    if (owner.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "this node gives folders to owners of jobs (", *path,
+          "), and nobody knows whose this job is: its coordinator has no certificates"));
     }
+    if (owner == "." || owner == ".." || absl::StrContains(owner, '/')) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this node gives folders to owners of jobs (", *path,
+                       "), and no folder can be called \"", absl::Utf8SafeCHexEscape(owner), "\""));
+    }
+    *path = absl::StrReplaceAll(*path, {{kOwnerPart, owner}});
   }
-  return absl::OkStatus();
+  return of_owner;
+}
+
+std::string CommonPart(const std::string& folder) {
+  const std::string common = folder.substr(0, folder.find(kOwnerPart));
+  return common.size() == folder.size() || common == "/"
+             ? common
+             : std::string(absl::StripSuffix(common, "/"));
+}
+
+absl::Status CheckJobFolders(const JobFolders& folders) {
+  const auto check = [](absl::string_view flag, const std::string& path, bool absolute) {
+    const auto refused = [&](absl::string_view rule) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " is \"", path, "\"; ", rule));
+    };
+    if (absolute && !absl::StartsWith(path, "/")) return refused("it must be an absolute path");
+    for (const absl::string_view part : absl::StrSplit(path, '/')) {
+      if (part != kOwnerPart && absl::StrContains(part, kOwnerPart))
+        return refused("{owner} must stand alone between two slashes");
+    }
+    return absl::OkStatus();
+  };
+  for (const std::string& path : folders.read)
+    RETURN_IF_ERROR(check("--read-folder", path, /*absolute=*/true));
+  for (const std::string& path : folders.write)
+    RETURN_IF_ERROR(check("--write-folder", path, /*absolute=*/true));
+  return check("--secrets", folders.secrets, /*absolute=*/false);
 }
 
 absl::Status CheckJobPaths(const JobFolders& folders, const std::string& document,

@@ -19,14 +19,24 @@
 namespace phalanx::agent {
 
 struct JobFolders {
-  // Absolute. Both empty: jobs may read and write wherever the daemon may.
+  // Absolute. Both empty: jobs may read and write wherever the daemon may. A whole part of a path
+  // may be kOwnerPart: each owner of jobs has a folder then, that of others is not for them.
   std::vector<std::string> read, write;
+  std::string secrets;  // rank_environment.h; likewise, absolute or not; empty: none
 };
+inline constexpr absl::string_view kOwnerPart = "{owner}";
+
+// Of jobs of `owner` (JobRequest::owner; empty: not known). Errors: FailedPrecondition, where a
+// folder is of an owner: who has no name, or one that no folder can have.
+absl::StatusOr<JobFolders> FoldersOf(const JobFolders& folders, const std::string& owner);
+// What all owners have of a path: up to kOwnerPart, or all of it.
+std::string CommonPart(const std::string& folder);
 
 // Below which jobs may read; none: anywhere.
 std::vector<std::string> ReadableFolders(const JobFolders& folders);
 
-// Errors: InvalidArgument, with the flag, for a folder that is not absolute.
+// Errors: InvalidArgument, with the flag, for a folder that is not absolute (but for secrets), or
+// has kOwnerPart in a longer part.
 absl::Status CheckJobFolders(const JobFolders& folders);
 
 // Errors: those of wire::ReadJobFile; InvalidArgument with a violation for each path that leads out

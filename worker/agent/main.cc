@@ -211,19 +211,21 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
   }
 
   const std::string indexes = options.state + "/indexes";
-  auto agent =
-      Agent::Create(options, [indexes, secrets = options.secrets, folders = options.folders](
-                                 const PrepareData& order, data::ReadProgress& progress) {
-        const absl::Status paths =
-            CheckJobPaths(folders, order.document.text, order.document.directory);
-        if (!paths.ok()) return DataOutcome{.status = paths, .violations = ViolationsOf(paths)};
-        // What ranks could not be started without.
-        const absl::Status environment = RankEnvironment(order.document.text, secrets).status();
-        if (!environment.ok())
-          return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
-        return CheckData(order.document, order.choose_checkpoint, indexes, progress,
-                         ReadableFolders(folders));
-      });
+  auto agent = Agent::Create(options, [indexes, folders = options.folders](
+                                          const PrepareData& order, data::ReadProgress& progress) {
+    const absl::StatusOr<JobFolders> of_owner = FoldersOf(folders, order.document.owner);
+    if (!of_owner.ok()) return DataOutcome{.status = of_owner.status()};
+    const absl::Status paths =
+        CheckJobPaths(*of_owner, order.document.text, order.document.directory);
+    if (!paths.ok()) return DataOutcome{.status = paths, .violations = ViolationsOf(paths)};
+    // What ranks could not be started without.
+    const absl::Status environment =
+        RankEnvironment(order.document.text, of_owner->secrets).status();
+    if (!environment.ok())
+      return DataOutcome{.status = environment, .violations = ViolationsOf(environment)};
+    return CheckData(order.document, order.choose_checkpoint, indexes, progress,
+                     ReadableFolders(*of_owner));
+  });
   if (!agent.ok()) {
     std::cerr << "phalanx-worker: " << agent.status().message() << "\n";
     return absl::IsInvalidArgument(agent.status()) ? kUsage : kCannotCreate;
@@ -299,13 +301,14 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
   app.add_option("--read-folder", options.folders.read,
-                 "folder that jobs of this node may read; repeatable; with none of these two: any")
+                 "folder that jobs of this node may read; repeatable; with none of these two: any. "
+                 "{owner} in a path stands for who submitted the job")
       ->take_all();
   app.add_option("--write-folder", options.folders.write,
                  "folder that jobs of this node may read and write; repeatable")
       ->take_all();
   app.add_option(
-      "--secrets", options.secrets,
+      "--secrets", options.folders.secrets,
       "folder with a file for each secret that jobs of this node may name; default: none");
   app.add_option("--ready-file", options.ready_file,
                  "is there while the coordinator has let us in");

@@ -79,12 +79,14 @@ Supervisor::~Supervisor() {
 }
 
 ProcessStarted Supervisor::Carry(const StartProcess& order) {
-  if (!options_.read_folders.empty() && options_.write_folders.empty()) {
+  absl::StatusOr<JobFolders> folders = FoldersOf(options_.folders, order.assign->document.owner);
+  if (!folders.ok()) return {order.process, folders.status()};
+  if (!folders->read.empty() && folders->write.empty()) {
     return {order.process, absl::FailedPreconditionError(
                                "jobs write nothing on this node: it has no --write-folder")};
   }
   const absl::StatusOr<RankVariables> environment =
-      RankEnvironment(order.assign->document.text, options_.secrets);
+      RankEnvironment(order.assign->document.text, folders->secrets);
   if (!environment.ok()) return {order.process, environment.status()};
   absl::StatusOr<Spawned> spawned =
       SpawnRank(options_.program, environment->all, {}, environment->has_secrets);
@@ -93,6 +95,7 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   process.spawned = *std::move(spawned);
   process.watch = std::make_unique<DeathWatch>(*std::move(process.spawned.life));
   process.job = order.job;
+  process.folders = *std::move(folders);
   process.device = order.device;
   OpenLog(process, order.store, order.epoch, order.rank);
   activity_.ProcessBegan(order.job);
@@ -126,8 +129,10 @@ bool Supervisor::Fill(const Order& order, Process& process, v1::RunEpoch& run) {
   run.set_address(options_.address);
   run.set_threads(options_.threads);
   run.set_store(order.store);
-  *run.mutable_read_folders() = {options_.read_folders.begin(), options_.read_folders.end()};
-  *run.mutable_write_folders() = {options_.write_folders.begin(), options_.write_folders.end()};
+  const std::vector<std::string> readable = ReadableFolders(process.folders);
+  const std::vector<std::string>& writable = process.folders.write;
+  *run.mutable_read_folders() = {readable.begin(), readable.end()};
+  *run.mutable_write_folders() = {writable.begin(), writable.end()};
   return true;
 }
 
@@ -171,10 +176,12 @@ void Supervisor::Carry(const SendPublish& order) {
 }
 
 void Supervisor::Carry(const SendWriteIncident& order) {
+  const auto found = processes_.find(order.process);
   v1::ToRank message;
   v1::WriteIncident& incident = *message.mutable_write_incident();
-  if (!incident.ParseFromString(order.payload)) return;
-  *incident.mutable_folders() = {options_.write_folders.begin(), options_.write_folders.end()};
+  if (found == processes_.end() || !incident.ParseFromString(order.payload)) return;
+  const std::vector<std::string>& writable = found->second.folders.write;
+  *incident.mutable_folders() = {writable.begin(), writable.end()};
   Send(order.process, message);
 }
 

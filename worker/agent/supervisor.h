@@ -26,6 +26,7 @@
 #include "worker/agent/check_output.h"
 #include "worker/agent/death_watch.h"
 #include "worker/agent/host_memory.h"
+#include "worker/agent/job_folders.h"
 #include "worker/agent/log_budget.h"
 #include "worker/agent/log_spool.h"
 #include "worker/agent/machine/actions.h"
@@ -44,9 +45,7 @@ struct SupervisorOptions {
   std::string state;                          // folder
   std::string device_kind;                    // "cpu" or "gpu"
   std::string address;                        // at which other nodes reach the ranks
-  std::string secrets;                        // folder (rank_environment.h); empty: none
-  std::vector<std::string> read_folders;      // ReadableFolders; none: ranks may read anywhere
-  std::vector<std::string> write_folders;     // likewise; none beside some of those: nothing starts
+  JobFolders folders;                         // of jobs
   std::string check_faults;                   // file, for tests (worker/rank/node_check.h)
   int32_t threads = 1;                        // of a rank on CPU
   int64_t log_bytes_max = int64_t{64} << 20;  // of one rank in one epoch
@@ -109,6 +108,7 @@ class Supervisor {
     bool died = false;  // and it was told
     uint64_t beats = 0, work = 0;
     JobId job;
+    JobFolders folders;             // of its owner
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
     std::optional<LogBudget> budget;
     int64_t dropped = 0;            // bytes of its log that it was not told of there

@@ -26,22 +26,21 @@ absl::Duration DurationOf(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-Document DocumentOf(const v1::JobDocument& document) {
-  return {document.text(), document.directory()};
+template <typename Body>  // PrepareData, Assign
+Document DocumentOf(const Body& body) {
+  return {body.document().text(), body.document().directory(), body.owner()};
 }
 
 Command CommandOf(const v1::Command& command) {
   switch (command.command_case()) {
     case v1::Command::kPrepareData: {
       const v1::PrepareData& body = command.prepare_data();
-      return PrepareDataCommand{JobId{body.job()}, DocumentOf(body.document()),
-                                body.choose_checkpoint()};
+      return PrepareDataCommand{JobId{body.job()}, DocumentOf(body), body.choose_checkpoint()};
     }
     case v1::Command::kAssign: {
       const v1::Assign& body = command.assign();
-      AssignCommand assign{.job = JobId{body.job()},
-                           .epoch = Epoch{body.epoch()},
-                           .document = DocumentOf(body.document())};
+      AssignCommand assign{
+          .job = JobId{body.job()}, .epoch = Epoch{body.epoch()}, .document = DocumentOf(body)};
       for (const v1::NodeDevices& node : body.layout().placement().nodes()) {
         assign.placement.push_back({node.node(), {node.devices().begin(), node.devices().end()}});
       }

@@ -1,4 +1,5 @@
 // A cluster with certificates: who submits, looks on and ends a job.
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,40 @@ TEST(AccessTest, JobOverMutualTls_IsSeenByViewersAndEndedByItsOwner) {
       AllOf(HasSubstr("audit who=sam role=submitter method=SubmitJob job=1 outcome=OK"),
             HasSubstr("audit who=vera role=viewer method=CancelJob outcome=PERMISSION_DENIED"),
             HasSubstr("audit who=sam role=submitter method=CancelJob job=1 outcome=OK")));
+}
+
+TEST(AccessTest, FoldersOfOwners_AreForTheirJobsAlone) {
+  const DataFolder data = MakeData();
+  const support::Authority authority;
+  const std::string runs = data.path + "/runs/{owner}";
+  std::vector<std::string> flags = TlsFlags(authority.Worker("here"));
+  flags.insert(flags.end(), {"--read-folder", data.path, "--write-folder", runs});
+  Cluster cluster({.devices = 2,
+                   .coordinator_flags = TlsFlags(authority.Coordinator()),
+                   .worker_flags = flags,
+                   .tls = authority.User("olga", "operator")});
+  const auto submit = [&](const std::string& who, const std::string& output) {
+    support::WriteFile(data.path + "/job.yaml",
+                       JobText(data, {.name = absl::StrCat("of-", who), .output = output}));
+    std::vector<std::string> arguments = {"submit", "--wait", data.path + "/job.yaml"};
+    const std::vector<std::string> tls = TlsFlags(authority.User(who, "submitter"));
+    arguments.insert(arguments.end(), tls.begin(), tls.end());
+    return cluster.Phalanx(std::move(arguments));
+  };
+  const support::Finished alices = submit("alice", "runs/alice/first");
+  ASSERT_EQ(alices.exit_code, 0) << alices.talk;
+  const std::string metrics = data.path + "/runs/alice/first/metrics.jsonl";
+  const std::string before = support::ReadFile(metrics);
+  EXPECT_THAT(before, HasSubstr("\"loss\""));
+
+  EXPECT_EQ(submit("bob", "runs/alice/first").exit_code, 100);
+  EXPECT_THAT(
+      cluster.Phalanx({"describe", "of-bob"}).out,
+      HasSubstr(absl::StrCat("spec.output: runs/alice/first: leads to ", data.path,
+                             "/runs/alice/first; jobs of this node write only in ", data.path,
+                             "/runs/bob")));
+  EXPECT_EQ(support::ReadFile(metrics), before);
+  EXPECT_FALSE(std::filesystem::exists(data.path + "/runs/alice/first/metrics.1.jsonl"));
 }
 
 }  // namespace

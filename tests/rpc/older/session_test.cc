@@ -32,6 +32,8 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
           "phalanx.v1.Assign.fence",
           // Nobody waits for a worker that does not know it.
           "phalanx.v1.Assign.keepers",
+          // Of a daemon whose folders are of owners: that of before knows no such folders.
+          "phalanx.v1.Assign.owner",
           // Answered by a refusal, which says that the worker is to be upgraded.
           "phalanx.v1.Command.try_peer",
           // As Assign.keepers.
@@ -46,6 +48,8 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
           "phalanx.v1.Layout.slow",
           // Left out where some worker of the job is of that release.
           "phalanx.v1.NodeDevices.domain",
+          // As Assign.owner.
+          "phalanx.v1.PrepareData.owner",
           // Between a daemon and its ranks, which are of one release.
           "phalanx.v1.WriteIncident.folders"));
 }

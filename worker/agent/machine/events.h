@@ -35,6 +35,7 @@ using RequestNumber = StrongId<struct RequestTag, uint64_t>;  // of work on anot
 struct Document {
   std::string text;
   std::string directory;
+  std::string owner;  // of the job; empty: not known
   friend bool operator==(const Document&, const Document&) = default;
 };
 struct NodeDevices {

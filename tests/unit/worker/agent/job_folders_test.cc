@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class JobFoldersTest : public ::testing::Test {
@@ -113,6 +114,35 @@ TEST_F(JobFoldersTest, ControlCharacters_AreRefused) {
     ASSERT_EQ(faults.size(), 1u) << output;
     EXPECT_THAT(faults[0], ::testing::HasSubstr("control characters"));
   }
+}
+
+TEST(JobFoldersOwnerTest, EachOwnerHasFoldersOfTheirOwn) {
+  const JobFolders folders = {
+      .read = {"/data"}, .write = {"/srv/{owner}/runs", "/scratch"}, .secrets = "secrets/{owner}"};
+  const absl::StatusOr<JobFolders> alices = FoldersOf(folders, "alice@lab.org");
+  ASSERT_TRUE(alices.ok()) << alices.status();
+  EXPECT_THAT(alices->read, ElementsAre("/data"));
+  EXPECT_THAT(alices->write, ElementsAre("/srv/alice@lab.org/runs", "/scratch"));
+  EXPECT_EQ(alices->secrets, "secrets/alice@lab.org");
+  for (const std::string owner : {"", ".", "..", "a/b"}) {
+    const absl::Status refused = FoldersOf(folders, owner).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << owner;
+    EXPECT_THAT(refused.message(), HasSubstr("{owner}"));
+  }
+  EXPECT_TRUE(FoldersOf({.read = {"/data"}}, "").ok()) << "none is of an owner";
+}
+
+TEST(JobFoldersOwnerTest, WhatAllOwnersHave_IsLookedAt) {
+  EXPECT_EQ(CommonPart("/srv/{owner}/runs"), "/srv");
+  EXPECT_EQ(CommonPart("/srv/runs/"), "/srv/runs/");
+  EXPECT_EQ(CommonPart("/{owner}"), "/");
+}
+
+TEST(JobFoldersOwnerTest, OwnerStandsAloneBetweenSlashes) {
+  EXPECT_TRUE(CheckJobFolders({.write = {"/srv/{owner}"}, .secrets = "{owner}"}).ok());
+  EXPECT_EQ(CheckJobFolders({.read = {"/srv/of-{owner}"}}).message(),
+            "--read-folder is \"/srv/of-{owner}\"; {owner} must stand alone between two slashes");
+  EXPECT_FALSE(CheckJobFolders({.secrets = "/s/{owner}x"}).ok());
 }
 
 TEST(JobFoldersFlagTest, FolderBesideTheWorkingFolder_IsRefused) {

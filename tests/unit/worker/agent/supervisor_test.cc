@@ -20,7 +20,7 @@ TEST(SupervisorTest, NodeThatIsOnlyRead_StartsNothing) {
                            .epoch = Epoch{1},
                            .assign = std::make_shared<AssignCommand>(assign)};
   LogActivity activity;
-  Supervisor supervisor({.program = "/bin/true", .state = folder, .read_folders = {folder}},
+  Supervisor supervisor({.program = "/bin/true", .state = folder, .folders = {.read = {folder}}},
                         activity);
   EXPECT_EQ(
       supervisor.Carry(order).status,
