@@ -152,7 +152,7 @@ absl::StatusOr<JobFolders> FoldersOf(const JobFolders& folders, const std::strin
 }
 
 std::string CommonPart(const std::string& folder) {
-  const std::string common = folder.substr(0, folder.find(kOwnerPart));
+  const std::string common = folder.substr(0, absl::string_view(folder).find(kOwnerPart));
   return common.size() == folder.size() || common == "/"
              ? common
              : std::string(absl::StripSuffix(common, "/"));

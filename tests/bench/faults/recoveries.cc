@@ -79,7 +79,7 @@ absl::Time StoppedAt(const v1::Incident& incident) {
 }
 
 // Of one job: what is rounded otherwise behind a loss grows from step to step.
-constexpr int64_t kKillsOfAJob = 20;
+constexpr int64_t kKillsOfAJob = 12;
 
 // Of the steps in (after, last].
 std::vector<double> SecondsBetween(const std::vector<Metric>& metrics, int64_t after,
@@ -243,7 +243,11 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
     if (const std::optional<absl::Duration> pause = PauseOf(*back)) {
       found.times.pause.Add(absl::ToDoubleMilliseconds(*pause));
       if (*pause > absl::Milliseconds(kNextStepLimitMilliseconds))
-        std::fprintf(stderr, "%s\n", absl::StrCat("a long return: ", WordsOf(*back)).c_str());
+        std::fprintf(stderr, "a long return: %s\n%s\n", WordsOf(*back).c_str(),
+                     cluster_
+                         .Phalanx({"logs", absl::StrCat(job), "--timestamps", "--since", "20s",
+                                   "--epoch", absl::StrCat(back->to_epoch())})
+                         .out.c_str());
     }
   }
   if (++kills_done_ % 10 == 0)
