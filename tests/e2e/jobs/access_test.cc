@@ -101,11 +101,12 @@ TEST(AccessTest, FoldersOfOwners_AreForTheirJobsAlone) {
   EXPECT_THAT(before, HasSubstr("\"loss\""));
 
   EXPECT_EQ(submit("bob", "runs/alice/first").exit_code, 100);
-  EXPECT_THAT(
-      cluster.Phalanx({"describe", "of-bob"}).out,
-      HasSubstr(absl::StrCat("spec.output: runs/alice/first: leads to ", data.path,
-                             "/runs/alice/first; jobs of this node write only in ", data.path,
-                             "/runs/bob")));
+  std::vector<std::string> describe = TlsFlags(authority.User("olga", "operator"));
+  describe.insert(describe.begin(), {"describe", "of-bob"});
+  EXPECT_THAT(cluster.Phalanx(describe).out,
+              HasSubstr(absl::StrCat("spec.output: runs/alice/first: leads to ", data.path,
+                                     "/runs/alice/first; jobs of this node write only in ",
+                                     data.path, "/runs/bob")));
   EXPECT_EQ(support::ReadFile(metrics), before);
   EXPECT_FALSE(std::filesystem::exists(data.path + "/runs/alice/first/metrics.1.jsonl"));
 }
