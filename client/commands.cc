@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -173,6 +174,39 @@ int FailFile(const absl::Status& status, Io& io) {
   return absl::IsNotFound(status) ? static_cast<int>(kNoInput) : code;
 }
 
+namespace {
+
+// A coordinator of a release before does not know the question.
+bool CannotBeAsked(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsUnimplemented(status) ||
+         absl::StrContains(status.message(), "is a method that nobody may call");
+}
+
+// What speaks against a submit of a file, as far as can be told without one.
+int DryRun(Connection& connection, const SubmitOptions& options, JobFile file, Io& io) {
+  const absl::Status directory = job::CheckDirectory(file.document.directory());
+  if (!directory.ok()) return FailCall(directory, io);  // as a coordinator would say it
+  if (const absl::Status laid = CheckOpenLayout(file, io); !laid.ok()) return Fail(laid, io);
+  if (options.asks) {
+    v1::CheckSubmitRequest request;
+    *request.mutable_document() = std::move(file.document);
+    v1::CheckSubmitResponse response;
+    const absl::Status asked =
+        connection.Call(&v1::JobService::Stub::CheckSubmit, request, &response);
+    if (CannotBeAsked(asked)) {
+      io.talk << "note: what the coordinator would refuse was not checked: "
+              << TerminalText(asked.message()) << "\n";
+    } else if (!asked.ok()) {
+      return FailCall(asked, io);
+    }
+  }
+  io.talk << options.file << " is valid; nothing was submitted\n";
+  return kSuccess;
+}
+
+}  // namespace
+
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
   if (!options.directory.empty() && options.directory[0] != '/') {
     Fail(WithNext(
@@ -189,13 +223,7 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   if (!options.directory.empty()) file->document.set_directory(AbsolutePath(options.directory));
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
-  if (options.dry_run) {
-    const absl::Status directory = job::CheckDirectory(file->document.directory());
-    if (!directory.ok()) return FailCall(directory, io);  // as a coordinator would say it
-    if (const absl::Status laid = CheckOpenLayout(*file, io); !laid.ok()) return Fail(laid, io);
-    io.talk << options.file << " is valid; nothing was submitted\n";
-    return kSuccess;
-  }
+  if (options.dry_run) return DryRun(connection, options, *std::move(file), io);
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(file->document);
   return SubmitAndTell(connection, std::move(request), options.format, options.wait, stopper, io);

@@ -11,7 +11,7 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
-absl::Status Coordinator::CheckSubmit(const JobRequest& request) const {
+absl::Status Coordinator::CheckSubmit(const JobRequest& request, bool any_priority) const {
   const auto named = live_names_.find(request.name);
   if (named != live_names_.end()) {
     return absl::AlreadyExistsError(
@@ -37,7 +37,7 @@ absl::Status Coordinator::CheckSubmit(const JobRequest& request) const {
         " bytes and this one has ", bytes, "; at most ", options_.owner_request_bytes_max,
         ": submit again when one of them has ended, or cancel one"));
   }
-  return owners_.CheckSubmit(request);
+  return owners_.CheckSubmit(request, any_priority);
 }
 
 void Coordinator::On(const SubmitRequested& event) {
@@ -56,7 +56,8 @@ void Coordinator::On(const SubmitRequested& event) {
     }
   }
   if (!event.refusal.ok() && !event.asks_only) return refuse(event.refusal);
-  if (absl::Status fits = CheckSubmit(*event.request); !fits.ok()) return refuse(std::move(fits));
+  absl::Status fits = CheckSubmit(*event.request, event.any_priority);
+  if (!fits.ok()) return refuse(std::move(fits));
   if (event.asks_only) return refuse(event.refusal);
   CountDocument(*event.request, RequestBytes(*event.request));
   const JobId id{++last_job_.value};

@@ -381,6 +381,7 @@ JobRequestPtr RequestBeforeSearch(const ReadSubmit& read) {
   JobRequest request = *RequestAsSubmitted(read.document, read.lost);
   request.name = read.job.spec.name;
   request.labels = read.job.spec.labels;
+  request.priority = read.job.spec.priority;
   return std::make_shared<const JobRequest>(std::move(request));
 }
 
