@@ -229,6 +229,25 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   return SubmitAndTell(connection, std::move(request), options.format, options.wait, stopper, io);
 }
 
+namespace {
+
+// Of a job that has not ended, to somebody who wants it to run again; they may be its owner or not.
+absl::Status RunsStill(const v1::JobStatus& job) {
+  const std::string name = JobName(job);
+  const std::string is =
+      absl::StrCat(" is ", PhaseWord(job.phase()), "; only a job that has ended runs again");
+  if (job.owner().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, is, ": phalanx cancel ", name, " ends it"));
+  }
+  return WithNext(
+      absl::FailedPreconditionError(absl::StrCat(name, " of ", job.owner(), is)),
+      absl::StrCat("phalanx watch ", name, " waits for its end; ", LineText(job.owner()),
+                   " or an operator may end it now: phalanx cancel ", name));
+}
+
+}  // namespace
+
 int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper, Io& io) {
   v1::GetJobRequest get;
   get.set_job(options.job);
@@ -237,13 +256,7 @@ int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper,
       !status.ok()) {
     return FailCall(status, io);
   }
-  const std::string old = JobName(found.job());
-  if (!IsTerminal(found.job().phase())) {
-    return Fail(absl::FailedPreconditionError(absl::StrCat(
-                    old, " is ", PhaseWord(found.job().phase()),
-                    "; only a job that has ended runs again: phalanx cancel ", old, " ends it")),
-                io);
-  }
+  if (!IsTerminal(found.job().phase())) return Fail(RunsStill(found.job()), io);
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(*found.mutable_job()->mutable_document());
   if (!options.name.empty()) {

@@ -11,12 +11,21 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
+namespace {
+
+std::string OwnerName(const std::string& owner) { return owner.empty() ? "nobody" : owner; }
+
+}  // namespace
+
 absl::Status Coordinator::CheckSubmit(const JobRequest& request, bool any_priority) const {
   const auto named = live_names_.find(request.name);
   if (named != live_names_.end()) {
+    const std::string& owner = jobs_.at(named->second).state.request->owner;
+    const bool own = owner == request.owner;  // who asks may not cancel another's
     return absl::AlreadyExistsError(
-        absl::StrCat(ToString(named->second), " is named \"", request.name,
-                     "\" and has not ended; cancel it or choose another name"));
+        absl::StrCat(ToString(named->second), own ? "" : " of ", own ? "" : OwnerName(owner),
+                     " is named \"", request.name, "\" and has not ended; ",
+                     own ? "cancel it or choose another name" : "choose another name"));
   }
   if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
     return absl::ResourceExhaustedError(
