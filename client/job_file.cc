@@ -14,7 +14,9 @@
 #include "absl/time/time.h"
 #include "client/late_note.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/job/json.h"
+#include "core/job/labels.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/resolved_job.h"
 
@@ -75,6 +77,8 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
   JobFile file;
   ASSIGN_OR_RETURN(std::string text, ReadAll(path));
   ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, purpose));
+  if (purpose == job::Purpose::kSubmit)
+    RETURN_IF_ERROR(ViolationsStatus(job::LabelViolations(file.job.spec)));
   file.document.set_text(std::move(text));
   const std::string folder =
       path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();

@@ -76,6 +76,28 @@ TEST(SubmitTest, DryRun_TellsWhatTheCoordinatorWouldRefuse_WhereOneIsNamed) {
   EXPECT_THAT(alone.talk.str(), HasSubstr(" is valid; nothing was submitted\n"));
 }
 
+TEST(SubmitTest, DryRun_RefusesLabelsThatASubmitWould) {
+  FakeServer server;
+  Connection connection = server.Connect();
+  Stopper stopper;
+  const std::string file = ::testing::TempDir() + "/labels.yaml";
+  const std::string text = support::ReadFile(kExample);
+  for (const bool selector : {false, true}) {
+    const auto [before, after] =
+        selector ? std::pair("{device: cpu", "{node_selector: {rack: \"a\\nb\"}, device: cpu")
+                 : std::pair("labels: {", "labels: {k: \"a\\nb\", ");
+    ASSERT_THAT(text, HasSubstr(before));
+    support::WriteFile(file, absl::StrReplaceAll(text, {{before, after}}));
+    Captured captured;
+    EXPECT_EQ(Submit(connection, {.file = file, .dry_run = true}, stopper, captured.io),
+              kBadJobFile);
+    EXPECT_THAT(captured.talk.str(),
+                HasSubstr(selector ? "spec.resources.node_selector.rack: a b: must have no control "
+                                     "characters\n"
+                                   : "metadata.labels.k: a b: must have no control characters\n"));
+  }
+}
+
 TEST(SubmitTest, DryRun_OfACoordinatorThatDoesNotKnowTheQuestion_SaysSo) {
   FakeServer server;
   Connection connection = server.Connect();
