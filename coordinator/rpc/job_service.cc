@@ -294,6 +294,17 @@ JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
   return end.reactor();
 }
 
+absl::Status JobServiceImpl::MayDelete(const Ending& end, JobId job) const {
+  RETURN_IF_ERROR(board_.CheckPlaceOf(job));
+  // Whose a job is does not matter then: one whose summary is damaged says it to nobody.
+  if (!end.caller().has_value() || end.caller()->role == Role::kOperator) return absl::OkStatus();
+  const absl::Status status = FindToChange(end, ToString(job), "delete").status();
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::PermissionDeniedError(
+      absl::StrCat("the store: the summary of ", ToString(job),
+                   " is damaged, which says whose it is: ask an operator to delete it"));
+}
+
 JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
@@ -302,10 +313,7 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
   const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
   end.Changes(*found);
-  if (end.caller().has_value()) {
-    const absl::StatusOr<JobViewPtr> job = FindToChange(end, ToString(*found), "delete");
-    if (!job.ok()) return end.With(job.status());
-  }
+  if (absl::Status may = MayDelete(end, *found); !may.ok()) return end.With(may);
   response->set_id(found->value);
   driver_.Delete(*found, end);
   return end.reactor();

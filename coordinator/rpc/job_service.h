@@ -108,6 +108,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   absl::StatusOr<JobViewPtr> FindToChange(const Ending& end, const std::string& job,
                                           absl::string_view verb) const;
 
+  // Errors: PermissionDenied; DataLoss, where the store could not delete it; those of Board::Find.
+  absl::Status MayDelete(const Ending& end, JobId job) const;
+
   static constexpr int32_t kPoolThreads = 2;
   static constexpr size_t kReadsWaitingMax = 64, kPreviewsWaitingMax = 16;
 
