@@ -280,6 +280,10 @@ int Get(Connection& connection, const std::string& job, Format format, Io& io) {
 int Describe(Connection& connection, const std::string& job, Format format, Io& io) {
   absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
   if (!explained.ok()) return FailCall(explained.status(), io);
+  if (format == Format::kName) {
+    PrintJob(explained->job(), format, io.headers, absl::Now(), io.out);
+    return kSuccess;
+  }
   const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, {.job = job});
   if (!events.ok()) return FailCall(events.status(), io);
   if (format == Format::kJson || format == Format::kYaml) {

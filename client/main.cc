@@ -136,7 +136,10 @@ CLI::App* Program::AddGroup(const std::string& name, const std::string& descript
 }
 
 void Program::AddFormat(CLI::App* command) {
+  // The parser takes all behind -o for the value, and people are used to -o=json.
   command->add_option("-o", flags_.output, "table, wide, json, yaml or name")
+      ->transform(
+          [](const std::string& text) { return text.substr(absl::StartsWith(text, "=") ? 1 : 0); })
       ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
       ->type_name("FORMAT");
 }

@@ -75,6 +75,11 @@ void Program::AddRerun() {
 
 void Program::AddList() {
   CLI::App* list = Add("list", "List jobs, newest first", [this](Io& io) {
+    if (flags_.watch && flags_.limit > 0) {
+      io.talk << "--limit: " << flags_.limit
+              << ": does not go with -w, which shows every job that changes\n";
+      return static_cast<int>(kUsage);
+    }
     const auto run = [&](Stopper& stopper) {
       Connection connection(Server(flags_.watch ? absl::Minutes(1) : absl::Seconds(5)));
       return List(connection,
