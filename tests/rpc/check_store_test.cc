@@ -263,6 +263,24 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
   EXPECT_FALSE(std::filesystem::exists(store));
 }
 
+// No folder "http:" is made, in which it would lie.
+TEST_F(CheckStoreTest, StoreOfAnUnknownScheme_IsUsage) {
+  const std::string folder = support::MakeFolder("scheme"),
+                    program = support::Program("phalanx-coordinator");
+  const auto refused = [&](const std::string& flags) {
+    const support::Finished start =
+        support::RunToEnd({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\" " + flags, folder, program});
+    EXPECT_EQ(start.exit_code, 2) << flags;
+    return start.talk;
+  };
+  const std::string rule = ": must be a folder, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX";
+  EXPECT_THAT(refused("--store http://x"), HasSubstr("--store: http://x" + rule));
+  EXPECT_THAT(refused("--store file:///x --check-store"), HasSubstr("--store: file:///x" + rule));
+  EXPECT_THAT(refused("--store s --copy-store-to ETCD://x"),
+              HasSubstr("--copy-store-to: ETCD://x" + rule));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
 TEST_F(CheckStoreTest, HeartbeatInterval_HasALeast) {
   const auto start = [this](const std::string& interval, const std::string& timeout) {
     return support::RunToEnd({support::Program("phalanx-coordinator"), "--store", folder_,
