@@ -30,6 +30,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -528,6 +529,28 @@ TEST_F(CheckStoreTest, DamagedPageOfEndedJobs_IsToldAndKeepsNoOtherJobFromTheLis
   EXPECT_THAT(listed.jobs(kJobs).reason(),
               AllOf(HasSubstr("the entry of job-1: "), HasSubstr("it is damaged"),
                     HasSubstr("--check-store"), Not(HasSubstr("delete"))));
+}
+
+// Of files that do not grow, as on a full disk.
+TEST_F(CheckStoreTest, StartOnAFullDisk_SaysWhichFileAndHowMuchIsFree_AndLosesNothing) {
+  MakeEnded(2);
+  // What it says goes to a pipe, which may grow.
+  const auto run = [this](const std::string& flags) {
+    return support::RunToEnd(
+        {"/bin/sh", "-c",
+         "(ulimit -f 0; \"$0\" --store \"$1\" " + flags + " 2>&1; echo exit=$?) | cat",
+         support::Program("phalanx-coordinator"), folder_});
+  };
+  const auto says = [this](const std::string& talk) {
+    EXPECT_THAT(talk, HasSubstr("exit=1\n"));
+    EXPECT_THAT(talk, ContainsRegex(path() + ": [^\n]*: [0-9]+ bytes are free there; "));
+    EXPECT_THAT(talk, ContainsRegex("; (make room on it|see that the disk has room)"));
+    EXPECT_THAT(talk, Not(HasSubstr("damaged")));
+  };
+  says(run("--listen 127.0.0.1:0 --http 127.0.0.1:0").out);
+  says(run("--check-store").out);
+  EXPECT_THAT(Check().out, AllOf(HasSubstr("2 ended jobs"), HasSubstr("the store is whole")));
+  Serve();
 }
 
 TEST_F(CheckStoreTest, JobsOnDamagedPages_AreNamed_AndTheOthersAreReadAndDeleted) {
