@@ -201,7 +201,7 @@ int DryRun(Connection& connection, const SubmitOptions& options, JobFile file, I
       return FailCall(asked, io);
     }
   }
-  io.talk << options.file << " is valid; nothing was submitted\n";
+  io.talk << LineText(options.file) << " is valid; nothing was submitted\n";
   return kSuccess;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/late_note.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/json.h"
 #include "core/job/labels.h"
@@ -33,11 +34,11 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
   }
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": is a folder"));
+    return absl::NotFoundError(absl::StrCat(LineText(path), ": is a folder"));
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
+    const std::string message = absl::StrCat(LineText(path), ": ", std::strerror(errno));
     return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
   }
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -66,7 +66,7 @@ void TellUnknownCommand(const CLI::App& of, const std::string& known, const std:
   std::vector<absl::string_view> names;
   for (const CLI::App* command : CommandsOf(of)) names.push_back(command->get_name());
   const auto near = job::NearestName(word, names);
-  std::cerr << "unknown command '" << known << TerminalText(word) << "'; "
+  std::cerr << "unknown command '" << known << LineText(CutText(word, kFlagBytesShown)) << "'; "
             << (near.has_value() ? absl::StrCat("did you mean ", known, *near, "? ") : "")
             << "phalanx " << known << "--help lists them\n";
 }
@@ -80,7 +80,7 @@ std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* con
   for (const absl::string_view word : words) {
     if (word == command) break;
     if (absl::StartsWith(word, "-") && std::find(rest.begin(), rest.end(), word) != rest.end())
-      return TerminalText(CutText(std::string(word), kFlagBytesShown));
+      return LineText(CutText(std::string(word), kFlagBytesShown));
   }
   return "";
 }
@@ -88,6 +88,12 @@ std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* con
 int TellEmpty(const std::vector<Violation>& empty) {
   for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
   return kUsage;
+}
+
+// The parser's own words, which repeat what was given, on one line; then where help is.
+std::string UsageText(const CLI::App* app, const CLI::Error& error) {
+  const std::string what = error.what(), whole = CLI::FailureMessage::simple(app, error);
+  return LineText(what) + whole.substr(what.size());
 }
 
 // Of a setting's flag.
@@ -107,7 +113,7 @@ std::string ProgramFolder() {
 
 std::string FlagFault(const std::string& value, const std::string& rule) {
   if (rule.empty()) return "";
-  return absl::StrCat("\"", TerminalText(CutText(value, kFlagBytesShown)), "\": ", rule);
+  return absl::StrCat("\"", LineText(CutText(value, kFlagBytesShown)), "\": ", rule);
 }
 
 const char* EnvironmentOf(const char* name) { return std::getenv(name); }
@@ -308,6 +314,7 @@ int Program::TellUsage(const CLI::ParseError& error, absl::Span<const char* cons
 int Program::Main(int argc, char** argv) {
   AddGlobalFlags();
   app_.require_subcommand(1);
+  app_.failure_message(UsageText);
   app_.set_help_all_flag("--help-all", "the help of every command");
   AddLocalCommands();
   AddCheckpoints();

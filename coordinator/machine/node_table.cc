@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 
 namespace phalanx::coordinator {
@@ -23,7 +24,8 @@ int64_t HostMemoryLeft(const Node& node, JobId job) {
 
 absl::Status NoSuchNode(const NodeName& name) {
   constexpr size_t kBytesShown = 128;
-  return absl::NotFoundError(absl::StrCat("there is no node \"", name.substr(0, kBytesShown),
+  return absl::NotFoundError(absl::StrCat("there is no node \"",
+                                          LineText(name.substr(0, kBytesShown)),
                                           "\"; phalanx nodes lists those there are"));
 }
 

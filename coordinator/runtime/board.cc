@@ -11,6 +11,7 @@
 #include "coordinator/store/store_check.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 
@@ -67,7 +68,7 @@ absl::StatusOr<EndedJob> FindEntry(EndedJobs& ended, const std::string& job) {
       return InWords(found.status(), absl::StrCat("the entry of ", ToString(*id)));
   }
   if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
-  const std::string shown = absl::StrCat("job \"", job.substr(0, 128), "\"");
+  const std::string shown = absl::StrCat("job \"", LineText(job.substr(0, 128)), "\"");
   if (absl::IsNotFound(found.status()))
     return absl::NotFoundError(absl::StrCat("there is no ", shown));
   if (!found.ok()) return InWords(found.status(), absl::StrCat("the entry of the ", shown));

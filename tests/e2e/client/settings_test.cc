@@ -221,6 +221,26 @@ TEST_F(SettingsTest, FormatBehindAnEqualsSign_IsTheFormat) {
   EXPECT_EQ(Phalanx({}, {"config", "show", "-o="}).exit_code, 2);
 }
 
+// A line of theirs must not pass for one of ours, nor a control character for a command.
+TEST_F(SettingsTest, LineEndsInWhatIsGiven_AreWrittenOut) {
+  const std::string evil = "a\nb\x1b[2J", shown = "a\\nb\\x1b[2J";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{evil},
+                                                {"token", evil},
+                                                {"list", evil},
+                                                {"list", "-o", evil},
+                                                {"list", "--state", evil},
+                                                {"logs", "7", "--since", evil},
+                                                {"validate", evil},
+                                                {"submit", evil},
+                                                {"config", "use", evil},
+                                                {"--context", evil, "list"}}) {
+    const std::string talk = Phalanx({}, words).talk;
+    EXPECT_THAT(talk, AllOf(HasSubstr(shown), testing::Not(HasSubstr("\x1b")),
+                            testing::Not(HasSubstr("a\n"))))
+        << words[0];
+  }
+}
+
 TEST_F(SettingsTest, LimitOfAWatchedList_IsUsage) {
   const support::Finished refused = Phalanx({}, {"list", "--limit", "1", "-w"});
   EXPECT_EQ(refused.exit_code, 2);
