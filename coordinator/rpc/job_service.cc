@@ -14,6 +14,7 @@
 #include "coordinator/wire/job_codec.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/posix/waker.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
@@ -100,8 +101,9 @@ void JobServiceImpl::Read(const SubmitCall& call) {
       [this, call, shared](const absl::StatusOr<JobViewPtr>& job) {
         // An id that was used otherwise may still be of this job: releases before
         // knew one by the layout that is searched for.
-        const bool may_be_new =
-            absl::IsNotFound(job.status()) || absl::IsInvalidArgument(job.status());
+        const bool other =
+            absl::IsInvalidArgument(job.status()) && ViolationsOf(job.status()).empty();
+        const bool may_be_new = absl::IsNotFound(job.status()) || other;
         may_be_new ? Search(call, shared) : Answer(call, job);
       },
       AnyPriority(call.end.caller()));

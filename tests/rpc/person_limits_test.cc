@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/log_relay.h"
 #include "gmock/gmock.h"
@@ -256,6 +257,24 @@ TEST_F(PersonLimitsTest, PriorityOfASubmitter_IsBounded_AndThatOfAnOperatorIsNot
   EXPECT_TRUE(check(high).ok());
   MustSubmit(high);
   EXPECT_EQ(check(high).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+// A search takes up to a minute, and a place among the person's plans.
+TEST_F(PersonLimitsTest, PriorityOfAJobWithoutALayout_IsRefusedBeforeOneIsSearchedFor) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) {
+    options.driver.machine.quotas.others.priority_max = 10;
+    options.person_plans_max = 0;
+  });
+  Be("sam", "submitter");
+  const std::string open = absl::StrReplaceAll(
+      JobText("a"),
+      {{"{ranks: 1, tp: 1}", "auto"}, {"{device: cpu}", "{device: cpu, devices: 2}"}});
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(open, response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const grpc::Status refused = Submit(open + "  priority: 11\n", response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << refused.error_message();
+  EXPECT_THAT(refused.error_message(), HasSubstr("spec.priority: 11: must be at most 10"));
 }
 
 TEST(AuditTest, RefusalsOfOneCaller_AreBounded_AndWhatWasDoneIsAlwaysTold) {
