@@ -32,7 +32,6 @@
 #include "core/base/cut_text.h"
 #include "core/base/empty_flags.h"
 #include "core/base/terminal_text.h"
-#include "core/base/violation.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
@@ -83,11 +82,6 @@ std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* con
       return LineText(CutText(std::string(word), kFlagBytesShown));
   }
   return "";
-}
-
-int TellEmpty(const std::vector<Violation>& empty) {
-  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
-  return kUsage;
 }
 
 // The parser's own words, which repeat what was given, on one line; then where help is.
@@ -307,7 +301,8 @@ int Program::TellUsage(const CLI::ParseError& error, absl::Span<const char* cons
   }
   // Help is data; everything else is a usage error.
   const bool helps = error.get_exit_code() == 0;
-  if (const auto empty = EmptyFlagsOf(app_); !helps && !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app_); !helps && !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
 }
 
@@ -331,13 +326,15 @@ int Program::Main(int argc, char** argv) {
   AddTokens();
   AddOtherCommands();
   const absl::Span<const char* const> words(argv, static_cast<size_t>(argc));
-  if (const auto empty = FlagsWithoutValue(words); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = FlagsWithoutValue(words); !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return TellUsage(error, words);
   }
-  if (const auto empty = EmptyFlagsOf(app_); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app_); !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   Io io = TerminalIo();
   return RunChosen(io);
 }
