@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -173,6 +174,39 @@ int FailFile(const absl::Status& status, Io& io) {
   return absl::IsNotFound(status) ? static_cast<int>(kNoInput) : code;
 }
 
+namespace {
+
+// A coordinator of a release before does not know the question.
+bool CannotBeAsked(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsUnimplemented(status) ||
+         absl::StrContains(status.message(), "is a method that nobody may call");
+}
+
+// What speaks against a submit of a file, as far as can be told without one.
+int DryRun(Connection& connection, const SubmitOptions& options, JobFile file, Io& io) {
+  const absl::Status directory = job::CheckDirectory(file.document.directory());
+  if (!directory.ok()) return FailCall(directory, io);  // as a coordinator would say it
+  if (const absl::Status laid = CheckOpenLayout(file, io); !laid.ok()) return Fail(laid, io);
+  if (options.asks) {
+    v1::CheckSubmitRequest request;
+    *request.mutable_document() = std::move(file.document);
+    v1::CheckSubmitResponse response;
+    const absl::Status asked =
+        connection.Call(&v1::JobService::Stub::CheckSubmit, request, &response);
+    if (CannotBeAsked(asked)) {
+      io.talk << "note: what the coordinator would refuse was not checked: "
+              << TerminalText(asked.message()) << "\n";
+    } else if (!asked.ok()) {
+      return FailCall(asked, io);
+    }
+  }
+  io.talk << LineText(options.file) << " is valid; nothing was submitted\n";
+  return kSuccess;
+}
+
+}  // namespace
+
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
   if (!options.directory.empty() && options.directory[0] != '/') {
     Fail(WithNext(
@@ -189,17 +223,30 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   if (!options.directory.empty()) file->document.set_directory(AbsolutePath(options.directory));
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
-  if (options.dry_run) {
-    const absl::Status directory = job::CheckDirectory(file->document.directory());
-    if (!directory.ok()) return FailCall(directory, io);  // as a coordinator would say it
-    if (const absl::Status laid = CheckOpenLayout(*file, io); !laid.ok()) return Fail(laid, io);
-    io.talk << options.file << " is valid; nothing was submitted\n";
-    return kSuccess;
-  }
+  if (options.dry_run) return DryRun(connection, options, *std::move(file), io);
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(file->document);
   return SubmitAndTell(connection, std::move(request), options.format, options.wait, stopper, io);
 }
+
+namespace {
+
+// Of a job that has not ended, to somebody who wants it to run again; they may be its owner or not.
+absl::Status RunsStill(const v1::JobStatus& job) {
+  const std::string name = JobName(job);
+  const std::string is =
+      absl::StrCat(" is ", PhaseWord(job.phase()), "; only a job that has ended runs again");
+  if (job.owner().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, is, ": phalanx cancel ", name, " ends it"));
+  }
+  return WithNext(
+      absl::FailedPreconditionError(absl::StrCat(name, " of ", job.owner(), is)),
+      absl::StrCat("phalanx watch ", name, " waits for its end; ", LineText(job.owner()),
+                   " or an operator may end it now: phalanx cancel ", name));
+}
+
+}  // namespace
 
 int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper, Io& io) {
   v1::GetJobRequest get;
@@ -209,13 +256,7 @@ int Rerun(Connection& connection, const RerunOptions& options, Stopper& stopper,
       !status.ok()) {
     return FailCall(status, io);
   }
-  const std::string old = JobName(found.job());
-  if (!IsTerminal(found.job().phase())) {
-    return Fail(absl::FailedPreconditionError(absl::StrCat(
-                    old, " is ", PhaseWord(found.job().phase()),
-                    "; only a job that has ended runs again: phalanx cancel ", old, " ends it")),
-                io);
-  }
+  if (!IsTerminal(found.job().phase())) return Fail(RunsStill(found.job()), io);
   v1::SubmitJobRequest request;
   *request.mutable_document() = std::move(*found.mutable_job()->mutable_document());
   if (!options.name.empty()) {
@@ -239,6 +280,10 @@ int Get(Connection& connection, const std::string& job, Format format, Io& io) {
 int Describe(Connection& connection, const std::string& job, Format format, Io& io) {
   absl::StatusOr<v1::ExplainJobResponse> explained = ExplainJob(connection, job);
   if (!explained.ok()) return FailCall(explained.status(), io);
+  if (format == Format::kName) {
+    PrintJob(explained->job(), format, io.headers, absl::Now(), io.out);
+    return kSuccess;
+  }
   const absl::StatusOr<std::vector<v1::JobEvent>> events = ListEvents(connection, {.job = job});
   if (!events.ok()) return FailCall(events.status(), io);
   if (format == Format::kJson || format == Format::kYaml) {

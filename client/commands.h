@@ -25,7 +25,9 @@ struct SubmitOptions {
   std::string directory;
   Format format = Format::kTable;
   bool wait = false;
-  bool dry_run = false;  // everything but the submit, on this side alone
+  // Everything but the submit. The coordinator is asked, too, what it would refuse, where `asks`
+  // says so; one that cannot be asked is told of, and is no failure.
+  bool dry_run = false, asks = false;
 };
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io);
 

@@ -213,7 +213,7 @@ absl::Status NoContext(const std::string& path, const std::string& name, const C
   for (const auto& [known, context] : config.contexts) names.push_back(known);
   std::string text = absl::StrCat(path.empty() ? "there is no config file, so no context"
                                                : absl::StrCat(path, " has no context"),
-                                  " \"", CutText(name, kValueBytesShown), "\"");
+                                  " \"", LineText(CutText(name, kValueBytesShown)), "\"");
   if (const auto near = job::NearestName(name, names)) {
     absl::StrAppend(&text, "; did you mean ", *near, "?");
   } else if (!names.empty()) {

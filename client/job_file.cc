@@ -14,7 +14,10 @@
 #include "absl/time/time.h"
 #include "client/late_note.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
+#include "core/base/violation.h"
 #include "core/job/json.h"
+#include "core/job/labels.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/resolved_job.h"
 
@@ -31,11 +34,11 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
   }
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": is a folder"));
+    return absl::NotFoundError(absl::StrCat(LineText(path), ": is a folder"));
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
+    const std::string message = absl::StrCat(LineText(path), ": ", std::strerror(errno));
     return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
   }
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -75,6 +78,8 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
   JobFile file;
   ASSIGN_OR_RETURN(std::string text, ReadAll(path));
   ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, purpose));
+  if (purpose == job::Purpose::kSubmit)
+    RETURN_IF_ERROR(ViolationsStatus(job::LabelViolations(file.job.spec)));
   file.document.set_text(std::move(text));
   const std::string folder =
       path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();

@@ -45,8 +45,9 @@ std::string PlacementText(const v1::JobStatus& job) {
 }
 
 // " (number 3, in about 12 min, by 2026-01-31 12:00:00)": its place in the queue, a guess of when
-// it starts, and when at the latest.
+// it starts, and when at the latest; or that it has none.
 std::string QueueText(const v1::JobStatus& job, absl::Time now) {
+  if (job.fits_no_nodes()) return " (fits no nodes)";
   if (job.queue_number() == 0) return "";
   std::string text = absl::StrCat(" (number ", job.queue_number());
   if (job.has_starts_about())

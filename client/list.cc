@@ -216,7 +216,7 @@ absl::StatusOr<std::vector<v1::JobPhase>> ParsePhases(absl::Span<const std::stri
           [word](v1::JobPhase phase) { return absl::EqualsIgnoreCase(PhaseWord(phase), word); });
       if (found == std::end(kPhases)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "\"", TerminalText(word), "\" must be one of ",
+            "\"", LineText(word), "\" must be one of ",
             absl::StrJoin(kPhases, ", ",
                           [](std::string* out, v1::JobPhase phase) {
                             absl::StrAppend(out, absl::AsciiStrToLower(PhaseWord(phase)));
@@ -242,7 +242,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSelector(
       const auto [at, is_new] = labels.emplace(pair.first, pair.second);
       if (!said || (!is_new && at->second != pair.second)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("\"", TerminalText(list),
+            absl::StrCat("\"", LineText(list),
                          "\" must be labels such as team=demo or team=demo,tier=a, each once"));
       }
     }

@@ -260,7 +260,7 @@ absl::Status AddRanksOf(const std::vector<std::string>& modules, const v1::JobSt
     if (found == names.end()) {
       const auto near = job::NearestName(name, names);
       return absl::InvalidArgumentError(
-          absl::StrCat(JobName(job), " has no module \"", name, "\"; ",
+          absl::StrCat(JobName(job), " has no module \"", LineText(name), "\"; ",
                        near.has_value() ? absl::StrCat("did you mean ", *near, "?")
                                         : absl::StrCat("it has ", absl::StrJoin(names, ", "))));
     }

@@ -32,7 +32,6 @@
 #include "core/base/cut_text.h"
 #include "core/base/empty_flags.h"
 #include "core/base/terminal_text.h"
-#include "core/base/violation.h"
 #include "core/job/scalar.h"
 #include "core/posix/signals.h"
 #include "core/posix/unique_fd.h"
@@ -66,7 +65,7 @@ void TellUnknownCommand(const CLI::App& of, const std::string& known, const std:
   std::vector<absl::string_view> names;
   for (const CLI::App* command : CommandsOf(of)) names.push_back(command->get_name());
   const auto near = job::NearestName(word, names);
-  std::cerr << "unknown command '" << known << TerminalText(word) << "'; "
+  std::cerr << "unknown command '" << known << LineText(CutText(word, kFlagBytesShown)) << "'; "
             << (near.has_value() ? absl::StrCat("did you mean ", known, *near, "? ") : "")
             << "phalanx " << known << "--help lists them\n";
 }
@@ -80,14 +79,15 @@ std::string FlagBeforeItsCommand(const CLI::App& app, absl::Span<const char* con
   for (const absl::string_view word : words) {
     if (word == command) break;
     if (absl::StartsWith(word, "-") && std::find(rest.begin(), rest.end(), word) != rest.end())
-      return TerminalText(CutText(std::string(word), kFlagBytesShown));
+      return LineText(CutText(std::string(word), kFlagBytesShown));
   }
   return "";
 }
 
-int TellEmpty(const std::vector<Violation>& empty) {
-  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
-  return kUsage;
+// The parser's own words, which repeat what was given, on one line; then where help is.
+std::string UsageText(const CLI::App* app, const CLI::Error& error) {
+  const std::string what = error.what(), whole = CLI::FailureMessage::simple(app, error);
+  return LineText(what) + whole.substr(what.size());
 }
 
 // Of a setting's flag.
@@ -107,7 +107,7 @@ std::string ProgramFolder() {
 
 std::string FlagFault(const std::string& value, const std::string& rule) {
   if (rule.empty()) return "";
-  return absl::StrCat("\"", TerminalText(CutText(value, kFlagBytesShown)), "\": ", rule);
+  return absl::StrCat("\"", LineText(CutText(value, kFlagBytesShown)), "\": ", rule);
 }
 
 const char* EnvironmentOf(const char* name) { return std::getenv(name); }
@@ -136,7 +136,10 @@ CLI::App* Program::AddGroup(const std::string& name, const std::string& descript
 }
 
 void Program::AddFormat(CLI::App* command) {
+  // The parser takes all behind -o for the value, and people are used to -o=json.
   command->add_option("-o", flags_.output, "table, wide, json, yaml or name")
+      ->transform(
+          [](const std::string& text) { return text.substr(absl::StartsWith(text, "=") ? 1 : 0); })
       ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
       ->type_name("FORMAT");
 }
@@ -298,13 +301,15 @@ int Program::TellUsage(const CLI::ParseError& error, absl::Span<const char* cons
   }
   // Help is data; everything else is a usage error.
   const bool helps = error.get_exit_code() == 0;
-  if (const auto empty = EmptyFlagsOf(app_); !helps && !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app_); !helps && !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   return app_.exit(error, std::cout, std::cerr) == 0 ? kSuccess : kUsage;
 }
 
 int Program::Main(int argc, char** argv) {
   AddGlobalFlags();
   app_.require_subcommand(1);
+  app_.failure_message(UsageText);
   app_.set_help_all_flag("--help-all", "the help of every command");
   AddLocalCommands();
   AddCheckpoints();
@@ -321,13 +326,15 @@ int Program::Main(int argc, char** argv) {
   AddTokens();
   AddOtherCommands();
   const absl::Span<const char* const> words(argv, static_cast<size_t>(argc));
-  if (const auto empty = FlagsWithoutValue(words); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = FlagsWithoutValue(words); !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return TellUsage(error, words);
   }
-  if (const auto empty = EmptyFlagsOf(app_); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app_); !empty.empty())
+    return TellEmptyFlags(empty, std::cerr);
   Io io = TerminalIo();
   return RunChosen(io);
 }

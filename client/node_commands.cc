@@ -34,7 +34,7 @@ int DescribeNode(Connection& connection, const std::string& name, Format format,
   const absl::StatusOr<std::optional<v1::NodeStatus>> node = FindNode(connection, name);
   if (!node.ok()) return FailCall(node.status(), io);
   if (!node->has_value()) {
-    return FailCall(absl::NotFoundError(absl::StrCat("there is no node \"", name,
+    return FailCall(absl::NotFoundError(absl::StrCat("there is no node \"", LineText(name),
                                                      "\"; phalanx nodes lists those there are")),
                     io);
   }

@@ -18,6 +18,9 @@
 namespace phalanx::client {
 namespace {
 
+// Of the question what would be refused: who is away is not waited for.
+constexpr absl::Duration kDryRunTimeout = absl::Seconds(5);
+
 // CLI11's own of these names are of all doubles, and say so of a value that breaks them.
 constexpr int32_t kCountMax = std::numeric_limits<int32_t>::max();
 CLI::Range NonNegative() { return CLI::Range(0, kCountMax, "NONNEGATIVE"); }
@@ -28,13 +31,14 @@ CLI::Range Positive() { return CLI::Range(1, kCountMax, "POSITIVE"); }
 void Program::AddSubmit() {
   CLI::App* submit = Add("submit", "Queue a job; prints its id", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server(kSubmitTimeout, kSubmitTurn));
+      Connection connection(Server(flags_.dry_run ? kDryRunTimeout : kSubmitTimeout, kSubmitTurn));
       return Submit(connection,
                     {.file = flags_.file,
                      .directory = flags_.folder,
                      .format = format(),
                      .wait = flags_.wait,
-                     .dry_run = flags_.dry_run},
+                     .dry_run = flags_.dry_run,
+                     .asks = !settings_.Of("server").empty()},
                     stopper, io);
     });
   });
@@ -46,7 +50,9 @@ void Program::AddSubmit() {
                    "that of the file")
       ->type_name("DIR");
   submit->add_flag("--wait", flags_.wait, "watch the job; the exit code is its outcome");
-  submit->add_flag("--dry-run", flags_.dry_run, "check the job file and submit nothing");
+  submit->add_flag("--dry-run", flags_.dry_run,
+                   "check the job file, and ask the coordinator that is named, if one is, what it "
+                   "would refuse; submit nothing");
 }
 
 void Program::AddRerun() {
@@ -69,6 +75,11 @@ void Program::AddRerun() {
 
 void Program::AddList() {
   CLI::App* list = Add("list", "List jobs, newest first", [this](Io& io) {
+    if (flags_.watch && flags_.limit > 0) {
+      io.talk << "--limit: " << flags_.limit
+              << ": does not go with -w, which shows every job that changes\n";
+      return static_cast<int>(kUsage);
+    }
     const auto run = [&](Stopper& stopper) {
       Connection connection(Server(flags_.watch ? absl::Minutes(1) : absl::Seconds(5)));
       return List(connection,

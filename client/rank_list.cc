@@ -13,7 +13,7 @@ absl::StatusOr<std::vector<int32_t>> ParseRanks(absl::Span<const std::string> li
     for (const absl::string_view item : absl::StrSplit(list, ',')) {
       if (absl::SimpleAtoi(item, &ranks.emplace_back())) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", TerminalText(list), "\" must be ranks such as 3 or 1,3"));
+          absl::StrCat("\"", LineText(list), "\" must be ranks such as 3 or 1,3"));
     }
   }
   return ranks;

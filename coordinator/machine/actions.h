@@ -53,7 +53,8 @@ struct JobView {
   std::string plan_digest;
   std::optional<FailureCause> failure;
   bool suspended = false;
-  bool damaged = false;  // a stand-in for what the store cannot give
+  bool fits_no_nodes = false;  // it is queued, and all nodes that match are too few
+  bool damaged = false;        // a stand-in for what the store cannot give
   // Of its epoch, while it trains; by rank, at most kSlowDevicesMax.
   Shared<std::vector<SlowDevice>> slow_devices;
 };

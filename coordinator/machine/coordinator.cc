@@ -143,9 +143,9 @@ void Coordinator::Commit(Job& job, decltype(JournalRecord::body) body) {
 void Coordinator::Publish(Job& job) {
   JobView view = job.state.View(job.last_step);
   if (job.too_large && view.phase == JobPhase::kQueued && !view.suspended) {
-    view.reason = absl::StrCat("needs ", job.state.request->devices,
-                               " devices; all nodes that match have fewer, so it waits for more "
-                               "nodes and holds nobody up");
+    view.reason = absl::StrCat("needs ", job.state.request->devices, " devices, and ", job.too_few,
+                               "; it waits for more nodes and holds nobody up");
+    view.fits_no_nodes = true;
     if (job.state.queued_again) absl::StrAppend(&view.reason, "; ", job.state.reason);
   }
   if (!job.over_quota.empty() && view.phase == JobPhase::kQueued && !view.suspended)

@@ -161,7 +161,7 @@ class Coordinator {
   // Starts to plan a queued job, or says what it waits for. Those before it were considered.
   void Consider(Job& job);
   // Why it becomes no job as things are here.
-  absl::Status CheckSubmit(const JobRequest& request) const;
+  absl::Status CheckSubmit(const JobRequest& request, bool any_priority) const;
   // The document of a job that has not ended; `bytes` below 0: that has now.
   void CountDocument(const JobRequest& request, int64_t bytes);
   void Enqueue(const Job& job);

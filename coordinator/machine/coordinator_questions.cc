@@ -194,7 +194,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
             absl::StrCat("phalanx resume ", ToString(job.state.id), " lets it go on")};
   }
   const JobRequest& request = *job.state.request;
-  int64_t total = 0, free = 0, count = 0;
+  int64_t total = 0, free = 0, count = 0, largest = 0;
   std::map<JobId, int64_t> holders;
   std::vector<std::string> unavailable;
   for (const auto& [name, node] : nodes_) {
@@ -212,6 +212,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
     }
     ++count;
     total += static_cast<int64_t>(node.device_jobs.size());
+    largest = std::max(largest, static_cast<int64_t>(node.device_jobs.size()));
     if (node.TakesJobs()) free += node.FreeDevices();
     for (const int32_t device : node.failed_checks) {
       unavailable.push_back(absl::StrCat("device ", device, " of node ", name,
@@ -235,11 +236,15 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
                                    " jobs are being made; it is looked at when half of them are"));
   }
   if (count == 0) {
-    reasons.push_back(absl::StrCat("it needs ", need, "; no connected node has ",
-                                   KindName(request.device_kind), " devices", selector));
+    reasons.push_back(absl::StrCat(
+        "it needs ", need, "; ",
+        job.too_large ? job.too_few
+                      : absl::StrCat("no connected node has ", KindName(request.device_kind),
+                                     " devices", selector)));
   } else if (total < request.devices) {
     reasons.push_back(absl::StrCat("it needs ", need, "; the ", count,
-                                   " connected nodes that match", selector, " have ", total));
+                                   " connected nodes that match", selector, " have ", total,
+                                   ", the largest of them ", largest));
   } else {
     reasons.push_back(
         absl::StrCat("it needs ", need, " at once; ", free, " of ", total, " are free"));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/machine/coordinator.h"
 #include "coordinator/machine/job_nodes.h"
+#include "coordinator/machine/too_few.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -159,8 +160,10 @@ void Coordinator::Consider(Job& job) {
     if (first) MakeRoomFor(job);
     if (first) CloseNodesFor(job);
   }
-  if (too_large != job.too_large) {
+  if (too_large && line.too_few.empty()) line.too_few = WhyTooFew(nodes_, request);
+  if (const std::string& why = too_large ? line.too_few : ""; why != job.too_few) {
     job.too_large = too_large;
+    job.too_few = why;
     Publish(job);
   }
 }
@@ -213,6 +216,7 @@ void Coordinator::LeaveQueue(const Job& job) {
 
 void Coordinator::Plan(Job& job, Placement placement) {
   job.too_large = false;
+  job.too_few.clear();
   if (queue_.erase({job.state.request->priority, job.state.id}) != 0)
     owners_.Queued(job.state.request->owner, -1);
   for (const NodeDevices& entry : placement) {

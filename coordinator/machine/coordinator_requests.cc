@@ -11,12 +11,21 @@ namespace phalanx::coordinator {
 
 using job::JobPhase;
 
-absl::Status Coordinator::CheckSubmit(const JobRequest& request) const {
+namespace {
+
+std::string OwnerName(const std::string& owner) { return owner.empty() ? "nobody" : owner; }
+
+}  // namespace
+
+absl::Status Coordinator::CheckSubmit(const JobRequest& request, bool any_priority) const {
   const auto named = live_names_.find(request.name);
   if (named != live_names_.end()) {
+    const std::string& owner = jobs_.at(named->second).state.request->owner;
+    const bool own = owner == request.owner;  // who asks may not cancel another's
     return absl::AlreadyExistsError(
-        absl::StrCat(ToString(named->second), " is named \"", request.name,
-                     "\" and has not ended; cancel it or choose another name"));
+        absl::StrCat(ToString(named->second), own ? "" : " of ", own ? "" : OwnerName(owner),
+                     " is named \"", request.name, "\" and has not ended; ",
+                     own ? "cancel it or choose another name" : "choose another name"));
   }
   if (static_cast<int64_t>(live_names_.size()) >= options_.live_jobs_max) {
     return absl::ResourceExhaustedError(
@@ -37,7 +46,7 @@ absl::Status Coordinator::CheckSubmit(const JobRequest& request) const {
         " bytes and this one has ", bytes, "; at most ", options_.owner_request_bytes_max,
         ": submit again when one of them has ended, or cancel one"));
   }
-  return owners_.CheckSubmit(request);
+  return owners_.CheckSubmit(request, any_priority);
 }
 
 void Coordinator::On(const SubmitRequested& event) {
@@ -56,7 +65,8 @@ void Coordinator::On(const SubmitRequested& event) {
     }
   }
   if (!event.refusal.ok() && !event.asks_only) return refuse(event.refusal);
-  if (absl::Status fits = CheckSubmit(*event.request); !fits.ok()) return refuse(std::move(fits));
+  absl::Status fits = CheckSubmit(*event.request, event.any_priority);
+  if (!fits.ok()) return refuse(std::move(fits));
   if (event.asks_only) return refuse(event.refusal);
   CountDocument(*event.request, RequestBytes(*event.request));
   const JobId id{++last_job_.value};

@@ -40,6 +40,8 @@ struct SubmitRequested {
   absl::Status refusal = absl::OkStatus();
   // It becomes no job; what would be told to it comes before `refusal`.
   bool asks_only = false;
+  // Who submits it is an operator: the owner's quota does not bound its priority.
+  bool any_priority = false;
 };
 struct CancelRequested {
   Token token;

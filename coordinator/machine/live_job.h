@@ -127,6 +127,7 @@ struct LiveJob {
   std::vector<Token> delete_requests;  // to be carried out when it is archived
   absl::Status archive_failure;        // why the store could not make it an entry
   bool too_large = false;              // while it is queued: for all nodes that match
+  std::string too_few;                 // while it is too large: WhyTooFew (too_few.h)
   std::string over_quota;              // while it is queued: why its owner's quota keeps it there
   bool charged = false;                // its owner is, for its devices
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 
 namespace phalanx::coordinator {
@@ -23,7 +24,8 @@ int64_t HostMemoryLeft(const Node& node, JobId job) {
 
 absl::Status NoSuchNode(const NodeName& name) {
   constexpr size_t kBytesShown = 128;
-  return absl::NotFoundError(absl::StrCat("there is no node \"", name.substr(0, kBytesShown),
+  return absl::NotFoundError(absl::StrCat("there is no node \"",
+                                          LineText(name.substr(0, kBytesShown)),
                                           "\"; phalanx nodes lists those there are"));
 }
 
@@ -162,13 +164,18 @@ std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& 
   return products;
 }
 
+int64_t CapacityOf(const Node& node) {
+  if (!node.MayTakeJobs() || node.lost) return 0;
+  int64_t devices = 0;
+  for (size_t i = 0; i < node.device_jobs.size(); ++i)
+    devices += node.HasFailed(static_cast<int32_t>(i)) ? 0 : 1;
+  return devices;
+}
+
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
-    if (node.MayTakeJobs() && !node.lost && Matches(node, request)) {
-      for (size_t i = 0; i < node.device_jobs.size(); ++i)
-        devices += node.HasFailed(static_cast<int32_t>(i)) ? 0 : 1;
-    }
+    if (Matches(node, request)) devices += CapacityOf(node);
   }
   return devices;
 }

@@ -142,8 +142,10 @@ int32_t DerivationFor(const NodeTable& nodes, const Placement& placement);
 // there is none. nullopt: none of them has been heard yet.
 std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& placement);
 
-// All devices that `request` may hope for: of matching nodes that are here to stay, or have been
-// away for a moment only, and are not in reserve.
+// All devices that jobs may hope for of a node: that is here to stay, or has been away for a moment
+// only, and is not in reserve; else none.
+int64_t CapacityOf(const Node& node);
+// The same of all nodes that match `request`.
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);
 
 // Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.

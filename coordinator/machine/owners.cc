@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/violation.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -28,8 +29,15 @@ std::string Beyond(const std::string& owner, const Quota& quota, int64_t devices
 
 }  // namespace
 
-absl::Status Owners::CheckSubmit(const JobRequest& request) const {
+absl::Status Owners::CheckSubmit(const JobRequest& request, bool any_priority) const {
   const Quota& quota = quotas_.Of(request.owner);
+  if (!any_priority && request.priority > quota.priority_max) {
+    return ViolationsStatus(
+        {{.field = "spec.priority",
+          .value = absl::StrCat(request.priority),
+          .rule = absl::StrCat("must be at most ", quota.priority_max, ", the priority_max of ",
+                               Name(request.owner), "'s quota; lower it, or ask an operator")}});
+  }
   if (std::string never = Beyond(request.owner, quota, request.devices); !never.empty())
     return absl::FailedPreconditionError(never);
   const auto use = uses_.find(request.owner);

@@ -30,9 +30,10 @@ class Owners {
   Owners(Quotas quotas, absl::Duration half_life)
       : quotas_(std::move(quotas)), half_life_(half_life) {}
 
-  // Errors: FailedPrecondition for a job that could never have its devices; ResourceExhausted where
-  // too many of its owner wait.
-  absl::Status CheckSubmit(const JobRequest& request) const;
+  // Errors: a violation (InvalidArgument) of a priority above the owner's, unless it may be any;
+  // FailedPrecondition for a job that could never have its devices; ResourceExhausted where too
+  // many of its owner wait.
+  absl::Status CheckSubmit(const JobRequest& request, bool any_priority) const;
   // Jobs that wait in the queue: so many more.
   void Queued(const std::string& owner, int64_t more);
   // Suspended ones, which wait beside it.

@@ -32,6 +32,7 @@ struct QueuePlace {
 using LineKey = std::pair<job::DeviceKind, std::map<std::string, std::string>>;
 struct Line {
   int64_t capacity = 0;  // of all nodes that match
+  std::string too_few;   // WhyTooFew (too_few.h), once somebody asked for more
   JobId first;           // the job that waits for devices of them; 0: none does
 };
 

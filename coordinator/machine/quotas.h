@@ -26,6 +26,8 @@ struct Quota {
   // Jobs that wait, suspended ones among them; one more is refused. Left out: kQueuedMax, and any
   // number of everybody whom nobody asked.
   std::optional<int64_t> queued_max;
+  // Of a job that is submitted by somebody who may not take any (SubmitRequested).
+  int64_t priority_max = kNoQuota;
   double weight = 1;  // of its share: twice the weight, twice the device time. Above 0
   friend bool operator==(const Quota&, const Quota&) = default;
 };

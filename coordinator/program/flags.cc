@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
@@ -135,7 +136,12 @@ absl::Status CheckCopy(const Flags& flags, const Settings& settings) {
 
 absl::StatusOr<std::optional<EtcdPlace>> ReadPlace(const std::string& store,
                                                    absl::string_view flag) {
-  if (!IsEtcdPlace(store)) return std::nullopt;
+  if (!IsEtcdPlace(store)) {
+    if (!absl::StrContains(store, "://")) return std::nullopt;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", LineText(store),
+                     ": must be a folder, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX"));
+  }
   absl::StatusOr<EtcdPlace> place = ParseEtcdPlace(store);
   if (place.ok()) return *std::move(place);
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", place.status().message()));

@@ -32,7 +32,6 @@
 #include "core/base/empty_flags.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
-#include "core/base/violation.h"
 #include "core/build/build_info.h"
 #include "core/posix/signals.h"
 #include "core/posix/socket.h"
@@ -44,11 +43,6 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int kUsage = 2;
-
-int TellEmpty(const std::vector<Violation>& empty) {
-  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
-  return kUsage;
-}
 
 // A store is made where there is none, which may be the wrong place. `found`: what was there.
 void TellNewStore(const std::string& path, const std::optional<struct stat>& found) {
@@ -198,15 +192,16 @@ int RunCoordinator(int argc, char** argv, PlanFunction plan) {
   CLI::App app("Phalanx coordinator: plans training jobs and tells nodes what to run.");
   AddFlags(app, flags);
   if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
-    return TellEmpty(empty);
+    return TellEmptyFlags(empty, std::cerr);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool helps = error.get_exit_code() == 0;
-    if (const auto empty = EmptyFlagsOf(app); !helps && !empty.empty()) return TellEmpty(empty);
+    if (const auto empty = EmptyFlagsOf(app); !helps && !empty.empty())
+      return TellEmptyFlags(empty, std::cerr);
     return app.exit(error) == 0 ? 0 : kUsage;
   }
-  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmptyFlags(empty, std::cerr);
   // Documents are large and short-lived in memory: each goes back to the system when it is freed,
   // where the allocator would keep more and more of them for itself.
   mallopt(M_MMAP_THRESHOLD, 128 << 10);

@@ -41,6 +41,7 @@ constexpr MethodRule kRules[] = {
     {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", For::kOperators},
     {kHttpPages, For::kViewers},
     {"/phalanx.v1.JobService/CancelJob", For::kSubmitters},
+    {"/phalanx.v1.JobService/CheckSubmit", For::kSubmitters},
     {"/phalanx.v1.JobService/CordonNode", For::kOperators},
     {"/phalanx.v1.JobService/DeleteJob", For::kSubmitters},
     {"/phalanx.v1.JobService/DrainNode", For::kOperators},

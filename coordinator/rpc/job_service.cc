@@ -14,6 +14,7 @@
 #include "coordinator/wire/job_codec.h"
 #include "core/base/random_word.h"
 #include "core/base/status.h"
+#include "core/base/violation.h"
 #include "core/posix/waker.h"
 #include "core/wire/fault_codec.h"
 #include "core/wire/layout_codec.h"
@@ -31,6 +32,11 @@ constexpr absl::Duration kHangUp = absl::Milliseconds(150);
 
 // Of work for a call; empty: in plaintext nobody is asked.
 std::string OwnerOf(const Caller& caller) { return caller.has_value() ? KeyOf(*caller) : ""; }
+
+// Whether no quota bounds the priority of the caller's jobs.
+bool AnyPriority(const Caller& caller) {
+  return caller.has_value() && caller->role == Role::kOperator;
+}
 
 // Whether it may have a place in the queue.
 bool Waits(const v1::JobStatus& job) {
@@ -89,15 +95,18 @@ void JobServiceImpl::Read(const SubmitCall& call) {
   if (!read.ok()) return Submit(call, read.status());
   if (!read->NeedsSearch()) return Submit(call, RequestOf(*std::move(read)));
   const auto shared = std::make_shared<const ReadSubmit>(*std::move(read));
-  driver_.FindSubmit(OwnedBy(call.end.caller(), RequestBeforeSearch(*shared)),
-                     RequestIdOf(call.end.caller(), call.request->request_id()),
-                     [this, call, shared](const absl::StatusOr<JobViewPtr>& job) {
-                       // An id that was used otherwise may still be of this job: releases before
-                       // knew one by the layout that is searched for.
-                       const bool may_be_new =
-                           absl::IsNotFound(job.status()) || absl::IsInvalidArgument(job.status());
-                       may_be_new ? Search(call, shared) : Answer(call, job);
-                     });
+  driver_.FindSubmit(
+      OwnedBy(call.end.caller(), RequestBeforeSearch(*shared)),
+      RequestIdOf(call.end.caller(), call.request->request_id()),
+      [this, call, shared](const absl::StatusOr<JobViewPtr>& job) {
+        // An id that was used otherwise may still be of this job: releases before
+        // knew one by the layout that is searched for.
+        const bool other =
+            absl::IsInvalidArgument(job.status()) && ViolationsOf(job.status()).empty();
+        const bool may_be_new = absl::IsNotFound(job.status()) || other;
+        may_be_new ? Search(call, shared) : Answer(call, job);
+      },
+      AnyPriority(call.end.caller()));
 }
 
 void JobServiceImpl::Search(const SubmitCall& call, std::shared_ptr<const ReadSubmit> read) {
@@ -122,7 +131,40 @@ void JobServiceImpl::Submit(const SubmitCall& call, absl::StatusOr<JobRequestPtr
   driver_.Submit(
       OwnedBy(call.end.caller(), *std::move(read)),
       RequestIdOf(call.end.caller(), request.request_id()),
-      [call](const absl::StatusOr<JobViewPtr>& job) { Answer(call, job); }, std::move(refusal));
+      [call](const absl::StatusOr<JobViewPtr>& job) { Answer(call, job); }, std::move(refusal),
+      AnyPriority(call.end.caller()));
+}
+
+JobServiceImpl::Reactor* JobServiceImpl::CheckSubmit(Context* context,
+                                                     const v1::CheckSubmitRequest* request,
+                                                     v1::CheckSubmitResponse*) {
+  const Ending end(context, "CheckSubmit", metrics_);
+  if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
+  if (request->document().text().size() <= kShortDocumentBytes) {
+    Check(request->document(), end);
+  } else {
+    readers_.Add(
+        [this, request, end](const absl::Status& go) {
+          go.ok() ? Check(request->document(), end) : end(go);
+        },
+        OwnerOf(end.caller()));
+  }
+  return end.reactor();
+}
+
+void JobServiceImpl::Check(const v1::JobDocument& document, const Ending& end) {
+  absl::StatusOr<ReadSubmit> read =
+      ReadDocument(FromProto(document), {}, [this] { return board_.Fp8(); });
+  if (!read.ok()) return end(read.status());
+  const absl::StatusOr<JobRequestPtr> request =
+      read->NeedsSearch() ? RequestBeforeSearch(*read) : RequestOf(*std::move(read));
+  if (!request.ok()) return end(request.status());
+  driver_.FindSubmit(
+      OwnedBy(end.caller(), *request), /*request_id=*/"",
+      [end](const absl::StatusOr<JobViewPtr>& job) {
+        end(absl::IsNotFound(job.status()) ? absl::OkStatus() : job.status());
+      },
+      AnyPriority(end.caller()));
 }
 
 void JobServiceImpl::Answer(const SubmitCall& call, const absl::StatusOr<JobViewPtr>& job) {
@@ -254,6 +296,17 @@ JobServiceImpl::Reactor* JobServiceImpl::ResumeJob(Context* context,
   return end.reactor();
 }
 
+absl::Status JobServiceImpl::MayDelete(const Ending& end, JobId job) const {
+  RETURN_IF_ERROR(board_.CheckPlaceOf(job));
+  // Whose a job is does not matter then: one whose summary is damaged says it to nobody.
+  if (!end.caller().has_value() || end.caller()->role == Role::kOperator) return absl::OkStatus();
+  const absl::Status status = FindToChange(end, ToString(job), "delete").status();
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::PermissionDeniedError(
+      absl::StrCat("the store: the summary of ", ToString(job),
+                   " is damaged, which says whose it is: ask an operator to delete it"));
+}
+
 JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
                                                    const v1::DeleteJobRequest* request,
                                                    v1::DeleteJobResponse* response) {
@@ -262,10 +315,7 @@ JobServiceImpl::Reactor* JobServiceImpl::DeleteJob(Context* context,
   const absl::StatusOr<JobId> found = board_.IdOf(request->job());
   if (!found.ok()) return end.With(found.status());
   end.Changes(*found);
-  if (end.caller().has_value()) {
-    const absl::StatusOr<JobViewPtr> job = FindToChange(end, ToString(*found), "delete");
-    if (!job.ok()) return end.With(job.status());
-  }
+  if (absl::Status may = MayDelete(end, *found); !may.ok()) return end.With(may);
   response->set_id(found->value);
   driver_.Delete(*found, end);
   return end.reactor();

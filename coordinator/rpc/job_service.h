@@ -46,6 +46,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
   Reactor* SubmitJob(Context*, const v1::SubmitJobRequest*, v1::SubmitJobResponse*) override;
+  Reactor* CheckSubmit(Context*, const v1::CheckSubmitRequest*, v1::CheckSubmitResponse*) override;
   Reactor* GetJob(Context*, const v1::GetJobRequest*, v1::GetJobResponse*) override;
   Reactor* ListJobs(Context*, const v1::ListJobsRequest*, v1::ListJobsResponse*) override;
   Reactor* CancelJob(Context*, const v1::CancelJobRequest*, v1::CancelJobResponse*) override;
@@ -86,6 +87,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   void Search(const SubmitCall& call, std::shared_ptr<const ReadSubmit> read);
   // ... and what came of that.
   void Submit(const SubmitCall& call, absl::StatusOr<JobRequestPtr> read);
+  // Says what speaks against a job of the document.
+  void Check(const v1::JobDocument& document, const Ending& end);
   // Answers with the job.
   static void Answer(const SubmitCall& call, const absl::StatusOr<JobViewPtr>& job);
   // OK: somebody waits for what is searched for. Errors: Cancelled, DeadlineExceeded, Unavailable.
@@ -104,6 +107,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Errors: NotFound, PermissionDenied; those of Board::Find.
   absl::StatusOr<JobViewPtr> FindToChange(const Ending& end, const std::string& job,
                                           absl::string_view verb) const;
+
+  // Errors: PermissionDenied; DataLoss, where the store could not delete it; those of Board::Find.
+  absl::Status MayDelete(const Ending& end, JobId job) const;
 
   static constexpr int32_t kPoolThreads = 2;
   static constexpr size_t kReadsWaitingMax = 64, kPreviewsWaitingMax = 16;

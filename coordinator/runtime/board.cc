@@ -11,6 +11,7 @@
 #include "coordinator/store/store_check.h"
 #include "coordinator/wire/ended_codec.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/scalar.h"
 
@@ -53,13 +54,24 @@ absl::Status Unreadable(const absl::Status& entry) {
                    "; phalanx-coordinator --check-store lists all damage and says what to do"));
 }
 
+// What a read of an entry failed with, if its place in the store is damaged with `what` and what to
+// do next; else as it is.
+absl::Status InWords(const absl::Status& status, absl::string_view what) {
+  return absl::IsDataLoss(status) ? Unreadable(Annotate(status, what)) : status;
+}
+
 absl::StatusOr<EndedJob> FindEntry(EndedJobs& ended, const std::string& job) {
   absl::StatusOr<EndedJob> found = absl::NotFoundError("");
-  if (const std::optional<JobId> id = ParseJobId(job)) found = ended.Find(*id);
-  if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
-  if (absl::IsNotFound(found.status())) {
-    return absl::NotFoundError(absl::StrCat("there is no job \"", job.substr(0, 128), "\""));
+  if (const std::optional<JobId> id = ParseJobId(job)) {
+    found = ended.Find(*id);
+    if (absl::IsDataLoss(found.status()))
+      return InWords(found.status(), absl::StrCat("the entry of ", ToString(*id)));
   }
+  if (absl::IsNotFound(found.status())) found = ended.FindNamed(job);
+  const std::string shown = absl::StrCat("job \"", LineText(job.substr(0, 128)), "\"");
+  if (absl::IsNotFound(found.status()))
+    return absl::NotFoundError(absl::StrCat("there is no ", shown));
+  if (!found.ok()) return InWords(found.status(), absl::StrCat("the entry of the ", shown));
   return found;
 }
 
@@ -86,8 +98,9 @@ JobViewPtr StandIn(const EndedJob& ended, const absl::Status& damage) {
 }
 
 absl::StatusOr<EndedDetails> DetailsOf(EndedJobs& ended, JobId job) {
-  ASSIGN_OR_RETURN(const std::string sealed, ended.Details(job));
-  absl::StatusOr<EndedDetails> details = DecodeDetails(sealed, job);
+  const absl::StatusOr<std::string> sealed = ended.Details(job);
+  if (!sealed.ok()) return InWords(sealed.status(), absl::StrCat("the details of ", ToString(job)));
+  absl::StatusOr<EndedDetails> details = DecodeDetails(*sealed, job);
   if (details.ok()) return details;
   return Damaged(details.status(), "details", job);
 }
@@ -299,6 +312,12 @@ absl::StatusOr<JobId> Board::IdOf(const std::string& job) const {
   if (const JobViewPtr live = FindLive(job); live != nullptr) return live->id;
   ASSIGN_OR_RETURN(const EndedJob entry, FindEntry(*ended(), job));
   return entry.job;
+}
+
+absl::Status Board::CheckPlaceOf(JobId job) const {
+  const absl::Status read = ended()->Details(job).status();
+  if (!absl::IsDataLoss(read)) return absl::OkStatus();
+  return InWords(read, absl::StrCat("the details of ", ToString(job)));
 }
 
 absl::StatusOr<JobViewPtr> Board::FindWhole(const std::string& job) const {

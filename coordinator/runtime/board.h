@@ -81,6 +81,9 @@ class Board {
   absl::StatusOr<JobViewPtr> Find(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // Of a job so named, also where its entry is damaged. Errors: as Find.
   absl::StatusOr<JobId> IdOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Errors: DataLoss where what the store has of a job that has ended lies on a damaged page: to
+  // delete it there would fail the commit, and all others that wait for it.
+  absl::Status CheckPlaceOf(JobId job) const ABSL_LOCKS_EXCLUDED(mu_);
   // As Find, with the document. Errors: the same.
   absl::StatusOr<JobViewPtr> FindWhole(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
   // At most `count` jobs with ids below `before`, newest first, perhaps without their documents.

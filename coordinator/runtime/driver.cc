@@ -175,19 +175,27 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
 }
 
 void Driver::Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
-                    absl::Status refusal) {
+                    absl::Status refusal, bool any_priority) {
   const int64_t bytes = RequestBytes(*request);
   Request(std::move(callback), bytes, [&](Token token) {
-    return Event(
-        SubmitRequested{token, std::move(request), std::move(request_id), std::move(refusal)});
+    return Event(SubmitRequested{.token = token,
+                                 .request = std::move(request),
+                                 .request_id = std::move(request_id),
+                                 .refusal = std::move(refusal),
+                                 .any_priority = any_priority});
   });
 }
-void Driver::FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback) {
+void Driver::FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback,
+                        bool any_priority) {
   const int64_t bytes = RequestBytes(*request);
   Request(std::move(callback), bytes, [&](Token token) {
-    return Event(SubmitRequested{token, std::move(request), std::move(request_id),
-                                 absl::NotFoundError("no job was submitted under this request id"),
-                                 /*asks_only=*/true});
+    return Event(SubmitRequested{
+        .token = token,
+        .request = std::move(request),
+        .request_id = std::move(request_id),
+        .refusal = absl::NotFoundError("no job was submitted under this request id"),
+        .asks_only = true,
+        .any_priority = any_priority});
   });
 }
 void Driver::Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback) {

@@ -88,13 +88,15 @@ class Driver {
   // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
   // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
   // cancelled while the store failed may still be so when it works again.
-  // `refusal`: the answer, unless the submit repeats one that was accepted.
+  // `refusal`: the answer, unless the submit repeats one that was accepted. `any_priority`: no quota
+  // bounds the job's.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
-              absl::Status refusal = absl::OkStatus());
+              absl::Status refusal = absl::OkStatus(), bool any_priority = false);
   // What the submit of that id became, where `request` repeats it (RequestAsSubmitted will do).
   // Errors: those of Submit for what is known of `request`; NotFound if nobody used the id and
   // nothing speaks against a job.
-  void FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback);
+  void FindSubmit(JobRequestPtr request, std::string request_id, JobCallback callback,
+                  bool any_priority = false);
   // `checkpoint`: it ends with one, if it can, after the answer. `by`: who asks; empty: not known.
   void Cancel(JobId job, bool checkpoint, std::string by, JobCallback callback);
   // Suspends it, or resumes it. Errors: those of JobService.SuspendJob and ResumeJob.

@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/runtime/plan_products.h"
@@ -17,6 +16,7 @@
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/directory.h"
+#include "core/job/labels.h"
 #include "core/plan/dealt_anew.h"
 #include "core/plan/digest_text.h"
 #include "core/plan/kept_state.h"
@@ -208,22 +208,6 @@ absl::StatusOr<Resolved> Resolve(const Document& document, job::ReadJob read, jo
   return resolved;
 }
 
-bool HasControl(absl::string_view text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
-}
-
-// Labels are shown to everybody. Not asked of jobs that were accepted before.
-void CheckLabels(absl::string_view field, const std::map<std::string, std::string>& labels,
-                 std::vector<Violation>& violations) {
-  for (const auto& [key, value] : labels) {
-    if (!HasControl(key) && !HasControl(value)) continue;
-    violations.push_back({.field = absl::StrCat(field, ".", key),
-                          .value = value,
-                          .rule = "must have no control characters"});
-  }
-}
-
 // Refuses a job of products in FP8 on GPUs where there are nodes of GPUs and all of them say that
 // theirs have none. Where none is known yet, or one has not said, the job waits in the queue.
 void CheckFp8(const job::JobSpec& spec, Fp8Source fp8, std::vector<Violation>& violations) {
@@ -302,9 +286,7 @@ absl::Status CheckKept(const ComputePlan& order, const plan::Plan& from, const p
 absl::StatusOr<ReadSubmit> ReadDocument(Document document, plan::RankList lost, Fp8Source fp8) {
   RETURN_IF_ERROR(job::CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(job::ReadJob job, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
-  std::vector<Violation> violations;
-  CheckLabels("metadata.labels", job.spec.labels, violations);
-  CheckLabels("spec.resources.node_selector", job::NodeSelectorOf(job.spec), violations);
+  std::vector<Violation> violations = job::LabelViolations(job.spec);
   CheckFp8(job.spec, fp8, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
   return ReadSubmit{std::move(document), std::move(lost), std::move(job)};
@@ -381,6 +363,7 @@ JobRequestPtr RequestBeforeSearch(const ReadSubmit& read) {
   JobRequest request = *RequestAsSubmitted(read.document, read.lost);
   request.name = read.job.spec.name;
   request.labels = read.job.spec.labels;
+  request.priority = read.job.spec.priority;
   return std::make_shared<const JobRequest>(std::move(request));
 }
 

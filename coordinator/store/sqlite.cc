@@ -1,15 +1,46 @@
 #include "coordinator/store/sqlite.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace phalanx::coordinator::sqlite {
 namespace {
+
+// Below this a write that failed is told of as one for want of room: a commit may need so much.
+constexpr uint64_t kLittleRoom = 1 << 20;
+
+// Bytes that are free where the database lies, for its user; nullopt: not known.
+std::optional<uint64_t> FreeBytes(sqlite3* db) {
+  const char* path = sqlite3_db_filename(db, "main");
+  struct statvfs disk {};
+  if (path == nullptr || *path == '\0' || statvfs(path, &disk) != 0) return std::nullopt;
+  return uint64_t{disk.f_bavail} * disk.f_frsize;
+}
+
+// SQLite calls a full disk SQLITE_FULL where it is the database file that does not fit, and an
+// input/output error where it is another of its files.
+absl::Status WriteFault(sqlite3* db, int code, const std::string& message) {
+  const std::optional<uint64_t> free = FreeBytes(db);
+  const bool full = (code & 0xFF) == SQLITE_FULL;
+  const std::string room =
+      free.has_value() ? absl::StrCat(": ", *free, " bytes are free there") : "";
+  if (full || free.value_or(kLittleRoom) < kLittleRoom) {
+    const std::string what =
+        absl::StrCat(message, full ? "" : " on a full disk", room, "; make room on it");
+    return full ? absl::ResourceExhaustedError(what) : absl::UnavailableError(what);
+  }
+  return absl::UnavailableError(
+      absl::StrCat(message, room, "; see that the disk has room and takes writes"));
+}
 
 // What the world does to a database is told in SQLite's words alone; `what`, the statement, says
 // more only of a mistake of ours.
@@ -24,13 +55,11 @@ absl::Status ToStatus(sqlite3* db, int code, absl::string_view what) {
     case SQLITE_LOCKED:
       return absl::FailedPreconditionError(absl::StrCat(message, " (another process has it open)"));
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(absl::StrCat(message, ": make room on it"));
+    case SQLITE_IOERR:
+      return WriteFault(db, code, message);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(absl::StrCat(message, ": it is damaged"));
-    case SQLITE_IOERR:  // a full disk, too, where SQLITE_FULL is of the database file alone
-      return absl::UnavailableError(
-          absl::StrCat(message, ": see that the disk has room and takes writes"));
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:

@@ -113,6 +113,9 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   RETURN_IF_ERROR(
       Annotate(connection.Execute("PRAGMA query_only=ON; PRAGMA busy_timeout=5000"), path));
   const absl::StatusOr<int64_t> version = SchemaVersion(connection);
+  // The disk is full, say: that is no damage.
+  if (absl::IsUnavailable(version.status()) || absl::IsResourceExhausted(version.status()))
+    return Annotate(version.status(), path);
   checker.Problem(absl::StrCat("the database ", path), version.status());
   if (version.ok() && *version == 0) {
     return absl::NotFoundError(absl::StrCat(path,

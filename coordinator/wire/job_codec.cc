@@ -47,6 +47,7 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_priority(request.priority);
   out->set_output(request.output);
   out->set_suspended(job.suspended);
+  out->set_fits_no_nodes(job.fits_no_nodes);
   out->set_damaged(job.damaged);
   out->set_owner(request.owner);
   for (const SlowDevice& slow : *job.slow_devices) SlowToProto(slow, out->add_slow_devices());

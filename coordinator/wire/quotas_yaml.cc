@@ -58,8 +58,10 @@ class Reader {
       if (key == "devices_max") return ReadCount(at, value, &quota->devices_max);
       if (key == "jobs_max") return ReadCount(at, value, &quota->jobs_max);
       if (key == "queued_max") return ReadCount(at, value, &quota->queued_max);
+      if (key == "priority_max") return ReadPriority(at, value, &quota->priority_max);
       if (key == "weight") return ReadWeight(at, value, &quota->weight);
-      Add(at, value, Unknown(key, {"devices_max", "jobs_max", "queued_max", "weight"}));
+      Add(at, value,
+          Unknown(key, {"devices_max", "jobs_max", "queued_max", "priority_max", "weight"}));
     });
   }
 
@@ -70,6 +72,13 @@ class Reader {
     if (!read.has_value() || *read < 0)
       return Add(path, tree, "must be a whole number of at least 0");
     *count = *read;
+  }
+
+  void ReadPriority(const std::string& path, const Tree& tree, int64_t* priority) {
+    const auto read = tree.kind == Tree::Kind::kScalar ? job::ParseInteger(tree.scalar)
+                                                       : std::optional<int64_t>();
+    if (!read.has_value()) return Add(path, tree, "must be a whole number");
+    *priority = *read;
   }
 
   void ReadWeight(const std::string& path, const Tree& tree, double* weight) {

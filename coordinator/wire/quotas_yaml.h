@@ -1,6 +1,6 @@
 // coordinator/wire/quotas_yaml.h: the file of quotas as text.
 //
-//   default: {devices_max: 16, jobs_max: 4, queued_max: 100}
+//   default: {devices_max: 16, jobs_max: 4, queued_max: 100, priority_max: 10}
 //   owners:
 //     alice: {devices_max: 64, weight: 2}
 //     build: {jobs_max: 1}

@@ -2,11 +2,14 @@
 
 #include "absl/strings/match.h"
 #include "core/base/cut_text.h"
+#include "core/base/terminal_text.h"
 
 namespace phalanx {
 namespace {
 
 constexpr size_t kNameBytesShown = 64;
+
+constexpr int kUsage = 2;
 
 }  // namespace
 
@@ -14,6 +17,11 @@ Violation EmptyFlag(absl::string_view name, bool required) {
   return {.field = std::string(name),
           .value = "\"\"",
           .rule = required ? "must have a value" : "must have a value, or be left out"};
+}
+
+int TellEmptyFlags(const std::vector<Violation>& empty, std::ostream& out) {
+  for (const Violation& one : empty) out << TerminalText(ToString(one)) << "\n";
+  return kUsage;
 }
 
 std::vector<Violation> FlagsWithoutValue(absl::Span<const char* const> arguments) {

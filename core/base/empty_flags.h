@@ -5,6 +5,7 @@
 // the parser it knows the shape alone, which is CLI11's.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ Violation EmptyFlag(absl::string_view name, bool required);
 
 // Those written as `--name=`, whose value the parser takes to be the argument behind it.
 std::vector<Violation> FlagsWithoutValue(absl::Span<const char* const> arguments);
+
+// Writes them, a line each, as a terminal may show them. Returns the exit code: of usage.
+int TellEmptyFlags(const std::vector<Violation>& empty, std::ostream& out);
 
 // Those that an App has read, and the commands of it that were given.
 template <typename App>

@@ -29,8 +29,11 @@ namespace phalanx::coordinator {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class CheckStoreTest : public ::testing::Test {
  protected:
@@ -43,11 +46,12 @@ class CheckStoreTest : public ::testing::Test {
       const JournalRecord record{
           .time = absl::FromUnixSeconds(1'700'000'000),
           .job = JobId{job},
-          .body = JobSubmitted{std::make_shared<const JobRequest>(
-                                   JobRequest{.document = {.text = "text", .directory = "/d"},
-                                              .name = absl::StrCat("job-of-", job),
-                                              .steps = 1}),
-                               ""}};
+          .body =
+              JobSubmitted{std::make_shared<const JobRequest>(JobRequest{
+                               .document = {.text = job == 1 ? text_ : "text", .directory = "/d"},
+                               .name = absl::StrCat("job-of-", job),
+                               .steps = 1}),
+                           ""}};
       const auto number = static_cast<uint64_t>(job);
       batch.records.push_back(
           {.number = number, .job = JobId{job}, .bytes = EncodeRecord(record, number)});
@@ -108,6 +112,7 @@ class CheckStoreTest : public ::testing::Test {
 
   const std::string folder_ = support::MakeFolder("check-store");
   const std::string mark_ = support::NewMark();
+  std::string text_ = "text";  // of job-1's document
 };
 
 TEST_F(CheckStoreTest, Sound_IsWholeAndEndsWithZero) {
@@ -257,6 +262,24 @@ TEST_F(CheckStoreTest, FlagsThatCannotBe_AreUsageAndMakeNoStore) {
     EXPECT_THAT(start.talk, HasSubstr(flag));
   }
   EXPECT_FALSE(std::filesystem::exists(store));
+}
+
+// No folder "http:" is made, in which it would lie.
+TEST_F(CheckStoreTest, StoreOfAnUnknownScheme_IsUsage) {
+  const std::string folder = support::MakeFolder("scheme"),
+                    program = support::Program("phalanx-coordinator");
+  const auto refused = [&](const std::string& flags) {
+    const support::Finished start =
+        support::RunToEnd({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\" " + flags, folder, program});
+    EXPECT_EQ(start.exit_code, 2) << flags;
+    return start.talk;
+  };
+  const std::string rule = ": must be a folder, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX";
+  EXPECT_THAT(refused("--store http://x"), HasSubstr("--store: http://x" + rule));
+  EXPECT_THAT(refused("--store file:///x --check-store"), HasSubstr("--store: file:///x" + rule));
+  EXPECT_THAT(refused("--store s --copy-store-to ETCD://x"),
+              HasSubstr("--copy-store-to: ETCD://x" + rule));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 TEST_F(CheckStoreTest, HeartbeatInterval_HasALeast) {
@@ -490,10 +513,98 @@ TEST_F(CheckStoreTest, DamagedPageOfEndedJobs_IsToldAndKeepsNoOtherJobFromTheLis
   EXPECT_EQ(listed.jobs(0).name(), "live");
   EXPECT_EQ(listed.jobs(1).name(), "job-of-200");
   EXPECT_THAT(listed.jobs(1).reason(), Not(HasSubstr("damaged")));
+  for (const char* job : {"job-1", "job-of-1"}) {
+    v1::DeleteJobRequest remove;
+    remove.set_job(job);
+    v1::DeleteJobResponse removed;
+    grpc::ClientContext context;
+    const grpc::Status refused = jobs->DeleteJob(&context, remove, &removed);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::DATA_LOSS);
+    EXPECT_THAT(refused.error_message(),
+                AllOf(AnyOf(StartsWith("the store: the entry of job-1: "),
+                            StartsWith("the store: the entry of the job \"job-of-1\": ")),
+                      HasSubstr("it is damaged; phalanx-coordinator --check-store lists all")));
+  }
   EXPECT_EQ(listed.jobs(kJobs).name(), "job-of-1");
   EXPECT_THAT(listed.jobs(kJobs).reason(),
               AllOf(HasSubstr("the entry of job-1: "), HasSubstr("it is damaged"),
                     HasSubstr("--check-store"), Not(HasSubstr("delete"))));
+}
+
+// Of files that do not grow, as on a full disk.
+TEST_F(CheckStoreTest, StartOnAFullDisk_SaysWhichFileAndHowMuchIsFree_AndLosesNothing) {
+  MakeEnded(2);
+  // What it says goes to a pipe, which may grow.
+  const auto run = [this](const std::string& flags) {
+    return support::RunToEnd(
+        {"/bin/sh", "-c",
+         "(ulimit -f 0; \"$0\" --store \"$1\" " + flags + " 2>&1; echo exit=$?) | cat",
+         support::Program("phalanx-coordinator"), folder_});
+  };
+  const auto says = [this](const std::string& talk) {
+    EXPECT_THAT(talk, HasSubstr("exit=1\n"));
+    EXPECT_THAT(talk, ContainsRegex(path() + ": [^\n]*: [0-9]+ bytes are free there; "));
+    EXPECT_THAT(talk, ContainsRegex("; (make room on it|see that the disk has room)"));
+    EXPECT_THAT(talk, Not(HasSubstr("damaged")));
+  };
+  says(run("--listen 127.0.0.1:0 --http 127.0.0.1:0").out);
+  says(run("--check-store").out);
+  EXPECT_THAT(Check().out, AllOf(HasSubstr("2 ended jobs"), HasSubstr("the store is whole")));
+  Serve();
+}
+
+TEST_F(CheckStoreTest, JobsOnDamagedPages_AreNamed_AndTheOthersAreReadAndDeleted) {
+  constexpr int kJobs = 3;
+  std::string noise;
+  for (uint64_t i = 0, word = 1; i < 40'000; ++i, word = word * 6364136223846793005 + 1)
+    noise += static_cast<char>('!' + (word >> 33) % 90);
+  text_ = noise;  // does not compress: its details take pages of their own
+  MakeEnded(kJobs);
+  // A page of job-1's details, by what is in the middle of them.
+  std::string bytes = support::ReadFile(path());
+  {
+    auto connection = *sqlite::Connection::Open(path(), SQLITE_OPEN_READWRITE);
+    auto details = *connection.Prepare("SELECT details FROM ended WHERE job=1");
+    ASSERT_TRUE(*details.Step());
+    // Also where a record held it, whose page is free by now.
+    const std::string part = details.Bytes(0).substr(15'000, 64);
+    size_t pages = 0;
+    for (size_t at = bytes.find(part); at != std::string::npos; at = bytes.find(part), ++pages)
+      bytes.replace(at / 4096 * 4096, 4096, 4096, '\0');
+    ASSERT_GT(pages, 0u);
+  }
+  support::WriteFile(path(), bytes);
+  const auto coordinator = Serve();
+  const std::string address =
+      nlohmann::json::parse(support::ReadFile(folder_ + "/ready.json"))["grpc"];
+  const auto jobs =
+      v1::JobService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const auto get = [&](const std::string& job) {
+    v1::GetJobRequest request;
+    request.set_job(job);
+    v1::GetJobResponse response;
+    grpc::ClientContext context;
+    return jobs->GetJob(&context, request, &response);
+  };
+  const auto remove = [&](const std::string& job) {
+    v1::DeleteJobRequest request;
+    request.set_job(job);
+    v1::DeleteJobResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    return jobs->DeleteJob(&context, request, &response);
+  };
+  for (const std::string job : {"job-1", "job-of-1"}) {
+    for (const grpc::Status& status : {get(job), remove(job)}) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::DATA_LOSS);
+      EXPECT_EQ(status.error_message(),
+                "the store: the details of job-1: database disk image is malformed: it is damaged; "
+                "phalanx-coordinator --check-store lists all damage and says what to do");
+    }
+  }
+  EXPECT_TRUE(get("job-of-2").ok());
+  EXPECT_TRUE(remove("job-2").ok());
+  EXPECT_TRUE(get("job-3").ok());
 }
 
 TEST_F(CheckStoreTest, LimitOnFileSizes_IsAStoreThatFails) {

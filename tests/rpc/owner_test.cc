@@ -58,9 +58,10 @@ const std::map<std::string, std::string>& VerbsOfMethods() {
       {"ResumeJob", "resume"}, {"SuspendJob", "suspend"}, {"ExplainJob", ""},
       {"GetJob", ""},          {"GetLogs", ""},           {"ListEvents", ""},
       {"ListIncidents", ""},   {"ListJobs", ""},          {"WatchJob", ""},
-      {"PlanJob", ""},         {"SubmitJob", ""},         {"CordonNode", ""},
-      {"DrainNode", ""},       {"ListNodes", ""},         {"ReserveNode", ""},
-      {"UncordonNode", ""},    {"UnreserveNode", ""},     {"TryConnection", ""}};
+      {"PlanJob", ""},         {"SubmitJob", ""},         {"CheckSubmit", ""},
+      {"CordonNode", ""},      {"DrainNode", ""},         {"ListNodes", ""},
+      {"ReserveNode", ""},     {"UncordonNode", ""},      {"UnreserveNode", ""},
+      {"TryConnection", ""}};
   return verbs;
 }
 

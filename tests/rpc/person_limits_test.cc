@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "coordinator/rpc/audit.h"
 #include "coordinator/rpc/log_relay.h"
 #include "gmock/gmock.h"
@@ -224,6 +225,56 @@ TEST_F(PersonLimitsTest, JobsOfOnePersonInTheQueue_AreBounded) {
   Be("sam", "submitter");
   EXPECT_EQ(Submit(JobText("e"), response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
       << "behind a restart";
+}
+
+TEST_F(PersonLimitsTest, PriorityOfASubmitter_IsBounded_AndThatOfAnOperatorIsNot) {
+  server_.reset();
+  AccessTest::Open(
+      [](ServerOptions& options) { options.driver.machine.quotas.others.priority_max = 10; });
+  const auto check = [this](const std::string& text) {
+    v1::CheckSubmitRequest request;
+    request.mutable_document()->set_text(text);
+    request.mutable_document()->set_directory("/tmp");
+    v1::CheckSubmitResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->CheckSubmit(&context, request, &response);
+  };
+  const std::string high = JobText("a") + "  priority: 11\n",
+                    rule =
+                        "spec.priority: 11: must be at most 10, the priority_max of sam's quota; "
+                        "lower it, or ask an "
+                        "operator";
+  Be("sam", "submitter");
+  v1::SubmitJobResponse response;
+  for (const grpc::Status& refused : {check(high), Submit(high, response)}) {
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(refused.error_message(), rule);
+    EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.BadRequest"));
+  }
+  EXPECT_TRUE(check(JobText("a")).ok());
+  Be("olga", "operator");
+  EXPECT_TRUE(check(high).ok());
+  MustSubmit(high);
+  EXPECT_EQ(check(high).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+// A search takes up to a minute, and a place among the person's plans.
+TEST_F(PersonLimitsTest, PriorityOfAJobWithoutALayout_IsRefusedBeforeOneIsSearchedFor) {
+  server_.reset();
+  AccessTest::Open([](ServerOptions& options) {
+    options.driver.machine.quotas.others.priority_max = 10;
+    options.person_plans_max = 0;
+  });
+  Be("sam", "submitter");
+  const std::string open = absl::StrReplaceAll(
+      JobText("a"),
+      {{"{ranks: 1, tp: 1}", "auto"}, {"{device: cpu}", "{device: cpu, devices: 2}"}});
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(open, response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const grpc::Status refused = Submit(open + "  priority: 11\n", response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << refused.error_message();
+  EXPECT_THAT(refused.error_message(), HasSubstr("spec.priority: 11: must be at most 10"));
 }
 
 TEST(AuditTest, RefusalsOfOneCaller_AreBounded_AndWhatWasDoneIsAlwaysTold) {

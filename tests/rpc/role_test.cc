@@ -32,8 +32,9 @@ constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/Server
 
 // What is not for viewers and up, as docs/security.md has it.
 bool Expected(Role role, const std::string& path) {
-  static const std::set<std::string> submitters = {"SubmitJob", "CancelJob", "SuspendJob",
-                                                   "ResumeJob", "DeleteJob", "InjectFault"};
+  static const std::set<std::string> submitters = {"SubmitJob",  "CheckSubmit", "CancelJob",
+                                                   "SuspendJob", "ResumeJob",   "DeleteJob",
+                                                   "InjectFault"};
   static const std::set<std::string> operators = {
       "CordonNode",    "UncordonNode",  "DrainNode",           "ReserveNode",
       "UnreserveNode", "TryConnection", "CreateToken",         "ListTokens",
@@ -326,6 +327,7 @@ class RoleTest : public AccessTest, public ::testing::WithParamInterface<Role> {
     MustDo("UncordonNode", OfSpare(""));
     v1::PlanJobRequest request;
     request.mutable_document()->set_text(JobText("planned"));
+    request.mutable_document()->set_directory("/tmp");
     return request.SerializeAsString();
   }
 
@@ -333,6 +335,7 @@ class RoleTest : public AccessTest, public ::testing::WithParamInterface<Role> {
   std::map<std::string, Case> Cases() {
     return {
         {"SubmitJob", {.changes = true, .request = [this] { return Document(); }}},
+        {"CheckSubmit", {.request = [this] { return DocumentToPlan(); }}},
         {"GetJob", {.request = [this] { return OfWaitingJob(); }}},
         {"ListJobs",
          {.request =

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/terminal_text.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 
@@ -160,7 +161,7 @@ TEST_F(TrickTest, JobAndNodeThatAreNotThere) {
     const grpc::Status no_job = jobs->GetJob(&get, job, &got);
     EXPECT_EQ(no_job.error_code(), grpc::StatusCode::NOT_FOUND);
     EXPECT_EQ(no_job.error_message(),
-              absl::StrCat("there is no job \"", name.substr(0, 128), "\""));
+              absl::StrCat("there is no job \"", LineText(name.substr(0, 128)), "\""));
     v1::CordonNodeRequest node;
     node.set_node(name);
     node.set_reason("why");
@@ -168,8 +169,9 @@ TEST_F(TrickTest, JobAndNodeThatAreNotThere) {
     const grpc::Status no_node = jobs->CordonNode(&cordon, node, &cordoned);
     EXPECT_EQ(no_node.error_code(), grpc::StatusCode::NOT_FOUND);
     ExpectTold("who=olga role=operator", "CordonNode", "NOT_FOUND");
-    EXPECT_EQ(no_node.error_message(), absl::StrCat("there is no node \"", name.substr(0, 128),
-                                                    "\"; phalanx nodes lists those there are"));
+    EXPECT_EQ(no_node.error_message(),
+              absl::StrCat("there is no node \"", LineText(name.substr(0, 128)),
+                           "\"; phalanx nodes lists those there are"));
   }
 }
 

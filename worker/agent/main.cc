@@ -262,11 +262,6 @@ struct Flags {
   double grace = absl::ToDoubleSeconds(AgentOptions().machine.shutdown_grace);
 };
 
-int TellEmpty(const std::vector<Violation>& empty) {
-  for (const Violation& one : empty) std::cerr << TerminalText(ToString(one)) << "\n";
-  return kUsage;
-}
-
 void AddFlags(CLI::App& app, Flags& flags) {
   AgentOptions& options = flags.options;
   app.set_version_flag("--version", std::string("phalanx-worker ") + PHALANX_VERSION);
@@ -365,17 +360,18 @@ std::optional<int> ParseFlags(int argc, char** argv, Flags& flags) {
   CLI::App app("Daemon of one node: joins a coordinator and runs ranks for it.", "phalanx-worker");
   AddFlags(app, flags);
   if (const auto empty = FlagsWithoutValue({argv, static_cast<size_t>(argc)}); !empty.empty())
-    return TellEmpty(empty);
+    return TellEmptyFlags(empty, std::cerr);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
+    if (const auto empty = EmptyFlagsOf(app); !empty.empty())
+      return TellEmptyFlags(empty, std::cerr);
     app.exit(error);
     return kUsage;
   }
-  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmpty(empty);
+  if (const auto empty = EmptyFlagsOf(app); !empty.empty()) return TellEmptyFlags(empty, std::cerr);
   return std::nullopt;
 }
 

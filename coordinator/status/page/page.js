@@ -61,6 +61,7 @@ function roughly(seconds) {
 // Of one that waits: its number among those that wait for the same devices, a guess of when it starts, and when at the latest, where
 // they are known.
 function place(job) {
+  if (job.fits_no_nodes) return 'fits no nodes';
   if (!isNumber(job.queue_number)) return null;
   const starts = [isNumber(job.starts_about) ? 'in about ' + roughly(job.starts_about - Date.now() / 1000) : null,
     isNumber(job.starts_by) ? 'by ' + clock(job.starts_by) : null].filter((one) => one);

@@ -212,6 +212,41 @@ TEST_F(SettingsTest, FlagsWithAnEmptyValue_AreUsage_ToldAllAtOnce) {
   EXPECT_EQ(Phalanx({"PHALANX_SERVER="}, {"config", "show"}).exit_code, 0) << "a variable may be";
 }
 
+TEST_F(SettingsTest, FormatBehindAnEqualsSign_IsTheFormat) {
+  EXPECT_EQ(Phalanx({}, {"config", "show", "-o=json"}).out,
+            Phalanx({}, {"config", "show", "-o", "json"}).out);
+  const support::Finished refused = Phalanx({}, {"config", "show", "-o=xml"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.talk, HasSubstr("-o: xml not in {table,wide,json,yaml,name}"));
+  EXPECT_EQ(Phalanx({}, {"config", "show", "-o="}).exit_code, 2);
+}
+
+// A line of theirs must not pass for one of ours, nor a control character for a command.
+TEST_F(SettingsTest, LineEndsInWhatIsGiven_AreWrittenOut) {
+  const std::string evil = "a\nb\x1b[2J", shown = "a\\nb\\x1b[2J";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{evil},
+                                                {"token", evil},
+                                                {"list", evil},
+                                                {"list", "-o", evil},
+                                                {"list", "--state", evil},
+                                                {"logs", "7", "--since", evil},
+                                                {"validate", evil},
+                                                {"submit", evil},
+                                                {"config", "use", evil},
+                                                {"--context", evil, "list"}}) {
+    const std::string talk = Phalanx({}, words).talk;
+    EXPECT_THAT(talk, AllOf(HasSubstr(shown), testing::Not(HasSubstr("\x1b")),
+                            testing::Not(HasSubstr("a\n"))))
+        << words[0];
+  }
+}
+
+TEST_F(SettingsTest, LimitOfAWatchedList_IsUsage) {
+  const support::Finished refused = Phalanx({}, {"list", "--limit", "1", "-w"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.talk, "--limit: 1: does not go with -w, which shows every job that changes\n");
+}
+
 TEST_F(SettingsTest, JobBehindRank_IsTheJob) {
   const support::Finished logs =
       Phalanx({}, {"--server", "127.0.0.1:1", "--timeout", "100ms", "logs", "--rank", "0", "demo"});

@@ -239,6 +239,9 @@ TEST(DescribeTest, FailedJob_SaysWhyOnce) {
   EXPECT_THAT(text, HasSubstr("loss is not finite"));
   EXPECT_EQ(text.find("loss is not finite"), text.rfind("loss is not finite")) << text;
   EXPECT_EQ(text.find("what to do"), text.rfind("what to do")) << text;
+  Captured name;
+  EXPECT_EQ(Describe(connection, "7", Format::kName, name.io), kSuccess);
+  EXPECT_EQ(name.out.str(), "job-7\n") << "as get -o name";
 }
 
 v1::Incident ALossOf(int32_t rank, const std::string& summary) {

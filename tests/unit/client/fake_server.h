@@ -39,6 +39,7 @@ class FakeServer final : public v1::JobService::Service {
   }
 
   std::function<grpc::Status(const v1::SubmitJobRequest&, v1::SubmitJobResponse*)> submit;
+  std::function<grpc::Status(const v1::CheckSubmitRequest&, v1::CheckSubmitResponse*)> check;
   std::function<grpc::Status(const v1::GetJobRequest&, v1::GetJobResponse*)> get;
   std::function<grpc::Status(const v1::ListJobsRequest&, v1::ListJobsResponse*)> list;
   std::function<grpc::Status(const v1::CancelJobRequest&, v1::CancelJobResponse*)> cancel;
@@ -66,6 +67,10 @@ class FakeServer final : public v1::JobService::Service {
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
                          v1::SubmitJobResponse* response) override {
     return Answer(submit, request, response);
+  }
+  grpc::Status CheckSubmit(grpc::ServerContext*, const v1::CheckSubmitRequest* request,
+                           v1::CheckSubmitResponse* response) override {
+    return Answer(check, request, response);
   }
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::GetJobResponse* response) override {

@@ -73,6 +73,21 @@ TEST_F(RerunTest, JobThatHasNotEnded_IsRefusedWithWhatToDo) {
   EXPECT_TRUE(sent_.empty());
 }
 
+TEST_F(RerunTest, JobOfSomebodyThatHasNotEnded_SaysWhoMayEndIt) {
+  server_.get = [](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING);
+    response->mutable_job()->set_owner("alice");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Rerun(connection_, {.job = "7"}, stopper_, captured_.io), kFailure);
+  EXPECT_EQ(
+      captured_.talk.str(),
+      "error: job-7 of alice is Running; only a job that has ended runs again\n"
+      "what to do: phalanx watch job-7 waits for its end; alice or an operator may end it now: "
+      "phalanx cancel job-7\n");
+  EXPECT_TRUE(sent_.empty());
+}
+
 TEST_F(RerunTest, JobThatIsNotThere_SaysHowToFindOne) {
   server_.get = [](const v1::GetJobRequest&, v1::GetJobResponse*) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "there is no job \"7\"");

@@ -59,6 +59,57 @@ TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
                         "it as the nodes do, such as /shared/jobs, or leave "));
 }
 
+TEST(SubmitTest, DryRun_TellsWhatTheCoordinatorWouldRefuse_WhereOneIsNamed) {
+  FakeServer server;
+  server.check = [](const v1::CheckSubmitRequest& request, v1::CheckSubmitResponse*) {
+    EXPECT_EQ(request.document().directory(), tests::SourceDir() + "/examples");
+    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "job-7 is named \"demo\"");
+  };
+  Connection connection = server.Connect();
+  Stopper stopper;
+  Captured refused, alone;
+  EXPECT_EQ(
+      Submit(connection, {.file = kExample, .dry_run = true, .asks = true}, stopper, refused.io),
+      kFailure);
+  EXPECT_THAT(refused.talk.str(), StartsWith("error: job-7 is named \"demo\"\n"));
+  EXPECT_EQ(Submit(connection, {.file = kExample, .dry_run = true}, stopper, alone.io), kSuccess);
+  EXPECT_THAT(alone.talk.str(), HasSubstr(" is valid; nothing was submitted\n"));
+}
+
+TEST(SubmitTest, DryRun_RefusesLabelsThatASubmitWould) {
+  FakeServer server;
+  Connection connection = server.Connect();
+  Stopper stopper;
+  const std::string file = ::testing::TempDir() + "/labels.yaml";
+  const std::string text = support::ReadFile(kExample);
+  for (const bool selector : {false, true}) {
+    const auto [before, after] =
+        selector ? std::pair("{device: cpu", "{node_selector: {rack: \"a\\nb\"}, device: cpu")
+                 : std::pair("labels: {", "labels: {k: \"a\\nb\", ");
+    ASSERT_THAT(text, HasSubstr(before));
+    support::WriteFile(file, absl::StrReplaceAll(text, {{before, after}}));
+    Captured captured;
+    EXPECT_EQ(Submit(connection, {.file = file, .dry_run = true}, stopper, captured.io),
+              kBadJobFile);
+    EXPECT_THAT(captured.talk.str(),
+                HasSubstr(selector ? "spec.resources.node_selector.rack: a b: must have no control "
+                                     "characters\n"
+                                   : "metadata.labels.k: a b: must have no control characters\n"));
+  }
+}
+
+TEST(SubmitTest, DryRun_OfACoordinatorThatDoesNotKnowTheQuestion_SaysSo) {
+  FakeServer server;
+  Connection connection = server.Connect();
+  Stopper stopper;
+  Captured captured;
+  EXPECT_EQ(
+      Submit(connection, {.file = kExample, .dry_run = true, .asks = true}, stopper, captured.io),
+      kSuccess);
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("note: what the coordinator would refuse was not checked: "));
+}
+
 TEST(SubmitTest, BadFile_IsNeverSent) {
   FakeServer server;
   std::atomic<int> calls = 0;

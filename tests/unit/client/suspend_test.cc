@@ -57,6 +57,20 @@ TEST(SuspendTest, JobThatWaits_IsShownWithItsPlaceInTheQueue) {
   EXPECT_THAT(got.out.str(), HasSubstr("Queued (number 1, by 2023-11-1"));
 }
 
+TEST(SuspendTest, JobThatFitsNoNodes_IsShownAsSuchInsteadOfANumber) {
+  FakeServer server;
+  server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {
+    *response->add_jobs() = AJob(v1::JOB_PHASE_QUEUED);
+    response->mutable_jobs(0)->set_fits_no_nodes(true);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured listed;
+  Stopper stopper;
+  EXPECT_EQ(List(connection, {.format = Format::kTable}, stopper, listed.io), kSuccess);
+  EXPECT_THAT(listed.out.str(), HasSubstr("Queued (fits no nodes)  "));
+}
+
 TEST(SuspendTest, GuessOfAStart_StandsBesideTheLatest) {
   FakeServer server;
   server.list = [](const v1::ListJobsRequest&, v1::ListJobsResponse* response) {

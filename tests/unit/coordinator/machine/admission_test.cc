@@ -420,6 +420,53 @@ TEST(ExplainTest, QueuedTooLargeForTheCluster_SaysHowLargeThatIs) {
   EXPECT_THAT(h.Explain(job), ElementsAre(HasSubstr("the 1 connected nodes that match have 2")));
 }
 
+// Of a job that no node will ever do for: its reason, which lists show too, and what `why` says.
+TEST(ExplainTest, JobThatFitsNoNodes_SaysWhatTheyLack) {
+  Harness h;
+  uint64_t session = 100;
+  const auto open = [&](const NodeName& node, int32_t devices,
+                        std::map<std::string, std::string> labels) {
+    h.Feed(SessionOpened{SessionId{++session}, WorkerHello{.node = node,
+                                                           .incarnation = Incarnation{session},
+                                                           .devices = devices,
+                                                           .labels = std::move(labels)}});
+  };
+  open("a", 2, {{"rack", "1"}, {"zone", "x"}});
+  open("b", 4, {{"rack", "2"}, {"zone", "y"}});
+  const auto reason = [&h](JobId job) {
+    EXPECT_TRUE(h.views[job]->fits_no_nodes);
+    return h.views[job]->reason;
+  };
+  int number = 0;
+  const auto wants = [&](int32_t devices, std::map<std::string, std::string> labels) {
+    JobRequest request = *AJob(absl::StrCat("j", ++number), devices);
+    request.node_selector = std::move(labels);
+    return h.Submit(std::make_shared<const JobRequest>(request));
+  };
+  const std::string end = "; it waits for more nodes and holds nobody up";
+  const JobId large = wants(8, {}), label = wants(1, {{"rack", "7"}}),
+              none = wants(1, {{"k", "v"}}), both = wants(1, {{"rack", "1"}, {"zone", "y"}});
+  EXPECT_EQ(
+      reason(large),
+      "needs 8 devices, and all nodes that match have fewer: 6 in all, 4 on the largest" + end);
+  EXPECT_EQ(
+      reason(label),
+      "needs 1 devices, and no connected node with cpu devices has the label rack=7; there are "
+      "rack=1, rack=2" +
+          end);
+  EXPECT_THAT(h.Explain(label), ElementsAre(HasSubstr("it needs 1 cpu devices; no connected node "
+                                                      "with cpu devices has the label rack=7")));
+  EXPECT_EQ(reason(none),
+            "needs 1 devices, and no connected node with cpu devices has the label k=v" + end);
+  EXPECT_EQ(
+      reason(both),
+      "needs 1 devices, and no connected node with cpu devices has both rack=1, zone=y" + end);
+  // More of them change what is said, and one that is enough that there is something to say.
+  open("c", 1, {{"rack", "7"}});
+  EXPECT_FALSE(h.views[label]->fits_no_nodes);
+  EXPECT_THAT(reason(large), HasSubstr("have fewer: 7 in all, 4 on the largest"));
+}
+
 TEST(PlacementTest, OneNodeThatFitsBest_IsPreferred) {
   Harness h;
   h.Open("large", 8);

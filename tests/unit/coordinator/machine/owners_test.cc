@@ -20,6 +20,10 @@ JobRequest RequestOf(const std::string& owner, int32_t devices) {
   return {.devices = devices, .owner = owner};
 }
 
+absl::Status CheckOf(const Owners& owners, const JobRequest& request) {
+  return owners.CheckSubmit(request, /*any_priority=*/false);
+}
+
 TEST(DeviceTime, OfAHalfLifeAgo_CountsHalf) {
   DeviceTime time;
   time.Restore(kToday, 1000);
@@ -53,10 +57,10 @@ TEST(DeviceTime, AddedLater_IsAsIfItHadBeenCountedThen) {
 
 TEST(Owners, JobThatNeverFits_IsRefused) {
   const Owners owners({.owners = {{"alice", {.devices_max = 4}}, {"bob", {.jobs_max = 0}}}}, kDay);
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("alice", 4)).ok());
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("carol", 5)).ok());
-  const absl::Status large = owners.CheckSubmit(RequestOf("alice", 5)),
-                     none = owners.CheckSubmit(RequestOf("bob", 1));
+  EXPECT_TRUE(CheckOf(owners, RequestOf("alice", 4)).ok());
+  EXPECT_TRUE(CheckOf(owners, RequestOf("carol", 5)).ok());
+  const absl::Status large = CheckOf(owners, RequestOf("alice", 5)),
+                     none = CheckOf(owners, RequestOf("bob", 1));
   EXPECT_EQ(large.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(
       large.message(),
@@ -65,26 +69,41 @@ TEST(Owners, JobThatNeverFits_IsRefused) {
   EXPECT_THAT(none.message(), HasSubstr("the quota of bob lets no job run (jobs_max: 0)"));
 }
 
+TEST(Owners, PriorityAboveTheOwners_IsRefused_UnlessItMayBeAny) {
+  const Owners owners({.others = {.priority_max = 10}, .owners = {{"alice", {}}}}, kDay);
+  const auto of = [](const std::string& owner, int32_t priority) {
+    return JobRequest{.priority = priority, .devices = 1, .owner = owner};
+  };
+  EXPECT_TRUE(CheckOf(owners, of("bob", 10)).ok());
+  EXPECT_TRUE(CheckOf(owners, of("alice", 1000)).ok());
+  const absl::Status refused = CheckOf(owners, of("bob", 11));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "spec.priority: 11: must be at most 10, the priority_max of bob's quota; lower it, or "
+            "ask an operator");
+  EXPECT_TRUE(owners.CheckSubmit(of("bob", 11), /*any_priority=*/true).ok());
+}
+
 TEST(Owners, TooManyThatWait_AreRefused) {
   Owners owners({.others = {.queued_max = 2}}, kDay);
   owners.Queued("alice", 2);
-  const absl::Status full = owners.CheckSubmit(RequestOf("alice", 1));
+  const absl::Status full = CheckOf(owners, RequestOf("alice", 1));
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(full.message(), HasSubstr("2 jobs of alice wait, and its quota is 2 (queued_max)"));
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("bob", 1)).ok());
+  EXPECT_TRUE(CheckOf(owners, RequestOf("bob", 1)).ok());
   owners.Queued("alice", -1);
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("alice", 1)).ok());
+  EXPECT_TRUE(CheckOf(owners, RequestOf("alice", 1)).ok());
 }
 
 TEST(Owners, WithoutAQuota_OnePersonHasSoManyThatWait_AndNobodyAnyNumber) {
   Owners owners({}, kDay);
   for (const char* owner : {"alice", ""}) owners.Queued(owner, kQueuedMax - 1);
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("alice", 1)).ok());
+  EXPECT_TRUE(CheckOf(owners, RequestOf("alice", 1)).ok());
   for (const char* owner : {"alice", ""}) owners.Queued(owner, 1);
-  EXPECT_EQ(owners.CheckSubmit(RequestOf("alice", 1)).message(),
+  EXPECT_EQ(CheckOf(owners, RequestOf("alice", 1)).message(),
             "1000 jobs of alice wait, and its quota is 1000 (queued_max): submit again when one of "
             "them has started, or cancel one");
-  EXPECT_TRUE(owners.CheckSubmit(RequestOf("", 1)).ok());
+  EXPECT_TRUE(CheckOf(owners, RequestOf("", 1)).ok());
 }
 
 TEST(Owners, JobOverTheQuota_WaitsAndHoldsItsOwnersOthersUp) {

@@ -8,6 +8,7 @@ namespace phalanx::coordinator {
 namespace {
 
 using job::JobPhase;
+using ::testing::EndsWith;
 using ::testing::IsEmpty;
 
 TEST(SubmitTest, Submit_BeforeItIsStored_IsNotAnswered) {
@@ -65,7 +66,7 @@ TEST(SubmitTest, Submit_SameRequestIdOfWhatIsRefusedByNow_GivesTheFirstJob) {
     EXPECT_EQ(h.Submit(shared(otherwise), "r2", refusal), second);
     EXPECT_EQ(h.Submit(shared(otherwise), "r2"), second);
     EXPECT_EQ(h.Submit(shared(another), "r2", refusal), JobId{});
-    EXPECT_THAT(h.answers.rbegin()->second.status().message(),
+    EXPECT_THAT(std::string(h.answers.rbegin()->second.status().message()),
                 ::testing::HasSubstr("was given with another document"));
     EXPECT_EQ(h.Submit(AJob("c", 1), "r3", refusal), JobId{});
     EXPECT_EQ(h.answers.rbegin()->second.status(), refusal);
@@ -79,6 +80,22 @@ TEST(SubmitTest, Submit_NameOfALiveJob_IsRefused) {
   h.Submit(AJob("a", 1));
   EXPECT_EQ(h.Submit(AJob("a", 1)), JobId{});
   EXPECT_EQ(h.answers.rbegin()->second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(h.answers.rbegin()->second.status().message()),
+              EndsWith("; cancel it or choose another name"));
+}
+
+TEST(SubmitTest, Submit_NameOfALiveJobOfSomebodyElse_IsNotTheirsToCancel) {
+  Harness h;
+  const auto of = [](const std::string& owner) {
+    JobRequest request = *AJob("a", 1);
+    request.owner = owner;
+    return std::make_shared<const JobRequest>(request);
+  };
+  h.Submit(of("alice"));
+  EXPECT_EQ(h.Submit(of("bob")), JobId{});
+  EXPECT_EQ(h.answers.rbegin()->second.status(),
+            absl::AlreadyExistsError("job-1 of alice is named \"a\" and has not ended; choose "
+                                     "another name"));
 }
 
 TEST(SubmitTest, Submit_NameOfAnEndedJob_IsANewJob) {

@@ -259,6 +259,7 @@ TEST(BoardTest, DamagedEntry_IsListedAsSuchAmongTheOthersAndRefusedByItself) {
   EXPECT_EQ(*board.IdOf("damaged"), JobId{1}) << "it can be deleted";
   EXPECT_EQ(*board.IdOf("job-2"), JobId{2});
   EXPECT_TRUE(absl::IsNotFound(board.IdOf("nobody").status()));
+  EXPECT_EQ(board.Find("a\nb").status().message(), "there is no job \"a\\nb\"");
   const absl::Status refused = board.Find("damaged").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--check-store"));

@@ -13,12 +13,12 @@ TEST(ReadQuotas, WhatIsWritten_Holds_AndTheRestHasNoBound) {
   const auto quotas = ReadQuotas(R"(
 default: {devices_max: 16, jobs_max: 4, queued_max: 100}
 owners:
-  alice: {devices_max: 64, weight: 2.5}
+  alice: {devices_max: 64, weight: 2.5, priority_max: -3}
   build: {jobs_max: 1}
 )");
   ASSERT_TRUE(quotas.ok()) << quotas.status();
   EXPECT_EQ(quotas->Of("anybody"), (Quota{.devices_max = 16, .jobs_max = 4, .queued_max = 100}));
-  EXPECT_EQ(quotas->Of("alice"), (Quota{.devices_max = 64, .weight = 2.5}));
+  EXPECT_EQ(quotas->Of("alice"), (Quota{.devices_max = 64, .priority_max = -3, .weight = 2.5}));
   EXPECT_EQ(quotas->Of("build"), (Quota{.jobs_max = 1}));
 }
 
@@ -32,7 +32,7 @@ TEST(ReadQuotas, Violations_AreNamedAllAtOnce) {
   const absl::Status status = ReadQuotas(R"(
 default: {devices_max: -1, job_max: 4}
 owners:
-  alice: {devices_max: many, weight: 0}
+  alice: {devices_max: many, weight: 0, priority_max: high}
   bob: 7
 owner: {}
 )")
@@ -44,6 +44,7 @@ owner: {}
             HasSubstr("default.job_max: 4: unknown field; did you mean jobs_max?"),
             HasSubstr("owners.alice.devices_max: many: must be a whole number of at least 0"),
             HasSubstr("owners.alice.weight: 0: must be a number above 0"),
+            HasSubstr("owners.alice.priority_max: high: must be a whole number"),
             HasSubstr("owners.bob: 7: must be a mapping"),
             HasSubstr("owner: {}: unknown field; did you mean owners?")));
 }

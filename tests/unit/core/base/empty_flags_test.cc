@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,14 @@ TEST(FlagsWithoutValueTest, ThatEndInEquals_AreTold) {
   EXPECT_THAT(Texts(FlagsWithoutValue(arguments)),
               ElementsAre("--name: \"\": must have a value, or be left out",
                           "--svg: \"\": must have a value, or be left out"));
+}
+
+TEST(TellEmptyFlagsTest, EachIsALineThatATerminalMayShow) {
+  std::ostringstream out;
+  EXPECT_EQ(TellEmptyFlags({EmptyFlag("--name", false), EmptyFlag("--\x1b[2J", true)}, out), 2);
+  EXPECT_EQ(out.str(),
+            "--name: \"\": must have a value, or be left out\n--\\x1b[2J: \"\": must have a "
+            "value\n");
 }
 
 }  // namespace
