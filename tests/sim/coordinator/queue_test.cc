@@ -2,6 +2,7 @@
 //   PHALANX_SIM_SEED=N runs that one; PHALANX_SIM_SEEDS=N runs so many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "tests/sim/coordinator/from_environment.h"
@@ -39,6 +40,35 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
   EXPECT_GT(counts.kept, count) << "too few jobs are kept by quotas";
   EXPECT_GT(counts.turns, count / 4) << "too few jobs go before older ones of other owners";
   EXPECT_GT(counts.left, 0) << "no job goes ahead of one of its owner, who has a quota";
+}
+
+// Small jobs never cease to arrive: that everybody ends once nobody comes any more says nothing of
+// a wide job that is passed over as long as somebody comes.
+TEST(QueueSimulation, SmallJobsWithoutEnd_DoNotKeepTheWidestFromStartingInTime) {
+  const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
+  const int64_t first = only >= 0 ? only : 1;
+  const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
+  QueueWorld::Counts counts;
+  int64_t arrived = 0;
+  double part = 0;  // of the bound, at most
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    QueueWorld world(static_cast<uint64_t>(seed), {.crowded = true});
+    for (int round = 0; round < 3; ++round) {
+      const QueueWorld::Wait wait = world.WaitOfTheWidest();
+      ASSERT_TRUE(world.violations().empty())
+          << "seed " << seed << ": " << world.violations().front() << "\n"
+          << world.Describe();
+      arrived += wait.arrived;
+      part = std::max(part, absl::FDivDuration(wait.waited, wait.bound));
+    }
+    ASSERT_TRUE(world.Finish()) << "seed " << seed << "\n" << world.Describe();
+    counts += world.counts();
+  }
+  std::printf("%lld small jobs arrived, %lld went ahead; waits of up to %.2f of the bound\n",
+              static_cast<long long>(arrived), static_cast<long long>(counts.ahead), part);
+  if (only >= 0) return;
+  EXPECT_GT(arrived, count) << "too few arrive meanwhile to mean anything";
+  EXPECT_GT(counts.ahead, count / 4) << "too few of them go ahead to mean anything";
 }
 
 void RunMixed(QueueWorld::Faults faults) {

@@ -10,9 +10,6 @@
 namespace phalanx::coordinator {
 namespace {
 
-// As queue_forecast.cc has them: what a job may take before its time_limit counts, and its
-// processes behind its end.
-constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
 // By when a drained node has been left by all that can leave it.
 constexpr absl::Duration kLeft = absl::Seconds(60);
 
@@ -23,6 +20,7 @@ QueueWorld::QueueWorld(uint64_t seed, Faults faults) : prng_(seed), faults_(faul
   options_.cancel_grace = absl::Seconds(2);
   options_.share_half_life = absl::Seconds(static_cast<int64_t>(prng_.Below(4)) * 120);
   if (Chance(2)) options_.quotas = quotas_ = DrawQuotas();
+  if (faults_.crowded) options_.quotas = quotas_ = Quotas();
   if (faults_.losses) {
     options_.heartbeat_interval = absl::Seconds(1);
     options_.heartbeat_timeout = absl::Seconds(4 + static_cast<int64_t>(prng_.Below(12)));

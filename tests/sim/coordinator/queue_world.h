@@ -21,6 +21,8 @@
 // - a drained node is left by all that can save their state;
 // - a job that waits starts as soon as there are devices for it, if none before it could use any of
 //   them;
+// - among small jobs that arrive without end one of all devices starts within the limits of those
+//   before it (queue_world_crowd.cc);
 // - where the coordinator dies, in the middle of a write, and another one goes on with what is
 //   stored: every submit, cancel, suspend, resume, cordon, drain, uncordon, reserve and unreserve
 //   that was answered is there (queue_world_crashes.cc);
@@ -54,11 +56,24 @@ class QueueWorld {
     // Nodes are of two kinds and have two labels, which jobs ask for; and jobs have spares, unless
     // nodes are lost: plans here bring none into use.
     bool mixed = false;
+    // For WaitOfTheWidest: one owner without a quota.
+    bool crowded = false;
   };
   explicit QueueWorld(uint64_t seed, Faults faults);
 
   // A second passes, and somebody may ask for something.
   void Act();
+  // A job of all devices comes among jobs of few, each with a time limit, of which new ones arrive
+  // without end, more than there is room for; all are of one priority and one owner. Goes on until
+  // it has started. The bound: all that had devices when it came are over by the last of their
+  // limits; from then on those that waited before it, of whom each may have had all devices, one
+  // after another, are over when the sum of their limits has passed; then it is planned. A
+  // limit counts with what is granted to a job that ends by it. To start later is a violation.
+  struct Wait {
+    absl::Duration waited, bound;
+    int64_t arrived = 0;  // jobs, meanwhile
+  };
+  Wait WaitOfTheWidest();
   // Nobody asks for anything any more and nothing is kept back: false: some job does not end.
   bool Finish();
 
@@ -85,6 +100,9 @@ class QueueWorld {
   const Counts& counts() const { return counts_; }
 
  private:
+  // As queue_forecast.cc has them: what a job may take before its time_limit counts, and its
+  // processes behind its end.
+  static constexpr absl::Duration kPlanned = absl::Seconds(30), kGone = absl::Seconds(30);
   static constexpr const char* kOwners[] = {"alice", "bob", "carol"};
   struct Host {
     NodeName name;
@@ -217,6 +235,9 @@ class QueueWorld {
   void ReportAll(JobId id, Training& training, decltype(RankReported::report) report);
   void Report(JobId id, Training& training, int32_t rank, decltype(RankReported::report) report);
   void Submit();
+  // queue_world_crowd.cc
+  JobId SubmitOf(int32_t devices);
+  void Crowd();  // a second passes, in which small jobs arrive
   void Ask();
   void Second();
   Host& HostNamed(const NodeName& name);
