@@ -88,8 +88,8 @@ class Driver {
   // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
   // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
   // cancelled while the store failed may still be so when it works again.
-  // `refusal`: the answer, unless the submit repeats one that was accepted. `any_priority`: no quota
-  // bounds the job's.
+  // `refusal`: the answer, unless the submit repeats one that was accepted. `any_priority`: no
+  // quota bounds the job's.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
               absl::Status refusal = absl::OkStatus(), bool any_priority = false);
   // What the submit of that id became, where `request` repeats it (RequestAsSubmitted will do).

@@ -88,7 +88,8 @@ std::vector<Tree::Entry> JobEntries(const JobView& job, const QueueWatch::Spots&
                                       {"devices", Number(int64_t{job.request->devices})},
                                       {"priority", Number(int64_t{job.request->priority})},
                                       {"steps", Number(job.request->steps)}};
-  if (job.fits_no_nodes) entries.push_back({"fits_no_nodes", job::ScalarTree("true", /*quoted=*/false)});
+  if (job.fits_no_nodes)
+    entries.push_back({"fits_no_nodes", job::ScalarTree("true", /*quoted=*/false)});
   if (const auto spot = queue.find(job.id);
       spot != queue.end() && job.phase == job::JobPhase::kQueued) {
     if (spot->second.number > 0) entries.push_back({"queue_number", Number(spot->second.number)});
