@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The alerts and the dashboard of deploy/monitoring use metrics that coordinator and workers export, and
-docs/sight.md lists every one of them.
+docs/sight.md lists every one of them, and the bounds of the buckets of histograms.
 
 monitoring.py SOURCE_ROOT
 monitoring.py SOURCE_ROOT --queries   prints those of the dashboard as rules, for a promtool that reads them (alerts.sh)
@@ -13,6 +13,24 @@ import sys
 NAME = re.compile(r"\bphalanx_[a-z_]+\b")
 DECLARED = re.compile(r'(Build(Counter|Gauge|Histogram)\(\)\s*\.Name\(|OfJobs\(gauges,\s*|(?:KnownNow|Counted|GaugeOf|CounterOf)\(\s*)"(phalanx_[a-z_]+)"')
 SOURCES = ("coordinator/metrics/metrics.cc", "worker/agent/node_metrics.cc")
+
+
+BOUNDS = re.compile(r"BucketBoundaries (k\w+) = \{([^}]*)\};")
+# One that is added where it is made, or by the name of the member that has it.
+BUCKETS = re.compile(r"""\.Name\("(phalanx_[a-z_]+)"\)(?:(?!\.Name)[^;])*?\.Add\(\{\}, (k\w+)\)|series_->([a-z_]+)\.Add\(\{\{(?:(?!\.Add)[^;])*?\}\}, (k\w+)\)""")
+
+
+def buckets_of(root):
+    """Of each histogram the bounds, as numbers."""
+    text = (root / SOURCES[0]).read_text(encoding="utf-8")
+    bounds = {name: [float(bound) for bound in values.split(",")] for name, values in BOUNDS.findall(text)}
+    return {own or "phalanx_" + member: bounds[constant or of_member] for own, constant, member, of_member in BUCKETS.findall(text)}
+
+
+def buckets_told(page):
+    table = page.split("\n| Histogram | Buckets up to |\n")[-1].split("\n\n")[0]
+    return {name: [float(bound) for bound in values.split(",")]
+            for name, values in re.findall(r"^\| `(phalanx_[a-z_]+)` \| ([0-9., ]+) \|$", table, re.MULTILINE)}
 
 
 def exported(root):
@@ -76,6 +94,12 @@ def main():
     told = set(re.findall(r"^\| `(phalanx_[a-z_]+)", page, re.MULTILINE))
     errors += [f"docs/sight.md: does not list {name}" for name in sorted(families - told)]
     errors += [f"docs/sight.md: no program exports {name}" for name in sorted(told - families)]
+
+    buckets, listed = buckets_of(root), buckets_told(page)
+    histograms = {sample.removesuffix("_bucket") for sample in samples if sample.endswith("_bucket")}
+    errors += [f"{SOURCES[0]}: the buckets of {name} are not found" for name in sorted(histograms - set(buckets))]
+    errors += [f"docs/sight.md: the buckets of {name} are {buckets.get(name)} and not {listed.get(name)}"
+               for name in sorted(set(buckets) | set(listed)) if buckets.get(name) != listed.get(name)]
 
     print("\n".join(errors) or f"{len(families)} metrics, {len(alerts)} alerts, {len(queries)} queries")
     return 1 if errors else 0
