@@ -1,7 +1,9 @@
 // Nodes that join with a token, and those that try to.
 #include <google/protobuf/descriptor.h>
+#include <openssl/pem.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "phalanx/v1/join_service.grpc.pb.h"
 #include "tests/rpc/join_fixture.h"
 #include "transport/issuance.h"
+#include "transport/openssl.h"
 
 namespace phalanx::coordinator {
 namespace {
@@ -208,6 +211,67 @@ TEST_F(JoinTest, WithoutAKeyToSignWith_TokensAreRefused_AndCertificatesHold) {
       << "whoever has no certificate gets no further than the handshake";
   FakeWorker worker(ChannelOf(files));
   worker.Join("new", 1);
+}
+
+bool IsSignedBy(const std::string& pem, const support::Authority& authority) {
+  const auto read = [](const std::string& text) {
+    return transport::Certificate(
+        PEM_read_bio_X509(transport::Reader(text).get(), nullptr, nullptr, nullptr));
+  };
+  const transport::Certificate certificate = read(pem);
+  const transport::Certificate ca = read(support::ReadFile(authority.folder() + "/ca.pem"));
+  return certificate != nullptr && ca != nullptr &&
+         X509_verify(certificate.get(), X509_get0_pubkey(ca.get())) == 1;
+}
+
+// As a secret is rotated: each file is put beside its place and renamed over it.
+TEST_F(JoinTest, AuthorityThatIsReplaced_SignsTheNext_AndOneThatIsSpoiltUsesUpNoToken) {
+  const transport::SignerFiles signer{.certificate = folder_ + "/signer.pem",
+                                      .key = folder_ + "/signer-key.pem"};
+  const auto put = [](const std::string& path, const std::string& text) {
+    support::WriteFile(path + ".new", text);
+    std::filesystem::rename(path + ".new", path);
+  };
+  const auto text_of = [](const support::Authority& of, const std::string& file) {
+    return support::ReadFile(absl::StrCat(of.folder(), "/", file));
+  };
+  put(signer.certificate, text_of(authority(), "ca.pem"));
+  put(signer.key, text_of(authority(), "ca-key.pem"));
+  server_.reset();
+  Open([&](ServerOptions& options) {
+    LetNodesJoin(options, folder_ + "/join-tokens");
+    options.join.signer = signer;
+  });
+  const support::Authority next;
+  next.Coordinator();
+  const transport::KeyAndRequest own = *transport::MakeKeyAndRequest();
+  std::string certificate;
+  ASSERT_TRUE(Join(Create().token(), "first", own, &certificate).ok());
+  EXPECT_TRUE(IsSignedBy(certificate, authority()));
+
+  const std::string token = Create().token();
+  const auto refused = [&](const std::string& why) {
+    std::string none;
+    const grpc::Status status = Join(token, "second", own, &none);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+    EXPECT_EQ(status.error_message(), "the key to sign with cannot be used: " + why);
+    EXPECT_EQ(none, "");
+    EXPECT_THAT(Tokens().back().uses(), ::testing::IsEmpty()) << "the token was used up";
+  };
+  put(signer.certificate, "spoilt");
+  refused(
+      absl::StrCat("certificate: ", signer.certificate, ": must begin with a certificate in PEM"));
+  put(signer.certificate, text_of(next, "ca.pem"));
+  refused(absl::StrCat("key: ", signer.key, ": is not the key of ", signer.certificate));
+  put(signer.key, text_of(next, "ca-key.pem").substr(0, 60));
+  refused(absl::StrCat("key: ", signer.key, ": must be a private key in PEM, without a password"));
+  std::filesystem::remove(signer.key);
+  refused(absl::StrCat("key: ", signer.key, ": cannot be opened: No such file or directory"));
+
+  put(signer.key, text_of(next, "ca-key.pem"));
+  ASSERT_TRUE(Join(token, "second", own, &certificate).ok());
+  EXPECT_TRUE(IsSignedBy(certificate, next));
+  EXPECT_FALSE(IsSignedBy(certificate, authority()));
 }
 
 TEST(SignerFilesTest, WhatIsWrong_IsNamed) {
