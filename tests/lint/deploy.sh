@@ -61,12 +61,13 @@ for base in base gpu; do
   for component in "${components[@]}"; do
     flags=()
     [[ $component != */infiniband/ ]] || flags=(--node)
+    [[ $component != */egress/ ]] || flags=(--egress)
     combine "$base" "$component" > "$work/combined.yaml"
     ! cmp -s "$work/combined.yaml" "$work/$base.yaml" || { echo "$component changes nothing of $base"; exit 1; }
     examine combined "${flags[@]}"
   done
   combine "$base" "${components[@]}" > "$work/combined.yaml"
-  examine combined --node
+  examine combined --node --egress
 done
 
 # The check itself: each of these changes is one that it has to see.
@@ -203,6 +204,17 @@ s/--tls-revoked=.*/--tls-revoked=\/data\/revoked.pem/
 /^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
 done
+combine base deploy/kustomize/components/egress/ > "$work/held.yaml"
+planted held --egress << 'CHANGES'
+s/^  - Egress$//
+/^  egress:/,/^  ingress:/s/cidr: .*/cidr: 0.0.0.0\/0/
+s/k8s-app: kube-dns/k8s-app: other/
+s/phalanx\/etcd: "true"/other: "true"/
+s/^    - port: 443$/    - port: 443\n      protocol: TCP\n  - ports:\n    - port: 80/
+/^    - ipBlock:/,+1d
+/^  egress:/,/^  ingress:/s/app.kubernetes.io\/name: phalanx-coordinator/app.kubernetes.io\/name: phalanx-worker/
+/^  egress:/,/^  ingress:/{/^    - port: (443|2379)$/,+1d}
+CHANGES
 combine base deploy/kustomize/components/service-monitor/ > "$work/monitored.yaml"
 examine monitored
 planted monitored << 'CHANGES'

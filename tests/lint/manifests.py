@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] [--apart] < rendered.yaml
+"""Refuses Kubernetes objects that a platform team would: tests/lint/manifests.py [--node] [--apart] [--egress] < rendered.yaml
 
 Each container has an image by tag (not latest) or digest, requests of CPU and memory, limits of memory and of
 GPUs where it is to have some, runs as somebody else than root with a root that it cannot write, and gets no privilege. No CPU limit is asked
 for: a rank that is throttled holds up all others. With --node, pods may share the network and the InfiniBand
 devices of their node, and lock memory; then their namespace says that it lets them. With --apart no worker is where the
-coordinator is, or another worker.
+coordinator is, or another worker. With --egress pods call names (DNS), each other, and what a label of a namespace or a range of
+addresses names, at ports that are said, and nothing else.
 
 Objects have the labels that Kubernetes recommends; what a cluster refuses to change, selectors and templates of claims,
 has those that it had, app.kubernetes.io/name and none.
@@ -15,6 +16,7 @@ cluster ends it, /dev/shm fits into the memory, arguments name variables, ports,
 each pod has a NetworkPolicy, workers that a drain evicts a budget. Roles may read nodes and nothing else. GPU pods go where GPUs are.
 """
 
+import ipaddress
 import re
 import sys
 
@@ -28,6 +30,8 @@ LABELS = "app.kubernetes.io/"
 # Of all objects, and of those that belong to one program.
 COMMON = {"instance", "managed-by", "part-of", "version"}
 OWN = {"component", "name"}
+# The cluster gives it to pods of a StatefulSet.
+POD_NAME = "statefulset.kubernetes.io/pod-name"
 OF_PROGRAMS = (*CONTROLLERS, "Service", "NetworkPolicy", "PodDisruptionBudget", "ServiceMonitor", "PodMonitor")
 
 
@@ -37,6 +41,11 @@ def bytes_of(text):
 
 def flag_of(container, name):
     return next((one.split("=", 1)[1] for one in container.get("args", []) if one.startswith(name + "=")), None)
+
+
+def shares_store(container):
+    """Of the coordinator: with others, on etcd."""
+    return (flag_of(container, "--store") or "").startswith("etcd://")
 
 
 def wrong_with_probes(container):
@@ -55,10 +64,45 @@ def wrong_with_probes(container):
                 yield f"{probe} asks port {port}, and {flag} is {address}"
         if asks.get("scheme") != "HTTPS":
             yield f"{probe} does not speak TLS"
-        if probe == "readinessProbe" and asks.get("path") != "/readyz":
-            yield f"{probe} asks for less than whether it is ready"
+        # One of several coordinators stands by for as long as another one leads: no rollout may wait for it to be ready.
+        ready = "/livez" if shares_store(container) else "/readyz"
+        if probe == "readinessProbe" and asks.get("path") != ready:
+            yield f"{probe} does not ask {ready}"
         if probe != "readinessProbe" and asks.get("path") != "/livez":
             yield f"{probe} asks for more than whether it lives"
+
+
+def wrong_with_sharing(items):
+    """Of coordinators that share a store: each is told of by an address of its own, and a drain takes one."""
+    services = {one["metadata"]["name"]: one["spec"]["selector"] for one in items if one["kind"] == "Service"}
+    for one in (one for one in items if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "phalanx-coordinator"):
+        where, replicas = "StatefulSet phalanx-coordinator", one["spec"]["replicas"]
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        if not shares_store(container):
+            if replicas != 1:
+                yield where, f"{replicas} coordinators, and a store of which one process has the journal"
+            continue
+        if not all(flag_of(container, flag) for flag in ("--etcd-ca", "--etcd-certificate", "--etcd-key")):
+            yield where, "etcd is called without certificates"
+        if replicas < 2:
+            yield where, "nobody stands by"
+        if flag_of(container, "--advertise") != "$(POD_NAME):" + flag_of(container, "--listen").rsplit(":", 1)[1]:
+            yield where, "--advertise is not the pod's own address"
+        names = [f"phalanx-coordinator-{number}" for number in range(replicas)]
+        for name in names:
+            if services.get(name, {}).get(POD_NAME) != name:
+                yield where, f"no service {name} of that pod alone"
+        for worker in (each for each in items if each["metadata"]["name"] == "phalanx-worker" and each["kind"] in CONTROLLERS):
+            called = flag_of(worker["spec"]["template"]["spec"]["containers"][0], "--coordinator").split(",")
+            if [address.partition(":")[0] for address in called] != names:
+                yield f"{worker['kind']} phalanx-worker", f"--coordinator={','.join(called)} is not all of {names}"
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        if not any(each["spec"].get("maxUnavailable") == 1 and each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+                   for each in items if each["kind"] == "PodDisruptionBudget"):
+            yield where, "no PodDisruptionBudget of one: a drain evicts all coordinators at once"
+        if not any(each.get("topologyKey") == "kubernetes.io/hostname" and each["labelSelector"]["matchLabels"].items() <= labels.items()
+                   for each in one["spec"]["template"]["spec"].get("topologySpreadConstraints", [])):
+            yield where, "nothing keeps its pods on different nodes"
 
 
 def wrong_with_listening(container):
@@ -83,7 +127,7 @@ def wrong_with_volumes(pod, container, claims):
     if container["name"] == "worker" and mounts.get("/dev/shm") not in memory:
         yield "/dev/shm is the container runtime's, of 64 MiB"
     store = flag_of(container, "--store")
-    if store and not any(store.startswith(path + "/") and name in claims for path, name in mounts.items()):
+    if store and not shares_store(container) and not any(store.startswith(path + "/") and name in claims for path, name in mounts.items()):
         yield f"--store={store} goes with the pod"
 
 
@@ -130,7 +174,7 @@ def wrong_with_secrets(pod, container):
         if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
             yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"
     mounted = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount["name"] in secrets]
-    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--metrics-certificate", "--metrics-key", "--tls-revoked", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
+    for flag in ("--tls-ca", "--tls-certificate", "--tls-key", "--metrics-certificate", "--metrics-key", "--etcd-ca", "--etcd-certificate", "--etcd-key", "--tls-revoked", "--join-ca-certificate", "--join-ca-key", "--join-token-file"):
         file = flag_of(container, flag)
         if file and not any(file == one or file.startswith(one + "/") for one in mounted):
             yield f"{flag}={file} is in no secret"
@@ -240,7 +284,8 @@ def wrong_with_selectors(items):
     pods = [(one["kind"], one["spec"]["template"]["metadata"]["labels"]) for one in items if one["kind"] in CONTROLLERS]
 
     def chosen(labels, kinds=CONTROLLERS):
-        return any(kind in kinds and labels.items() <= of.items() for kind, of in pods)
+        wanted = {key: value for key, value in labels.items() if key != POD_NAME}
+        return any(kind in kinds and wanted.items() <= of.items() for kind, of in pods)
 
     services = [one["metadata"]["labels"] for one in items if one["kind"] == "Service"]
     for one in items:
@@ -301,6 +346,39 @@ def wrong_with_protection(items):
             yield where, "no PodDisruptionBudget: a drain evicts workers all at once"
 
 
+def goes_to(rule):
+    """What a rule of egress lets pods call, in words of ours; None: more than somebody has named."""
+    ports = {(str(port.get("port")), port.get("protocol", "TCP")) for port in rule.get("ports") or []}
+    found = set()
+    for peer in rule.get("to") or []:
+        spaces, pods = (peer.get(one, {}).get("matchLabels", {}) for one in ("namespaceSelector", "podSelector"))
+        if peer.keys() == {"ipBlock"} and ipaddress.ip_network(peer["ipBlock"]["cidr"]).prefixlen >= 8 and ports:
+            found.add("addresses")
+        elif peer.keys() == {"podSelector"} and pods.get(LABELS + "name"):
+            found.add(pods[LABELS + "name"])
+        elif spaces and pods.get("k8s-app") == "kube-dns" and ports == {("53", "UDP"), ("53", "TCP")}:
+            found.add("names")
+        elif peer.keys() == {"namespaceSelector"} and spaces and ports and all(key.startswith("phalanx/") for key in spaces):
+            found.add(next(iter(spaces)))
+        else:
+            return None
+    return found or None
+
+
+def wrong_with_egress(items):
+    """What pods call, where that is held to what somebody has named."""
+    needed = {"phalanx-coordinator": {"names", "phalanx/etcd"}, "phalanx-worker": {"names", "phalanx-coordinator", "phalanx-worker", "addresses"}}
+    for one in (one for one in items if one["kind"] == "NetworkPolicy"):
+        where, spec = f"NetworkPolicy {one['metadata']['name']}", one["spec"]
+        if set(spec["policyTypes"]) != {"Ingress", "Egress"}:
+            yield where, "leaves open what its pods call"
+        called = [goes_to(rule) for rule in spec.get("egress", [])]
+        if None in called:
+            yield where, "a rule of egress that names nobody, or all"
+        if set().union(*filter(None, called)) != needed.get(one["metadata"]["name"]):
+            yield where, "its pods may call others than those that they have to"
+
+
 def wrong_with_services(items):
     services = {one["metadata"]["name"]: one["spec"] for one in items if one["kind"] == "Service"}
     workloads = [one for one in items if one["kind"] in CONTROLLERS]
@@ -309,11 +387,13 @@ def wrong_with_services(items):
         if one["kind"] == "StatefulSet" and one["spec"]["serviceName"] not in services:
             yield where, f"no service {one['spec']['serviceName']}"
         for container in one["spec"]["template"]["spec"]["containers"]:
-            name, _, port = (flag_of(container, "--coordinator") or "").partition(":")
-            if name and port not in {str(each["port"]) for each in services.get(name, {}).get("ports", [])}:
-                yield where, f"--coordinator={name}:{port} is no service"
+            for address in (flag_of(container, "--coordinator") or "").split(","):
+                name, _, port = address.partition(":")
+                if name and port not in {str(each["port"]) for each in services.get(name, {}).get("ports", [])}:
+                    yield where, f"--coordinator={name}:{port} is no service"
     for name, spec in services.items():
-        ports = {port["name"] for one in workloads if spec["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+        chosen = {key: value for key, value in spec["selector"].items() if key != POD_NAME}
+        ports = {port["name"] for one in workloads if chosen.items() <= one["spec"]["template"]["metadata"]["labels"].items()
                  for container in one["spec"]["template"]["spec"]["containers"] for port in container.get("ports", [])}
         for port in spec.get("ports", []):
             if port["targetPort"] not in ports:
@@ -407,6 +487,7 @@ def wrong_with(items, node):
     yield from wrong_with_plaintext(items)
     yield from wrong_with_protection(items)
     yield from wrong_with_services(items)
+    yield from wrong_with_sharing(items)
     yield from wrong_with_roles(items)
     yield from wrong_with_labels(items)
 
@@ -416,6 +497,8 @@ def main():
     found = list(wrong_with(items, "--node" in sys.argv[1:]))
     if "--apart" in sys.argv[1:]:
         found += wrong_with_distance(items)
+    if "--egress" in sys.argv[1:]:
+        found += wrong_with_egress(items)
     for where, rule in found:
         print(f"{where}: {rule}")
     sys.exit(3 if found else 0)  # 1 is that of a program that broke
