@@ -1,11 +1,12 @@
 #include "client/job_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -18,32 +19,44 @@
 #include "core/base/violation.h"
 #include "core/job/json.h"
 #include "core/job/labels.h"
+#include "core/posix/unique_fd.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/resolved_job.h"
 
 namespace phalanx::client {
 namespace {
 
-absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  // One byte more than is allowed, so that the reader sees a document that is too long as such.
+// What a file has until it ends: a document that is cut may be another one, and sound. One byte
+// more than is allowed, so that the reader sees a document that is too long as such.
+absl::StatusOr<std::string> ReadToEnd(int descriptor, const std::string& path) {
   std::string text(wire::kDocumentBytesMax + 1, '\0');
-  if (path == "-") {
-    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(std::cin.gcount()));
-    return text;
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    const ssize_t got = read(descriptor, text.data() + bytes, text.size() - bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return absl::NotFoundError(
+          absl::StrCat(LineText(path), ": cannot be read: ", std::strerror(errno)));
+    }
+    if (got == 0) break;
+    bytes += static_cast<size_t>(got);
   }
+  text.resize(bytes);
+  return text;
+}
+
+absl::StatusOr<std::string> ReadAll(const std::string& path) {
+  if (path == "-") return ReadToEnd(STDIN_FILENO, path);
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat(LineText(path), ": is a folder"));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) {
     const std::string message = absl::StrCat(LineText(path), ": ", std::strerror(errno));
     return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
   }
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
+  return ReadToEnd(file.get(), path);
 }
 
 // The document with the text `value` as SECTION.FIELD.

@@ -17,6 +17,7 @@
 #include "client/late_note.h"
 #include "client/output.h"
 #include "core/base/status.h"
+#include "core/base/terminal_text.h"
 #include "core/job/devices.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
@@ -136,9 +137,12 @@ absl::StatusOr<schedule::DeviceProfile> ProfileOf(const PlanOptions& options) {
     return schedule::FindProfile(
         options.device_kind.value_or(std::string(schedule::kNominalDevice)));
   }
-  ASSIGN_OR_RETURN(const std::string text,
-                   ReadWholeFile(*options.device_profile, kProfileBytesMax));
-  return schedule::ReadProfile(text);
+  const std::string where = absl::StrCat("--device-profile: ", LineText(*options.device_profile));
+  absl::StatusOr<std::string> text = ReadWholeFile(*options.device_profile, kProfileBytesMax);
+  if (!text.ok()) return Annotate(text.status(), where);
+  absl::StatusOr<schedule::DeviceProfile> profile = schedule::ReadProfile(*text);
+  if (!profile.ok()) return Annotate(profile.status(), where);
+  return profile;
 }
 
 schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::Cluster& cluster,

@@ -3,6 +3,8 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -20,6 +22,10 @@ namespace phalanx::transport {
 namespace {
 
 absl::StatusOr<Bio> Open(const std::string& path, absl::string_view name) {
+  // To open a pipe would wait for its other end.
+  struct stat found {};
+  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode))
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", path, ": is not a regular file"));
   Bio file(BIO_new_file(path.c_str(), "r"));
   if (file != nullptr) return file;
   ERR_clear_error();
@@ -107,6 +113,19 @@ absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix) {
         absl::StrCat(key, ": ", files.key, ": is not the key of ", files.certificate));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckServes(const TlsFiles& files, absl::string_view prefix) {
+  if (files.certificate.empty()) return absl::OkStatus();
+  const std::string name = absl::StrCat(prefix, "certificate");
+  ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(files.certificate, name));
+  if (X509_check_purpose(own.get(), X509_PURPOSE_SSL_SERVER, /*ca=*/0) == 1)
+    return absl::OkStatus();
+  ERR_clear_error();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", files.certificate,
+                   ": is not for a server, and nobody would accept it: its extendedKeyUsage must "
+                   "have serverAuth (make_ca DIR coordinator HOST, or node HOST)"));
 }
 
 absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::Time now) {

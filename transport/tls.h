@@ -34,6 +34,9 @@ struct TlsFiles {
 // Whether they are all there, whole, of the right kind and of one another; OK of plaintext. Errors:
 // InvalidArgument, with the name of a file as the user gave it: `prefix`ca, such as "--tls-ca".
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view prefix);
+// Of a port that is served: errors InvalidArgument, with the name of the file as above, for a
+// certificate that is not for servers; as CheckTlsFiles.
+absl::Status CheckServes(const TlsFiles& files, absl::string_view prefix);
 
 // Whether the certificate of one's own holds at `now`; OK of none. Errors: FailedPrecondition, with
 // the name of the file as above, and when it expired or begins to hold; as CheckTlsFiles.

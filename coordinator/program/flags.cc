@@ -154,6 +154,7 @@ absl::StatusOr<Settings> ReadSettings(const Flags& flags) {
   ASSIGN_OR_RETURN(settings.listen, ParseAddress(flags.listen, "--listen"));
   RETURN_IF_ERROR(CheckListen(flags));
   RETURN_IF_ERROR(transport::CheckTlsFiles(flags.tls, "--tls-"));
+  RETURN_IF_ERROR(transport::CheckServes(flags.tls, "--tls-"));
   RETURN_IF_ERROR(CheckRevoked(flags));
   RETURN_IF_ERROR(CheckJoin(flags));
   ASSIGN_OR_RETURN(settings.http, ParseAddress(flags.http, "--http"));

@@ -16,6 +16,9 @@ namespace phalanx::coordinator {
 namespace {
 
 constexpr int64_t kFileBytesMax = 256 << 20;
+constexpr char kWithoutTokens[] =
+    ": put a backup of this file in its place, or move it away: jobs stay as they are, and what "
+    "joined by a token does so anew, by another one";
 
 }  // namespace
 
@@ -25,13 +28,16 @@ absl::StatusOr<TokenRecords> TokenFile::Load() {
   if (stat(file_.c_str(), &found) != 0 && errno == ENOENT) return records_;
   const absl::StatusOr<std::string> sealed = ReadWholeFile(file_, kFileBytesMax);
   if (!sealed.ok()) {
-    return absl::UnavailableError(absl::StrCat(file_, ": ", sealed.status().message()));
+    return absl::UnavailableError(
+        absl::StrCat(file_, ": ", sealed.status().message(), kWithoutTokens));
   }
   const absl::StatusOr<absl::string_view> bytes = Unseal(*sealed, 0);
-  if (!bytes.ok()) return Annotate(bytes.status(), file_);
+  if (!bytes.ok())
+    return absl::DataLossError(absl::StrCat(file_, ": ", bytes.status().message(), kWithoutTokens));
   v1::JoinRecords all;
   if (!all.ParseFromArray(bytes->data(), static_cast<int>(bytes->size())))
-    return absl::DataLossError(absl::StrCat(file_, ": does not parse as JoinRecords"));
+    return absl::DataLossError(
+        absl::StrCat(file_, ": does not parse as JoinRecords", kWithoutTokens));
   for (v1::JoinRecord& record : *all.mutable_tokens()) {
     std::string id = record.about().id();
     records_.emplace(std::move(id), std::move(record));

@@ -1,6 +1,7 @@
 // Certificates that are foreign, expired, revoked, spoilt, or renewed.
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,11 +11,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/audit.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 #include "tests/rpc/plain_http.h"
+#include "tests/support/files.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "transport/revocation.h"
 
@@ -323,6 +327,51 @@ TEST(PlaintextTest, BesideCertificates_HasToGo) {
                   .ok());
 }
 
+TEST(TlsFilesTest, CertificateOfAPort_IsForServers) {
+  const support::Authority authority;
+  for (const transport::TlsFiles& files : {authority.Coordinator(), authority.Node("localhost")})
+    EXPECT_TRUE(transport::CheckServes(files, "--tls-").ok()) << files.certificate;
+  const transport::TlsFiles persons = authority.User("sam", "submitter");
+  EXPECT_THAT(std::string(transport::CheckServes(persons, "--tls-").message()),
+              StartsWith(absl::StrCat("--tls-certificate: ", persons.certificate,
+                                      ": is not for a server")));
+}
+
+support::Finished MakeCa(const std::string& arguments) {
+  return support::RunToEnd(
+      {"/bin/sh", "-c",
+       absl::StrReplaceAll(arguments,
+                           {{"MAKE", absl::StrCat(tests::SourceDir(), "/scripts/make_ca")}})});
+}
+
+TEST(MakeCaTest, FirstRunsAtOneTime_MakeOneAuthority) {
+  const std::string folder = support::MakeFolder("authority");
+  const support::Finished made = MakeCa(
+      absl::StrCat("for i in 1 2 3 4; do MAKE ", folder, " user u$i viewer || touch ", folder,
+                   "/failed & done; wait; for i in 1 2 3 4; do openssl verify -CAfile ", folder,
+                   "/ca.pem ", folder, "/user-u$i.pem || exit 1; done"));
+  EXPECT_EQ(made.exit_code, 0) << made.talk;
+  EXPECT_FALSE(std::filesystem::exists(folder + "/failed")) << made.talk;
+}
+
+TEST(MakeCaTest, NamesAndDays_AreTakenAsTheyAreDocumentedOrRefusedInWords) {
+  const std::string folder = support::MakeFolder("authority");
+  EXPECT_EQ(MakeCa(absl::StrCat("MAKE ", folder, " user a+b@c.d_e-f viewer")).exit_code, 0);
+  const auto refusal = [&](const std::string& before, const std::string& name) {
+    const support::Finished refused =
+        MakeCa(absl::StrCat(before, " MAKE ", folder, " user '", name, "' viewer"));
+    EXPECT_EQ(refused.exit_code, 2) << before << name;
+    return refused.talk;
+  };
+  for (const std::string name : {"", ".", "..", "a/b", "a b"})
+    EXPECT_THAT(refusal("", name), HasSubstr(absl::StrCat("\"", name, "\": must be letters")));
+  EXPECT_THAT(refusal("", std::string(300, 'a')), HasSubstr("must have at most 200"));
+  for (const char* days : {"abc", "1.5", "-5", "9999999"}) {
+    EXPECT_THAT(refusal(absl::StrCat("DAYS=", days), "q"),
+                HasSubstr(absl::StrCat("DAYS=", days, ": must be a whole number")));
+  }
+}
+
 TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
   const support::Authority authority;
   const transport::TlsFiles good = authority.User("sam", "submitter");
@@ -340,6 +389,11 @@ TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
   bad = good;
   bad.ca = "/nowhere";
   EXPECT_EQ(fault(bad), "--tls-ca: /nowhere: cannot be read: No such file or directory");
+  bad.ca = authority.folder() + "/pipe";  // nobody writes in it
+  ASSERT_EQ(mkfifo(bad.ca.c_str(), 0600), 0);
+  EXPECT_EQ(fault(bad), absl::StrCat("--tls-ca: ", bad.ca, ": is not a regular file"));
+  bad.ca = authority.folder();
+  EXPECT_EQ(fault(bad), absl::StrCat("--tls-ca: ", bad.ca, ": is not a regular file"));
   bad.ca = good.key;
   EXPECT_EQ(fault(bad),
             absl::StrCat("--tls-ca: ", good.key, ": must begin with a certificate in PEM"));

@@ -135,6 +135,7 @@ absl::Status CheckMetricsPort(const MetricsPortOptions& options) {
         "--metrics-certificate: give --tls-ca too, the authorities of those who may read");
   }
   RETURN_IF_ERROR(transport::CheckTlsFiles(options.tls, "--metrics-"));
+  RETURN_IF_ERROR(transport::CheckServes(options.tls, "--metrics-"));
   if (options.revoked.empty()) return absl::OkStatus();
   return transport::Revocations::Open(OfRevocations(options)).status();
 }

@@ -36,6 +36,13 @@ TEST(SubmitTest, Id_GoesToStdoutAlone) {
   EXPECT_EQ(sent.directory(), tests::SourceDir() + "/examples");
 }
 
+// A read that fails is no end of the document: what is there may be another one.
+TEST(SubmitTest, FileThatCannotBeReadToItsEnd_IsRefused) {
+  Captured captured;
+  EXPECT_EQ(Validate({.file = "/proc/self/mem"}, captured.io), kNoInput);
+  EXPECT_THAT(captured.err.str(), HasSubstr("/proc/self/mem: cannot be read: "));
+}
+
 TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
   FakeServer server;
   std::vector<std::string> sent;

@@ -271,6 +271,13 @@ TEST(ExaminationTest, FolderThatIsNotForTheWorkerItself_IsNoTroubleOfANode) {
   EXPECT_EQ(Of(ExamineMachine(facts), "folder").verdict, Verdict::kProblem) << "somebody names it";
 }
 
+TEST(ExaminationTest, FolderOnAFullDisk_NeedsRoom) {
+  MachineFacts facts = GoodMachine();
+  facts.folders = {
+      {.path = "/srv", .error = "a file in it cannot be written: No space left on device"}};
+  EXPECT_EQ(Of(ExamineMachine(facts), "folder").next, "make room on it");
+}
+
 TEST(ExaminationTest, WhatAWorkerDoesNotUse_IsNoTroubleOfItsNode) {
   MachineFacts facts = GoodMachine();
   facts.driver.error = "version mismatch";
