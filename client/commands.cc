@@ -14,12 +14,14 @@
 #include "client/job_view.h"
 #include "client/node_list.h"
 #include "client/rpc_status.h"
+#include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/directory.h"
 #include "core/job/scalar.h"
 #include "core/schedule/tolerance.h"
 #include "core/wire/fault_codec.h"
+#include "core/wire/job_yaml.h"
 
 namespace phalanx::client {
 namespace {
@@ -205,6 +207,14 @@ int DryRun(Connection& connection, const SubmitOptions& options, JobFile file, I
   return kSuccess;
 }
 
+// The job file with another name, read again.
+absl::Status Rename(const std::string& name, JobFile& file) {
+  ASSIGN_OR_RETURN(std::string text, WithName(file.document.text(), name));
+  ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, job::Purpose::kSubmit));
+  file.document.set_text(std::move(text));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
@@ -221,6 +231,10 @@ int Submit(Connection& connection, const SubmitOptions& options, Stopper& stoppe
   absl::StatusOr<JobFile> file = LoadJobFile(options.file, job::Purpose::kSubmit);
   if (!file.ok()) return FailFile(file.status(), io);
   if (!options.directory.empty()) file->document.set_directory(AbsolutePath(options.directory));
+  if (!options.name.empty()) {
+    const absl::Status named = Rename(options.name, *file);
+    if (!named.ok()) return Fail(named, io);
+  }
   PrintWarnings(file->job.warnings, io);
   PrintWarnings(schedule::IntoleranceOf(file->job.spec), io);
   if (options.dry_run) return DryRun(connection, options, *std::move(file), io);
@@ -361,9 +375,44 @@ int ChangeJob(Connection& connection, Method method, const std::string& job, For
   return kSuccess;
 }
 
-int Cancel(Connection& connection, const std::string& job, Format format, Io& io) {
-  return ChangeJob<v1::CancelJobRequest, v1::CancelJobResponse>(
-      connection, &v1::JobService::Stub::CancelJob, job, format, io);
+// Whether a job that is there has where to put a checkpoint. Errors: FailedPrecondition: it has
+// not.
+absl::Status HasCheckpoints(Connection& connection, const std::string& job) {
+  v1::GetJobRequest request;
+  request.set_job(job);
+  v1::GetJobResponse found;
+  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::GetJob, request, &found));
+  ASSIGN_OR_RETURN(const job::ReadJob read,
+                   wire::ReadJobFile(found.job().document().text(), job::Purpose::kAccepted));
+  if (read.spec.checkpoint.has_value()) return absl::OkStatus();
+  const std::string name = JobName(found.job());
+  return absl::FailedPreconditionError(absl::StrCat(
+      name, " has no checkpoint section, so what it has trained would be lost; phalanx cancel ",
+      name, " ends it"));
+}
+
+int Cancel(Connection& connection, const CancelOptions& options, Io& io) {
+  if (options.checkpoint) {
+    const absl::Status has = HasCheckpoints(connection, options.job);
+    if (!has.ok()) return FailCall(has, io);
+  }
+  v1::CancelJobRequest request;
+  request.set_job(options.job);
+  request.set_checkpoint(options.checkpoint);
+  v1::CancelJobResponse response;
+  const absl::Status status = connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
+  if (!status.ok()) return FailCall(status, io);
+  if (options.format == Format::kTable || options.format == Format::kWide) {
+    io.talk << JobName(response.job());
+    if (IsTerminal(response.job().phase())) {
+      io.talk << " is " << PhaseWord(response.job().phase()) << "\n";
+    } else {
+      io.talk << " saves its state, and then ends\n";
+    }
+    return kSuccess;
+  }
+  PrintJob(response.job(), options.format, io.headers, absl::Now(), io.out);
+  return kSuccess;
 }
 
 int Suspend(Connection& connection, const std::string& job, Format format, Io& io) {

@@ -23,6 +23,7 @@ struct SubmitOptions {
   std::string file;
   // Of the cluster's machines, where the job's paths start from; empty: the folder of the file.
   std::string directory;
+  std::string name;  // of the job; empty: that of the file
   Format format = Format::kTable;
   bool wait = false;
   // Everything but the submit. The coordinator is asked, too, what it would refuse, where `asks`
@@ -95,7 +96,14 @@ int Events(Connection& connection, const EventsOptions& options, Io& io);
 // "2h" (before `now`) or RFC 3339. nullopt: neither.
 std::optional<absl::Time> ParseSince(const std::string& text, absl::Time now);
 int Why(Connection& connection, const std::string& job, Format format, Io& io);
-int Cancel(Connection& connection, const std::string& job, Format format, Io& io);
+struct CancelOptions {
+  std::string job;
+  Format format = Format::kTable;
+  // A job that trains ends with a checkpoint of its next step, soon after the answer. Refused where
+  // it has no checkpoint section.
+  bool checkpoint = false;
+};
+int Cancel(Connection& connection, const CancelOptions& options, Io& io);
 // The job leaves its devices, its state saved, and waits until it is resumed.
 int Suspend(Connection& connection, const std::string& job, Format format, Io& io);
 int Resume(Connection& connection, const std::string& job, Format format, Io& io);

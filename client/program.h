@@ -48,7 +48,7 @@ struct Flags {
   int64_t number = 0;
   bool wait = false, dry_run = false, check_data = false, follow = false, raw = false;
   bool watch = false, machine = false, previous = false, timestamps = false;
-  bool allow_inject = false, force = false, no_headers = false;
+  bool allow_inject = false, force = false, no_headers = false, checkpoint = false;
   job::FaultText fault;
 };
 

@@ -35,6 +35,7 @@ void Program::AddSubmit() {
       return Submit(connection,
                     {.file = flags_.file,
                      .directory = flags_.folder,
+                     .name = flags_.name,
                      .format = format(),
                      .wait = flags_.wait,
                      .dry_run = flags_.dry_run,
@@ -49,6 +50,8 @@ void Program::AddSubmit() {
                    "folder on the cluster's machines that the job's paths start from; default: "
                    "that of the file")
       ->type_name("DIR");
+  submit->add_option("--name", flags_.name, "name of the job; default: that of the file")
+      ->type_name("NAME");
   submit->add_flag("--wait", flags_.wait, "watch the job; the exit code is its outcome");
   submit->add_flag("--dry-run", flags_.dry_run,
                    "check the job file, and ask the coordinator that is named, if one is, what it "
@@ -171,7 +174,15 @@ void Program::AddJobCommands() {
   describe->add_option("NODE", flags_.name, "behind the word node: its name");
   AddFormat(describe);
   add("why", "Explain why a job is where it is", Why);
-  add("cancel", "End a job", Cancel);
+  CLI::App* cancel = Add("cancel", "End a job", [this](Io& io) {
+    Connection connection(Server());
+    return Cancel(connection,
+                  {.job = flags_.job, .format = format(), .checkpoint = flags_.checkpoint}, io);
+  });
+  AddJob(cancel);
+  AddFormat(cancel);
+  cancel->add_flag("--checkpoint", flags_.checkpoint,
+                   "with a checkpoint of its next step, if it trains");
   add("suspend", "Free a job's devices, its state saved, until it is resumed", Suspend);
   add("resume", "Let a suspended job go on", Resume);
   add("delete", "Delete a job that has ended", Delete);

@@ -242,6 +242,8 @@ TRIED_ELSEWHERE = {
     "inject": {"--at-step", "--phase", "--for"},      # tests/e2e/recovery
     "drain": {"--force"},                             # tests/unit/client/node_commands_test.cc
     "rerun": {"--wait"},                              # as of submit
+    "submit": {"--name"},                             # tests/unit/client/submit_test.cc
+    "cancel": {"--checkpoint"},                       # tests/e2e/jobs
 }
 
 

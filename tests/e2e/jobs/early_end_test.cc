@@ -72,6 +72,20 @@ TEST(EarlyEndTest, TimeLimit_EndsWithACheckpointThatTheNextJobGoesOnFrom) {
   EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), options.steps), "");
 }
 
+TEST(EarlyEndTest, CancelWithACheckpoint_LosesNoStep) {
+  const DataFolder data = MakeData();
+  Cluster cluster;
+  const int64_t job = cluster.Submit(Document(data, EndlessJob("{every: 1000}"))).id();
+  cluster.AwaitStep(job, 2);
+  const support::Finished cancelled =
+      cluster.Phalanx({"cancel", absl::StrCat("job-", job), "--checkpoint"});
+  EXPECT_EQ(cancelled.exit_code, 0);
+  EXPECT_EQ(cancelled.talk, absl::StrCat("job-", job, " saves its state, and then ends\n"));
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_CANCELLED);
+  ExpectEndsWithCheckpoint(data, ended);
+}
+
 TEST(EarlyEndTest, TermToAWorker_IsADrain_AndItsJobGoesOnWhenOneIsBack) {
   const DataFolder data = MakeData();
   Cluster cluster;

@@ -94,7 +94,7 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
                 "phalanx-coordinator serves, then look with phalanx list: it may be a job all the "
                 "same; submit it again only where it is not\n");
   Captured other;
-  EXPECT_EQ(Cancel(connection, "7", Format::kTable, other.io), kUnreachable);
+  EXPECT_EQ(Cancel(connection, {.job = "7"}, other.io), kUnreachable);
   EXPECT_EQ(other.talk.str(),
             "error: the coordinator at " + server.address() +
                 " cannot serve this now: the store is full\nwhat to do: ask again when that has "

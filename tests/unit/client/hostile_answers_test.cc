@@ -191,7 +191,8 @@ class HostileAnswersTest : public ::testing::Test {
          [&](Format, Io& io) {
            return Logs(connection_, {.job = job, .timestamps = true}, stopper_, io);
          }},
-        {"cancel", [&](Format format, Io& io) { return Cancel(connection_, job, format, io); }},
+        {"cancel", [&](Format format,
+                       Io& io) { return Cancel(connection_, {.job = job, .format = format}, io); }},
         {"suspend", [&](Format format, Io& io) { return Suspend(connection_, job, format, io); }},
         {"resume", [&](Format format, Io& io) { return Resume(connection_, job, format, io); }},
         {"delete", [&](Format format, Io& io) { return Delete(connection_, job, format, io); }},

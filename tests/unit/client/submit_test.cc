@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "core/wire/job_yaml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/files.h"
@@ -40,7 +41,7 @@ TEST(SubmitTest, Id_GoesToStdoutAlone) {
 TEST(SubmitTest, FileThatCannotBeReadToItsEnd_IsRefused) {
   Captured captured;
   EXPECT_EQ(Validate({.file = "/proc/self/mem"}, captured.io), kNoInput);
-  EXPECT_THAT(captured.err.str(), HasSubstr("/proc/self/mem: cannot be read: "));
+  EXPECT_THAT(captured.talk.str(), HasSubstr("/proc/self/mem: cannot be read: "));
 }
 
 TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
@@ -115,6 +116,26 @@ TEST(SubmitTest, DryRun_OfACoordinatorThatDoesNotKnowTheQuestion_SaysSo) {
       kSuccess);
   EXPECT_THAT(captured.talk.str(),
               HasSubstr("note: what the coordinator would refuse was not checked: "));
+}
+
+TEST(SubmitTest, Name_IsThatOfTheJob_AndCheckedAsTheFilesIs) {
+  FakeServer server;
+  std::vector<std::string> sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent.push_back(wire::ReadJobFile(request.document().text(), job::Purpose::kSubmit)->spec.name);
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured, refused;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .name = "another"}, stopper, captured.io),
+            kSuccess);
+  EXPECT_THAT(sent, testing::ElementsAre("another"));
+  EXPECT_EQ(Submit(connection, {.file = kExample, .name = "No Name", .dry_run = true}, stopper,
+                   refused.io),
+            kBadJobFile);
+  EXPECT_THAT(refused.talk.str(), HasSubstr("metadata.name: "));
 }
 
 TEST(SubmitTest, BadFile_IsNeverSent) {

@@ -1,10 +1,14 @@
-// What a person reads of jobs that are suspended.
+// What a person reads of jobs that are suspended, or cancelled with a checkpoint.
+#include <string>
+#include <vector>
+
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/job_text.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace phalanx::client {
@@ -33,6 +37,35 @@ TEST(SuspendTest, SaysWhatBecomesOfTheJob) {
   EXPECT_THAT(listed.out.str(), HasSubstr("\"suspended\": true"));
   EXPECT_EQ(Resume(connection, "demo", Format::kTable, resumed.io), kSuccess);
   EXPECT_EQ(resumed.talk.str(), "job-7 is Queued\n");
+}
+
+TEST(CancelTest, WithACheckpoint_IsToldToTheCoordinator_AndRefusedWhereThereIsNone) {
+  FakeServer server;
+  std::vector<bool> asked;
+  std::string text = support::JobText({.name = "demo"}) + "  checkpoint: {every: 10}\n";
+  server.get = [&text](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    *response->mutable_job() = AJob(v1::JOB_PHASE_RUNNING, 12);
+    response->mutable_job()->mutable_document()->set_text(text);
+    return grpc::Status::OK;
+  };
+  server.cancel = [&asked](const v1::CancelJobRequest& request, v1::CancelJobResponse* response) {
+    asked.push_back(request.checkpoint());
+    *response->mutable_job() =
+        AJob(request.checkpoint() ? v1::JOB_PHASE_RUNNING : v1::JOB_PHASE_CANCELLED, 12);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured saved, ended, refused;
+  EXPECT_EQ(Cancel(connection, {.job = "7", .checkpoint = true}, saved.io), kSuccess);
+  EXPECT_EQ(saved.talk.str(), "job-7 saves its state, and then ends\n");
+  EXPECT_EQ(Cancel(connection, {.job = "7"}, ended.io), kSuccess);
+  EXPECT_EQ(ended.talk.str(), "job-7 is Cancelled\n");
+  text = support::JobText({.name = "demo"});
+  EXPECT_EQ(Cancel(connection, {.job = "7", .checkpoint = true}, refused.io), kFailure);
+  EXPECT_EQ(refused.talk.str(),
+            "error: job-7 has no checkpoint section, so what it has trained would be lost; phalanx "
+            "cancel job-7 ends it\n");
+  EXPECT_THAT(asked, testing::ElementsAre(true, false));
 }
 
 TEST(SuspendTest, JobThatWaits_IsShownWithItsPlaceInTheQueue) {
