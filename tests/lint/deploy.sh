@@ -215,6 +215,33 @@ s/^    - port: 443$/    - port: 443\n      protocol: TCP\n  - ports:\n    - port
 /^  egress:/,/^  ingress:/s/app.kubernetes.io\/name: phalanx-coordinator/app.kubernetes.io\/name: phalanx-worker/
 /^  egress:/,/^  ingress:/{/^    - port: (443|2379)$/,+1d}
 CHANGES
+for base in base gpu production production-gpu; do
+  flags=()
+  [[ $base != production* ]] || flags=(--apart)
+  combine $base deploy/kustomize/components/etcd-store/ > "$work/several-$base.yaml"
+  examine "several-$base" "${flags[@]}"
+done
+planted several-base << 'CHANGES'
+s/replicas: 2/replicas: 1/
+s/--advertise=.*/--advertise=phalanx-coordinator:4444/
+s/--advertise=.*/--advertise=$(POD_NAME):4445/
+/--advertise=/d
+/--etcd-ca=/d
+/--etcd-key=/d
+/--etcd-certificate=/d
+s/--etcd-key=.*/--etcd-key=\/data\/key.pem/
+s/name: POD_NAME/name: OTHER/
+s/--coordinator=.*/--coordinator=phalanx-coordinator-0:4444/
+s/--coordinator=.*/--coordinator=phalanx-coordinator:4444/
+s/--store=.*/--store=\/var\/lib\/phalanx\/store/
+s/(statefulset.kubernetes.io\/pod-name: phalanx-coordinator)-1/\1-0/
+/statefulset.kubernetes.io\/pod-name: /d
+s/topologyKey: .*/topologyKey: zone/
+/^kind: PodDisruptionBudget/,/^---/s/phalanx-coordinator$/phalanx-worker/
+s/defaultMode: 288/defaultMode: 420/
+/readinessProbe:/,/scheme:/s/path: \/livez/path: \/readyz/
+s/^( +)- --store=.*/&\n\1- --etcd-plaintext/
+CHANGES
 combine base deploy/kustomize/components/service-monitor/ > "$work/monitored.yaml"
 examine monitored
 planted monitored << 'CHANGES'
