@@ -130,7 +130,7 @@ TEST_F(SeveralTest, LeaderKilledUnderLoad_IsFollowedWithin5Seconds_AndNothingIsL
 
 // Whoever is stopped has the kernel take calls for it, and answers them when it goes on.
 TEST_F(SeveralTest, LeaderStoppedPastItsLease_IsFollowed_AndWritesNothingAfterwards) {
-  constexpr int64_t kSteps = 2000;
+  constexpr int64_t kSteps = 6000;  // of some milliseconds: it trains until the other leads
   const int64_t job = StartJob(kSteps);
   const auto stub = v1::JobService::NewStub(
       grpc::CreateChannel(cluster_->grpc(leader_), grpc::InsecureChannelCredentials()));
