@@ -246,6 +246,8 @@ Described& DescribedOf(cublasLtHandle_t handle, const Product& product,
 int Enqueue(cublasLtHandle_t handle, const Product& product, int64_t workspace_bytes,
             void* workspace, Stream stream, Described& described) {
   RETURN_IF_NOT_ZERO(described.status);
+  // Others of its shape may have had other rows.
+  RETURN_IF_NOT_ZERO(SetLayouts(product.key, described));
   RETURN_IF_NOT_ZERO(SetPlaces(described, product));
   const float one = 1, old = product.key.add ? 1 : 0;
   return cublasLtMatmul(handle, described.product.get(), &one, product.b, &described.first,
@@ -272,10 +274,9 @@ int Multiply(cublasLtContext* handle, const Product& product, const ProductAlgor
   if (algorithm == nullptr && product.rows != nullptr) {
     Product shape = product;
     shape.key.*product.rows = ShapeRows(key.*product.rows);
-    Described& described = DescribedOf(handle, shape, nullptr);
-    RETURN_IF_NOT_ZERO(SetLayouts(key, described));
     // An algorithm may be for the rows of its shape alone.
-    const int status = Enqueue(handle, product, bytes, workspace, stream, described);
+    const int status =
+        Enqueue(handle, product, bytes, workspace, stream, DescribedOf(handle, shape, nullptr));
     if (status == CUBLAS_STATUS_SUCCESS) return status;
   }
   return Enqueue(handle, product, bytes, workspace, stream,
