@@ -80,10 +80,11 @@ void GlooFarewells::Say(std::string farewell, absl::FunctionRef<bool(int32_t pee
       farewells.push_back(context_->createUnboundBuffer(farewell.data(), farewell.size()));
       farewells.back()->send(peer, kFarewellTag);
       if (failed) continue;
-      receipts.push_back(context_->createUnboundBuffer(nullptr, 0));
-      receipts.back()->recv(peer, kReceiptTag);
+      std::unique_ptr<Buffer> receipt = context_->createUnboundBuffer(nullptr, 0);
+      receipt->recv(peer, kReceiptTag);
+      receipts.push_back(std::move(receipt));
     } catch (const std::exception&) {
-      // The peer went first and needs no farewell.
+      // The peer went first, may be between the two: it needs no farewell and sends no receipt.
     }
   }
   const auto deadline = std::chrono::steady_clock::now() + kReceiptTimeout;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -98,6 +99,54 @@ TEST(GlooFarewellsTest, TheFirstThatDied_IsNamedWhereNobodyLeftInOrder) {
   AwaitEnd(*self.mesh, 1);
   const absl::Status status = self.farewells->FindBroken();
   EXPECT_EQ(AccusedIn(status), Rank{1}) << status;
+}
+
+// A connection that is gone as soon as a farewell has left: Gloo throws at what comes next, and
+// tells those that had been begun before, but not what never began.
+class GoneBehindFarewell final : public GlooContext {
+ public:
+  GoneBehindFarewell() : GlooContext(/*rank=*/0, /*size=*/2) {}
+  std::unique_ptr<::gloo::transport::Pair>& createPair(int) override { return no_pair_; }
+  std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
+                                                                        size_t size) override {
+    return std::make_unique<Buffer>(*this, data, size);
+  }
+  int waits() const { return waits_; }
+
+ private:
+  class Buffer final : public ::gloo::transport::UnboundBuffer {
+   public:
+    Buffer(GoneBehindFarewell& context, void* data, size_t size)
+        : UnboundBuffer(data, size), context_(context) {}
+    void send(int, uint64_t slot, size_t, size_t) override {
+      context_.gone_ = slot == kFarewellTag;
+    }
+    void recv(int, uint64_t, size_t, size_t) override {
+      if (context_.gone_) throw std::runtime_error("gone");
+    }
+    void recv(std::vector<int>, uint64_t, size_t, size_t) override {}
+    bool waitRecv(int*, std::chrono::milliseconds) override {
+      ++context_.waits_;
+      return false;
+    }
+    bool waitSend(int*, std::chrono::milliseconds) override { return true; }
+    void abortWaitRecv() override {}
+    void abortWaitSend() override {}
+
+   private:
+    GoneBehindFarewell& context_;
+  };
+
+  std::unique_ptr<::gloo::transport::Pair> no_pair_;
+  bool gone_ = false;
+  int waits_ = 0;
+};
+
+TEST(GlooFarewellsTest, APeerThatGoesRightBehindAFarewell_IsNotWaitedFor) {
+  const auto context = std::make_shared<GoneBehindFarewell>();
+  GlooFarewells farewells(context, {1});
+  farewells.Say(FarewellOf(Leaving::kStopped, "", Rank{0}), [](int32_t) { return true; });
+  EXPECT_EQ(context->waits(), 0);
 }
 
 }  // namespace
