@@ -146,7 +146,9 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
                    "\",\"http\":\"", settings.http.host, ":", (*serving)->http_port(), "\"}");
   spdlog::info("serving {}", ready);
-  if (!flags.ready_file.empty()) RETURN_IF_ERROR(WriteWholeFile(flags.ready_file, ready + "\n"));
+  if (!flags.ready_file.empty()) {
+    RETURN_IF_ERROR(Annotate(WriteWholeFile(flags.ready_file, ready + "\n"), "--ready-file"));
+  }
 
   int signal = 0;
   sigwait(&signals, &signal);

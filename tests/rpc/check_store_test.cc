@@ -379,6 +379,21 @@ TEST_F(CheckStoreTest, StoreBelowFoldersThatAreNotThere_IsMadeForItsOwnerAlone) 
   EXPECT_EQ(std::filesystem::status(store).permissions(), std::filesystem::perms::owner_all);
 }
 
+TEST_F(CheckStoreTest, ReadyFileThatCannotBeWritten_IsOneErrorThatNamesTheFlag) {
+  for (const auto& [ready, reason] :
+       {std::pair(folder_ + "/none/ready.json", "No such file or directory"),
+        {folder_, "Is a directory"}}) {
+    const support::Finished start = support::RunToEnd(
+        {support::Program("phalanx-coordinator"), "--store", folder_ + "/store", "--listen",
+         "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", ready});
+    EXPECT_EQ(start.exit_code, 1) << ready;
+    EXPECT_THAT(start.talk, HasSubstr(absl::StrCat(" error coordinator --ready-file: cannot write ",
+                                                   ready, ": ", reason, "\n")));
+    const size_t error = start.talk.find(" error ");
+    EXPECT_EQ(start.talk.find(" error ", error + 1), std::string::npos) << start.talk;
+  }
+}
+
 TEST_F(CheckStoreTest, StoreThatCannotBeMadeOrWritten_IsOneErrorWithWhatToDo) {
   const std::string file = folder_ + "/file";
   support::WriteFile(file, "text");
