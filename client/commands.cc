@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -358,20 +359,25 @@ int Why(Connection& connection, const std::string& job, Format format, Io& io) {
   return kSuccess;
 }
 
-// A call that changes a job, answered with what it is then.
-template <typename Request, typename Response, typename Method>
-int ChangeJob(Connection& connection, Method method, const std::string& job, Format format,
-              Io& io) {
-  Request request;
-  request.set_job(job);
+namespace {
+
+std::string IsInPhase(const v1::JobStatus& job) {
+  return absl::StrCat(" is ", PhaseWord(job.phase()));
+}
+
+// A call that changes a job, answered with what it is then: for people as `words` say it behind the
+// job's name.
+template <typename Response, typename Request, typename Method>
+int ChangeJob(Connection& connection, Method method, const Request& request, Format format, Io& io,
+              absl::FunctionRef<std::string(const v1::JobStatus& job)> words) {
   Response response;
   const absl::Status status = connection.Call(method, request, &response);
   if (!status.ok()) return FailCall(status, io);
   if (format == Format::kTable || format == Format::kWide) {
-    io.talk << JobName(response.job()) << " is " << PhaseWord(response.job().phase()) << "\n";
-    return kSuccess;
+    io.talk << JobName(response.job()) << words(response.job()) << "\n";
+  } else {
+    PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
   }
-  PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
   return kSuccess;
 }
 
@@ -391,6 +397,8 @@ absl::Status HasCheckpoints(Connection& connection, const std::string& job) {
       name, " ends it"));
 }
 
+}  // namespace
+
 int Cancel(Connection& connection, const CancelOptions& options, Io& io) {
   if (options.checkpoint) {
     const absl::Status has = HasCheckpoints(connection, options.job);
@@ -399,42 +407,30 @@ int Cancel(Connection& connection, const CancelOptions& options, Io& io) {
   v1::CancelJobRequest request;
   request.set_job(options.job);
   request.set_checkpoint(options.checkpoint);
-  v1::CancelJobResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
-  if (!status.ok()) return FailCall(status, io);
-  if (options.format == Format::kTable || options.format == Format::kWide) {
-    io.talk << JobName(response.job());
-    if (IsTerminal(response.job().phase())) {
-      io.talk << " is " << PhaseWord(response.job().phase()) << "\n";
-    } else {
-      io.talk << " saves its state, and then ends\n";
-    }
-    return kSuccess;
-  }
-  PrintJob(response.job(), options.format, io.headers, absl::Now(), io.out);
-  return kSuccess;
+  return ChangeJob<v1::CancelJobResponse>(
+      connection, &v1::JobService::Stub::CancelJob, request, options.format, io,
+      [](const v1::JobStatus& job) {
+        return IsTerminal(job.phase()) ? IsInPhase(job) : " saves its state, and then ends";
+      });
 }
 
 int Suspend(Connection& connection, const std::string& job, Format format, Io& io) {
   v1::SuspendJobRequest request;
   request.set_job(job);
-  v1::SuspendJobResponse response;
-  const absl::Status status =
-      connection.Call(&v1::JobService::Stub::SuspendJob, request, &response);
-  if (!status.ok()) return FailCall(status, io);
-  if (format == Format::kTable || format == Format::kWide) {
-    const bool saves = response.job().phase() == v1::JOB_PHASE_RUNNING;
-    io.talk << JobName(response.job()) << (saves ? " saves its state, and then waits" : " waits")
-            << " until phalanx resume lets it go on\n";
-    return kSuccess;
-  }
-  PrintJob(response.job(), format, io.headers, absl::Now(), io.out);
-  return kSuccess;
+  return ChangeJob<v1::SuspendJobResponse>(
+      connection, &v1::JobService::Stub::SuspendJob, request, format, io,
+      [](const v1::JobStatus& job) {
+        const bool saves = job.phase() == v1::JOB_PHASE_RUNNING;
+        return absl::StrCat(saves ? " saves its state, and then waits" : " waits",
+                            " until phalanx resume lets it go on");
+      });
 }
 
 int Resume(Connection& connection, const std::string& job, Format format, Io& io) {
-  return ChangeJob<v1::ResumeJobRequest, v1::ResumeJobResponse>(
-      connection, &v1::JobService::Stub::ResumeJob, job, format, io);
+  v1::ResumeJobRequest request;
+  request.set_job(job);
+  return ChangeJob<v1::ResumeJobResponse>(connection, &v1::JobService::Stub::ResumeJob, request,
+                                          format, io, IsInPhase);
 }
 
 int Delete(Connection& connection, const std::string& job, Format format, Io& io) {

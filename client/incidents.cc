@@ -221,8 +221,11 @@ int IncidentsShow(Connection& connection, const ShowIncidentOptions& options, Io
   }
   if (!options.svg.empty()) {
     const absl::Status written =
-        WritePicture(options.svg, wire::IncidentSvg(options.job, *found), io);
-    if (!written.ok()) return Fail(written, io);
+        WritePicture("--svg", options.svg, wire::IncidentSvg(options.job, *found), io);
+    if (!written.ok()) {
+      Fail(written, io);
+      return kCannotCreate;
+    }
     if (TakesStandardOutput(pictures)) return kSuccess;
   }
   if (options.format == Format::kJson || options.format == Format::kYaml) {

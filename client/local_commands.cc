@@ -188,10 +188,9 @@ int SearchPlan(const PlanOptions& options, const JobFile& file,
     const absl::StatusOr<std::string> text =
         wire::WithLayoutOf(file.document.text(), result->best.front().spec, {});
     if (!text.ok()) return Fail(text.status(), io);
-    OutputFile written(*options.write);
-    written.Write(*text);
-    if (const absl::Status closed = written.Close(); !closed.ok()) {
-      Fail(closed, io);
+    const absl::Status written = WriteOutput("--write", *options.write, *text);
+    if (!written.ok()) {
+      Fail(written, io);
       return kCannotCreate;
     }
   }

@@ -1,13 +1,18 @@
 #include "client/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/posix/whole_file.h"
 
 namespace phalanx::client {
 namespace {
@@ -56,6 +61,21 @@ absl::Status OutputFile::Close() {
   if (file_.is_open() && close(file_.Release()) != 0 && error_ == 0) error_ = errno;
   if (error_ == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(error_)));
+}
+
+absl::Status WriteOutput(absl::string_view flag, const std::string& path, absl::string_view text) {
+  constexpr mode_t kPermissions = 0777;
+  struct stat found {};
+  if (lstat(path.c_str(), &found) != 0) return Annotate(WriteWholeFile(path, text), flag);
+  std::error_code no_target;
+  const std::string target =
+      S_ISLNK(found.st_mode) ? std::filesystem::canonical(path, no_target).string() : path;
+  if (!no_target && stat(target.c_str(), &found) == 0 && S_ISREG(found.st_mode)) {
+    return Annotate(WriteWholeFile(target, text, found.st_mode & kPermissions), flag);
+  }
+  OutputFile file(path);  // a rename would put a file in the place of a device or a pipe
+  file.Write(text);
+  return Annotate(file.Close(), flag);
 }
 
 }  // namespace phalanx::client

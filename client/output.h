@@ -46,4 +46,9 @@ class OutputFile {
   int error_ = 0;
 };
 
+// Writes the file that `flag` names. A regular file is there as it was or whole with `text`, also
+// where a link leads to it, which stays; what is no regular file is written in place. Errors:
+// Unavailable, with the flag, the path and the reason.
+absl::Status WriteOutput(absl::string_view flag, const std::string& path, absl::string_view text);
+
 }  // namespace phalanx::client

@@ -25,14 +25,11 @@ std::vector<std::string> OnStandardOutput(const PictureFiles& files) {
 
 }  // namespace
 
-absl::Status WritePicture(const std::string& path, const std::string& text, Io& io) {
-  if (path == "-") {
-    io.out << text;
-    return absl::OkStatus();
-  }
-  OutputFile file(path);
-  file.Write(text);
-  return file.Close();
+absl::Status WritePicture(absl::string_view flag, const std::string& path, const std::string& text,
+                          Io& io) {
+  if (path != "-") return WriteOutput(flag, path, text);
+  io.out << text;
+  return absl::OkStatus();
 }
 
 absl::Status CheckPictures(const PictureFiles& files, Format format) {
@@ -54,12 +51,14 @@ absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
                      " instructions; a trace holds at most ", kTracedMax));
   }
   if (!files.svg.empty()) {
-    RETURN_IF_ERROR(WritePicture(files.svg, wire::TimelineSvg(plan, figures, timeline), io));
+    RETURN_IF_ERROR(
+        WritePicture("--svg", files.svg, wire::TimelineSvg(plan, figures, timeline), io));
   }
   if (!files.trace.empty()) {
-    RETURN_IF_ERROR(WritePicture(files.trace, wire::TraceJson(plan, timeline), io));
+    RETURN_IF_ERROR(WritePicture("--trace", files.trace, wire::TraceJson(plan, timeline), io));
   }
-  if (!files.dot.empty()) RETURN_IF_ERROR(WritePicture(files.dot, wire::PlanDot(plan), io));
+  if (!files.dot.empty())
+    RETURN_IF_ERROR(WritePicture("--dot", files.dot, wire::PlanDot(plan), io));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/format.h"
 #include "core/plan/plan.h"
 #include "core/schedule/simulator.h"
@@ -19,8 +20,10 @@ struct PictureFiles {
   std::string dot;    // the module graph (core/wire/plan_dot.h)
 };
 
-// To a file, or where `path` is "-" to io.out. Errors: Unknown, naming the file.
-absl::Status WritePicture(const std::string& path, const std::string& text, Io& io);
+// To a file, as WriteOutput (output.h), or where `path` is "-" to io.out. Errors: Unavailable,
+// naming flag and file.
+absl::Status WritePicture(absl::string_view flag, const std::string& path, const std::string& text,
+                          Io& io);
 
 // Standard output holds one thing: at most one picture, and with it no `format` but the table,
 // which then is not printed. Errors: InvalidArgument naming the flags.
@@ -28,8 +31,8 @@ absl::Status CheckPictures(const PictureFiles& files, Format format);
 // Whether one of them goes to standard output.
 bool TakesStandardOutput(const PictureFiles& files);
 
-// `timeline`: of every rank or of one of each class. Errors: Unknown for a file
-// that cannot be written, naming it.
+// `timeline`: of every rank or of one of each class. Errors: InvalidArgument for a trace that no
+// viewer takes; Unavailable for a file that cannot be written, naming it and its flag.
 absl::Status WritePictures(const PictureFiles& files, const plan::Plan& plan,
                            const wire::PlanFigures& figures,
                            const std::vector<schedule::TimedInstruction>& timeline, Io& io);

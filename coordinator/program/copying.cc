@@ -32,11 +32,12 @@ namespace {
 // Behind the names of files that are not a store yet.
 constexpr char kDraft[] = ".copy";
 
-absl::Status RefuseDamaged(const absl::StatusOr<StoreReport>& report) {
+absl::Status RefuseProblems(const absl::StatusOr<StoreReport>& report) {
   if (!report.ok()) return report.status();
-  if (report->problems.empty()) return absl::OkStatus();
+  const absl::Status verdict = VerdictOn(*report);
+  if (verdict.ok()) return verdict;
   for (const std::string& line : Lines(*report)) spdlog::error("{}", LineText(line));
-  return absl::DataLossError("the store is damaged: nothing was copied");
+  return Annotate(verdict, "nothing was copied");
 }
 
 // A store on etcd that nobody else leads meanwhile.
@@ -57,7 +58,7 @@ absl::StatusOr<EtcdSide> LeadAt(const Flags& flags, const EtcdPlace& place) {
 }
 
 absl::StatusOr<CopyReport> CopyToEtcd(const Flags& flags, const EtcdPlace& place) {
-  RETURN_IF_ERROR(RefuseDamaged(CheckStoreIn(flags.store)));
+  RETURN_IF_ERROR(RefuseProblems(CheckStoreIn(flags.store)));
   ASSIGN_OR_RETURN(const std::unique_ptr<SqliteBackend> from,
                    SqliteBackend::Open(JournalIn(flags.store)));
   TokenFile from_tokens(TokensIn(flags.store));
@@ -113,7 +114,7 @@ absl::StatusOr<CopyReport> CopyToFolder(const Flags& flags, const EtcdPlace& pla
   const std::string journal = JournalIn(folder), tokens = TokensIn(folder);
   RETURN_IF_ERROR(CheckFolder(folder, journal + kDraft));
   ASSIGN_OR_RETURN(const EtcdSide side, LeadAt(flags, place));
-  RETURN_IF_ERROR(RefuseDamaged(CheckEtcdStore(*side.client, side.prefix)));
+  RETURN_IF_ERROR(RefuseProblems(CheckEtcdStore(*side.client, side.prefix)));
   ASSIGN_OR_RETURN(const std::unique_ptr<EtcdBackend> from,
                    EtcdBackend::Open(side.client, side.prefix, side.leadership));
   EtcdTokens from_tokens(side.client, side.prefix, side.leadership);

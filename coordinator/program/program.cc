@@ -60,12 +60,12 @@ absl::StatusOr<StoreReport> ReportOf(const Flags& flags, const Settings& setting
   return CheckEtcdStore(client, settings.etcd->prefix);
 }
 
-// --check-store. OK: the store is whole.
+// --check-store. OK: the store is whole. Else what is said last is what a start would say.
 absl::Status Check(const Flags& flags, const Settings& settings) {
   const absl::StatusOr<StoreReport> report = ReportOf(flags, settings);
   if (!report.ok()) return report.status();
   for (const std::string& line : Lines(*report)) std::printf("%s\n", line.c_str());
-  return report->problems.empty() ? absl::OkStatus() : absl::DataLossError("the store is damaged");
+  return VerdictOn(*report);
 }
 
 // --copy-store-to.
@@ -146,7 +146,9 @@ absl::Status ServeAlone(const Flags& flags, const Settings& settings, PlanFuncti
       absl::StrCat("{\"grpc\":\"", settings.listen.host, ":", (*serving)->grpc_port(),
                    "\",\"http\":\"", settings.http.host, ":", (*serving)->http_port(), "\"}");
   spdlog::info("serving {}", ready);
-  if (!flags.ready_file.empty()) RETURN_IF_ERROR(WriteWholeFile(flags.ready_file, ready + "\n"));
+  if (!flags.ready_file.empty()) {
+    RETURN_IF_ERROR(Annotate(WriteWholeFile(flags.ready_file, ready + "\n"), "--ready-file"));
+  }
 
   int signal = 0;
   sigwait(&signals, &signal);

@@ -78,7 +78,7 @@ class AmongOthers {
                      PortOf(http_.get()), "\",\"standby\":", standby ? "true" : "false", "}");
     spdlog::info("{} {}", standby ? "standing by" : "serving", ready);
     if (flags_.ready_file.empty()) return absl::OkStatus();
-    return WriteWholeFile(flags_.ready_file, ready + "\n");
+    return Annotate(WriteWholeFile(flags_.ready_file, ready + "\n"), "--ready-file");
   }
 
   // Null: a signal came first.

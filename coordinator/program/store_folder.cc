@@ -49,8 +49,8 @@ absl::StatusOr<StoreReport> CheckStoreIn(const std::string& folder) {
   ASSIGN_OR_RETURN(StoreReport report, CheckStore(JournalIn(folder)));
   const absl::Status tokens = TokenFile(TokensIn(folder)).Load().status();
   // It says itself what to do, which is not what is done about the journal.
-  if (!tokens.ok())
-    AddProblem(report, "the join tokens:", absl::UnavailableError(tokens.message()));
+  AddProblem(report, "the join tokens:",
+             absl::IsDataLoss(tokens) ? absl::UnavailableError(tokens.message()) : tokens);
   return report;
 }
 

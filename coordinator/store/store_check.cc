@@ -82,12 +82,13 @@ class Checker {
 
 void AddProblem(StoreReport& report, absl::string_view where, const absl::Status& status) {
   if (status.ok()) return;
+  report.damaged |= !absl::IsFailedPrecondition(status);
   if (report.problems.size() >= kProblemsMax) {
     ++report.problems_left_out;
     return;
   }
-  const bool damaged = status.code() == absl::StatusCode::kDataLoss;
-  report.problems.push_back(absl::StrCat(where, " ", status.message(), damaged ? kNext : ""));
+  report.problems.push_back(
+      absl::StrCat(where, " ", status.message(), absl::IsDataLoss(status) ? kNext : ""));
 }
 
 absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
@@ -103,6 +104,7 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
   // It says itself what to do.
   const absl::Status log = CheckLog(absl::StrCat(path, "-wal"));
   if (absl::IsDataLoss(log)) {
+    report.damaged = true;
     report.problems.push_back(absl::StrCat("the log ", log.message()));
   } else if (!log.ok()) {
     return log;
@@ -176,14 +178,24 @@ void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop, absl::FunctionR
   }
 }
 
+absl::Status VerdictOn(const StoreReport& report) {
+  if (report.problems.empty()) return absl::OkStatus();
+  if (report.damaged) return absl::DataLossError("the store is damaged");
+  return absl::FailedPreconditionError(report.problems.front());
+}
+
 std::vector<std::string> Lines(const StoreReport& report) {
   std::vector<std::string> lines = report.problems;
   if (report.problems_left_out != 0) {
     lines.push_back(absl::StrCat("and ", report.problems_left_out, " problems more"));
   }
-  lines.push_back(absl::StrCat(
-      "schema ", report.schema, ", ", report.records, " records, ", report.ended_jobs,
-      " ended jobs: ", report.problems.empty() ? "the store is whole" : "the store is damaged"));
+  const char* verdict = report.problems.empty() ? "the store is whole"
+                        : report.damaged        ? "the store is damaged"
+                                                : "this coordinator cannot read the store";
+  const bool counted = report.schema != 0 || report.damaged;
+  lines.push_back(counted ? absl::StrCat("schema ", report.schema, ", ", report.records,
+                                         " records, ", report.ended_jobs, " ended jobs: ", verdict)
+                          : verdict);
   return lines;
 }
 

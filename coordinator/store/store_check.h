@@ -22,13 +22,17 @@ struct StoreReport {
   // What is wrong, one line each: what it is in, what it is, what to do next.
   std::vector<std::string> problems;
   int64_t problems_left_out = 0;
+  // False with problems: this coordinator cannot read it, say since a newer one wrote it.
+  bool damaged = false;
 };
 
 // Adds what is wrong, unless `status` is OK; of more than 100 problems the rest is counted.
+// FailedPrecondition: it is not damage.
 void AddProblem(StoreReport& report, absl::string_view where, const absl::Status& status);
 
 // Reads all of the store and leaves database and log as they are. Errors: NotFound if there is
-// none; Unavailable if it cannot be read now. Damage is no error but a problem of the report.
+// none; Unavailable if it cannot be read now. Damage is no error but a problem of the report, and
+// so is a newer version.
 absl::StatusOr<StoreReport> CheckStore(const std::string& path);
 
 // DataLoss for an entry that was listed without its summary since its place in the store cannot be
@@ -40,6 +44,10 @@ absl::Status EntryStatus(EndedJobs& ended, const EndedJob& listed);
 // entries take seconds: it runs beside a coordinator that serves.
 void CheckEnded(EndedJobs& ended, const std::atomic<bool>& stop, absl::FunctionRef<void()> found,
                 absl::FunctionRef<void(const std::string& line)> complain);
+
+// Errors: DataLoss for a store that is damaged; FailedPrecondition, with the first problem, for one
+// that this coordinator cannot read.
+absl::Status VerdictOn(const StoreReport& report);
 
 // The report in lines, the last one the verdict.
 std::vector<std::string> Lines(const StoreReport& report);

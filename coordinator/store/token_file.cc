@@ -32,6 +32,7 @@ absl::StatusOr<TokenRecords> TokenFile::Load() {
         absl::StrCat(file_, ": ", sealed.status().message(), kWithoutTokens));
   }
   const absl::StatusOr<absl::string_view> bytes = Unseal(*sealed, 0);
+  if (absl::IsFailedPrecondition(bytes.status())) return Annotate(bytes.status(), file_);
   if (!bytes.ok())
     return absl::DataLossError(absl::StrCat(file_, ": ", bytes.status().message(), kWithoutTokens));
   v1::JoinRecords all;

@@ -1,11 +1,8 @@
 #include "core/examine/examination.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/plan/memory_fit.h"
@@ -198,7 +195,7 @@ Finding Folder(const FolderFacts& folder) {
     finding.verdict = Verdict::kProblem;
     finding.found = absl::StrCat(folder.path, ": ", folder.error);
     finding.next =
-        absl::StrContains(folder.error, std::strerror(ENOSPC))
+        folder.full
             ? "make room on it"
             : absl::StrCat("mount it on this machine, and let the user that runs the worker ",
                            folder.is_written ? "write there" : "read there");

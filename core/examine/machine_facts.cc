@@ -140,23 +140,28 @@ std::string Failed(absl::string_view what) {
   return absl::StrCat(what, ": ", std::strerror(errno));
 }
 
-// What ranks do with files: write one aside, sync it and rename it. Returns what fails.
-std::string TryFolder(const std::string& folder) {
+// What ranks do with files: write one aside, sync it and rename it. Says in `facts` what fails.
+void TryFolder(const std::string& folder, FolderFacts& facts) {
+  const auto fail = [&facts](absl::string_view what) {
+    facts.full = errno == ENOSPC;
+    facts.error = Failed(what);
+  };
   // Other nodes, whose processes may have the same number, try it at the same time.
   const std::string draft = absl::StrCat(folder, "/.phalanx-doctor.", absl::Hex(RandomWord()));
   const std::string whole = draft + ".whole";
   UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.is_open()) return Failed("a file cannot be made in it");
-  std::string error;
-  if (write(file.get(), "x", 1) != 1) error = Failed("a file in it cannot be written");
-  if (error.empty() && fsync(file.get()) != 0) error = Failed("a file in it cannot be synced");
+  if (!file.is_open()) return fail("a file cannot be made in it");
+  if (write(file.get(), "x", 1) != 1) {
+    fail("a file in it cannot be written");
+  } else if (fsync(file.get()) != 0) {
+    fail("a file in it cannot be synced");
+  }
   file.reset();
-  if (error.empty() && rename(draft.c_str(), whole.c_str()) != 0) {
-    error = Failed("a file in it cannot be renamed");
+  if (facts.error.empty() && rename(draft.c_str(), whole.c_str()) != 0) {
+    fail("a file in it cannot be renamed");
   }
   unlink(draft.c_str());
   unlink(whole.c_str());
-  return error;
 }
 
 constexpr size_t kMarkDigits = 16;
@@ -215,7 +220,7 @@ FolderFacts ReadFolder(const std::string& path, bool is_written, bool marked) {
     facts.on_network = IsOfNetwork(system);
     facts.free_bytes = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
     if (is_written) {
-      facts.error = TryFolder(path);
+      TryFolder(path, facts);
       facts.refused = !facts.error.empty() && access(path.c_str(), W_OK) != 0 && errno == EACCES;
       if (marked && facts.error.empty()) facts.mark = MarkOf(path);
     } else if (access(path.c_str(), R_OK | X_OK) != 0) {

@@ -25,6 +25,7 @@ struct FolderFacts {
   std::string path;
   bool is_written = true;  // jobs write in it too; else they read there alone
   std::string error;       // what a rank could not do in it; empty: nothing
+  bool full = false;       // could not, since there is no room
   // It is there, and is not for this user to write in: folders below it may be.
   bool refused = false;
   bool on_network = false;  // its file system is one that other machines can mount too

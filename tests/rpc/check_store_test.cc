@@ -16,6 +16,7 @@
 #include "coordinator/store/sqlite.h"
 #include "coordinator/store/sqlite_backend.h"
 #include "coordinator/wire/record_codec.h"
+#include "coordinator/wire/seal.h"
 #include "core/base/host_port.h"
 #include "core/posix/socket.h"
 #include "nlohmann/json.hpp"
@@ -31,6 +32,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -150,6 +152,37 @@ TEST_F(CheckStoreTest, DamagedJoinTokens_AreNamedAndEndWithOne) {
                                HasSubstr("move it away: jobs stay as they are"),
                                Not(HasSubstr("its jobs are then unknown")),
                                HasSubstr("the store is damaged")));
+}
+
+TEST_F(CheckStoreTest, StoreOfANewerVersion_IsNotCalledDamaged) {
+  Make(1);
+  Execute("PRAGMA user_version=4");
+  support::WriteFile(folder_ + "/join-tokens", Seal("new", 0, kStoreSchema + 1));
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  constexpr char kNewer[] =
+      "has schema version 4; this coordinator knows 3: a newer coordinator wrote it, start that "
+      "one\n";
+  EXPECT_THAT(check.out, StartsWith(absl::StrCat("the database ", path(), " ", kNewer)));
+  EXPECT_THAT(check.out, EndsWith("\nthis coordinator cannot read the store\n"));
+  EXPECT_THAT(check.talk, HasSubstr(absl::StrCat("the database ", path(), " ", kNewer)));
+  EXPECT_THAT(check.out + check.talk, Not(HasSubstr("damaged")));
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, HasSubstr(absl::StrCat(path(), ": ", kNewer)));
+}
+
+TEST_F(CheckStoreTest, JoinTokensOfANewerVersion_AreNotCalledDamaged) {
+  Make(1);
+  support::WriteFile(folder_ + "/join-tokens", Seal("new", 0, kStoreSchema + 1));
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.out, StartsWith(absl::StrCat("the join tokens: ", folder_,
+                                                 "/join-tokens: has schema version 4; ")));
+  EXPECT_THAT(check.out, EndsWith("1 records, 0 ended jobs: this coordinator cannot read the "
+                                  "store\n"));
+  EXPECT_THAT(check.out + check.talk, Not(HasSubstr("damaged")));
 }
 
 TEST_F(CheckStoreTest, FileThatIsNoDatabase_EndsWithOne) {
@@ -377,6 +410,21 @@ TEST_F(CheckStoreTest, StoreBelowFoldersThatAreNotThere_IsMadeForItsOwnerAlone) 
       mark_, talk(), talk());
   support::AwaitFile(ready, serves);
   EXPECT_EQ(std::filesystem::status(store).permissions(), std::filesystem::perms::owner_all);
+}
+
+TEST_F(CheckStoreTest, ReadyFileThatCannotBeWritten_IsOneErrorThatNamesTheFlag) {
+  for (const auto& [ready, reason] :
+       {std::pair(folder_ + "/none/ready.json", "No such file or directory"),
+        {folder_, "Is a directory"}}) {
+    const support::Finished start = support::RunToEnd(
+        {support::Program("phalanx-coordinator"), "--store", folder_ + "/store", "--listen",
+         "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", ready});
+    EXPECT_EQ(start.exit_code, 1) << ready;
+    EXPECT_THAT(start.talk, HasSubstr(absl::StrCat(" error coordinator --ready-file: cannot write ",
+                                                   ready, ": ", reason, "\n")));
+    const size_t error = start.talk.find(" error ");
+    EXPECT_EQ(start.talk.find(" error ", error + 1), std::string::npos) << start.talk;
+  }
 }
 
 TEST_F(CheckStoreTest, StoreThatCannotBeMadeOrWritten_IsOneErrorWithWhatToDo) {

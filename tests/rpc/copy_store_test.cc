@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CopyStoreTest : public ::testing::Test {
  protected:
@@ -195,6 +196,17 @@ TEST_F(CopyStoreTest, DamagedJoinTokens_AreRefused_AndNothingIsBegun) {
   EXPECT_EQ(copy.exit_code, 1);
   EXPECT_THAT(copy.talk, AllOf(HasSubstr("the join tokens"), HasSubstr("nothing was copied")));
   EXPECT_THAT(Run(etcd_, {"--check-store"}).talk, HasSubstr("there is no store"));
+}
+
+TEST_F(CopyStoreTest, StoreOfANewerVersion_IsRefused_AndNotCalledDamaged) {
+  EXPECT_TRUE(sqlite::Connection::Open(folder_ + "/journal.db", SQLITE_OPEN_READWRITE)
+                  ->Execute("PRAGMA user_version=4")
+                  .ok());
+  const support::Finished copy = Run(folder_, {"--copy-store-to", etcd_});
+  EXPECT_EQ(copy.exit_code, 1);
+  EXPECT_THAT(copy.talk, AllOf(HasSubstr("nothing was copied: the database "),
+                               HasSubstr("a newer coordinator wrote it, start that one\n"),
+                               Not(HasSubstr("damaged"))));
 }
 
 TEST_F(CopyStoreTest, FoldersBothTimes_AreUsage) {

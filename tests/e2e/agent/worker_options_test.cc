@@ -152,6 +152,26 @@ TEST(WorkerCommandTest, ReadyFile_IsThereWhileTheCoordinatorHasLetItIn) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(WorkerCommandTest, ReadyFileThatCannotBeWritten_IsOneErrorThatNamesTheFlag) {
+  const std::string folder = support::MakeFolder("agent-unready"), path = folder + "/none/ready";
+  const std::string log = folder + "/log";
+  FakeCoordinator coordinator;
+  support::Process worker({support::Program("phalanx-worker"), "--coordinator",
+                           coordinator.address(), "--state", folder + "/state", "--rank-program",
+                           PHALANX_FAKE_RANK, "--check-interval", "0", "--ready-file", path},
+                          support::NewMark(), log, log);
+  support::AwaitText(log, ": No such file or directory\n", worker);
+  // It serves all the same: who waits for the file sees that it is not ready.
+  coordinator.AwaitHeartbeat([](const auto&) { return true; });
+  worker.Signal(SIGTERM);
+  coordinator.AwaitClose();
+  worker.Wait();
+  const std::string talk = support::ReadFile(log);
+  EXPECT_THAT(talk, HasSubstr(absl::StrCat("[error] --ready-file: cannot write ", path,
+                                           ": No such file or directory\n")));
+  EXPECT_EQ(talk.find("[error]", talk.find("[error]") + 1), std::string::npos) << talk;
+}
+
 TEST(WorkerCommandTest, NoFolderOfJobs_IsWarnedOf) {
   const FakeCoordinator coordinator;
   constexpr char kWarning[] = "has neither --read-folder nor --write-folder";

@@ -113,6 +113,13 @@ TEST_F(IncidentsTest, Svg_GoesToItsFileOrToStandardOutputAlone) {
   EXPECT_EQ(Show({.job = "job-7", .number = 1, .format = Format::kJson, .svg = "-"}), kUsage);
 }
 
+TEST_F(IncidentsTest, SvgThatCannotBeWritten_NamesFlagAndFile) {
+  EXPECT_EQ(Show({.job = "job-7", .number = 1, .svg = "/dev/full"}), kCannotCreate);
+  EXPECT_THAT(captured_.talk.str(),
+              HasSubstr("error: --svg: cannot write /dev/full: No space left on device\n"));
+  EXPECT_EQ(captured_.out.str(), "");
+}
+
 TEST_F(IncidentsTest, NoSuchIncident_SaysWhereToLook) {
   EXPECT_EQ(Show({.job = "job-7", .number = 3}), kFailure);
   EXPECT_THAT(captured_.talk.str(), HasSubstr("job-7 has no incident 3; phalanx incidents list"));

@@ -74,7 +74,8 @@ TEST(PlanPicturesTest, FileThatCannotBeWritten_IsNamed) {
   Captured captured;
   EXPECT_EQ(Plan({.file = kSpeechExample, .pictures = {.svg = "/nowhere/plan.svg"}}, captured.io),
             kCannotCreate);
-  EXPECT_THAT(captured.talk.str(), HasSubstr("cannot write /nowhere/plan.svg: No such file"));
+  EXPECT_THAT(captured.talk.str(),
+              HasSubstr("--svg: cannot write /nowhere/plan.svg: No such file"));
   EXPECT_EQ(captured.out.str(), "");
 }
 
@@ -83,7 +84,7 @@ TEST(PlanPicturesTest, DiskThatIsFull_IsTheReason) {
   EXPECT_EQ(Plan({.file = kSpeechExample, .pictures = {.svg = "/dev/full"}}, captured.io),
             kCannotCreate);
   EXPECT_EQ(captured.talk.str(),
-            "error: cannot write /dev/full: No space left on device\n"
+            "error: --svg: cannot write /dev/full: No space left on device\n"
             "what to do: mend that, and run the command again\n");
 }
 

@@ -130,7 +130,10 @@ TEST_F(EtcdCheckTest, StoreOfANewerVersion_IsNamed) {
   ASSERT_TRUE(state.ParseFromString(Get(Keys().State())));
   state.set_schema(kEtcdSchema + 1);
   Put(Keys().State(), state.SerializeAsString());
-  EXPECT_THAT(Check()->problems, ElementsAre(HasSubstr("has schema version 2")));
+  const StoreReport report = *Check();
+  EXPECT_THAT(report.problems, ElementsAre(HasSubstr("has schema version 2")));
+  EXPECT_FALSE(report.damaged);
+  EXPECT_EQ(Lines(report).back(), "this coordinator cannot read the store");
 }
 
 }  // namespace

@@ -220,8 +220,13 @@ TEST_F(StoreTest, RecordOfANewerSchema_IsNamed) {
         *connection.Prepare("UPDATE journal SET record = ? WHERE number = 4");
     ASSERT_TRUE(update.BindBlob(newer).Run().ok());
   }
-  EXPECT_THAT(CheckStore(path())->problems,
-              ElementsAre(HasSubstr("record 4 of job-3 has schema version 4")));
+  const StoreReport report = *CheckStore(path());
+  EXPECT_THAT(report.problems, ElementsAre(HasSubstr("record 4 of job-3 has schema version 4")));
+  EXPECT_EQ(VerdictOn(report), absl::FailedPreconditionError(report.problems[0]));
+  EXPECT_THAT(Lines(report).back(), HasSubstr(": this coordinator cannot read the store"));
+  // Beside damage it is no excuse.
+  Execute("UPDATE journal SET record = x'FF' WHERE number = 1");
+  EXPECT_EQ(VerdictOn(*CheckStore(path())), absl::DataLossError("the store is damaged"));
 }
 
 TEST_F(StoreTest, DatabaseOfANewerSchema_IsRefusedByName) {

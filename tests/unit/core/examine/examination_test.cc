@@ -154,6 +154,15 @@ TEST(ExaminationTest, EachWrongState_IsSaidInWordsWithWhatToDo) {
        [](M m) { m.host_is_loopback = true; }},
       {"folder", Verdict::kProblem, "/data: Permission denied", "let the user that runs the worker",
        [](M m) { m.folders[0].error = "Permission denied"; }},
+      // Words of a reason are no sign of it.
+      {"folder", Verdict::kProblem, "/data: No space left on device: Permission denied",
+       "let the user that runs the worker",
+       [](M m) { m.folders[0].error = "No space left on device: Permission denied"; }},
+      {"folder", Verdict::kProblem, "/data: a file in it cannot be synced", "make room on it",
+       [](M m) {
+         m.folders[0].error = "a file in it cannot be synced";
+         m.folders[0].full = true;
+       }},
       {"folder", Verdict::kWarning, "/data takes files, 1.0 GiB free", "make room for checkpoints",
        [](M m) { m.folders[0].free_bytes = int64_t{1} << 30; }},
       {"folder", Verdict::kOk, "on a disk of this machine", "all of them mount at this path",
