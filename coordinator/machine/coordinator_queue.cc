@@ -19,7 +19,7 @@ constexpr size_t kPlanNotesMax = 16;
 // Where owners take turns, a job that is submitted may go ahead of any other. So many in the queue
 // are looked at for each; more so seldom that submits do not cost as much as the queue is long.
 constexpr size_t kLooksAtOnceMax = 1000;
-constexpr absl::Duration kLookInterval = absl::Microseconds(10);  // for each job of the queue
+constexpr absl::Duration kLookInterval = absl::Microseconds(50);  // for each job of the queue
 // Jobs behind the first of their line that are looked at for a place that is free meanwhile: a
 // place costs a walk over the nodes, and the queue is looked at whenever devices change.
 constexpr int32_t kBackfillsMax = 256;
