@@ -122,8 +122,11 @@ TEST(AdmissionTest, SubmitsOfSeveralOwnersBehindMany_LookAtThemNowAndThen) {
   for (int i = kJobs / 2; i < kJobs; ++i)
     submit(absl::StrCat("large", i), 64, i % 2 == 0 ? "a" : "b");
   const JobId small = submit("small", 1, "c");
-  EXPECT_LE(h.machine().jobs_considered(), before + 2 * kJobs);
+  const uint64_t submitted = h.machine().jobs_considered();
+  EXPECT_LE(submitted, before + 2 * kJobs);
   h.Advance(absl::Milliseconds(50));
+  EXPECT_EQ(h.machine().jobs_considered(), submitted);
+  h.Advance(absl::Milliseconds(100));
   EXPECT_EQ(h.Phase(small), JobPhase::kStarting);
   EXPECT_LE(h.machine().jobs_considered(), before + 4 * kJobs);
 }
