@@ -93,7 +93,7 @@ TEST(SlowTest, ReplicaOfASlowRank_IsDealtFewerSamples_AndEveryStepIsAsIfItWereNo
                            .output = "out"};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 40);
-  ASSERT_EQ(Inject(cluster, job, 3, {"--fault", "slow:8", "--for", "60s"}).exit_code, 0);
+  ASSERT_EQ(Inject(cluster, job, 3, {"--fault", "slow:8", "--for", "45s"}).exit_code, 0);
   const int64_t hit = cluster.Get(job).last_step().step() + 2;
 
   const v1::JobStatus moved =

@@ -283,7 +283,7 @@ TEST(ExaminationTest, FolderThatIsNotForTheWorkerItself_IsNoTroubleOfANode) {
 TEST(ExaminationTest, FolderOnAFullDisk_NeedsRoom) {
   MachineFacts facts = GoodMachine();
   facts.folders = {
-      {.path = "/srv", .error = "a file in it cannot be written: No space left on device"}};
+      {.path = "/srv", .error = "a file in it cannot be written: disk full", .full = true}};
   EXPECT_EQ(Of(ExamineMachine(facts), "folder").next, "make room on it");
 }
 
