@@ -162,6 +162,15 @@ class RpcTest : public ::testing::Test {
     SetDeadline(context);
     return jobs->SubmitJob(&context, request, &response);
   }
+  grpc::Status CheckSubmit(const std::string& text) {
+    v1::CheckSubmitRequest request;
+    request.mutable_document()->set_text(text);
+    request.mutable_document()->set_directory("/tmp");
+    v1::CheckSubmitResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return jobs->CheckSubmit(&context, request, &response);
+  }
   int64_t MustSubmit(const std::string& text) {
     v1::SubmitJobResponse response;
     const grpc::Status status = Submit(text, response);

@@ -119,19 +119,10 @@ TEST_F(AccessTest, NameOfALiveJob_IsTakenForAllOwners_AsADryRunSaysToo) {
   const std::string open = absl::StrReplaceAll(
       JobText("a"),
       {{"{ranks: 1, tp: 1}", "auto"}, {"{device: cpu}", "{device: cpu, devices: 2}"}});
-  const auto check = [this](const std::string& text) {
-    v1::CheckSubmitRequest request;
-    request.mutable_document()->set_text(text);
-    request.mutable_document()->set_directory("/tmp");
-    v1::CheckSubmitResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return jobs->CheckSubmit(&context, request, &response);
-  };
   const auto expect_taken = [&](const std::string& message) {
     for (const std::string& text : {JobText("a"), open}) {
       v1::SubmitJobResponse response;
-      for (const grpc::Status& refused : {check(text), Submit(text, response)}) {
+      for (const grpc::Status& refused : {CheckSubmit(text), Submit(text, response)}) {
         EXPECT_EQ(refused.error_code(), grpc::StatusCode::ALREADY_EXISTS);
         EXPECT_EQ(refused.error_message(), message);
       }
@@ -140,11 +131,11 @@ TEST_F(AccessTest, NameOfALiveJob_IsTakenForAllOwners_AsADryRunSaysToo) {
   expect_taken(taken + " is named \"a\" and has not ended; cancel it or choose another name");
   Be("sue", "submitter");
   expect_taken(taken + " of sam is named \"a\" and has not ended; choose another name");
-  EXPECT_TRUE(check(JobText("b")).ok());
+  EXPECT_TRUE(CheckSubmit(JobText("b")).ok());
   Be("sam", "submitter");
   ASSERT_TRUE(Cancel("a").ok());
   Be("sue", "submitter");
-  EXPECT_TRUE(check(JobText("a")).ok());
+  EXPECT_TRUE(CheckSubmit(JobText("a")).ok());
   MustSubmit(JobText("a"));
 }
 

@@ -231,15 +231,6 @@ TEST_F(PersonLimitsTest, PriorityOfASubmitter_IsBounded_AndThatOfAnOperatorIsNot
   server_.reset();
   AccessTest::Open(
       [](ServerOptions& options) { options.driver.machine.quotas.others.priority_max = 10; });
-  const auto check = [this](const std::string& text) {
-    v1::CheckSubmitRequest request;
-    request.mutable_document()->set_text(text);
-    request.mutable_document()->set_directory("/tmp");
-    v1::CheckSubmitResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return jobs->CheckSubmit(&context, request, &response);
-  };
   const std::string high = JobText("a") + "  priority: 11\n",
                     rule =
                         "spec.priority: 11: must be at most 10, the priority_max of sam's quota; "
@@ -247,16 +238,16 @@ TEST_F(PersonLimitsTest, PriorityOfASubmitter_IsBounded_AndThatOfAnOperatorIsNot
                         "operator";
   Be("sam", "submitter");
   v1::SubmitJobResponse response;
-  for (const grpc::Status& refused : {check(high), Submit(high, response)}) {
+  for (const grpc::Status& refused : {CheckSubmit(high), Submit(high, response)}) {
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(refused.error_message(), rule);
     EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.BadRequest"));
   }
-  EXPECT_TRUE(check(JobText("a")).ok());
+  EXPECT_TRUE(CheckSubmit(JobText("a")).ok());
   Be("olga", "operator");
-  EXPECT_TRUE(check(high).ok());
+  EXPECT_TRUE(CheckSubmit(high).ok());
   MustSubmit(high);
-  EXPECT_EQ(check(high).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(CheckSubmit(high).error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
 // A search takes up to a minute, and a place among the person's plans.
