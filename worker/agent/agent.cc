@@ -177,8 +177,9 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
       lock_(std::move(lock)),
       machine_(MachineOptionsOf(options), Now()),
       watch_(Now()),
-      session_(ConnectTo(options.coordinator, options.tls), HelloOf(options), inbox_),
-      upload_channels_(ConnectTo(options.coordinator, options.tls, /*apart=*/true)),
+      session_([coordinator = options.coordinator,
+                tls = options.tls] { return ConnectTo(coordinator, tls); },
+               HelloOf(options), inbox_),
       supervisor_(SupervisorOptionsOf(options), activity_),
       uploader_(options.state, activity_),
       preparer_(std::move(check), inbox_),
@@ -349,9 +350,8 @@ void Agent::Carry(const StartProcess& action) {
 }
 
 void Agent::Carry(const UploadLogs& action) {
-  const std::shared_ptr<grpc::Channel>& channel = upload_channels_[session_.at()];
-  events_.push_back(
-      UploadStarted{action.command_number, uploader_.Start(channel, action.store, action.fetch)});
+  events_.push_back(UploadStarted{action.command_number,
+                                  uploader_.Start(session_.Aside(), action.store, action.fetch)});
 }
 
 void Agent::Carry(const Exit& action) { exit_ = action; }

@@ -153,9 +153,6 @@ class Agent {
   std::optional<Exit> exit_;
   std::string told_of_certificate_;  // what is wrong with our own, as the log has it
   SessionClient session_;
-  // Apart from the session's: what is left of uploads that nobody reads to their end counts against
-  // the connection that it came over, which may be closed for it.
-  const std::vector<std::shared_ptr<grpc::Channel>> upload_channels_;
   Supervisor supervisor_;
   LogUploader uploader_;
   DataPreparer preparer_;

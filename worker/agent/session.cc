@@ -1,5 +1,6 @@
 #include "worker/agent/session.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_split.h"
@@ -10,8 +11,7 @@
 
 namespace phalanx::agent {
 
-std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
-                                                      const transport::TlsFiles& tls, bool apart) {
+Channels ConnectTo(const std::string& coordinators, const transport::TlsFiles& tls) {
   const std::vector<std::string> addresses = absl::StrSplit(coordinators, ',');
   const bool several = addresses.size() > 1;
   grpc::ChannelArguments arguments;
@@ -25,9 +25,9 @@ std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordin
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, several || tls.on() ? 1000 : 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, several ? 500 : 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  if (apart) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto credentials = transport::ClientCredentials(tls);
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  Channels channels;
   for (const std::string& address : addresses) {
     channels.push_back(grpc::CreateCustomChannel(address, credentials, arguments));
   }
@@ -117,7 +117,11 @@ class SessionClient::Stream final
     }
   }
 
+  // Whether whoever we are was the reason why it ended.
+  bool refused() const { return refused_; }
+
   void OnDone(const grpc::Status& status) override {
+    refused_ = status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
     inbox_.Post(SessionClosed{
         session_,
         absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())});
@@ -135,6 +139,7 @@ class SessionClient::Stream final
   std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
   std::shared_ptr<Stream> self_;
+  std::atomic<bool> refused_ = false;
   v1::OpenSessionResponse response_;  // of the read under way
   bool hello_written_ = false;        // owned by the write reactions
   Mutex mutex_;
@@ -145,9 +150,9 @@ class SessionClient::Stream final
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is written any more
 };
 
-SessionClient::SessionClient(std::vector<std::shared_ptr<grpc::Channel>> channels,
-                             v1::WorkerHello hello, Inbox& inbox)
-    : channels_(std::move(channels)),
+SessionClient::SessionClient(std::function<Channels()> connect, v1::WorkerHello hello, Inbox& inbox)
+    : connect_(std::move(connect)),
+      channels_(connect_()),
       hello_(std::move(hello)),
       inbox_(inbox),
       living_(std::make_shared<Living>()) {}
@@ -173,8 +178,18 @@ void SessionClient::Open(const OpenSession& order) {
     entry.set_epoch(running.epoch.value);
   }
   if (stream_ != nullptr) at_ = (at_ + 1) % channels_.size();
+  if (stream_ != nullptr && stream_->refused()) {
+    // A connection shows the certificate that it began with, and there may be another one by now.
+    channels_ = connect_();
+    aside_.clear();
+  }
   stream_ = std::make_shared<Stream>(order.session, inbox_, living_);
   stream_->Start(channels_[at_], std::move(request), stream_);
+}
+
+const std::shared_ptr<grpc::Channel>& SessionClient::Aside() {
+  if (aside_.empty()) aside_ = connect_();
+  return aside_[at_];
 }
 
 void SessionClient::Send(v1::OpenSessionRequest message) {

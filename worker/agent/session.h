@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,10 +22,9 @@ namespace phalanx::agent {
 
 // One channel to each of "HOST:PORT[,HOST:PORT...]", which is sound: with keepalive, and a quick
 // return after it was away. Of several, whoever stops answering is given up after seconds, for
-// another one leads by then. `apart`: over connections that no other channel has.
-std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordinators,
-                                                      const transport::TlsFiles& tls,
-                                                      bool apart = false);
+// another one leads by then. Over connections that no other channel has.
+using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
+Channels ConnectTo(const std::string& coordinators, const transport::TlsFiles& tls);
 
 // Opens one stream at a time, each with the coordinator behind that of the one before, where there
 // are several: one that stands by ends it at once. Events go to the inbox: a SessionWelcomed for a
@@ -32,15 +32,17 @@ std::vector<std::shared_ptr<grpc::Channel>> ConnectTo(const std::string& coordin
 // stream. Owned by the agent's thread.
 class SessionClient {
  public:
-  // `hello` is what every session begins with, but for what OpenSession brings.
-  SessionClient(std::vector<std::shared_ptr<grpc::Channel>> channels, v1::WorkerHello hello,
-                Inbox& inbox);
+  // `connect` makes at least one channel, always as many; `hello` is what every session begins
+  // with, but for what OpenSession brings.
+  SessionClient(std::function<Channels()> connect, v1::WorkerHello hello, Inbox& inbox);
   // Cuts what is open and waits for it.
   ~SessionClient();
 
   void Open(const OpenSession& order);
-  // Which of the coordinators has the stream that is open, or had it last.
-  size_t at() const { return at_; }
+  // To the coordinator that has the stream that is open, or had it last, over another connection:
+  // what is left of calls that nobody reads to their end counts against the connection that they
+  // came over, which may be closed for it.
+  const std::shared_ptr<grpc::Channel>& Aside();
   void Send(v1::OpenSessionRequest message);
   // Half-closes after what was sent; cuts the stream if it was never welcomed.
   void Close(const CloseSession& order);
@@ -54,7 +56,9 @@ class SessionClient {
     int32_t count ABSL_GUARDED_BY(mutex) = 0;
   };
 
-  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // at least one
+  const std::function<Channels()> connect_;
+  Channels channels_;
+  Channels aside_;  // empty until one is asked for
   const v1::WorkerHello hello_;
   Inbox& inbox_;
   const std::shared_ptr<Living> living_;

@@ -2,13 +2,20 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
 #include "gmock/gmock.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "phalanx/v1/worker_service.grpc.pb.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
 #include "tests/support/process.h"
@@ -34,6 +41,52 @@ pid_t RunOne(FakeCoordinator& coordinator) {
       PidOf(coordinator.AwaitReport([](const auto& r) { return r.event().type() == "Up"; }));
   coordinator.AwaitReport([](const auto& r) { return r.has_ready(); });
   return pid;
+}
+
+// One that refuses every session for the certificate of who calls.
+class RefusingCoordinator final : public v1::WorkerService::Service {
+ public:
+  RefusingCoordinator() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~RefusingCoordinator() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  // Who has called, once there are so many calls.
+  std::vector<std::string> AwaitPeers(size_t count) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
+    MutexLock lock(&mutex_);
+    while (peers_.size() < count && !changed_.WaitUntil(&mutex_, deadline)) continue;
+    return peers_;
+  }
+
+ private:
+  grpc::Status OpenSession(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::OpenSessionResponse, v1::OpenSessionRequest>*) override {
+    MutexLock lock(&mutex_);
+    peers_.push_back(context->peer());
+    changed_.SignalAll();
+    return {grpc::StatusCode::UNAUTHENTICATED, "the certificate of here is revoked"};
+  }
+
+  int port_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::string> peers_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// So that a certificate that has been renewed meanwhile is the one that is shown.
+TEST(SessionTest, WorkerWhoseCertificateIsRefused_ComesOverAnotherConnection) {
+  RefusingCoordinator coordinator;
+  WorkerProcess worker(coordinator.address());
+  const std::vector<std::string> peers = coordinator.AwaitPeers(2);
+  ASSERT_GE(peers.size(), 2u);
+  EXPECT_NE(peers[0], peers[1]);
 }
 
 TEST(SessionTest, Coordinator_ThatComesUpLate_IsFound) {
