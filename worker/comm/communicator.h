@@ -218,16 +218,12 @@ absl::StatusOr<Communicators> ConnectGloo(absl::Span<const plan::CommunicatorSpe
 // they are used, messages between those that options.peers names. Who connects later does so beside
 // kernels that wait for peers, and may wait for them himself. Sets NCCL_NVLS_ENABLE=0 and
 // NCCL_ALGO=Ring unless the environment says otherwise. Communicators are given back to NCCL in the
-// background, so an old epoch's may be dropped while a new one's are made.
+// background (releases.h), so an old epoch's may be dropped while a new one's are made.
 absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpec> specs, Rank self,
                                           int32_t world, Rendezvous& rendezvous,
                                           const WorldOptions& options);
-// What a communicator that was aborted did on the device has stopped by then; its memory goes back
-// once this is called, or communicators are connected, and after two seconds at the latest. Freeing
-// waits for the driver, which a process that has just died keeps busy, and launches wait for it.
-void FreeAborted();
-// Waits until every communicator that was aborted or destroyed so far is given back; false if some
-// are not by `deadline`. A process calls it before it ends.
+// Waits until every communicator that was aborted or destroyed so far is given back, which they are
+// at once (releases.h); false if some are not by `deadline`. A process calls it before it ends.
 bool WaitForNcclReleases(Deadline deadline);
 #endif
 

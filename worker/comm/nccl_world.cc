@@ -2,6 +2,7 @@
 // handed out. A communicator connects at its first use of each kind, which takes longer than
 // creating it; so the first uses run side by side, a thread each.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -12,9 +13,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/status.h"
 #include "worker/comm/interface.h"
 #include "worker/comm/nccl_communicator.h"
+#include "worker/comm/releases.h"
 
 namespace phalanx::comm {
 namespace {
@@ -356,8 +360,9 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
         "peers on ", options.peers.size(), " communicators, of which there are ", specs.size()));
   }
   SetEnvironment(options.interface_address);
-  FreeAborted();  // what is made hangs beside kernels that nobody has stopped
   const Deadline deadline = DeadlineIn(options.setup_timeout);
+  // What is made hangs beside kernels that nobody has stopped.
+  Releases::OfProcess().AwaitStops(deadline);
   ASSIGN_OR_RETURN(std::vector<Membership> memberships,
                    MeetGroups(specs, self, rendezvous, deadline));
   Communicators result(specs.size());
@@ -370,20 +375,30 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   const auto abort_all = [&setup](const absl::Status& reason) {
     for (NcclCommunicator* group : setup.groups()) group->Abort(reason);
   };
+  const absl::Time begin = absl::Now();
+  absl::Time created = begin;
   absl::Status status;
   {
     const std::stop_callback interrupt(options.stop, [&abort_all] {
       abort_all(absl::CancelledError("asked to stop while connecting"));
     });
     status = setup.Create();
+    created = absl::Now();
+    const PeerKernels used;
     if (status.ok()) status = setup.UseOnce();
   }
   if (!status.ok()) {
     abort_all(status);
-    WaitForNcclReleases(DeadlineIn(options.release_timeout));  // before the scratch memory goes
+    // Before the scratch memory goes.
+    Releases::OfProcess().AwaitStops(DeadlineIn(options.release_timeout));
     return Annotate(status, "connecting over NCCL");
   }
   setup.SetSignals();
+  const absl::Time now = absl::Now();
+  std::fprintf(stderr, "%s NCCL: %d communicators made within %s, of which %s for their first use\n",
+               absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone()).c_str(),
+               static_cast<int>(setup.groups().size()), absl::FormatDuration(now - begin).c_str(),
+               absl::FormatDuration(now - created).c_str());
   return result;
 }
 

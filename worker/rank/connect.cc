@@ -46,10 +46,4 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
   return comm::ConnectGloo(specs, self, plan.world, rendezvous, options);
 }
 
-void FreeCommunicatorsOfBefore() {
-#ifdef PHALANX_WITH_CUDA
-  comm::FreeAborted();
-#endif
-}
-
 }  // namespace phalanx::rank

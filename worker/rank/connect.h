@@ -17,7 +17,4 @@ absl::StatusOr<comm::Communicators> ConnectRanks(const plan::Plan& plan, const v
                                                  Faults& faults, comm::Rendezvous& rendezvous,
                                                  comm::WorldOptions options);
 
-// What communicators of an epoch before still hold of the device goes (comm::FreeAborted).
-void FreeCommunicatorsOfBefore();
-
 }  // namespace phalanx::rank

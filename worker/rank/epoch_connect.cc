@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/plan/preparation.h"
+#include "worker/comm/releases.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/connect.h"
@@ -18,6 +20,7 @@ namespace {
 
 // Of all ranks, once one is connected.
 constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
+constexpr absl::Duration kFreeTimeout = absl::Seconds(10);
 
 }  // namespace
 
@@ -25,7 +28,12 @@ absl::Status EpochRun::Connect() {
   absl::StatusOr<comm::Communicators> connected = [this]() -> absl::StatusOr<comm::Communicators> {
     if (!order_.assign().standby().empty()) return standby_.Take(order_.assign());
     // NCCL makes none while others of the same device are about to be aborted.
-    if (order_.device_kind() == "gpu") RETURN_IF_ERROR(standby_.AwaitIdle(stopping_.get_token()));
+    if (order_.device_kind() == "gpu") {
+      RETURN_IF_ERROR(standby_.AwaitIdle(stopping_.get_token()));
+      // Those of before wait until steps are done again, unless they are in the way.
+      if (!beside() && device::MemoryFree() < plan::kPreparedRoom)
+        comm::Releases::OfProcess().FreeAll(comm::DeadlineIn(kFreeTimeout));
+    }
     comm::WorldOptions options;
     options.stop = stopping_.get_token();
     options.strangers = [this](int64_t refused, const std::string& last) {

@@ -15,7 +15,6 @@
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "spdlog/spdlog.h"
-#include "worker/rank/connect.h"
 #include "worker/rank/epoch_run.h"
 
 namespace phalanx::rank {
@@ -154,7 +153,6 @@ absl::Status EpochRun::TendMemory() {
   checkpoint::PinningThread& pinning = *kept_.pinning;
   if (!std::exchange(settled_, true)) {
     LogPhase("has decided its first step");
-    FreeCommunicatorsOfBefore();  // nobody waits for a decision beside it
     LogMemory();
     pinning.Release();
     if (goes_on() && kept_.host_copy == nullptr)

@@ -37,6 +37,7 @@ namespace {
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
+constexpr absl::Duration kFreeingMax = absl::Milliseconds(100);  // at the end of a step
 // To leave peers that answer takes milliseconds: one that does not holds up the next epoch.
 constexpr absl::Duration kLongFarewell = absl::Milliseconds(500);
 
@@ -215,25 +216,27 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   return options;
 }
 
-std::function<absl::StatusOr<bool>()> EpochRun::FillsMirrors() {
-  // The first step is behind it when it is called first.
-  return [this, buckets = size_t{0}]() mutable -> absl::StatusOr<bool> {
-    if (buckets == 0) {
-      const auto step = absl::FromChrono(std::chrono::steady_clock::now() - steps_begun_);
-      ASSIGN_OR_RETURN(buckets, fill_->AgreeOnShare(step));
-    }
-    RETURN_IF_ERROR(fill_->Run(buckets));
-    if (!fill_->done()) return true;
-    LogPhase("has what it mirrors");
-    const std::string damaged = fill_->damaged();
-    fill_ = nullptr;
-    if (!damaged.empty()) {
-      RETURN_IF_ERROR(TellNoSecondHome(damaged));
-    } else if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) {
-      TellSafe();
-    }
-    return false;
-  };
+absl::Status EpochRun::FillMirrors() {
+  if (fill_buckets_ == 0) {
+    // The first step is behind it.
+    const auto step = absl::FromChrono(std::chrono::steady_clock::now() - steps_begun_);
+    ASSIGN_OR_RETURN(fill_buckets_, fill_->AgreeOnShare(step));
+  }
+  RETURN_IF_ERROR(fill_->Run(fill_buckets_));
+  if (!fill_->done()) return absl::OkStatus();
+  LogPhase("has what it mirrors");
+  const std::string damaged = fill_->damaged();
+  fill_ = nullptr;
+  if (!damaged.empty()) return TellNoSecondHome(damaged);
+  if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+  return absl::OkStatus();
+}
+
+absl::Status EpochRun::FreeCommunicators() {
+  // The last step's gathers may still be under way.
+  RETURN_IF_ERROR(device::AwaitDevice(kLastWorkTimeout));
+  peer_kernels_->Free(kFreeingMax);
+  return absl::OkStatus();
 }
 
 absl::Status EpochRun::MakeTrainer() {
@@ -259,7 +262,12 @@ absl::Status EpochRun::MakeTrainer() {
     OnTrace(timeline, operations);
   };
   callbacks.on_step = [this](const train::StepSummary& step) { OnStep(step); };
-  if (fill_ != nullptr) callbacks.on_boundary = FillsMirrors();
+  const auto may_free = [this] { return peer_kernels_.has_value() && peer_kernels_->MayFree(); };
+  callbacks.wants_boundary = [this, may_free] { return fill_ != nullptr || may_free(); };
+  callbacks.on_boundary = [this, may_free]() -> absl::Status {
+    if (fill_ != nullptr) RETURN_IF_ERROR(FillMirrors());
+    return may_free() ? FreeCommunicators() : absl::OkStatus();
+  };
   callbacks.on_settled = [this]() -> absl::Status {
     // A job that asked for copies is not to train to its end without them.
     RETURN_IF_ERROR(TendMemory());
@@ -293,6 +301,7 @@ absl::Status EpochRun::MakeTrainer() {
 }
 
 absl::Status EpochRun::Train() {
+  if (order_.device_kind() == "gpu") peer_kernels_.emplace();
   RETURN_IF_ERROR(MakeTrainer());
   state_after_ = LogPhase("has its state");
   RETURN_IF_ERROR(trainer_->Prepare());
@@ -467,6 +476,7 @@ void EpochRun::Release() {
   // Orders are read meanwhile.
   const auto begin = std::chrono::steady_clock::now();
   leaving.clear();
+  peer_kernels_.reset();
   const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
   if (took >= kLongFarewell) {
     Log(absl::StrCat("has left its communicators, which took ", absl::FormatDuration(took)));

@@ -38,6 +38,7 @@
 #include "worker/checkpoint/pinning_thread.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/releases.h"
 #include "worker/data/data_set.h"
 #include "worker/rank/channel_rendezvous.h"
 #include "worker/rank/checkpoint_run.h"
@@ -239,8 +240,10 @@ class EpochRun {
   // The same of the plans behind the loss of each other rank: a recovery runs nothing for the first
   // time. Best effort. Before the state of the epoch is there: two of them may not fit.
   void WarmForLosses();
-  // As TrainerCallbacks::on_boundary: mirrors get theirs at the ends of the first steps.
-  std::function<absl::StatusOr<bool>()> FillsMirrors();
+  // At the ends of the first steps, until all mirrors have what is theirs.
+  absl::Status FillMirrors();
+  // At the end of a step, until nothing is left: frees what communicators of before held.
+  absl::Status FreeCommunicators();
   absl::Status MakeTrainer();
   absl::Status Train();
   absl::Status Evaluate();
@@ -322,6 +325,8 @@ class EpochRun {
   std::vector<UniqueFd> others_ ABSL_GUARDED_BY(mu_);  // copies that this rank would take over
   bool others_given_ ABSL_GUARDED_BY(mu_) = false;     // all of them
   std::unique_ptr<train::MirrorFill> fill_;            // nullptr: mirrors have what is theirs
+  size_t fill_buckets_ = 0;                            // of it at a boundary; 0: not agreed on yet
+  std::optional<comm::PeerKernels> peer_kernels_;      // while ranks on GPUs train
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
   absl::Status connected_beside_;  // of the connector's thread, until it is joined

@@ -16,6 +16,7 @@
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
+#include "worker/comm/releases.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/connect.h"
@@ -27,6 +28,8 @@ namespace {
 // Of one set: nobody waits for it, and others of the epoch wait to be made.
 constexpr absl::Duration kSetupTimeout = absl::Seconds(10);
 constexpr std::chrono::milliseconds kStandbyLookInterval{5};
+constexpr absl::Duration kRoomTimeout = absl::Seconds(10);
+constexpr absl::Duration kFreeLookInterval = absl::Milliseconds(50);
 
 absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& layout) {
   ASSIGN_OR_RETURN(job::ReadJob read,
@@ -224,7 +227,8 @@ int64_t StandbyPool::MemoryLeft() const {
 }
 
 absl::StatusOr<int64_t> StandbyPool::CheckRoom(const v1::RunEpoch& of,
-                                               const v1::PrepareStandby& order) const {
+                                               const v1::PrepareStandby& order,
+                                               const std::stop_token& stop) const {
   ASSIGN_OR_RETURN(const plan::Plan now, PlanOf(of.assign(), of.assign().layout()));
   ASSIGN_OR_RETURN(const plan::Plan next, PlanOf(of.assign(), order.layout()));
   const Rank self{of.rank()};
@@ -232,7 +236,15 @@ absl::StatusOr<int64_t> StandbyPool::CheckRoom(const v1::RunEpoch& of,
       plan::EstimateMemory(next, self).total() - plan::EstimateMemory(now, self).total();
   // Beside what the layout takes more of it.
   const int64_t needed = std::max<int64_t>(more, 0) + plan::kPreparedRoom;
-  const int64_t left = MemoryLeft();
+  // Communicators of the epoch before may be there still.
+  const comm::Deadline give_up = comm::DeadlineIn(kRoomTimeout);
+  int64_t left = MemoryLeft();
+  bool last = false;
+  while (left < needed && !last) {
+    last = comm::Releases::OfProcess().AwaitFreed(comm::DeadlineIn(kFreeLookInterval)) ||
+           stop.stop_requested() || std::chrono::steady_clock::now() > give_up;
+    left = MemoryLeft();
+  }
   if (left >= needed) return needed;
   return absl::ResourceExhaustedError(
       absl::StrCat("the device has ", left, " bytes left, and ", needed, " are to be"));
@@ -261,7 +273,7 @@ absl::StatusOr<StandbyPool::Made> StandbyPool::Connect(Making& making) {
   auto warm_up = std::make_shared<WarmUpStream>();
   if (gpu) RETURN_IF_ERROR(device::UseCudaDevice(making.of.device_index()));
   if (counts_memory(making.of)) {
-    ASSIGN_OR_RETURN(made.memory, CheckRoom(making.of, making.order));
+    ASSIGN_OR_RETURN(made.memory, CheckRoom(making.of, making.order, making.stop.get_token()));
   }
   if (gpu) {
     // That of this thread is the one on which training may wait for its peers.

@@ -106,8 +106,9 @@ class StandbyPool {
   void MakeSet(Making& making);
   absl::StatusOr<Made> Connect(Making& making);
   // Bytes that the current device is to have left for the order's layout. Errors:
-  // ResourceExhausted if it has not.
-  absl::StatusOr<int64_t> CheckRoom(const v1::RunEpoch& of, const v1::PrepareStandby& order) const;
+  // ResourceExhausted if it has not, once what is being freed is, or `stop` is requested.
+  absl::StatusOr<int64_t> CheckRoom(const v1::RunEpoch& of, const v1::PrepareStandby& order,
+                                    const std::stop_token& stop) const;
   bool counts_memory(const v1::RunEpoch& of) const {
     return of.device_kind() == "gpu" || options_.memory_left != nullptr;
   }

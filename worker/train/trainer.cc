@@ -159,13 +159,12 @@ absl::Status Trainer::AtBoundary() {
   const Waiting at_boundary;
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(AwaitWork(*executor_, "the last step's work is not done"));
-  ASSIGN_OR_RETURN(const bool more, callbacks_.on_boundary());
-  if (!more) callbacks_.on_boundary = nullptr;
-  return absl::OkStatus();
+  return callbacks_.on_boundary();
 }
 
 absl::Status Trainer::Enqueue(int64_t step) {
-  if (callbacks_.on_boundary != nullptr && step > FirstStep()) RETURN_IF_ERROR(AtBoundary());
+  const bool wanted = callbacks_.wants_boundary != nullptr && step > FirstStep();
+  if (wanted && callbacks_.wants_boundary()) RETURN_IF_ERROR(AtBoundary());
   microbatches_ = next_step_ == step ? std::move(next_) : batches_->OfStep(step);
   next_step_ = step + 1;
   next_ = step < plan_.spec.steps ? batches_->OfStep(next_step_) : std::vector<Microbatch>();

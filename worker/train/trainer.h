@@ -53,10 +53,11 @@ struct TrainerCallbacks {
   // or becomes it by what is enqueued, and nothing that changes it further is enqueued yet
   // (TrainingState::HoldState). An error ends training there.
   std::function<absl::Status()> on_settled;
-  // Every rank, before the second step of this epoch and those behind it as long as it returns
-  // true: everything up to the step before is decided and done on this device, and nothing of the
-  // next is enqueued.
-  std::function<absl::StatusOr<bool>()> on_boundary;
+  // Every rank, before the second step of this epoch and those behind it, where wants_boundary says
+  // so, which is asked before each of them: everything up to the step before is decided and done on
+  // the stream that trains, and nothing of the next is enqueued. An error ends training there.
+  std::function<bool()> wants_boundary;
+  std::function<absl::Status()> on_boundary;
   OnCorruptSample on_corrupt_sample;  // once a sample that this rank found
   // After the last step, on every rank: what all ranks and their communicators did in step
   // `trace_step`, rank by rank, in seconds from the first one's beginning (trace.h says how).

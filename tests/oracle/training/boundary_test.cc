@@ -26,13 +26,15 @@ TEST(BoundaryTest, WaitForOthersBetweenSteps_IsShown) {
   int32_t boundaries = 0;
   const std::unique_ptr<train::Trainer> trainer = *train::Trainer::Create(
       plan, Rank{0}, communicators, *source, *state, {},
-      {.on_boundary = [&]() -> absl::StatusOr<bool> {
+      {.wants_boundary = [] { return true; },
+       .on_boundary =
+           [&] {
         ++boundaries;
         EXPECT_FALSE(ShowsWork(word)) << "how long it may take is not known";
         EXPECT_FALSE(ShowsNeed(word));
         const Waiting for_others(Waiting::kNeed);
         EXPECT_TRUE(ShowsNeed(word));
-        return true;
+        return absl::OkStatus();
       }});
   ASSERT_TRUE(trainer->Prepare().ok());
   ASSERT_TRUE(trainer->Run().ok());

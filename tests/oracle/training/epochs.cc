@@ -194,10 +194,8 @@ bool EpochsInProcess::RunEpoch(const std::optional<Ending>& ending, std::optiona
     callbacks.on_step = [&rank](const train::StepSummary& step) { rank.told.push_back(step); };
     std::optional<train::MirrorFill> fill = FillOf(number, communicators);
     if (fill.has_value()) {
-      callbacks.on_boundary = [&fill, &rank]() -> absl::StatusOr<bool> {
-        RETURN_IF_ERROR(fill->Run(rank.lacking.size()));
-        return !fill->done();
-      };
+      callbacks.wants_boundary = [&fill] { return !fill->done(); };
+      callbacks.on_boundary = [&fill, &rank] { return fill->Run(rank.lacking.size()); };
     }
     auto trainer = train::Trainer::Create(plan_, Rank{number}, communicators, *rank.source,
                                           *rank.state, options, std::move(callbacks));
