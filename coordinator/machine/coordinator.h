@@ -356,7 +356,7 @@ class Coordinator {
   void OrderGoBack(Job& job);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // coordinator_copies.cc
-  void AssignFromCopies(Job& job, const PlanSummary& plan);
+  void AssignFromCopies(Job& job, const PlanSummary& plan, std::string standby = "");
   void OnReport(Job& job, int32_t rank, const RankCopies& report);
   // All ranks with work, and nodes without, are to say which there are.
   void AskForCopies(Job& job);

@@ -16,7 +16,7 @@ namespace phalanx::coordinator {
 
 using job::FailureKind;
 
-void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
+void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan, std::string standby) {
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan.layout));
   job.run->KeepStartsAgain(before);
@@ -28,7 +28,8 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan) {
                            .checkpoint = job.state.checkpoint,
                            .host_memory = plan.host_memory,
                            .state_epoch = left,
-                           .from_copies = true});
+                           .from_copies = true,
+                           .standby = std::move(standby)});
   TellNotes(job, plan);
   GiveBackDevices(job, before, left);
   ChargeNodes(job);

@@ -228,6 +228,15 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
   NoteSpared(*job.recovery, plan->layout.lost);
   std::string standby = StandbyFor(job, *plan);
   job.standby = {};
+  if (plan->needs_copies && MayTakeCopiesAtOnce(nodes_, job)) {
+    recovery = {.goes_back = true,
+                .from_copies = true,
+                .cause = recovery.cause,
+                .since = recovery.since,
+                .lost = recovery.lost,
+                .spared = recovery.spared};
+    return AssignFromCopies(job, *plan, std::move(standby));
+  }
   const Epoch left = job.state.epoch;
   const Run before = *std::exchange(job.run, MakeRun(plan->layout));
   job.run->KeepStartsAgain(before);

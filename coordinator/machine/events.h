@@ -311,6 +311,8 @@ struct PlanSummary {
   // Of replicas with places that are or were slow, where they have other samples than under the
   // layout that the order names: "replica 1 of language has 3 of 8 samples a step, not 4".
   std::vector<std::string> dealt = {};
+  // What the ranks kept that the order calls lost is left in copies in host memory alone.
+  bool needs_copies = false;
 };
 // Answer to ComputePlan.
 struct PlanComputed {

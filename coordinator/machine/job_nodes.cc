@@ -190,6 +190,12 @@ bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job) {
   });
 }
 
+bool MayTakeCopiesAtOnce(const NodeTable& nodes, const LiveJob& job) {
+  const Recovery& recovery = *job.recovery;
+  return recovery.from == job.state.epoch && recovery.back.empty() && recovery.silent.empty() &&
+         !recovery.beside && !job.state.ending.has_value() && MayTakeCopies(nodes, job);
+}
+
 bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job) {
   return std::all_of(job.run->teams.begin(), job.run->teams.end(), [&](const Team& team) {
     if (!job.run->HasWork(team)) return true;

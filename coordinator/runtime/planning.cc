@@ -377,6 +377,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
   RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
   std::vector<plan::LayoutChange> changes;
+  bool needs_copies = false;
   if (order.layout.has_value()) {
     ASSIGN_OR_RETURN(plan, plan::Expand(read.spec, **order.layout));
     if (order.lost.empty() && order.returned.empty()) {
@@ -385,6 +386,7 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
       ASSIGN_OR_RETURN(plan::Plan next, PlanAfter(read.spec, plan, order));
       RETURN_IF_ERROR(CheckKept(order, plan, next));
       changes = plan::ChangesBetween(plan, next);
+      needs_copies = plan::NeedsCopies(plan, order.lost);
       plan = std::move(next);
     }
     KeepProducts(order, plan);
@@ -393,7 +395,9 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
     ASSIGN_OR_RETURN(plan, FirstPlan(read.spec, order));
     if (!request.layout_note.empty()) plan.notes.push_back(request.layout_note);
   }
-  return SummaryOf(std::move(plan), std::move(changes));
+  PlanSummary summary = SummaryOf(std::move(plan), std::move(changes));
+  summary.needs_copies = needs_copies;
+  return summary;
 }
 
 void FillLayouts(std::vector<JournalRecord>& records) {

@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "core/job/devices.h"
 #include "core/plan/loss.h"
+#include "core/plan/shares.h"
 
 namespace phalanx::plan {
 namespace {
@@ -39,14 +40,23 @@ absl::Status MayBeLost(const Plan& plan, Rank rank) {
   for (const Place& place : plan.PlacesOf(rank)) {
     const ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
     const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(place.module)];
-    const bool mirrored = layout.state_copies >= 2 && layout.state_home == job::StateHome::kMirror;
-    if (module.TrainsWeights() && !mirrored) {
+    if (module.TrainsWeights() && layout.state_copies < 2) {
       return absl::FailedPreconditionError(
           absl::StrCat("losing rank ", rank.value, " costs state of module ",
                        plan.spec.modules[static_cast<size_t>(place.module)].name));
     }
   }
   return absl::OkStatus();
+}
+
+bool NeedsCopies(const Plan& plan, const RankList& lost) {
+  return std::any_of(lost.begin(), lost.end(), [&plan](Rank rank) {
+    const std::vector<Place>& places = plan.PlacesOf(rank);
+    return std::any_of(places.begin(), places.end(), [&plan](const Place& place) {
+      return HasHostHome(plan, place.module) &&
+             plan.modules[static_cast<size_t>(place.module)].TrainsWeights();
+    });
+  });
 }
 
 bool HasStandby(const Plan& plan, Rank lost, const Plan& next) {

@@ -29,9 +29,12 @@ inline constexpr int64_t kPreparedRoom = int64_t{4} << 30;
 // Errors: those of PlanAfter.
 absl::StatusOr<Plan> PlanBehindLoss(const Plan& plan, Rank lost);
 
-// OK where all state that a rank keeps has another home on a device: its loss does not lead to a
-// layout whose ranks then find that state is lost. Errors: FailedPrecondition.
+// OK where all state that a rank keeps has another home: its loss leads to a layout that begins
+// with that. Errors: FailedPrecondition.
 absl::Status MayBeLost(const Plan& plan, Rank rank);
+// Whether the other home of some state that these ranks keep is in host memory: without them
+// training can but go back to copies.
+bool NeedsCopies(const Plan& plan, const RankList& lost);
 // Whether the communicators of `next`, the plan behind the loss of `lost`, are made beforehand.
 bool HasStandby(const Plan& plan, Rank lost, const Plan& next);
 

@@ -37,7 +37,7 @@ namespace {
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
-constexpr absl::Duration kFreeingMax = absl::Milliseconds(100);  // at the end of a step
+constexpr absl::Duration kFreeingMax = absl::Milliseconds(200);  // at the end of a step
 // To leave peers that answer takes milliseconds: one that does not holds up the next epoch.
 constexpr absl::Duration kLongFarewell = absl::Milliseconds(500);
 

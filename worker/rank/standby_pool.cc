@@ -236,15 +236,13 @@ absl::StatusOr<int64_t> StandbyPool::CheckRoom(const v1::RunEpoch& of,
       plan::EstimateMemory(next, self).total() - plan::EstimateMemory(now, self).total();
   // Beside what the layout takes more of it.
   const int64_t needed = std::max<int64_t>(more, 0) + plan::kPreparedRoom;
-  // Communicators of the epoch before may be there still.
+  // Communicators of the epoch before may be there still, and to free some beside others that are
+  // made takes several times as long.
   const comm::Deadline give_up = comm::DeadlineIn(kRoomTimeout);
-  int64_t left = MemoryLeft();
-  bool last = false;
-  while (left < needed && !last) {
-    last = comm::Releases::OfProcess().AwaitFreed(comm::DeadlineIn(kFreeLookInterval)) ||
-           stop.stop_requested() || std::chrono::steady_clock::now() > give_up;
-    left = MemoryLeft();
+  while (!comm::Releases::OfProcess().AwaitFreed(comm::DeadlineIn(kFreeLookInterval)) &&
+         !stop.stop_requested() && std::chrono::steady_clock::now() < give_up) {
   }
+  const int64_t left = MemoryLeft();
   if (left >= needed) return needed;
   return absl::ResourceExhaustedError(
       absl::StrCat("the device has ", left, " bytes left, and ", needed, " are to be"));

@@ -163,7 +163,7 @@ TEST(ClusterSimulation, RankThatHasTheOnlyHomeOfState_IsLost_AndItsCopyIsGoneBac
       ASSERT_TRUE(job.cluster().KillRank(OneReplica::kJob, static_cast<int32_t>(seed % 4)));
       job.cluster().RunQuietly(absl::Minutes(1));
       const Cluster::Counts counts = job.cluster().counts();
-      EXPECT_EQ(job.training().epoch.value, before.epoch.value + 3)
+      EXPECT_EQ(job.training().epoch.value, before.epoch.value + 2)
           << job.cluster().Describe(kLines);
       EXPECT_GT(job.training().decided, before.decided);
       EXPECT_GE(counts.from_copies, 1);

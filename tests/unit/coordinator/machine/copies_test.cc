@@ -86,6 +86,27 @@ TEST_F(CopiesTest, RankWithoutAProcess_IsTakenOverOnItsNode) {
   EXPECT_EQ(Begun().start, Behind(5));
 }
 
+// It is known beforehand, so nobody has to find that out.
+TEST_F(CopiesTest, StateThatIsLeftInCopiesAlone_ComesFromThemAtOnce) {
+  const JobId job = Train("copies to hosts, copies alone");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}));
+  EXPECT_TRUE(Assigned().from_copies);
+  EXPECT_TRUE(Assigned().goes_on);
+  h_.Report(node_, job, 0, Quiet(6));  // of the epoch before: nobody asks
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  Find(job, 0, {Copied(0, 1, {4, 5}), Copied(1, 1, {4, 5})}, 2);
+  EXPECT_EQ(Begun().start, Behind(5));
+  EXPECT_EQ(Begun().copies->epoch, Epoch{1});
+  EXPECT_THAT(Events(job, "StateLost"), IsEmpty());
+  h_.Ready(node_, job, 0, 1, 2);
+  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  Step(job, 6, 2);
+  EXPECT_EQ(h_.views[job]->last_step->step, 6);
+}
+
 // As where a module has restarted on nodes that have not all of the copies.
 TEST_F(CopiesTest, StateThatIsNotWhereTrainingGoesOn_IsWaitedFor) {
   const JobId job = Train("copies to hosts");

@@ -92,6 +92,8 @@ class Harness {
       if (plan.ok()) plan->layout.derivation = order.derivation;
       if (plan.ok()) plan->layout.products = order.products.value_or("");
       if (plan.ok() && order.layout.has_value()) Change(order, *plan);
+      if (plan.ok() && absl::StrContains(order.request->document.text, "copies alone"))
+        plan->needs_copies = !order.lost.empty();
       if (absl::StartsWith(order.request->document.text, "needs every rank") &&
           !order.lost.empty() && !order.any_rung)
         plan = absl::FailedPreconditionError("no replica of module language is left");

@@ -35,13 +35,27 @@ TEST(PreparationTest, PlanBehindLoss_IsOfTheNextEpochWithoutTheRank) {
   EXPECT_FALSE(PlanBehindLoss(MustPlan(JobOfLayout({}), 1), Rank{0}).ok()) << "no replica is left";
 }
 
-TEST(PreparationTest, MayBeLost_IsWhoseStateOtherDevicesHave) {
+AJob WithOneHome(const support::Layout& layout) {
+  AJob job = JobOfLayout(layout);
+  job.spec().recovery.state_copies = 1;
+  return job;
+}
+
+TEST(PreparationTest, MayBeLost_IsWhoseStateHasAnotherHome) {
   EXPECT_TRUE(MayBeLost(MustPlan(JobOfLayout({.dp = 2}), 2), Rank{0}).ok());
-  EXPECT_FALSE(MayBeLost(MustPlan(JobOfLayout({.tp = 2}), 2), Rank{0}).ok()) << "one replica";
+  EXPECT_TRUE(MayBeLost(MustPlan(JobOfLayout({.tp = 2}), 2), Rank{0}).ok()) << "in host memory";
   EXPECT_TRUE(MayBeLost(MustPlan(JobOfLayout({.tp = 2, .frozen = true}), 2), Rank{0}).ok());
-  AJob alone = JobOfLayout({.dp = 2});
-  alone.spec().recovery.state_copies = 1;
-  EXPECT_FALSE(MayBeLost(MustPlan(alone, 2), Rank{0}).ok());
+  EXPECT_FALSE(MayBeLost(MustPlan(WithOneHome({.dp = 2}), 2), Rank{0}).ok());
+  EXPECT_FALSE(MayBeLost(MustPlan(WithOneHome({.tp = 2}), 2), Rank{0}).ok());
+}
+
+TEST(PreparationTest, NeedsCopies_WhereTheOtherHomeIsInHostMemory) {
+  const auto needs = [](AJob job, RankList lost) { return NeedsCopies(MustPlan(job, 2), lost); };
+  EXPECT_TRUE(needs(JobOfLayout({.tp = 2}), {Rank{1}}));
+  EXPECT_FALSE(needs(JobOfLayout({.tp = 2}), {}));
+  EXPECT_FALSE(needs(JobOfLayout({.dp = 2}), {Rank{1}})) << "a mirror";
+  EXPECT_FALSE(needs(JobOfLayout({.tp = 2, .frozen = true}), {Rank{1}})) << "no state";
+  EXPECT_FALSE(needs(WithOneHome({.tp = 2}), {Rank{1}})) << "no copies";
 }
 
 TEST(PreparationTest, HasStandby_OnlyWhereStateOutlivesAndRanksAreTheSame) {
@@ -51,7 +65,8 @@ TEST(PreparationTest, HasStandby_OnlyWhereStateOutlivesAndRanksAreTheSame) {
     return HasStandby(plan, lost, BehindLoss(plan, lost));
   };
   EXPECT_TRUE(has(JobOfLayout({.dp = 3}), 3, Rank{0}));
-  EXPECT_FALSE(has(JobOfLayout({.tp = 2}), 2, Rank{0})) << "state is in host memory";
+  EXPECT_TRUE(has(JobOfLayout({.tp = 2}), 2, Rank{0})) << "state is in host memory";
+  EXPECT_FALSE(has(WithOneHome({.tp = 2}), 2, Rank{0})) << "state is lost";
   EXPECT_FALSE(has(JobOfLayout({.dp = 3}), 4, Rank{0})) << "a spare takes over";
   EXPECT_FALSE(has(JobOfLayout({.dp = 12}), 12, Rank{0})) << "more devices than are prepared for";
   AJob none = JobOfLayout({.dp = 3});
