@@ -1,5 +1,6 @@
 // `phalanx config ...`.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -142,6 +143,7 @@ int ConfigSet(const std::string& path, const std::string& context,
          .rule = absl::StrCat("there are ", kContextsMax, " contexts already; delete one")});
   }
   Context& changed = config->contexts[context];
+  std::set<std::string> named;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
@@ -154,6 +156,10 @@ int ConfigSet(const std::string& path, const std::string& context,
       continue;
     }
     const std::string value = setting.substr(equals + 1);
+    if (!named.insert(name).second) {
+      violations.push_back({.field = name, .value = value, .rule = "is given twice"});
+      continue;
+    }
     changed.erase(name);
     if (value.empty()) continue;
     if (std::string fault = field->fault(value); !fault.empty()) {

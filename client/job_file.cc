@@ -18,7 +18,7 @@
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/json.h"
-#include "core/job/labels.h"
+#include "core/job/texts.h"
 #include "core/posix/unique_fd.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/resolved_job.h"
@@ -92,7 +92,7 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
   ASSIGN_OR_RETURN(std::string text, ReadAll(path));
   ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, purpose));
   if (purpose == job::Purpose::kSubmit)
-    RETURN_IF_ERROR(ViolationsStatus(job::LabelViolations(file.job.spec)));
+    RETURN_IF_ERROR(ViolationsStatus(job::TextViolations(file.job.spec)));
   file.document.set_text(std::move(text));
   const std::string folder =
       path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();

@@ -179,9 +179,10 @@ int Program::Interruptible(const std::function<int(Stopper&)>& command) {
 void Program::AddOtherCommands() {
   CLI::App* top = Add("top", "Show live jobs and nodes, redrawn as they change", [this](Io& io) {
     return Interruptible([&](Stopper& stopper) {
-      Connection connection(Server());
-      return Top(connection, {.format = format(), .terminal = isatty(STDOUT_FILENO) == 1}, stopper,
-                 io);
+      const bool terminal = isatty(STDOUT_FILENO) == 1;
+      // Whoever looks on waits for a coordinator that restarts, as every watch does.
+      Connection connection(Server(terminal ? absl::Minutes(1) : absl::Seconds(5)));
+      return Top(connection, {.format = format(), .terminal = terminal}, stopper, io);
     });
   });
   AddFormat(top);

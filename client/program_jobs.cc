@@ -257,7 +257,9 @@ void Program::AddIncidents() {
         {.job = flags_.job, .number = flags_.number, .format = format(), .svg = flags_.svg}, io);
   });
   for (CLI::App* command : {list, show}) AddJob(command);
-  show->add_option("N", flags_.number, "its number in the job, from 1")->required();
+  show->add_option("N", flags_.number, "its number in the job, from 1")
+      ->required()
+      ->check(Positive());
   for (CLI::App* command : {list, show}) AddFormat(command);
   AddNoHeaders(list);
   show->add_option("--svg", flags_.svg, "draw its timeline; - is standard output")

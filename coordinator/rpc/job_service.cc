@@ -1,5 +1,6 @@
 #include "coordinator/rpc/job_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -61,6 +62,10 @@ absl::Status CheckReason(absl::string_view reason) {
   if (absl::StripAsciiWhitespace(reason).empty()) {
     return absl::InvalidArgumentError(
         "reason is empty; say why, for everybody who looks at the node");
+  }
+  if (std::any_of(reason.begin(), reason.end(),
+                  [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
+    return absl::InvalidArgumentError("reason must have no control characters, line ends included");
   }
   if (reason.size() <= kReasonBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(

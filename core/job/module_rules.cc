@@ -41,6 +41,8 @@ void CheckSize(const Architecture& a, const std::string& path, Report& report) {
 void CheckShape(const Architecture& a, const std::string& path, Report& report) {
   CheckSize(a, path, report);
   const FamilyTraits& family = TraitsOf(a);
+  // Before anything is said of `heads` in other respects.
+  const bool grouped = family.grouped_queries && AllSound(report, path, {"heads", "kv_heads"});
   if (AllSound(report, path, {"hidden_size", "heads", "head_size"})) {
     const bool derived = report.Written(path + ".head_size") == nullptr;
     if (derived && a.hidden_size % a.heads != 0) {
@@ -55,8 +57,7 @@ void CheckShape(const Architecture& a, const std::string& path, Report& report) 
                               a.head_size));
     }
   }
-  if (family.grouped_queries && AllSound(report, path, {"heads", "kv_heads"}) &&
-      a.heads % a.kv_heads != 0) {
+  if (grouped && a.heads % a.kv_heads != 0) {
     report.Add(path + ".kv_heads", absl::StrCat("must divide heads (", a.heads, ")"));
   }
   if (family.images() && AllSound(report, path, {"image_size", "patch_size"}) &&

@@ -70,6 +70,15 @@ class NodesRpcTest : public RpcTest {
   v1::DrainNodeResponse drained_;
 };
 
+TEST_F(NodesRpcTest, ReasonWithALineEnd_IsNone) {
+  FakeWorker worker(channel);
+  worker.Join("n", 1);
+  const grpc::Status drained = Drain("n", "fan\n n2 is sound");
+  EXPECT_EQ(drained.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(drained.error_message(), "reason must have no control characters, line ends included");
+  EXPECT_EQ(Reserve("n", "\x1b[2J").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(NodesRpcTest, Drain_NamesTheJobsThere) {
   FakeWorker worker(channel);
   worker.Join("n", 1);

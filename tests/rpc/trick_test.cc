@@ -132,6 +132,19 @@ TEST_F(TrickTest, Label) {
               EndsWith(": x: a key has 1 to 253 bytes"));
 }
 
+TEST_F(TrickTest, PathOfAJob) {
+  const auto refusal = [this](const std::string& written, const std::string& trick) {
+    const std::string text = JobText("a");
+    EXPECT_THAT(text, HasSubstr(written));
+    return Refusal(absl::StrReplaceAll(text, {{written, trick}}), "/tmp");
+  };
+  const std::string rule = ": must have no control characters";
+  EXPECT_EQ(refusal("  optimizer:", "  output: \"a\\nb\"\n  optimizer:"), "spec.output: a b" + rule);
+  EXPECT_EQ(refusal("  optimizer:",
+                    "  checkpoint: {directory: \"c\\e[2J\", resume_from: \"d\\te\"}\n  optimizer:"),
+            "spec.checkpoint.directory: c [2J" + rule + "; spec.checkpoint.resume_from: d e" + rule);
+}
+
 TEST_F(TrickTest, FilterOfAList) {
   const auto owner = [this](const std::string& name) {
     v1::ListJobsRequest request;

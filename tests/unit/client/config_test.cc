@@ -148,6 +148,13 @@ TEST_F(ConfigTest, EverythingThatIsWrongWithTheFile_IsToldWithFileLineFieldValue
   EXPECT_THAT(Resolve().status().message(), HasSubstr("line "));
 }
 
+TEST_F(ConfigTest, SettingThatIsGivenTwice_IsNone) {
+  EXPECT_EQ(ConfigSet(path_, "lab", {"server=a:1", "output=json", "server=b:2"}, captured_.io),
+            kUsage);
+  EXPECT_EQ(captured_.talk.str(), "server: b:2: is given twice\n1 violation\n");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
 TEST_F(ConfigTest, Set_ThatIsWrong_TellsAllAndChangesNothing) {
   EXPECT_EQ(ConfigSet(path_, "lab", {"server=x", "colour=red", "timeout"}, captured_.io), kUsage);
   EXPECT_EQ(captured_.talk.str(),

@@ -331,6 +331,14 @@ TEST(ViolationsTest, ManyMistakes_AreReportedAtOnceInTheDocumentsOrder) {
                   "spec.optimizer.warmup_steps", "spec.optimizer.epsilon"));
 }
 
+TEST(ViolationsTest, HeadsThatFitNothing_HideNoRuleOfTheirGroups) {
+  EXPECT_THAT(
+      Wrong(With("heads: 6, kv_heads: 2", "heads: 5, kv_heads: 2")),
+      ElementsAre("spec.modules[1].architecture.heads: 5: must divide hidden_size (192), or "
+                  "head_size must be written",
+                  "spec.modules[1].architecture.kv_heads: 2: must divide heads (5)"));
+}
+
 TEST(ViolationsTest, Violation_KnowsItsLine) {
   const std::vector<Violation> violations =
       ViolationsOf(wire::ReadJobFile(With("steps: 300", "steps: 0"), Purpose::kSubmit).status());
