@@ -18,7 +18,6 @@
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/job/json.h"
-#include "core/job/texts.h"
 #include "core/posix/unique_fd.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/resolved_job.h"
@@ -91,8 +90,6 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, job::Purpose purpos
   JobFile file;
   ASSIGN_OR_RETURN(std::string text, ReadAll(path));
   ASSIGN_OR_RETURN(file.job, wire::ReadJobFile(text, purpose));
-  if (purpose == job::Purpose::kSubmit)
-    RETURN_IF_ERROR(ViolationsStatus(job::TextViolations(file.job.spec)));
   file.document.set_text(std::move(text));
   const std::string folder =
       path == "-" ? std::string(".") : std::filesystem::path(path).parent_path().string();

@@ -16,7 +16,6 @@
 #include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/directory.h"
-#include "core/job/texts.h"
 #include "core/plan/dealt_anew.h"
 #include "core/plan/digest_text.h"
 #include "core/plan/kept_state.h"
@@ -286,7 +285,7 @@ absl::Status CheckKept(const ComputePlan& order, const plan::Plan& from, const p
 absl::StatusOr<ReadSubmit> ReadDocument(Document document, plan::RankList lost, Fp8Source fp8) {
   RETURN_IF_ERROR(job::CheckDirectory(document.directory));
   ASSIGN_OR_RETURN(job::ReadJob job, wire::ReadJobFile(document.text, job::Purpose::kSubmit));
-  std::vector<Violation> violations = job::TextViolations(job.spec);
+  std::vector<Violation> violations;
   CheckFp8(job.spec, fp8, violations);
   RETURN_IF_ERROR(ViolationsStatus(violations));
   return ReadSubmit{std::move(document), std::move(lost), std::move(job)};

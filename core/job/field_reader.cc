@@ -334,10 +334,10 @@ void FieldReader::Fill(const Entry& entry, std::map<std::string, std::string>* o
       report_.Add(path, absl::StrCat("a key has 1 to ", kLabelBytesMax, " bytes"));
     } else if (value.scalar.size() > kLabelBytesMax) {
       report_.Add(path, absl::StrCat("may be at most ", kLabelBytesMax, " bytes long"));
-    } else if (!IsString(value) && !empty) {
-      report_.Add(path, "must be a string: put it in quotes");
-    } else if (!values.emplace(key, value.scalar).second) {
-      report_.AddAt(path, value, "written twice");
+    } else {
+      if (!IsString(value) && !empty)
+        report_.AddAt(path, value, "must be a string: put it in quotes");
+      if (!values.emplace(key, value.scalar).second) report_.AddAt(path, value, "written twice");
     }
   }
   *out = std::move(values);

@@ -72,6 +72,7 @@ absl::StatusOr<ReadJob> ReadJobSpec(const Tree& document, Purpose purpose) {
   CheckLayout(job.spec, report);
   CheckRun(job.spec, report);
   if (purpose != Purpose::kAccepted) CheckEnvironment(job.spec, report);
+  if (purpose == Purpose::kSubmit) CheckTexts(job.spec, report);
   if (purpose != Purpose::kPlan) RefuseNotYet(job.spec, report);
   if (!report.empty()) return ViolationsStatus(report.Sorted());
   job.warnings = WarningsOf(job.spec, report);

@@ -32,6 +32,10 @@ bool KeepsLayoutRules(const JobSpec& spec);
 // precision, and that something trains.
 void CheckRun(const JobSpec& spec, Report& report);
 
+// No control characters in labels, selectors and paths. Not asked of jobs that were accepted
+// before.
+void CheckTexts(const JobSpec& spec, Report& report);
+
 // Parts of CheckLayout: one module by itself (heads, patches, mesh, tensor width against units,
 // layers of stages), the spans of all, and the schedule against layouts, layers and microbatches.
 void CheckModule(const Module& module, size_t index, Report& report);

@@ -122,7 +122,7 @@ TEST_F(TrickTest, Label) {
                             {{"{name: a}", absl::StrCat("{name: a, labels: {", label, "}}")}}),
         "/tmp");
   };
-  EXPECT_EQ(refusal("k: \"x\\ny\""), "metadata.labels.k: x y: must have no control characters");
+  EXPECT_EQ(refusal("k: \"x\\ny\""), "metadata.labels.k: \"x y\": must have no control characters");
   EXPECT_THAT(refusal("\"k\\nl\": x"), EndsWith(": x: must have no control characters"));
   EXPECT_THAT(refusal("k: \"x\\0y\""), EndsWith("control characters are not allowed"));
   EXPECT_EQ(refusal(absl::StrCat("k: \"", kLong, "\"")),
@@ -133,16 +133,14 @@ TEST_F(TrickTest, Label) {
 }
 
 TEST_F(TrickTest, PathOfAJob) {
-  const auto refusal = [this](const std::string& written, const std::string& trick) {
-    const std::string text = JobText("a");
-    EXPECT_THAT(text, HasSubstr(written));
-    return Refusal(absl::StrReplaceAll(text, {{written, trick}}), "/tmp");
+  const auto refusal = [this](const std::string& more) {
+    return Refusal(JobText("a") + more, "/tmp");
   };
-  const std::string rule = ": must have no control characters";
-  EXPECT_EQ(refusal("  optimizer:", "  output: \"a\\nb\"\n  optimizer:"), "spec.output: a b" + rule);
-  EXPECT_EQ(refusal("  optimizer:",
-                    "  checkpoint: {directory: \"c\\e[2J\", resume_from: \"d\\te\"}\n  optimizer:"),
-            "spec.checkpoint.directory: c [2J" + rule + "; spec.checkpoint.resume_from: d e" + rule);
+  EXPECT_EQ(refusal("  output: \"a\\nb\"\n"),
+            "spec.output: \"a b\": must have no control characters");
+  EXPECT_EQ(refusal("  checkpoint: {directory: \"c\\e[2J\", resume_from: \"d\\te\"}\n"),
+            "spec.checkpoint.directory: \"c [2J\": must have no control characters (and 1 more "
+            "violations)");
 }
 
 TEST_F(TrickTest, FilterOfAList) {

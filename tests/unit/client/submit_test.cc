@@ -99,10 +99,11 @@ TEST(SubmitTest, DryRun_RefusesLabelsThatASubmitWould) {
     Captured captured;
     EXPECT_EQ(Submit(connection, {.file = file, .dry_run = true}, stopper, captured.io),
               kBadJobFile);
-    EXPECT_THAT(captured.talk.str(),
-                HasSubstr(selector ? "spec.resources.node_selector.rack: a b: must have no control "
-                                     "characters\n"
-                                   : "metadata.labels.k: a b: must have no control characters\n"));
+    EXPECT_THAT(
+        captured.talk.str(),
+        HasSubstr(selector ? "spec.resources.node_selector.rack: \"a b\": must have no control "
+                             "characters\n"
+                           : "metadata.labels.k: \"a b\": must have no control characters\n"));
   }
 }
 

@@ -339,6 +339,15 @@ TEST(ViolationsTest, HeadsThatFitNothing_HideNoRuleOfTheirGroups) {
                   "spec.modules[1].architecture.kv_heads: 2: must divide heads (5)"));
 }
 
+TEST(ViolationsTest, LabelThatIsNoString_HidesNoOtherFaultsOfItsMap) {
+  EXPECT_THAT(
+      Wrong(With("steps: 300",
+                 "steps: 300\n  resources: {node_selector: {a: 1, a: b, c: \"d\\te\"}}")),
+      ElementsAre("spec.resources.node_selector.a: 1: must be a string: put it in quotes",
+                  "spec.resources.node_selector.a: b: written twice",
+                  "spec.resources.node_selector.c: \"d e\": must have no control characters"));
+}
+
 TEST(ViolationsTest, Violation_KnowsItsLine) {
   const std::vector<Violation> violations =
       ViolationsOf(wire::ReadJobFile(With("steps: 300", "steps: 0"), Purpose::kSubmit).status());
