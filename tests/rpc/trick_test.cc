@@ -138,8 +138,8 @@ TEST_F(TrickTest, PathOfAJob) {
   };
   EXPECT_EQ(refusal("  output: \"a\\nb\"\n"),
             "spec.output: \"a b\": must have no control characters");
-  EXPECT_EQ(refusal("  checkpoint: {directory: \"c\\e[2J\", resume_from: \"d\\te\"}\n"),
-            "spec.checkpoint.directory: \"c [2J\": must have no control characters (and 1 more "
+  EXPECT_EQ(refusal("  checkpoint: {directory: \"c\\td\", resume_from: \"d\\te\"}\n"),
+            "spec.checkpoint.directory: \"c d\": must have no control characters (and 1 more "
             "violations)");
 }
 

@@ -199,4 +199,11 @@ absl::StatusOr<Index> Index::Load(const std::string& path, const DataSetSpec& sp
   return absl::DataLossError(absl::StrCat(path, ": is damaged or no index"));
 }
 
+absl::StatusOr<Index> Index::LoadOrBuild(const std::string& path, const DataSetSpec& spec,
+                                         ReadProgress* progress) {
+  absl::StatusOr<Index> known = Load(path, spec);
+  if (!absl::IsNotFound(known.status()) && !absl::IsDataLoss(known.status())) return known;
+  return Build(spec, progress);
+}
+
 }  // namespace phalanx::data

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <utility>
@@ -125,8 +126,9 @@ absl::StatusOr<std::unique_ptr<train::SampleSource>> EpochRun::SourceBeside(
   data::LoaderOptions then = OptionsOfLoader(plan, order_);
   if (then.modules == now.modules && then.targets == now.targets) return nullptr;
   then.memory = nullptr;
-  ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> source,
-                   train::ShardSource::Open(order_.data_index(), SetOf(false), then));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<train::SampleSource> source,
+      train::ShardSource::Open(order_.data_index(), SetOf(false), then, stopping_.get_token()));
   source->set_stop(stopping_.get_token());
   return source;
 }
@@ -142,16 +144,19 @@ absl::Status EpochRun::OpenData() {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
     kept_.validation = nullptr;
     kept_.tokenizer = nullptr;
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<train::SampleSource> source,
-        StillThere(train::ShardSource::Open(order_.data_index(), SetOf(false), options)));
+    if (access(order_.data_index().c_str(), F_OK) != 0)
+      Log(absl::StrCat(order_.data_index(), " is gone: the shards are read again"));
+    ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> source,
+                     StillThere(train::ShardSource::Open(order_.data_index(), SetOf(false), options,
+                                                         stopping_.get_token())));
     if (!order_.validation_index().empty()) {
       // Opened with the rest: what is missing of it is better known before the first step.
       const data::DataSetSpec spec = SetOf(true);
       data::LoaderOptions at_the_end = options;
       at_the_end.open_at_once = true;
-      ASSIGN_OR_RETURN(kept_.validation, StillThere(train::ShardSource::Open(
-                                             order_.validation_index(), spec, at_the_end)));
+      ASSIGN_OR_RETURN(kept_.validation,
+                       StillThere(train::ShardSource::Open(order_.validation_index(), spec,
+                                                           at_the_end, stopping_.get_token())));
       ASSIGN_OR_RETURN(kept_.tokenizer,
                        StillThere(data::Tokenizer::Load(spec.tokenizer, spec.folders)));
     }

@@ -32,10 +32,13 @@ at::Tensor ToDevice(const at::Tensor& host, at::Device device, at::ScalarType ty
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(
-    const std::string& index_path, const data::DataSetSpec& spec,
-    const data::LoaderOptions& options) {
-  ASSIGN_OR_RETURN(data::Index index, data::Index::Load(index_path, spec));
+absl::StatusOr<std::unique_ptr<SampleSource>> ShardSource::Open(const std::string& index_path,
+                                                                const data::DataSetSpec& spec,
+                                                                const data::LoaderOptions& options,
+                                                                const std::stop_token& stop) {
+  data::ReadProgress progress;
+  const std::stop_callback call_off(stop, [&progress] { progress.called_off = true; });
+  ASSIGN_OR_RETURN(data::Index index, data::Index::LoadOrBuild(index_path, spec, &progress));
   ASSIGN_OR_RETURN(std::unique_ptr<data::Loader> loader,
                    data::Loader::Create(index, spec, options));
   return std::unique_ptr<SampleSource>(new ShardSource(std::move(index), std::move(loader)));

@@ -50,9 +50,11 @@ class SampleSource {
 
 class ShardSource final : public SampleSource {
  public:
+  // Reads the shards where the index is not there any more, as long as `stop` is not requested.
   static absl::StatusOr<std::unique_ptr<SampleSource>> Open(const std::string& index_path,
                                                             const data::DataSetSpec& spec,
-                                                            const data::LoaderOptions& options);
+                                                            const data::LoaderOptions& options,
+                                                            const std::stop_token& stop = {});
   int64_t size() const override { return index_.size(); }
   std::string digest() const override { return index_.digest(); }
   data::SampleShape shape(int64_t sample) const override { return index_.shape(sample); }

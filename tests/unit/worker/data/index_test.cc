@@ -11,6 +11,7 @@
 #include "tests/support/files.h"
 #include "tests/support/shards.h"
 #include "worker/data/data_set.h"
+#include "worker/data/read_progress.h"
 
 namespace phalanx::data {
 namespace {
@@ -97,6 +98,29 @@ TEST_F(IndexTest, Build_KnowsEveryShape) {
   EXPECT_TRUE(seen[0] && seen[1] && seen[2]);
   EXPECT_EQ(index.NameOf(0), "set-000.tar: 000000");
   EXPECT_EQ(index.NameOf(29), "set-002.tar: 000029");
+}
+
+TEST_F(IndexTest, FileThatIsGoneOrDamaged_IsMadeUpForByTheShards) {
+  const DataSetSpec spec = OneShard(TarBuilder().File("a.txt", "red").File("a.png", png_).Finish());
+  const std::string path = folder_ + "/one.index", digest = BuildOrDie(spec).digest();
+  ReadProgress progress;
+  const auto open = [&] { return Index::LoadOrBuild(path, spec, &progress); };
+  ASSERT_TRUE(open().ok()) << open().status();
+  EXPECT_EQ(open()->digest(), digest);
+  EXPECT_GT(progress.bytes, 0);
+  WriteFile(path, "no index");
+  EXPECT_EQ(open()->digest(), digest);
+  // Once it is there nothing is read.
+  ASSERT_TRUE(BuildOrDie(spec).Save(path).ok());
+  progress.bytes = 0;
+  EXPECT_EQ(open()->digest(), digest);
+  EXPECT_EQ(progress.bytes, 0);
+  // It is of other shards, which nobody has agreed on.
+  WriteFile(spec.shards[0], TarBuilder().File("b.txt", "blue sky").Finish());
+  EXPECT_EQ(open().status().code(), absl::StatusCode::kFailedPrecondition);
+  std::filesystem::remove(path);
+  progress.called_off = true;
+  EXPECT_TRUE(absl::IsCancelled(open().status()));
 }
 
 TEST_F(IndexTest, Members_AreGroupedByKeyWhereverTheyStand) {
