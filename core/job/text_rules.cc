@@ -26,12 +26,12 @@ void CheckText(const std::string& path, absl::string_view text, Report& report) 
   if (HasControl(text)) Refuse(path, report);
 }
 
-void CheckTexts(const std::string& path, const std::vector<std::string>& texts, Report& report) {
+void CheckList(const std::string& path, const std::vector<std::string>& texts, Report& report) {
   if (std::any_of(texts.begin(), texts.end(), HasControl)) Refuse(path, report);
 }
 
-void CheckTexts(const std::string& path, const std::map<std::string, std::string>& labels,
-                Report& report) {
+void CheckLabels(const std::string& path, const std::map<std::string, std::string>& labels,
+                 Report& report) {
   for (const auto& [key, value] : labels) {
     if (HasControl(key) || HasControl(value)) Refuse(JoinPath(path, key), report);
   }
@@ -40,15 +40,15 @@ void CheckTexts(const std::string& path, const std::map<std::string, std::string
 }  // namespace
 
 void CheckTexts(const JobSpec& spec, Report& report) {
-  CheckTexts("metadata.labels", spec.labels, report);
-  CheckTexts("spec.resources.node_selector", spec.resources.node_selector, report);
+  CheckLabels("metadata.labels", spec.labels, report);
+  CheckLabels("spec.resources.node_selector", spec.resources.node_selector, report);
   for (size_t i = 0; i < spec.modules.size(); ++i) {
     CheckText(absl::StrCat("spec.modules[", i, "].weights"), spec.modules[i].weights.value_or(""),
               report);
   }
   if (spec.data.has_value()) {
-    CheckTexts("spec.data.shards", spec.data->shards, report);
-    CheckTexts("spec.data.validation", spec.data->validation, report);
+    CheckList("spec.data.shards", spec.data->shards, report);
+    CheckList("spec.data.validation", spec.data->validation, report);
     CheckText("spec.data.tokenizer", spec.data->tokenizer, report);
   }
   if (spec.checkpoint.has_value()) {

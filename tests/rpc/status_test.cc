@@ -305,12 +305,12 @@ TEST_F(StatusTest, Curve_OutlivesTheCoordinator_AndTheEndOfItsJob) {
 
 TEST_F(StatusTest, WhatAUserWrites_IsTextAndNothingElse) {
   std::string text = JobText("a");
-  text.replace(text.find("steps: 10"), 9, "steps: 10\n  output: \"</script><img src=x>\\\"\\n\"");
+  text.replace(text.find("steps: 10"), 9, "steps: 10\n  output: \"</script><img src=x>\\\"\\\\n\"");
   MustSubmit(text);
   const std::string answer = Fetch("/api/jobs/1");
   EXPECT_THAT(answer, HasSubstr("Content-Type: application/json"));
   EXPECT_THAT(answer, HasSubstr("X-Content-Type-Options: nosniff"));
-  EXPECT_EQ(nlohmann::json::parse(BodyOf(answer))["output"], "/tmp/</script><img src=x>\"\n");
+  EXPECT_EQ(nlohmann::json::parse(BodyOf(answer))["output"], "/tmp/</script><img src=x>\"\\n");
   EXPECT_THAT(Fetch("/api/jobs/<script>"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Fetch("/api/jobs/<script>"), HasSubstr("Content-Type: text/plain"));
   EXPECT_THAT(Fetch("/api/jobs/<script>"), Not(HasSubstr("<script>")));

@@ -1,6 +1,6 @@
 // What communicators hold is given back to NCCL and CUDA in the background: healthy ones are
-// finalized, others aborted, which stops them at once, and freed when nothing on the device may wait
-// for a peer (docs/decisions/0068-aborted-communicators-are-freed-later.md).
+// finalized, others aborted, which stops them at once, and freed when nothing on the device may
+// wait for a peer (docs/decisions/0068-aborted-communicators-are-freed-later.md).
 #include <unistd.h>
 
 #include <algorithm>
@@ -136,10 +136,9 @@ void ReleaseInBackground(std::shared_ptr<NcclHandle> handle, bool healthy) {
     const std::string told = Releases::OfProcess().End();
     if (told.empty()) return;
     // Whoever trains beside it may have waited for the driver, too.
-    std::fprintf(
-        stderr, "%s NCCL: %s\n",
-        absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()).c_str(),
-        told.c_str());
+    std::fprintf(stderr, "%s NCCL: %s\n",
+                 absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()).c_str(),
+                 told.c_str());
   }).detach();
 }
 

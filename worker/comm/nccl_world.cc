@@ -395,7 +395,8 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   }
   setup.SetSignals();
   const absl::Time now = absl::Now();
-  std::fprintf(stderr, "%s NCCL: %d communicators made within %s, of which %s for their first use\n",
+  std::fprintf(stderr,
+               "%s NCCL: %d communicators made within %s, of which %s for their first use\n",
                absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone()).c_str(),
                static_cast<int>(setup.groups().size()), absl::FormatDuration(now - begin).c_str(),
                absl::FormatDuration(now - created).c_str());

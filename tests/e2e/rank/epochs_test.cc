@@ -386,13 +386,33 @@ v1::RankError ErrorOf(const std::function<void(v1::RunEpoch&)>& alter) {
   return world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); }).errors.at(0);
 }
 
-TEST(RankEpochsTest, ValidationIndexThatIsDamagedOrGone_IsDataUnavailable) {
-  const v1::RankError damaged =
-      ErrorOf([](v1::RunEpoch& run) { support::WriteFile(run.validation_index(), "no index"); });
-  EXPECT_EQ(damaged.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << damaged.message();
-  const v1::RankError gone =
-      ErrorOf([](v1::RunEpoch& run) { std::filesystem::remove(run.validation_index()); });
+TEST(RankEpochsTest, DataThatIsGone_IsDataUnavailable) {
+  const v1::RankError gone = ErrorOf([](v1::RunEpoch& run) {
+    std::filesystem::remove(run.validation_index());
+    for (const auto& entry :
+         std::filesystem::directory_iterator(run.assign().document().directory())) {
+      if (entry.path().extension() == ".tar") std::filesystem::remove(entry.path());
+    }
+  });
   EXPECT_EQ(gone.kind(), v1::FAILURE_KIND_DATA_UNAVAILABLE) << gone.message();
+}
+
+// Somebody has cleared the daemon's folder.
+TEST(RankEpochsTest, IndexesThatAreGoneOrDamaged_AreMadeUpForByTheShards) {
+  const DataFolder data = MakeData();
+  JobOptions options = Job("out");
+  options.vision = "";
+  options.language = "ranks: 1";
+  options.validation = true;
+  RankWorld world(data, options);
+  world.Begin(std::nullopt, [](v1::RunEpoch& run) {
+    std::filesystem::remove(run.data_index());
+    support::WriteFile(run.validation_index(), "no index");
+  });
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& s) { return !s.steps.empty() || !s.errors.empty(); });
+  EXPECT_TRUE(said.errors.empty()) << said.errors.begin()->second.message();
+  EXPECT_NE(world.Log(0).find(" is gone: the shards are read again"), std::string::npos);
 }
 
 TEST(RankEpochsTest, LayoutOfAnotherVersion_IsThat) {

@@ -107,8 +107,8 @@ TEST_P(KillTest, AtAStepAndAPhase_IsSeenThereAndTheOthersGoOn) {
   EXPECT_EQ(told.exit_code, 0);
   EXPECT_EQ(told.talk, absl::StrCat("job-", job, " epoch 1: rank 2 (node here): kill in ", phase,
                                     " of step 20\n"));
-  cluster.Await(job, [&cluster, job](const v1::JobStatus&) {
-    return !EventsOf(cluster, job, "Recovered").empty();
+  cluster.Await(job, [&cluster, job](const v1::JobStatus& status) {
+    return status.last_step().step() >= 20 && !EventsOf(cluster, job, "Recovered").empty();
   });
   cluster.Cancel(job);
   const v1::JobStatus ended = cluster.AwaitEnd(job);

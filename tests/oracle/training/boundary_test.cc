@@ -29,13 +29,13 @@ TEST(BoundaryTest, WaitForOthersBetweenSteps_IsShown) {
       {.wants_boundary = [] { return true; },
        .on_boundary =
            [&] {
-        ++boundaries;
-        EXPECT_FALSE(ShowsWork(word)) << "how long it may take is not known";
-        EXPECT_FALSE(ShowsNeed(word));
-        const Waiting for_others(Waiting::kNeed);
-        EXPECT_TRUE(ShowsNeed(word));
-        return absl::OkStatus();
-      }});
+             ++boundaries;
+             EXPECT_FALSE(ShowsWork(word)) << "how long it may take is not known";
+             EXPECT_FALSE(ShowsNeed(word));
+             const Waiting for_others(Waiting::kNeed);
+             EXPECT_TRUE(ShowsNeed(word));
+             return absl::OkStatus();
+           }});
   ASSERT_TRUE(trainer->Prepare().ok());
   ASSERT_TRUE(trainer->Run().ok());
   EXPECT_EQ(boundaries, 2);
