@@ -18,6 +18,8 @@ using job::FailureKind;
 
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan, std::string standby) {
   const Epoch left = job.state.epoch;
+  // One that has not begun belongs to the same recovery.
+  const bool again = job.state.from_copies && !job.state.start.has_value();
   const Run before = *std::exchange(job.run, MakeRun(plan.layout));
   job.run->KeepStartsAgain(before);
   WatchEnd(job);
@@ -27,7 +29,7 @@ void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan, std::strin
                            .plan_digest = plan.digest,
                            .checkpoint = job.state.checkpoint,
                            .host_memory = plan.host_memory,
-                           .state_epoch = left,
+                           .state_epoch = again ? job.state.state_epoch : left,
                            .from_copies = true,
                            .standby = std::move(standby)});
   TellNotes(job, plan);

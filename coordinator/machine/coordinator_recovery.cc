@@ -233,8 +233,7 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
                 .from_copies = true,
                 .cause = recovery.cause,
                 .since = recovery.since,
-                .lost = recovery.lost,
-                .spared = recovery.spared};
+                .lost = recovery.lost};
     return AssignFromCopies(job, *plan, std::move(standby));
   }
   const Epoch left = job.state.epoch;

@@ -192,8 +192,13 @@ bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job) {
 
 bool MayTakeCopiesAtOnce(const NodeTable& nodes, const LiveJob& job) {
   const Recovery& recovery = *job.recovery;
-  return recovery.from == job.state.epoch && recovery.back.empty() && recovery.silent.empty() &&
-         !recovery.beside && !job.state.ending.has_value() && MayTakeCopies(nodes, job);
+  // Until all have entered an epoch they have the state in the layout of the one before.
+  const bool lies_here = recovery.from == job.state.epoch && !recovery.entered;
+  const bool stalls = !job.decided.has_value() || !Progresses(job.state, *job.decided);
+  return lies_here && recovery.back.empty() && recovery.silent.empty() && !recovery.beside &&
+         !job.state.ending.has_value() &&
+         !(stalls && job.state.without_progress >= job.state.request->budget.without_progress) &&
+         MayTakeCopies(nodes, job);
 }
 
 bool TakersKnowKeepers(const NodeTable& nodes, const LiveJob& job) {

@@ -57,8 +57,8 @@ absl::Status MayHaveRanksOn(JobId job, const NodeName& away, absl::Duration forg
 // Whether state that is lost may be in memory of the job's daemons, or is being looked for there.
 bool MayTakeCopies(const NodeTable& nodes, const LiveJob& job);
 // Whether an epoch may begin with them before anybody says that other state is lost: all that are
-// lost in this recovery are gone for good, with a process, and were of the epoch that had the
-// state.
+// lost in this recovery are gone for good, and were of the epoch in whose layout the state lies;
+// and the job's budget does not turn on what those who are left know.
 bool MayTakeCopiesAtOnce(const NodeTable& nodes, const LiveJob& job);
 // Whether all of its ranks take copies that another node gives, or may: their workers are of a
 // release that does, or have not come back to this coordinator.

@@ -19,7 +19,6 @@ namespace phalanx::comm {
 namespace {
 
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
-constexpr absl::Duration kDrainTimeout = absl::Seconds(5);
 constexpr absl::Duration kOpenInterval = absl::Milliseconds(5);
 constexpr int kExitWedged = 70;  // EX_SOFTWARE
 
@@ -28,12 +27,11 @@ void EndWaits(NcclHandle& handle) {
   if (handle.signals != nullptr) handle.signals->EndWaits();
 }
 
-// Whether the device is past everything of the communicator: it may look at signals until then.
+// Until the device is past everything of the communicator: it may look at signals, and peers may
+// wait for it, until then. Whoever watches the time ends the process where that does not come.
 bool AwaitStream(NcclHandle& handle) {
-  const Deadline deadline = DeadlineIn(kDrainTimeout);
   cudaError_t state = cudaErrorNotReady;
-  while ((state = cudaStreamQuery(handle.stream)) == cudaErrorNotReady &&
-         std::chrono::steady_clock::now() < deadline) {
+  while ((state = cudaStreamQuery(handle.stream)) == cudaErrorNotReady) {
     EndWaits(handle);
     absl::SleepFor(absl::Microseconds(100));
   }

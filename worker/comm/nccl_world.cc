@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <thread>
@@ -378,13 +379,14 @@ absl::StatusOr<Communicators> ConnectNccl(absl::Span<const plan::CommunicatorSpe
   const absl::Time begin = absl::Now();
   absl::Time created = begin;
   absl::Status status;
+  std::optional<PeerKernels> first_use;
   {
     const std::stop_callback interrupt(options.stop, [&abort_all] {
       abort_all(absl::CancelledError("asked to stop while connecting"));
     });
     status = setup.Create();
     created = absl::Now();
-    const PeerKernels used;
+    first_use.emplace();
     if (status.ok()) status = setup.UseOnce();
   }
   if (!status.ok()) {

@@ -99,7 +99,7 @@ PeerKernels::PeerKernels(Releases& releases) : releases_(releases) {
   MutexLock lock(&releases.mutex_);
   ++releases.holders_;  // nobody begins any more
   bool expired = false;
-  while (releases.freeing_ > 0 && !expired)
+  while ((releases.freeing_ > 0 || releases.turns_ > 0) && !expired)
     expired = releases.changed_.WaitUntil(&releases.mutex_, give_up);
 }
 

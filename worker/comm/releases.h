@@ -79,7 +79,8 @@ class Releases {
 };
 
 // Lives as long as this process has work on its device that may wait for that of other ranks.
-// Making one waits for what is being freed, which is one communicator.
+// Making one waits for what is being freed, turn_max at most: NCCL hangs then, which whoever frees
+// watches.
 class PeerKernels {
  public:
   explicit PeerKernels(Releases& releases = Releases::OfProcess());

@@ -125,7 +125,8 @@ class Index {
   // shards or tokenizer have changed since (size or mtime), DataLoss if the file is damaged,
   // NotFound.
   static absl::StatusOr<Index> Load(const std::string& path, const DataSetSpec& spec);
-  // Load, and Build where the file is damaged or gone: somebody may have cleared its folder.
+  // Load, and Build and Save where the file is damaged or gone: somebody may have cleared its
+  // folder.
   static absl::StatusOr<Index> LoadOrBuild(const std::string& path, const DataSetSpec& spec,
                                            ReadProgress* progress);
   // Written aside, synchronised, then renamed. Errors: Unavailable.

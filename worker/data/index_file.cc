@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -203,7 +204,12 @@ absl::StatusOr<Index> Index::LoadOrBuild(const std::string& path, const DataSetS
                                          ReadProgress* progress) {
   absl::StatusOr<Index> known = Load(path, spec);
   if (!absl::IsNotFound(known.status()) && !absl::IsDataLoss(known.status())) return known;
-  return Build(spec, progress);
+  ASSIGN_OR_RETURN(Index built, Build(spec, progress));
+  // For whoever comes next; without it that one reads the shards, too.
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (!error) built.Save(path).IgnoreError();
+  return built;
 }
 
 }  // namespace phalanx::data

@@ -144,8 +144,10 @@ absl::Status EpochRun::OpenData() {
     kept_.source = nullptr;  // what it has decoded goes before other samples come
     kept_.validation = nullptr;
     kept_.tokenizer = nullptr;
-    if (access(order_.data_index().c_str(), F_OK) != 0)
-      Log(absl::StrCat(order_.data_index(), " is gone: the shards are read again"));
+    for (const std::string& index : {order_.data_index(), order_.validation_index()}) {
+      if (!index.empty() && access(index.c_str(), F_OK) != 0)
+        Log(absl::StrCat(index, " is gone: the shards are read again"));
+    }
     ASSIGN_OR_RETURN(std::unique_ptr<train::SampleSource> source,
                      StillThere(train::ShardSource::Open(order_.data_index(), SetOf(false), options,
                                                          stopping_.get_token())));

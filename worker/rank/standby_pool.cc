@@ -42,7 +42,8 @@ absl::StatusOr<plan::Plan> PlanOf(const v1::Assign& assign, const v1::Layout& la
 // hardly be given up beside kernels that wait for peers, as freeing memory waits for these.
 absl::Status MeetAll(const plan::Plan& plan, Rank self, comm::Rendezvous& rendezvous) {
   const auto key = [](Rank rank) { return absl::StrCat("here/", rank.value); };
-  const comm::Deadline deadline = comm::DeadlineIn(kSetupTimeout);
+  // They may be waiting for room.
+  const comm::Deadline deadline = comm::DeadlineIn(kSetupTimeout + kRoomTimeout);
   RETURN_IF_ERROR(rendezvous.Put(key(self), "yes"));
   for (Rank rank{0}; rank.value < plan.world; ++rank.value) {
     if (!plan.PlacesOf(rank).empty()) RETURN_IF_ERROR(rendezvous.Get(key(rank), deadline).status());

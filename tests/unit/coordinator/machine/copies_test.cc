@@ -21,10 +21,10 @@ using ::testing::SizeIs;
 
 class CopiesTest : public RecoveringTest {
  protected:
-  // On two devices of one node.
-  JobId Train(const std::string& text) {
-    node_ = h_.Open("n", 2);
-    JobRequest request = *AJobThatRecovers("a", 2);
+  // On devices of one node.
+  JobId Train(const std::string& text, int32_t devices = 2) {
+    node_ = h_.Open("n", devices);
+    JobRequest request = *AJobThatRecovers("a", devices);
     request.waits = true;
     request.document.text = text;
     const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
@@ -105,6 +105,38 @@ TEST_F(CopiesTest, StateThatIsLeftInCopiesAlone_ComesFromThemAtOnce) {
   EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
   Step(job, 6, 2);
   EXPECT_EQ(h_.views[job]->last_step->step, 6);
+}
+
+// Those who trained have all of the state still, in the layout without it.
+TEST_F(CopiesTest, RankThatIsLostAsItEntersOnItsWayBack_CostsNoStep) {
+  const JobId job = Train("copies to hosts, copies alone");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  Find(job, 0, {Copied(0, 1, {6, 5}), Copied(1, 1, {6, 5})}, 2);
+  h_.Ready(node_, job, 0, 1, 2);
+  Step(job, 7, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  GoOver(job, {0}, 7, 2, {0});
+  ASSERT_THAT(BegunBehind(), ElementsAre(6, 7));
+  h_.Report(node_, job, 1, kKilled, 3);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_FALSE(Assigned().from_copies);
+  GoOver(job, {0}, 7, 3, {0});
+  EXPECT_THAT(BegunBehind(), ElementsAre(6, 7, 7));
+  EXPECT_THAT(Events(job, "WentBack"), SizeIs(1));
+}
+
+TEST_F(CopiesTest, LossOnTheWayToCopies_IsOfTheSameRecovery) {
+  const JobId job = Train("copies to hosts, copies alone", 3);
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  EXPECT_TRUE(Assigned().from_copies);
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_TRUE(Assigned().from_copies);
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
 }
 
 // As where a module has restarted on nodes that have not all of the copies.

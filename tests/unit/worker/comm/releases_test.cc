@@ -1,5 +1,6 @@
 #include "worker/comm/releases.h"
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -64,6 +65,31 @@ TEST(ReleasesTest, AtABoundaryBesideFirstUsesOfOthers_NothingIsFreed) {
   EXPECT_EQ(training.Free(kLong), 0);
   first_use.reset();
   EXPECT_EQ(training.Free(kLong), 1);
+}
+
+// Nobody has taken the turn that is given yet.
+TEST(ReleasesTest, FirstUseOfOthersBesideATurnThatIsGiven_BeginsBehindIt) {
+  for (int i = 0; i < 200; ++i) {
+    Releases releases({.held_max = kLong});
+    PeerKernels training(releases);
+    std::atomic<bool> in_use = false, beside = false;
+    releases.Begin();
+    std::jthread given_up([&] {
+      const Releases::Turn turn(releases);
+      if (in_use) beside = true;
+    });
+    ASSERT_TRUE(releases.AwaitStops(DeadlineIn(kLong)));
+    std::jthread first_use([&] {
+      const PeerKernels kernels(releases);
+      in_use = true;
+      in_use = false;
+    });
+    training.Free(kLong);
+    first_use.join();
+    training.Free(kLong);
+    given_up.join();
+    EXPECT_FALSE(beside);
+  }
 }
 
 TEST(ReleasesTest, WhereNobodyTrains_TheyAreHeldBackForAWhile) {
