@@ -374,14 +374,19 @@ TEST(RankEpochsTest, StateOfAnotherStoresJob_IsNotGoneOnFrom) {
       << said.errors.at(0).message();
 }
 
-// One rank, and what it says of an epoch that is ordered with `alter`.
-v1::RankError ErrorOf(const std::function<void(v1::RunEpoch&)>& alter) {
-  const DataFolder data = MakeData();
+// One rank, which validates.
+JobOptions ValidatedAlone() {
   JobOptions options = Job("out");
   options.vision = "";
   options.language = "ranks: 1";
   options.validation = true;
-  RankWorld world(data, options);
+  return options;
+}
+
+// What that rank says of an epoch that is ordered with `alter`.
+v1::RankError ErrorOf(const std::function<void(v1::RunEpoch&)>& alter) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, ValidatedAlone());
   world.Begin(std::nullopt, alter);
   return world.Await([](const RankWorld::Said& s) { return !s.errors.empty(); }).errors.at(0);
 }
@@ -400,11 +405,7 @@ TEST(RankEpochsTest, DataThatIsGone_IsDataUnavailable) {
 // Somebody has cleared the daemon's folder.
 TEST(RankEpochsTest, IndexesThatAreGoneOrDamaged_AreMadeUpForByTheShards) {
   const DataFolder data = MakeData();
-  JobOptions options = Job("out");
-  options.vision = "";
-  options.language = "ranks: 1";
-  options.validation = true;
-  RankWorld world(data, options);
+  RankWorld world(data, ValidatedAlone());
   world.Begin(std::nullopt, [](v1::RunEpoch& run) {
     std::filesystem::remove(run.data_index());
     support::WriteFile(run.validation_index(), "no index");
