@@ -328,6 +328,7 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
 void Coordinator::CheckQuiet(Job& job) {
   Recovery& recovery = *job.recovery;
   if (recovery.stage != Recovery::Stage::kLeaving || !recovery.awaited.empty()) return;
+  for (auto& [rank, quiet] : recovery.quiets) ForgetBefore(recovery.from, quiet);
   const absl::StatusOr<EpochStart> start = Settle(recovery.quiets, job.decided);
   if (!start.ok()) {
     FailureCause cause = recovery.cause;

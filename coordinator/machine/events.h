@@ -146,6 +146,7 @@ struct SessionOpened {
 };
 struct SessionClosed {
   SessionId session;
+  std::string refused;  // why its worker is not to come back as it is; empty: it may
 };
 // How long a rank's device works for a step, its waits left out: of its last steps.
 struct RankWork {
@@ -265,6 +266,7 @@ struct RankQuiet {
   std::vector<Home> homes;
   bool context_ok = false;        // its device has done all that it was given, and works on
   std::optional<int64_t> copied;  // the last step of whose state host memory has a whole copy
+  Epoch layout_epoch;             // the last one that began with that state; 0: not known
   friend bool operator==(const RankQuiet&, const RankQuiet&) = default;
 };
 // Copies of state in its daemon's memory that the rank can take, or that a keeper can give.

@@ -98,6 +98,12 @@ std::string StageText(const Recovery& recovery) {
   return begin;
 }
 
+void ForgetBefore(Epoch from, RankQuiet& quiet) {
+  if (quiet.layout_epoch == Epoch{0} || quiet.layout_epoch >= from) return;
+  quiet.known = {};
+  quiet.homes.clear();
+}
+
 absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,
                                   const std::optional<EpochStart>& reported) {
   constexpr int32_t kReported = -1;

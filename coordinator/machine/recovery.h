@@ -92,6 +92,10 @@ std::string StageText(const Recovery& recovery);
 // But for what is only told of a step, and may be no number.
 bool SameStart(const EpochStart& a, const EpochStart& b);
 
+// Takes from a report of a rank that leaves `from`, which has begun, but not on that rank, what it
+// learned before: that was counted in then, or the rank was not heard and its steps are given up.
+void ForgetBefore(Epoch from, RankQuiet& quiet);
+
 // From where the next epoch goes on: the last step that any of them knows to be decided, or that
 // was `reported`. Errors: Internal, naming ranks and step, where two know a step to be decided
 // differently, or where the state of one is of neither that step nor the one before.

@@ -94,7 +94,9 @@ std::optional<RankQuiet> QuietFromProto(const v1::RankQuiet& from) {
   known.set_skipped_in_a_row(from.skipped_in_a_row());
   std::optional<EpochStart> start = FromProto(known);
   if (!start.has_value() || from.homes_size() > kHomesMax) return std::nullopt;
-  RankQuiet quiet{.known = *std::move(start), .context_ok = from.context_ok()};
+  RankQuiet quiet{.known = *std::move(start),
+                  .context_ok = from.context_ok(),
+                  .layout_epoch = Epoch{from.layout_epoch()}};
   for (const v1::RankQuiet::Home& home : from.homes()) {
     quiet.homes.push_back({.module = home.module(),
                            .chunk = home.chunk(),

@@ -408,7 +408,8 @@ absl::Status EpochRun::RunToEnd() {
   RETURN_IF_ERROR(Report(std::move(report)));
   // Should others be lost that have not come so far, it is known where this rank stands.
   v1::RankReport quiet;
-  *quiet.mutable_quiet() = QuietReport(kept_.training->StandingNow(), /*context_ok=*/true);
+  *quiet.mutable_quiet() =
+      QuietReport(kept_.training->StandingNow(), kept_.epoch, /*context_ok=*/true);
   return Report(std::move(quiet));
 }
 
@@ -456,8 +457,9 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   }
   metrics_ = nullptr;  // another rank may write them from now on
   v1::RankReport report;
-  *report.mutable_quiet() = QuietReport(
-      kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(), drained.ok());
+  *report.mutable_quiet() =
+      QuietReport(kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(),
+                  kept_.epoch, drained.ok());
   const absl::Status sent = Report(std::move(report));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   return drained.ok() ? ended : drained;

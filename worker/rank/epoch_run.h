@@ -59,6 +59,7 @@ namespace phalanx::rank {
 struct Kept {
   train::StateIdentity identity;
   std::unique_ptr<train::TrainingState> training;  // nullptr: none
+  int64_t epoch = 0;                               // the last one that began with it
   train::WarmPasses warm;                          // what the process has run on its device
   std::unique_ptr<plan::Plan> plan;                // whose layout it lies in, or lay in last
   // Of copies of the state; there from the first epoch on.

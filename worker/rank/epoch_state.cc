@@ -80,6 +80,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
       kept_.identity = identity;
       kept_.plan = nullptr;
     }
+    kept_.epoch = epoch();
     {
       MutexLock lock(&mu_);
       RETURN_IF_ERROR(stopped_);
@@ -101,6 +102,7 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
                                                   stopping_.get_token(), ReadFolders())));
     kept_.training = std::move(empty);
   }
+  kept_.epoch = epoch();
   kept_.identity = identity;
   kept_.plan = std::make_unique<plan::Plan>(plan_);
   return absl::OkStatus();

@@ -113,8 +113,9 @@ v1::StepDecision ToProto(const train::Decision& decision) {
   return out;
 }
 
-v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok) {
+v1::RankQuiet QuietReport(const train::Standing& standing, int64_t epoch, bool context_ok) {
   v1::RankQuiet quiet;
+  quiet.set_layout_epoch(epoch);
   if (standing.decided.step > 0) *quiet.mutable_decision() = ToProto(standing.decided);
   for (const train::Standing::Home& home : standing.homes) {
     v1::RankQuiet::Home& out = *quiet.add_homes();

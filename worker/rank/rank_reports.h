@@ -44,7 +44,8 @@ void TellStrangers(channel::FrameSocket& channel, const ReportsOf& whose, int64_
                    const std::string& last);
 
 v1::RankError ErrorReport(const absl::Status& ended);
-v1::RankQuiet QuietReport(const train::Standing& standing, bool context_ok);
+// `epoch`: the last one that began with that state; 0: there is none.
+v1::RankQuiet QuietReport(const train::Standing& standing, int64_t epoch, bool context_ok);
 
 v1::EpochBegins BeginsAt(const train::Decision& decision, const train::Counts& counts);
 // Errors: InvalidArgument, naming the field, for a decision that none can be.

@@ -1,6 +1,7 @@
 #include "worker/train/training_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <ranges>
 #include <set>
@@ -31,6 +32,14 @@ Counts After(Counts counts, Verdict verdict) {
   if (verdict != Verdict::kEmpty)
     counts.skipped_in_a_row = verdict == Verdict::kSkipped ? counts.skipped_in_a_row + 1 : 0;
   return counts;
+}
+
+bool Same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+// A step that was done again in another layout differs in the last bits of its sums, at least.
+bool SameOutcome(const Decision& a, const Decision& b) {
+  return a.verdict == b.verdict && Same(a.gradient_scale, b.gradient_scale) &&
+         Same(a.loss, b.loss) && Same(a.gradient_norm, b.gradient_norm);
 }
 
 }  // namespace
@@ -185,9 +194,7 @@ absl::Status TrainingState::CheckStart(const Start& start) const {
         "this rank's last decided step is ", decided_.step, ": it cannot go on from step ", step));
   }
   const bool known = step == decided_.step;
-  if (known && step > 0 &&
-      (start.decision.verdict != decided_.verdict ||
-       start.decision.gradient_scale != decided_.gradient_scale)) {
+  if (known && step > 0 && !SameOutcome(start.decision, decided_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("step ", step, " was decided otherwise on this rank"));
   }

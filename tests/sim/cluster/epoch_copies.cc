@@ -167,6 +167,7 @@ void EpochRun::TakeFound() {
   }
   RankState& taken = process_.state().emplace();
   taken.rank = rank();
+  taken.epoch = epoch();
   taken.decided = *start_;
   taken.told = start_->step();
   taken.named_as = before;

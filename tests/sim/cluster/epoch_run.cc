@@ -169,6 +169,7 @@ void EpochRun::BorrowState() {
   std::optional<RankState>& kept = process_.state();
   if (!order_.goes_on) {
     kept = RankState::Initial(rank(), plan_);
+    kept->epoch = epoch();
     return KeepHostCopy();
   }
   if (order_.from_copies && shared().copies) return TakeCopies();
@@ -178,6 +179,7 @@ void EpochRun::BorrowState() {
     kept->decided = *start_;
     kept->told = start_->step();
   }
+  kept->epoch = epoch();
   if (kept->layout != nullptr) {
     if (const std::string wrong = kept->GoOn(*start_); !wrong.empty()) {
       shared().ledger.Violate(absl::StrCat(ToString(process_.job()), " epoch ", epoch().value,

@@ -139,6 +139,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   // Ends.
   void Fail(Kind kind, int32_t accused, const std::string& message);
   void SayQuiet();
+  void Report(const coordinator::RankQuiet& quiet);
   void LeaveFabric(bool silent = false);
 
   RankState& state() { return *process_.state(); }

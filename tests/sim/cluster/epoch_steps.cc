@@ -163,6 +163,8 @@ void EpochRun::Succeed() {
   report.mutable_succeeded()->set_step(plan_->plan.spec.steps);
   process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report),
                   agent::RankOutcome::kSucceeded);
+  // Others may be lost that have not come so far.
+  Report(state().Standing(/*context_ok=*/true));
   Then(absl::Microseconds(10), absl::Milliseconds(1), &EpochRun::EndWell);
 }
 
@@ -230,6 +232,15 @@ void EpochRun::SayQuiet() {
   }
   coordinator::RankQuiet quiet{.context_ok = context_ok};
   if (process_.state().has_value()) quiet = state().Standing(context_ok);
+  Report(quiet);
+  ended_ = true;
+  const bool collateral =
+      context_ok &&
+      (failure_ == Kind::kCancelled || failure_ == Kind::kPeerLost || failure_ == Kind::kStateLost);
+  process_.OnRunEnded(/*ok=*/false, collateral, stopped_);
+}
+
+void EpochRun::Report(const coordinator::RankQuiet& quiet) {
   v1::RankReport report;
   v1::EpochBegins known;
   coordinator::ToProto(quiet.known, &known);
@@ -237,7 +248,8 @@ void EpochRun::SayQuiet() {
   if (known.has_decision()) *out.mutable_decision() = known.decision();
   out.set_updates(known.updates());
   out.set_skipped_in_a_row(known.skipped_in_a_row());
-  out.set_context_ok(context_ok);
+  out.set_context_ok(quiet.context_ok);
+  out.set_layout_epoch(quiet.layout_epoch.value);
   for (const coordinator::RankQuiet::Home& home : quiet.homes) {
     v1::RankQuiet::Home& entry = *out.add_homes();
     entry.set_module(home.module);
@@ -246,11 +258,6 @@ void EpochRun::SayQuiet() {
     entry.set_applied(home.applied);
   }
   process_.Report(epoch(), rank(), agent::ReportKind::kOther, std::move(report));
-  ended_ = true;
-  const bool collateral =
-      context_ok &&
-      (failure_ == Kind::kCancelled || failure_ == Kind::kPeerLost || failure_ == Kind::kStateLost);
-  process_.OnRunEnded(/*ok=*/false, collateral, stopped_);
 }
 
 void EpochRun::LeaveFabric(bool silent) {

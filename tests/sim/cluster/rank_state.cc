@@ -104,7 +104,7 @@ void RankState::Enter(JobPlanPtr after) {
 }
 
 coordinator::RankQuiet RankState::Standing(bool context_ok) const {
-  coordinator::RankQuiet quiet{.context_ok = context_ok};
+  coordinator::RankQuiet quiet{.context_ok = context_ok, .layout_epoch = epoch};
   if (HoldsState()) quiet.known = decided;
   for (const Home& home : homes) {
     quiet.homes.push_back({.module = home.spec.part.module,

@@ -29,6 +29,7 @@ struct RankState {
   };
 
   int32_t rank = 0;
+  Epoch epoch;              // the last one that began with it
   JobPlanPtr layout;        // nullptr: it lies between layouts, or holds nothing
   std::vector<Home> homes;  // of the layout
   Holdings loose;           // what it holds without a layout, of decided.step and `bits`

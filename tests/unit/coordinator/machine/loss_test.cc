@@ -113,6 +113,20 @@ TEST_F(LossTest, SecondLossBeforeTheEpochBegins_LeadsToAnotherEpochFromTheSameSt
   EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("without ranks 1, 2")));
 }
 
+// It stood still when the epoch began, and goes on with what it learned before.
+TEST_F(LossTest, StepThatWasGivenUp_IsNotTakenUpAgain_ByARankOnWhichTheEpochNeverBegan) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(3));
+  h_.Report(node_, job, 2, Quiet(3, 2));
+  ASSERT_THAT(BegunBehind(), ElementsAre(3));
+  h_.Report(node_, job, 2, kKilled, 2);
+  RankQuiet late = Quiet(5);
+  late.layout_epoch = Epoch{1};
+  h_.Report(node_, job, 0, late, 2);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3, 3));
+}
+
 TEST_F(LossTest, SecondLossWhileTheFirstIsPlanned_IsPlannedAtOnce) {
   const JobId job = Train();
   h_.plans_held = true;

@@ -391,6 +391,7 @@ TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
   quiet.set_updates(5);
   quiet.set_context_ok(true);
   quiet.set_copied(4);
+  quiet.set_layout_epoch(1);
   v1::RankQuiet::Home& home = *quiet.add_homes();
   home.set_module(1);
   home.set_chunk(2);
@@ -399,7 +400,8 @@ TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
   const RankQuiet expected{.known = {.decision = StepDecision{.step = 6}, .updates = 5},
                            .homes = {{.module = 1, .chunk = 2, .primary = 3, .applied = 5}},
                            .context_ok = true,
-                           .copied = 4};
+                           .copied = 4,
+                           .layout_epoch = Epoch{1}};
   const auto event = EventFromProto(SessionId{1}, message);
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(std::get<RankQuiet>(std::get<RankReported>(*event).report), expected);

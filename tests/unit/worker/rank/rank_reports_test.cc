@@ -88,15 +88,16 @@ TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
                                            .counts = {.updates = 10, .skipped_in_a_row = 2},
                                            .homes = {{.module = 1, .chunk = 0, .applied = 12},
                                                      {.module = 1, .chunk = 1, .applied = 11}}},
-                                          /*context_ok=*/true);
+                                          /*epoch=*/3, /*context_ok=*/true);
   EXPECT_EQ(quiet.decision().step(), 12);
   ASSERT_EQ(quiet.homes_size(), 2);
   EXPECT_EQ(quiet.homes(1).chunk(), 1);
   EXPECT_EQ(quiet.homes(1).applied(), 11);
   EXPECT_EQ(quiet.updates(), 10);
   EXPECT_EQ(quiet.skipped_in_a_row(), 2);
+  EXPECT_EQ(quiet.layout_epoch(), 3);
   EXPECT_TRUE(quiet.context_ok());
-  EXPECT_FALSE(QuietReport({}, true).has_decision());
+  EXPECT_FALSE(QuietReport({}, 0, true).has_decision());
 }
 
 TEST(RankReportsTest, LostPeers_AreNoFaultOfTheRank) {
