@@ -31,6 +31,9 @@ inline constexpr int32_t kDerivationOfProvenLinks = 6;
 inline constexpr int32_t kDerivationOfConnectedState = 6;
 // From this one on ranks tell each other for a trace what their communicators did, too.
 inline constexpr int32_t kDerivationOfTracedOperations = 6;
+// From this one on who gives state up gives it to who is to have it (worker/train/transfers.h);
+// before, the first rank that holds some gives it.
+inline constexpr int32_t kDerivationOfLeavingGivers = 6;
 // Ranks that carry this one out read failure domains, in layouts of whatever derivation.
 inline constexpr int32_t kDerivationOfDomains = 6;
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/derivation.h"
 #include "core/plan/parameters.h"
 #include "core/plan/state_table.h"
 
@@ -31,9 +32,11 @@ int64_t NextBegin(const std::vector<plan::UnitRange>& ranges, int64_t at, int64_
 // Of one line of elements or rows who has what, ascending by rank.
 using Holders = std::vector<std::pair<Rank, const std::vector<plan::UnitRange>*>>;
 
-// Calls give(range, from) for what `to` lacks of `needed`; false if nobody has some of it.
-template <typename Give>
-bool Fill(const plan::UnitRange& needed, Rank to, const Holders& holders, Give give) {
+// Calls give(range, from) for what `to` lacks of `needed`; false if nobody has some of it. Of those
+// who have it the first gives for whom distance(rank) is least.
+template <typename Distance, typename Give>
+bool Fill(const plan::UnitRange& needed, Rank to, const Holders& holders, Distance distance,
+          Give give) {
   const auto own = std::find_if(holders.begin(), holders.end(),
                                 [to](const auto& holder) { return holder.first == to; });
   for (int64_t at = needed.first; at < needed.end();) {
@@ -47,10 +50,15 @@ bool Fill(const plan::UnitRange& needed, Rank to, const Holders& holders, Give g
     }
     const plan::UnitRange* found = nullptr;
     Rank from;
+    int32_t least = 0;
     for (const auto& [rank, ranges] : holders) {
-      if ((found = RangeAt(*ranges, at)) == nullptr) continue;
+      const plan::UnitRange* have = RangeAt(*ranges, at);
+      if (have == nullptr) continue;
+      const int32_t away = distance(rank);
+      if (found != nullptr && away >= least) continue;
+      found = have;
       from = rank;
-      break;
+      least = away;
     }
     if (found == nullptr) return false;
     end = std::min(end, found->end());
@@ -91,16 +99,20 @@ class Planner {
       }
       for (const plan::HomedRun& run : ruler.runs) {
         const plan::RankList& homes = table.homes[static_cast<size_t>(run.homes)];
+        plan::RankList gave;  // of those who are to hold it no longer
         for (const Rank to : homes) {
+          const auto distance = [&](Rank from) { return Distance(from, to, homes, gave); };
           const bool mirrors = follow_ && to != homes.front();
           const auto give = [&](const plan::UnitRange& elements, Rank from) {
+            if (!mirrors && !Has(homes, from)) gave.push_back(from);
             Append(mirrors ? result_.mirrors : result_.buckets, part, ruler.bucket,
                    {.family = ruler.family,
                     .elements = elements,
                     .from = mirrors ? homes.front() : from,
                     .to = to});
           };
-          if (!Fill(run.elements, to, holders, give)) return Missing(part, "optimizer state");
+          if (!Fill(run.elements, to, holders, distance, give))
+            return Missing(part, "optimizer state");
         }
       }
     }
@@ -133,7 +145,9 @@ class Planner {
               const auto give = [&](const plan::UnitRange& range, Rank from) {
                 transfers.transfers.push_back({tensor, range, from, to});
               };
-              if (!Fill(rows, to, holders, give)) return Missing(part, "weights that do not train");
+              if (!Fill(
+                      rows, to, holders, [](Rank) { return 0; }, give))
+                return Missing(part, "weights that do not train");
             }
           }
         }
@@ -141,6 +155,20 @@ class Planner {
     }
     if (!transfers.transfers.empty()) result_.weights.push_back(std::move(transfers));
     return absl::OkStatus();
+  }
+
+  static bool Has(const plan::RankList& ranks, Rank rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  // From `to`, a home of `homes`, to one who holds what it lacks.
+  int32_t Distance(Rank from, Rank to, const plan::RankList& homes,
+                   const plan::RankList& gave) const {
+    if (after_.layout.derivation < plan::kDerivationOfLeavingGivers) return 0;
+    const bool leaves = !Has(homes, from), near = after_.FailTogether(from, to);
+    if (leaves && near) return 0;
+    if (leaves && !Has(gave, from)) return 1;
+    return near ? 2 : leaves ? 3 : 4;
   }
 
   using Rows = std::map<std::string, std::vector<plan::UnitRange>>;

@@ -62,7 +62,9 @@ struct Moved {
 
 // What brings everything that `after` has to its homes, mirrors too, from ranks that hold it, and
 // as little as can be; as does the core's MovesBetween, but from any state: ranks may be between
-// layouts. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
+// layouts. State comes from who is to hold it no longer, if anybody, best of the same failure
+// domain: he lets go of it when who asked him has it, so that losses meanwhile meet as many copies
+// as before. `holdings`: of ranks that live, all of one step; a rank that is missing holds nothing.
 // `after`: of the job, with the stages by which the holdings are named.
 // Where mirrors lack `at_once_max` elements or fewer, of all ranks, they are given them with the
 // primaries, from whoever holds them: until all have theirs, ranks keep what they had.
