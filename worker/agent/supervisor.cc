@@ -97,6 +97,8 @@ ProcessStarted Supervisor::Carry(const StartProcess& order) {
   process.job = order.job;
   process.folders = *std::move(folders);
   process.device = order.device;
+  process.rank = order.rank;
+  process.epoch = order.epoch;
   OpenLog(process, order.store, order.epoch, order.rank);
   activity_.ProcessBegan(order.job);
   spdlog::info("{} epoch={} rank={} device={} started pid={}", ToString(order.job),

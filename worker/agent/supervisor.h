@@ -113,11 +113,12 @@ class Supervisor {
     std::optional<LogBudget> budget;
     int64_t dropped = 0;            // bytes of its log that it was not told of there
     int64_t dropped_untold = 0;     // and that the coordinator was not told of
-    int write_error = 0;            // an errno, where a disk that took no more was among why
+    std::string cannot_open;        // where `log` is null: why
+    std::string cannot_write;       // where a disk that took no more was among why: its error
     LogBudget::SteadyTime told_at;  // when it was
     channel::FrameDecoder decoder;
     int32_t device = -1;   // that it was given
-    int32_t rank = 0;      // in the epoch that it was last told to run
+    int32_t rank = 0;      // in the epoch that it is for, or was last told to run
     Epoch epoch;           // that one
     std::string outgoing;  // frames that the socket has not taken yet
     struct Attachment {

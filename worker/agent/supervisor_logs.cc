@@ -27,6 +27,7 @@ void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t 
     spdlog::error("{} epoch={} rank={} log is lost: {}", ToString(process.job), epoch.value, rank,
                   log.status().ToString());
     process.log = nullptr;
+    process.cannot_open = std::string(log.status().message());
     return;
   }
   process.log = *std::move(log);
@@ -54,7 +55,6 @@ bool Supervisor::ReadOutput(ProcessNumber number, Process& process, size_t bytes
 }
 
 void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view text) {
-  if (process.log == nullptr) return;
   const auto now = std::chrono::steady_clock::now();
   if (!process.budget.has_value()) process.budget.emplace(options_.log_rate, now);
   const auto bytes = static_cast<int64_t>(text.size());
@@ -64,6 +64,11 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
     log_bytes_dropped_ += bytes;
     return;
   }
+  if (process.log == nullptr) {
+    process.dropped_untold += bytes;
+    process.cannot_write = process.cannot_open;
+    return TellDropped(number, process, /*last=*/false);
+  }
   if (process.dropped > 0) {
     process.log->Append(absl::StrCat("\n[phalanx-worker: ", process.dropped,
                                      " bytes were dropped here: more than ", options_.log_rate,
@@ -72,7 +77,7 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
   }
   const LogSpool::Lost lost = process.log->Append(text);
   process.dropped_untold += lost.bytes;
-  if (lost.bytes > 0) process.write_error = lost.error;
+  if (lost.bytes > 0) process.cannot_write = strerror(lost.error);
   log_bytes_ += bytes - lost.bytes;
   TellDropped(number, process, /*last=*/false);
 }
@@ -86,16 +91,15 @@ void Supervisor::TellDropped(ProcessNumber number, Process& process, bool last) 
   report.set_rank(process.rank);
   report.mutable_event()->set_type(job::kLogDropped);
   report.mutable_event()->set_message(
-      process.write_error != 0
-          ? job::LogNotWrittenText(process.dropped_untold, process.rank,
-                                   strerror(process.write_error))
-          : job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate));
+      process.cannot_write.empty()
+          ? job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate)
+          : job::LogNotWrittenText(process.dropped_untold, process.rank, process.cannot_write));
   spdlog::warn("{} epoch={} {}", ToString(process.job), process.epoch.value,
                report.event().message());
   events_.push_back(
       RankReported{number, process.epoch, ReportKind::kEvent, report.SerializeAsString()});
   process.dropped_untold = 0;
-  process.write_error = 0;
+  process.cannot_write.clear();
   process.told_at = now;
 }
 

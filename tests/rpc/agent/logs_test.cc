@@ -1,4 +1,6 @@
 // Logs on a stream of their own.
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
+#include "worker/agent/log_spool.h"
 
 namespace phalanx::agent {
 namespace {
@@ -104,6 +107,22 @@ TEST(LogRateTest, RankThatWritesTooMuch_LosesTheRest_AndIsToldOf) {
   const std::map<int32_t, std::string> logs = coordinator.AwaitUpload("f");
   EXPECT_LT(logs.at(0).size(), 400'000u) << "of 1.4 MB";
   EXPECT_TRUE(absl::StartsWith(logs.at(0), "line 0 of much talk about nothing\n"));
+}
+
+TEST_F(LogsTest, LogThatCannotBeMade_IsToldOf_ByTheRankThatWrites) {
+  coordinator.AwaitHello();
+  // In the place of the job's folder.
+  const std::filesystem::path jobs = StoreFolder(worker.state(), /*store=*/0) + "/jobs";
+  std::filesystem::create_directories(jobs);
+  std::ofstream(jobs / "7") << "no folder";
+  coordinator.AwaitResult(coordinator.Send(AssignCommandOf(7, 1, Job("exit-3"), {0, 1})));
+  const v1::RankReport told = coordinator.AwaitReport([](const auto& r) {
+    return r.rank() == 1 && r.has_event() && r.event().type() == "LogDropped";
+  });
+  EXPECT_EQ(told.epoch(), 1);
+  EXPECT_THAT(told.event().message(),
+              ::testing::MatchesRegex("21 bytes of the log of rank 1 were dropped: its node cannot "
+                                      "write them below --state: cannot make .*"));
 }
 
 TEST_F(LogsTest, UnknownJob_GivesAnEmptyUpload) {
