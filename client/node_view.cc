@@ -87,6 +87,7 @@ std::string UsedMemoryText(int64_t used, int64_t bytes) {
 std::string NodeState(const v1::NodeStatus& node) {
   const auto* state = v1::NodeStatus::State_descriptor()->FindValueByNumber(node.state());
   std::string how = state == nullptr ? "Unknown" : EnumWord(*state);
+  if (!node.refused().empty()) absl::StrAppend(&how, ": ", node.refused());
   const auto append = [&how](const char* what, const auto& decided) {
     absl::StrAppend(&how, ", ", what, decided.by().empty() ? "" : " by ", decided.by(), ": ",
                     decided.reason());

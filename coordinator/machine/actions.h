@@ -50,6 +50,7 @@ struct JobView {
   std::optional<StepReport> last_step;
   std::optional<PublishedCheckpoint> last_checkpoint;
   Shared<Placement> placement;
+  Shared<plan::Layout> layout;  // of its epoch; without modules: there is none yet, or it has ended
   std::string plan_digest;
   std::optional<FailureCause> failure;
   bool suspended = false;
@@ -64,6 +65,7 @@ struct NodeView {
   NodeName name;
   bool connected = false;
   bool suspect = false;  // silent for long; connected
+  std::string refused;   // why its worker may not connect as it is; empty: it may
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;         // of each device; 0: free

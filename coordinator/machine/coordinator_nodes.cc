@@ -112,6 +112,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   node.gives_copies = hello.gives_copies;
   node.version = hello.version;
   node.address = hello.address;
+  node.refused.clear();
   node.Heard(now_);
   EndSuspicion(node);
   node.draining = false;
@@ -200,7 +201,9 @@ void Coordinator::On(const SessionClosed& event) {
   std::optional<Newcomer>& newcomer = node->second.newcomer;
   if (newcomer.has_value() && newcomer->opened.session == event.session) newcomer.reset();
   if (node->second.session != event.session) return;
-  Log(absl::StrCat("node=", node->first, " disconnected"));
+  node->second.refused = event.refused;
+  Log(absl::StrCat("node=", node->first, " disconnected", event.refused.empty() ? "" : " reason=\"",
+                   event.refused, event.refused.empty() ? "" : "\""));
   Disconnect(node->second);
   AdmitNewcomer(node->second);
   for (JobId id : std::vector<JobId>(active_.begin(), active_.end())) ConvictNodes(jobs_.at(id));

@@ -138,7 +138,10 @@ void Coordinator::Lose(Node& node) {
   capacity_changed_ = true;  // what waits for it may be too large now
   if (!node.connected()) {
     Log(absl::StrCat("node=", node.name, " lost reason=\"away for ", timeout, "\""));
-    return LoseRanks(node, absl::StrCat("node ", node.name, " has been away for ", timeout), false);
+    return LoseRanks(node,
+                     absl::StrCat("node ", node.name, " has been away for ", timeout,
+                                  node.refused.empty() ? "" : ": ", node.refused),
+                     false);
   }
   const std::string reason = absl::StrCat("no heartbeat for ", timeout);
   Log(absl::StrCat("node=", node.name, " closed reason=\"", reason, "\""));

@@ -251,6 +251,7 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .last_step = last_step.has_value() ? last_step : stored_step,
           .last_checkpoint = last_checkpoint,
           .placement = placement,
+          .layout = IsTerminal() ? Shared<plan::Layout>() : layout,
           .plan_digest = plan_digest,
           .failure = failure,
           .suspended = suspended};

@@ -90,6 +90,7 @@ NodeView Node::View() const {
   return {.name = name,
           .connected = connected(),
           .suspect = connected() && suspect,
+          .refused = refused,
           .draining = draining,
           .device_kind = device_kind,
           .device_jobs = device_jobs,

@@ -92,6 +92,7 @@ class SessionReactor final
       if (std::exchange(finished_, true)) return;
       // One that its worker leaves before it is let in is no refusal.
       refused = !welcomed_ && !status.ok() && !absl::IsCancelled(status);
+      if (absl::IsUnauthenticated(status)) turned_away_ = std::string(status.message());
       object = object_;
     }
     metrics_.StreamEnded(kSessionMethod, status.code());
@@ -163,7 +164,10 @@ class SessionReactor final
 
   void OnDone() override {
     hello_alarm_.Cancel();
-    if (opened_) driver_.Post(SessionClosed{session_});
+    if (opened_) {
+      MutexLock lock(&mu_);
+      driver_.Post(SessionClosed{session_, turned_away_});
+    }
     sessions_.Remove(session_);
     if (counted_) admission_.Close(WorkerStream::kSession, caller_);
     self_.reset();  // last: may end this object
@@ -236,6 +240,7 @@ class SessionReactor final
   std::string object_ ABSL_GUARDED_BY(mu_);  // for the audit: the node that it says it is
   bool hello_seen_ ABSL_GUARDED_BY(mu_) = false;
   bool welcomed_ ABSL_GUARDED_BY(mu_) = false;
+  std::string turned_away_ ABSL_GUARDED_BY(mu_);  // why its worker may not come back as it is
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -50,6 +50,7 @@ Tree NodeTree(const NodeView& node) {
   return MappingTree(
       {{"name", Text(node.name)},
        {"state", Text(state)},
+       {"refused", Text(node.refused)},
        {"draining", FlagTree(node.draining)},
        {"mark", Text(!node.mark.has_value() ? ""
                      : node.mark->drains    ? "drained"
@@ -173,6 +174,7 @@ std::string JobJson(const JobPage& page) {
   entries.push_back({"warnings", List(job.request->warnings, Text)});
   entries.push_back({"failure", job.failure.has_value() ? FailureTree(*job.failure) : Tree()});
   entries.push_back({"placed", FlagTree(!job.placement->empty())});
+  entries.push_back({"without", Number(static_cast<int64_t>(job.layout->lost.size()))});
   if (job.last_checkpoint.has_value()) {
     entries.push_back({"checkpoint_step", Number(job.last_checkpoint->step)});
     entries.push_back({"checkpoint_path", Text(job.last_checkpoint->path)});

@@ -81,7 +81,9 @@ absl::StatusOr<std::string> TimelinePicture(const JobView& job) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(job.request->document.text, job::Purpose::kAccepted));
   ASSIGN_OR_RETURN(const schedule::Preview preview,
-                   schedule::PreviewJob(read.spec, plan::ClusterOf(*job.placement), {}, {}));
+                   job.layout->modules.empty()
+                       ? schedule::PreviewJob(read.spec, plan::ClusterOf(*job.placement), {}, {})
+                       : schedule::PreviewLayout(read.spec, *job.layout));
   return wire::TimelineSvg(preview.plan, wire::FiguresOf(preview), preview.simulation.timeline);
 }
 

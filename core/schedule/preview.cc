@@ -27,6 +27,13 @@ absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster
   return preview;
 }
 
+absl::StatusOr<Preview> PreviewLayout(const job::JobSpec& spec, plan::Layout layout) {
+  Preview preview;
+  ASSIGN_OR_RETURN(preview.plan, plan::Expand(spec, std::move(layout)));
+  ASSIGN_OR_RETURN(preview.simulation, SimulatePlan(preview.plan, CostFromShapes(preview.plan)));
+  return preview;
+}
+
 absl::StatusOr<Prediction> PredictStep(const plan::Plan& plan, const DeviceProfile& profile,
                                        int32_t items, int64_t device_memory) {
   std::vector<Violation> unknown;

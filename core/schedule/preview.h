@@ -49,6 +49,10 @@ struct Preview {
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                    const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
 
+// A plan that a job has already, such as what was left of it in some epoch. Errors: those of
+// plan::Expand and of SimulatePlan.
+absl::StatusOr<Preview> PreviewLayout(const job::JobSpec& spec, plan::Layout layout);
+
 // `device_memory`: bytes of each device, 0: not known; what a rank takes of it
 // where there is room is left out where there is none. Errors: InvalidArgument with the modules of
 // unknown shape.

@@ -227,7 +227,7 @@ class PageTest(unittest.TestCase):
 
     def test_job_shows_timeline_incidents_and_events(self):
         page = self.open_job(self.running)
-        page.wait("document.querySelector('img[src$=\"timeline.svg\"]').naturalWidth > 0")
+        page.wait("document.querySelector('img[src*=\"timeline.svg\"]').naturalWidth > 0")
         self.assertEqual(page.ask("[...document.querySelectorAll('img')].filter((one) => !one.alt).length"), 0)
         page.ask("document.querySelector('summary').click()")
         page.wait("document.querySelector('details[open] img').naturalWidth > 0")
@@ -269,7 +269,7 @@ class PageTest(unittest.TestCase):
     def test_nothing_comes_from_elsewhere_and_no_script_fails(self):
         page = self.open()
         page.ask(f"location.hash = '#job-{id_of(self.running)}'")
-        page.wait("document.querySelector('img[src$=\"timeline.svg\"]').naturalWidth > 0")
+        page.wait("document.querySelector('img[src*=\"timeline.svg\"]').naturalWidth > 0")
         events = self.browser.take_events()
         asked = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
         self.assertGreater(len(asked), 4)

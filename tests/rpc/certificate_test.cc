@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
@@ -210,6 +212,18 @@ TEST_F(AccessTest, CertificateThatIsRevoked_GetsNoFurther) {
   EXPECT_TRUE(stays.Write(v1::OpenSessionRequest()));
   Be("olga", "operator");
   EXPECT_EQ(Get("rexs").owner(), "rex");
+  // Whoever looks at the nodes sees why one is not there.
+  std::map<std::string, std::string> refused;
+  while (refused["gone"].empty() && absl::Now() < deadline) {
+    grpc::ClientContext call;
+    SetDeadline(call);
+    v1::ListNodesResponse nodes;
+    ASSERT_TRUE(jobs->ListNodes(&call, {}, &nodes).ok());
+    for (const v1::NodeStatus& node : nodes.nodes()) refused[node.name()] = node.refused();
+  }
+  EXPECT_THAT(refused,
+              UnorderedElementsAre(Pair("gone", "the certificate is revoked; ask for another one"),
+                                   Pair("here", "")));
 }
 
 TEST(RevocationsTest, WhatIsWrong_IsNamed) {

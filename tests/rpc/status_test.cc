@@ -1,6 +1,7 @@
 // The status page and what is behind it, as a browser gets it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/rpc/fixture.h"
 #include "tests/rpc/plain_http.h"
+#include "tests/support/job_text.h"
 #include "transport/http/http_server.h"
 
 namespace phalanx::coordinator {
@@ -267,6 +269,23 @@ TEST_F(StatusTest, Job_HasItsCurveEventsAndPicture_AndEndedOnesToo) {
   EXPECT_THAT(picture, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: image/svg+xml"));
   EXPECT_THAT(BodyOf(picture), StartsWith("<svg"));
   EXPECT_EQ(BodyOf(Fetch("/api/jobs/1/timeline.svg?again")), BodyOf(picture));
+}
+
+TEST_F(StatusTest, Pipeline_IsThatOfTheEpochThatRuns) {
+  FakeWorker worker(channel);
+  worker.Join("n", 2);
+  MustSubmit(support::JobText({.name = "a", .ranks = 2}));
+  const v1::Assign assign = worker.TakeAssignment();
+  for (const int rank : {0, 1}) worker.Ready(assign, rank);
+  WaitFor("a", v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Json("/api/jobs/1")["without"], 0);
+  const std::string whole = BodyOf(Fetch("/api/jobs/1/timeline.svg"));
+  worker.Die(assign, 1, SIGKILL);
+  Await("a", [](const v1::JobStatus& job) { return job.epoch() == 2; });
+  EXPECT_EQ(Json("/api/jobs/1")["without"], 1);
+  const std::string left = BodyOf(Fetch("/api/jobs/1/timeline.svg?epoch=2"));
+  EXPECT_THAT(left, StartsWith("<svg"));
+  EXPECT_NE(left, whole);
 }
 
 TEST_F(StatusTest, Curve_OutlivesTheCoordinator_AndTheEndOfItsJob) {

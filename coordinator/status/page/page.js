@@ -46,8 +46,9 @@ function nodeItem(node) {
     : make('div', {}, node.mark + (node.mark_by === '' ? '' : ' by ' + node.mark_by) + ': ' + node.mark_reason);
   const reserved = !node.reserved ? null
     : make('div', {}, 'reserved' + (node.reserved_by === '' ? '' : ' by ' + node.reserved_by) + ': ' + node.reserved_reason);
+  const refused = node.refused === '' ? null : make('div', {class: 'fault'}, node.refused);
   return make('li', {class: state + ' ' + node.mark + (node.reserved ? ' reserved' : '')},
-    make('strong', {}, node.name), ' ' + state, mark, reserved,
+    make('strong', {}, node.name), ' ' + state, refused, mark, reserved,
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 
@@ -156,8 +157,9 @@ function showJob(job) {
       chart('Tokens a second', job.curve.filter((point) => point[2] > 0).map((point) => [point[0], point[2]]))),
     make('h2', {}, 'Incidents'),
     job.incidents.length === 0 ? make('p', {class: 'soft'}, 'None.') : job.incidents.map((incident) => incidentPart(job, incident)),
-    job.placed ? [make('h2', {}, 'Pipeline'), make('p', {class: 'soft'}, 'A step as planned for all its devices.'),
-      make('img', {src: '/api/jobs/' + job.id + '/timeline.svg', loading: 'lazy', alt: 'Passes of a step on each class of ranks, as planned'})] : null,
+    job.placed ? [make('h2', {}, 'Pipeline'), make('p', {class: 'soft'}, 'A step as planned '
+      + (job.without === 0 ? 'for all its devices.' : job.without === 1 ? 'without the rank that is lost.' : 'without the ' + job.without + ' ranks that are lost.')),
+      make('img', {src: '/api/jobs/' + job.id + '/timeline.svg?epoch=' + job.epoch, loading: 'lazy', alt: 'Passes of a step on each class of ranks, as planned'})] : null,
     job.evaluation ? [make('h2', {}, 'Samples'), make('p', {class: 'soft'}, 'Loss on the validation set ' + number(job.evaluation.loss, 4) +
       '; a guess at random has ' + number(job.evaluation.uniform_loss, 4) + '.'),
       table([{text: 'Sample'}, {text: 'Truth'}, {text: 'Decoded'}], job.evaluation.captions.map((one) => [one.sample, one.truth, one.decoded]), true)] : null,

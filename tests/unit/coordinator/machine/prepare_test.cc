@@ -20,6 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 JobRequestPtr AJobThatWaits(const std::string& name, int32_t devices) {
   JobRequest request = *AJob(name, devices);
@@ -47,6 +48,18 @@ class PrepareLossTest : public testing::Test {
 
   Harness h_;
 };
+
+TEST_F(PrepareLossTest, NodeThatIsTurnedAway_SaysWhy_UntilItIsLetInAgain) {
+  const SessionId a = h_.Open("a", 1);
+  const JobId job = h_.Submit(AJob("j", 1));
+  h_.Feed(SessionClosed{a, "the certificate is revoked"});
+  EXPECT_EQ(h_.NodeNamed("a").View().refused, "the certificate is revoked");
+  for (int i = 0; i < 4; ++i) h_.Advance(absl::Seconds(4));
+  EXPECT_THAT(Events(job, "NodeLost"),
+              ElementsAre(StartsWith("node a has been away for 15s: the certificate is revoked")));
+  h_.Open("a", 1);
+  EXPECT_EQ(h_.NodeNamed("a").View().refused, "");
+}
 
 TEST_F(PrepareLossTest, JobIsPlannedAnewOnOtherNodes) {
   const SessionId a = h_.Open("a", 1);
