@@ -143,6 +143,7 @@ class AmongOthers {
     http.live = [this, pulse = standby.pulse.get()] {
       return Health{{"election", pulse->Alive(clock_.Now())}};
     };
+    http.ready_or_standby = http.live;
     http.ready = [] {
       return Health{{"leader", absl::UnavailableError("this coordinator stands by")}};
     };

@@ -239,7 +239,7 @@ s/(statefulset.kubernetes.io\/pod-name: phalanx-coordinator)-1/\1-0/
 s/topologyKey: .*/topologyKey: zone/
 /^kind: PodDisruptionBudget/,/^---/s/phalanx-coordinator$/phalanx-worker/
 s/defaultMode: 288/defaultMode: 420/
-/readinessProbe:/,/scheme:/s/path: \/livez/path: \/readyz/
+/readinessProbe:/,/scheme:/s/path: \/readyz[?]standby=ready/path: \/readyz/
 s/^( +)- --store=.*/&\n\1- --etcd-plaintext/
 CHANGES
 combine base deploy/kustomize/components/service-monitor/ > "$work/monitored.yaml"

@@ -65,7 +65,7 @@ def wrong_with_probes(container):
         if asks.get("scheme") != "HTTPS":
             yield f"{probe} does not speak TLS"
         # One of several coordinators stands by for as long as another one leads: no rollout may wait for it to be ready.
-        ready = "/livez" if shares_store(container) else "/readyz"
+        ready = "/readyz?standby=ready" if shares_store(container) else "/readyz"
         if probe == "readinessProbe" and asks.get("path") != ready:
             yield f"{probe} does not ask {ready}"
         if probe != "readinessProbe" and asks.get("path") != "/livez":

@@ -19,6 +19,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "core/base/mutex.h"
 #include "core/posix/peer_name.h"
@@ -76,6 +78,14 @@ int CodeOf(const absl::Status& refusal) {
 // They answer whoever asks.
 bool IsProbe(absl::string_view path) {
   return path == "/livez" || path == "/healthz" || path == "/readyz";
+}
+
+// Whether `parameter` is behind the '?', alone or among others.
+bool Asks(const HttpRequest& request, absl::string_view parameter) {
+  absl::string_view query = request.query();
+  if (!absl::ConsumePrefix(&query, "?")) return false;
+  const std::vector<absl::string_view> all = absl::StrSplit(query, '&');
+  return std::find(all.begin(), all.end(), parameter) != all.end();
 }
 
 // `verbose`: a line for each part, as those of Kubernetes' own programs are.
@@ -354,8 +364,12 @@ class HttpServerImpl final : public HttpServer {
                           .body = options_.metrics()};
     }
     if (!IsProbe(path)) return std::nullopt;
-    const bool verbose = request.query() == "?verbose" || request.query() == "?verbose=1";
-    if (path == "/readyz") return AnswerProbe(options_.ready(), "readyz", "not ready", verbose);
+    const bool verbose = Asks(request, "verbose") || Asks(request, "verbose=1");
+    if (path == "/readyz") {
+      const bool standby = options_.ready_or_standby && Asks(request, "standby=ready");
+      return AnswerProbe(standby ? options_.ready_or_standby() : options_.ready(), "readyz",
+                         "not ready", verbose);
+    }
     return AnswerProbe(options_.live ? options_.live() : Health(), "livez", "not live", verbose);
   }
 

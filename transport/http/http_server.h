@@ -2,8 +2,9 @@
 // (it accepts work), and pages that are made elsewhere, also as streams of events.
 //
 // What does not live or accept work answers 503 with the first reason; /livez?verbose and
-// /readyz?verbose tell of every part. With certificates all but these asks for one (http_guard.h).
-// A connection's handshake is part of its life.
+// /readyz?verbose tell of every part; /readyz?standby=ready also passes who stands by. With
+// certificates all but these asks for one (http_guard.h). A connection's handshake is part of its
+// life.
 //
 // One thread serves all connections as they become readable and writable, so nobody who is slow
 // holds up another. A connection carries one request and is closed after kLife (kPageLife where
@@ -46,6 +47,9 @@ struct HttpOptions {
   std::function<std::string()> metrics;
   std::function<Health()> live;  // none: it lives as long as it answers
   std::function<Health()> ready;
+  // The same where one that stands by for another is as good (/readyz?standby=ready); none:
+  // `ready`.
+  std::function<Health()> ready_or_standby;
   // Any other page, by its path with what stands behind a '?'; none: there are no others. Called on
   // the server's thread; must not block, and calls `answer` once, on any thread.
   std::function<void(const std::string& target, HttpAnswer answer)> pages;

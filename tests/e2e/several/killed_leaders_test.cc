@@ -1,6 +1,7 @@
 // The one of two coordinators that leads is killed again and again while much is asked of it.
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kKills = 3;
 // From a kill until another one leads and has both workers. A machine that does other things may be
-// late with it once: of the kills one at least is followed so soon.
+// late with it once: half of the kills at least are followed so soon.
 constexpr absl::Duration kFollowedWithin = absl::Seconds(5);
 
 // Until the leader has taken so many more jobs.
@@ -35,7 +36,7 @@ TEST(KilledLeadersTest, LeadersKilledUnderLoad_AreFollowed_AndAllThatTheyAcknowl
   Load load({.store = support::SharedEtcd().NewPlace(), .coordinators = 2});
   Cluster& cluster = load.cluster();
   Prng prng(6);
-  absl::Duration soonest = absl::InfiniteDuration();
+  std::vector<absl::Duration> all_followed;
   for (int kill = 0; kill < kKills; ++kill) {
     const size_t leader = cluster.AwaitLeader();
     if (kill == 0) load.SubmitShort();  // cut by the kills behind it
@@ -45,10 +46,11 @@ TEST(KilledLeadersTest, LeadersKilledUnderLoad_AreFollowed_AndAllThatTheyAcknowl
     load.AwaitWorkers();  // another one leads and has both
     const absl::Duration followed = Since(killed);
     EXPECT_LT(followed, support::kPatience) << cluster.CoordinatorLog(1 - leader);
-    soonest = std::min(soonest, followed);
+    all_followed.push_back(followed);
     cluster.StartCoordinator("phalanx-coordinator", leader);
   }
-  EXPECT_LT(soonest, kFollowedWithin);
+  std::sort(all_followed.begin(), all_followed.end());
+  EXPECT_LT(all_followed[all_followed.size() / 2], kFollowedWithin);
   const Outcome outcome = load.Finish();
 
   const Acknowledged& acknowledged = outcome.acknowledged;

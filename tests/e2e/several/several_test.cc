@@ -179,6 +179,11 @@ TEST_F(SeveralTest, CoordinatorThatStandsBy_IsLiveAndNotReady) {
   EXPECT_THAT(Page(other(), "/livez?verbose"), HasSubstr("[+]election ok\nlivez check passed\n"));
   EXPECT_THAT(Page(other(), "/readyz?verbose"),
               HasSubstr("[-]leader failed: this coordinator stands by\nreadyz check failed\n"));
+  // Of who waits for both, so that a leader whose store fails is not ready and who stands by is.
+  EXPECT_THAT(Page(other(), "/readyz?standby=ready&verbose"),
+              HasSubstr("[+]election ok\nreadyz check passed\n"));
+  EXPECT_THAT(Page(leader_, "/readyz?standby=ready&verbose"),
+              HasSubstr("[+]serving ok\n[+]store ok\n[+]driver ok\nreadyz check passed\n"));
 }
 
 TEST_F(SeveralTest, LeaderThatEndsInGoodOrder_IsFollowedAtOnce_AndStandbyNamesTheLeader) {
