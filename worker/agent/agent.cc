@@ -215,6 +215,18 @@ std::vector<int64_t> Agent::UsedMemory() const {
   return device_events_ == nullptr ? std::vector<int64_t>() : device_events_->UsedMemory();
 }
 
+void Agent::LookAtDeviceWatch() {
+  const bool answers = device_events_ != nullptr && device_events_->Answers();
+  if (options_.device_kind != "gpu" || answers == watches_devices_) return;
+  watches_devices_ = answers;
+  if (answers) {
+    spdlog::info("the driver of the GPUs answers again");
+  } else if (device_events_ != nullptr) {
+    spdlog::warn("the driver of the GPUs has not answered for {}: their errors are not seen",
+                 absl::FormatDuration(kDriverSilence));
+  }
+}
+
 void Agent::PutFigures() {
   const Instant now = Now();
   if (options_.metrics.address.empty() || now - figures_at_ < StallWatch::kTick) return;
@@ -226,6 +238,7 @@ void Agent::PutFigures() {
                       .strangers = supervisor_.strangers(),
                       .memory_bytes = options_.device_memory};
   figures.memory_used_bytes = UsedMemory();
+  if (options_.device_kind == "gpu") figures.device_watch = watches_devices_;
   if (device_events_ != nullptr) figures.celsius = device_events_->Temperatures();
   figures_.Put(std::move(figures));
 }
@@ -249,6 +262,7 @@ absl::Status Agent::Run(int signal_fd) {
 void Agent::Wait(int signal_fd) {
   const Instant read_until = Now();
   pulse_.Beat(read_until);
+  LookAtDeviceWatch();
   PutFigures();
   std::vector<pollfd> fds = {{signal_fd, POLLIN, 0}, {inbox_.fd(), POLLIN, 0}};
   supervisor_.AddTo(fds);

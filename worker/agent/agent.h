@@ -107,6 +107,7 @@ class Agent {
   // Leaves figures for whoever asks for metrics, now and then.
   // Of each device, -1: unknown; empty: of every one.
   std::vector<int64_t> UsedMemory() const;
+  void LookAtDeviceWatch();
   void PutFigures();
   // Errors: as OpenMetricsPort.
   absl::Status OpenMetrics();
@@ -158,6 +159,7 @@ class Agent {
   DataPreparer preparer_;
   PeerTrials peer_trials_;
   std::unique_ptr<DeviceEvents> device_events_;  // nullptr: there are none
+  bool watches_devices_ = true;                  // as it was told
   std::optional<Examiner> examiner_;             // while it runs
   Examiner::Findings told_examination_;          // in this session; nullptr: none
   Instant session_asked_;                        // when the stream of the session was opened

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker/agent/inbox.h"
 #include "worker/agent/nvml.h"
 
@@ -19,11 +20,12 @@ namespace phalanx::agent {
 class DeviceEvents {
  public:
   virtual ~DeviceEvents() = default;
-  // Degrees Celsius of each device as they were read last, 0: unknown; empty: of every one. Never
-  // waits for a driver.
+  // Whether errors are seen: a driver that is wedged answers nobody.
+  virtual bool Answers() const { return true; }
+  // Degrees Celsius of each device as they were read last, 0: unknown; empty: of every one, also of
+  // a driver that does not answer. Never waits for it.
   virtual std::vector<int32_t> Temperatures() const = 0;
-  // Bytes in use of each device as they were read last, -1: unknown; empty: of every one. Never
-  // waits for a driver.
+  // Bytes in use of each device as they were read last, -1: unknown; empty: likewise. Never waits.
   virtual std::vector<int64_t> UsedMemory() const = 0;
 };
 
@@ -32,9 +34,14 @@ class DeviceEvents {
 // `devices` is logged and passed over.
 std::unique_ptr<DeviceEvents> FollowDeviceFile(std::string path, int32_t devices, Inbox& inbox);
 
+// A driver that has not come back with anything for so long does not answer: it is asked for errors
+// five times a second.
+inline constexpr absl::Duration kDriverSilence = absl::Seconds(15);
+
 // What the driver reports of the selected GPUs. Errors: Unavailable (no library, no driver, or one
 // without events), NotFound, FailedPrecondition (as Nvml::DevicesOf).
 absl::StatusOr<std::unique_ptr<DeviceEvents>> FollowNvml(const GpuSelection& selection,
-                                                         Inbox& inbox);
+                                                         Inbox& inbox,
+                                                         absl::Duration silence = kDriverSilence);
 
 }  // namespace phalanx::agent

@@ -127,7 +127,11 @@ void AddLogs(const NodeFigures& figures, Text& text) {
            figures.log_bytes_sent);
 }
 
-void AddErrors(const std::vector<DeviceFigures>& devices, Text& text) {
+void AddErrors(const std::optional<bool>& watch, const std::vector<DeviceFigures>& devices,
+               Text& text) {
+  if (watch.has_value())
+    text.Add(GaugeOf("phalanx_worker_device_watch", "1 while the driver tells of errors of GPUs"),
+             int64_t{*watch});
   static constexpr const char* kEffects[kXidEffects] = {"note", "process", "lost"};
   Family lost = GaugeOf("phalanx_worker_device_lost", "1 once an error has cost the device");
   Family errors = CounterOf("phalanx_worker_device_errors_total", "XIDs by what follows of them");
@@ -189,7 +193,7 @@ std::string MetricsText(const NodeFigures& figures, const ProcessUsage& usage, I
   AddStrangers(figures, text);
   AddSession(figures.machine, text);
   AddLogs(figures, text);
-  AddErrors(figures.machine.devices, text);
+  AddErrors(figures.device_watch, figures.machine.devices, text);
   AddChecks(figures.machine.devices, now, text);
   AddMemory(figures, text);
   return text.Write();

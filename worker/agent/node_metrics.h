@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct NodeFigures {
   MachineFigures machine;
   int64_t log_bytes = 0, log_bytes_dropped = 0, log_bytes_sent = 0;  // since the start
   int64_t strangers = 0;              // since the start: connections to ranks that were refused
+  std::optional<bool> device_watch;   // of GPUs: whether the driver tells of their errors
   std::vector<int64_t> memory_bytes;  // of each device; 0: unknown
   std::vector<int64_t> memory_used_bytes;  // -1: unknown
   std::vector<int32_t> celsius;            // 0: unknown

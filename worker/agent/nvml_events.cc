@@ -55,7 +55,11 @@ constexpr auto kEndPatience = std::chrono::seconds(1);
 // Outlives the source where the driver does not answer.
 class Watcher {
  public:
-  Watcher(std::unique_ptr<Nvml> nvml, Inbox& inbox) : nvml_(std::move(nvml)), inbox_(&inbox) {}
+  Watcher(std::unique_ptr<Nvml> nvml, Inbox& inbox, absl::Duration silence)
+      : nvml_(std::move(nvml)),
+        silence_(absl::ToChronoNanoseconds(silence)),
+        answered_at_(std::chrono::steady_clock::now()),
+        inbox_(&inbox) {}
   ~Watcher() {
     if (set_ != nullptr) free_(set_);
   }
@@ -81,7 +85,7 @@ class Watcher {
 
   void Run() {
     auto read_at = std::chrono::steady_clock::now();
-    while (!Stopped()) {
+    while (!Answered()) {
       if (std::chrono::steady_clock::now() >= read_at) {
         ReadFigures();
         read_at = std::chrono::steady_clock::now() + kBetweenFigures;
@@ -99,13 +103,17 @@ class Watcher {
     changed_.SignalAll();
   }
 
+  bool Answers() const {
+    const MutexLock lock(&mutex_);
+    return IsHeard();
+  }
   std::vector<int32_t> Temperatures() const {
     const MutexLock lock(&mutex_);
-    return temperatures_;
+    return IsHeard() ? temperatures_ : std::vector<int32_t>();
   }
   std::vector<int64_t> UsedMemory() const {
     const MutexLock lock(&mutex_);
-    return used_memory_;
+    return IsHeard() ? used_memory_ : std::vector<int64_t>();
   }
 
   // False: it does not answer, and tells nothing more.
@@ -119,9 +127,14 @@ class Watcher {
   }
 
  private:
-  bool Stopped() {
+  // The driver has come back. Whether nobody listens any more.
+  bool Answered() {
     const MutexLock lock(&mutex_);
+    answered_at_ = std::chrono::steady_clock::now();
     return inbox_ == nullptr;
+  }
+  bool IsHeard() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::chrono::steady_clock::now() - answered_at_ <= silence_;
   }
 
   // One that does not say stays unknown, and is asked again.
@@ -195,6 +208,7 @@ class Watcher {
   }
 
   const std::unique_ptr<Nvml> nvml_;
+  const std::chrono::nanoseconds silence_;
   std::vector<Nvml::Device> devices_;
   std::vector<std::string> uuids_;
   EventSet set_ = nullptr;
@@ -209,6 +223,7 @@ class Watcher {
 
   mutable Mutex mutex_;
   CondVar changed_;
+  std::chrono::steady_clock::time_point answered_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> temperatures_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> used_memory_ ABSL_GUARDED_BY(mutex_);
   Inbox* inbox_ ABSL_GUARDED_BY(mutex_);  // nullptr: nobody listens any more
@@ -226,6 +241,7 @@ class NvmlEvents final : public DeviceEvents {
       thread_.detach();
     }
   }
+  bool Answers() const override { return watcher_->Answers(); }
   std::vector<int32_t> Temperatures() const override { return watcher_->Temperatures(); }
   std::vector<int64_t> UsedMemory() const override { return watcher_->UsedMemory(); }
 
@@ -237,9 +253,9 @@ class NvmlEvents final : public DeviceEvents {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceEvents>> FollowNvml(const GpuSelection& selection,
-                                                         Inbox& inbox) {
+                                                         Inbox& inbox, absl::Duration silence) {
   ASSIGN_OR_RETURN(std::unique_ptr<Nvml> nvml, Nvml::Open(selection.library));
-  auto watcher = std::make_shared<Watcher>(std::move(nvml), inbox);
+  auto watcher = std::make_shared<Watcher>(std::move(nvml), inbox, silence);
   RETURN_IF_ERROR(watcher->Register(selection));
   return std::make_unique<NvmlEvents>(std::move(watcher));
 }

@@ -4,14 +4,17 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -149,6 +152,30 @@ TEST_F(NvmlEventsTest, UsedMemory_IsThatOfTheSelectedDevices) {
   EXPECT_THAT(Await(1), ElementsAre(Pair(0, 31)));  // it is read before errors are waited for
   constexpr int64_t kGib = int64_t{1} << 30;
   EXPECT_THAT((*events)->UsedMemory(), ElementsAre(6 * kGib, 4 * kGib));
+}
+
+TEST_F(NvmlEventsTest, DriverThatIsWedged_IsNoneThatAnswers_AndItsFiguresAreUnknown) {
+  std::ofstream(path) << "";
+  setenv("FAKE_NVML_HANGS", path.c_str(), 1);
+  setenv("FAKE_NVML_GIB", "80", 1);
+  setenv("FAKE_NVML_XIDS", "", 1);
+  {
+    const auto events = FollowNvml({.devices = 1, .library = PHALANX_FAKE_NVML}, inbox,
+                                   /*silence=*/absl::Milliseconds(300));
+    ASSERT_TRUE(events.ok()) << events.status();
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    const auto await = [&](bool answers) {
+      while ((*events)->Answers() != answers && absl::Now() < deadline) std::this_thread::yield();
+      return (*events)->Answers() == answers;
+    };
+    ASSERT_TRUE(await(false));
+    EXPECT_THAT((*events)->Temperatures(), IsEmpty());
+    EXPECT_THAT((*events)->UsedMemory(), IsEmpty());
+    unlink(path.c_str());
+    ASSERT_TRUE(await(true));
+    EXPECT_THAT((*events)->Temperatures(), ElementsAre(41));
+  }
+  unsetenv("FAKE_NVML_HANGS");  // nobody reads it any more
 }
 
 TEST_F(NvmlEventsTest, DriverWithoutEvents_IsUnavailable) {

@@ -9,9 +9,12 @@
 // FAKE_NVML_XIDS is what waits for events find, one after the other, if the GPU is registered:
 // "1:79 0:31". "lost:1": that the second GPU is lost, which it says for ever.
 //
+// FAKE_NVML_HANGS names a file: while it is there who waits for events waits for ever.
+//
 // FAKE_NVML_ACTION is what all are to have done with them, as NVML numbers it; not set: it does not
 // say.
 #include <poll.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -139,6 +142,8 @@ int nvmlDeviceRegisterEvents(void* device, unsigned long long, void*) {
   return 0;
 }
 int nvmlEventSetWait_v2(void*, Event* event, unsigned int milliseconds) {
+  const char* hangs = std::getenv("FAKE_NVML_HANGS");
+  while (hangs != nullptr && access(hangs, F_OK) == 0) poll(nullptr, 0, 1);
   const char* script = std::getenv("FAKE_NVML_XIDS");
   std::istringstream text(script == nullptr ? "" : script);
   std::string word;
