@@ -28,7 +28,7 @@ processes, nodes and links. Each line was tried with real processes: a job in fp
 Where it went on, every step is in `metrics.jsonl` once, with the losses of a run without a fault to 1e-9 of them, and neither metrics nor checkpoints are
 of an epoch that others had gone on from. This page is written by
 
-<!-- not run: every row takes its time; the test e2e/matrix runs one of every kind -->
+<!-- not run: every row takes its time; the test e2e/matrix runs some of every section -->
 ```sh
 build/release/bin/phalanx-fault-matrix --write docs/faults.md
 ```
