@@ -328,6 +328,9 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
 void Coordinator::CheckQuiet(Job& job) {
   Recovery& recovery = *job.recovery;
   if (recovery.stage != Recovery::Stage::kLeaving || !recovery.awaited.empty()) return;
+  const bool nobody_knows =
+      std::none_of(recovery.quiets.begin(), recovery.quiets.end(),
+                   [](const auto& quiet) { return quiet.second.known.decision.has_value(); });
   for (auto& [rank, quiet] : recovery.quiets) ForgetBefore(recovery.from, quiet);
   const absl::StatusOr<EpochStart> start = Settle(recovery.quiets, job.decided);
   if (!start.ok()) {
@@ -339,11 +342,13 @@ void Coordinator::CheckQuiet(Job& job) {
   // Nobody is left who knows of a step, and there were some: nor is there any state of them.
   const bool forgotten = !start->decision.has_value() && job.last_step.has_value() &&
                          job.last_step->epoch == recovery.from;
-  if (forgotten) {
-    return OnFailure(
-        job, {.kind = FailureKind::kStateLost,
-              .message = absl::StrCat("nobody is left who knows of step ", job.last_step->step),
-              .time = now_});
+  // To begin behind what was reported would give up later steps of which there may be copies.
+  const bool in_copies = nobody_knows && start->decision.has_value() && MayTakeCopies(nodes_, job);
+  if (forgotten || in_copies) {
+    const int64_t step = forgotten ? job.last_step->step : start->step();
+    return OnFailure(job, {.kind = FailureKind::kStateLost,
+                           .message = absl::StrCat("nobody is left who knows of step ", step),
+                           .time = now_});
   }
   const int32_t stalls_max = job.state.request->budget.without_progress;
   const bool stalls = !Progresses(job.state, *start) && job.state.without_progress >= stalls_max;

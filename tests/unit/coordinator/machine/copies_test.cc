@@ -107,6 +107,20 @@ TEST_F(CopiesTest, StateThatIsLeftInCopiesAlone_ComesFromThemAtOnce) {
   EXPECT_EQ(h_.views[job]->last_step->step, 6);
 }
 
+// Who is left came anew and has nothing: an epoch behind the reported step would give up later
+// ones.
+TEST_F(CopiesTest, CopiesOfStepsThatNobodyReported_AreTakenWhereNobodyIsLeftWithState) {
+  const JobId job = Train("copies to hosts");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, RankQuiet{.context_ok = true});
+  EXPECT_THAT(BegunBehind(), IsEmpty());
+  EXPECT_THAT(Events(job, "StateLost"), ElementsAre("nobody is left who knows of step 6"));
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  Find(job, 0, {Copied(0, 1, {7, 8}), Copied(1, 1, {7, 8})});
+  EXPECT_EQ(Begun().start, Behind(8));
+}
+
 // Those who trained have all of the state still, in the layout without it.
 TEST_F(CopiesTest, RankThatIsLostAsItEntersOnItsWayBack_CostsNoStep) {
   const JobId job = Train("copies to hosts, copies alone");
