@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -101,6 +102,7 @@ class AmongOthers {
         RETURN_IF_ERROR(WriteReady(true));
       }
       standby->pulse->Beat(clock_.Now());
+      *standby->knows_who_leads = leadership.ok();
       const std::string leader = leadership.ok() ? election_->leader() : "";
       standby->grpc->SetLeader(leader);
       const std::string tells = !leadership.ok()
@@ -118,6 +120,7 @@ class AmongOthers {
     std::unique_ptr<Metrics> metrics;
     std::unique_ptr<StandbyServer> grpc;
     std::unique_ptr<Pulse> pulse;  // of the thread that looks who leads
+    std::unique_ptr<std::atomic<bool>> knows_who_leads;
     std::unique_ptr<transport::HttpServer> http;
   };
   absl::StatusOr<Standby> StartStandby() const {
@@ -125,6 +128,7 @@ class AmongOthers {
     standby.metrics = std::make_unique<Metrics>();
     ASSIGN_OR_RETURN(standby.grpc, StandbyServer::Start(ServerOptionsHere(), *standby.metrics));
     standby.pulse = std::make_unique<Pulse>("the election", kSilenceMax, clock_.Now());
+    standby.knows_who_leads = std::make_unique<std::atomic<bool>>(false);
     ASSIGN_OR_RETURN(transport::HttpOptions http, HttpOptionsHere());
     http.metrics = [&grpc = *standby.grpc] { return grpc.MetricsText(); };
     http.guard = {
@@ -143,7 +147,12 @@ class AmongOthers {
     http.live = [this, pulse = standby.pulse.get()] {
       return Health{{"election", pulse->Alive(clock_.Now())}};
     };
-    http.ready_or_standby = http.live;
+    http.ready_or_standby = [live = http.live, knows = standby.knows_who_leads.get()] {
+      Health health = live();
+      health.push_back(
+          {"leader", *knows ? absl::OkStatus() : absl::UnavailableError("nobody knows who leads")});
+      return health;
+    };
     http.ready = [] {
       return Health{{"leader", absl::UnavailableError("this coordinator stands by")}};
     };

@@ -27,6 +27,15 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kFoundWithin = absl::Seconds(5);
 
+// What the port for HTTP of a coordinator that has told of it answers.
+std::string PageOf(Cluster& cluster, size_t index, const std::string& path) {
+  const std::string log = cluster.CoordinatorLog(index);
+  const std::string key = "\"http\":\"127.0.0.1:";
+  const size_t at = log.rfind(key);
+  if (at == std::string::npos) return "no port in: " + log;
+  return coordinator::Get(std::stoi(log.substr(at + key.size())), path);
+}
+
 class SeveralTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -59,14 +68,7 @@ class SeveralTest : public ::testing::Test {
     }
     return absl::Now() - since;
   }
-  // What the port for HTTP of a coordinator that has told of it answers.
-  std::string Page(size_t index, const std::string& path) {
-    const std::string log = cluster_->CoordinatorLog(index);
-    const std::string key = "\"http\":\"127.0.0.1:";
-    const size_t at = log.rfind(key);
-    if (at == std::string::npos) return "no port in: " + log;
-    return coordinator::Get(std::stoi(log.substr(at + key.size())), path);
-  }
+  std::string Page(size_t index, const std::string& path) { return PageOf(*cluster_, index, path); }
   void ExpectRanksLive() {
     for (const auto& [rank, watch] : ranks_) EXPECT_FALSE(watch.HasEnded()) << "rank " << rank;
   }
@@ -181,7 +183,7 @@ TEST_F(SeveralTest, CoordinatorThatStandsBy_IsLiveAndNotReady) {
               HasSubstr("[-]leader failed: this coordinator stands by\nreadyz check failed\n"));
   // Of who waits for both, so that a leader whose store fails is not ready and who stands by is.
   EXPECT_THAT(Page(other(), "/readyz?standby=ready&verbose"),
-              HasSubstr("[+]election ok\nreadyz check passed\n"));
+              HasSubstr("[+]election ok\n[+]leader ok\nreadyz check passed\n"));
   EXPECT_THAT(Page(leader_, "/readyz?standby=ready&verbose"),
               HasSubstr("[+]serving ok\n[+]store ok\n[+]driver ok\nreadyz check passed\n"));
 }
@@ -219,6 +221,13 @@ TEST(EtcdAwayTest, LeaderWithoutEtcd_StopsServing_AndNoRankNotices) {
   etcd.Kill();
   support::AwaitText(cluster.CoordinatorLogPath(leader), "serving no more",
                      cluster.coordinator(leader));
+  support::AwaitText(cluster.CoordinatorLogPath(leader), "nobody knows who leads",
+                     cluster.coordinator(leader));
+  // Who cannot ask is as good as nobody, also to probes that let pass who stands by.
+  EXPECT_THAT(
+      PageOf(cluster, leader, "/readyz?standby=ready&verbose"),
+      HasSubstr("[+]election ok\n[-]leader failed: nobody knows who leads\nreadyz check failed"));
+  EXPECT_THAT(PageOf(cluster, leader, "/livez"), HasSubstr("200 OK"));
   etcd.Start();
   cluster.AwaitLeader();
   for (const auto& [rank, watch] : ranks) EXPECT_FALSE(watch.HasEnded()) << "rank " << rank;
