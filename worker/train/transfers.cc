@@ -59,9 +59,14 @@ bool Fill(const plan::UnitRange& needed, Rank to, const Holders& holders, Distan
       found = have;
       from = rank;
       least = away;
+      if (least == 0) break;
     }
     if (found == nullptr) return false;
     end = std::min(end, found->end());
+    for (const auto& [rank, ranges] : holders) {
+      if (least == 0) break;
+      if (distance(rank) < least) end = NextBegin(*ranges, at, end);  // from there on it is nearer
+    }
     give(plan::UnitRange{at, end - at}, from);
     at = end;
   }

@@ -75,6 +75,16 @@ TEST_F(TransfersTest, NodeThatHasACopy_IsNeverWithout) {
   EXPECT_EQ(FromAfar(*transfers), 0);
 }
 
+TEST_F(TransfersTest, WhoHoldsTheLaterHalf_GivesIt_ThoughTheFormerComesFromAfar) {
+  for (auto& [name, ranges] : before_.at(Rank{4}).state) {
+    for (plan::UnitRange& range : ranges)
+      range = {range.first + range.count / 2, range.count - range.count / 2};
+  }
+  const auto transfers = TransfersInto(after_, before_, 1 << 20);
+  ASSERT_TRUE(transfers.ok()) << transfers.status();
+  EXPECT_EQ(FromAfar(*transfers), 0);
+}
+
 TEST_F(TransfersTest, UnderTheDerivationBefore_TheFirstWhoHoldsItGives) {
   after_.layout.derivation = plan::kDerivationOfLeavingGivers - 1;
   const auto transfers = TransfersInto(after_, before_, 1 << 20);
