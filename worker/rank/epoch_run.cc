@@ -407,10 +407,15 @@ absl::Status EpochRun::RunToEnd() {
   report.mutable_succeeded()->set_early(trainer_->ends_early());
   RETURN_IF_ERROR(Report(std::move(report)));
   // Should others be lost that have not come so far, it is known where this rank stands.
-  v1::RankReport quiet;
-  *quiet.mutable_quiet() =
-      QuietReport(kept_.training->StandingNow(), kept_.epoch, /*context_ok=*/true);
-  return Report(std::move(quiet));
+  return Report(QuietNow(/*context_ok=*/true));
+}
+
+v1::RankReport EpochRun::QuietNow(bool context_ok) const {
+  v1::RankReport report;
+  *report.mutable_quiet() =
+      QuietReport(kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(),
+                  kept_.epoch, context_ok);
+  return report;
 }
 
 absl::Status EpochRun::Run() {
@@ -456,11 +461,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
     drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
   }
   metrics_ = nullptr;  // another rank may write them from now on
-  v1::RankReport report;
-  *report.mutable_quiet() =
-      QuietReport(kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(),
-                  kept_.epoch, drained.ok());
-  const absl::Status sent = Report(std::move(report));
+  const absl::Status sent = Report(QuietNow(drained.ok()));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   return drained.ok() ? ended : drained;
 }

@@ -254,6 +254,8 @@ class EpochRun {
   absl::StatusOr<bool> AwaitLastPart();
   // The epoch ended early: what it left is waited for and told.
   absl::Status Quiesce(const absl::Status& ended);
+  // Where what the process keeps stands.
+  v1::RankReport QuietNow(bool context_ok) const;
   void AbortCommunicators(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Release();
   ReportsOf whose() const {

@@ -224,9 +224,12 @@ TEST(RankEpochsTest, StandbyCommunicatorsUnderWay_HoldUpNobodyWhoLeaves) {
   ASSERT_EQ(kill(world.pid(1), SIGCONT), 0);
   const RankWorld::Said left = world.Stop();
   EXPECT_EQ(static_cast<int32_t>(left.quiet.size()), world.size());
+  for (const auto& [rank, quiet] : left.quiet) EXPECT_EQ(quiet.layout_epoch(), left.epoch);
   world.Begin(BeginsOf(left));
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
-  world.Stop();
+  const RankWorld::Said next = world.Stop();
+  EXPECT_GT(next.epoch, left.epoch);
+  for (const auto& [rank, quiet] : next.quiet) EXPECT_EQ(quiet.layout_epoch(), next.epoch);
 }
 
 TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) {
