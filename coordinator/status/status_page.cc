@@ -182,7 +182,9 @@ transport::HttpResponse StatusPage::Timeline(const std::string& job) {
   const absl::StatusOr<JobViewPtr> view = board_.FindWhole(job);
   if (!view.ok()) return Refusal(view.status());
   if ((*view)->placement->empty()) return NotFound();
-  const std::string key = absl::StrCat(job, " ", (*view)->plan_digest);
+  // One that has ended keeps the digest of its last layout, and not the layout.
+  const std::string key = absl::StrCat(job, " ", (*view)->plan_digest,
+                                       (*view)->layout->modules.empty() ? " whole" : "");
   {
     MutexLock lock(&mu_);
     const auto found = pictures_.find(key);

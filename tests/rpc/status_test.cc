@@ -286,6 +286,15 @@ TEST_F(StatusTest, Pipeline_IsThatOfTheEpochThatRuns) {
   const std::string left = BodyOf(Fetch("/api/jobs/1/timeline.svg?epoch=2"));
   EXPECT_THAT(left, StartsWith("<svg"));
   EXPECT_NE(left, whole);
+  // Of one that has ended only the healthy plan is known, whatever was looked at before.
+  v1::CancelJobRequest cancel;
+  cancel.set_job("a");
+  v1::CancelJobResponse cancelled;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  ASSERT_TRUE(jobs->CancelJob(&context, cancel, &cancelled).ok());
+  EXPECT_EQ(Json("/api/jobs/1")["without"], 0);
+  EXPECT_EQ(BodyOf(Fetch("/api/jobs/1/timeline.svg?epoch=2&without=0")), whole);
 }
 
 TEST_F(StatusTest, Curve_OutlivesTheCoordinator_AndTheEndOfItsJob) {

@@ -159,7 +159,7 @@ function showJob(job) {
     job.incidents.length === 0 ? make('p', {class: 'soft'}, 'None.') : job.incidents.map((incident) => incidentPart(job, incident)),
     job.placed ? [make('h2', {}, 'Pipeline'), make('p', {class: 'soft'}, 'A step as planned '
       + (job.without === 0 ? 'for all its devices.' : job.without === 1 ? 'without the rank that is lost.' : 'without the ' + job.without + ' ranks that are lost.')),
-      make('img', {src: '/api/jobs/' + job.id + '/timeline.svg?epoch=' + job.epoch, loading: 'lazy', alt: 'Passes of a step on each class of ranks, as planned'})] : null,
+      make('img', {src: '/api/jobs/' + job.id + '/timeline.svg?epoch=' + job.epoch + '&without=' + job.without, loading: 'lazy', alt: 'Passes of a step on each class of ranks, as planned'})] : null,
     job.evaluation ? [make('h2', {}, 'Samples'), make('p', {class: 'soft'}, 'Loss on the validation set ' + number(job.evaluation.loss, 4) +
       '; a guess at random has ' + number(job.evaluation.uniform_loss, 4) + '.'),
       table([{text: 'Sample'}, {text: 'Truth'}, {text: 'Decoded'}], job.evaluation.captions.map((one) => [one.sample, one.truth, one.decoded]), true)] : null,
