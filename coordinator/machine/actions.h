@@ -65,7 +65,7 @@ struct NodeView {
   NodeName name;
   bool connected = false;
   bool suspect = false;  // silent for long; connected
-  std::string refused;   // why its worker may not connect as it is; empty: it may
+  std::string refused;  // why its worker may not connect as it is; empty: not known that it may not
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;         // of each device; 0: free

@@ -51,7 +51,7 @@ struct Node {
   std::string address;                 // where others reach its ranks, as its worker says
   Instant last_heard;                  // while connected
   Instant disconnected_at;             // while not
-  std::string refused;                 // why it may not connect as it is; empty: it may
+  std::string refused;                 // why it may not connect as it is; empty: not known
   absl::Duration excused;              // of the time since then: this coordinator did not run
   bool draining = false;               // its worker is stopping
   std::optional<NodeMark> mark;        // what people have decided

@@ -17,8 +17,9 @@ inline constexpr char kLogDropped[] = "LogDropped";
 
 // `rate`: bytes a second that the rank may write.
 std::string LogDroppedText(int64_t bytes, int32_t rank, int64_t rate);
-// The same where the node's disk takes no more of it; `why`: the system's words.
-std::string LogNotWrittenText(int64_t bytes, int32_t rank, absl::string_view why);
+// The same where the node's disk takes no more of it. `error`: the errno; 0: there is no file to
+// write to.
+std::string LogNotWrittenText(int64_t bytes, int32_t rank, int error);
 // Of such a text; 0: it is none.
 int64_t BytesDropped(absl::string_view text);
 

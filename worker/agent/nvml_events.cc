@@ -80,6 +80,7 @@ class Watcher {
                                       absl::StatusCode::kUnavailable,
                                       absl::StrCat("events of device ", i)));
     }
+    Answered();
     return absl::OkStatus();
   }
 

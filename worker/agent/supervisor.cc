@@ -145,6 +145,7 @@ void Supervisor::Carry(const SendRunEpoch& order) {
              kTurnBytes);  // what it printed so far belongs to the epoch before
   OpenLog(found->second, order.store, order.assign->epoch, order.rank);
   found->second.epoch = order.assign->epoch;
+  found->second.assigned = true;
   v1::ToRank message;
   message.mutable_run()->set_beside(order.beside);
   if (!Fill(order, found->second, *message.mutable_run())) return;

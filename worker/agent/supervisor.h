@@ -111,16 +111,17 @@ class Supervisor {
     JobFolders folders;             // of its owner
     std::unique_ptr<LogSpool> log;  // null: the disk did not let us
     std::optional<LogBudget> budget;
-    int64_t dropped = 0;            // bytes of its log that it was not told of there
-    int64_t dropped_untold = 0;     // and that the coordinator was not told of
-    std::string cannot_open;        // where `log` is null: why
-    std::string cannot_write;       // where a disk that took no more was among why: its error
+    int64_t dropped = 0;         // bytes of its log that it was not told of there
+    int64_t dropped_untold = 0;  // and that the coordinator was not told of
+    // Where a disk that took no more was among why: an errno, or 0 where `log` is null.
+    std::optional<int> write_error;
     LogBudget::SteadyTime told_at;  // when it was
     channel::FrameDecoder decoder;
-    int32_t device = -1;   // that it was given
-    int32_t rank = 0;      // in the epoch that it is for, or was last told to run
-    Epoch epoch;           // that one
-    std::string outgoing;  // frames that the socket has not taken yet
+    int32_t device = -1;    // that it was given
+    int32_t rank = 0;       // in the epoch that it is for, or was last told to run
+    Epoch epoch;            // that one
+    bool assigned = false;  // it was told
+    std::string outgoing;   // frames that the socket has not taken yet
     struct Attachment {
       size_t at = 0;  // in `outgoing`: the first byte of its frame
       std::vector<UniqueFd> descriptors;

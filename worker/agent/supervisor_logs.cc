@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +26,6 @@ void Supervisor::OpenLog(Process& process, uint64_t store, Epoch epoch, int32_t 
     spdlog::error("{} epoch={} rank={} log is lost: {}", ToString(process.job), epoch.value, rank,
                   log.status().ToString());
     process.log = nullptr;
-    process.cannot_open = std::string(log.status().message());
     return;
   }
   process.log = *std::move(log);
@@ -66,7 +64,7 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
   }
   if (process.log == nullptr) {
     process.dropped_untold += bytes;
-    process.cannot_write = process.cannot_open;
+    process.write_error = 0;
     return TellDropped(number, process, /*last=*/false);
   }
   if (process.dropped > 0) {
@@ -77,29 +75,31 @@ void Supervisor::Spool(ProcessNumber number, Process& process, absl::string_view
   }
   const LogSpool::Lost lost = process.log->Append(text);
   process.dropped_untold += lost.bytes;
-  if (lost.bytes > 0) process.cannot_write = strerror(lost.error);
+  if (lost.bytes > 0) process.write_error = lost.error;
   log_bytes_ += bytes - lost.bytes;
   TellDropped(number, process, /*last=*/false);
 }
 
 void Supervisor::TellDropped(ProcessNumber number, Process& process, bool last) {
   const auto now = std::chrono::steady_clock::now();
-  if (process.dropped_untold == 0 || (!last && now - process.told_at < kDroppedInterval)) return;
+  // Of one that only warms up nobody takes a report: it is kept until the process has work.
+  const bool waits = !process.assigned || now - process.told_at < kDroppedInterval;
+  if (process.dropped_untold == 0 || (waits && !last)) return;
   v1::RankReport report;
   report.set_job(process.job.value);
   report.set_epoch(process.epoch.value);
   report.set_rank(process.rank);
   report.mutable_event()->set_type(job::kLogDropped);
   report.mutable_event()->set_message(
-      process.cannot_write.empty()
-          ? job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate)
-          : job::LogNotWrittenText(process.dropped_untold, process.rank, process.cannot_write));
+      process.write_error.has_value()
+          ? job::LogNotWrittenText(process.dropped_untold, process.rank, *process.write_error)
+          : job::LogDroppedText(process.dropped_untold, process.rank, options_.log_rate));
   spdlog::warn("{} epoch={} {}", ToString(process.job), process.epoch.value,
                report.event().message());
   events_.push_back(
       RankReported{number, process.epoch, ReportKind::kEvent, report.SerializeAsString()});
   process.dropped_untold = 0;
-  process.cannot_write.clear();
+  process.write_error.reset();
   process.told_at = now;
 }
 

@@ -15,7 +15,7 @@
 namespace phalanx::e2e {
 namespace {
 
-constexpr int kKills = 3;
+constexpr int kKills = 5;
 // From a kill until another one leads and has both workers. A machine that does other things may be
 // late with it once: half of the kills at least are followed so soon.
 constexpr absl::Duration kFollowedWithin = absl::Seconds(5);

@@ -122,7 +122,7 @@ TEST_F(LogsTest, LogThatCannotBeMade_IsToldOf_ByTheRankThatWrites) {
   EXPECT_EQ(told.epoch(), 1);
   EXPECT_THAT(told.event().message(),
               ::testing::MatchesRegex("21 bytes of the log of rank 1 were dropped: its node cannot "
-                                      "write them below --state: cannot make .*"));
+                                      "write them below --state: the file cannot be made; .*"));
 }
 
 TEST_F(LogsTest, UnknownJob_GivesAnEmptyUpload) {
