@@ -29,7 +29,7 @@ trap 'rm -rf "$work"' EXIT
 examine() {
   local name=$1
   shift
-  awk -v RS='---\n' -v ORS='---\n' '!/apiVersion: monitoring.coreos.com/' "$work/$name.yaml" > "$work/known.yaml"
+  awk -v RS='---\n' -v ORS='---\n' '!/apiVersion: (monitoring.coreos.com|cert-manager.io)/' "$work/$name.yaml" > "$work/known.yaml"
   "${validate[@]}" --strict --quiet "$work/known.yaml" || { echo "$name is not valid"; exit 1; }
   check "$@" < "$work/$name.yaml" || { echo "$name is refused"; exit 1; }
 }
@@ -53,7 +53,9 @@ combine() {
     printf 'resources:\n- %s\n' "$up/deploy/kustomize/$1"
     shift
     [ $# = 0 ] || printf 'components:\n'
-    [ $# = 0 ] || printf -- "- $up/%s\n" "$@"
+    for component; do
+      [ -z "$component" ] || printf -- "- $up/%s\n" "$component"
+    done
   } > "$work/own/kustomization.yaml"
   kubectl kustomize "$work/own"
 }
@@ -66,7 +68,8 @@ for base in base gpu; do
     ! cmp -s "$work/combined.yaml" "$work/$base.yaml" || { echo "$component changes nothing of $base"; exit 1; }
     examine combined "${flags[@]}"
   done
-  combine "$base" "${components[@]}" > "$work/combined.yaml"
+  # cert-manager brings join-token along.
+  combine "$base" "${components[@]/*join-token*/}" > "$work/combined.yaml"
   examine combined --node --egress
 done
 
@@ -204,6 +207,33 @@ s/--tls-revoked=.*/--tls-revoked=\/data\/revoked.pem/
 /^ +readinessProbe:/,/httpGet:/s/httpGet:/grpc: {port: 4444}\n          other:/
 CHANGES
 done
+for base in base gpu; do
+  combine $base deploy/kustomize/components/{service-monitor,cert-manager,etcd-store}/ > "$work/issued-$base.yaml"
+  examine "issued-$base"
+  PYTHONPATH=$tools tests/lint/issued.py < "$work/issued-$base.yaml" || { echo "certificates of $base are refused"; exit 1; }
+done
+while IFS= read -r change; do
+  sed -E "$change" "$work/issued-base.yaml" > "$work/spoiled.yaml"
+  ! cmp -s "$work/issued-base.yaml" "$work/spoiled.yaml" || { echo "changes nothing of certificates: $change"; exit 1; }
+  ! PYTHONPATH=$tools tests/lint/issued.py < "$work/spoiled.yaml" > /dev/null || { echo "not seen by issued.py: $change"; exit 1; }
+done << 'CHANGES'
+s/^    secretName: phalanx-ca$/    secretName: other/
+s/^  secretName: phalanx-join-authority$/  secretName: other/
+s/name: phalanx-coordinator-certificate/name: other/
+s/name: phalanx-metrics-certificate/name: other/
+s/rotationPolicy: Never/rotationPolicy: Always/
+s/isCA: true/isCA: false/
+s/^  - server auth/  - client auth/
+s/^  - client auth/  - server auth/
+s/phalanx:viewer/phalanx:submitter/
+s/^  - phalanx-coordinator-1$/  - other/
+s/^  - phalanx-worker$/  - other/
+/^  issuerRef:/,+2s/name: phalanx$/name: other/
+CHANGES
+planted issued-base << 'CHANGES'
+s/defaultMode: 288/defaultMode: 420/
+/--tls-revoked=/d
+CHANGES
 combine base deploy/kustomize/components/egress/ > "$work/held.yaml"
 planted held --egress << 'CHANGES'
 s/^  - Egress$//

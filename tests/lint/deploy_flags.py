@@ -68,10 +68,11 @@ def of_manifests(source):
     folder = source / "deploy/kustomize"
     every = sorted(one.name for one in (folder / "components").iterdir())
     for base in sorted(one.name for one in folder.iterdir() if one.name != "components"):
-        for components in ([], every):
+        # cert-manager brings join-token along.
+        for components in ([], [one for one in every if one != "cert-manager"], [one for one in every if one != "join-token"]):
             for program, arguments in rendered(source, base, components):
                 for argument in arguments:
-                    yield program, argument, f"{base}{' with all components' if components else ''}"
+                    yield program, argument, f"{base}{' with components' if components else ''}"
 
 
 def of_services(source):

@@ -169,7 +169,7 @@ def wrong_with_folders(container):
 
 def wrong_with_secrets(pod, container):
     """Who reads keys and tokens, and whose they are."""
-    secrets = {one["name"]: one["secret"] for one in pod.get("volumes", []) if "secret" in one}
+    secrets = {one["name"]: one.get("secret") or one["projected"] for one in pod.get("volumes", []) if "secret" in one or "projected" in one}
     for mount in container.get("volumeMounts", []):
         if mount["name"] in secrets and (secrets[mount["name"]].get("defaultMode", 0o644) & 0o137 or pod["securityContext"].get("fsGroup") is None):
             yield f"volume {mount['name']}: a secret that others than the pod's group may read, or it may not"

@@ -234,12 +234,14 @@ class Controller:
         alone = {mount["name"]: mount["subPathExpr"].replace("$(POD_NAME)", one.name).replace("$(NODE_NAME)", one.node)
                  for mount in spec["containers"][0]["volumeMounts"] if "subPathExpr" in mount}
         for volume in spec["volumes"]:
-            secret, claim = volume.get("secret", {}).get("secretName"), volume.get("persistentVolumeClaim", {}).get("claimName")
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
             if claim and self.objects.find("persistentvolumeclaims", namespace, claim) is None:
                 return f"the claim {claim}"
-            there = (self.objects.find("secrets", namespace, secret) or {}).get("data", {})
-            if secret and (not there or alone.get(volume["name"], next(iter(there))) not in there):
-                return f"the secret {secret}, or a file of it"
+            for secret in pods.secrets_of(volume):
+                there = (self.objects.find("secrets", namespace, secret["name"]) or {}).get("data", {})
+                wanted = secret["items"] or ([alone[volume["name"]]] if volume["name"] in alone else [])
+                if not there or any(one not in there for one in wanted):
+                    return f"the secret {secret['name']}, or a file of it"
         others = self.services(namespace)
         calls = [service for service in others if any(f"={service}:" in argument for argument in spec["containers"][0]["args"])]
         return "" if all(others[service] for service in calls) else "the service that it calls"

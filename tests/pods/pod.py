@@ -52,6 +52,12 @@ def size_of(text):
     return text.replace("Ki", "k").replace("Mi", "m").replace("Gi", "g")
 
 
+def secrets_of(volume):
+    """Of a volume: the secrets that are in it, with which of their files ("items": {file: name there}; empty: all)."""
+    sources = [volume["secret"]] if "secret" in volume else [one["secret"] for one in volume.get("projected", {}).get("sources", [])]
+    return [{"name": one.get("secretName") or one["name"], "items": {item["key"]: item["path"] for item in one.get("items", [])}} for one in sources]
+
+
 class Pod:
     numbers = iter(range(2, 250))  # of addresses: the pod that replaces another has one of its own
 
@@ -83,8 +89,8 @@ class Pod:
                 size = size_of(volume["emptyDir"]["sizeLimit"])
                 yield f"mount -t tmpfs -o mode=777,size={size} tmpfs {at}"
                 continue
-            if "secret" in volume:
-                yield from self._secret(volume["secret"], mount, at)
+            if "secret" in volume or "projected" in volume:
+                yield from self._secret(volume, mount, at)
                 continue
             claim = volume["persistentVolumeClaim"]["claimName"] if volume else self.claims[mount["name"]]
             folder = self._claims / claim
@@ -92,25 +98,28 @@ class Pod:
             os.chown(folder, self.user, self.spec["securityContext"]["fsGroup"])
             yield f"mount --bind {shlex.quote(str(folder))} {at}"
 
-    def _put(self, secret, kept):
+    def _put(self, volume, kept):
         """Its files, each by a rename, of root and the pod's group."""
-        for file in (self._claims.parent / "secrets" / secret["secretName"]).iterdir():
-            copy = shutil.copy(file, kept / f".{file.name}")
-            os.chown(copy, 0, self.spec["securityContext"]["fsGroup"])
-            os.chmod(copy, secret["defaultMode"])
-            copy.rename(kept / file.name)
+        whole = volume.get("secret") or volume["projected"]
+        for secret in secrets_of(volume):
+            folder = self._claims.parent / "secrets" / secret["name"]
+            for file, name in secret["items"].items() if secret["items"] else ((one.name, one.name) for one in folder.iterdir()):
+                copy = shutil.copy(folder / file, kept / f".{name}")
+                os.chown(copy, 0, self.spec["securityContext"]["fsGroup"])
+                os.chmod(copy, whole["defaultMode"])
+                copy.rename(kept / name)
 
     def take_secrets(self):
         """As they are now; a cluster does that by itself, in a minute or two."""
         for volume in self.spec["volumes"]:
-            if "secret" in volume:
-                self._put(volume["secret"], self._place / volume["name"])
+            if secrets_of(volume):
+                self._put(volume, self._place / volume["name"])
 
-    def _secret(self, secret, mount, at):
+    def _secret(self, volume, mount, at):
         """As it was when the pod started, until take_secrets, and nobody there changes it."""
         kept = self._place / mount["name"]
         kept.mkdir()
-        self._put(secret, kept)
+        self._put(volume, kept)
         alone = self._filled(mount.get("subPathExpr", ""))
         if alone:
             yield f"rmdir {at}; touch {at}"

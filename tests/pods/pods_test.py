@@ -26,6 +26,7 @@ sys.path[:0] = [str(SOURCE / "tests"), str(DEPS / "kubernetes-validate")]
 os.environ["PATH"] = f"{DEPS / 'kubectl'}:{os.environ['PATH']}"
 
 from pods import alone, pod as pods  # noqa: E402
+from pods.issue import issue  # noqa: E402
 
 PROGRAMS, PLACE = None, None
 
@@ -35,16 +36,16 @@ def setUpModule():
     pods.run("mount", "-t", "tmpfs", "tmpfs", PLACE)
 
 
-def stateful_sets(overlay):
+def objects_of(overlay):
     import yaml  # of a folder that is on the path by now
-    text = pods.run("kubectl", "kustomize", overlay)
-    return {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one and one["kind"] == "StatefulSet"}
+    return [one for one in yaml.safe_load_all(pods.run("kubectl", "kustomize", overlay)) if one]
 
 
 class Secured(unittest.TestCase):
     """Of one overlay, with components of its own, in a place of its own."""
 
-    def start(self, name, base, *components):
+    def render(self, name, base, *components):
+        """The objects, and the place where their pods are."""
         self.place = PLACE / name
         overlay = self.place / "overlay"
         overlay.mkdir(parents=True)
@@ -52,21 +53,32 @@ class Secured(unittest.TestCase):
         (overlay / "kustomization.yaml").write_text(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: phalanx\n"
             f"resources: [{up}/{base}]\ncomponents: [{', '.join(f'{up}/components/{one}' for one in components)}]\n", encoding="utf-8")
-        self.items = stateful_sets(overlay)
-        self.ca = ca = self.place / "ca"
-        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker"), ("user", "olga", "operator"), ("user", "alice", "submitter")):
+        objects = objects_of(overlay)
+        self.items = {one["metadata"]["name"]: one for one in objects if one["kind"] == "StatefulSet"}
+        self.ca = self.place / "ca"
+        return objects
+
+    def start(self, name, base, *components):
+        self.render(name, base, *components)
+        ca = self.ca
+        for arguments in (("coordinator", "phalanx-coordinator"), ("node", "phalanx-worker")):
             pods.run(SOURCE / "scripts/make_ca", ca, *arguments)
         self.secret("phalanx-coordinator-tls", {one: ca / one for one in ("ca.pem", "coordinator.pem", "coordinator-key.pem", "revoked.pem")})
         self.secret("phalanx-worker-tls", {"ca.pem": ca / "ca.pem"})
         self.secret("phalanx-worker-metrics-tls", {one: ca / one for one in (
             "node-phalanx-worker.pem", "node-phalanx-worker-key.pem", "revoked.pem")})
-        # Of people, who are in the coordinator's pod here.
+        self.certify_people()
+
+    def certify_people(self):
+        """Who are in the coordinator's pod here."""
+        for arguments in (("olga", "operator"), ("alice", "submitter")):
+            pods.run(SOURCE / "scripts/make_ca", self.ca, "user", *arguments)
         data = self.place / "claims/phalanx-data"
         for name in ("olga", "alice"):
             folder = data / name
             folder.mkdir(parents=True)
             for file, source in (("ca.pem", "ca.pem"), ("own.pem", f"user-{name}.pem"), ("own-key.pem", f"user-{name}-key.pem")):
-                shutil.copy(ca / source, folder / file)
+                shutil.copy(self.ca / source, folder / file)
         pods.run("chown", "-R", "65532:65532", data)
 
     def certify_workers(self, count):
@@ -94,6 +106,27 @@ class Secured(unittest.TestCase):
 
     def make_worker(self, ordinal):
         return self.make("phalanx-worker", ordinal).await_probe("startupProbe").await_probe("readinessProbe")
+
+    def figures(self, pod, certificate, key):
+        """What a worker's port for metrics answers to who shows them."""
+        context = ssl.create_default_context(cafile=self.ca / "ca.pem")
+        context.check_hostname = False  # all have one name
+        context.load_cert_chain(certificate, key)
+        try:
+            with urllib.request.urlopen(f"https://{pod.address}:4446/metrics", timeout=20, context=context) as answer:
+                return answer.status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    def figures_of(self, pod, who):
+        return self.figures(pod, self.ca / f"user-{who}.pem", self.ca / f"user-{who}-key.pem")
+
+    def await_change(self, before, look):
+        """What it gives once it is not that any more; files are looked at every 10 s."""
+        deadline = time.monotonic() + 60
+        while (now := look()) == before:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.tail())
+        return now
 
 
 class PodsTest(Secured):
@@ -214,37 +247,19 @@ class CertificatesTest(Secured):
         for pod in readers:
             pod.take_secrets()
 
-    def figures(self, pod, who):
-        """What a worker's port for metrics answers to them."""
-        context = ssl.create_default_context(cafile=self.ca / "ca.pem")
-        context.check_hostname = False  # all have one name
-        context.load_cert_chain(self.ca / f"user-{who}.pem", self.ca / f"user-{who}-key.pem")
-        try:
-            with urllib.request.urlopen(f"https://{pod.address}:4446/metrics", timeout=20, context=context) as answer:
-                return answer.status
-        except urllib.error.HTTPError as refused:
-            return refused.code
-
-    def await_change(self, before, look):
-        """What it gives once it is not that any more; files are looked at every 10 s."""
-        deadline = time.monotonic() + 60
-        while (now := look()) == before:
-            self.assertLess(time.monotonic(), deadline, self.coordinator.tail())
-        return now
-
     def test_job_trains_and_who_is_taken_back_is_refused_by_coordinator_and_workers(self):
         workers = [self.make_worker(ordinal) for ordinal in (0, 1)]
         self.submit("alice")
         job = json.loads(self.phalanx("get", "emoji-captions", "-o", "json"))
         self.assertEqual((job["phase"], job["owner"]), ("Succeeded", "alice"))
         self.assertEqual(len(job["placement"]["nodes"]), 2)
-        self.assertEqual(self.figures(workers[0], "alice"), 200)
+        self.assertEqual(self.figures_of(workers[0], "alice"), 200)
 
         self.take_back("user-alice", self.coordinator, *workers)
         refused = self.await_change(None, lambda: self.phalanx("list", who="alice", codes=None).stderr or None)
         self.assertIn("the certificate of alice is revoked", refused)
-        self.assertEqual(self.await_change(200, lambda: self.figures(workers[0], "alice")), 401)
-        self.assertEqual(self.figures(workers[0], "olga"), 200)
+        self.assertEqual(self.await_change(200, lambda: self.figures_of(workers[0], "alice")), 401)
+        self.assertEqual(self.figures_of(workers[0], "olga"), 200)
         self.assertIn("emoji-captions", self.phalanx("list"))
         self.assertEqual([one.delete() for one in (*workers, self.coordinator)], [0, 0, 0])
 
@@ -269,6 +284,46 @@ class JoiningTest(Secured):
         self.assertEqual(worker.execute("ls", "/etc/phalanx/join").split(), ["token"])
         self.assertEqual(worker.execute("ls", "/etc/phalanx/tls").split(), ["ca.pem"])
         self.assertEqual(worker.execute("cat", "/etc/phalanx/join/token"), (folder / "token-phalanx-worker-0").read_text())
+        self.assertEqual(worker.delete(), 0)
+        worker = self.make_worker(0)
+        self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
+        self.assertEqual([worker.delete(), self.coordinator.delete()], [0, 0])
+
+
+class IssuedTest(Secured):
+    """Secrets as cert-manager fills them (issue.py)."""
+
+    def setUp(self):
+        objects = self.render("issued", "production", "cert-manager")
+        self.secrets = self.place / "secrets"
+        issue(objects, self.secrets)
+        # As docs/kubernetes.md has it.
+        self.ca.mkdir()
+        for ours, theirs in (("ca.pem", "tls.crt"), ("ca-key.pem", "tls.key")):
+            shutil.copy(self.secrets / "phalanx-ca" / theirs, self.ca / ours)
+        self.certify_people()
+        self.secret("phalanx-revoked", {"revoked.pem": self.ca / "revoked.pem"})
+        self.start_coordinator()
+
+    def test_workers_join_and_who_scrapes_is_let_in_until_taken_back(self):
+        self.secret("phalanx-join-tokens", {})
+        token = self.secrets / "phalanx-join-tokens/token-phalanx-worker-0"
+        token.write_text(self.phalanx("token", "create", "--node", "phalanx-worker-0"))
+        worker = self.make_worker(0)
+        self.assertEqual(worker.execute("ls", "/etc/phalanx/tls").split(), ["ca.pem"])
+        self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
+
+        shown = self.secrets / "phalanx-metrics-certificate"
+        def ask():
+            return self.figures(worker, shown / "tls.crt", shown / "tls.key")
+        self.assertEqual(ask(), 200)
+        shutil.copy(shown / "tls.crt", self.ca / "issued/prometheus=1.pem")
+        pods.run(SOURCE / "scripts/make_ca", self.ca, "revoke", "prometheus")
+        self.secret("phalanx-revoked", {"revoked.pem": self.ca / "revoked.pem"})
+        worker.take_secrets()
+        self.assertEqual(self.await_change(200, ask), 401)
+
+        # The worker's own certificate is of the authority between, and comes back with it.
         self.assertEqual(worker.delete(), 0)
         worker = self.make_worker(0)
         self.assertRegex(self.phalanx("nodes"), "phalanx-worker-0 +Ready")
