@@ -6,6 +6,7 @@
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -141,6 +142,21 @@ absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::T
       name, ": ", files.certificate,
       now > end ? absl::StrCat(": expired at ", when)
                 : absl::StrCat(": holds from ", when, " on; is the clock here right?")));
+}
+
+std::map<std::string, absl::Time> ExpiriesOf(const CertificateFiles& files) {
+  std::map<std::string, absl::Time> expiries;
+  for (const auto& [use, path] : files) {
+    if (path.empty()) continue;
+    const absl::StatusOr<Bio> file = Open(path, use);
+    if (!file.ok()) continue;
+    absl::Time first = absl::InfiniteFuture();
+    while (const Certificate next{PEM_read_bio_X509(file->get(), nullptr, NoPassword, nullptr)})
+      first = std::min(first, TimeOf(X509_get0_notAfter(next.get())));
+    ERR_clear_error();
+    if (first != absl::InfiniteFuture()) expiries[use] = first;
+  }
+  return expiries;
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const TlsFiles& files) {

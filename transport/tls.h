@@ -9,6 +9,7 @@
 // Thread-safe: functions of their arguments and of the files.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,12 @@ absl::Status CheckServes(const TlsFiles& files, absl::string_view prefix);
 // Whether the certificate of one's own holds at `now`; OK of none. Errors: FailedPrecondition, with
 // the name of the file as above, and when it expired or begins to hold; as CheckTlsFiles.
 absl::Status CheckHolds(const TlsFiles& files, absl::string_view prefix, absl::Time now);
+
+// PEM files by what they are for, such as "tls".
+using CertificateFiles = std::map<std::string, std::string>;
+// When the first certificate of each file expires, as the file is now; not of what has no name or
+// cannot be read.
+std::map<std::string, absl::Time> ExpiriesOf(const CertificateFiles& files);
 
 // An address that is to be served, or called, without TLS.
 struct PlaintextUse {

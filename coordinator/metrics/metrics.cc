@@ -105,6 +105,20 @@ void AddAudit(const AuditCounts& audit, int64_t not_taken,
   families.push_back(std::move(files));
 }
 
+void AddCertificates(const std::map<std::string, absl::Time>& expiries,
+                     std::vector<prometheus::MetricFamily>& families) {
+  if (expiries.empty()) return;
+  prometheus::MetricFamily family = KnownNow("phalanx_certificate_expiration_timestamp_seconds",
+                                             "When a certificate of the coordinator expires", 0);
+  family.metric.clear();
+  for (const auto& [use, expiry] : expiries) {
+    prometheus::ClientMetric& metric = family.metric.emplace_back();
+    metric.label = {{"certificate", use}};
+    metric.gauge.value = static_cast<double>(absl::ToUnixSeconds(expiry));
+  }
+  families.push_back(std::move(family));
+}
+
 std::string PhaseLabel(job::JobPhase phase) { return absl::AsciiStrToLower(job::ToString(phase)); }
 
 }  // namespace
@@ -442,6 +456,7 @@ std::string Metrics::Text(const Gauges& gauges) {
   std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
   AddUsage(gauges.usage, families);
   AddAudit(gauges.audit, series_->audit_not_kept, families);
+  AddCertificates(gauges.certificates, families);
   if (gauges.warmest_celsius > 0) {
     families.push_back(KnownNow("phalanx_warmest_device_celsius",
                                 "Temperature of the warmest device of connected nodes",

@@ -60,6 +60,8 @@ struct Gauges {
   bool serving = false;
   bool standby = false;  // and another one leads
   AuditCounts audit;
+  // When certificates of this process expire, by what they are for.
+  std::map<std::string, absl::Time> certificates;
   ProcessUsage usage;              // of this process
   std::vector<JobGauges> running;  // at most kJobSeriesMax
 };

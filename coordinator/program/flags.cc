@@ -221,6 +221,9 @@ ServerOptions OptionsOf(const Flags& flags, const Settings& settings, PlanFuncti
   options.rate = {.calls_per_second = flags.calls_per_second,
                   .calls_at_once = std::max(1.0, 10 * flags.calls_per_second)};
   options.revoked = flags.revoked;
+  options.certificates = {{"tls", flags.tls.certificate},
+                          {"etcd", flags.etcd_tls.certificate},
+                          {"join_ca", flags.signer.certificate}};
   options.join = {.signer = flags.signer, .certificate_life = settings.certificate_life};
   options.reflection = flags.reflection;
   options.driver.journal.retention = {.age_max = settings.ended_age_max,

@@ -141,6 +141,7 @@ class ServerImpl final : public Server {
                   .inbox = static_cast<int64_t>(driver_->inbox_size()),
                   .serving = serving_,
                   .audit = options_.audit_counts(),
+                  .certificates = transport::ExpiriesOf(options_.certificates),
                   .usage = UsageOfThisProcess()};
     unread_.Look();
     board_.Count(gauges);

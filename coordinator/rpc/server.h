@@ -61,6 +61,8 @@ struct ServerOptions {
   // PEM file of certificates that were taken back (transport/revocation.h), for `tls` alone; empty:
   // there are none.
   std::string revoked;
+  // Files of this process whose expiry the metrics tell.
+  transport::CertificateFiles certificates;
   // For `tls` alone.
   JoinOptions join;
   // File of driver.machine.quotas, looked at again for others (coordinator/runtime/quota_file.h);

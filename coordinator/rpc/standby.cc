@@ -116,7 +116,8 @@ class StandbyServerImpl final : public StandbyServer, public grpc::CallbackGener
   }
 
   std::string MetricsText() override {
-    Gauges gauges{.usage = UsageOfThisProcess()};
+    Gauges gauges{.certificates = transport::ExpiriesOf(options_.certificates),
+                  .usage = UsageOfThisProcess()};
     {
       MutexLock lock(&mu_);
       gauges.standby = !leader_.empty();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -418,6 +419,44 @@ TEST(TlsFilesTest, WhatIsWrong_IsNamed) {
   support::WriteFile(bad.ca, ca + own.substr(0, own.size() / 2));
   EXPECT_EQ(fault(bad),
             absl::StrCat("--tls-ca: ", bad.ca, ": certificate 2 of it must be one in PEM"));
+}
+
+// As openssl says it: "notAfter=Dec  6 03:00:00 2026 GMT".
+absl::Time EndOf(const std::string& file) {
+  const support::Finished told =
+      support::RunToEnd({"/bin/sh", "-c", absl::StrCat("openssl x509 -noout -enddate -in ", file)});
+  absl::Time end;
+  std::string error;
+  EXPECT_TRUE(absl::ParseTime("notAfter=%b %d %H:%M:%S %Y GMT",
+                              absl::StripAsciiWhitespace(told.out), &end, &error))
+      << told.talk << error;
+  return end;
+}
+
+TEST(TlsFilesTest, ExpiryOfAFile_IsThatOfItsFirstCertificateToExpire) {
+  const support::Authority authority;
+  const transport::TlsFiles sam = authority.User("sam", "submitter", 20);
+  const std::string late = sam.certificate,
+                    soon = authority.User("sue", "submitter", 3).certificate,
+                    chain = authority.folder() + "/chain.pem";
+  support::WriteFile(chain, support::ReadFile(late) + support::ReadFile(soon));
+  EXPECT_THAT(transport::ExpiriesOf({{"tls", late},
+                                     {"chain", chain},
+                                     {"etcd", ""},
+                                     {"gone", authority.folder() + "/gone.pem"},
+                                     {"key", sam.key}}),
+              UnorderedElementsAre(Pair("tls", EndOf(late)), Pair("chain", EndOf(soon))));
+  EXPECT_LT(EndOf(soon), EndOf(late));
+}
+
+TEST_F(AccessTest, Metrics_SayWhenTheCertificateExpires) {
+  server_.reset();
+  const transport::TlsFiles files = authority().Coordinator();
+  Open([&](ServerOptions& options) { options.certificates = {{"tls", files.certificate}}; });
+  EXPECT_THAT(server_->MetricsText(),
+              HasSubstr(absl::StrCat(
+                  "\nphalanx_certificate_expiration_timestamp_seconds{certificate=\"tls\"} ",
+                  absl::ToUnixSeconds(EndOf(files.certificate)), "\n")));
 }
 
 TEST_F(AccessTest, CoordinatorWhoseOwnCertificateHasExpired_SaysSo) {

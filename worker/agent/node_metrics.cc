@@ -94,6 +94,14 @@ void AddStrangers(const NodeFigures& figures, Text& text) {
            figures.strangers);
 }
 
+void AddCertificates(const NodeFigures& figures, Text& text) {
+  Family expiries = GaugeOf("phalanx_worker_certificate_expiration_timestamp_seconds",
+                            "When a certificate of the daemon expires");
+  for (const auto& [use, expiry] : figures.certificates)
+    expiries.Put(absl::ToUnixSeconds(expiry), {{"certificate", use}});
+  text.Add(std::move(expiries));
+}
+
 void AddSession(const MachineFigures& machine, Text& text) {
   text.Add(GaugeOf("phalanx_worker_session_open", "1 while the coordinator has let the node in"),
            int64_t{machine.session_open});
@@ -192,6 +200,7 @@ std::string MetricsText(const NodeFigures& figures, const ProcessUsage& usage, I
   AddRanks(figures.machine, text);
   AddStrangers(figures, text);
   AddSession(figures.machine, text);
+  AddCertificates(figures, text);
   AddLogs(figures, text);
   AddErrors(figures.device_watch, figures.machine.devices, text);
   AddChecks(figures.machine.devices, now, text);

@@ -23,6 +23,8 @@ namespace phalanx::agent {
 struct NodeFigures {
   MachineFigures machine;
   int64_t log_bytes = 0, log_bytes_dropped = 0, log_bytes_sent = 0;  // since the start
+  // When certificates of the daemon expire, by what they are for.
+  std::map<std::string, absl::Time> certificates;
   int64_t strangers = 0;              // since the start: connections to ranks that were refused
   std::optional<bool> device_watch;   // of GPUs: whether the driver tells of their errors
   std::vector<int64_t> memory_bytes;  // of each device; 0: unknown

@@ -121,10 +121,15 @@ void Fill(Metrics& metrics) {
 TEST(MetricsTest, Text_IsAsTheExpositionFormatSays) {
   Metrics metrics;
   Fill(metrics);
-  const Exposition exposition = Parse(metrics.Text({.serving = true, .running = {Running("a")}}));
+  const Exposition exposition =
+      Parse(metrics.Text({.serving = true,
+                          .certificates = {{"tls", absl::FromUnixSeconds(1796000000)}},
+                          .running = {Running("a")}}));
   EXPECT_THAT(exposition.errors, ::testing::IsEmpty());
   EXPECT_EQ(exposition.types.at("phalanx_recovery_seconds"), "histogram");
   const auto& samples = exposition.samples;
+  EXPECT_EQ(samples.at("phalanx_certificate_expiration_timestamp_seconds{certificate=\"tls\"}"),
+            1796000000);
   EXPECT_EQ(samples.at("phalanx_serving"), 1);
   EXPECT_EQ(samples.at("phalanx_tokens_total"), 1024);
   EXPECT_EQ(samples.at("phalanx_step_seconds_total"), 0.5);

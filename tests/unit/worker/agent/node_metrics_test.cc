@@ -41,6 +41,7 @@ NodeFigures Figures() {
   figures.machine.devices[1].last_xid = 79;
   figures.log_bytes_dropped = 12;
   figures.strangers = 3;
+  figures.certificates = {{"tls", absl::FromUnixSeconds(1796000000)}};
   figures.device_watch = false;
   figures.memory_bytes = {1024, 0};
   figures.memory_used_bytes = {0, -1};
@@ -65,6 +66,8 @@ TEST(NodeMetricsTest, Text_HasWhatWasCounted) {
                            "phalanx_worker_stalled_seconds_total 1.5",
                            "phalanx_worker_log_bytes_dropped_total 12",
                            "phalanx_worker_strangers_refused_total 3",
+                           "phalanx_worker_certificate_expiration_timestamp_seconds{certificate="
+                           "\"tls\"} 1796000000",
                            "phalanx_worker_device_watch 0",
                            "phalanx_worker_device_lost{device=\"0\"} 0",
                            "phalanx_worker_device_lost{device=\"1\"} 1",
