@@ -63,7 +63,7 @@ class TlsPageTest(unittest.TestCase):
 
     @classmethod
     def worker(cls, node):
-        cls.cluster.start_worker(node, 1, *cls.authority.flags("worker", node))
+        cls.cluster.start_worker(node, 1, f"--write-folder={cls.folder}", *cls.authority.flags("worker", node))
 
     def browser_of(self, *identity, trusts=True):
         """Of a person who has imported their certificate as docs/sight.md says, and chooses it when they are asked for one."""

@@ -26,6 +26,7 @@
 #include "core/examine/examination.h"
 #include "core/posix/whole_file.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/driver_deadline.h"
 #include "worker/agent/job_folders.h"
 #include "worker/agent/nvml.h"
 #include "worker/agent/translate.h"
@@ -109,6 +110,7 @@ std::unique_ptr<DeviceEvents> DeviceEventsOf(const AgentOptions& options, Inbox&
   if (!options.device_events.empty())
     return FollowDeviceFile(options.device_events, options.devices, inbox);
   if (options.device_kind != "gpu") return nullptr;
+  const DriverDeadline deadline;
   auto events = FollowNvml(GpusOfEnvironment(options.devices), inbox);
   if (events.ok()) return *std::move(events);
   spdlog::warn("errors of the GPUs will not be seen: {}", std::string(events.status().message()));
@@ -190,7 +192,12 @@ Agent::Agent(const AgentOptions& options, UniqueFd lock, DataPreparer::Check che
 absl::Status Agent::OpenMetrics() {
   if (options_.metrics.address.empty()) return absl::OkStatus();
   PutFigures();
-  const auto metrics = [this] { return MetricsText(figures_.Get(), UsageOfThisProcess(), Now()); };
+  const auto metrics = [this] {
+    NodeFigures figures = figures_.Get();
+    figures.certificates = transport::ExpiriesOf(
+        {{"tls", options_.tls.certificate}, {"metrics", options_.metrics.tls.certificate}});
+    return MetricsText(figures, UsageOfThisProcess(), Now());
+  };
   const auto live = [this] { return Health{{"daemon", pulse_.Alive(Now())}}; };
   const auto ready = [this] {
     const MachineFigures machine = figures_.Get().machine;

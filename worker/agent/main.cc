@@ -42,6 +42,7 @@
 #include "transport/tls.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_memory.h"
+#include "worker/agent/driver_deadline.h"
 #include "worker/agent/host_memory.h"
 #include "worker/agent/job_folders.h"
 #include "worker/agent/join.h"
@@ -184,6 +185,16 @@ absl::Status JoinCluster(const std::string& token_file, int signal_fd, AgentOpti
   return absl::OkStatus();
 }
 
+// Where certificates say who is who, jobs come from others, so somebody says what they may read and
+// write here. On loopback, without certificates, everybody may do everything.
+absl::Status CheckFolders(const AgentOptions& options) {
+  const bool named = !options.folders.read.empty() || !options.folders.write.empty();
+  if (named || !options.tls.on()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--write-folder is missing: a node with certificates says where jobs may read and write "
+      "(--write-folder DIR, --read-folder DIR); / for all that this user may");
+}
+
 // `token_file`: --join-token-file; empty: there is none.
 int ServeNode(AgentOptions options, const std::string& token_file) {
   // Before any thread exists: all of them leave these signals to the agent's descriptor.
@@ -200,6 +211,10 @@ int ServeNode(AgentOptions options, const std::string& token_file) {
   const bool own_certificate = !options.tls.certificate.empty() || !options.tls.key.empty();
   const bool joins = !token_file.empty() ||
                      (!options.tls.ca.empty() && !own_certificate && HasIdentity(options.state));
+  if (const absl::Status status = CheckFolders(options); !status.ok()) {
+    std::cerr << "phalanx-worker: " << status.message() << "\n";
+    return kUsage;
+  }
   std::optional<IdentityRenewer> renewer;
   if (joins) {
     if (const absl::Status status = JoinCluster(token_file, signal_fd, options); !status.ok()) {
@@ -296,7 +311,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "their state; default: what is available when the daemon starts");
   app.add_option("--state", options.state, "folder for logs and data indexes");
   app.add_option("--read-folder", options.folders.read,
-                 "folder that jobs of this node may read; repeatable; with none of these two: any. "
+                 "folder that jobs of this node may read; repeatable; with none of these two: any, "
+                 "without certificates alone. "
                  "{owner} in a path stands for who submitted the job")
       ->take_all();
   app.add_option("--write-folder", options.folders.write,
@@ -428,10 +444,13 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
     const int cpus = static_cast<int>(std::thread::hardware_concurrency());
     options.threads = std::max(1, cpus / std::max(1, options.devices));
   }
-  options.device_memory = MemoryOfDevices(options, of_each);
-  options.device_names = NamesOfDevices(options);
-  AddLabels(options);
-  AddProducts(options);
+  {
+    const DriverDeadline deadline;
+    options.device_memory = MemoryOfDevices(options, of_each);
+    options.device_names = NamesOfDevices(options);
+    AddLabels(options);
+    AddProducts(options);
+  }
   options.host_memory = of_host > 0 ? of_host : AvailableHostMemory();
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/agent/fake_coordinator.h"
 #include "tests/e2e/agent/worker_process.h"
+#include "tests/support/authority.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
@@ -172,7 +173,35 @@ TEST(WorkerCommandTest, ReadyFileThatCannotBeWritten_IsOneErrorThatNamesTheFlag)
   EXPECT_EQ(talk.find("[error]", talk.find("[error]") + 1), std::string::npos) << talk;
 }
 
-TEST(WorkerCommandTest, NoFolderOfJobs_IsWarnedOf) {
+TEST(WorkerCommandTest, NoFolderOfJobs_WithCertificates_IsUsage) {
+  const support::Authority authority;
+  const transport::TlsFiles files = authority.Worker("here");
+  const std::vector<std::string> own = {"--tls-certificate", files.certificate, "--tls-key",
+                                        files.key},
+                                 joins = {"--join-token-file", files.key};
+  for (const std::vector<std::string>& more : {own, joins}) {
+    std::vector<std::string> command = {support::Program("phalanx-worker"),
+                                        "--coordinator",
+                                        "localhost:1",
+                                        "--node",
+                                        "here",
+                                        "--state",
+                                        "/nonexistent/state",
+                                        "--rank-program",
+                                        PHALANX_FAKE_RANK,
+                                        "--tls-ca",
+                                        files.ca};
+    command.insert(command.end(), more.begin(), more.end());
+    const support::Finished refused = support::RunToEnd(command);
+    EXPECT_EQ(refused.exit_code, 2) << more[0];
+    EXPECT_EQ(refused.talk,
+              "phalanx-worker: --write-folder is missing: a node with certificates says where jobs "
+              "may read and write (--write-folder DIR, --read-folder DIR); / for all that this "
+              "user may\n");
+  }
+}
+
+TEST(WorkerCommandTest, NoFolderOfJobs_OnLoopback_IsWarnedOf) {
   const FakeCoordinator coordinator;
   constexpr char kWarning[] = "has neither --read-folder nor --write-folder";
   for (const std::vector<std::string>& folders : std::vector<std::vector<std::string>>{

@@ -24,9 +24,11 @@ TEST(AccessTest, JobOverMutualTls_IsSeenByViewersAndEndedByItsOwner) {
   const std::string file = data.path + "/job.yaml";
   support::WriteFile(file, Document(data, {.name = "sams", .steps = kForEver}).text());
   const support::Authority authority;
+  std::vector<std::string> flags = TlsFlags(authority.Worker("here"));
+  flags.insert(flags.end(), {"--write-folder", data.path});
   Cluster cluster({.devices = 2,
                    .coordinator_flags = TlsFlags(authority.Coordinator()),
-                   .worker_flags = TlsFlags(authority.Worker("here")),
+                   .worker_flags = flags,
                    .tls = authority.User("olga", "operator")});
   const std::vector<std::string> sam = TlsFlags(authority.User("sam", "submitter")),
                                  sue = TlsFlags(authority.User("sue", "submitter")),

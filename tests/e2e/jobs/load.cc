@@ -35,6 +35,7 @@ ClusterOptions Load::OptionsOf(const LoadOptions& options) const {
     all.coordinator_flags.push_back(flag);
   }
   all.tls = operator_;
+  all.worker_flags = {"--write-folder", data_.path};
   for (const char* node : {kHere, kBeside}) all.worker_tls[node] = authority_.Worker(node);
   all.store = options.store;
   all.coordinators = options.coordinators;

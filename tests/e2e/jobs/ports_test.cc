@@ -78,9 +78,10 @@ TEST(PortsTest, ProgramsListenAtThoseOfTheTable_AndAtNoOther) {
   const support::Authority authority;
   const transport::TlsFiles port = authority.Node("here");
   std::vector<std::string> worker_flags = TlsFlags(authority.Worker("here"));
-  worker_flags.insert(worker_flags.end(),
-                      {"--metrics", "127.0.0.1:0", "--metrics-certificate", port.certificate,
-                       "--metrics-key", port.key, "--tls-revoked", authority.revoked()});
+  worker_flags.insert(
+      worker_flags.end(),
+      {"--write-folder", data.path, "--metrics", "127.0.0.1:0", "--metrics-certificate",
+       port.certificate, "--metrics-key", port.key, "--tls-revoked", authority.revoked()});
   Cluster cluster({.devices = 2,
                    .coordinator_flags = TlsFlags(authority.Coordinator()),
                    .worker_flags = worker_flags,

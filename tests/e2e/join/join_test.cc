@@ -90,7 +90,7 @@ class JoinTest : public ::testing::Test {
   std::vector<std::string> Worker(const std::string& node, const std::vector<std::string>& more) {
     return Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", node,
                    "--state", StateOf(node), "--rank-program", "/bin/true", "--check-interval", "0",
-                   "--tls-ca", authority_.folder() + "/ca.pem"},
+                   "--write-folder", folder_, "--tls-ca", authority_.folder() + "/ca.pem"},
                   more);
   }
   std::string StateOf(const std::string& node) const { return absl::StrCat(folder_, "/", node); }
@@ -236,7 +236,7 @@ TEST_F(JoinTest, FilesInPlaceOfOthers_AreUsedByAWorkerThatRuns) {
   const support::Process worker(
       Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", "moved",
               "--state", StateOf("moved"), "--rank-program", "/bin/true", "--check-interval", "0",
-              "--ready-file", ready},
+              "--write-folder", folder_, "--ready-file", ready},
              Flags(files)),
       mark_, worker_log, worker_log);
   // The coordinator has seen that it was not accepted.
@@ -257,7 +257,7 @@ TEST_F(JoinTest, WorkerWhoseCertificateHasExpired_SaysSo_AndComesBackWithTheNext
   const support::Process worker(
       Joined({support::Program("phalanx-worker"), "--coordinator", server_, "--node", "late",
               "--state", StateOf("late"), "--rank-program", "/bin/true", "--check-interval", "0",
-              "--ready-file", ready},
+              "--write-folder", folder_, "--ready-file", ready},
              Flags(files)),
       mark_, worker_log, worker_log);
   support::AwaitText(worker_log,
