@@ -186,8 +186,11 @@ class LogReading {
     io_.out << std::flush;
   }
 
-  // Whether it was written in the epoch that is asked for.
+  // Whether it was written on a node and in the epoch that are asked for.
   bool Wanted(const v1::GetLogsResponse& chunk) {
+    const std::vector<std::string>& nodes = options_.nodes;
+    if (!nodes.empty() && std::find(nodes.begin(), nodes.end(), chunk.node()) == nodes.end())
+      return false;
     if (options_.epoch == 0 || chunk.epoch() == options_.epoch) return true;
     if (chunk.epoch() == 0 && silent_.insert(chunk.node()).second) {
       io_.talk << "node " << TerminalText(chunk.node())
@@ -300,14 +303,21 @@ absl::StatusOr<LogsOptions> Resolved(Connection& connection, LogsOptions options
 }
 
 // Why nothing was printed.
-std::string WhyNoLogs(Connection& connection, const std::string& name) {
+std::string WhyNoLogs(Connection& connection, const LogsOptions& options) {
   v1::GetJobRequest request;
-  request.set_job(name);
+  request.set_job(options.job);
   v1::GetJobResponse response;
   if (!connection.Call(&v1::JobService::Stub::GetJob, request, &response).ok())
     return "no such logs";
   const v1::JobStatus& job = response.job();
-  if (job.epoch() > 0) return "no such logs";
+  if (job.epoch() > 0 && options.nodes.empty()) return "no such logs";
+  if (job.epoch() > 0) {
+    std::vector<std::string> names;
+    for (const v1::NodeDevices& node : job.placement().nodes())
+      names.push_back(TerminalText(node.node()));
+    return absl::StrCat("no such logs; ", JobName(job), " was last on ",
+                        absl::StrJoin(names, ", "));
+  }
   return absl::StrCat(JobName(job), " has not started, and has no logs: phalanx why ",
                       JobName(job));
 }
@@ -323,7 +333,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
     return FailCall(connection.Explain(status), io);
   }
   if (!reading.printed() && !resolved->follow)
-    io.talk << WhyNoLogs(connection, resolved->job) << "\n";
+    io.talk << WhyNoLogs(connection, *resolved) << "\n";
   return kSuccess;
 }
 

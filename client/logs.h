@@ -20,6 +20,7 @@ struct LogsOptions {
   std::string job;
   std::vector<int32_t> ranks;        // with those of `modules`; both empty: all
   std::vector<std::string> modules;  // of the job file
+  std::vector<std::string> nodes;    // only what ranks wrote there; empty: anywhere
   int64_t epoch = 0;                 // what was written in it alone; 0: in any
   bool previous = false;             // in the epoch before the job's last one
   bool follow = false;

@@ -39,7 +39,7 @@ struct Flags {
   std::string reason;
   std::string owner;
   std::string ttl;
-  std::vector<std::string> settings, states, labels, types, modules;
+  std::vector<std::string> settings, states, labels, types, modules, nodes;
   std::vector<int32_t> ranks;
   std::vector<std::string> lost;
   int32_t tail = 0;

@@ -210,6 +210,7 @@ void Program::AddLogs() {
                   {.job = flags_.job,
                    .ranks = flags_.ranks,
                    .modules = flags_.modules,
+                   .nodes = flags_.nodes,
                    .epoch = flags_.number,
                    .previous = flags_.previous,
                    .follow = flags_.follow,
@@ -234,6 +235,9 @@ void Program::AddLogs() {
   logs->add_option("--module", flags_.modules, "only the ranks of this module; repeatable")
       ->allow_extra_args(false)
       ->type_name("MODULE");
+  logs->add_option("--node", flags_.nodes, "only what ranks wrote on this node; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("NODE");
   logs->add_option("--tail", flags_.tail, "only the last so many lines of each rank")
       ->check(Positive());
   CLI::Option* epoch =

@@ -52,6 +52,33 @@ TEST(LogsTest, Lines_NameTheirRank_UnlessThereIsOne) {
   EXPECT_EQ(one.out.str(), "one\n\ntwo\n");
 }
 
+TEST(LogsTest, OfANode_LinesOfOthersAreLeftOut) {
+  FakeServer server;
+  server.logs = [&](const v1::GetLogsRequest&, LogWriter* writer) {
+    for (const char* node : {"a", "b"}) {
+      v1::GetLogsResponse chunk = Chunk(3, absl::StrCat("of ", node, "\n"), "1");
+      chunk.set_node(node);
+      writer->Write(chunk);
+    }
+    return grpc::Status::OK;
+  };
+  server.get = [](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    response->mutable_job()->set_id(7);
+    response->mutable_job()->set_epoch(1);
+    for (const char* node : {"a", "b"})
+      response->mutable_job()->mutable_placement()->add_nodes()->set_node(node);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured of_b, of_c;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7", .nodes = {"b"}}, stopper, of_b.io), kSuccess);
+  EXPECT_EQ(of_b.out.str(), "[3] of b\n");
+  EXPECT_EQ(Logs(connection, {.job = "7", .nodes = {"c"}}, stopper, of_c.io), kSuccess);
+  EXPECT_EQ(of_c.out.str(), "");
+  EXPECT_EQ(of_c.talk.str(), "no such logs; job-7 was last on a, b\n");
+}
+
 TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {
   FakeServer server;
   const std::string written = "\x1b[2J\x1b]0;title\x07 caf\xC3\xA9 \xC2\x9B \x9B \ttab\r\n";
