@@ -30,7 +30,7 @@ int WriteAndSay(const std::string& path, const Config& config, const std::string
 int NoSuchContext(const std::string& path, const std::string& context, Io& io) {
   io.talk << "error: " << TerminalText(path) << " has no context \"" << LineText(context)
           << "\"; phalanx config list shows those that there are\n";
-  return kFailure;
+  return kBadConfig;
 }
 
 }  // namespace

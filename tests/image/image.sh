@@ -9,7 +9,7 @@
 # With `checkout` the images are compiled from the checkout, as docs/kubernetes.md has it, with all that scripts/setup
 # fetches; what BUILD_FOLDER has is for the image for GPUs alone then.
 #
-# Needs root, buildah and debootstrap, for the pods podman, runc and kubectl too, and a mirror of Debian;
+# Needs root, buildah and debootstrap, for the pods podman, runc, catatonit and kubectl too, and a mirror of Debian;
 # says what is missing and skips (77) otherwise. Takes minutes, and so skips unless it is asked for.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 # Part of image.sh: the pods of the overlay single-node, as podman plays them.
-for tool in podman runc kubectl; do
+for tool in podman runc catatonit kubectl; do
   command -v "$tool" > /dev/null || skip "the images are good; no $tool here, so no pods of them"
 done
 # Containers may open no more than this shell, and no daemon takes events.

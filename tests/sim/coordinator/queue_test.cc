@@ -44,7 +44,8 @@ TEST(QueueSimulation, RandomArrivals_KeepThePropertiesAndEverybodyEnds) {
 
 // Small jobs never cease to arrive: that everybody ends once nobody comes any more says nothing of
 // a wide job that is passed over as long as somebody comes.
-TEST(QueueSimulation, SmallJobsWithoutEnd_DoNotKeepTheWidestFromStartingInTime) {
+void RunCrowded(QueueWorld::Faults faults) {
+  faults.crowded = true;
   const int64_t only = FromEnvironment("PHALANX_SIM_SEED", -1);
   const int64_t first = only >= 0 ? only : 1;
   const int64_t count = only >= 0 ? 1 : FromEnvironment("PHALANX_SIM_SEEDS", 100);
@@ -52,7 +53,7 @@ TEST(QueueSimulation, SmallJobsWithoutEnd_DoNotKeepTheWidestFromStartingInTime) 
   int64_t arrived = 0;
   double part = 0;  // of the bound, at most
   for (int64_t seed = first; seed < first + count; ++seed) {
-    QueueWorld world(static_cast<uint64_t>(seed), {.crowded = true});
+    QueueWorld world(static_cast<uint64_t>(seed), faults);
     for (int round = 0; round < 3; ++round) {
       const QueueWorld::Wait wait = world.WaitOfTheWidest();
       ASSERT_TRUE(world.violations().empty())
@@ -69,6 +70,13 @@ TEST(QueueSimulation, SmallJobsWithoutEnd_DoNotKeepTheWidestFromStartingInTime) 
   if (only >= 0) return;
   EXPECT_GT(arrived, count) << "too few arrive meanwhile to mean anything";
   EXPECT_GT(counts.ahead, count / 4) << "too few of them go ahead to mean anything";
+}
+
+TEST(QueueSimulation, SmallJobsWithoutEnd_DoNotKeepTheWidestFromStartingInTime) { RunCrowded({}); }
+
+// Fair shares and quotas decide who is next, and the widest is in time all the same.
+TEST(QueueSimulation, SmallJobsOfSeveralOwnersWithoutEnd_DoNotKeepTheWidestFromStarting) {
+  RunCrowded({.owners = true});
 }
 
 void RunMixed(QueueWorld::Faults faults) {

@@ -20,7 +20,12 @@ QueueWorld::QueueWorld(uint64_t seed, Faults faults) : prng_(seed), faults_(faul
   options_.cancel_grace = absl::Seconds(2);
   options_.share_half_life = absl::Seconds(static_cast<int64_t>(prng_.Below(4)) * 120);
   if (Chance(2)) options_.quotas = quotas_ = DrawQuotas();
-  if (faults_.crowded) options_.quotas = quotas_ = Quotas();
+  if (faults_.crowded) quotas_ = Quotas();
+  if (faults_.owners) {
+    quotas_.owners[kOwners[1]] = {.devices_max = 2, .weight = 0.5};
+    quotas_.owners[kOwners[2]] = {.weight = 3};
+  }
+  if (faults_.crowded) options_.quotas = quotas_;
   if (faults_.losses) {
     options_.heartbeat_interval = absl::Seconds(1);
     options_.heartbeat_timeout = absl::Seconds(4 + static_cast<int64_t>(prng_.Below(12)));

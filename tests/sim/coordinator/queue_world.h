@@ -58,17 +58,20 @@ class QueueWorld {
     bool mixed = false;
     // For WaitOfTheWidest: one owner without a quota.
     bool crowded = false;
+    // The same of several owners, of different weights, of whom one has a quota.
+    bool owners = false;
   };
   explicit QueueWorld(uint64_t seed, Faults faults);
 
   // A second passes, and somebody may ask for something.
   void Act();
   // A job of all devices comes among jobs of few, each with a time limit, of which new ones arrive
-  // without end, more than there is room for; all are of one priority and one owner. Goes on until
-  // it has started. The bound: all that had devices when it came are over by the last of their
-  // limits; from then on those that waited before it, of whom each may have had all devices, one
-  // after another, are over when the sum of their limits has passed; then it is planned. A
-  // limit counts with what is granted to a job that ends by it. To start later is a violation.
+  // without end, more than there is room for; all are of one priority, and of one owner unless the
+  // world has several. Goes on until it has started. The bound: all that had devices when it came
+  // are over by the last of their limits; from then on those that waited before it, of whom each
+  // may have had all devices, one after another, are over when the sum of their limits has passed;
+  // then it is planned. A limit counts with what is granted to a job that ends by it. To start
+  // later is a violation.
   struct Wait {
     absl::Duration waited, bound;
     int64_t arrived = 0;  // jobs, meanwhile
@@ -236,7 +239,7 @@ class QueueWorld {
   void Report(JobId id, Training& training, int32_t rank, decltype(RankReported::report) report);
   void Submit();
   // queue_world_crowd.cc
-  JobId SubmitOf(int32_t devices);
+  JobId SubmitOf(int32_t devices, const char* owner);
   void Crowd();  // a second passes, in which small jobs arrive
   void Ask();
   void Second();

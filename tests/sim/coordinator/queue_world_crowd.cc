@@ -10,10 +10,12 @@ namespace {
 
 // So many small jobs wait at any time: with room for more there are more.
 constexpr int kWaitingMin = 4;
+// With several owners, of whom any may be before it: of the bound of one.
+constexpr double kTurns = 2;
 
 }  // namespace
 
-JobId QueueWorld::SubmitOf(int32_t devices) {
+JobId QueueWorld::SubmitOf(int32_t devices, const char* owner) {
   auto request = std::make_shared<JobRequest>(
       JobRequest{.name = absl::StrCat("job", ++token_),
                  .steps = 1 + static_cast<int64_t>(prng_.Below(Chance(2) ? 300 : 40)),
@@ -21,7 +23,7 @@ JobId QueueWorld::SubmitOf(int32_t devices) {
   request->world = devices;
   request->checkpoints = !Chance(5);
   request->time_limit = absl::Seconds(5 + static_cast<int64_t>(prng_.Below(200)));
-  request->owner = kOwners[0];
+  request->owner = owner;
   asked_[Token{token_}] = request;
   Feed(SubmitRequested{Token{token_}, request, ""});
   return machine_->jobs().rbegin()->first;
@@ -33,7 +35,13 @@ void QueueWorld::Crowd() {
   for (const auto& [id, job] : machine_->jobs()) {
     if (!job.state.IsTerminal() && !job.run.has_value() && !job.planning.has_value()) ++waiting;
   }
-  while (waiting++ < kWaitingMin) SubmitOf(1 + static_cast<int32_t>(prng_.Below(small_max)));
+  const int waiting_min = kWaitingMin * (faults_.owners ? 3 : 1);
+  while (waiting++ < waiting_min) {
+    const char* const owner =
+        faults_.owners ? kOwners[prng_.Below(std::size(kOwners))] : kOwners[0];
+    const auto most = owner == kOwners[1] ? std::min<uint64_t>(small_max, 2) : small_max;
+    SubmitOf(1 + static_cast<int32_t>(prng_.Below(most)), owner);
+  }
   Second();
 }
 
@@ -52,7 +60,9 @@ QueueWorld::Wait QueueWorld::WaitOfTheWidest() {
   }
   const Instant submitted = now_;
   Wait wait{.bound = latest + before + kPlanned - now_};
-  const JobId widest = SubmitOf(static_cast<int32_t>(devices_));
+  // Others take their turns first until each has had as much as its owner, by its weight.
+  if (faults_.owners) wait.bound *= kTurns;
+  const JobId widest = SubmitOf(static_cast<int32_t>(devices_), kOwners[0]);
   const auto starts = [&] { return machine_->jobs().at(widest).run.has_value(); };
   for (; !starts() && wait.waited <= wait.bound && violations_.empty();
        wait.waited = now_ - submitted) {
