@@ -7,7 +7,7 @@ Serves the part of Kubernetes' API that the commands of docs/kubernetes.md need 
 a cluster by itself, until it is ended; with it go its pods, and what it has mounted at FOLDER. Objects are held to the
 published schemas, strictly. Pods of StatefulSets and DaemonSets start once what they mount is there, are probed, reach services
 by their names, and start again when they end; nodes are names with labels, over which pods are spread, and of which an affinity
-gives each pod one of its own or chooses some. `exec`, `cp` and `port-forward` go into the pods, evictions keep to budgets.
+gives each pod one of its own or chooses some. Certificates of cert-manager are made at once (issue.py). `exec`, `cp` and `port-forward` go into the pods, evictions keep to budgets.
 
 What it has not: NetworkPolicies hold nobody, what a StatefulSet or a DaemonSet says cannot be changed, no init container runs, sizes
 of volumes and requests of resources count for nothing, and where GPUs are asked for there are slots of CPU. Needs root. Mounts and processes are in namespaces that it makes
@@ -15,6 +15,7 @@ itself; the network is the caller's, where kubectl is, and has to be one that ha
 bridge stays there. Exit code 77: this process may not make what pods are in, or a tool is missing.
 """
 
+import base64
 import copy
 import http.server
 import importlib.util
@@ -35,6 +36,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from pods import pod as pods  # noqa: E402
 from pods import spdy  # noqa: E402
 from pods.controller import DEPS, Controller  # noqa: E402
+from pods.issue import issue  # noqa: E402
 from pods.objects import KINDS, RESOURCES, Objects, Refused, chosen_by, not_found  # noqa: E402
 
 INSIDE = "--inside"
@@ -50,6 +52,7 @@ class Cluster:
     def __init__(self, place, programs, nodes):
         self.objects = Objects()
         self.controller = Controller(self.objects, place, programs)
+        self.issued = place / "issued"
         for number in range(nodes):
             self.objects.put("nodes", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}", "labels": {}}, "spec": {}})
 
@@ -64,7 +67,17 @@ class Cluster:
     def written(self, plural, item):
         if plural == "secrets":
             self.controller.write_secret(item)
+        if plural in ("issuers", "certificates"):
+            self.issue(item["metadata"]["namespace"])
         return item
+
+    def issue(self, namespace):
+        """As cert-manager does, at once; nothing is renewed."""
+        items = self.objects.all("issuers", namespace) + self.objects.all("certificates", namespace)
+        for name in issue(items, self.issued / namespace):
+            data = {one.name: base64.b64encode(one.read_bytes()).decode() for one in (self.issued / namespace / name).iterdir()}
+            secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": name}, "data": data}
+            self.written("secrets", self.objects.put("secrets", namespace, secret))
 
     def get(self, plural, namespace, name):
         with self.objects.changed:
@@ -89,6 +102,7 @@ class Cluster:
         elif plural == "namespaces":
             self.objects.delete_namespace(name)
             self.controller.end_all(name)
+            shutil.rmtree(self.issued / name, ignore_errors=True)
         else:
             raise Refused(405, "MethodNotAllowed", f"this cluster deletes no {plural}")
 

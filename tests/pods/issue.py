@@ -2,6 +2,9 @@
 between it and the authority, ca.crt the authority."""
 
 import ipaddress
+import pathlib
+import shutil
+import tempfile
 
 from pods.pod import run
 
@@ -24,30 +27,44 @@ def extensions_of(spec):
 
 
 def issue(items, secrets):
-    """Fills a folder of each secret below `secrets`."""
+    """Fills a folder of each secret below `secrets` that is not there yet and whose issuer is; what it has filled."""
     issuers = {one["metadata"]["name"]: one["spec"] for one in items if one["kind"] == "Issuer"}
-    waiting = [one["spec"] for one in items if one["kind"] == "Certificate"]
-    while waiting:
-        spec = next(one for one in waiting if "selfSigned" in issuers[one["issuerRef"]["name"]]
-                    or (secrets / issuers[one["issuerRef"]["name"]]["ca"]["secretName"] / "tls.crt").exists())
-        waiting.remove(spec)
-        folder, key = secrets / spec["secretName"], spec["privateKey"]
-        assert (key["algorithm"], key["size"], key["encoding"]) == ("ECDSA", 256, "PKCS8"), key
-        folder.mkdir(parents=True)
-        made, request, wanted = folder / "tls.crt", folder / "request", folder / "extensions"
+    filled = []
+
+    def made(spec):
+        issuer = issuers.get(spec["issuerRef"]["name"])
+        if issuer is None or (secrets / spec["secretName"]).exists():
+            return False
+        if "selfSigned" in issuer:
+            make(spec, None, secrets)
+        elif (secrets / issuer["ca"]["secretName"]).exists():
+            make(spec, secrets / issuer["ca"]["secretName"], secrets)
+        else:
+            return False
+        filled.append(spec["secretName"])
+        return True
+
+    while any([made(one["spec"]) for one in items if one["kind"] == "Certificate"]):
+        pass
+    return filled
+
+
+def make(spec, authority, secrets):
+    """`authority`: the folder of its certificate and key; none: it signs itself."""
+    folder, key = secrets / spec["secretName"], spec["privateKey"]
+    assert (key["algorithm"], key["size"], key["encoding"]) == ("ECDSA", 256, "PKCS8"), key
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as work:
+        request, wanted, done = (pathlib.Path(work) / one for one in ("request", "extensions", "certificate"))
         run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", folder / "tls.key")
         run("openssl", "req", "-new", "-key", folder / "tls.key", "-subj", f"/CN={spec['commonName']}", "-out", request)
         wanted.write_text(extensions_of(spec), encoding="utf-8")
-        hours = int(spec["duration"].removesuffix("h"))
-        sign = ["openssl", "x509", "-req", "-in", request, "-days", hours // 24, "-extfile", wanted, "-out", made]
-        issuer = issuers[spec["issuerRef"]["name"]]
-        if "selfSigned" in issuer:
+        days = int(spec["duration"].removesuffix("h")) // 24
+        sign = ["openssl", "x509", "-req", "-in", request, "-days", days, "-extfile", wanted, "-out", done]
+        if authority is None:
             run(*sign, "-signkey", folder / "tls.key")
-            (folder / "ca.crt").write_bytes(made.read_bytes())
         else:
-            authority = secrets / issuer["ca"]["secretName"]
             serial = run("openssl", "rand", "-hex", "16").strip()
             run(*sign, "-CA", authority / "tls.crt", "-CAkey", authority / "tls.key", "-set_serial", f"0x{serial}")
-            (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
-        request.unlink()
-        wanted.unlink()
+        shutil.copy(done, folder / "tls.crt")
+        shutil.copy(done if authority is None else authority / "ca.crt", folder / "ca.crt")

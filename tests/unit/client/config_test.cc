@@ -213,7 +213,7 @@ TEST_F(ConfigTest, FileThatIsALink_StaysOne) {
 TEST_F(ConfigTest, UseAndDelete_OfWhatIsNotThere_SayWhatIs) {
   ConfigSet(path_, "lab", {"server=a:1"}, captured_.io);
   Captured use, gone, last;
-  EXPECT_EQ(ConfigUse(path_, "la", use.io), kFailure);
+  EXPECT_EQ(ConfigUse(path_, "la", use.io), kBadConfig);
   EXPECT_EQ(use.talk.str(), "error: " + path_ +
                                 " has no context \"la\"; phalanx config list shows those that "
                                 "there are\n");
@@ -221,7 +221,7 @@ TEST_F(ConfigTest, UseAndDelete_OfWhatIsNotThere_SayWhatIs) {
   EXPECT_EQ(last.talk.str(),
             "deleted context lab; none is the current one now, phalanx config use NAME chooses "
             "one\n");
-  EXPECT_EQ(ConfigDelete(path_, "lab", gone.io), kFailure);
+  EXPECT_EQ(ConfigDelete(path_, "lab", gone.io), kBadConfig);
   EXPECT_TRUE(Resolve().ok());
 }
 
