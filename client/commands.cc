@@ -433,11 +433,26 @@ int Resume(Connection& connection, const std::string& job, Format format, Io& io
                                           format, io, IsInPhase);
 }
 
+// By its number: where the answer is lost and it is asked again, the name may be that of an older
+// job by then.
 int Delete(Connection& connection, const std::string& job, Format format, Io& io) {
+  v1::GetJobRequest named;
+  named.set_job(job);
+  v1::GetJobResponse found;
+  absl::Status status = connection.Call(&v1::JobService::Stub::GetJob, named, &found);
+  // One whose entry is damaged can be deleted, and not read; of who may do neither it is said of
+  // the deletion.
+  const bool unread = absl::IsDataLoss(status) || absl::IsPermissionDenied(status);
+  if (!status.ok() && !unread) return FailCall(status, io);
   v1::DeleteJobRequest request;
-  request.set_job(job);
+  request.set_job(unread ? job : absl::StrCat("job-", found.job().id()));
   v1::DeleteJobResponse response;
-  const absl::Status status = connection.Call(&v1::JobService::Stub::DeleteJob, request, &response);
+  status = connection.Call(&v1::JobService::Stub::DeleteJob, request, &response);
+  if (absl::IsNotFound(status) && !unread) {
+    // It was there a moment ago: by whomever, it is deleted.
+    response.set_id(found.job().id());
+    status = absl::OkStatus();
+  }
   if (!status.ok()) return FailCall(status, io);
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree(response), format, io.out);

@@ -332,8 +332,7 @@ int Logs(Connection& connection, const LogsOptions& options, Stopper& stopper, I
   if (!status.ok() && !stopper.stopped() && io.out) {
     return FailCall(connection.Explain(status), io);
   }
-  if (!reading.printed() && !resolved->follow)
-    io.talk << WhyNoLogs(connection, *resolved) << "\n";
+  if (!reading.printed() && !resolved->follow) io.talk << WhyNoLogs(connection, *resolved) << "\n";
   return kSuccess;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@ namespace phalanx::client {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -375,8 +377,13 @@ TEST(DescribeTest, DeviceThatIsNotTheFailedRanks_IsNotNamed) {
 
 TEST(DeleteTest, SaysWhatIsGone) {
   FakeServer server;
-  server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {
+  server.get = [](const v1::GetJobRequest& request, v1::GetJobResponse* response) {
     EXPECT_EQ(request.job(), "demo");
+    response->mutable_job()->set_id(7);
+    return grpc::Status::OK;
+  };
+  server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {
+    EXPECT_EQ(request.job(), "job-7");
     response->set_id(7);
     return grpc::Status::OK;
   };
@@ -386,6 +393,46 @@ TEST(DeleteTest, SaysWhatIsGone) {
   EXPECT_EQ(table.talk.str(), "deleted job-7\n");
   EXPECT_EQ(Delete(connection, "demo", Format::kName, name.io), kSuccess);
   EXPECT_EQ(name.out.str(), "job-7\n");
+}
+
+// A coordinator that dies between the deletion and its answer.
+TEST(DeleteTest, AnswerThatIsLost_DeletesNoOlderJobOfTheName) {
+  FakeServer server;
+  std::vector<int64_t> jobs = {3, 7};  // of the name
+  server.get = [&](const v1::GetJobRequest&, v1::GetJobResponse* response) {
+    response->mutable_job()->set_id(jobs.back());
+    return grpc::Status::OK;
+  };
+  server.remove = [&](const v1::DeleteJobRequest& request, v1::DeleteJobResponse*) {
+    const auto named = std::find_if(jobs.begin(), jobs.end(), [&](int64_t id) {
+      return request.job() == absl::StrCat("job-", id);
+    });
+    if (named == jobs.end() && request.job() != "demo")
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, "there is no job " + request.job());
+    jobs.erase(named == jobs.end() ? jobs.end() - 1 : named);
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Delete(connection, "demo", Format::kTable, captured.io), kSuccess);
+  EXPECT_EQ(captured.talk.str(), "deleted job-7\n");
+  EXPECT_THAT(jobs, ElementsAre(3));
+}
+
+TEST(DeleteTest, JobThatCannotBeRead_IsDeletedByItsName) {
+  FakeServer server;
+  server.get = [](const v1::GetJobRequest&, v1::GetJobResponse*) {
+    return grpc::Status(grpc::StatusCode::DATA_LOSS, "the entry of job-7 is damaged");
+  };
+  server.remove = [](const v1::DeleteJobRequest& request, v1::DeleteJobResponse* response) {
+    EXPECT_EQ(request.job(), "demo");
+    response->set_id(7);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  EXPECT_EQ(Delete(connection, "demo", Format::kTable, captured.io), kSuccess);
+  EXPECT_EQ(captured.talk.str(), "deleted job-7\n");
 }
 
 TEST(NodesTest, Free_CountsDevicesWithoutAJob) {
