@@ -44,11 +44,13 @@ void Coordinator::On(const NodeMarkRequested& event) {
     return;
   }
   if (mark.has_value()) {
-    mark->since = now_;
     mark->by = event.by;
+    mark->since = node.mark.has_value() ? node.mark->since : now_;
+    // Who says the same once more, as an answer was lost, changes nothing.
+    if (mark != node.mark) mark->since = now_;
   }
   if (!mark.has_value()) ForgiveChecks(node, event.by);
-  if (mark.has_value() || node.mark.has_value()) Mark(node, std::move(mark), event.by);
+  if (mark != node.mark) Mark(node, std::move(mark), event.by);
   AnswerMarked(event.token, node,
                node.Drains() ? Drain(node, event.force) : std::vector<JobOnNode>());
 }
@@ -57,12 +59,16 @@ void Coordinator::On(const NodeMarkRequested& event) {
 void Coordinator::On(const ReserveRequested& event) {
   Node* node = NodeToMark(event.token, event.node);
   if (node == nullptr) return;
-  const bool changes = event.reserve.has_value() || node->reserve.has_value();
-  node->reserve = event.reserve;
-  if (node->reserve.has_value()) {
+  std::optional<ReserveMark> reserve = event.reserve;
+  if (reserve.has_value()) {
+    reserve->by = event.by;
+    reserve->since = node->reserve.has_value() ? node->reserve->since : now_;
+    if (reserve != node->reserve) reserve->since = now_;
+  }
+  const bool changes = reserve != node->reserve;
+  node->reserve = std::move(reserve);
+  if (changes && node->reserve.has_value()) {
     reserved_.insert(node->name);
-    node->reserve->since = now_;
-    node->reserve->by = event.by;
     StoreDecided(*node, "NodeReserved", ToString(*node->reserve));
   } else if (changes) {
     reserved_.erase(node->name);
