@@ -50,6 +50,26 @@ Of faults behind the first one, such as those in the phase `recovery`, an event 
 A rank that stays slow for longer than here is named ([operations.md](operations.md#slow-devices)), and its job trains on with it.
 )";
 
+constexpr absl::string_view kTail = R"(
+## Elsewhere
+
+What else befalls drivers, clocks, disks, messages and people's programs is tried by tests of their own, each with what becomes of it in its name:
+
+| Fault | Tests |
+|---|---|
+| XIDs of every kind, as a table of what each costs (48, 63, 79, 94, 95, 109 and 119 among them); one that a driver tells of | `unit/worker/agent/machine` (XidTest, XidHistoryTest), `unit/worker/agent` (NvmlEventsTest) |
+| a driver that hangs: while it is followed, while a daemon starts, in a check | `unit/worker/agent` (NvmlEventsTest, DriverDeadlineTest), `e2e/jobs` (CheckTest) |
+| a device that takes longer than others | `e2e/recovery` (SlowTest) |
+| messages that are late, lost, doubled or out of order; partitions of one direction, half-open connections | `sim/cluster` ([simulator.md](simulator.md)) |
+| an answer that is lost, of each call that changes something | `rpc` (RoleTest, each asked for again), `sim/coordinator` |
+| a coordinator whose disk is full, fails, is slow or does not answer | `rpc` (store_failure_test.cc, CheckStoreTest), `unit/coordinator/machine` (SlowStoreTest) |
+| a wall clock that is set, on coordinator, daemon and client | `rpc/clock`, `rpc/agent/clock`, `unit/client/clock` |
+| a second daemon of a node's name; a store that was put back | `e2e/jobs` (NameTest, StoreTest) |
+| daemons, coordinators and recorded sessions of the release before | `rpc/older`, `e2e/rolling` |
+| a checkpoint with a flipped bit, a cut or missing part, the manifest of another model; a disk that fails or is slow | `oracle/checkpoint` (DamageTest), `unit/core/checkpoint_io` |
+| NCCL's own errors, kernels that do not end, on GPUs | `gpu` tests, which skip where there is no GPU |
+)";
+
 // What a page has where not all of its lines were tried, or not since times of their kind are taken
 // down; PageOf() does not write it. While it is there, a time may be kNotMeasured.
 constexpr absl::string_view kNote =
@@ -178,7 +198,7 @@ std::string PageOf(const std::vector<Line>& lines) {
                     " | ", within.has_value() ? SecondsText(*within) : "", " | ",
                     told.back.empty() ? Lack(back, row.no_back) : told.back, " |\n");
   }
-  return page;
+  return absl::StrCat(page, kTail);
 }
 
 std::vector<std::string> DetectedLate(const std::vector<Line>& lines) {
