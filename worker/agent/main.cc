@@ -61,6 +61,7 @@ constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of 
 
 constexpr double kGraceMax = 86400;                                            // seconds
 constexpr double kCheckIntervalDefault = 600, kCheckIntervalMax = 86400 * 30;  // seconds
+constexpr int kThreadsMax = 1024;  // more than processors that any machine has for a rank
 constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
 std::string HostName() {
@@ -343,7 +344,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--failure-domain", flags.failure_domain,
                  "what this node fails together with, such as its rack; default: the node alone");
   app.add_option("--threads", options.threads,
-                 "threads of a rank on CPU; default: the CPUs shared out over the devices");
+                 "threads of a rank on CPU; default: the CPUs shared out over the devices")
+      ->check(CLI::Range(1, kThreadsMax));
   app.add_option("--log-bytes", options.log_bytes_max, "kept of the log of one rank in one epoch")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max(), "POSITIVE"));

@@ -40,6 +40,8 @@ TEST(WorkerCommandTest, WrongOptions_AreUsageErrors) {
                                              {"--label", "x=\xFF"},
                                              {"--failure-domain", "\xFF"},
                                              {"--grace", "nan"},
+                                             {"--threads", "99999999"},
+                                             {"--threads", "-1"},
                                              {"--check-interval", "nan"},
                                              {"--nonsense"},
                                              {"--device", "tpu"},
