@@ -310,7 +310,8 @@ std::string WhyNoLogs(Connection& connection, const LogsOptions& options) {
   if (!connection.Call(&v1::JobService::Stub::GetJob, request, &response).ok())
     return "no such logs";
   const v1::JobStatus& job = response.job();
-  if (job.epoch() > 0 && options.nodes.empty()) return "no such logs";
+  if (job.epoch() > 0 && (options.nodes.empty() || job.placement().nodes().empty()))
+    return "no such logs";
   if (job.epoch() > 0) {
     std::vector<std::string> names;
     for (const v1::NodeDevices& node : job.placement().nodes())

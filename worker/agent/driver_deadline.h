@@ -6,7 +6,6 @@
 // Used by one thread; no other thread may be about to leave the process when it passes.
 #pragma once
 
-#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -15,7 +14,8 @@
 
 namespace phalanx::agent {
 
-// Eight GPUs without persistence mode take some 20 s to be there.
+// Without persistence mode a driver begins with its GPUs when it is first asked, which takes a
+// while.
 inline constexpr absl::Duration kDriverAnswersWithin = absl::Minutes(2);
 
 // While it lives, calls into the driver are under way, for `limit` at most.
