@@ -28,9 +28,17 @@ constexpr char kNextAfterSilence[] =
     "(--listen) and that no firewall is between; phalanx config show tells where the address is "
     "from, and --machine leaves the cluster out";
 
-// `status`: of a call.
-Finding Coordinator(const std::string& server, const absl::Status& status) {
+// `status`: of a call; `store_fault`: why it accepts nothing, as it says then.
+Finding Coordinator(const std::string& server, const absl::Status& status,
+                    const std::string& store_fault) {
   Finding coordinator{.check = "coordinator", .found = absl::StrCat(server, " answers")};
+  if (status.ok() && !store_fault.empty()) {
+    coordinator.verdict = Verdict::kProblem;
+    absl::StrAppend(&coordinator.found, " and changes nothing: ", store_fault);
+    coordinator.next =
+        "make room on the disk of its --store, or mend what its log says of it: it goes on by "
+        "itself";
+  }
   if (status.ok()) return coordinator;
   coordinator.verdict = Verdict::kProblem;
   coordinator.found = std::string(status.message());
@@ -134,8 +142,10 @@ int Doctor(Connection& connection, const DoctorOptions& options, Io& io) {
   if (!options.folder.empty()) folders.write.push_back(options.folder);
   std::vector<Finding> findings = examine::ExamineMachine(examine::ReadMachine(folders));
   if (options.cluster) {
-    const absl::StatusOr<std::vector<v1::NodeStatus>> nodes = ListNodes(connection, true);
-    findings.push_back(Coordinator(connection.server(), nodes.status()));
+    std::string store_fault;
+    const absl::StatusOr<std::vector<v1::NodeStatus>> nodes =
+        ListNodes(connection, true, &store_fault);
+    findings.push_back(Coordinator(connection.server(), nodes.status(), store_fault));
     if (nodes.ok()) {
       for (std::vector<Finding> more :
            {ExamineCluster(*nodes, options.version, absl::Now()), ExamineNodes(*nodes)}) {

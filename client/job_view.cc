@@ -36,12 +36,29 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone());
 }
 
-std::string PlacementText(const v1::JobStatus& job) {
+// Devices of ranks that it has, or goes on without.
+std::string PlacementText(const v1::JobStatus& job, bool lost) {
   std::vector<std::string> nodes;
+  int32_t rank = 0;
   for (const v1::NodeDevices& part : job.placement().nodes()) {
-    nodes.push_back(absl::StrCat(part.node(), "[", absl::StrJoin(part.devices(), ","), "]"));
+    std::vector<int32_t> devices;
+    for (const int32_t device : part.devices()) {
+      if ((std::count(job.lost_ranks().begin(), job.lost_ranks().end(), rank++) != 0) == lost)
+        devices.push_back(device);
+    }
+    if (!devices.empty())
+      nodes.push_back(absl::StrCat(part.node(), "[", absl::StrJoin(devices, ","), "]"));
   }
   return nodes.empty() ? "-" : absl::StrJoin(nodes, " ");
+}
+
+// "6", or "5 of 6" where it goes on without one.
+std::string RanksText(const v1::JobStatus& job) {
+  // Behind them are places of spares.
+  const auto lost = std::count_if(job.lost_ranks().begin(), job.lost_ranks().end(),
+                                  [&job](int32_t rank) { return rank < job.world(); });
+  if (lost == 0) return absl::StrCat(job.world());
+  return absl::StrCat(job.world() - lost, " of ", job.world());
 }
 
 // " (number 3, in about 12 min, by 2026-01-31 12:00:00)": its place in the queue, a guess of when
@@ -67,7 +84,7 @@ std::vector<std::string> JobRow(const v1::JobStatus& job, bool wide, absl::Time 
                                   StepText(job), LossText(job), AgeText(job.submitted(), now)};
   if (wide) {
     row.insert(row.end(), {job.owner().empty() ? "-" : job.owner(), absl::StrCat(job.epoch()),
-                           absl::StrCat(job.world()), PlacementText(job), job.reason()});
+                           RanksText(job), PlacementText(job, /*lost=*/false), job.reason()});
   }
   return row;
 }
@@ -207,8 +224,9 @@ void DescribeJob(const v1::JobStatus& job, const std::vector<std::string>& reaso
         out);
   }
   PrintField("Epoch", absl::StrCat(job.epoch()), out);
-  PrintField("Ranks", absl::StrCat(job.world()), out);
-  PrintField("Devices", PlacementText(job), out);
+  PrintField("Ranks", RanksText(job), out);
+  PrintField("Devices", PlacementText(job, /*lost=*/false), out);
+  if (!job.lost_ranks().empty()) PrintField("Lost", PlacementText(job, /*lost=*/true), out);
   PrintField("Plan digest", job.plan_digest(), out);
   if (job.has_submitted()) {
     PrintField(

@@ -22,6 +22,7 @@ namespace {
 
 constexpr absl::Duration kReadyInterval = absl::Milliseconds(10);
 constexpr size_t kTailLines = 15;
+constexpr size_t kTrialBytes = 64 << 10;
 
 std::string TailOf(const std::string& path, const std::string& name) {
   std::ifstream file(path);
@@ -48,7 +49,20 @@ absl::Status LocalCluster::MakeFolder() {
                      "; set TMPDIR to a folder that you can write"));
   }
   folder_ = pattern;
-  return absl::OkStatus();
+  // Where there is no room for that, nothing of it could say so in its log.
+  const std::string trial = folder_ + "/trial";
+  std::ofstream file(trial);
+  errno = 0;
+  const bool written =
+      file.write(std::string(kTrialBytes, 'x').data(), kTrialBytes) && file.flush();
+  const int fault = errno;
+  file.close();
+  std::filesystem::remove(trial, error);
+  if (written) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot write to the temporary folder ", folder_, ": ",
+                   fault != 0 ? std::strerror(fault) : "the file is not whole",
+                   "; make room there, or set TMPDIR to a folder that has some"));
 }
 
 absl::StatusOr<std::string> LocalCluster::WaitForFile(const Child& child, const std::string& name,

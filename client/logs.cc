@@ -200,7 +200,16 @@ class LogReading {
     return false;
   }
 
+  void TellAbsent(const std::string& node) {
+    const std::vector<std::string>& wanted = options_.nodes;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), node) == wanted.end()) return;
+    if (!absent_.insert(node).second) return;
+    io_.talk << "node " << TerminalText(node)
+             << " is not connected: what ranks wrote there is left out\n";
+  }
+
   void Print(const v1::GetLogsResponse& chunk) {
+    if (chunk.absent()) return TellAbsent(chunk.node());
     if (chunk.text().empty()) return;
     backoff_.Reset();
     printed_[{chunk.node(), chunk.rank()}] = chunk.place();
@@ -245,6 +254,7 @@ class LogReading {
   bool lost_ = false;
   bool any_ = false;
   std::map<std::pair<std::string, int32_t>, std::deque<HeldLine>> held_;  // by node and rank
+  std::set<std::string> absent_;  // nodes that are not there, as was said
   std::set<std::string> silent_;  // nodes that do not say of which epoch their lines are
   // Of each node and rank: where what was printed ends, and when the last line was written.
   std::map<std::pair<std::string, int32_t>, std::string> printed_;
@@ -310,13 +320,13 @@ std::string WhyNoLogs(Connection& connection, const LogsOptions& options) {
   if (!connection.Call(&v1::JobService::Stub::GetJob, request, &response).ok())
     return "no such logs";
   const v1::JobStatus& job = response.job();
-  if (job.epoch() > 0 && (options.nodes.empty() || job.placement().nodes().empty()))
-    return "no such logs";
+  if (job.epoch() > 0 && options.nodes.empty()) return "no such logs";
   if (job.epoch() > 0) {
     std::vector<std::string> names;
     for (const v1::NodeDevices& node : job.placement().nodes())
       names.push_back(TerminalText(node.node()));
-    return absl::StrCat("no such logs; ", JobName(job), " was last on ",
+    for (const std::string& node : job.earlier_nodes()) names.push_back(TerminalText(node));
+    return absl::StrCat("no such logs; ", JobName(job), " has been on ",
                         absl::StrJoin(names, ", "));
   }
   return absl::StrCat(JobName(job), " has not started, and has no logs: phalanx why ",

@@ -336,6 +336,8 @@ int Program::Main(int argc, char** argv) {
   }
   if (const auto empty = EmptyFlagsOf(app_); !empty.empty())
     return TellEmptyFlags(empty, std::cerr);
+  if (const auto no_text = FlagsOfNoText(app_); !no_text.empty())
+    return TellEmptyFlags(no_text, std::cerr);
   Io io = TerminalIo();
   return RunChosen(io);
 }

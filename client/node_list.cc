@@ -13,7 +13,8 @@ constexpr int32_t kNodesPageSize = 1000;
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bool examinations) {
+absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bool examinations,
+                                                      std::string* store_fault) {
   v1::ListNodesRequest request;
   request.set_examinations(examinations);
   request.set_page_size(kNodesPageSize);
@@ -21,6 +22,7 @@ absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bo
   while (true) {
     v1::ListNodesResponse response;
     RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::ListNodes, request, &response));
+    if (store_fault != nullptr) *store_fault = response.store_fault();
     // Where a coordinator of the release before leads from one page to the next, it answers with
     // all nodes.
     const std::string last = nodes.empty() ? "" : nodes.back().name();

@@ -14,7 +14,9 @@ namespace phalanx::client {
 // All of them, by name; with what their workers found of their machines, if `examinations`. They
 // are asked for in pages, however many there are, each with the connection's timeout. Errors: those
 // of Connection::Call.
-absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bool examinations);
+// `store_fault`, if any: gets why the coordinator accepts nothing now; empty: it does.
+absl::StatusOr<std::vector<v1::NodeStatus>> ListNodes(Connection& connection, bool examinations,
+                                                      std::string* store_fault = nullptr);
 
 // The one of that name, with what its worker found of its machine; nullopt: there is none. Errors:
 // those of Connection::Call.

@@ -53,6 +53,7 @@ struct JobView {
   Shared<plan::Layout> layout;  // of its epoch; without modules: there is none yet, or it has ended
   std::string plan_digest;
   std::optional<FailureCause> failure;
+  Shared<std::vector<NodeName>> earlier_nodes;  // as JobState
   bool suspended = false;
   bool fits_no_nodes = false;  // it is queued, and all nodes that match are too few
   bool damaged = false;        // a stand-in for what the store cannot give
@@ -320,7 +321,7 @@ struct AnswerQueue {
 // One fetch per node; each ends with the worker's upload or with EndLogs.
 struct LogSource {
   NodeName node;
-  std::string fetch_id;
+  std::string fetch_id = "";  // empty: the node is not connected, and nothing comes from there
 };
 struct AnswerLogs {
   Token token;

@@ -205,6 +205,11 @@ class Coordinator {
   void SettleAnew(const Node& node);
   void On(const SessionClosed& event);
   void On(const HeartbeatReceived& event);
+  // Of one that cannot prepare data nothing is placed on it: while its examination says so, or for
+  // a while.
+  void NoteFitness(Node& node);
+  void RestUnfit(Node& node, const std::string& why);
+  void EndUnfitness(Node& node);
   void NotePreparing(const Node& node, const std::vector<Preparing>& preparing);
   void Reconcile(Node& node, const std::vector<RunningAssignment>& running, uint64_t carried_out);
   // Its worker has not been told, or nobody knows whether it has.
@@ -384,12 +389,16 @@ class Coordinator {
   void TellWishAgain(const Node& node);
   // As wished, whatever there is of its checkpoint.
   void EndEarly(Job& job, const EndWished& wish);
+  void StayUnsaved(Job& job);  // of who was to leave
+  void TrainOn(Job& job);
   void EndAs(Job& job, EndWished wish, const std::string& how);
   // coordinator_leave.cc: jobs that leave their devices in order, and wait in the queue.
   void On(const SuspensionRequested& event);
   void Suspend(Job& job, const std::string& by);
   void LeaveDevices(Job& job, const std::string& how);  // `how` its ranks ended
   void MakeRoomFor(const Job& job);  // preemptible jobs are asked to leave, if that is enough
+  bool MayBeAsked(const Job& job) const;
+  void ConsiderAsking(Job& job);
   // coordinator_drain.cc: nodes that are taken out of service.
   void On(const NodeMarkRequested& event);
   void On(const ReserveRequested& event);

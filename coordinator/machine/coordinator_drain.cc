@@ -168,6 +168,7 @@ std::string Coordinator::LeaveNode(Job& job, const Node& node, bool force, bool&
 
 // Who could not leave before may be able to now.
 void Coordinator::ConsiderDrain(Job& job) {
+  if (!MayBeAsked(job)) return;
   for (const NodeName& name : drained_) {
     const Team* team = job.run->TeamOf(name);
     if (team == nullptr || team->released) continue;

@@ -1,6 +1,7 @@
 // Ends before a job's last step: it has run for as long as it may, it leaves its devices, or it is
 // cancelled with a checkpoint. Its ranks are told, agree on one step, write a checkpoint of it and
-// have succeeded early; once that is published, or cannot be, the job ends.
+// have succeeded early; once that is published, or cannot be, the job ends. One that was to go on
+// later, and whose state cannot be saved, stays on its devices and trains on.
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,41 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+
+// There is a checkpoint of the step that its ranks have ended with.
+bool HasSaved(const LiveJob& job) {
+  const std::optional<PublishedCheckpoint>& last = job.state.last_checkpoint;
+  return last.has_value() && last->step == job.run->ended_step;
+}
+
+std::string WhyNotSaved(const NodeTable& nodes, const LiveJob& job) {
+  const JobState& state = job.state;
+  const Run& run = *job.run;
+  const int64_t step = run.ended_step;
+  if (state.unpublished.has_value() && state.unpublished->step == step)
+    return state.unpublished->error;
+  if (absl::StrContains(run.part_failed, absl::StrCat(": step ", step, ": ")))
+    return run.part_failed;
+  if (state.publishing.has_value() && state.publishing->step == step)
+    return absl::StrCat("rank ", state.publishing->rank, " has not published it");
+  const auto written = run.written.find(step);
+  if (written != run.written.end()) return MissingParts(nodes, run, written->second);
+  return "no rank has reported a part of it";
+}
+
+// With work, and no process any more, or on a node that is lost.
+std::vector<int32_t> RanksGone(const NodeTable& nodes, const Run& run) {
+  std::vector<int32_t> gone;
+  for (const Team& team : run.teams) {
+    const auto node = nodes.find(team.node);
+    const bool lost = node == nodes.end() || node->second.lost;
+    for (const int32_t rank : team.ranks) {
+      const RankState& state = run.ranks[static_cast<size_t>(rank)];
+      if (state.used && (lost || state.exited)) gone.push_back(rank);
+    }
+  }
+  return gone;
+}
 
 // What there is of the checkpoint that it was to end with, in `grace`.
 std::string HowItEnds(const NodeTable& nodes, const LiveJob& job, absl::Duration grace) {
@@ -32,21 +68,9 @@ std::string HowItEnds(const NodeTable& nodes, const LiveJob& job, absl::Duration
     return absl::StrCat("its ranks had not all ended ", absl::FormatDuration(grace),
                         " later, without a checkpoint of their last step", last_one);
   }
-  const int64_t step = run.ended_step;
-  const std::string ended = absl::StrCat("it ended with step ", step, of_steps);
-  if (last.has_value() && last->step == step)
-    return absl::StrCat(ended, ", checkpoint ", last->path);
-  std::string why = "no rank has reported a part of it";
-  if (state.unpublished.has_value() && state.unpublished->step == step) {
-    why = state.unpublished->error;
-  } else if (absl::StrContains(run.part_failed, absl::StrCat(": step ", step, ": "))) {
-    why = run.part_failed;
-  } else if (state.publishing.has_value() && state.publishing->step == step) {
-    why = absl::StrCat("rank ", state.publishing->rank, " has not published it");
-  } else if (const auto written = run.written.find(step); written != run.written.end()) {
-    why = MissingParts(nodes, run, written->second);
-  }
-  return absl::StrCat(ended, ", without a checkpoint: ", why, last_one);
+  const std::string ended = absl::StrCat("it ended with step ", run.ended_step, of_steps);
+  if (HasSaved(job)) return absl::StrCat(ended, ", checkpoint ", last->path);
+  return absl::StrCat(ended, ", without a checkpoint: ", WhyNotSaved(nodes, job), last_one);
 }
 
 }  // namespace
@@ -101,7 +125,46 @@ void Coordinator::TellWishAgain(const Node& node) {
 }
 
 void Coordinator::EndEarly(Job& job, const EndWished& wish) {
+  // Who was to go on later would lose what its ranks still have.
+  const bool may_stay = Leaves(job) && !IsSaving(job) && job.run->Succeeded();
+  if (may_stay && !HasSaved(job) && (MayRecover(job) || RanksGone(nodes_, *job.run).empty()))
+    return StayUnsaved(job);
   EndAs(job, wish, HowItEnds(nodes_, job, options_.end_grace));
+}
+
+void Coordinator::StayUnsaved(Job& job) {
+  const EndWished& wish = job.state.ending->wish;
+  const std::string why = absl::StrCat(
+      ReasonOf(wish, *job.state.request),
+      ", and its state cannot be saved: ", WhyNotSaved(nodes_, job), "; it trains on",
+      wish.suspends ? absl::StrCat(": phalanx suspend ", ToString(job.state.id), " asks again")
+                    : absl::StrCat(", and is asked again after ",
+                                   absl::FormatDuration(options_.save_retry_delay)));
+  while (!job.run->written.empty()) GiveUpWritten(job, job.run->written.begin()->first);
+  job.unsaved = now_;
+  Commit(job, EventRecorded{kEndGivenUp, why, job.state.epoch});
+  if (!job.recovery.has_value()) TrainOn(job);
+}
+
+// All ranks have ended before the last step, and nobody wishes it any more: as their places are, in
+// another epoch.
+void Coordinator::TrainOn(Job& job) {
+  job.run->EndJudging();
+  job.returning.clear();
+  DropPlanning(job);
+  DropStandbyPlan(job);
+  AwaitQuiet(job, {.kind = FailureKind::kStartFailed, .message = "its state cannot be saved"});
+  job.recovery->by_choice = true;
+  for (RankState& rank : job.run->ranks) rank.succeeded = false;
+  PlanWithoutLost(job);
+  // Who was gone by then was not missed.
+  for (const int32_t rank : RanksGone(nodes_, *job.run)) {
+    if (job.state.IsTerminal() || !job.run.has_value()) return;
+    OnFailure(job, CauseOf(now_, job, rank, FailureKind::kRankKilled,
+                           absl::StrCat("rank ", rank,
+                                        " has ended, or its node is lost, since it "
+                                        "was done")));
+  }
 }
 
 void Coordinator::EndAs(Job& job, EndWished wish, const std::string& how) {

@@ -213,10 +213,15 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
   const bool starts = job.state.phase == job::JobPhase::kStarting && job.run.has_value();
-  const Policy policy{.may_recover = MayRecover(job),
-                      .may_go_back = MayGoBack(job) || MayTakeCopies(nodes_, job),
-                      .may_queue = starts && job.state.trained,
-                      .may_start_anew = starts && MayHaveMissedOthers(*job.run)};
+  const JobRequest& request = *job.state.request;
+  const Policy policy{
+      .may_recover = MayRecover(job),
+      .may_go_back = MayGoBack(job) || MayTakeCopies(nodes_, job),
+      .may_queue = starts && job.state.trained,
+      .may_start_elsewhere =
+          starts &&
+          (request.waits || CapacityWithout(nodes_, request, cause.node) >= request.devices),
+      .may_start_anew = starts && MayHaveMissedOthers(*job.run)};
   const Remedy remedy =
       RemedyFor(policy, job.run.has_value() ? *job.run : kNoRun, {&loss, 1}, nodes_);
   NoteEvidence(job, cause);

@@ -73,6 +73,17 @@ void Coordinator::LeaveDevices(Job& job, const std::string& how) {
   QueueAgain(job, reason, /*in_order=*/!IsSaving(job));  // a hold that was over is a loss
 }
 
+bool Coordinator::MayBeAsked(const Job& job) const {
+  return now_ - job.unsaved >= options_.save_retry_delay;
+}
+
+// Who stayed since its state could not be saved is among those again that room is made of.
+void Coordinator::ConsiderAsking(Job& job) {
+  if (job.unsaved == absl::InfinitePast() || !MayBeAsked(job)) return;
+  job.unsaved = absl::InfinitePast();
+  capacity_changed_ = true;
+}
+
 void Coordinator::MakeRoomFor(const Job& job) {
   const JobRequest& request = *job.state.request;
   int64_t missing = request.devices;
@@ -91,8 +102,8 @@ void Coordinator::MakeRoomFor(const Job& job) {
     const Job& holder = jobs_.at(id);
     // They leave already, or have left.
     if (holder.state.IsTerminal() || holder.state.ending.has_value()) missing -= devices;
-    const bool may_leave =
-        MayEndWithCheckpoint(holder) && MaySuspend(holder).ok() && !holder.state.ending.has_value();
+    const bool may_leave = MayEndWithCheckpoint(holder) && MaySuspend(holder).ok() &&
+                           !holder.state.ending.has_value() && MayBeAsked(holder);
     if (!holder.state.request->preemptible || !may_leave) continue;
     if (holder.state.request->priority >= request.priority) continue;
     candidates.push_back({{holder.state.request->priority, id}, devices});

@@ -95,6 +95,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   if (!same_process) node.failed_devices.clear();
   if (!same_process) node.suspect = false;
   if (!same_process) node.examination.reset();
+  if (!same_process) node.unfit.clear();
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -251,6 +252,7 @@ void Coordinator::On(const HeartbeatReceived& event) {
   if (event.check != nullptr) NoteCheck(*node, event.check);
   if (event.examination != nullptr) {
     node->examination = event.examination;
+    NoteFitness(*node);
     PublishView(*node);
   }
   NotePreparing(*node, event.preparing);
@@ -265,6 +267,34 @@ void Coordinator::On(const HeartbeatReceived& event) {
       NoteWait(*job, node->name, progress.waits);
     NoteWork(*node, progress);
   }
+}
+
+// While there is a problem it is examined again each minute.
+void Coordinator::NoteFitness(Node& node) {
+  const std::vector<job::Finding>& findings = node.examination->findings;
+  const auto state = std::find_if(findings.begin(), findings.end(), [](const job::Finding& one) {
+    return one.check == job::kStateFolderCheck;
+  });
+  if (state == findings.end()) return;
+  if (state->verdict != job::Finding::Verdict::kProblem) return EndUnfitness(node);
+  if (node.unfit.empty())
+    Log(absl::StrCat("node=", node.name, " gets nothing new reason=\"", state->found, "\""));
+  node.unfit = state->found;
+  node.unfit_until = absl::InfiniteFuture();
+}
+
+void Coordinator::RestUnfit(Node& node, const std::string& why) {
+  node.unfit = absl::StrCat("cannot prepare data: ", why);
+  node.unfit_until = now_ + options_.unfit_delay;
+  NoteDeadline(node);
+}
+
+void Coordinator::EndUnfitness(Node& node) {
+  if (node.unfit.empty()) return;
+  Log(absl::StrCat("node=", node.name, " may get jobs again"));
+  node.unfit.clear();
+  node.unfit_until = absl::InfiniteFuture();
+  capacity_changed_ = true;
 }
 
 void Coordinator::NotePreparing(const Node& node, const std::vector<Preparing>& preparing) {

@@ -64,6 +64,12 @@ struct CoordinatorOptions {
   absl::Duration publish_timeout = absl::Minutes(2);
   // What a job has to end with a checkpoint in before its last step: past it it ends anyhow.
   absl::Duration end_grace = absl::Minutes(2);
+  // Until a job that stayed on its devices, since its state could not be saved, is asked to leave
+  // them once more: by nodes that drain and for larger priorities.
+  absl::Duration save_retry_delay = absl::Minutes(2);
+  // How long nothing new is placed on a node that could not prepare a job's data, where it does not
+  // say before that it can.
+  absl::Duration unfit_delay = absl::Minutes(1);
   // Rendezvous entries gather for so long before they are forwarded.
   absl::Duration rendezvous_delay = absl::Milliseconds(2);
   // Bytes of the rendezvous of one epoch; more than correct ranks ever say.

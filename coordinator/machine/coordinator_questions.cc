@@ -66,53 +66,14 @@ void Coordinator::On(const ExplainRequested& event) {
     actions_.push_back(AnswerExplain{event.token, NoSuchJob(event.job)});
     return;
   }
-  // It speaks of other jobs too, so it waits for all that is decided.
-  TellAfter(last_record_, Action(AnswerExplain{event.token, Explain(*job)}));
-}
-
-void Coordinator::On(const LogsRequested& event) {
-  const Job* job = FindJob(event.job);
-  std::vector<LogSource> sources;
-  std::vector<std::pair<Node*, FetchLogs>> fetches;
-  int32_t first = 0;
-  const bool ended = job == nullptr || job->state.IsTerminal();
-  const bool follow = event.follow && !ended;
-  for (const NodeDevices& entry : job != nullptr ? *job->state.placement : event.placement) {
-    const int32_t end = first + static_cast<int32_t>(entry.devices.size());
-    FetchLogs fetch{.job = event.job, .follow = follow, .ended = ended, .tail = event.tail};
-    for (int32_t rank : event.ranks) {
-      if (rank >= first && rank < end) fetch.ranks.push_back(rank);
-    }
-    const bool wanted = event.ranks.empty() || !fetch.ranks.empty();
-    first = end;
-    const auto node = nodes_.find(entry.node);
-    if (!wanted) continue;
-    // One that has several entries is asked once.
-    const auto asked = std::find_if(fetches.begin(), fetches.end(), [&entry](const auto& other) {
-      return other.first->name == entry.node;
-    });
-    if (asked != fetches.end()) {
-      std::vector<int32_t>& ranks = asked->second.ranks;
-      ranks.insert(ranks.end(), fetch.ranks.begin(), fetch.ranks.end());
-      continue;
-    }
-    if (node == nodes_.end() || !node->second.connected()) {
-      if (!follow) continue;
-      // A follower asks again, and would miss these ranks for as long as the others write.
-      actions_.push_back(AnswerLogs{event.token, absl::UnavailableError(absl::StrCat(
-                                                     "node ", entry.node, " is not connected"))});
-      return;
-    }
-    if (const auto after = event.after.find(entry.node); after != event.after.end()) {
-      fetch.after = after->second;
-    }
-    fetch.fetch_id = absl::StrCat(event.token.value, ".", ++fetch_count_);
-    sources.push_back({entry.node, fetch.fetch_id});
-    fetches.emplace_back(&node->second, std::move(fetch));
+  std::vector<std::string> reasons = Explain(*job);
+  if (!event.store_fault.empty()) {
+    reasons.push_back(event.store_fault);
+    actions_.push_back(AnswerExplain{event.token, std::move(reasons)});
+    return;
   }
-  // Answered first: the caller must know a fetch before its worker can answer it.
-  actions_.push_back(AnswerLogs{event.token, std::move(sources)});
-  for (auto& [node, fetch] : fetches) SendTo(*node, std::move(fetch));
+  // It speaks of other jobs too, so it waits for all that is decided.
+  TellAfter(last_record_, Action(AnswerExplain{event.token, std::move(reasons)}));
 }
 
 std::vector<std::string> Coordinator::Explain(const Job& job) const {
@@ -148,7 +109,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
           "epoch ", state.epoch.value, job.recovery.has_value() ? " is on " : " trains on ",
-          ToString(*state.placement), "; step ",
+          ToString(WithoutLost(*state.layout)), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       if (job.recovery.has_value()) reasons.push_back(StageText(*job.recovery));
       for (const auto& [place, device] : job.loans)
@@ -156,6 +117,7 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
                                        " of node ", device.node, ", which is in reserve"));
       for (std::string& slow : ExplainSlow(job)) reasons.push_back(std::move(slow));
       if (state.ending.has_value()) reasons.push_back(state.reason);
+      if (!state.unsaved.empty()) reasons.push_back(state.unsaved);
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();
         reasons.push_back(absl::StrCat("incident ", last.number, ": ", Summary(last)));
@@ -205,6 +167,7 @@ std::vector<std::string> Coordinator::ExplainQueued(const Job& job) const {
                                          : !node.connected()   ? "disconnected"
                                          : node.suspect        ? "silent"
                                          : node.draining       ? "stopping"
+                                         : !node.unfit.empty() ? absl::StrCat("unfit: ", node.unfit)
                                          : node.reserve.has_value()
                                              ? ToString(*node.reserve)
                                              : "still ending ranks of before"));

@@ -121,9 +121,9 @@ void Coordinator::CheckReady(Job& job) {
   run.start_deadline = run.reattach_deadline = absl::InfiniteFuture();
   job.copies_with = DaemonsOf(nodes_, job);
   NoteTrains(job);
-  Commit(job,
-         PhaseChanged{JobPhase::kRunning,
-                      absl::StrCat("trains on ", ToString(*job.state.placement)), std::nullopt});
+  Commit(job, PhaseChanged{JobPhase::kRunning,
+                           absl::StrCat("trains on ", ToString(WithoutLost(*job.state.layout))),
+                           std::nullopt});
 }
 
 // A rank that has done a step of the epoch was connected to all others, whatever these have said.
@@ -162,6 +162,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
   ConsiderReturn(job);
   ConsiderStandby(job);
   ConsiderDrain(job);
+  ConsiderAsking(job);
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankSucceeded& report) {
@@ -199,7 +200,12 @@ void Coordinator::CheckSucceeded(Job& job) {
       SetDeadline(job, job.run->publish_deadline, options_.end_grace / 4);
     return;
   }
-  if (job.run->ended_step < job.state.request->steps) return EndEarly(job, job.state.ending->wish);
+  if (job.run->ended_step < job.state.request->steps) {
+    if (job.state.ending.has_value()) return EndEarly(job, job.state.ending->wish);
+    // A coordinator before this one did not live to order that.
+    if (!job.recovery.has_value()) TrainOn(job);
+    return;
+  }
   End(job, JobPhase::kSucceeded,
       absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
       options_.cancel_grace);

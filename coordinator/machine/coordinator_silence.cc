@@ -47,7 +47,8 @@ void Coordinator::Heard(Node& node, SessionId session) {
 
 Instant Coordinator::DeadlineOf(const Node& node) const {
   if (node.connected() && !node.suspect)
-    return node.quiet_since() + std::min(SuspectDelay(options_), options_.heartbeat_timeout);
+    return std::min(node.unfit_until, node.quiet_since() + std::min(SuspectDelay(options_),
+                                                                    options_.heartbeat_timeout));
   if (node.connected() || !node.lost) return node.quiet_since() + options_.heartbeat_timeout;
   if (MayBeForgotten(node, jobs_)) return node.quiet_since() + options_.node_forget_delay;
   return absl::InfiniteFuture();
@@ -59,6 +60,7 @@ void Coordinator::CheckNodeDeadlines(Instant judged) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) continue;
     Node& node = found->second;
+    if (node.unfit_until <= judged) EndUnfitness(node);
     if (judged < DeadlineOf(node)) {
       NoteDeadline(node);  // heard since
     } else if (node.lost) {

@@ -173,6 +173,9 @@ void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
   if (cause.kind == job::FailureKind::kDeviceFailed && node != nodes_.end())
     node->second.failed_devices.insert(team->DeviceOf(cause.rank));
   const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
+  const auto blamed = nodes_.find(cause.node);
+  if (cause.kind == job::FailureKind::kPrepareFailed && blamed != nodes_.end())
+    RestUnfit(blamed->second, lines.front());
   QueueAgain(job,
              absl::StrCat(lines.front(),
                           job.state.trained ? " before it trained again" : " before it trained",

@@ -64,6 +64,8 @@ struct DeleteRequested {
 struct ExplainRequested {
   Token token;
   JobId job;
+  // Why the store takes nothing now: what is decided is told all the same. Empty: it does.
+  std::string store_fault = "";
 };
 // Where jobs stand in the queue.
 struct QueueRequested {
@@ -78,7 +80,9 @@ struct LogsRequested {
   int32_t tail = 0;
   // Places to go on after, by node and rank.
   std::map<NodeName, std::map<int32_t, std::string>> after;
-  Placement placement;  // of a job that has ended, which the machine may have let go
+  // Of a job that has ended, which the machine may have let go.
+  Placement placement;
+  std::vector<NodeName> earlier_nodes = {};
 };
 
 struct InjectRequested {

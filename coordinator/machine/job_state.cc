@@ -27,6 +27,24 @@ std::string WithoutText(const plan::RankList& lost) {
       named.size() < lost.size() ? " and others" : "");
 }
 
+bool HasNode(const Placement& placement, const NodeName& name) {
+  return std::any_of(placement.begin(), placement.end(),
+                     [&name](const NodeDevices& entry) { return entry.node == name; });
+}
+
+// Of a job that had `earlier` when it was on `before`, and is on `now`.
+std::vector<NodeName> EarlierNodes(std::vector<NodeName> earlier, const Placement& before,
+                                   const Placement& now) {
+  for (const NodeDevices& entry : before) {
+    std::erase(earlier, entry.node);
+    earlier.push_back(entry.node);
+  }
+  std::erase_if(earlier, [&now](const NodeName& name) { return HasNode(now, name); });
+  if (earlier.size() > JobState::kEarlierNodesMax)
+    earlier.erase(earlier.begin(), earlier.end() - JobState::kEarlierNodesMax);
+  return earlier;
+}
+
 // Adds the event that `record` brings about, numbered, to a job's list.
 class Applier {
  public:
@@ -50,6 +68,7 @@ class Applier {
     if (body.phase == job::JobPhase::kRunning) state_.failed_starts = 0;
     state_.phase = body.phase;
     state_.reason = body.reason;
+    state_.unsaved.clear();
     state_.failure = body.failure;
     state_.queued_again = body.phase == job::JobPhase::kQueued;
     state_.trained = state_.trained || body.phase == job::JobPhase::kRunning;
@@ -89,7 +108,11 @@ class Applier {
     const bool was_by_choice = state_.by_choice;
     state_.epoch = epoch;
     state_.layout = body.layout;
-    if (!(*state_.placement == body.layout->nodes)) state_.placement = body.layout->nodes;
+    if (!(*state_.placement == body.layout->nodes)) {
+      state_.earlier_nodes =
+          EarlierNodes(*state_.earlier_nodes, *state_.placement, body.layout->nodes);
+      state_.placement = body.layout->nodes;
+    }
     state_.plan_digest = body.plan_digest;
     state_.standby = body.standby;
     state_.beside = body.beside;
@@ -111,6 +134,8 @@ class Applier {
     if (body.from_copies) state_.decided = std::nullopt;
     state_.from_copies = body.from_copies;
     state_.copied.Planned(body, goes_back);
+    const bool trains = state_.phase == job::JobPhase::kRunning && !state_.ending.has_value();
+    if (trains) state_.reason = state_.TrainsText();
     if (is_new) {
       Add("Planned", absl::StrCat("epoch ", epoch.value, ": ", ToString(body.layout->nodes),
                                   ", plan ", body.plan_digest, WithoutText(body.layout->lost)));
@@ -120,6 +145,12 @@ class Applier {
   void operator()(const EventRecorded& body) {
     if (body.type == kCorruptSample && state_.corrupt_samples.insert(body.message).second) {
       state_.corrupt_bytes += static_cast<int64_t>(body.message.size());
+    }
+    if (body.type == kEndGivenUp && state_.ending.has_value()) {
+      state_.ending.reset();
+      state_.suspended = false;
+      state_.unsaved = body.message;
+      state_.reason = state_.TrainsText();
     }
     Add(body.type, body.message);
   }
@@ -164,6 +195,7 @@ class Applier {
       ending.lost = state_.ending->lost;
     }
     state_.ending = std::move(ending);
+    state_.unsaved.clear();
     state_.reason = absl::StrCat(ReasonOf(body, *state_.request),
                                  body.queues ? ": its state is saved before its devices are free"
                                              : ": it ends with a checkpoint");
@@ -239,6 +271,12 @@ std::vector<JobEvent> JobState::Apply(const JournalRecord& record) {
   return applier.TakeEvents();
 }
 
+std::string JobState::TrainsText() const {
+  std::string text = absl::StrCat("trains on ", ToString(WithoutLost(*layout)));
+  if (!unsaved.empty()) absl::StrAppend(&text, "; ", unsaved);
+  return text;
+}
+
 JobView JobState::View(const std::optional<StepReport>& last_step) const {
   return {.id = id,
           .request = request,
@@ -250,10 +288,13 @@ JobView JobState::View(const std::optional<StepReport>& last_step) const {
           .ended = ended,
           .last_step = last_step.has_value() ? last_step : stored_step,
           .last_checkpoint = last_checkpoint,
-          .placement = placement,
+          .placement = phase == job::JobPhase::kQueued ? Shared<Placement>() : placement,
           .layout = IsTerminal() ? Shared<plan::Layout>() : layout,
           .plan_digest = plan_digest,
           .failure = failure,
+          .earlier_nodes = phase == job::JobPhase::kQueued
+                               ? Shared(EarlierNodes(*earlier_nodes, *placement, {}))
+                               : earlier_nodes,
           .suspended = suspended};
 }
 
@@ -274,6 +315,21 @@ std::string ReasonOf(const EndWished& wish, const JobRequest& request) {
                         " is reached");
   if (wish.failure.has_value()) return absl::StrCat("node ", wish.node, " is stopping");
   return absl::StrCat("cancelled ", OnRequestOf(wish.by));
+}
+
+Placement WithoutLost(const plan::Layout& layout) {
+  Placement left;
+  int32_t rank = 0;
+  for (const NodeDevices& entry : layout.nodes) {
+    NodeDevices part{.node = entry.node};
+    for (const int32_t device : entry.devices) {
+      const bool lost =
+          std::find(layout.lost.begin(), layout.lost.end(), Rank{rank++}) != layout.lost.end();
+      if (!lost) part.devices.push_back(device);
+    }
+    if (!part.devices.empty()) left.push_back(std::move(part));
+  }
+  return left;
 }
 
 std::string ToString(const Placement& placement) {

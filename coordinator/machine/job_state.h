@@ -16,6 +16,8 @@ namespace phalanx::coordinator {
 // words whoever finds it.
 inline constexpr char kCorruptSample[] = "CorruptSample";
 inline constexpr char kCheckpointFailed[] = "CheckpointFailed";
+// Of one that was to leave its devices: it is not any more.
+inline constexpr char kEndGivenUp[] = "EndGivenUp";
 inline constexpr char kOutputWaiting[] = "OutputWaiting";
 
 // Not thread-safe.
@@ -35,6 +37,10 @@ struct JobState {
   int64_t fence = 0;
   Shared<plan::Layout> layout;  // its data_digest empty: no rank of this epoch was ever assigned
   Shared<Placement> placement;  // of the layout
+  // That had ranks of an epoch before, and have none of this one: the newest is last, at most
+  // kEarlierNodesMax.
+  static constexpr size_t kEarlierNodesMax = 64;
+  Shared<std::vector<NodeName>> earlier_nodes;
   std::string plan_digest;
   std::string standby;                         // as EpochPlanned
   std::optional<CheckpointSource> checkpoint;  // that the epoch begins with
@@ -72,6 +78,8 @@ struct JobState {
     plan::RankList lost;  // as EndWished
   };
   std::optional<Ending> ending;
+  // Why it trains on although it was to leave its devices; empty: it was not, or is again.
+  std::string unsaved;
   // Of this epoch: the last step whose parts are all written, and what of it is to be published.
   int64_t checkpoint_step = 0;
   std::optional<CheckpointWritten> publishing;
@@ -101,6 +109,8 @@ struct JobState {
   // Behind which its epoch began, or would if it went on from no other's state.
   int64_t BegunBehind() const { return start.has_value() ? start->step() : FirstStep(); }
   bool goes_on() const { return state_epoch != Epoch{0}; }
+  // "trains on 2 on a, 1 on b", and why although it was to leave.
+  std::string TrainsText() const;
   JobView View(const std::optional<StepReport>& last_step) const;
 };
 
@@ -112,6 +122,9 @@ std::string OnRequestOf(const std::string& by);
 
 // "its time_limit of 2h is reached", "node a is stopping".
 std::string ReasonOf(const EndWished& wish, const JobRequest& request);
+
+// The devices of the layout without those whose ranks are lost.
+Placement WithoutLost(const plan::Layout& layout);
 
 // "2 on a, 1 on b", and past kNodesNamedMax entries how many more there are.
 std::string ToString(const Placement& placement);

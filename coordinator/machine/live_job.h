@@ -74,6 +74,8 @@ struct LiveJob {
     std::set<plan::RankList> refused;
   };
   Pacing pacing;
+  // When it stayed on its devices last, since its state could not be saved.
+  Instant unsaved = absl::InfinitePast();
   // Incidents whose files are older than what is known of them.
   std::set<int64_t> incidents_unwritten;
   // Ranks that have died and whose exit was not told yet, with the epoch in which they did.

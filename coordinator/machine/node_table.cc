@@ -174,9 +174,14 @@ int64_t CapacityOf(const Node& node) {
 }
 
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request) {
+  return CapacityWithout(nodes, request, "");
+}
+
+int64_t CapacityWithout(const NodeTable& nodes, const JobRequest& request,
+                        const NodeName& without) {
   int64_t devices = 0;
   for (const auto& [name, node] : nodes) {
-    if (Matches(node, request)) devices += CapacityOf(node);
+    if (name != without && Matches(node, request)) devices += CapacityOf(node);
   }
   return devices;
 }

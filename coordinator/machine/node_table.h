@@ -63,6 +63,10 @@ struct Node {
   std::shared_ptr<const job::NodeCheck> check;  // of this process or one before; nullptr: none came
   // By this process, the last one; nullptr: it has said nothing of it. Not stored.
   std::shared_ptr<const job::NodeExamination> examination;
+  // Why it cannot prepare a job's data, and until when nothing new is placed on it for that; empty:
+  // it can, as far as it is known.
+  std::string unfit;
+  Instant unfit_until = absl::InfiniteFuture();
   // Devices that failed their last check and that nobody has given another chance since. They
   // outlast the process: another one does not make them better.
   std::set<int32_t> failed_checks;
@@ -88,7 +92,9 @@ struct Node {
   // Nothing new is placed on it, for as long as anybody knows.
   bool TakesNothing() const { return draining || mark.has_value(); }
   // Whether anything new may be placed on it now.
-  bool Schedulable() const { return connected() && !suspect && !TakesNothing() && foreign.empty(); }
+  bool Schedulable() const {
+    return connected() && !suspect && !TakesNothing() && foreign.empty() && unfit.empty();
+  }
   // The same of jobs of the queue: of a node that is in reserve ranks come back to devices that
   // their jobs have, and jobs that lost a device get one, no job else.
   bool MayTakeJobs() const { return !TakesNothing() && !reserve.has_value(); }
@@ -148,6 +154,7 @@ std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& 
 int64_t CapacityOf(const Node& node);
 // The same of all nodes that match `request`.
 int64_t CapacityFor(const NodeTable& nodes, const JobRequest& request);
+int64_t CapacityWithout(const NodeTable& nodes, const JobRequest& request, const NodeName& without);
 
 // Devices for all of `request` on free devices of matching nodes outside `closed`, or nothing.
 // Fewest nodes: the largest are taken whole, and what remains goes to the node that it fills best.

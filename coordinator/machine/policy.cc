@@ -156,6 +156,8 @@ Remedy RemedyFor(const Policy& policy, const Run& run, absl::Span<const Loss> lo
     remedy = RemedyOf(policy, run, loss, cluster);
     if (remedy.course == Course::kFail && policy.may_queue && MayDoBetter(loss.kind))
       remedy = {Course::kQueue, "it has trained before, so it waits for devices again"};
+    if (loss.kind == FailureKind::kPrepareFailed && policy.may_start_elsewhere)
+      remedy = {Course::kQueue, absl::StrCat("it starts on other nodes than ", loss.node)};
     if (remedy.course == Course::kFail) break;
   }
   return remedy;

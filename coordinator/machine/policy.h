@@ -25,6 +25,9 @@ struct Policy {
   // It is starting again: no rank of its epoch has trained, whatever is lost. One that has never
   // trained goes back to the queue only where no rank had started on a node that is away.
   bool may_queue = false;
+  // It is starting, and there are devices for it on other nodes than the one that is named, or it
+  // may wait.
+  bool may_start_elsewhere = false;
   // It is starting, no rank is ready, and a node has come back to a coordinator with ranks of it:
   // what ranks say for each other before they are connected may have waited for that.
   bool may_start_anew = false;

@@ -1,10 +1,13 @@
 #include "coordinator/rpc/job_calls.h"
 
+#include <algorithm>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/status_translation.h"
 #include "coordinator/wire/common_codec.h"
@@ -201,28 +204,40 @@ class LogsReactor final : public PumpReactor<v1::GetLogsResponse> {
           if (auto self = weak.lock()) self->Wake();
         },
         follow ? LogPipe::Failure::kEndsAll : LogPipe::Failure::kEndsItsSource);
-    const bool placed = !(*job)->placement->empty();
     LogsRequested fetch{.job = (*job)->id,
                         .ranks = {request_.ranks().begin(), request_.ranks().end()},
                         .follow = follow,
                         .tail = request_.tail(),
-                        .placement = *(*job)->placement};
+                        .placement = *(*job)->placement,
+                        .earlier_nodes = *(*job)->earlier_nodes};
     for (const v1::LogPlace& after : request_.after()) {
       fetch.after[after.node()][after.rank()] = after.place();
     }
-    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_, placed, follow,
+    driver_.FetchLogs(std::move(fetch), [weak, pipe = pipe_, logs = &logs_, follow,
                                          person = NameOf(CallerOf(peer()))](
                                             absl::StatusOr<std::vector<LogSource>> sources) {
       const std::shared_ptr<PumpReactor> self = weak.lock();
       if (self == nullptr) return;
       if (!sources.ok()) return self->Close(sources.status());
-      if (sources->empty() && placed) {
-        return self->Close(
-            absl::UnavailableError("the nodes that keep these logs are not connected"));
+      std::vector<std::string> absent;
+      for (const LogSource& source : *sources) {
+        if (source.fetch_id.empty()) absent.push_back(source.node);
+      }
+      if (!absent.empty() && absent.size() == sources->size()) {
+        absent.resize(std::min(absent.size(), kNodesNamedMax));
+        return self->Close(absl::UnavailableError(absl::StrCat(
+            "the nodes that keep these logs are not connected: ", absl::StrJoin(absent, ", "))));
       }
       // Nothing else may come for hours.
       if (follow) pipe->Push({}, [] {});
       for (const LogSource& source : *sources) {
+        if (source.fetch_id.empty()) {
+          v1::GetLogsResponse said;
+          said.set_node(source.node);
+          said.set_absent(true);
+          pipe->Push(std::move(said), [] {});
+          continue;
+        }
         pipe->AddSource(source.fetch_id);
         logs->Add(source.fetch_id, {.pipe = pipe, .node = source.node, .person = person});
       }

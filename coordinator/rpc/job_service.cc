@@ -437,6 +437,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
                                                    v1::ListNodesResponse* response) {
   const Ending end(context, "ListNodes", metrics_);
   if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
+  response->set_store_fault(std::string(driver_.accepting().message()));
   return end.With(coordinator::ListNodes(board_, *request, response));
 }
 

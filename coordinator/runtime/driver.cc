@@ -151,11 +151,12 @@ void Driver::WakeLocked() {
 }
 
 template <typename Make>
-void Driver::Request(Callback callback, int64_t bytes, Make make) {
+void Driver::Request(Callback callback, int64_t bytes, Make make, Needs needs) {
   absl::Status refusal;
   {
     MutexLock lock(&mu_);
-    refusal = AcceptingLocked();
+    const bool refuses = stopping_ || needs == Needs::kStore;
+    if (refuses) refusal = AcceptingLocked();
     if (refusal.ok() && (waiting_.size() >= options_.requests_max ||
                          waiting_bytes_ + bytes > options_.request_bytes_max)) {
       refusal = absl::ResourceExhaustedError(
@@ -164,7 +165,7 @@ void Driver::Request(Callback callback, int64_t bytes, Make make) {
     }
     if (refusal.ok()) {
       const Token token{++last_token_};
-      waiting_.emplace(token, Waiting{std::move(callback), bytes});
+      waiting_.emplace(token, Waiting{std::move(callback), bytes, needs == Needs::kStore});
       waiting_bytes_ += bytes;
       inbox_.push_back({make(token), nullptr});
       WakeLocked();
@@ -212,12 +213,21 @@ void Driver::Delete(JobId job, DeleteCallback callback) {
   Request(std::move(callback), 0, [&](Token token) { return Event(DeleteRequested{token, job}); });
 }
 void Driver::Explain(JobId job, ReasonsCallback callback) {
-  Request(std::move(callback), 0, [&](Token token) { return Event(ExplainRequested{token, job}); });
+  const absl::Status accepting = this->accepting();
+  Request(
+      std::move(callback), 0,
+      [&](Token token) {
+        return Event(ExplainRequested{token, job, std::string(accepting.message())});
+      },
+      accepting.ok() ? Needs::kStore : Needs::kNothing);
 }
 void Driver::AskQueue(std::vector<JobId> jobs, QueueCallback callback) {
-  Request(std::move(callback), 0, [&](Token token) {
-    return Event(QueueRequested{token, std::move(jobs)});
-  });
+  Request(
+      std::move(callback), 0,
+      [&](Token token) {
+        return Event(QueueRequested{token, std::move(jobs)});
+      },
+      Needs::kNothing);
 }
 void Driver::Inject(JobId job, job::InjectedFault fault, InjectCallback callback) {
   Request(std::move(callback), 0, [&](Token token) {
@@ -243,10 +253,13 @@ void Driver::ReserveNode(ReserveRequested request, NodeCallback callback) {
   });
 }
 void Driver::FetchLogs(LogsRequested request, LogsCallback callback) {
-  Request(std::move(callback), 0, [&](Token token) {
-    request.token = token;
-    return Event(std::move(request));
-  });
+  Request(
+      std::move(callback), 0,
+      [&](Token token) {
+        request.token = token;
+        return Event(std::move(request));
+      },
+      Needs::kNothing);
 }
 
 template <typename C, typename T>
@@ -275,6 +288,22 @@ void Driver::RefuseAll(const absl::Status& status) {
   }
 }
 
+void Driver::RefuseThoseThatNeedTheStore(const absl::Status& status) {
+  std::vector<Waiting> refused;
+  {
+    MutexLock lock(&mu_);
+    std::erase_if(waiting_, [&](auto& entry) {
+      if (!entry.second.needs_store) return false;
+      waiting_bytes_ -= entry.second.bytes;
+      refused.push_back(std::move(entry.second));
+      return true;
+    });
+  }
+  for (Waiting& call : refused) {
+    std::visit([&status](auto& callback) { callback(status); }, call.callback);
+  }
+}
+
 void Driver::OnCommit(const CommitReport& report) {
   metrics_.Commit(report.status.ok(), report.records, report.duration);
   if (report.status.ok()) metrics_.StoreBytes(report.bytes);
@@ -292,7 +321,8 @@ void Driver::OnCommit(const CommitReport& report) {
     store_failure_ = failure;
   }
   if (changed) options_.on_store(report.status);
-  if (!failure.ok()) return RefuseAll(failing(", when this may be done all the same"));
+  if (!failure.ok())
+    return RefuseThoseThatNeedTheStore(failing(", when this may be done all the same"));
   for (const std::string& complaint : report.complaints) options_.log(LineText(complaint));
   if (report.records != 0) Post(RecordStored{report.last});
   for (JobId job : report.archived) Post(JobArchived{job});

@@ -86,8 +86,9 @@ class Driver {
   ~Driver();
 
   // Each calls back exactly once. Errors beside the machine's own: ResourceExhausted if too many
-  // requests wait, Unavailable if the store fails or the driver stops. A job that was submitted or
-  // cancelled while the store failed may still be so when it works again.
+  // requests wait, Unavailable if the driver stops or the store fails, but for Explain, AskQueue
+  // and FetchLogs, which change nothing. A job that was submitted or cancelled while the store
+  // failed may still be so when it works again.
   // `refusal`: the answer, unless the submit repeats one that was accepted. `any_priority`: no
   // quota bounds the job's.
   void Submit(JobRequestPtr request, std::string request_id, JobCallback callback,
@@ -140,7 +141,9 @@ class Driver {
   struct Waiting {
     Callback callback;
     int64_t bytes = 0;
+    bool needs_store = true;  // to be answered
   };
+  enum class Needs : uint8_t { kStore, kNothing };
   struct Entry {
     Event event;
     std::function<void()> done;
@@ -163,12 +166,14 @@ class Driver {
   void Carry(Action& action);
   // The record that this one takes the place of; 0: none.
   uint64_t Supersedes(const StoreRecord& action);
-  // Registers the callback and posts the event that `make` builds from its token, or refuses.
+  // Registers the callback and posts the event that `make` builds from its token, or refuses. What
+  // needs no store is answered while that fails, too.
   template <typename Make>
-  void Request(Callback callback, int64_t bytes, Make make);
+  void Request(Callback callback, int64_t bytes, Make make, Needs needs = Needs::kStore);
   template <typename C, typename T>
   void Answer(Token token, T result);
   void RefuseAll(const absl::Status& status);
+  void RefuseThoseThatNeedTheStore(const absl::Status& status);
 
   // Constant after construction.
   const DriverOptions options_;

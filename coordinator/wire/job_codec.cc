@@ -51,6 +51,10 @@ void ToProto(const JobView& job, bool with_document, v1::JobStatus* out) {
   out->set_damaged(job.damaged);
   out->set_owner(request.owner);
   for (const SlowDevice& slow : *job.slow_devices) SlowToProto(slow, out->add_slow_devices());
+  if (job.phase == job::JobPhase::kRunning) {
+    for (const Rank rank : job.layout->lost) out->add_lost_ranks(rank.value);
+  }
+  out->mutable_earlier_nodes()->Assign(job.earlier_nodes->begin(), job.earlier_nodes->end());
 }
 
 JobView FromProto(const v1::JobStatus& status) {
@@ -70,7 +74,9 @@ JobView FromProto(const v1::JobStatus& status) {
                .reason = status.reason(),
                .submitted = FromProto(status.submitted()),
                .placement = FromProto(status.placement()),
-               .plan_digest = status.plan_digest()};
+               .plan_digest = status.plan_digest(),
+               .earlier_nodes = std::vector<NodeName>(status.earlier_nodes().begin(),
+                                                      status.earlier_nodes().end())};
   if (status.has_started()) view.started = FromProto(status.started());
   if (status.has_ended()) view.ended = FromProto(status.ended());
   if (status.has_last_step()) view.last_step = FromProto(status.last_step());

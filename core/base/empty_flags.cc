@@ -1,6 +1,7 @@
 #include "core/base/empty_flags.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/cut_text.h"
 #include "core/base/terminal_text.h"
 
@@ -17,6 +18,12 @@ Violation EmptyFlag(absl::string_view name, bool required) {
   return {.field = std::string(name),
           .value = "\"\"",
           .rule = required ? "must have a value" : "must have a value, or be left out"};
+}
+
+Violation FlagOfNoText(absl::string_view name, absl::string_view value) {
+  return {.field = std::string(name),
+          .value = absl::StrCat("\"", CutText(std::string(value), kNameBytesShown), "\""),
+          .rule = "must be UTF-8"};
 }
 
 int TellEmptyFlags(const std::vector<Violation>& empty, std::ostream& out) {

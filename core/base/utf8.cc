@@ -25,4 +25,14 @@ size_t Utf8Bytes(absl::string_view text, uint32_t& character) {
   return bytes;
 }
 
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    uint32_t character = 0;
+    const size_t bytes = Utf8Bytes(text, character);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
 }  // namespace phalanx

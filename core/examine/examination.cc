@@ -19,6 +19,7 @@ constexpr int64_t kProcessesMin = 4096;
 constexpr int64_t kSharedMemoryMin = int64_t{1} << 30;
 constexpr int64_t kLockedMin = int64_t{1} << 30;
 constexpr int64_t kFolderFreeMin = int64_t{10} << 30;
+constexpr int64_t kStateFreeMin = int64_t{1} << 30;
 constexpr int32_t kPortsMin = 4096;
 
 Finding Driver(const MachineFacts& facts) {
@@ -250,6 +251,26 @@ Finding AllFolders(const std::vector<FolderFacts>& folders) {
   return all;
 }
 
+// Logs and data indexes take little of it, but none starts without.
+Finding StateFolder(const FolderFacts& folder) {
+  Finding finding{.check = job::kStateFolderCheck};
+  if (!folder.error.empty()) {
+    finding.verdict = Verdict::kProblem;
+    finding.found = absl::StrCat("--state ", folder.path, ": ", folder.error);
+    finding.next = absl::StrCat(
+        folder.full ? "make room on it" : "let the user that runs the worker write there",
+        "; until then no job starts on this node");
+    return finding;
+  }
+  finding.found = absl::StrCat("--state ", folder.path, " takes files, ",
+                               plan::FormatBytes(folder.free_bytes), " free");
+  if (folder.free_bytes < kStateFreeMin) {
+    finding.verdict = Verdict::kWarning;
+    finding.next = "make room for logs and data indexes";
+  }
+  return finding;
+}
+
 // As many as there is room for, of whole ones.
 std::string MarksOf(const std::vector<FolderFacts>& folders) {
   std::string marks;
@@ -290,6 +311,7 @@ std::vector<Finding> ExamineNode(const MachineFacts& facts, const WorkerFacts& w
     finding.verdict = Verdict::kSkipped;
     finding.next.clear();
   }
+  if (facts.state.has_value()) findings.push_back(StateFolder(*facts.state));
   findings.push_back(AllFolders(facts.folders));
   if (std::string marks = MarksOf(facts.folders); !marks.empty())
     findings.push_back({.check = "same folders", .found = std::move(marks)});

@@ -252,6 +252,7 @@ MachineFacts ReadMachine(const Folders& folders) {
     facts.folders.push_back(ReadFolder(folder, false, false));
   for (const std::string& folder : folders.write)
     facts.folders.push_back(ReadFolder(folder, true, folders.marked));
+  if (!folders.state.empty()) facts.state = ReadFolder(folders.state, true, false);
   return facts;
 }
 

@@ -58,12 +58,14 @@ struct MachineFacts {
   std::string host_error;                   // why its name gives no address; empty: it does
   bool host_is_loopback = false;            // its name gives 127.x.x.x or ::1 alone
   std::vector<FolderFacts> folders;
+  std::optional<FolderFacts> state;  // nullopt: none was asked for
 };
 
-// That jobs use.
 struct Folders {
+  // That jobs use.
   std::vector<std::string> read;  // alone
   std::vector<std::string> write;
+  std::string state;  // that a worker uses; empty: there is none
   // Those to be written get a mark, where they have none: a file ".phalanx-folder" that stays, of
   // whichever machine comes first. So machines that mount the same folder know it.
   bool marked = false;

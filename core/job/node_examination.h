@@ -40,6 +40,10 @@ inline constexpr size_t kCheckNameBytesMax = 32;
 inline constexpr size_t kFoundBytesMax = 256;
 inline constexpr size_t kNextBytesMax = 512;
 
+// Of the folder that a worker keeps logs and data indexes in (--state). Where it is a problem no
+// job can start on the node.
+inline constexpr char kStateFolderCheck[] = "state folder";
+
 // 1 to kCheckNameBytesMax of a-z, 0-9, blank and '-'.
 bool IsCheckName(absl::string_view name);
 

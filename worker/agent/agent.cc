@@ -102,6 +102,7 @@ Examiner::Examine ExamineOf(const AgentOptions& options) {
   };
   return [folders = examine::Folders{.read = common(options.folders.read),
                                      .write = common(options.folders.write),
+                                     .state = options.state,
                                      .marked = true},
           worker] { return examine::ExamineNode(examine::ReadMachine(folders), worker); };
 }
@@ -305,6 +306,10 @@ void Agent::Feed(const Event& event) {
     RemoveReadyFile();
     TellOfCertificate();
   }
+  // The machine may be why.
+  const auto* prepared = std::get_if<DataPrepared>(&event);
+  if (prepared != nullptr && !prepared->outcome.status.ok() && examiner_.has_value())
+    examiner_->Ask();
   events_.push_back(event);
   while (!events_.empty()) {
     const Event next = std::move(events_.front());

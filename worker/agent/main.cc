@@ -25,12 +25,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/cut_text.h"
 #include "core/base/empty_flags.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 #include "core/base/violation.h"
 #include "core/build/build_info.h"
 #include "core/job/devices.h"
+#include "core/job/fields.h"
 #include "core/job/scalar.h"
 #include "core/posix/file.h"
 #include "core/posix/signals.h"
@@ -61,6 +63,7 @@ constexpr int kNameTaken = 78;     // EX_CONFIG: another worker has the name of 
 
 constexpr double kGraceMax = 86400;                                            // seconds
 constexpr double kCheckIntervalDefault = 600, kCheckIntervalMax = 86400 * 30;  // seconds
+constexpr size_t kLabelBytesShown = 64;
 constexpr int kThreadsMax = 1024;  // more than processors that any machine has for a rank
 constexpr int64_t kLogRateMax = int64_t{1} << 40;
 
@@ -402,26 +405,21 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
       absl::StrCat(flag, " is \"", *text, "\"; it must be a number of bytes, such as 80Gi"));
 }
 
-// What flags say together, or of this machine. Errors: InvalidArgument.
-absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
-  // A range has no say over what is no number.
-  if (std::isnan(flags.grace) || std::isnan(flags.check_interval)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::isnan(flags.grace) ? "--grace" : "--check-interval", " is nan; it must be a number"));
-  }
-  options.machine.shutdown_grace = absl::Seconds(flags.grace);
-  options.metrics.tls.ca = options.tls.ca;
-  RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
-                                              flags.plaintext ? "--plaintext" : ""));
-  if (flags.check_interval > 0)
-    options.machine.check_interval = absl::Seconds(flags.check_interval);
+// Of --label and --failure-domain. Errors: InvalidArgument.
+absl::Status TakeLabels(const Flags& flags, AgentOptions& options) {
   for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("--label is \"", label, "\"; it must be KEY=VALUE"));
     }
-    options.labels[label.substr(0, equals)] = label.substr(equals + 1);
+    const std::string key = label.substr(0, equals), value = label.substr(equals + 1);
+    const auto [known, added] = options.labels.emplace(key, value);
+    if (!added && known->second != value) {
+      return absl::InvalidArgumentError(absl::StrCat("--label is ", key, "=", known->second,
+                                                     " and ", key, "=", value,
+                                                     "; a node has one value for each"));
+    }
   }
   if (!flags.failure_domain.empty()) {
     const auto [label, added] =
@@ -439,7 +437,34 @@ absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
       return absl::InvalidArgumentError(
           absl::StrCat("--label is \"", TerminalText(label), "\"; it must be UTF-8"));
     }
+    if (key.size() <= job::kLabelBytesMax && value.size() <= job::kLabelBytesMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        key == job::kFailureDomainLabel && !flags.failure_domain.empty() ? "--failure-domain"
+                                                                         : "--label",
+        " is \"", TerminalText(CutText(label, kLabelBytesShown)), "\"; key and value may be ",
+        job::kLabelBytesMax, " bytes long each"));
   }
+  if (options.labels.size() > job::kLabelsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("--label is given ", options.labels.size(),
+                                                   " times; a node may have ", job::kLabelsMax));
+  }
+  return absl::OkStatus();
+}
+
+// What flags say together, or of this machine. Errors: InvalidArgument.
+absl::Status CompleteOptions(const Flags& flags, AgentOptions& options) {
+  // A range has no say over what is no number.
+  if (std::isnan(flags.grace) || std::isnan(flags.check_interval)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::isnan(flags.grace) ? "--grace" : "--check-interval", " is nan; it must be a number"));
+  }
+  options.machine.shutdown_grace = absl::Seconds(flags.grace);
+  options.metrics.tls.ca = options.tls.ca;
+  RETURN_IF_ERROR(transport::CheckPlaintextTo(options.coordinator, "--coordinator", options.tls,
+                                              flags.plaintext ? "--plaintext" : ""));
+  if (flags.check_interval > 0)
+    options.machine.check_interval = absl::Seconds(flags.check_interval);
+  RETURN_IF_ERROR(TakeLabels(flags, options));
   ASSIGN_OR_RETURN(const int64_t of_each, SizeOf("--device-memory", flags.device_memory));
   ASSIGN_OR_RETURN(const int64_t of_host, SizeOf("--host-memory", flags.host_memory));
   if (options.threads == 0) {

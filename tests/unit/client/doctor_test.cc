@@ -77,6 +77,19 @@ TEST(DoctorTest, CoordinatorThatSaysWhyItDoesNotServe_IsNotTakenForSilent) {
   EXPECT_THAT(table.out.str(), Not(HasSubstr("no firewall is between")));
 }
 
+TEST(DoctorTest, CoordinatorThatAcceptsNothing_IsAProblem) {
+  FakeServer server;
+  server.nodes = [](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+    response->set_store_fault("the store is full, nothing is accepted until it works again");
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured table;
+  EXPECT_EQ(Doctor(connection, {.version = "1.0"}, table.io), kFailure);
+  EXPECT_THAT(table.out.str(), HasSubstr("answers and changes nothing: the store is full"));
+  EXPECT_THAT(table.out.str(), HasSubstr("coordinator: make room on the disk of its --store"));
+}
+
 TEST(DoctorTest, Cluster_HasALineForEachCheckOfItsNodes_AndFailsOfAProblemThere) {
   FakeServer server;
   server.nodes = [](const v1::ListNodesRequest& request, v1::ListNodesResponse* response) {

@@ -76,7 +76,27 @@ TEST(LogsTest, OfANode_LinesOfOthersAreLeftOut) {
   EXPECT_EQ(of_b.out.str(), "[3] of b\n");
   EXPECT_EQ(Logs(connection, {.job = "7", .nodes = {"c"}}, stopper, of_c.io), kSuccess);
   EXPECT_EQ(of_c.out.str(), "");
-  EXPECT_EQ(of_c.talk.str(), "no such logs; job-7 was last on a, b\n");
+  EXPECT_EQ(of_c.talk.str(), "no such logs; job-7 has been on a, b\n");
+}
+
+TEST(LogsTest, NodeThatIsNotThere_IsSaidOnce) {
+  FakeServer server;
+  server.logs = [&](const v1::GetLogsRequest&, LogWriter* writer) {
+    v1::GetLogsResponse gone;
+    gone.set_node("gone");
+    gone.set_absent(true);
+    for (int time = 0; time < 2; ++time) writer->Write(gone);
+    writer->Write(Chunk(3, "line\n", "1"));
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured all, of_n;
+  Stopper stopper;
+  EXPECT_EQ(Logs(connection, {.job = "7"}, stopper, all.io), kSuccess);
+  EXPECT_EQ(all.out.str(), "[3] line\n");
+  EXPECT_EQ(all.talk.str(), "node gone is not connected: what ranks wrote there is left out\n");
+  EXPECT_EQ(Logs(connection, {.job = "7", .nodes = {"n"}}, stopper, of_n.io), kSuccess);
+  EXPECT_EQ(of_n.talk.str(), "");
 }
 
 TEST(LogsTest, ControlCharacters_AreWrittenOutUnlessRawIsAsked) {

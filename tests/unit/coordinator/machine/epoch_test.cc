@@ -428,6 +428,38 @@ TEST(LogsTest, NodeWithSeveralEntries_IsAskedOnce) {
   EXPECT_THAT(h.Commands<FetchLogs>(b), IsEmpty());
 }
 
+TEST(LogsTest, JobThatHasMoved_HasLogsWhereItWasBefore) {
+  Harness h(PatientOptions());
+  const SessionId a = h.Open("a", 1);
+  JobRequest request = *AJob("j", 1);
+  request.checkpoints = true;
+  const JobId job = h.Run(a, std::make_shared<const JobRequest>(std::move(request)));
+  h.Feed(SuspensionRequested{Token{500}, job, /*suspended=*/true});
+  h.Report(a, job, 0, RankCheckpointPart{3, {.file = "rank-0", .digest = "d"}});
+  h.Report(a, job, 0, RankSucceeded{.step = 3, .early = true});
+  h.Report(a, job, 0, RankCheckpointPublished{3, "/c/3", ""});
+  ASSERT_EQ(h.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(*h.views[job]->placement, IsEmpty()) << "it holds no devices";
+  EXPECT_THAT(*h.views[job]->earlier_nodes, testing::ElementsAre("a"));
+  h.Feed(NodeMarkRequested{Token{501}, "a", NodeMark{}});
+  const SessionId b = h.Open("b", 1);
+  h.Feed(SuspensionRequested{Token{502}, job, /*suspended=*/false});
+  ASSERT_EQ(h.State(job).placement->front().node, "b");
+  EXPECT_THAT(*h.views[job]->earlier_nodes, testing::ElementsAre("a"));
+  h.Feed(LogsRequested{.token = Token{503}, .job = job, .ranks = {0}});
+  ASSERT_EQ(h.sources.size(), 2u);
+  ASSERT_EQ(h.Commands<FetchLogs>(a).size(), 1u);
+  EXPECT_THAT(h.Commands<FetchLogs>(a)[0].second.ranks, testing::ElementsAre(0));
+  EXPECT_EQ(h.Commands<FetchLogs>(b).size(), 1u);
+  // A follower misses nothing where no rank writes any more.
+  h.Feed(SessionClosed{a});
+  h.Feed(LogsRequested{.token = Token{504}, .job = job, .follow = true});
+  ASSERT_TRUE(h.refused_logs.ok()) << h.refused_logs;
+  ASSERT_EQ(h.sources.size(), 2u);
+  EXPECT_EQ(h.sources[1].node, "a");
+  EXPECT_EQ(h.sources[1].fetch_id, "") << "it is said that they are left out";
+}
+
 TEST(LogsTest, Follower_IsToldOfANodeThatIsNotThere_AndGoesOnAfterItsPlaces) {
   Harness h;
   const SessionId a = h.Open("a", 2), b = h.Open("b", 1);

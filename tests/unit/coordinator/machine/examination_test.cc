@@ -1,4 +1,5 @@
-// What workers find of their machines: kept as they say it, for people alone.
+// What workers find of their machines: kept as they say it, for people; of a state folder that
+// takes no files, for the queue, too.
 #include <memory>
 #include <string>
 
@@ -8,10 +9,11 @@
 namespace phalanx::coordinator {
 namespace {
 
-std::shared_ptr<const job::NodeExamination> Examination(const std::string& found) {
-  return std::make_shared<const job::NodeExamination>(job::NodeExamination{
-      .findings = {
-          {.check = "folders", .verdict = job::Finding::Verdict::kProblem, .found = found}}});
+std::shared_ptr<const job::NodeExamination> Examination(
+    const std::string& found, const std::string& check = "folders",
+    job::Finding::Verdict verdict = job::Finding::Verdict::kProblem) {
+  return std::make_shared<const job::NodeExamination>(
+      job::NodeExamination{.findings = {{.check = check, .verdict = verdict, .found = found}}});
 }
 
 class ExaminationTest : public ::testing::Test {
@@ -41,6 +43,23 @@ TEST_F(ExaminationTest, ProblemOfTheMachine_KeepsNoJobAway) {
   Say(node_, "gone");
   EXPECT_EQ(h_.Free("a"), 2);
   EXPECT_EQ(h_.Phase(h_.Submit(AJob("job", 2))), job::JobPhase::kStarting);
+}
+
+TEST_F(ExaminationTest, StateFolderThatTakesNoFiles_KeepsJobsAwayUntilItDoes) {
+  const auto say = [this](job::Finding::Verdict verdict) {
+    h_.Feed(HeartbeatReceived{.session = node_,
+                              .examination = Examination("/state: No space left on device",
+                                                         job::kStateFolderCheck, verdict)});
+  };
+  say(job::Finding::Verdict::kProblem);
+  const JobId job = h_.Submit(AJob("job", 2));
+  ASSERT_EQ(h_.Phase(job), job::JobPhase::kQueued);
+  EXPECT_THAT(h_.Explain(job), ::testing::Contains("node a matches but is unfit: /state: No space "
+                                                   "left on device"));
+  h_.Advance(absl::Hours(1));
+  EXPECT_EQ(h_.Phase(job), job::JobPhase::kQueued) << "as long as the node says so";
+  say(job::Finding::Verdict::kWarning);
+  EXPECT_EQ(h_.Phase(job), job::JobPhase::kStarting);
 }
 
 TEST_F(ExaminationTest, AnotherProcessOfTheWorker_HasSaidNothing) {

@@ -61,6 +61,62 @@ TEST_F(PrepareLossTest, NodeThatIsTurnedAway_SaysWhy_UntilItIsLetInAgain) {
   EXPECT_EQ(h_.NodeNamed("a").View().refused, "");
 }
 
+class PrepareFailureTest : public PrepareLossTest {
+ protected:
+  void Fail(SessionId node) {
+    h_.Answer<PrepareData>(node, {.code = static_cast<int32_t>(absl::StatusCode::kUnavailable),
+                                  .message = "/state/indexes: No space left on device"});
+  }
+};
+
+TEST_F(PrepareFailureTest, JobStartsOnAnotherNode_AndTheOneThatFailedRests) {
+  const SessionId a = h_.Open("a", 2);
+  const JobId job = h_.Submit(AJob("j", 2));
+  ASSERT_THAT(h_.Commands<PrepareData>(a), SizeIs(1));
+  const SessionId b = h_.Open("b", 2);
+  Fail(a);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kStarting);
+  EXPECT_EQ(h_.State(job).placement->front().node, "b");
+  EXPECT_THAT(Events(job, "PrepareFailed"), ElementsAre("/state/indexes: No space left on device"));
+  EXPECT_THAT(h_.Commands<PrepareData>(b), SizeIs(1));
+  const JobId other = h_.Submit(AJob("k", 2));
+  EXPECT_EQ(h_.Phase(other), JobPhase::kQueued);
+  EXPECT_THAT(h_.Explain(other),
+              ::testing::Contains("node a matches but is unfit: cannot prepare data: "
+                                  "/state/indexes: No space left on device"));
+  for (absl::Duration time; time < Harness::Options().unfit_delay; time += absl::Seconds(4)) {
+    h_.Advance(absl::Seconds(4));
+    for (const SessionId node : {a, b}) h_.Feed(HeartbeatReceived{.session = node});
+  }
+  EXPECT_EQ(h_.Phase(other), JobPhase::kStarting);
+  EXPECT_EQ(h_.State(other).placement->front().node, "a");
+}
+
+TEST_F(PrepareFailureTest, JobThatHasNoOtherNodeAndDoesNotWait_Fails) {
+  const SessionId a = h_.Open("a", 2);
+  const JobId job = h_.Submit(AJob("j", 2));
+  Fail(a);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kPrepareFailed);
+}
+
+TEST_F(PrepareFailureTest, JobThatWaits_IsTriedAgain_AsOftenAsItsBudgetAllows) {
+  const SessionId a = h_.Open("a", 2);
+  const JobId job = h_.Submit(AJobThatWaits("j", 2));
+  for (int start = 0; start < 3; ++start) {
+    Fail(a);
+    ASSERT_EQ(h_.Phase(job), JobPhase::kQueued) << start;
+    for (absl::Duration time; time < Harness::Options().unfit_delay; time += absl::Seconds(4)) {
+      h_.Advance(absl::Seconds(4));
+      h_.Feed(HeartbeatReceived{.session = a});
+    }
+    ASSERT_EQ(h_.Phase(job), JobPhase::kStarting) << start;
+  }
+  Fail(a);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("3 starts before it failed, too"));
+}
+
 TEST_F(PrepareLossTest, JobIsPlannedAnewOnOtherNodes) {
   const SessionId a = h_.Open("a", 1);
   const JobId job = h_.Submit(AJob("j", 1));

@@ -197,6 +197,30 @@ TEST_F(DriverTest, FailedStore_RefusesEverybodyAndSaysSo) {
   EXPECT_FALSE(board_.Find("a").ok()) << "what was not stored was not told";
 }
 
+TEST_F(DriverTest, FailedStore_IsNoReasonNotToSayWhatIsKnown) {
+  Start();
+  const JobId job = (*Submit("a"))->id;
+  disk_->FailCommits(absl::ResourceExhaustedError("disk full"));
+  EXPECT_EQ(Cancel(job).status().code(), absl::StatusCode::kUnavailable);
+  Promise<absl::StatusOr<std::vector<std::string>>> why;
+  driver_->Explain(job, [&why](absl::StatusOr<std::vector<std::string>> reasons) {
+    why.Set(std::move(reasons));
+  });
+  const absl::StatusOr<std::vector<std::string>> reasons = why.Get();
+  ASSERT_TRUE(reasons.ok()) << reasons.status();
+  EXPECT_EQ(reasons->back(),
+            "the store is full, nothing is accepted until it works again: disk full");
+  Promise<bool> logs, queue;
+  driver_->FetchLogs({.job = job}, [&logs](const absl::StatusOr<std::vector<LogSource>>& sources) {
+    logs.Set(sources.ok());
+  });
+  EXPECT_TRUE(logs.Get());
+  driver_->AskQueue({job}, [&queue](const absl::StatusOr<std::map<JobId, QueueSpot>>& spots) {
+    queue.Set(spots.ok());
+  });
+  EXPECT_TRUE(queue.Get());
+}
+
 TEST_F(DriverTest, StoreThatWorksAgain_IsTakenUpWhereItWas) {
   DriverOptions options;
   Promise<bool> works;

@@ -65,6 +65,12 @@ TEST_F(EmptyFlagsTest, FlagsThatAreLeftOut_AreNotEmpty) {
   EXPECT_THAT(Read({"rerun", "a", "--reason", " ", "--wait"}), IsEmpty());
 }
 
+TEST_F(EmptyFlagsTest, ValuesThatAreNoText_AreToldAllAtOnceByTheirNames) {
+  Read({"--server", "\xff", "rerun", "caf\xc3\xa9", "--name", "caf\xe9", "--reason", "b"});
+  EXPECT_THAT(Texts(FlagsOfNoText(app_)), ElementsAre("--server: \"\xff\": must be UTF-8",
+                                                      "--name: \"caf\xe9\": must be UTF-8"));
+}
+
 TEST(FlagsWithoutValueTest, ThatEndInEquals_AreTold) {
   const char* arguments[] = {"phalanx", "rerun",  "--name=",     "--server=a:1", "server=",
                              "--wait",  "--svg=", "--filter=a=", "--",           "--output="};

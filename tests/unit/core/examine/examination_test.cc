@@ -207,6 +207,23 @@ TEST(ExaminationTest, FolderThatCannotBeWritten_IsAProblem) {
   EXPECT_EQ(ReadMachine({.write = {folder + "/file"}}).folders[0].error, "is no folder");
 }
 
+TEST(ExaminationTest, StateFolderOfAWorker_IsTriedLikeThoseOfJobs) {
+  const std::string folder = support::MakeFolder("state");
+  const Finding sound = Of(ExamineNode(ReadMachine({.state = folder}), {}), "state folder");
+  EXPECT_NE(sound.verdict, Verdict::kProblem);
+  EXPECT_THAT(sound.found, HasSubstr(folder + " takes files"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  MachineFacts facts = ReadMachine({.state = folder + "/gone"});
+  const Finding gone = Of(ExamineNode(facts, {}), "state folder");
+  EXPECT_EQ(gone.verdict, Verdict::kProblem);
+  EXPECT_EQ(gone.found, "--state " + folder + "/gone: No such file or directory");
+  facts.state->full = true;
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "state folder").next,
+            "make room on it; until then no job starts on this node");
+  facts.state = FolderFacts{.path = folder, .free_bytes = 1 << 20};
+  EXPECT_EQ(Of(ExamineNode(facts, {}), "state folder").verdict, Verdict::kWarning);
+}
+
 TEST(ExaminationTest, ThisMachine_IsReadWithoutHarm) {
   const MachineFacts facts = ReadMachine({});
   EXPECT_GT(facts.limits.open_files, 0);
