@@ -2,6 +2,7 @@
 // cancelled with a checkpoint. Its ranks are told, agree on one step, write a checkpoint of it and
 // have succeeded early; once that is published, or cannot be, the job ends. One that was to go on
 // later, and whose state cannot be saved, stays on its devices and trains on.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,18 @@ std::vector<int32_t> RanksGone(const NodeTable& nodes, const Run& run) {
     }
   }
   return gone;
+}
+
+// Some of it at least: workers that are stopping end their ranks soon.
+bool MayTrainOn(const NodeTable& nodes, const LiveJob& job) {
+  const Run& run = *job.run;
+  const auto stops = [&](const Team& team) {
+    const auto node = nodes.find(team.node);
+    return run.HasWork(team) && node != nodes.end() && node->second.draining;
+  };
+  const auto stays = [&](const Team& team) { return run.HasWork(team) && !stops(team); };
+  if (MayRecover(job)) return std::any_of(run.teams.begin(), run.teams.end(), stays);
+  return RanksGone(nodes, run).empty() && std::none_of(run.teams.begin(), run.teams.end(), stops);
 }
 
 // What there is of the checkpoint that it was to end with, in `grace`.
@@ -126,9 +139,8 @@ void Coordinator::TellWishAgain(const Node& node) {
 
 void Coordinator::EndEarly(Job& job, const EndWished& wish) {
   // Who was to go on later would lose what its ranks still have.
-  const bool may_stay = Leaves(job) && !IsSaving(job) && job.run->Succeeded();
-  if (may_stay && !HasSaved(job) && (MayRecover(job) || RanksGone(nodes_, *job.run).empty()))
-    return StayUnsaved(job);
+  const bool may_stay = Leaves(job) && !IsSaving(job) && job.run->Succeeded() && !HasSaved(job);
+  if (may_stay && MayTrainOn(nodes_, job)) return StayUnsaved(job);
   EndAs(job, wish, HowItEnds(nodes_, job, options_.end_grace));
 }
 

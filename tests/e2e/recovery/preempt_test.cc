@@ -1,9 +1,13 @@
 // A job leaves its devices for one of larger priority, and goes on afterwards: with the same
 // numbers.
+#include <filesystem>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/recovery/trouble.h"
+#include "tests/support/files.h"
 
 namespace phalanx::e2e {
 namespace {
@@ -78,6 +82,40 @@ TEST(PreemptTest, JobThatIsNotPreemptible_KeepsItsDevices) {
   EXPECT_EQ(cluster.Get(high).phase(), v1::JOB_PHASE_QUEUED);
   cluster.Cancel(low);
   EXPECT_EQ(cluster.AwaitEnd(high).phase(), v1::JOB_PHASE_SUCCEEDED);
+}
+
+// The folder of its checkpoints is gone when it is to leave, and there again when it is asked once
+// more.
+TEST(PreemptTest, JobThatIsSuspendedAndCannotSaveItsState_TrainsOnWithAllSteps) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 2});
+  JobOptions options = Low();
+  options.checkpoint = "{every: 1000000, directory: place/checkpoints}";
+  const std::string place = data.path + "/place";
+  support::WriteFile(place, "");
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 5);
+  const std::string name = absl::StrCat("job-", job);
+  EXPECT_EQ(cluster.Phalanx({"suspend", name}).exit_code, 0);
+  const v1::JobStatus on = cluster.Await(job, [](const v1::JobStatus& status) {
+    return status.epoch() == 2 && status.last_step().epoch() == 2;
+  });
+  EXPECT_EQ(on.phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_FALSE(on.suspended());
+  EXPECT_THAT(on.reason(), HasSubstr("and its state cannot be saved: rank "));
+  EXPECT_THAT(on.reason(), HasSubstr("place/checkpoints: Not a directory"));
+  EXPECT_THAT(cluster.Incidents(job), testing::IsEmpty()) << "nothing was lost";
+  cluster.AwaitStep(job, on.last_step().step() + 5);
+  std::filesystem::remove(place);
+  EXPECT_EQ(cluster.Phalanx({"suspend", name}).exit_code, 0);
+  const v1::JobStatus away = cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.phase() == v1::JOB_PHASE_QUEUED; });
+  EXPECT_EQ(away.last_checkpoint().step(), away.last_step().step());
+  EXPECT_THAT(away.reason(), Not(HasSubstr("done again")));
+  EXPECT_EQ(cluster.Phalanx({"resume", name}).exit_code, 0);
+  const v1::JobStatus back = cluster.AwaitStep(job, away.last_step().step() + 3);
+  ASSERT_NO_FATAL_FAILURE(
+      ExpectCurvesOfAnUndisturbedRun(cluster, data, options, job, back.last_step().step() + 3));
 }
 
 }  // namespace

@@ -196,6 +196,17 @@ TEST_F(UnsavedTest, RankThatDiesWhileTheNextEpochIsPlanned_IsALossLikeAnother) {
   EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
 }
 
+TEST_F(UnsavedTest, JobWhoseWorkerStops_GoesBackToTheQueueAsEver) {
+  const JobId job = h_.Run(node_, Asking("a"));
+  Step(job, 4, 1);
+  h_.Feed(HeartbeatReceived{.session = node_, .draining = true});
+  ASSERT_THAT(h_.Commands<Wish>(node_), SizeIs(1));
+  FailToSave(job, 7);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("/c: No space left on device"));
+  EXPECT_THAT(Events(job, kEndGivenUp), IsEmpty());
+}
+
 // Its ranks may still be at the disk, and have no other epoch until they are not.
 TEST_F(UnsavedTest, RanksThatHaveNotEndedInTime_AreStoppedAsEver) {
   const JobId job = h_.Run(node_, Asking("a"));
