@@ -353,8 +353,9 @@ absl::Status Settings::CheckServer() const {
     return absl::InvalidArgumentError(absl::StrCat(named("plaintext"), ": does not go with ",
                                                    named(file), "; leave one of them out"));
   }
-  return transport::CheckPlaintextTo(Of("server"), named("server"), Tls(),
-                                     plaintext ? named("plaintext") : "");
+  RETURN_IF_ERROR(transport::CheckPlaintextTo(Of("server"), named("server"), Tls(),
+                                              plaintext ? named("plaintext") : ""));
+  return CheckTlsFiles(Tls());
 }
 
 Format Settings::OutputFormat() const { return ParseFormat(Of("output")).value_or(Format::kTable); }

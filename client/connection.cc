@@ -65,9 +65,7 @@ absl::Duration Backoff::Next() {
 }
 
 Connection::Connection(ConnectionOptions options)
-    : options_(Filled(std::move(options))),
-      fault_(transport::CheckTlsFiles(options_.tls, "--tls-")),
-      servers_([this] {
+    : options_(Filled(std::move(options))), fault_(CheckTlsFiles(options_.tls)), servers_([this] {
         const auto credentials = fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr;
         const std::vector<std::string> addresses = absl::StrSplit(options_.server, ',');
         std::vector<Server> servers;
@@ -85,12 +83,16 @@ uint64_t Connection::Draw() {
   return (uint64_t{device()} << 32) | device();
 }
 
+absl::Status CheckTlsFiles(const transport::TlsFiles& files) {
+  const absl::Status status = transport::CheckTlsFiles(files, "--tls-");
+  if (status.ok()) return status;
+  return WithNext(status,
+                  "correct the file or name another one; phalanx config show tells where its name "
+                  "is from");
+}
+
 absl::Status Connection::Explain(const grpc::Status& status) const {
-  if (!fault_.ok()) {
-    return WithNext(fault_,
-                    "correct the file or name another one; phalanx config show tells where "
-                    "its name is from");
-  }
+  if (!fault_.ok()) return fault_;
   const absl::Status plain = FromGrpc(status);
   // gRPC answers so, without a word, for a coordinator that has not seen the call.
   if (absl::IsUnimplemented(plain) && plain.message().empty()) {

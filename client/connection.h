@@ -56,6 +56,9 @@ class Backoff {
   Prng prng_;
 };
 
+// As transport::CheckTlsFiles, with what to do about it.
+absl::Status CheckTlsFiles(const transport::TlsFiles& files);
+
 // Thread-safe, except that calls share a channel to each server.
 class Connection {
  public:

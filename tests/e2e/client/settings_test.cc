@@ -132,7 +132,7 @@ TEST_F(SettingsTest, OwnFilesOfCertificatesThatAreSpoilt_AreNamedWithTheRule) {
     transport::TlsFiles files = good;
     files.*file = path;
     const support::Finished refused = list(files);
-    EXPECT_EQ(refused.exit_code, 1) << path;
+    EXPECT_EQ(refused.exit_code, 2) << path;
     EXPECT_THAT(refused.talk, AllOf(HasSubstr("error: "), HasSubstr(said),
                                     HasSubstr("what to do: correct the file or name another one")));
     EXPECT_EQ(refused.out, "");

@@ -154,10 +154,10 @@ TEST(SessionTest, Machine_IsToldOfOnceInEachSession) {
   WorkerProcess worker(coordinator->address(), {"--write-folder", "/nowhere/at/all"});
   const auto tells = [](const v1::Heartbeat& heartbeat) { return heartbeat.has_examination(); };
   const v1::MachineExamination first = coordinator->AwaitHeartbeat(tells).examination();
-  ASSERT_EQ(first.findings_size(), 8);
-  EXPECT_EQ(first.findings(7).check(), "folders");
-  EXPECT_EQ(first.findings(7).verdict(), v1::MachineFinding::VERDICT_PROBLEM);
-  EXPECT_EQ(first.findings(7).found(), "/nowhere/at/all: No such file or directory");
+  ASSERT_EQ(first.findings_size(), 9);
+  EXPECT_EQ(first.findings(8).check(), "folders");
+  EXPECT_EQ(first.findings(8).verdict(), v1::MachineFinding::VERDICT_PROBLEM);
+  EXPECT_EQ(first.findings(8).found(), "/nowhere/at/all: No such file or directory");
   EXPECT_GT(first.sent().seconds(), 0);
   EXPECT_GT(first.round_trip_seconds(), 0);
   for (int i = 0; i < 2; ++i) {
@@ -168,7 +168,7 @@ TEST(SessionTest, Machine_IsToldOfOnceInEachSession) {
   coordinator = std::make_unique<FakeCoordinator>(port, /*incarnation=*/2);
   const v1::Heartbeat second = coordinator->AwaitHeartbeat([](const auto&) { return true; });
   ASSERT_TRUE(second.has_examination()) << "with the first heartbeat";
-  EXPECT_EQ(second.examination().findings_size(), 8);
+  EXPECT_EQ(second.examination().findings_size(), 9);
 }
 
 TEST(SessionTest, Peer_IsListenedFor_AndConnectedTo) {
