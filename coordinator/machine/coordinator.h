@@ -258,6 +258,7 @@ class Coordinator {
   void OnReport(Job& job, int32_t rank, const RankQuiet& report);
   // Of the epoch that a recovery goes on from.
   void OnEarlierReport(Job& job, const RankReported& event);
+  void OnReportOfBefore(Job& job, const RankReported& event);
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);
   // Begins the next epoch once all that are left have said where their state stands.
   void CheckQuiet(Job& job);

@@ -18,6 +18,7 @@ using job::FailureKind;
 
 void Coordinator::AssignFromCopies(Job& job, const PlanSummary& plan, std::string standby) {
   const Epoch left = job.state.epoch;
+  if (job.recovery->left == Epoch{}) job.recovery->left = left;
   // One that has not begun belongs to the same recovery.
   const bool again = job.state.from_copies && !job.state.start.has_value();
   const Run before = *std::exchange(job.run, MakeRun(plan.layout));

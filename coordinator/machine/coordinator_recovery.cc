@@ -286,8 +286,10 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
 void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   if (const auto* published = std::get_if<RankCheckpointPublished>(&event.report))
     return OnEarlierReport(job, event.epoch, *published);
-  if (!job.recovery.has_value() || event.epoch != job.recovery->from) return;
+  if (!job.recovery.has_value()) return;
   Recovery& recovery = *job.recovery;
+  if (recovery.goes_back) return OnReportOfBefore(job, event);
+  if (event.epoch != recovery.from) return;
   if (const auto* quiet = std::get_if<RankQuiet>(&event.report)) {
     // Once the next epoch has begun without it, what a rank knows of later steps is of no use.
     if (recovery.stage == Recovery::Stage::kEntering) return;
@@ -323,6 +325,22 @@ void Coordinator::OnEarlierReport(Job& job, const RankReported& event) {
   // It has no work in the next epoch, so its process was ended.
   recovery.awaited.erase(event.rank);
   CheckQuiet(job);
+}
+
+// Where it goes back nobody asks what ranks had. But who died on leaving is lost, whatever process
+// its daemon has started for it since.
+void Coordinator::OnReportOfBefore(Job& job, const RankReported& event) {
+  const Recovery& recovery = *job.recovery;
+  if (recovery.left == Epoch{} || event.epoch < recovery.left) return;
+  if (recovery.lost.contains(event.rank) || recovery.back.contains(event.rank)) return;
+  if (!job.run->ranks[static_cast<size_t>(event.rank)].used) return;
+  if (const auto* died = std::get_if<RankDied>(&event.report))
+    return OnReport(job, event.rank, *died);
+  const auto* exited = std::get_if<RankExited>(&event.report);
+  if (exited != nullptr && !exited->expected) return OnReport(job, event.rank, *exited);
+  const auto* error = std::get_if<RankError>(&event.report);
+  if (error != nullptr && error->kind == FailureKind::kDeviceFailed)
+    OnReport(job, event.rank, *error);
 }
 
 void Coordinator::CheckQuiet(Job& job) {

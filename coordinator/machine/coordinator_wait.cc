@@ -321,6 +321,7 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   NoteSpared(*job.recovery, plan->layout.lost);
   if (job.recovery->from_copies) return AssignFromCopies(job, *plan);
   const Epoch left = job.state.epoch;
+  if (job.recovery->left == Epoch{}) job.recovery->left = left;
   const Run before = *std::exchange(job.run, MakeRun(plan->layout));
   job.run->KeepStartsAgain(before);
   WatchEnd(job);

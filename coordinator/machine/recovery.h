@@ -45,6 +45,7 @@ struct Recovery {
   bool by_choice = false;
   bool entered = false;  // some epoch has begun on the way, so `back` may have been given state
   Epoch from;            // that ended; 0 where it goes back
+  Epoch left;            // beside goes_back: the first that was left for it; 0: none has been yet
   FailureCause cause;    // the first one
   Instant since;
   std::set<int32_t> lost;     // ranks, since `from`

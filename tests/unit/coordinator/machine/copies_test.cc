@@ -153,6 +153,25 @@ TEST_F(CopiesTest, LossOnTheWayToCopies_IsOfTheSameRecovery) {
   EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
 }
 
+// It was told too late for the epoch that began without the other alone. Its daemon has started
+// another process for that, and so the loss was once no loss.
+TEST_F(CopiesTest, DeathInTheEpochThatIsLeft_IsALossHoweverLateItIsTold) {
+  const JobId job = Train("copies to hosts, copies alone", 3);
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 1, RankDied{}, 1);
+  h_.Report(node_, job, 0, RankExited{.expected = true}, 1);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2}) << "what is known, and what was ordered, is none";
+  h_.Report(node_, job, 2, RankDied{}, 1);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_TRUE(Assigned().from_copies);
+  EXPECT_THAT(h_.State(job).layout->lost, ElementsAre(Rank{1}, Rank{2}));
+  h_.Report(node_, job, 2, kKilled, 1);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+  EXPECT_THAT(h_.State(job).recoveries, SizeIs(1));
+}
+
 // As where a module has restarted on nodes that have not all of the copies.
 TEST_F(CopiesTest, StateThatIsNotWhereTrainingGoesOn_IsWaitedFor) {
   const JobId job = Train("copies to hosts");
