@@ -67,6 +67,7 @@ struct NodeView {
   bool connected = false;
   bool suspect = false;  // silent for long; connected
   std::string refused;  // why its worker may not connect as it is; empty: not known that it may not
+  std::string unfit;    // why nothing new is placed on it; empty: nothing is known
   bool draining = false;
   job::DeviceKind device_kind = job::DeviceKind::kCpu;
   std::vector<JobId> device_jobs;         // of each device; 0: free

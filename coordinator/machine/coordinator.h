@@ -256,7 +256,7 @@ class Coordinator {
   void LeaveOutAllThatCameBack(Job& job);
   void OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   void OnReport(Job& job, int32_t rank, const RankQuiet& report);
-  // Of the epoch that a recovery goes on from.
+  // Of the epoch that a recovery goes on from (coordinator_earlier.cc).
   void OnEarlierReport(Job& job, const RankReported& event);
   void OnReportOfBefore(Job& job, const RankReported& event);
   void OnEarlierReport(Job& job, Epoch epoch, const RankCheckpointPublished& report);

@@ -287,6 +287,7 @@ void Coordinator::RestUnfit(Node& node, const std::string& why) {
   node.unfit = absl::StrCat("cannot prepare data: ", why);
   node.unfit_until = now_ + options_.unfit_delay;
   NoteDeadline(node);
+  PublishView(node);
 }
 
 void Coordinator::EndUnfitness(Node& node) {
@@ -294,6 +295,7 @@ void Coordinator::EndUnfitness(Node& node) {
   Log(absl::StrCat("node=", node.name, " may get jobs again"));
   node.unfit.clear();
   node.unfit_until = absl::InfiniteFuture();
+  PublishView(node);
   capacity_changed_ = true;
 }
 

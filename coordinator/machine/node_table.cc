@@ -91,6 +91,7 @@ NodeView Node::View() const {
           .connected = connected(),
           .suspect = connected() && suspect,
           .refused = refused,
+          .unfit = unfit,
           .draining = draining,
           .device_kind = device_kind,
           .device_jobs = device_jobs,

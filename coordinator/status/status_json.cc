@@ -51,6 +51,7 @@ Tree NodeTree(const NodeView& node) {
       {{"name", Text(node.name)},
        {"state", Text(state)},
        {"refused", Text(node.refused)},
+       {"unfit", Text(node.unfit)},
        {"draining", FlagTree(node.draining)},
        {"mark", Text(!node.mark.has_value() ? ""
                      : node.mark->drains    ? "drained"

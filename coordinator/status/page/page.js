@@ -47,8 +47,9 @@ function nodeItem(node) {
   const reserved = !node.reserved ? null
     : make('div', {}, 'reserved' + (node.reserved_by === '' ? '' : ' by ' + node.reserved_by) + ': ' + node.reserved_reason);
   const refused = node.refused === '' ? null : make('div', {class: 'fault'}, node.refused);
+  const unfit = node.unfit === '' ? null : make('div', {class: 'fault'}, 'gets nothing new: ' + node.unfit);
   return make('li', {class: state + ' ' + node.mark + (node.reserved ? ' reserved' : '')},
-    make('strong', {}, node.name), ' ' + state, refused, mark, reserved,
+    make('strong', {}, node.name), ' ' + state, refused, unfit, mark, reserved,
     make('div', {class: 'soft'}, 'heard of ' + clock(node.last_heartbeat)), make('div', {class: 'devices'}, devices), faults);
 }
 

@@ -56,10 +56,12 @@ TEST_F(ExaminationTest, StateFolderThatTakesNoFiles_KeepsJobsAwayUntilItDoes) {
   ASSERT_EQ(h_.Phase(job), job::JobPhase::kQueued);
   EXPECT_THAT(h_.Explain(job), ::testing::Contains("node a matches but is unfit: /state: No space "
                                                    "left on device"));
+  EXPECT_EQ(h_.node_views["a"]->unfit, "/state: No space left on device");
   h_.Advance(absl::Hours(1));
   EXPECT_EQ(h_.Phase(job), job::JobPhase::kQueued) << "as long as the node says so";
   say(job::Finding::Verdict::kWarning);
   EXPECT_EQ(h_.Phase(job), job::JobPhase::kStarting);
+  EXPECT_EQ(h_.node_views["a"]->unfit, "");
 }
 
 TEST_F(ExaminationTest, AnotherProcessOfTheWorker_HasSaidNothing) {
