@@ -37,8 +37,10 @@ def two(plan):
         plan.recovery(f"{name}-1p6b", {**short, **layout, "model": "1p6b"}, 20, part=part, none=3)
         plan.stay_out(name, {**short, **layout, "model": "1p6b"}, part={"dp2": 1, "tp2-host": 2, "pp2-host": 6}[name],
                       key="of_the_simulated" if "pp" in name else "of_their_share")
-        if name != "dp2":  # mirrors of this model and their move take more than a device has
+        if name != "dp2":
             plan.recovery(f"{name}-5b", {**short, **layout, "model": "5b"}, 4, part=2)
+    # By its plan 106 GiB of a device, before a loss and behind it.
+    plan.recovery("dp2-5b", {**short, **layouts["dp2"], "micro": 1, "model": "5b"}, 4, part=1, none=1)
     plan.restart()
     plan.guarded(1, part=1)
     plan.guarded(4, part=1, most=0.01)
