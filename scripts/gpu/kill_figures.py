@@ -29,14 +29,29 @@ def whole(figures, stay_out=False):
     return [figure for figure in figures if ("step_ratio" if stay_out else "return_seconds") in figure]
 
 
-def memory_growth(figures):
-    """How much more of the devices' memory is in use, as a part of it, before the later half of the kills than before the earlier one. The first kill
-    is left out, since libraries are loaded behind it; medians of the mean over devices, since it changes from kill to kill whose process is new. None: too few kills."""
-    used = [statistics.mean(figure["memory_mib"]) for figure in figures[1:] if figure["memory_mib"]]
+def growth(used):
+    """How much more it is, as a part of it, before the later half of the kills than before the earlier one: medians, since it changes from kill to kill
+    whose process is new. The first kill is left out, since libraries are loaded behind it. None: too few kills."""
+    used = used[1:]
     if len(used) < 8:
         return None
     half = len(used) // 2
     return statistics.median(used[-half:]) / statistics.median(used[:half]) - 1
+
+
+def memory_growth(figures):
+    """Of the devices' memory, the mean over devices."""
+    return growth([statistics.mean(figure["memory_mib"]) for figure in figures if figure["memory_mib"]])
+
+
+def of_processes(figures):
+    """What all processes of the job have, and how that grows: resident memory, descriptors, themselves. Kills of releases before tell of none."""
+    grown = {}
+    for key in ("resident_mib", "descriptors", "processes"):
+        more = growth([figure[key] for figure in figures if key in figure])
+        if more is not None:
+            grown[key] = more
+    return grown
 
 
 def within(figures, seconds):
@@ -63,7 +78,7 @@ def summary(figures, before, after, options):
             "seconds": seconds, "seconds_median": statistics.median(seconds), "seconds_max": max(seconds),
             "step_seconds": statistics.median(figure["step_seconds"] for figure in figures), "communicators": sorted({figure["communicators"] for figure in figures}),
             "steps_lost_max": max(figure["steps_lost"] for figure in figures), "steps_redone_max": max(figure["steps_redone"] for figure in figures),
-            "memory_growth": memory_growth(figures)})
+            "memory_growth": memory_growth(figures), "growth_of_processes": of_processes(figures)})
         if options.within is not None:
             of.update({"limit_seconds": options.within, "within": within(figures, options.within)})
         if options.stay_out:
@@ -102,10 +117,12 @@ def judge(figures, options):
           f"{statistics.median(figure['return_seconds'] for figure in figures):.2f} s; at most {max(figure['steps_redone'] for figure in figures)} "
           f"steps redone, at most {max(figure['steps_lost'] for figure in figures)} that had been decided; memory of the GPUs in MiB before the first kill "
           f"{figures[0]['memory_mib']}, before the last {figures[-1]['memory_mib']}")
-    growth = memory_growth(figures)
-    if growth is not None:
-        print(f"before the later half of the kills {100 * growth:+.2f} % of memory is in use beside the earlier half: {'flat' if growth <= FLAT else 'it grows'}")
-    good = len(figures) == options.kills and (growth is None or growth <= FLAT)
+    in_use = memory_growth(figures)
+    if in_use is not None:
+        print(f"before the later half of the kills {100 * in_use:+.2f} % of memory is in use beside the earlier half: {'flat' if in_use <= FLAT else 'it grows'}")
+    for key, more in of_processes(figures).items():
+        print(f"{key} of all processes of the job: {figures[0][key]} before the first kill, {figures[-1][key]} before the last, {100 * more:+.2f} % from half to half")
+    good = len(figures) == options.kills and (in_use is None or in_use <= FLAT)
     if options.lose is not None:
         good = good and max(figure["steps_lost"] for figure in figures) <= options.lose
     if options.within is None:

@@ -63,6 +63,24 @@ def ranks_below(pid):
     return ranks
 
 
+def of_processes(pid):
+    """What the job's processes have: resident memory, in which what they share or have pinned counts for each, descriptors, and how many they are."""
+    resident = descriptors = processes = 0
+    for child in [pid, *children_below(pid)]:
+        try:
+            with open(f"/proc/{child}/status") as file:
+                kib = [int(line.split()[1]) for line in file if line.startswith("VmRSS:")]
+            held = len(os.listdir(f"/proc/{child}/fd"))
+        except OSError:
+            continue  # it has just ended
+        resident, descriptors, processes = resident + sum(kib), descriptors + held, processes + 1
+    return {"resident_mib": resident // 1024, "descriptors": descriptors, "processes": processes}
+
+
+def children_below(pid):
+    return [below for child in children(pid) for below in [child, *children_below(child)]]
+
+
 class Metrics:
     """Lines of metrics.jsonl as they come, with the moment at which they were seen."""
 
@@ -265,7 +283,7 @@ def kill_a_rank(job, metrics, options, draw, world):
     if options.standby:
         wait(job, metrics, lambda: standby_ready(output), "standby communicators")
     healthy = statistics.median(metrics.of_epoch(epoch)[1:])
-    memory = memory_used()
+    memory = {"memory_mib": memory_used(), **of_processes(job.pid)}
     time.sleep(draw.uniform(0, healthy))
     metrics.read()
     epoch = metrics.last["epoch"]  # another one may have begun in between
@@ -276,7 +294,7 @@ def kill_a_rank(job, metrics, options, draw, world):
     wait(job, metrics, lambda: metrics.last["epoch"] > epoch, "a step of the next layout")
     seconds, reduced = time.monotonic() - killed, metrics.last
     lost = max(0, metrics.decided_before(reduced["epoch"]) + 1 - metrics.first_of(reduced["epoch"]))
-    figures = {"healthy_step_seconds": healthy, "memory_mib": memory, "seconds": seconds, "steps_lost": lost}
+    figures = {"healthy_step_seconds": healthy, **memory, "seconds": seconds, "steps_lost": lost}
     wait(job, metrics, lambda: len(incidents(output)) > before, "the loss's incident")
     return of_the_loss(figures, incidents(output)[before], reduced), reduced, before
 

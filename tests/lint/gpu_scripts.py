@@ -193,7 +193,7 @@ def phases():
 
 
 def kill(number, **other):
-    return {"ranks": 4, "seconds": 0.6, "step_seconds": 0.45, "healthy_step_seconds": 0.32, "memory_mib": [50000 + 100 * (number % 3), 51000], "steps_lost": 0,
+    return {"ranks": 4, "seconds": 0.6, "step_seconds": 0.45, "healthy_step_seconds": 0.32, "memory_mib": [50000 + 100 * (number % 3), 51000], "resident_mib": 9000, "descriptors": 400 + 4 * number, "processes": 7, "steps_lost": 0,
             "steps_redone": 1, "communicators": "standby", "return_seconds": 0.4, "return_pause_in_steps": 0.5, **other}
 
 
@@ -207,6 +207,8 @@ def kills():
     late = kill(3, seconds=0.9)
     judged, of = kills_judged(good)
     check(judged and of["complete"] and of["within"] == 20 and of["steps_lost_max"] == 0 and abs(of["memory_growth"]) < 0.01, f"twenty good kills: {of}")
+    grown = of["growth_of_processes"]
+    check(grown["resident_mib"] == 0 and grown["processes"] == 0 and 0.05 < grown["descriptors"] < 0.15, f"what processes have: {grown}")
     check(kills_judged([late, *good[1:]])[0] and not kills_judged([late, late, *good[2:]])[0], "of twenty kills one may be late")
     check(not kills_judged([late, *good[1:5]], kills=5)[0], "of five kills none may be late")
     judged, of = kills_judged([*good[:13], {"ranks": 4, "seconds": 0.6}])
