@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
@@ -35,6 +37,34 @@ TEST(BlameTest, DaemonKilled_IsTheLossOfItsNode_AtOnce) {
   EXPECT_EQ(failed.failure().cause(), "NodeLost") << failed.failure().message();
   EXPECT_EQ(failed.failure().kind(), v1::FAILURE_KIND_NODE_LOST);
   EXPECT_EQ(failed.failure().node(), "there");
+}
+
+// No layout does better, and none is tried. Each step is slow enough to get a fault of its own.
+TEST(BlameTest, GradientsThatAreNotFiniteInTenStepsInARow_EndTheJobOnce) {
+  constexpr int kFaultsMax = 1000;
+  const DataFolder data = MakeData();
+  Cluster cluster({.devices = 2, .coordinator_flags = {"--allow-inject"}});
+  const int64_t job =
+      cluster
+          .Submit(Document(data, {.steps = kForEver, .vision = "", .language = "ranks: 2, tp: 2"}))
+          .id();
+  cluster.AwaitStep(job, 2);
+  const auto inject = [&](const char* rank, const char* fault) {
+    return cluster
+        .Phalanx({"inject", "--job", absl::StrCat("job-", job), "--rank", rank, "--fault", fault})
+        .exit_code;
+  };
+  ASSERT_EQ(inject("1", "slow:40"), 0);
+  for (int fault = 0; fault < kFaultsMax && inject("0", "nan") == 0; ++fault) continue;
+  const v1::JobStatus failed = cluster.AwaitEnd(job);
+  EXPECT_EQ(failed.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().kind(), v1::FAILURE_KIND_NON_FINITE) << failed.failure().message();
+  EXPECT_THAT(failed.failure().message(), HasSubstr("the last 10 steps up to step "));
+  EXPECT_EQ(failed.epoch(), 1) << "nobody recovers from it";
+  const std::vector<Metric> metrics = ReadMetrics(data.path + "/out");
+  ASSERT_GE(metrics.size(), 9u);
+  EXPECT_TRUE(std::all_of(metrics.end() - 9, metrics.end(),
+                          [](const Metric& metric) { return metric.skipped; }));
 }
 
 // The daemon's session stands while it is stopped, and nobody tells how its ranks ended: what is
