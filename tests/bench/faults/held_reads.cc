@@ -36,7 +36,8 @@ bool IsHeld() {
 
 }  // namespace
 
-extern "C" ssize_t pread(int descriptor, void* buffer, size_t bytes, off_t offset) {
+extern "C" [[gnu::visibility("default")]] ssize_t pread(int descriptor, void* buffer, size_t bytes,
+                                                        off_t offset) {
   using Read = ssize_t (*)(int, void*, size_t, off_t);
   static const Read next = reinterpret_cast<Read>(dlsym(RTLD_NEXT, "pread"));
   if (IsShard(descriptor)) {
