@@ -143,7 +143,9 @@ bool LeaveAlone(int64_t minutes) {
             .c_str());
   }
   const v1::JobStatus last = cluster.Get(job);
-  const size_t incidents = cluster.Incidents(job).size();
+  const std::vector<v1::Incident> incidents = cluster.Incidents(job);
+  for (const v1::Incident& incident : incidents)
+    std::fprintf(stderr, "%s\n", incident.ShortDebugString().c_str());
   int64_t long_checkpoints = 0;  // of those asked for, which wait for the next checkpoint
   for (const v1::JobEvent& event : cluster.Events(job)) {
     const bool hangs = absl::StrContains(event.message(), ": hang at step ");
@@ -162,11 +164,11 @@ bool LeaveAlone(int64_t minutes) {
                                        {"steps", metrics.size()},
                                        {"step_fault", fault},
                                        {"epoch", last.epoch()},
-                                       {"incidents", incidents}};
+                                       {"incidents", incidents.size()}};
   std::printf("%s\n", line.dump().c_str());
   const bool all_came = done < static_cast<int64_t>(hardships.size()) || stood_still > 0;
   return wrong == 0 && long_checkpoints > 0 && all_came && fault.empty() && last.epoch() == 1 &&
-         incidents == 0;
+         incidents.empty();
 }
 
 }  // namespace phalanx::e2e
