@@ -95,7 +95,7 @@ void Coordinator::Admit(Node& node, const SessionOpened& event) {
   if (!same_process) node.failed_devices.clear();
   if (!same_process) node.suspect = false;
   if (!same_process) node.examination.reset();
-  if (!same_process) node.unfit.clear();
+  if (!same_process) EndUnfitness(node);
   node.incarnation = hello.incarnation;
   node.session = event.session;
   node.device_kind = hello.device_kind;
@@ -291,10 +291,9 @@ void Coordinator::RestUnfit(Node& node, const std::string& why) {
 }
 
 void Coordinator::EndUnfitness(Node& node) {
-  if (node.unfit.empty()) return;
-  Log(absl::StrCat("node=", node.name, " may get jobs again"));
-  node.unfit.clear();
   node.unfit_until = absl::InfiniteFuture();
+  if (std::exchange(node.unfit, "").empty()) return;
+  Log(absl::StrCat("node=", node.name, " may get jobs again"));
   PublishView(node);
   capacity_changed_ = true;
 }

@@ -92,6 +92,20 @@ TEST_F(PrepareFailureTest, JobStartsOnAnotherNode_AndTheOneThatFailedRests) {
   EXPECT_EQ(h_.State(other).placement->front().node, "a");
 }
 
+TEST_F(PrepareFailureTest, AnotherProcessOfTheNode_IsTriedAtOnceAndIsNotSuspectLater) {
+  const SessionId a = h_.Open("a", 2);
+  const JobId job = h_.Submit(AJobThatWaits("j", 2));
+  Fail(a);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  const SessionId again = h_.Replace("a", 2, /*incarnation=*/2);
+  EXPECT_EQ(h_.Phase(job), JobPhase::kStarting);
+  for (absl::Duration time; time < 2 * Harness::Options().unfit_delay; time += absl::Seconds(4)) {
+    h_.Advance(absl::Seconds(4));
+    h_.Feed(HeartbeatReceived{.session = again});
+    ASSERT_FALSE(h_.NodeNamed("a").suspect) << time;
+  }
+}
+
 TEST_F(PrepareFailureTest, JobThatHasNoOtherNodeAndDoesNotWait_Fails) {
   const SessionId a = h_.Open("a", 2);
   const JobId job = h_.Submit(AJob("j", 2));
