@@ -292,12 +292,15 @@ void Driver::RefuseThoseThatNeedTheStore(const absl::Status& status) {
   std::vector<Waiting> refused;
   {
     MutexLock lock(&mu_);
-    std::erase_if(waiting_, [&](auto& entry) {
-      if (!entry.second.needs_store) return false;
-      waiting_bytes_ -= entry.second.bytes;
-      refused.push_back(std::move(entry.second));
-      return true;
-    });
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      if (!it->second.needs_store) {
+        ++it;
+        continue;
+      }
+      waiting_bytes_ -= it->second.bytes;
+      refused.push_back(std::move(it->second));
+      it = waiting_.erase(it);
+    }
   }
   for (Waiting& call : refused) {
     std::visit([&status](auto& callback) { callback(status); }, call.callback);
