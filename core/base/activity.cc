@@ -8,6 +8,7 @@ constexpr uint64_t kIdle = 0, kWorks = 1, kNeeds = 2, kWaits = 4;
 constexpr uint64_t kStates = 8;
 
 thread_local std::atomic<uint64_t>* word_of_thread = nullptr;
+thread_local std::chrono::steady_clock::duration waited{};
 
 uint64_t State() {
   return word_of_thread == nullptr ? kIdle
@@ -22,7 +23,10 @@ void Set(uint64_t state) {
 
 }  // namespace
 
-ActivityOfThread::ActivityOfThread(std::atomic<uint64_t>* word) { word_of_thread = word; }
+ActivityOfThread::ActivityOfThread(std::atomic<uint64_t>* word) {
+  word_of_thread = word;
+  waited = {};
+}
 
 ActivityOfThread::~ActivityOfThread() {
   if (State() != kIdle) Set(kIdle);
@@ -42,11 +46,17 @@ void Working::Next() {
 }
 
 Waiting::Waiting(For what) : before_(State()) {
-  if (before_ != kIdle) Set(what == kNeed ? kNeeds : kWaits);
+  if (before_ == kIdle) return;
+  if (before_ == kWorks) begin_ = std::chrono::steady_clock::now();
+  Set(what == kNeed ? kNeeds : kWaits);
 }
 
 Waiting::~Waiting() {
-  if (before_ != kIdle && State() != kIdle) Set(before_);
+  if (before_ == kIdle || State() == kIdle) return;
+  if (before_ == kWorks) waited += std::chrono::steady_clock::now() - begin_;
+  Set(before_);
 }
+
+double SecondsWaited() { return std::chrono::duration<double>(waited).count(); }
 
 }  // namespace phalanx

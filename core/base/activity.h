@@ -12,11 +12,13 @@
 //   working.Next();                     between two pieces of work
 //   Waiting waiting;                    around a wait, wherever it is
 //   Waiting waiting(Waiting::kNeed);    the same, for the device or for other ranks
+//   SecondsWaited()                     how long the thread has waited in its work, in all
 //
 // On a thread that shows nothing all of them cost a look at a thread-local pointer.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 namespace phalanx {
@@ -50,8 +52,13 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  const uint64_t before_;  // what the thread did, to which it goes back
+  const uint64_t before_;                        // what the thread did, to which it goes back
+  std::chrono::steady_clock::time_point begin_;  // of a wait that interrupts work
 };
+
+// Of this thread, in waits that have ended and that interrupted work, since it began to show what
+// it does.
+double SecondsWaited();
 
 inline bool ShowsWork(uint64_t word) { return word % 2 == 1; }
 inline bool ShowsNeed(uint64_t word) { return word % 8 == 2; }

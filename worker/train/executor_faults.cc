@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "worker/model/unwritten.h"
 #include "worker/train/executor.h"
@@ -56,11 +57,13 @@ absl::Status Executor::ExecuteFaultily(const BoundInstruction& instruction,
   if (!schedule::IsPass(instruction.op)) return Carry(instruction, context);
   const double factor = faults.SlowFactor(context.step);
   const auto begin = std::chrono::steady_clock::now();
+  const double waited = SecondsWaited();
   RETURN_IF_ERROR(Carry(instruction, context));
   if (factor <= 1) return absl::OkStatus();
-  // A device does it later: then it takes what it took before the rank was slowed, and waits for a
-  // host that has fallen so far behind.
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  // What it waited for, such as data, is not slower for it. A device does it later: then it takes
+  // what it took before the rank was slowed, and waits for a host that has fallen so far behind.
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
+                   (SecondsWaited() - waited);
   if (const int32_t at = pacing_.instruction; at >= 0)
     seconds = std::max(seconds, unslowed_.try_emplace(at, run_ahead_.Known(at)).first->second);
   std::this_thread::sleep_for(std::chrono::duration<double>((factor - 1) * seconds));

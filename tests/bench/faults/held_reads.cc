@@ -1,7 +1,8 @@
 // Loaded into ranks before all else (LD_PRELOAD): storage that does not answer.
 //
-// While the file that PHALANX_HELD_READS names holds the number of this process, what reads a shard
-// of data from it waits, as it would for a disk or a server of files. Everything else goes on.
+// While the file that PHALANX_HELD_READS names holds the number of this process and how names
+// begin, what reads a shard of data of such a name waits, as it would for a disk or a server of
+// files. Everything else goes on.
 #include <dlfcn.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -9,29 +10,33 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <string>
 #include <thread>
 
 namespace {
 
-// Whether the descriptor is of a file that is named so.
-bool IsShard(int descriptor) {
+constexpr int kNameBytes = 64;
+
+// The name of the shard that the descriptor is of, without its folders, into `name`; false: it is
+// of none.
+bool NameOfShard(int descriptor, std::string& name) {
   char link[64], path[4096];
   std::snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
   const ssize_t length = readlink(link, path, sizeof(path));
-  constexpr char kEnd[] = ".tar";
-  constexpr ssize_t kLength = sizeof(kEnd) - 1;
-  return length > kLength && std::memcmp(path + length - kLength, kEnd, kLength) == 0;
+  name.assign(path, length > 0 ? static_cast<size_t>(length) : 0);
+  name.erase(0, name.rfind('/') + 1);
+  return name.ends_with(".tar");
 }
 
-bool IsHeld() {
+bool IsHeld(const std::string& shard) {
   const char* const name = std::getenv("PHALANX_HELD_READS");
   std::FILE* const file = name == nullptr ? nullptr : std::fopen(name, "re");
   if (file == nullptr) return false;
   long process = 0;
-  const bool held = std::fscanf(file, "%ld", &process) == 1 && process == getpid();
+  char begin[kNameBytes] = "";
+  const bool holds = std::fscanf(file, "%ld %63s", &process, begin) == 2;
   std::fclose(file);
-  return held;
+  return holds && process == getpid() && shard.starts_with(begin);
 }
 
 }  // namespace
@@ -40,8 +45,8 @@ extern "C" [[gnu::visibility("default")]] ssize_t pread(int descriptor, void* bu
                                                         off_t offset) {
   using Read = ssize_t (*)(int, void*, size_t, off_t);
   static const Read next = reinterpret_cast<Read>(dlsym(RTLD_NEXT, "pread"));
-  if (IsShard(descriptor)) {
-    while (IsHeld()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (std::string shard; NameOfShard(descriptor, shard)) {
+    while (IsHeld(shard)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return next(descriptor, buffer, bytes, offset);
 }

@@ -1,5 +1,8 @@
 #include "core/base/activity.h"
 
+#include <atomic>
+#include <chrono>
+
 #include "gtest/gtest.h"
 
 namespace phalanx {
@@ -75,6 +78,28 @@ TEST(ActivityTest, WaitInAWait_CountsUntilItEnds) {
   const Waiting for_device(Waiting::kNeed);
   EXPECT_TRUE(ShowsNeed(word));
   EXPECT_NE(word, first);
+}
+
+double WaitForAWhile() {
+  const Waiting for_anything;
+  const Waiting for_device(Waiting::kNeed);
+  const auto begin = std::chrono::steady_clock::now();
+  std::chrono::duration<double> passed{};
+  while (passed < std::chrono::milliseconds(2)) passed = std::chrono::steady_clock::now() - begin;
+  return passed.count();
+}
+
+TEST(ActivityTest, SecondsWaited_AreOfWaitsInWorkEachOnce) {
+  std::atomic<uint64_t> word = 0;
+  const ActivityOfThread shown(&word);
+  WaitForAWhile();
+  EXPECT_EQ(SecondsWaited(), 0) << "it did not work";
+  const auto begin = std::chrono::steady_clock::now();
+  const Working working;
+  const double passed = WaitForAWhile() + WaitForAWhile();
+  EXPECT_GE(SecondsWaited(), passed);
+  EXPECT_LE(SecondsWaited(),
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 TEST(ActivityTest, ThreadThatNobodyWatches_ShowsNothing) {
