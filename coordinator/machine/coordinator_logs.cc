@@ -1,6 +1,7 @@
 // Who has logs of a job: nodes of its layout, those whose ranks it goes on without, and those that
 // had ranks of an epoch before.
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,49 +17,69 @@ struct LogNode {
   bool writes = false;         // ranks write there now
 };
 
-bool IsLost(const plan::RankList& lost, int32_t rank) {
-  return std::find(lost.begin(), lost.end(), Rank{rank}) != lost.end();
+using Ranks = std::vector<int32_t>;  // ascending, each once
+
+Ranks InOrder(Ranks ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
 }
 
-// One that has several entries is asked once.
-void Add(LogNode node, std::vector<LogNode>& nodes) {
-  const auto known = std::find_if(nodes.begin(), nodes.end(), [&node](const LogNode& other) {
-    return other.name == node.name;
-  });
-  if (known == nodes.end()) return nodes.push_back(std::move(node));
-  known->writes |= node.writes;
-  for (const int32_t rank : node.ranks) {
-    if (std::find(known->ranks.begin(), known->ranks.end(), rank) == known->ranks.end())
-      known->ranks.push_back(rank);
-  }
+// Those of `first` to `end`, but not `end` itself.
+Ranks Within(const Ranks& ranks, int32_t first, int32_t end) {
+  return {std::lower_bound(ranks.begin(), ranks.end(), first),
+          std::lower_bound(ranks.begin(), ranks.end(), end)};
 }
+
+// Of the job's layout; none unless it runs.
+Ranks LostRanks(const LiveJob& job) {
+  Ranks lost;
+  for (const Rank rank : job.state.layout->lost) lost.push_back(rank.value);
+  return InOrder(std::move(lost));
+}
+
+// In the order in which they are added.
+class LogNodes {
+ public:
+  // One that has several entries is asked once.
+  void Add(LogNode node) {
+    const auto [known, is_new] = places_.try_emplace(node.name, nodes_.size());
+    if (is_new) return nodes_.push_back(std::move(node));
+    LogNode& other = nodes_[known->second];
+    other.writes |= node.writes;
+    other.ranks.insert(other.ranks.end(), node.ranks.begin(), node.ranks.end());
+    other.ranks = InOrder(std::move(other.ranks));
+  }
+  std::vector<LogNode> Take() && { return std::move(nodes_); }
+
+ private:
+  std::vector<LogNode> nodes_;
+  std::map<NodeName, size_t> places_;
+};
 
 std::vector<LogNode> NodesOfLogs(const LogsRequested& event, const LiveJob* job) {
   const Placement& placement = job != nullptr ? *job->state.placement : event.placement;
   const bool runs = job != nullptr && job->run.has_value() && !job->state.IsTerminal();
-  const plan::RankList lost = runs ? job->state.layout->lost : plan::RankList();
-  std::vector<LogNode> nodes;
+  const Ranks wanted = InOrder(event.ranks), lost = runs ? LostRanks(*job) : Ranks();
+  LogNodes nodes;
   int32_t first = 0;
   for (const NodeDevices& entry : placement) {
     const int32_t end = first + static_cast<int32_t>(entry.devices.size());
-    LogNode node{.name = entry.node};
-    bool has_lost = false;
-    for (int32_t rank = first; rank < end; ++rank) {
-      const bool wanted = event.ranks.empty() || std::find(event.ranks.begin(), event.ranks.end(),
-                                                           rank) != event.ranks.end();
-      if (wanted && !event.ranks.empty()) node.ranks.push_back(rank);
-      node.writes |= wanted && runs && !IsLost(lost, rank);
-      has_lost |= IsLost(lost, rank);
-    }
+    const Ranks lost_here = Within(lost, first, end);
+    LogNode node{.name = entry.node, .ranks = Within(wanted, first, end)};
+    const Ranks& writers = node.ranks;
+    node.writes = runs && (wanted.empty() ? lost_here.size() < entry.devices.size()
+                                          : !std::includes(lost_here.begin(), lost_here.end(),
+                                                           writers.begin(), writers.end()));
     first = end;
     // A spare may have the number of a rank that was lost there.
-    if (has_lost) node.ranks = event.ranks;
-    if (event.ranks.empty() || !node.ranks.empty()) Add(std::move(node), nodes);
+    if (!lost_here.empty()) node.ranks = wanted;
+    if (wanted.empty() || !node.ranks.empty()) nodes.Add(std::move(node));
   }
   const std::vector<NodeName>& earlier =
       job != nullptr ? *job->state.earlier_nodes : event.earlier_nodes;
-  for (const NodeName& name : earlier) Add({.name = name, .ranks = event.ranks}, nodes);
-  return nodes;
+  for (const NodeName& name : earlier) nodes.Add({.name = name, .ranks = wanted});
+  return std::move(nodes).Take();
 }
 
 }  // namespace

@@ -208,10 +208,11 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
 
   Placement placement;
   int32_t remaining = request.devices;
-  while (remaining > 0) {
-    // Sorted by falling size: the last one that still holds all that remains fits it best.
-    auto best = candidates.begin();
-    for (auto it = candidates.begin(); it != candidates.end() && it->free >= remaining; ++it) {
+  for (auto first = candidates.begin(); remaining > 0; ++first) {
+    // Sorted by falling size: the last one that still holds all that remains fits it best, and
+    // then nothing remains; else the first one is used up.
+    auto best = first;
+    for (auto it = first; it != candidates.end() && it->free >= remaining; ++it) {
       if (it->free < best->free) best = it;
     }
     NodeDevices entry{.node = best->node->name, .domain = FailureDomainOf(*best->node)};
@@ -221,7 +222,6 @@ std::optional<Placement> ChoosePlacement(const NodeTable& nodes, const std::set<
       --remaining;
     }
     placement.push_back(std::move(entry));
-    candidates.erase(best);
   }
   // A rank that does not read them would lay it out otherwise.
   if (DerivationFor(nodes, placement) < plan::kDerivationOfDomains) {

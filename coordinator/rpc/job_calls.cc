@@ -16,21 +16,21 @@
 namespace phalanx::coordinator {
 namespace {
 
-constexpr int kRanksMax = 4096;
+constexpr int kLogRanksMax = 65'536;
 constexpr size_t kPlaceBytesMax = 128;
 
 absl::Status CheckLogsRequest(const v1::GetLogsRequest& request) {
-  if (request.ranks_size() > kRanksMax) {
+  if (request.ranks_size() > kLogRanksMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ranks: ", request.ranks_size(), ": at most ", kRanksMax, " may be named"));
+        absl::StrCat("ranks: ", request.ranks_size(), ": at most ", kLogRanksMax, " may be named"));
   }
   if (request.tail() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("tail: ", request.tail(), ": must be 0 (then all lines) or more"));
   }
-  if (request.after_size() > kRanksMax) {
+  if (request.after_size() > kLogRanksMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("after: ", request.after_size(), ": at most ", kRanksMax, " may be named"));
+        absl::StrCat("after: ", request.after_size(), ": at most ", kLogRanksMax, " may be named"));
   }
   for (const v1::LogPlace& after : request.after()) {
     if (after.place().size() > kPlaceBytesMax) {

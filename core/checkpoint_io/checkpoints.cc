@@ -295,7 +295,7 @@ absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::Jo
 absl::StatusOr<Choice> ChooseToResume(const job::JobSpec& spec, const std::string& directory,
                                       const VerifyOptions& options) {
   const job::Checkpoint& wanted = *spec.checkpoint;
-  if (*wanted.resume_from != kLatest)
+  if (*wanted.resume_from != job::kResumeFromLatest)
     return ChooseNamed(spec, ResolvePath(directory, *wanted.resume_from), options);
   const std::string folder = ResolvePath(directory, wanted.directory);
   absl::StatusOr<Choice> choice = ChooseCheckpoint(folder, spec, options);

@@ -70,9 +70,6 @@ struct Choice {
 absl::StatusOr<Choice> ChooseCheckpoint(const std::string& folder, const job::JobSpec& spec,
                                         const VerifyOptions& options);
 
-// checkpoint.resume_from that names no checkpoint.
-inline constexpr absl::string_view kLatest = "latest";
-
 // As checkpoint.resume_from of the job says, which is given: `latest` is the newest of
 // checkpoint.directory that is sound and of the job's model, if there is one; a path is that
 // checkpoint. Relative paths start from `directory`. Errors: CheckpointInvalid with violations of

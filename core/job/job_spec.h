@@ -131,6 +131,9 @@ struct Optimizer {
   double clip_norm = 1.0;  // 0: no clipping
 };
 
+// Checkpoint::resume_from that names no checkpoint.
+inline constexpr absl::string_view kResumeFromLatest = "latest";
+
 struct Checkpoint {
   std::string directory;
   int64_t every = 0;  // 0: one at the end alone

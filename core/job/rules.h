@@ -32,8 +32,8 @@ bool KeepsLayoutRules(const JobSpec& spec);
 // precision, and that something trains.
 void CheckRun(const JobSpec& spec, Report& report);
 
-// No control characters in labels, selectors and paths. Not asked of jobs that were accepted
-// before.
+// No control characters in labels, selectors and paths, and no addresses where paths are meant. Not
+// asked of jobs that were accepted before.
 void CheckTexts(const JobSpec& spec, Report& report);
 
 // Parts of CheckLayout: one module by itself (heads, patches, mesh, tensor width against units,

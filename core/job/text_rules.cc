@@ -1,5 +1,5 @@
 // Labels are shown to everybody, and no folder of a node that anybody means has control characters
-// in its name.
+// in its name, or is called s3://bucket.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/job/path_fields.h"
 #include "core/job/rules.h"
 
 namespace phalanx::job {
@@ -22,12 +23,27 @@ void Refuse(const std::string& path, Report& report) {
   report.Add(path, "must have no control characters");
 }
 
-void CheckText(const std::string& path, absl::string_view text, Report& report) {
-  if (HasControl(text)) Refuse(path, report);
+// "s3" of "s3://bucket/shards"; empty: it has none.
+absl::string_view SchemeOf(absl::string_view path) {
+  const size_t end = path.find("://");
+  if (end == 0 || end == absl::string_view::npos) return {};
+  const absl::string_view scheme = path.substr(0, end);
+  const bool is_one = std::all_of(scheme.begin(), scheme.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.';
+  });
+  return is_one ? scheme : absl::string_view();
 }
 
-void CheckList(const std::string& path, const std::vector<std::string>& texts, Report& report) {
-  if (std::any_of(texts.begin(), texts.end(), HasControl)) Refuse(path, report);
+void CheckPaths(const PathField& field, Report& report) {
+  if (std::any_of(field.paths.begin(), field.paths.end(), HasControl))
+    return Refuse(field.field, report);
+  for (const std::string& path : field.paths) {
+    const absl::string_view scheme = SchemeOf(path);
+    if (scheme.empty()) continue;
+    return report.Add(field.field, absl::StrCat("must name files or folders of the nodes: this "
+                                                "release knows no ",
+                                                scheme, "://"));
+  }
 }
 
 void CheckLabels(const std::string& path, const std::map<std::string, std::string>& labels,
@@ -42,21 +58,11 @@ void CheckLabels(const std::string& path, const std::map<std::string, std::strin
 void CheckTexts(const JobSpec& spec, Report& report) {
   CheckLabels("metadata.labels", spec.labels, report);
   CheckLabels("spec.resources.node_selector", spec.resources.node_selector, report);
-  for (size_t i = 0; i < spec.modules.size(); ++i) {
-    CheckText(absl::StrCat("spec.modules[", i, "].weights"), spec.modules[i].weights.value_or(""),
-              report);
+  for (const PathField& field : PathFieldsOf(spec)) {
+    // What is not written is made of the job's name.
+    if (field.field != "spec.output" || report.Written(field.field) != nullptr)
+      CheckPaths(field, report);
   }
-  if (spec.data.has_value()) {
-    CheckList("spec.data.shards", spec.data->shards, report);
-    CheckList("spec.data.validation", spec.data->validation, report);
-    CheckText("spec.data.tokenizer", spec.data->tokenizer, report);
-  }
-  if (spec.checkpoint.has_value()) {
-    CheckText("spec.checkpoint.directory", spec.checkpoint->directory, report);
-    CheckText("spec.checkpoint.resume_from", spec.checkpoint->resume_from.value_or(""), report);
-  }
-  // What is not written is made of the job's name.
-  if (report.Written("spec.output") != nullptr) CheckText("spec.output", spec.output, report);
 }
 
 }  // namespace phalanx::job

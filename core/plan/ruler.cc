@@ -28,9 +28,30 @@ UnitFamily FamilyOf(const LocalMatrix& matrix) {
     case MatrixRole::kEmbedding:
     case MatrixRole::kHead:
       return {UnitKind::kVocabulary};
-    default:  // norms, biases behind row-parallel products, inputs of encoders
-      return {UnitKind::kReplicated};
+    // Norms, biases behind row-parallel products, inputs of encoders.
+    case MatrixRole::kPredict:
+    case MatrixRole::kFinalNorm:
+    case MatrixRole::kFinalNormBias:
+    case MatrixRole::kNorm1:
+    case MatrixRole::kNorm1Bias:
+    case MatrixRole::kNorm2:
+    case MatrixRole::kNorm2Bias:
+    case MatrixRole::kOBias:
+    case MatrixRole::kDownBias:
+    case MatrixRole::kPatch:
+    case MatrixRole::kPatchBias:
+    case MatrixRole::kClass:
+    case MatrixRole::kPosition:
+    case MatrixRole::kPreNorm:
+    case MatrixRole::kPreNormBias:
+    case MatrixRole::kConv1:
+    case MatrixRole::kConv1Bias:
+    case MatrixRole::kConv2:
+    case MatrixRole::kConv2Bias:
+    case MatrixRole::kProjectorDownBias:
+      break;
   }
+  return {UnitKind::kReplicated};
 }
 
 // Rows of a matrix that one of its units has.

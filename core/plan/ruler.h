@@ -27,7 +27,9 @@
 
 namespace phalanx::plan {
 
+// Their numbers go between ranks: what is new comes behind kReplicated, and is counted.
 enum class UnitKind : uint8_t { kAttention, kKv, kMlp, kVocabulary, kReplicated };
+inline constexpr int64_t kUnitKinds = 5;
 
 struct UnitFamily {
   UnitKind kind = UnitKind::kReplicated;

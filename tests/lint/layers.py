@@ -31,7 +31,7 @@ ALLOWED = {
     "worker/comm": CORE + ["core/posix"],
     "worker/device": ["core/base", "core/job"],
     "worker/model": CORE + ["worker/comm", "worker/device"],
-    "worker/train": CORE + ["worker/comm", "worker/data", "worker/device", "worker/model"],
+    "worker/train": CORE + ["core/posix", "worker/comm", "worker/data", "worker/device", "worker/model"],
     "worker/checkpoint": CORE + ["core/checkpoint", "core/checkpoint_io", "core/posix", "worker/device", "worker/model", "worker/train"],
     "worker/rank": ["core", "worker/channel", "worker/checkpoint", "worker/comm", "worker/data", "worker/device", "worker/model",
                     "worker/train", "tensorboard"] + PROTO,

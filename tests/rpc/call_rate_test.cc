@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/access_fixture.h"
 
@@ -42,6 +44,30 @@ TEST_F(AccessTest, PersonWhoCallsTooOften_IsToldWhenToAskAgain_AndOthersNoticeNo
   EXPECT_TRUE(Call(channel, list).ok());
   FakeWorker worker(ChannelOf(authority().Worker("here")));
   worker.Join("here", 1);
+}
+
+// Sessions, uploads and what nodes ask of the authority have rates of their own.
+TEST_F(AccessTest, EachMethod_CountsAgainstWhoCallsIt) {
+  server_.reset();
+  Open([this](ServerOptions& options) {
+    LetNodesJoin(options, support::MakeFolder("rates") + "/join-tokens");
+    options.rate = {.calls_per_second = 0.001, .calls_at_once = 1};
+  });
+  int tried = 0;
+  for (const std::string& path : Methods()) {
+    const std::string method = path.substr(path.rfind('/') + 1);
+    if (absl::StrContains(path, "WorkerService") || method == "Join" ||
+        method == "RenewCertificate") {
+      continue;
+    }
+    SCOPED_TRACE(path);
+    Be(absl::StrCat("calls-", method), "operator");
+    EXPECT_NE(Call(channel, path).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const grpc::Status again = Call(channel, path);
+    EXPECT_EQ(again.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << again.error_message();
+    ++tried;
+  }
+  EXPECT_GT(tried, 20);
 }
 
 TEST(CallRateTest, Store_FillsAtItsRate_UpToItsSize) {

@@ -65,6 +65,44 @@ TEST_F(LogTest, Lines_TravelFromTheUploadToTheCaller) {
   EXPECT_TRUE(upload->Finish().ok());
 }
 
+// A follower of a large job that was cut off names all that it has printed.
+TEST_F(LogTest, PlacesOfManyRanks_ReachTheirNode) {
+  worker_->Done(worker_->Command());
+  v1::GetLogsRequest request;
+  request.set_job("a");
+  for (int32_t rank = 0; rank < 20'000; ++rank) {
+    v1::LogPlace* after = request.add_after();
+    after->set_node("n");
+    after->set_rank(rank);
+    after->set_place("1:1048576");
+  }
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto logs = jobs->GetLogs(&context, request);
+  const v1::Command fetch = worker_->Command();
+  ASSERT_TRUE(fetch.has_fetch_logs());
+  EXPECT_EQ(fetch.fetch_logs().after_size(), request.after_size());
+  context.TryCancel();
+}
+
+TEST_F(LogTest, TooManyRanks_AreRefusedByTheirField) {
+  v1::GetLogsRequest of_ranks, of_places;
+  of_ranks.set_job("a");
+  of_places.set_job("a");
+  for (int32_t rank = 0; rank <= 65'536; ++rank) {
+    of_ranks.add_ranks(rank);
+    of_places.add_after();
+  }
+  for (const auto& [request, field] :
+       {std::pair(&of_ranks, "ranks"), std::pair(&of_places, "after")}) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const grpc::Status status = jobs->GetLogs(&context, *request)->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(), absl::StrCat(field, ": 65537: at most 65536 may be named"));
+  }
+}
+
 TEST_F(LogTest, CoordinatorThatStops_IsUnavailableToReaderUploadAndSession) {
   const v1::Command fetch = worker_->Command();
   ASSERT_TRUE(fetch.has_fetch_logs());

@@ -143,6 +143,13 @@ TEST_F(TrickTest, PathOfAJob) {
             "violations)");
 }
 
+// It would be taken for a folder that is called so.
+TEST_F(TrickTest, AddressWhereAPathIsMeant) {
+  EXPECT_EQ(Refusal(JobText("a") + "  output: s3://bucket/a\n", "/tmp"),
+            "spec.output: \"s3://bucket/a\": must name files or folders of the nodes: this release "
+            "knows no s3://");
+}
+
 TEST_F(TrickTest, FilterOfAList) {
   const auto owner = [this](const std::string& name) {
     v1::ListJobsRequest request;

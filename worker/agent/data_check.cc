@@ -1,6 +1,7 @@
 #include "worker/agent/data_check.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -23,21 +24,15 @@ namespace {
 
 constexpr size_t kCorruptNamedMax = 100;
 constexpr int32_t kVerifyThreads = 4;
-
-std::string KeyOf(const data::DataSetSpec& spec) {
-  std::string text =
-      absl::StrCat(spec.tokenizer, "\n", spec.items_max, "\n", data::TextOf(spec.encoders), "\n",
-                   spec.target_hidden, "\n", spec.context, "\n", spec.vocabulary);
-  for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
-  return Digest(text);
-}
+// An index is written at once: a file that is this old has no writer any more.
+constexpr std::chrono::hours kLeftAfter{1};
 
 // Fills `path` where the index is kept.
 absl::StatusOr<data::Index> LoadOrBuild(const data::DataSetSpec& spec,
                                         const std::optional<std::string>& folder,
                                         data::ReadProgress* progress, std::string* path) {
   if (!folder.has_value()) return data::Index::Build(spec);
-  *path = absl::StrCat(*folder, "/", KeyOf(spec), ".index");
+  *path = absl::StrCat(*folder, "/", data::DigestOf(spec), ".index");
   if (absl::StatusOr<data::Index> known = data::Index::Load(*path, spec); known.ok()) return known;
   ASSIGN_OR_RETURN(data::Index index, data::Index::Build(spec, progress));
   std::error_code error;
@@ -154,7 +149,27 @@ DataOutcome Check(const Document& document, bool choose_checkpoint,
 DataOutcome CheckData(const Document& document, bool choose_checkpoint,
                       const std::string& indexes_folder, data::ReadProgress& progress,
                       const std::vector<std::string>& folders) {
-  return Check(document, choose_checkpoint, indexes_folder, &progress, folders);
+  DataOutcome outcome = Check(document, choose_checkpoint, indexes_folder, &progress, folders);
+  RemoveOldIndexes(indexes_folder);
+  return outcome;
+}
+
+void RemoveOldIndexes(const std::string& folder, size_t keep) {
+  namespace fs = std::filesystem;
+  std::vector<std::pair<fs::file_time_type, fs::path>> indexes;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    const fs::file_time_type used = entry->last_write_time(gone);
+    if (gone) continue;
+    if (entry->path().extension() == ".index") indexes.emplace_back(used, entry->path());
+    if (entry->path().extension() == ".tmp" && fs::file_time_type::clock::now() - used > kLeftAfter)
+      fs::remove(entry->path(), gone);
+  }
+  if (indexes.size() <= keep) return;
+  std::sort(indexes.rbegin(), indexes.rend());
+  for (size_t i = keep; i < indexes.size(); ++i) fs::remove(indexes[i].second, error);
 }
 
 DataOutcome CheckData(const Document& document) {

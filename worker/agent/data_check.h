@@ -19,14 +19,20 @@
 namespace phalanx::agent {
 
 // Reads the job file and indexes its training and validation sets; index files that are still true
-// are taken as they are. They are kept as STATE/indexes/KEY.index, KEY a digest of what the index
-// depends on besides the shards' contents. Blocks for as long as reading the shards takes. An
-// outcome that is not OK has every violation. `progress` grows while shards are read and may call
-// it off. `choose_checkpoint`: the checkpoint that the job is to go on from is chosen, too. Every
-// byte of it is read. `folders`: as DataSetSpec::folders, and of that checkpoint. Thread-safe.
+// are taken as they are. They are kept as STATE/indexes/DIGEST.index, of data::DigestOf. Blocks for
+// as long as reading the shards takes. An outcome that is not OK has every violation. `progress`
+// grows while shards are read and may call it off. `choose_checkpoint`: the checkpoint that the job
+// is to go on from is chosen, too. Every byte of it is read. `folders`: as DataSetSpec::folders,
+// and of that checkpoint. Thread-safe.
 DataOutcome CheckData(const Document& document, bool choose_checkpoint,
                       const std::string& indexes_folder, data::ReadProgress& progress,
                       const std::vector<std::string>& folders = {});
+
+// Of the index files of a folder, removes those that were used least recently beyond `keep`, and
+// what writers that died have left there. Who still needs one reads the shards again. CheckData
+// does so with those that it does not keep. Thread-safe.
+inline constexpr size_t kIndexesMax = 64;
+void RemoveOldIndexes(const std::string& folder, size_t keep = kIndexesMax);
 
 // All of that without a folder to keep anything in, for a person. More corrupt samples than the job
 // allows are refused here with the sentence that the job would fail with; of a job, the coordinator

@@ -25,7 +25,7 @@ class DeathWatch {
   void Begin();
   // How often the process has shown that it runs.
   uint64_t beats() const { return page_.beats(); }
-  // What its thread that trains shows of its work (core/base/activity.h).
+  // What its thread that trains shows of its work (core/posix/activity.h).
   uint64_t work() const { return page_.work(); }
   // Readable, for ever, once the process has died.
   int fd() const { return died_.get(); }

@@ -21,14 +21,14 @@
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
-#include "core/checkpoint_io/checkpoints.h"
+#include "core/job/path_fields.h"
 #include "core/wire/job_yaml.h"
 
 namespace phalanx::agent {
 namespace {
 
 constexpr int kLinksMax = 40;
-constexpr size_t kShardsNamedMax = 4;
+constexpr size_t kPathsNamedMax = 4;
 
 bool LiesIn(absl::string_view path, absl::string_view folder) {
   if (folder == "/") return true;
@@ -49,24 +49,17 @@ class Judge {
   Judge(const JobFolders& folders, absl::string_view directory)
       : folders_(folders), directory_(directory) {}
 
-  // Whether the path may be used; else its violation is noted.
-  bool Reads(absl::string_view field, const std::string& path) {
-    return Lets(field, path, ReadableFolders(folders_), "read");
-  }
-  bool Writes(absl::string_view field, const std::string& path) {
-    return Lets(field, path, folders_.write, "write");
+  // Whether the path may be used so; else its violation is noted.
+  bool Lets(const job::PathField& field, const std::string& path) {
+    const bool reads = field.use == job::PathUse::kRead;
+    const std::string rule =
+        Broken(path, reads ? ReadableFolders(folders_) : folders_.write, reads ? "read" : "write");
+    if (!rule.empty()) violations_.push_back({.field = field.field, .value = path, .rule = rule});
+    return rule.empty();
   }
   absl::Status Verdict() const { return ViolationsStatus(violations_); }
 
  private:
-  bool Lets(absl::string_view field, const std::string& path,
-            const std::vector<std::string>& allowed, absl::string_view verb) {
-    const std::string rule = Broken(path, allowed, verb);
-    if (!rule.empty())
-      violations_.push_back({.field = std::string(field), .value = path, .rule = rule});
-    return rule.empty();
-  }
-
   // The rule that the path breaks; empty: none.
   std::string Broken(const std::string& path, const std::vector<std::string>& allowed,
                      absl::string_view verb) const {
@@ -180,25 +173,12 @@ absl::Status CheckJobFolders(const JobFolders& folders) {
 absl::Status CheckJobPaths(const JobFolders& folders, const std::string& document,
                            absl::string_view directory) {
   ASSIGN_OR_RETURN(const job::ReadJob read, wire::ReadJobFile(document, job::Purpose::kAccepted));
-  const job::JobSpec& spec = read.spec;
   Judge judge(folders, directory);
-  if (spec.data.has_value()) {
-    for (const auto& [field, shards] :
-         {std::pair("spec.data.shards", &spec.data->shards),
-          std::pair("spec.data.validation", &spec.data->validation)}) {
-      size_t refused = 0;
-      for (const std::string& shard : *shards) {
-        if (!judge.Reads(field, shard) && ++refused == kShardsNamedMax) break;
-      }
+  for (const job::PathField& field : job::PathFieldsOf(read.spec)) {
+    size_t refused = 0;
+    for (const std::string& path : field.paths) {
+      if (!judge.Lets(field, path) && ++refused == kPathsNamedMax) break;
     }
-    if (!spec.data->tokenizer.empty()) judge.Reads("spec.data.tokenizer", spec.data->tokenizer);
-  }
-  judge.Writes("spec.output", spec.output);
-  if (spec.checkpoint.has_value()) {
-    judge.Writes("spec.checkpoint.directory", spec.checkpoint->directory);
-    const std::optional<std::string>& from = spec.checkpoint->resume_from;
-    if (from.has_value() && *from != checkpoint::kLatest)
-      judge.Reads("spec.checkpoint.resume_from", *from);
   }
   return judge.Verdict();
 }

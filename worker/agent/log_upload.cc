@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -238,12 +239,14 @@ void LogUploader::Run(Upload& upload, const std::string& folder, const FetchLogs
   message.set_fetch_id(fetch.fetch_id);
   bool heard = writer->Write(message);
   if (fetch.ended) AwaitLastLines(upload, fetch.job);
+  const std::set<int32_t> wanted(fetch.ranks.begin(), fetch.ranks.end());
   std::map<int32_t, LogReader> readers;
   while (heard) {
     // Before reading: what comes after this is news for the next round.
     const uint64_t version = activity_.version();
     const bool last_round = !fetch.follow || !activity_.IsLive(fetch.job) || activity_.closed();
-    for (const int32_t rank : fetch.ranks.empty() ? LoggedRanks(folder, fetch.job) : fetch.ranks) {
+    for (const int32_t rank : LoggedRanks(folder, fetch.job)) {
+      if (!wanted.empty() && !wanted.contains(rank)) continue;
       const auto after = fetch.after.find(rank);
       LogReader& reader = readers
                               .try_emplace(rank, folder, fetch.job, rank, fetch.tail,

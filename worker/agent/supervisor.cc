@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/activity.h"
+#include "core/posix/activity.h"
 #include "core/posix/process_usage.h"
 #include "core/wire/fault_codec.h"
 #include "spdlog/spdlog.h"

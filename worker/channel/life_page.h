@@ -10,7 +10,7 @@
 // A process that is stopped is not dead. So a thread of it that does nothing else counts on (Beat):
 // where that stands still, the process does not run, whatever its other threads wait for.
 //
-// A thread that hangs in a process that runs shows in the word of its work (core/base/activity.h).
+// A thread that hangs in a process that runs shows in the word of its work (core/posix/activity.h).
 //
 // The page is descriptor kLifePageFd of the rank, sealed in its size: nothing that the rank does to
 // it makes the daemon's reads fail.

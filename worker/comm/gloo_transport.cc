@@ -17,9 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
-#include "core/base/activity.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/posix/activity.h"
 #include "worker/comm/farewell.h"
 #include "worker/comm/gloo_farewells.h"
 #include "worker/comm/gloo_mesh.h"

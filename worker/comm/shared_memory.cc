@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
+#include "core/posix/activity.h"
 
 namespace phalanx::comm {
 namespace {

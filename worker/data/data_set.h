@@ -101,6 +101,9 @@ struct DataSetSpec {
   std::vector<std::string> folders;
 };
 
+// Of all that an index depends on beside what its files have in them.
+std::string DigestOf(const DataSetSpec& spec);
+
 // The shape of one sample, from the index alone.
 struct SampleShape {
   int32_t images = 0, sounds = 0;

@@ -199,10 +199,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec
   return ViolationsStatus({{spec.tokenizer_field, spec.tokenizer, rule}});
 }
 
-std::string DigestOfSpec(const DataSetSpec& spec) {
-  std::string text =
-      absl::StrCat(spec.tokenizer, "\n", spec.items_max, ",", TextOf(spec.encoders), ",",
-                   spec.targets, ",", spec.target_hidden, ",", spec.context, ",", spec.vocabulary);
+// What samples are made of; nodes that index the same set say the same.
+std::string FormOf(const DataSetSpec& spec) {
+  return absl::StrCat(spec.items_max, ",", TextOf(spec.encoders), ",", spec.targets, ",",
+                      spec.target_hidden, ",", spec.context);
+}
+
+std::string DigestOf(const DataSetSpec& spec) {
+  std::string text = absl::StrCat(spec.tokenizer, "\n", FormOf(spec), ",", spec.vocabulary);
   for (const std::string& shard : spec.shards) absl::StrAppend(&text, "\n", shard);
   return Digest(text);
 }
@@ -218,10 +222,9 @@ absl::StatusOr<Index> Index::Build(const DataSetSpec& spec, ReadProgress* progre
   RETURN_IF_ERROR(ViolationsStatus(violations));
 
   auto impl = std::make_shared<Impl>();
-  impl->spec_digest = DigestOfSpec(spec);
+  impl->spec_digest = DigestOf(spec);
   ASSIGN_OR_RETURN(impl->tokenizer, StampOf(spec.tokenizer));
-  std::string chain = absl::StrCat(spec.items_max, ",", TextOf(spec.encoders), ",", spec.targets,
-                                   ",", spec.target_hidden, ",", spec.context);
+  std::string chain = FormOf(spec);
   for (size_t i = 0; i < shards.size(); ++i) {
     absl::StrAppend(&chain, "\n", shards[i]->digest);
     impl->shards.push_back({spec.shards[i], shards[i]->stamp, impl->samples.size()});

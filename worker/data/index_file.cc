@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -148,7 +149,7 @@ absl::Status WriteAll(const std::string& path, absl::string_view bytes) {
 }
 
 absl::Status CheckUnchanged(const Index::Impl& impl, const DataSetSpec& spec) {
-  if (impl.spec_digest != DigestOfSpec(spec)) {
+  if (impl.spec_digest != DigestOf(spec)) {
     return absl::FailedPreconditionError("index was built for other data or another model");
   }
   const auto check = [](const std::string& path, const FileStamp& stamp) {
@@ -194,6 +195,7 @@ absl::StatusOr<Index> Index::Load(const std::string& path, const DataSetSpec& sp
     Reader reader(body);
     if (VisitAll(*impl, reader) && reader.AtEnd()) {
       RETURN_IF_ERROR(CheckUnchanged(*impl, spec));
+      utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now, for who removes old ones
       return Index(std::move(impl));
     }
   }

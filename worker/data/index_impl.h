@@ -63,7 +63,6 @@ struct Index::Impl {
   absl::Span<const Item> ItemsOf(int64_t sample) const;
 };
 
-std::string DigestOfSpec(const DataSetSpec& spec);
 // Errors: InvalidArgument with one violation if it is none, has no end token or does not fit.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const DataSetSpec& spec);
 

@@ -10,6 +10,13 @@
 namespace phalanx::model {
 namespace {
 
+// What the class below takes for granted.
+static_assert(job::FamiliesWhere([](const job::FamilyTraits& family) {
+                return family.decoder() &&
+                       (family.norm != job::Norm::kRms || !family.gated() || family.biases ||
+                        family.positions != job::Positions::kRotary);
+              }) == 0);
+
 class DecoderLayer final : public Layer {
  public:
   DecoderLayer(const LayerContext& context, const ParameterTable& table, int32_t layer)

@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/activity.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/plan/derivation.h"
 #include "core/plan/equal_work.h"
+#include "core/posix/activity.h"
 #include "core/posix/held_folder.h"
 #include "core/wire/job_yaml.h"
 #include "core/wire/layout_codec.h"

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/activity.h"
 #include "core/base/digest.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
@@ -14,6 +13,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/ruler_map.h"
 #include "core/plan/safe_again.h"
+#include "core/posix/activity.h"
 #include "core/posix/held_folder.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/loader.h"

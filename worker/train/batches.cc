@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
+#include "core/posix/activity.h"
 #include "worker/data/job_data.h"
 
 namespace phalanx::train {

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/posix/activity.h"
 
 namespace phalanx::train {
 namespace {

@@ -19,7 +19,7 @@ struct DeviceWait {
   absl::FunctionRef<bool()> stopped;
   absl::FunctionRef<absl::Status()> check;  // what device and communicators say of themselves
   // Whether the device may take long for a reason that is known, such as a checkpoint that is
-  // copied: then a long wait says nothing (core/base/activity.h).
+  // copied: then a long wait says nothing (core/posix/activity.h).
   absl::FunctionRef<bool()> excused;
   absl::Duration patience;
   absl::string_view missing;  // what is missing at the end of it: "step 7 is not decided"

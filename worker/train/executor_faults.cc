@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
+#include "core/posix/activity.h"
 #include "worker/model/unwritten.h"
 #include "worker/train/executor.h"
 

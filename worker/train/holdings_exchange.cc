@@ -110,7 +110,7 @@ std::optional<Holdings> DecodeHoldings(absl::Span<const int64_t> numbers) {
     RulerName name{.part = NextPart(from)};
     name.bucket = from.NextInt();
     const int64_t kind = from.Next();
-    if (kind < 0 || kind > static_cast<int64_t>(plan::UnitKind::kReplicated)) return std::nullopt;
+    if (kind < 0 || kind >= plan::kUnitKinds) return std::nullopt;
     name.family = {.kind = static_cast<plan::UnitKind>(kind), .edge = from.NextInt()};
     std::vector<plan::UnitRange>& ranges = holdings.state[name];
     for (int64_t runs = from.NextCount(kRangeNumbers); runs > 0; --runs) {

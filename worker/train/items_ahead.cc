@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
+#include "core/posix/activity.h"
 #include "worker/data/data_set.h"
 #include "worker/train/batches.h"
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/accused.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/plan/derivation.h"
+#include "core/posix/activity.h"
 #include "core/schedule/program.h"
 #include "worker/train/await_work.h"
 #include "worker/train/learning_rate.h"

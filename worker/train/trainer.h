@@ -128,7 +128,7 @@ class Trainer {
   absl::Status Enqueue(int64_t step);
   // Waits for the decision of the step under way, if there is one, and accounts for it.
   absl::Status Settle();
-  // The same behind the last step, for somebody who watches (core/base/activity.h).
+  // The same behind the last step, for somebody who watches (core/posix/activity.h).
   absl::Status SettleLast();
   // The step is decided and counted in: tells it.
   void Tell(const Decision& decision);

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/StreamGuard.h"
-#include "core/base/activity.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
+#include "core/posix/activity.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/relayout.h"
 

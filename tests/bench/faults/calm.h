@@ -9,8 +9,9 @@ namespace phalanx::e2e {
 // on, beside two threads that do nothing but use the processor. In turn: a rank, a daemon and the
 // coordinator do not run for 2 s (SIGSTOP), a rank trains at a third of its speed for 5 s, a
 // checkpoint takes 20 s, and, each eighth turn, a shard of data does not answer a rank for 20 s.
-// Prints a line of JSON. Whether no rank was found lost, no epoch but the first began, no step is
-// missing or double, and training stood still for the data where that was held.
+// Then another job, whose evaluation waits 20 s for its shards. Prints a line of JSON. Whether no
+// rank was found lost, no epoch but the first began, no step is missing or double, and training
+// stood still for the data where that was held.
 bool LeaveAlone(int64_t minutes);
 
 }  // namespace phalanx::e2e

@@ -1,4 +1,4 @@
-// What a rank shows to who watches it (core/base/activity.h) where mirrors are filled, between
+// What a rank shows to who watches it (core/posix/activity.h) where mirrors are filled, between
 // steps.
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/base/activity.h"
+#include "core/posix/activity.h"
 #include "tests/oracle/training/cases.h"
 #include "worker/train/trainer.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/base/activity.h"
+#include "core/posix/activity.h"
 #include "tests/oracle/training/cases.h"
 #include "worker/train/fault_points.h"
 #include "worker/train/trainer.h"

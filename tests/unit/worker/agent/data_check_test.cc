@@ -3,10 +3,14 @@
 
 #include <poll.h>
 
+#include <chrono>
+#include <filesystem>
 #include <set>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/files.h"
 
 namespace phalanx::agent {
 namespace {
@@ -111,6 +115,32 @@ TEST_F(DataPreparerTest, CalledOff_IsNotAnswered_AndWhatWaitedForItGoesOn) {
   for (int i = 2; i <= bound; ++i)
     preparer.Carry(CancelData{RequestNumber{static_cast<uint64_t>(i)}});
   EXPECT_THAT(preparer.UnderWay(), IsEmpty());
+}
+
+TEST(RemoveOldIndexesTest, ThoseThatWereUsedLast_Stay) {
+  namespace fs = std::filesystem;
+  const fs::path folder = support::MakeFolder("indexes");
+  const auto now = fs::file_time_type::clock::now();
+  const auto add = [&](const std::string& name, std::chrono::minutes age) {
+    support::WriteFile((folder / name).string(), "");
+    fs::last_write_time(folder / name, now - age);
+  };
+  const auto names = [&folder] {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(folder)) all.insert(entry.path().filename());
+    return all;
+  };
+  add("new.index", std::chrono::minutes(1));
+  add("oldest.index", std::chrono::minutes(500));
+  add("old.index", std::chrono::minutes(400));
+  add("new.index.7.1.tmp", std::chrono::minutes(1));
+  add("old.index.7.1.tmp", std::chrono::minutes(400));
+  add("note", std::chrono::minutes(900));
+  RemoveOldIndexes(folder.string(), 2);
+  EXPECT_THAT(names(), ElementsAre("new.index", "new.index.7.1.tmp", "note", "old.index"));
+  RemoveOldIndexes(folder.string(), 0);
+  EXPECT_THAT(names(), ElementsAre("new.index.7.1.tmp", "note"));
+  RemoveOldIndexes((folder / "none").string());
 }
 
 }  // namespace

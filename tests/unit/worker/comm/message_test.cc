@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/activity.h"
+#include "core/posix/activity.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/comm/worlds.h"
 

@@ -281,8 +281,11 @@ TEST_F(IndexTest, SaveAndLoad_GiveTheSameIndex) {
   const Index built = BuildOrDie(spec);
   const std::string path = folder_ + "/index";
   ASSERT_TRUE(built.Save(path).ok());
+  std::filesystem::last_write_time(path, {});
   const absl::StatusOr<Index> loaded = Index::Load(path, spec);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_NE(std::filesystem::last_write_time(path), std::filesystem::file_time_type())
+      << "it says that it was used";
   EXPECT_EQ(loaded->digest(), built.digest());
   ASSERT_EQ(loaded->size(), built.size());
   for (int64_t i = 0; i < built.size(); ++i) {

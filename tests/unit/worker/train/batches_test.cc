@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/activity.h"
 #include "core/plan/cost.h"
+#include "core/posix/activity.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/specs.h"

@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "core/base/activity.h"
 #include "core/job/failure.h"
+#include "core/posix/activity.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

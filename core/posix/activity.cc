@@ -1,4 +1,4 @@
-#include "core/base/activity.h"
+#include "core/posix/activity.h"
 
 namespace phalanx {
 namespace {

@@ -1,4 +1,5 @@
-// core/base/activity.h: what a thread is doing, for somebody who watches it: it works, or it waits.
+// core/posix/activity.h: what a thread is doing, for somebody who watches it: it works, or it
+// waits.
 //
 // The watcher reads one word. ShowsWork: the thread works, and has not waited since the word became
 // what it is. So one that stays so for longer than any piece of work takes is of a thread that
