@@ -146,7 +146,7 @@ TEST_F(TrickTest, PathOfAJob) {
 // It would be taken for a folder that is called so.
 TEST_F(TrickTest, AddressWhereAPathIsMeant) {
   EXPECT_EQ(Refusal(JobText("a") + "  output: s3://bucket/a\n", "/tmp"),
-            "spec.output: \"s3://bucket/a\": must name files or folders of the nodes: this release "
+            "spec.output: s3://bucket/a: must name files or folders of the nodes: this release "
             "knows no s3://");
 }
 

@@ -156,6 +156,7 @@ class LyingBackend final : public Backend {
   }
   absl::Status Commit(const Batch& batch) override {
     if (absl::Status status = backend_.Commit(batch); !status.ok()) return status;
+    if (batch.records.empty()) return absl::OkStatus();  // it only looked whether the store works
     return std::exchange(lies_, false) ? absl::UnavailableError("fsync: input/output error")
                                        : absl::OkStatus();
   }
