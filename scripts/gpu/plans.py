@@ -157,7 +157,7 @@ class Plan:
         self.add("kernel-races", "our kernels beside LibTorch's for the same jobs", ["phalanx-bench-kernels", "--races"], 120, usual=45, part=part)
         self.add("yardstick", "our kernels beside Transformer Engine's for the same jobs",
                  [HERE / "yardstick", os.environ.get("TE", "$TE"), self.work / "yardstick", self.output / "yardstick"], 300, usual=200, needs=("TE",), part=part)
-        self.add("attention", "attention by cuDNN beside flash attention's, and what one whose backward pass is deterministic costs", ["phalanx-bench-attention"], 260, usual=160,
+        self.add("attention", "attention by cuDNN beside flash attention's, and what one whose backward pass is deterministic costs", ["phalanx-bench-attention"], 360, usual=240,
                  part=part, by_exit=True)
         for name, whose in (("kernel-races", "LibTorch's"), ("yardstick", "Transformer Engine's")):
             self.goal(f"hand-written kernels beside {whose}", "none more than 5 % slower, in one run", name, verdicts.races(name))
