@@ -167,6 +167,14 @@ int FailCall(const absl::Status& status, Io& io) {
   return code;
 }
 
+int FailChange(const absl::Status& status, Io& io) {
+  if (!MayBeDone(status)) return FailCall(status, io);
+  return FailCall(WithNext(status,
+                           "see that phalanx-coordinator serves, then look: it may have been done "
+                           "all the same; do it again only where it has not"),
+                  io);
+}
+
 int FailFile(const absl::Status& status, Io& io) {
   const int code = TellError(status, io);
   if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
@@ -372,7 +380,7 @@ int ChangeJob(Connection& connection, Method method, const Request& request, For
               absl::FunctionRef<std::string(const v1::JobStatus& job)> words) {
   Response response;
   const absl::Status status = connection.Call(method, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   if (format == Format::kTable || format == Format::kWide) {
     io.talk << JobName(response.job()) << words(response.job()) << "\n";
   } else {
@@ -453,7 +461,7 @@ int Delete(Connection& connection, const std::string& job, Format format, Io& io
     response.set_id(found.job().id());
     status = absl::OkStatus();
   }
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   if (format == Format::kJson || format == Format::kYaml) {
     PrintTree(ToTree(response), format, io.out);
   } else {

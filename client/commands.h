@@ -123,6 +123,8 @@ int Inject(Connection& connection, const InjectOptions& options, Io& io);
 int Fail(const absl::Status& status, Io& io);
 // The same of what a coordinator answered, or that none did.
 int FailCall(const absl::Status& status, Io& io);
+// The same of a call that changes something, which may have been carried out all the same.
+int FailChange(const absl::Status& status, Io& io);
 // The same for a job file that could not be loaded.
 int FailFile(const absl::Status& status, Io& io);
 

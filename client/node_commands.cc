@@ -55,7 +55,7 @@ int Cordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
   v1::CordonNodeResponse response;
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::CordonNode, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   return Tell(response, options.format,
               "is cordoned: its jobs go on, and nothing new is placed on it", io);
 }
@@ -66,7 +66,7 @@ int Uncordon(Connection& connection, const NodeMarkOptions& options, Io& io) {
   v1::UncordonNodeResponse response;
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::UncordonNode, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   return Tell(response, options.format,
               response.node().has_reserve() ? "is in reserve again" : "takes jobs again", io);
 }
@@ -78,7 +78,7 @@ int Reserve(Connection& connection, const NodeMarkOptions& options, Io& io) {
   v1::ReserveNodeResponse response;
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::ReserveNode, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   return Tell(response, options.format,
               "is in reserve: its jobs go on, and its devices are for jobs that lose one", io);
 }
@@ -89,7 +89,7 @@ int Unreserve(Connection& connection, const NodeMarkOptions& options, Io& io) {
   v1::UnreserveNodeResponse response;
   const absl::Status status =
       connection.Call(&v1::JobService::Stub::UnreserveNode, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   return Tell(response, options.format, "is not in reserve any more", io);
 }
 
@@ -100,7 +100,7 @@ int Drain(Connection& connection, const NodeMarkOptions& options, Io& io) {
   request.set_force(options.force);
   v1::DrainNodeResponse response;
   const absl::Status status = connection.Call(&v1::JobService::Stub::DrainNode, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   const int code = Tell(response, options.format,
                         response.jobs().empty() ? "is drained: no job has devices of it"
                                                 : "drains: nothing new is placed on it",

@@ -92,11 +92,7 @@ std::string NodeState(const v1::NodeStatus& node) {
     absl::StrAppend(&how, ", ", what, decided.by().empty() ? "" : " by ", decided.by(), ": ",
                     decided.reason());
   };
-  for (const job::Finding& finding : FindingsOf(node)) {
-    const bool unfit = finding.check == job::kStateFolderCheck &&
-                       finding.verdict == job::Finding::Verdict::kProblem;
-    if (unfit) absl::StrAppend(&how, ", gets nothing new: ", finding.found);
-  }
+  if (!node.unfit().empty()) absl::StrAppend(&how, ", gets nothing new: ", node.unfit());
   if (node.has_mark()) append(node.mark().drains() ? "drained" : "cordoned", node.mark());
   if (node.has_reserve()) append("reserved", node.reserve());
   return how;

@@ -15,6 +15,8 @@
 namespace phalanx::client {
 namespace {
 
+// As the coordinator has them.
+constexpr absl::Duration kTtlMin = absl::Minutes(1), kTtlMax = absl::Hours(720);
 // Of what somebody may mean.
 constexpr uint64_t kDaysMax = 100'000;
 
@@ -46,7 +48,8 @@ bool IsDocument(Format format) { return format == Format::kJson || format == For
 }  // namespace
 
 std::string TtlFault(const std::string& text) {
-  if (job::ParseDuration(text).has_value()) return "";  // the coordinator says what it may be
+  const std::optional<absl::Duration> ttl = job::ParseDuration(text);
+  if (ttl.has_value() && *ttl >= kTtlMin && *ttl <= kTtlMax) return "";
   const int64_t hours = HoursOf(text);
   return absl::StrCat("must be a duration in h, m and s, from 1m to 720h, such as 90m",
                       hours > 0 ? absl::StrCat("; ", text, " is ", hours, "h") : "");
@@ -112,7 +115,7 @@ int TokenRevoke(Connection& connection, const std::string& id, Format format, Io
   v1::RevokeTokenResponse response;
   const absl::Status status =
       connection.Call(&v1::JoinService::Stub::RevokeToken, request, &response);
-  if (!status.ok()) return FailCall(status, io);
+  if (!status.ok()) return FailChange(status, io);
   const v1::JoinToken& token = response.about();
   if (IsDocument(format)) {
     PrintTree(ToTree(response), format, io.out);

@@ -137,6 +137,21 @@ void Coordinator::TellWishAgain(const Node& node) {
   }
 }
 
+void Coordinator::EndDone(Job& job) {
+  const JobState& state = job.state;
+  const std::string done = absl::StrCat("all ranks have done ", state.request->steps, " steps");
+  const bool trained = state.FirstStep() < state.request->steps;
+  if (!state.request->checkpoints || !trained || HasSaved(job))
+    return End(job, JobPhase::kSucceeded, done, std::nullopt, options_.cancel_grace);
+  const std::optional<PublishedCheckpoint>& last = state.last_checkpoint;
+  const std::string message =
+      absl::StrCat(done, ", and there is no checkpoint of the last one: ", WhyNotSaved(nodes_, job),
+                   last.has_value() ? absl::StrCat("; the last one is ", last->path) : "");
+  End(job, JobPhase::kFailed, message,
+      FailureCause{.kind = FailureKind::kCheckpointUnavailable, .message = message, .time = now_},
+      options_.cancel_grace);
+}
+
 void Coordinator::EndEarly(Job& job, const EndWished& wish) {
   // Who was to go on later would lose what its ranks still have.
   const bool may_stay = Leaves(job) && !IsSaving(job) && job.run->Succeeded() && !HasSaved(job);

@@ -206,9 +206,7 @@ void Coordinator::CheckSucceeded(Job& job) {
     if (!job.recovery.has_value()) TrainOn(job);
     return;
   }
-  End(job, JobPhase::kSucceeded,
-      absl::StrCat("all ranks have done ", job.state.request->steps, " steps"), std::nullopt,
-      options_.cancel_grace);
+  EndDone(job);
 }
 
 bool Coordinator::NoteCorrupt(Job& job, const std::string& message) {

@@ -91,6 +91,7 @@ void ToProto(const NodeView& node, v1::NodeStatus* out) {
                  : node.suspect  ? v1::NodeStatus::STATE_SUSPECT
                                  : v1::NodeStatus::STATE_READY);
   out->set_refused(node.refused);
+  out->set_unfit(node.unfit);
   out->set_device_kind(std::string(DeviceKindName(node.device_kind)));
   out->set_devices(static_cast<int32_t>(node.device_jobs.size()));
   for (JobId job : node.device_jobs) out->add_device_jobs(job.value);

@@ -97,8 +97,10 @@ constexpr std::array kFailures = {
         "name another in checkpoint.resume_from; phalanx checkpoints list and verify show "
         "which are sound"},
     FailureTraits{K::kCheckpointUnavailable, "CheckpointUnavailable", true, Fault::kStorage,
-                  "the checkpoint to go on from cannot be read, or not from every node",
-                  "bring its folder back to where all nodes see it, then submit the job again"},
+                  "the checkpoint to go on from cannot be read, or not from every node; or that of "
+                  "the last step could not be written",
+                  "do what the message calls for: bring the folder back to where all nodes see it, "
+                  "make room, or mend its rights; then submit the job again"},
     FailureTraits{
         K::kTimeLimit, "TimeLimit", true, Fault::kUser,
         "the job had its time_limit to run and was not done",

@@ -97,9 +97,23 @@ TEST(ConnectionTest, StoreThatIsFull_IsSaidWithinTheTimeoutAndNotCalledSilence) 
   EXPECT_EQ(Cancel(connection, {.job = "7"}, other.io), kUnreachable);
   EXPECT_EQ(other.talk.str(),
             "error: the coordinator at " + server.address() +
-                " cannot serve this now: the store is full\nwhat to do: ask again when that has "
-                "changed; phalanx nodes shows the nodes that are there, and the coordinator's log "
-                "says more\n");
+                " cannot serve this now: the store is full\nwhat to do: see that "
+                "phalanx-coordinator serves, then look: it may have been done all the same; do it "
+                "again only where it has not\n");
+}
+
+TEST(ConnectionTest, ChangeThatNobodyAnswers_MayHaveBeenDone) {
+  absl::Notification over;
+  FakeServer server;
+  server.suspend = [&](const v1::SuspendJobRequest&, v1::SuspendJobResponse*) {
+    over.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  Connection connection({.server = server.address(), .timeout = absl::Milliseconds(500)});
+  Captured captured;
+  EXPECT_EQ(Suspend(connection, "7", Format::kTable, captured.io), kUnreachable);
+  over.Notify();
+  EXPECT_THAT(captured.talk.str(), HasSubstr("it may have been done all the same"));
 }
 
 TEST(ConnectionTest, SubmitThatNobodyAnswers_MayBeAJob) {

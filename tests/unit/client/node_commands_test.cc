@@ -269,6 +269,10 @@ TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
     spare->set_state(v1::NodeStatus::STATE_READY);
     spare->mutable_reserve()->set_reason("spares");
     spare->mutable_reserve()->set_by("ops");
+    v1::NodeStatus* full = response->add_nodes();
+    full->set_name("d");
+    full->set_state(v1::NodeStatus::STATE_READY);
+    full->set_unfit("cannot prepare data: the disk is full");
     return grpc::Status::OK;
   };
   Connection connection = server.Connect();
@@ -277,6 +281,8 @@ TEST(NodeCommandsTest, Nodes_ShowsTheMarkWithItsReason) {
   EXPECT_THAT(captured.out.str(), HasSubstr("Ready, cordoned by ops: new fan"));
   EXPECT_THAT(captured.out.str(), HasSubstr("Ready, drained by ops: new fan"));
   EXPECT_THAT(captured.out.str(), HasSubstr("Ready, reserved by ops: spares"));
+  EXPECT_THAT(captured.out.str(),
+              HasSubstr("Ready, gets nothing new: cannot prepare data: the disk is full"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Checkpoints: told to be published once all parts are written and that is stored.
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/manifest.h"
@@ -36,7 +38,9 @@ class CheckpointTest : public testing::Test {
  protected:
   // Two ranks on each of two nodes.
   CheckpointTest() : a_(h_.Open("a", 2)), b_(h_.Open("b", 2)) {
-    job_ = h_.Submit(AJob("j", 4));
+    JobRequest request = *AJob("j", 4);
+    request.checkpoints = true;
+    job_ = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
     h_.Prepare(a_);
     h_.Prepare(b_);
     h_.Answer<Assign>(a_);
@@ -249,13 +253,30 @@ TEST_F(CheckpointTest, EndOfTheJob_WaitsForItsLastCheckpoint) {
   EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
 }
 
-TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_DoesNotKeepTheJob) {
+// What it trained is lost, whoever takes its word that it has succeeded.
+TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_FailsTheJob) {
+  WriteAll(3);
+  h_.Report(a_, job_, 0, RankCheckpointPublished{3, "/c/step-3", ""});
   WriteAll(10);
   SucceedAll();
   PassPublishTimeout();
-  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job_).failure->kind, job::FailureKind::kCheckpointUnavailable);
+  EXPECT_EQ(h_.State(job_).failure->message,
+            "all ranks have done 10 steps, and there is no checkpoint of the last one: rank 0 has "
+            "not published it, and 2m have passed; the last one is /c/step-3");
   EXPECT_THAT(Events("CheckpointFailed"),
               testing::ElementsAre("step 10: rank 0 has not published it, and 2m have passed"));
+}
+
+TEST_F(CheckpointTest, LastCheckpointThatCannotBeWritten_FailsTheJobWithWhy) {
+  for (int32_t rank = 0; rank < 3; ++rank) Write(rank, 10);
+  h_.Report(NodeOf(3), job_, 3, RankEvent{"CheckpointFailed", "step 10: /c: no space left"});
+  SucceedAll();
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job_).failure->message,
+            "all ranks have done 10 steps, and there is no checkpoint of the last one: rank 3: "
+            "step 10: /c: no space left");
 }
 
 TEST_F(CheckpointTest, PublisherThatIsGoneWithItsWorker_IsNotWaitedFor) {
@@ -264,7 +285,7 @@ TEST_F(CheckpointTest, PublisherThatIsGoneWithItsWorker_IsNotWaitedFor) {
   ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
   h_.Feed(SessionClosed{a_});
   h_.Open("a", 2, 2);  // another process
-  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kFailed);
   EXPECT_THAT(Events("CheckpointFailed"),
               testing::ElementsAre("step 10: rank 0 has not published it, and the worker of node a "
                                    "was restarted; its ranks died with it"));

@@ -242,7 +242,8 @@ TEST_F(EarlyEndTest, CheckpointOfTheLastStepThatNobodySaysAgain_IsWaitedForUntil
   h_.Advance(kGrace / 8);
   ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
   h_.Advance(kGrace / 8);
-  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(Kind(), FailureKind::kCheckpointUnavailable);
 }
 
 TEST_F(EarlyEndTest, CheckpointThatIsNotWhole_IsSaidAndEndsIt) {
@@ -370,12 +371,14 @@ TEST_F(EarlyEndTest, NodeThatStops_EndsRanksOfOtherJobsItself) {
 
 TEST_F(EarlyEndTest, NodeWhoseRanksAreDone_IsNotMissed) {
   Train();
+  for (int32_t rank = 0; rank < 4; ++rank) Write(rank, 10);
   EndAt(2, 10);
   EndAt(3, 10);
   h_.Feed(HeartbeatReceived{.session = b_, .draining = true});
   EXPECT_EQ(Wishes(a_), 0u);
   EndAt(0, 10);
   EndAt(1, 10);
+  Publish(10);
   EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
 }
 
