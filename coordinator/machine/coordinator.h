@@ -388,7 +388,8 @@ class Coordinator {
   void TellWish(const Job& job, const Team& team);
   // A node is back: an order may have been lost with a coordinator before this one.
   void TellWishAgain(const Node& node);
-  // All steps are done. It has failed where it was to have a checkpoint of the last one and has not.
+  // All steps are done. It has failed where it was to have a checkpoint of the last one and has
+  // not.
   void EndDone(Job& job);
   // As wished, whatever there is of its checkpoint.
   void EndEarly(Job& job, const EndWished& wish);

@@ -219,7 +219,7 @@ void QueueWorld::WriteParts(JobId id, Training& training, int64_t step) {
 
 void QueueWorld::EndEpoch(JobId id, Training& training, int64_t step, bool early) {
   training.ended = true;
-  if (early) WriteParts(id, training, step);
+  if (machine_->jobs().at(id).state.request->checkpoints) WriteParts(id, training, step);
   ReportAll(id, training, RankSucceeded{.step = step, .early = early});
 }
 

@@ -395,7 +395,9 @@ void World::EndEpoch(FakeNode& node, agent::ProcessNumber number, bool faults) {
           .first->second;
   process.succeeded = true;
   const bool early = step < kSteps;
-  if (early && !(faults && Chance(8))) {
+  const auto job = machine_->jobs().find(process.job);
+  const bool saves = job != machine_->jobs().end() && job->second.state.request->checkpoints;
+  if (saves && !(faults && Chance(8))) {
     const std::string file = process.rank == 1 ? "" : absl::StrCat("rank-", process.rank);
     Report(node, number, agent::ReportKind::kOther, RankCheckpointPart{step, {.file = file}});
   }
