@@ -120,6 +120,24 @@ TEST(EarlyEndTest, TermToAWorkerWithoutAFolderForIt_LosesWhatWasTrained) {
   EXPECT_THAT(failed, Contains(HasSubstr("/file: Not a directory")));
 }
 
+// Whoever takes the word that it has succeeded looks for what it trained.
+TEST(EarlyEndTest, LastCheckpointThatCannotBeWritten_IsNoSuccess) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/file", "");
+  Cluster cluster;
+  const int64_t job =
+      cluster
+          .Submit(Document(data,
+                           {.steps = 4, .vision = "", .checkpoint = "{directory: file, every: 2}"}))
+          .id();
+  const v1::JobStatus ended = cluster.AwaitEnd(job);
+  EXPECT_EQ(ended.phase(), v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(ended.failure().kind(), v1::FAILURE_KIND_CHECKPOINT_UNAVAILABLE);
+  EXPECT_THAT(ended.reason(), HasSubstr("all ranks have done 4 steps, and there is no checkpoint "
+                                        "of the last one: rank 0: step 4: "));
+  EXPECT_EQ(StepsFault(ReadMetrics(data.path + "/out"), 4), "");
+}
+
 TEST(EarlyEndTest, TermToRun_CancelsWithACheckpoint) {
   const DataFolder data = MakeData();
   support::WriteFile(data.path + "/job.yaml", JobText(data, EndlessJob("{every: 1000}")));
