@@ -19,8 +19,14 @@ TEST(TokenCommandsTest, TtlFault_OfNoTime_TellsTheRule) {
     EXPECT_EQ(TtlFault(text), kRule) << text;
 }
 
+// As the coordinator has it (join_tokens_test.cc).
+TEST(TokenCommandsTest, TtlFault_OfATimeThatIsTooShortOrTooLong_TellsTheRule) {
+  for (const char* text : {"0s", "59s", "721h", "999h"}) EXPECT_EQ(TtlFault(text), kRule) << text;
+}
+
 TEST(TokenCommandsTest, TtlFault_OfATime_IsNone) {
-  for (const char* text : {"30m", "1h30m", "720h", "90s"}) EXPECT_EQ(TtlFault(text), "") << text;
+  for (const char* text : {"1m", "30m", "1h30m", "720h", "90s"})
+    EXPECT_EQ(TtlFault(text), "") << text;
 }
 
 }  // namespace
