@@ -22,6 +22,7 @@
 #include "client/rpc_status.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/job/log_dropped.h"
 #include "core/job/scalar.h"
 #include "core/wire/job_yaml.h"
 
@@ -312,6 +313,19 @@ absl::StatusOr<LogsOptions> Resolved(Connection& connection, LogsOptions options
                    "leave --previous out"));
 }
 
+// What a node says last of lines that it dropped.
+std::string WhatWasLost(Connection& connection, const LogsOptions& options) {
+  v1::ListEventsRequest request;
+  request.set_job(options.job);
+  request.add_types(job::kLogDropped);
+  v1::ListEventsResponse response;
+  if (!connection.Call(&v1::JobService::Stub::ListEvents, request, &response).ok() ||
+      response.events().empty()) {
+    return "";
+  }
+  return absl::StrCat("; ", TerminalText(response.events().rbegin()->message()));
+}
+
 // Why nothing was printed.
 std::string WhyNoLogs(Connection& connection, const LogsOptions& options) {
   v1::GetJobRequest request;
@@ -320,7 +334,8 @@ std::string WhyNoLogs(Connection& connection, const LogsOptions& options) {
   if (!connection.Call(&v1::JobService::Stub::GetJob, request, &response).ok())
     return "no such logs";
   const v1::JobStatus& job = response.job();
-  if (job.epoch() > 0 && options.nodes.empty()) return "no such logs";
+  if (job.epoch() > 0 && options.nodes.empty())
+    return absl::StrCat("no such logs", WhatWasLost(connection, options));
   if (job.epoch() > 0) {
     std::vector<std::string> names;
     for (const v1::NodeDevices& node : job.placement().nodes())

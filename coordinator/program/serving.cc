@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/store/store_check.h"
+#include "coordinator/store/token_store.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
 
@@ -31,11 +32,21 @@ class EntryCheck {
   std::jthread thread_;  // last member: joins before what it reads is destroyed
 };
 
+// Without certificates nobody joins, and a start goes on without the tokens; the day that
+// certificates come it would not.
+void TellUnreadTokens(const ServerOptions& options) {
+  if (options.tls.on() || options.join.store == nullptr) return;
+  const absl::Status read = options.join.store->Load().status();
+  if (!read.ok())
+    spdlog::warn("the join tokens cannot be read reason=\"{}\"", LineText(read.message()));
+}
+
 absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(ServerOptions options,
                                                         transport::HttpOptions http,
                                                         std::unique_ptr<Backend> backend) {
   std::unique_ptr<Serving> serving(new Serving());
   const std::shared_ptr<EndedJobs> ended = backend->ended_jobs();
+  TellUnreadTokens(options);
   ASSIGN_OR_RETURN(serving->server_, Server::Start(std::move(options), std::move(backend)));
   Server& server = *serving->server_;
   serving->page_ = std::make_unique<StatusPage>(

@@ -43,7 +43,14 @@ absl::Status CheckLogIsNotAlone(const std::string& path) {
       "start with an empty store (the jobs of the old one are then unknown)"));
 }
 
-// Locks are beside the name that is given: another name of the file would have locks of its own.
+// SQLite would make it for others to read, and gives its log the mode of the database. What goes
+// wrong is told when it is opened.
+void MakeForItsOwnerAlone(const std::string& path) {
+  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+}
+
+}  // namespace
+
 absl::Status CheckHasOneName(const std::string& path) {
   struct stat found {};
   if (lstat(path.c_str(), &found) != 0 || S_ISDIR(found.st_mode)) return absl::OkStatus();
@@ -61,14 +68,6 @@ absl::Status CheckHasOneName(const std::string& path) {
   }
   return absl::OkStatus();
 }
-
-// SQLite would make it for others to read, and gives its log the mode of the database. What goes
-// wrong is told when it is opened.
-void MakeForItsOwnerAlone(const std::string& path) {
-  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-}
-
-}  // namespace
 
 struct SqliteBackend::Handles {
   sqlite::Connection connection;

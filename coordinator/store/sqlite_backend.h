@@ -16,6 +16,10 @@
 
 namespace phalanx::coordinator {
 
+// Locks are beside the name that is given, and another name of the file would have locks of its
+// own: a coordinator does not open a store that has two. Errors: FailedPrecondition.
+absl::Status CheckHasOneName(const std::string& path);
+
 class SqliteBackend final : public Backend {
  public:
   // Opens `path`, or creates it; a store of an older version is rewritten in this one's form.

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/sqlite.h"
+#include "coordinator/store/sqlite_backend.h"
 #include "coordinator/store/sqlite_schema.h"
 #include "coordinator/store/wal_check.h"
 #include "coordinator/wire/ended_codec.h"
@@ -100,6 +101,7 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
     return absl::NotFoundError(absl::StrCat(path, " is empty (0 bytes): it holds no store", kNext));
   }
   StoreReport report;
+  report.place = std::string(CheckHasOneName(path).message());
   Checker checker(report);
   // It says itself what to do.
   const absl::Status log = CheckLog(absl::StrCat(path, "-wal"));
@@ -189,6 +191,8 @@ std::vector<std::string> Lines(const StoreReport& report) {
   if (report.problems_left_out != 0) {
     lines.push_back(absl::StrCat("and ", report.problems_left_out, " problems more"));
   }
+  if (!report.place.empty())
+    lines.push_back(absl::StrCat("a coordinator does not start on it here: ", report.place));
   const char* verdict = report.problems.empty() ? "the store is whole"
                         : report.damaged        ? "the store is damaged"
                                                 : "this coordinator cannot read the store";

@@ -283,6 +283,30 @@ TEST_F(CheckStoreTest, EmptyFile_IsNoStoreAndTheStartSaysSo) {
   AwaitTalk(path() + " was empty (0 bytes)", *coordinator);
 }
 
+// Without certificates nobody reads them.
+TEST_F(CheckStoreTest, DamagedTokens_AreToldByAStartThatDoesWithoutThem) {
+  Make(1);
+  support::WriteFile(folder_ + "/join-tokens", "no tokens");
+  EXPECT_THAT(Check().out, HasSubstr("the join tokens: "));
+  const auto coordinator = Serve();
+  AwaitTalk("the join tokens cannot be read reason=", *coordinator);
+}
+
+TEST_F(CheckStoreTest, StoreBehindALink_IsWhole_AndSaysThatNoneStartsOnIt) {
+  Make(1);
+  std::filesystem::rename(path(), folder_ + "/elsewhere");
+  std::filesystem::create_symlink(folder_ + "/elsewhere", path());
+  const support::Finished check = Check();
+  EXPECT_EQ(check.exit_code, 0) << check.talk;
+  const std::string reason = path() + " is a link, and another coordinator may have";
+  EXPECT_THAT(check.out, AllOf(HasSubstr("a coordinator does not start on it here: " + reason),
+                               HasSubstr("the store is whole")));
+  const support::Finished start = support::RunToEnd(
+      {support::Program("phalanx-coordinator"), "--store", folder_, "--listen", "127.0.0.1:0"});
+  EXPECT_EQ(start.exit_code, 1);
+  EXPECT_THAT(start.talk, HasSubstr(reason));
+}
+
 TEST_F(CheckStoreTest, Folder_IsNamedAsOne) {
   std::filesystem::create_directory(path());
   const support::Finished check = Check();

@@ -160,7 +160,11 @@ void Supervisor::Carry(const SendWarmUp& order) {
   const auto found = processes_.find(order.process);
   if (found == processes_.end()) return;
   v1::ToRank message;
-  if (Fill(order, found->second, *message.mutable_warm_up())) Send(order.process, message);
+  v1::RunEpoch& warm_up = *message.mutable_warm_up();
+  if (!Fill(order, found->second, warm_up)) return;
+  // What it says meanwhile is of that one.
+  warm_up.mutable_assign()->set_epoch(found->second.epoch.value);
+  Send(order.process, message);
 }
 
 void Supervisor::Carry(const SendBeginEpoch& order) {

@@ -134,5 +134,24 @@ TEST_F(LogsTest, SinceATime_IsWhatWasWrittenFromThenOn) {
   EXPECT_THAT(Logs(cluster_, {}), Each(Not(HasSubstr(since)))) << "without --timestamps";
 }
 
+TEST(LogsOfReturnsTest, EachLine_IsOfTheEpochThatItNames) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 3});
+  const int64_t job =
+      cluster.Submit(Document(data, {.name = "hit", .steps = kForEver, .language = "ranks: 2"}))
+          .id();
+  cluster.AwaitStep(job, 3);
+  kill(cluster.Ranks(job).at(2).pid(), SIGKILL);
+  cluster.Await(job, [](const v1::JobStatus& status) { return status.last_step().epoch() > 2; });
+  cluster.Cancel(job);
+  cluster.AwaitEnd(job);
+  EXPECT_THAT(Logs(cluster, {"--epoch", "2"}), Contains(HasSubstr("rank=2 is warm after ")));
+  for (const std::string epoch : {"1", "2", "3"}) {
+    const Lines named = With(Logs(cluster, {"--rank", "2", "--epoch", epoch}), " epoch=");
+    EXPECT_THAT(named, Not(IsEmpty()));
+    EXPECT_THAT(named, Each(HasSubstr(" epoch=" + epoch + " ")));
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

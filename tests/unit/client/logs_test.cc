@@ -241,6 +241,18 @@ TEST_F(ChosenLogsTest, EpochThatNobodyWroteIn_IsSaid) {
   EXPECT_THAT(captured_.talk.str(), HasSubstr("no such logs\n"));
 }
 
+TEST_F(ChosenLogsTest, LinesThatANodeDropped_AreSaid) {
+  server_.logs = [](const v1::GetLogsRequest&, LogWriter*) { return grpc::Status::OK; };
+  server_.events = [](const v1::ListEventsRequest& request, v1::ListEventsResponse* response) {
+    EXPECT_THAT(request.types(), ElementsAre("LogDropped"));
+    response->add_events()->set_message("7 bytes of the log of rank 0 were dropped: no space");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Logs(connection_, {.job = "demo"}, stopper_, captured_.io), kSuccess);
+  EXPECT_EQ(captured_.talk.str(),
+            "no such logs; 7 bytes of the log of rank 0 were dropped: no space\n");
+}
+
 TEST_F(ChosenLogsTest, OfAJobThatHasNotStarted_SayWhereTheReasonIs) {
   epoch_ = 0;
   server_.logs = [](const v1::GetLogsRequest&, LogWriter*) { return grpc::Status::OK; };

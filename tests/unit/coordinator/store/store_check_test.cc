@@ -124,6 +124,20 @@ TEST_F(StoreTest, StoreThatIsNotThere_IsNotFound) {
   EXPECT_EQ(CheckStore(path()).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(StoreTest, StoreOfTwoNames_IsWhole_AndSaysThatNoneStartsOnIt) {
+  MakeStore();
+  const std::string link = folder_ + "/link.db";
+  std::filesystem::create_symlink(path(), link);
+  const StoreReport by_link = *CheckStore(link);
+  EXPECT_TRUE(VerdictOn(by_link).ok());
+  EXPECT_THAT(Lines(by_link),
+              ElementsAre(HasSubstr("a coordinator does not start on it here: " + link + " is a"),
+                          HasSubstr("the store is whole")));
+  std::filesystem::create_hard_link(path(), folder_ + "/backup.db");
+  EXPECT_THAT(Lines(*CheckStore(path())),
+              ElementsAre(HasSubstr("has 2 names (hard links)"), HasSubstr("the store is whole")));
+}
+
 TEST_F(StoreTest, CheckOfAnOpenStore_Works) {
   MakeStore();
   const auto backend = *SqliteBackend::Open(path());
