@@ -143,6 +143,12 @@ void Coordinator::EndDone(Job& job) {
   const bool trained = state.FirstStep() < state.request->steps;
   if (!state.request->checkpoints || !trained || HasSaved(job))
     return End(job, JobPhase::kSucceeded, done, std::nullopt, options_.cancel_grace);
+  // Who was to publish it, say. The others have what they need to write it again, in an epoch that
+  // does no step.
+  if (!RanksGone(nodes_, *job.run).empty() && MayTrainOn(nodes_, job)) {
+    if (!job.recovery.has_value()) TrainOn(job);
+    return;
+  }
   const std::optional<PublishedCheckpoint>& last = state.last_checkpoint;
   const std::string message =
       absl::StrCat(done, ", and there is no checkpoint of the last one: ", WhyNotSaved(nodes_, job),
@@ -173,8 +179,8 @@ void Coordinator::StayUnsaved(Job& job) {
   if (!job.recovery.has_value()) TrainOn(job);
 }
 
-// All ranks have ended before the last step, and nobody wishes it any more: as their places are, in
-// another epoch.
+// All ranks have ended before the last step, and nobody wishes it any more, or behind it without
+// its checkpoint: as their places are, in another epoch.
 void Coordinator::TrainOn(Job& job) {
   job.run->EndJudging();
   job.returning.clear();

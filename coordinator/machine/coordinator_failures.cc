@@ -188,6 +188,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
   const RankState& state = run.ranks[static_cast<size_t>(rank)];
   if (job.recovery.has_value()) job.recovery->silent.erase(rank);
   if (job.state.IsTerminal()) return CheckReleased(job, *run.TeamOfRank(rank));
+  const std::optional<CheckpointWritten>& publishing = job.state.publishing;
+  if (state.succeeded && publishing.has_value() && publishing->rank == rank)
+    return EndPublishing(job, absl::StrCat("it ", HowItEnded(report)));
   if (state.succeeded || !state.used) return;
   const auto accuser = std::find_if(run.accusations.begin(), run.accusations.end(),
                                     [rank](const Accusation& a) { return a.reporter == rank; });

@@ -216,5 +216,49 @@ TEST_F(UnsavedTest, RanksThatHaveNotEndedInTime_AreStoppedAsEver) {
   EXPECT_THAT(Events(job, kEndGivenUp), IsEmpty());
 }
 
+// Behind the last step: what the others have is enough to write its checkpoint again.
+class LastCheckpointTest : public RecoveringTest {
+ protected:
+  LastCheckpointTest() {
+    node_ = h_.Open("n", 3);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    request.checkpoints = true;
+    job_ = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+  }
+  void DoneBy(const std::vector<int32_t>& ranks, int64_t epoch) {
+    for (const int32_t rank : ranks) {
+      const std::string file = absl::StrCat("rank-", rank);
+      h_.Report(node_, job_, rank, RankCheckpointPart{10, {.file = file, .digest = "d"}}, epoch);
+      h_.Report(node_, job_, rank, RankSucceeded{.step = 10}, epoch);
+      h_.Report(node_, job_, rank, Quiet(10, rank), epoch);
+    }
+  }
+
+  JobId job_;
+};
+
+TEST_F(LastCheckpointTest, DeathOfWhoWasToPublishIt_HasTheOthersWriteItAgain) {
+  DoneBy({0, 1, 2}, 1);
+  h_.Report(node_, job_, 0, kKilled);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  EXPECT_THAT(Events(job_, kCheckpointFailed),
+              ElementsAre("step 10: rank 0 has not published it, and it was killed by signal 9 "
+                          "(SIGKILL)"));
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{2});
+  EXPECT_THAT(Lost(job_), ElementsAre(Rank{0}));
+  EXPECT_THAT(BegunBehind(), ElementsAre(10));
+  EXPECT_THAT(h_.State(job_).recoveries, SizeIs(1)) << "the budget bounds how often";
+  for (const int32_t rank : {1, 2}) h_.Report(node_, job_, rank, RankReady{}, 2);
+  DoneBy({1, 2}, 2);
+  h_.Report(node_, job_, 1, RankCheckpointPublished{10, "/c/10", ""}, 2);
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
+}
+
+TEST_F(LastCheckpointTest, DiskThatTakesNone_FailsTheJob_ThoughNobodyIsGone) {
+  DoneBy({0, 1, 2}, 1);
+  h_.Report(node_, job_, 0, RankCheckpointPublished{10, "", "no space"});
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kFailed);
+}
+
 }  // namespace
 }  // namespace phalanx::coordinator
