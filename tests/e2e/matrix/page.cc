@@ -67,7 +67,8 @@ What else befalls drivers, clocks, disks, messages and people's programs is trie
 | a second daemon of a node's name; a store that was put back | `e2e/jobs` (NameTest, StoreTest) |
 | daemons, coordinators and recorded sessions of the release before | `rpc/older`, `e2e/rolling` |
 | a checkpoint with a flipped bit, a cut or missing part, the manifest of another model; a disk that fails or is slow | `oracle/checkpoint` (DamageTest), `unit/core/checkpoint_io` |
-| NCCL's own errors, kernels that do not end, on GPUs | `gpu` tests, which skip where there is no GPU |
+| what NCCL says of itself: whose fault each of its errors is; a communicator that has failed while the device is waited for | `gpu/comm` (NcclErrorsTest), `oracle/training` (EpochChecksTest) |
+| peers that are killed or stand still under NCCL, kernels that do not end, devices that fail, on GPUs | `gpu` tests, which skip where there is no GPU |
 )";
 
 // What a page has where not all of its lines were tried, or not since times of their kind are taken

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "tests/gpu/comm/whole_device.h"
 #include "tests/gpu/ranks.h"
 #include "worker/comm/communicator.h"
+#include "worker/comm/nccl_communicator.h"
 #include "worker/comm/nccl_signals.h"
 
 namespace phalanx::comm {
@@ -380,6 +382,22 @@ TEST_P(NcclTest, AKilledPeer_AfterAbort_LeavesTheOthersUsable) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclTest, testing::Values(1, 2, 4),
                          testing::PrintToStringParamName());
+
+// Needs no GPU.
+TEST(NcclErrorsTest, WhatNcclSays_IsOfThePeerOfTheDeviceOrOurs) {
+  EXPECT_EQ(NcclStatus(ncclSuccess, "all-reduce"), absl::OkStatus());
+  for (const ncclResult_t of_a_peer : {ncclRemoteError, ncclSystemError}) {
+    const absl::Status status = NcclStatus(of_a_peer, "all-reduce");
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(job::KindIn(status), std::nullopt) << "others say who is gone";
+    EXPECT_EQ(status.message().find("all-reduce: NCCL: "), 0u) << status;
+  }
+  const absl::Status of_the_device = NcclStatus(ncclUnhandledCudaError, "all-reduce");
+  EXPECT_TRUE(absl::IsInternal(of_the_device)) << of_the_device;
+  EXPECT_EQ(job::KindIn(of_the_device), job::FailureKind::kDeviceFailed);
+  for (const ncclResult_t ours : {ncclInternalError, ncclInvalidArgument, ncclInvalidUsage})
+    EXPECT_TRUE(absl::IsInternal(NcclStatus(ours, "all-reduce")));
+}
 
 }  // namespace
 }  // namespace phalanx::comm
