@@ -227,6 +227,12 @@ absl::Status Rename(const std::string& name, JobFile& file) {
 }  // namespace
 
 int Submit(Connection& connection, const SubmitOptions& options, Stopper& stopper, Io& io) {
+  if (GoesUp(options.directory)) {
+    Fail(absl::InvalidArgumentError(
+             absl::StrCat("--directory: ", options.directory, ": must have no '..' in it")),
+         io);
+    return kUsage;
+  }
   if (!options.directory.empty() && options.directory[0] != '/') {
     Fail(WithNext(
              absl::InvalidArgumentError(

@@ -78,10 +78,20 @@ absl::StatusOr<std::string> WithField(const std::string& text, absl::string_view
 
 }  // namespace
 
+bool GoesUp(const std::filesystem::path& path) {
+  return std::find(path.begin(), path.end(), "..") != path.end();
+}
+
 std::string AbsolutePath(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  std::string normal = (error ? std::filesystem::path(path) : absolute).lexically_normal().string();
+  std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) absolute = path;
+  // What is above a link is above what it leads to.
+  if (GoesUp(absolute)) {
+    const std::filesystem::path led = std::filesystem::weakly_canonical(absolute, error);
+    if (!error) absolute = led;
+  }
+  std::string normal = absolute.lexically_normal().string();
   if (normal.size() > 1 && normal.back() == '/') normal.pop_back();
   return normal;
 }

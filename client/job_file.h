@@ -1,6 +1,7 @@
 // client/job_file.h: a job file from disk or standard input, checked before anything is sent.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,7 +33,11 @@ absl::StatusOr<std::string> WithOutput(const std::string& text, const std::strin
 // The document with another metadata.name. Errors: InvalidArgument, if it has no metadata.
 absl::StatusOr<std::string> WithName(const std::string& text, const std::string& name);
 
-// Absolute and without "." and "..", whether or not it exists.
+// Whether a part of the path is "..".
+bool GoesUp(const std::filesystem::path& path);
+
+// Absolute and without "." and "..", whether or not it exists. One that has a ".." has no links
+// either: the folder above a link's name is not that above what it leads to.
 std::string AbsolutePath(const std::string& path);
 
 }  // namespace phalanx::client

@@ -18,6 +18,7 @@
 #include "client/output.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
+#include "core/base/violation.h"
 #include "core/job/devices.h"
 #include "core/job/job_reader.h"
 #include "core/job/scalar.h"
@@ -75,6 +76,24 @@ absl::StatusOr<int64_t> MemoryOf(absl::string_view flag, const std::optional<std
   if (bytes.value_or(0) > 0) return *bytes;
   return absl::InvalidArgumentError(
       absl::StrCat(flag, " \"", *size, "\": must be a number of bytes, such as 80Gi"));
+}
+
+// All that is wrong with --lost of a job of so many ranks.
+absl::Status CheckLost(const std::vector<int32_t>& lost, int32_t world) {
+  std::vector<Violation> violations;
+  std::set<int32_t> seen;
+  for (const int32_t rank : lost) {
+    std::string rule;
+    if (rank < 0 || rank >= world) {
+      rule = absl::StrCat("must be a rank of the job, below ", world);
+    } else if (!seen.insert(rank).second) {
+      rule = "is named twice";
+    }
+    if (!rule.empty())
+      violations.push_back(
+          {.field = "--lost", .value = absl::StrCat(rank), .rule = std::move(rule)});
+  }
+  return violations.empty() ? absl::OkStatus() : ViolationsStatus(violations);
 }
 
 // The same of each device, and of each node of a cluster of equal ones.
@@ -298,6 +317,7 @@ int Plan(const PlanOptions& options, Io& io) {
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
     const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory);
     const job::JobSpec& spec = resolved.job.spec;
+    RETURN_IF_ERROR(CheckLost(options.lost, spec.World()));
     ASSIGN_OR_RETURN(schedule::Preview preview, schedule::PreviewJob(spec, *cluster, limits, lost));
     if (!resolved.note.empty()) preview.plan.notes.push_back(resolved.note);
     if (!Predicts(options)) return preview;

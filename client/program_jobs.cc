@@ -167,7 +167,8 @@ void Program::AddJobCommands() {
         Connection connection(Server());
         if (flags_.name.empty()) return Describe(connection, flags_.job, format(), io);
         if (flags_.job == "node") return DescribeNode(connection, flags_.name, format(), io);
-        io.talk << "describe takes one JOB, or node NODE\n";
+        io.talk << "describe takes one JOB, or node NODE\n"
+                   "Run with --help or --help-all for more information.\n";
         return static_cast<int>(kUsage);
       });
   AddJob(describe);
@@ -285,7 +286,7 @@ void Program::AddInject() {
       ->type_name("RANK");
   inject
       ->add_option("--fault", flags_.fault.fault,
-                   "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute")
+                   "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition, mute or throw")
       ->required()
       ->type_name("FAULT");
   inject

@@ -13,15 +13,15 @@
 namespace phalanx::job {
 namespace {
 
-constexpr std::array<absl::string_view, 11> kKinds = {
-    "", "kill", "stop", "hang", "exit", "xid", "nan", "slow", "oom", "partition", "mute"};
+constexpr std::array<absl::string_view, 12> kKinds = {
+    "", "kill", "stop", "hang", "exit", "xid", "nan", "slow", "oom", "partition", "mute", "throw"};
 constexpr std::array<absl::string_view, 10> kPhases = {
     "",       "forward",   "backward", "reduce",     "mirror",
     "record", "optimizer", "gather",   "checkpoint", "recovery"};
 // Of a value that is shown.
 constexpr size_t kValueBytesMax = 64;
 constexpr absl::string_view kWords =
-    "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute";
+    "kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition, mute or throw";
 
 template <typename T, size_t kCount>
 std::optional<T> Named(absl::string_view name, const std::array<absl::string_view, kCount>& names) {
@@ -104,6 +104,8 @@ std::vector<Violation> CheckFault(const InjectedFault& fault, const FaultFields&
   } else if (kind == FaultKind::kMute &&
              (fault.phase == FaultPhase::kCheckpoint || fault.phase == FaultPhase::kRecovery)) {
     add(fields.phase, phase, "mute is of a message of a step and takes a phase of one alone");
+  } else if (kind == FaultKind::kThrow && fault.phase == FaultPhase::kCheckpoint) {
+    add(fields.phase, phase, "throw is of the thread that trains, which writes no checkpoint");
   }
   if (!fault.duration.has_value()) return violations;
   if (!(*fault.duration > absl::ZeroDuration() && *fault.duration <= kFaultDurationMax)) {

@@ -34,6 +34,7 @@ enum class FaultKind : uint8_t {
   kOom = 8,
   kPartition = 9,
   kMute = 10,
+  kThrow = 11,
 };
 // Numbered as v1.FaultPhase. kAny: wherever the rank is.
 enum class FaultPhase : uint8_t {

@@ -7,8 +7,8 @@
 namespace phalanx::wire {
 namespace {
 
-static_assert(static_cast<int>(job::FaultKind::kMute) == v1::FAULT_KIND_MUTE &&
-              v1::FaultKind_MAX == v1::FAULT_KIND_MUTE);
+static_assert(static_cast<int>(job::FaultKind::kThrow) == v1::FAULT_KIND_THROW &&
+              v1::FaultKind_MAX == v1::FAULT_KIND_THROW);
 static_assert(static_cast<int>(job::FaultPhase::kRecovery) == v1::FAULT_PHASE_RECOVERY &&
               v1::FaultPhase_MAX == v1::FAULT_PHASE_RECOVERY);
 

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <stdexcept>
 #include <thread>
 
 #include "core/job/failure.h"
@@ -116,6 +117,8 @@ absl::Status FaultPoints::Come(FaultPhase phase, int64_t step) {
     case FaultKind::kOom:
       return job::WithKind(job::FailureKind::kOutOfMemory,
                            absl::ResourceExhaustedError("out of memory (on demand)"));
+    case FaultKind::kThrow:
+      throw std::runtime_error("an exception (on demand)");
     default:  // kPartition, kMute: who was told goes on from here; kSlow: passes are slow
       break;
   }

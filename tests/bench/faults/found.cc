@@ -61,6 +61,7 @@ void Differences::Add(const std::vector<Metric>& hit, const std::vector<Metric>&
 void Differences::Add(const Differences& other) {
   loss = std::max(loss, other.loss);
   norm = std::max(norm, other.norm);
+  model = std::max(model, other.model);
 }
 
 void Found::AddSpared(const Holding& one) {
@@ -75,7 +76,10 @@ nlohmann::ordered_json ToJson(Found& found) {
       {"steps", found.steps},
       {"losses", {{"early", found.loss_early}, {"late", found.loss_late}}},
       {"fault", found.fault},
-      {"differences", {{"loss", found.differences.loss}, {"norm", found.differences.norm}}},
+      {"differences",
+       {{"loss", found.differences.loss},
+        {"norm", found.differences.norm},
+        {"model", found.differences.model}}},
       {"restarted", found.restarted},
       {"throughput_back", found.throughput.ToJson()},
       {"return_pause_ms", found.times.pause.ToJson()}};
@@ -113,8 +117,9 @@ std::string LineOf(int64_t kills, std::vector<Found>& found) {
       times.stopped.ToWords(), "; to the next decided step read by a watcher ",
       times.next_step.ToWords(), "; a return holds training up for ", times.pause.ToWords(), "; ",
       steps, " steps, layouts with a gap, a double or another loss: ", faults,
-      absl::StrFormat("; largest differences %.1e in a loss and %.1e in a norm", differences.loss,
-                      differences.norm),
+      absl::StrFormat("; largest differences %.1e in a loss, %.1e in a norm and %.1e in what is "
+                      "saved at the end",
+                      differences.loss, differences.norm, differences.model),
       "; processes that are new and were not killed: ", restarted, "; ", throughput.ToWords(),
       "; coordinator and daemons of the layout where they grew most ", ToWords(services),
       "; of the ranks that lived through all kills of their jobs the one that grew most ",

@@ -35,9 +35,10 @@ struct Times {
   void Add(const Times& other);
 };
 
-// How far losses and norms are at most from those of a run without a failure, in parts of them.
+// How far losses and norms are at most from those of a run without a failure, in parts of them, and
+// what checkpoints have at the end.
 struct Differences {
-  double loss = 0, norm = 0;
+  double loss = 0, norm = 0, model = 0;
   void Add(const std::vector<Metric>& hit, const std::vector<Metric>& whole);
   void Add(const Differences& other);
 };

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/prng.h"
+#include "core/checkpoint_io/checkpoints.h"
 #include "google/protobuf/util/time_util.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/faults/found.h"
@@ -22,6 +23,7 @@
 #include "tests/bench/faults/throughput.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
+#include "tests/e2e/recovery/elements.h"
 #include "tests/e2e/recovery/trouble.h"
 #include "tests/support/process.h"
 
@@ -33,6 +35,11 @@ constexpr double kNextStepLimitMilliseconds = 1000;
 // Steps of the whole layout, before the first kill of a job and behind the last return: so many are
 // passed over, in which caches fill and standby communicators are made, and so many are compared.
 constexpr int64_t kStepsPassed = 100, kStepsCompared = 200;
+
+// Of an element of masters and moments at the end.
+constexpr double kModelDifferenceMax = 1e-9;
+// Within which a kill comes: tens of steps.
+constexpr absl::Duration kMomentMax = absl::Milliseconds(150);
 
 // The newest of that kind, once a step behind it is decided; nullopt: there is none.
 std::optional<v1::Incident> NewestOf(Cluster& cluster, int64_t job, v1::Incident::Kind kind) {
@@ -142,9 +149,16 @@ class Recoveries {
   // The job is whole, has done so many steps more, and what is made beside its steps is there.
   void AwaitSettled(int64_t job, int64_t steps);
   Window RunBeside(int64_t job, int64_t number);
-  // Compares a job that was hit, `back` being its step behind the last return, with one that was
-  // not, up to the step `last`.
-  void Compare(const std::string& name, int64_t back, int64_t last, bool norms, Found& found);
+  // Steps of a job that was hit: behind its last return, the last that is compared, and that of its
+  // checkpoint.
+  struct Ended {
+    int64_t back = 0, last = 0, saved = 0;
+  };
+  // Compares it with one that was not hit: steps, and what the two have in their last checkpoints.
+  void Compare(const std::string& name, const Ended& ended, bool norms, Found& found);
+  // Ends a job with a checkpoint, and returns of which step that is.
+  int64_t EndWithCheckpoint(int64_t job);
+  std::string NewestCheckpoint(const std::string& name) const;
   // Each wait for some of them has its own patience.
   void AwaitSteps(int64_t job, int64_t behind, int64_t count);
   v1::JobStatus AwaitWhole(int64_t job);
@@ -168,6 +182,7 @@ int64_t Recoveries::Start(const std::string& name, int64_t steps) {
   options.precision = "fp64";
   options.learning_rate = options.minimum_learning_rate = layout_.learning_rate;
   options.recovery = "{budget: {total: 1000000, without_progress: 9}}";
+  options.checkpoint = absl::StrCat("{directory: ", name, "-checkpoints}");
   return cluster_.Submit(Document(data_, options)).id();
 }
 
@@ -226,6 +241,8 @@ void Recoveries::KillOne(int64_t job, int32_t spared, Prng& prng, Found& found) 
   for (const auto& [rank, watch] : ranks)
     if (rank != spared) victims.push_back(rank);
   const int32_t hit = victims[prng.Below(victims.size())];
+  // At any moment of any of the next steps.
+  absl::SleepFor(kMomentMax * (static_cast<double>(prng.Below(1000)) / 1000));
   const absl::Time killed = absl::Now();
   kill(ranks.at(hit).pid(), SIGKILL);
   cluster_.Await(
@@ -268,26 +285,43 @@ Window Recoveries::RunBeside(int64_t job, int64_t number) {
   return window;
 }
 
-void Recoveries::Compare(const std::string& name, int64_t back, int64_t last, bool norms,
-                         Found& found) {
+int64_t Recoveries::EndWithCheckpoint(int64_t job) {
+  const support::Finished told = cluster_.Phalanx({"cancel", "--checkpoint", absl::StrCat(job)});
+  support::Require(told.exit_code == 0, told.talk);
+  const v1::JobStatus ended = cluster_.AwaitEnd(job);
+  support::Require(ended.last_checkpoint().step() >= ended.last_step().step(), ended.reason());
+  return ended.last_checkpoint().step();
+}
+
+std::string Recoveries::NewestCheckpoint(const std::string& name) const {
+  const auto all = checkpoint::ListCheckpoints(absl::StrCat(data_.path, "/", name, "-checkpoints"));
+  support::Require(all.ok() && !all->empty(), "there is a checkpoint");
+  return all->front().path;
+}
+
+void Recoveries::Compare(const std::string& name, const Ended& ended, bool norms, Found& found) {
   std::vector<Metric> hit = MetricsOf(data_, name);
   found.steps += static_cast<int64_t>(hit.size());
   const std::string steps_fault = StepsFault(hit, static_cast<int64_t>(hit.size()));
   if (!steps_fault.empty()) absl::StrAppend(&found.fault, name, ": ", steps_fault, "; ");
   // What is rounded otherwise grows on while others train beside it.
-  hit.resize(std::min(hit.size(), static_cast<size_t>(last)));
+  hit.resize(std::min(hit.size(), static_cast<size_t>(ended.last)));
   const auto steps = static_cast<int64_t>(hit.size());
   const std::string whole_name = absl::StrCat("whole-", name);
-  const int64_t undisturbed = Start(whole_name, steps);
-  AwaitSteps(undisturbed, 0, steps - 1);
+  const int64_t undisturbed = Start(whole_name, ended.saved);
+  AwaitSteps(undisturbed, 0, ended.saved - 1);
   cluster_.AwaitEnd(undisturbed);
   const std::vector<Metric> whole = MetricsOf(data_, whole_name);
   found.loss_early = MeanLoss(hit.begin(), hit.begin() + kStepsPassed);
   found.loss_late = MeanLoss(hit.end() - kStepsPassed, hit.end());
   found.differences.Add(hit, whole);
-  found.throughput.Add(SecondsBehind(hit, 0), SecondsBehind(hit, back));
+  found.throughput.Add(SecondsBehind(hit, 0), SecondsBehind(hit, ended.back));
   const std::string fault = norms ? CurvesFault(hit, whole, steps) : LossesFault(hit, whole, steps);
   if (!fault.empty()) absl::StrAppend(&found.fault, name, ": ", fault, "; ");
+  const double model = WorstDifference(NewestCheckpoint(name), NewestCheckpoint(whole_name));
+  found.differences.model = std::max(found.differences.model, model);
+  if (model > kModelDifferenceMax)
+    absl::StrAppend(&found.fault, name, ": its model is another at the end; ");
 }
 
 Throughput Recoveries::RunJob(const Hits& hits, Prng& prng, Found& found) {
@@ -311,15 +345,14 @@ Throughput Recoveries::RunJob(const Hits& hits, Prng& prng, Found& found) {
   found.AddSpared(held);
   std::vector<Window> windows;
   for (int64_t i = 0; i < hits.jobs_beside; ++i) windows.push_back(RunBeside(job, i));
-  cluster_.Cancel(job);
-  cluster_.AwaitEnd(job);
+  const int64_t saved = EndWithCheckpoint(job);
   Throughput beside;
   const std::vector<Metric> hit = MetricsOf(data_, name);
   for (const Window& window : windows) {
     beside.Add(SecondsBetween(MetricsOf(data_, window.beside), window.after, window.last),
                SecondsBetween(hit, window.hit_after, window.hit_last));
   }
-  Compare(name, back, last, hits.norms, found);
+  Compare(name, {.back = back, .last = last, .saved = saved}, hits.norms, found);
   return beside;
 }
 
@@ -438,7 +471,8 @@ bool KillOneJob(int64_t tries, int64_t jobs_beside) {
       {"layout", layout.name},
       {"kills", tries},
       {"judged",
-       "losses to 1e-9, and that they fall; gradient norms are told alone: what other widths round "
+       "losses to 1e-9, and that they fall, and masters and moments at the end; gradient norms are "
+       "told alone: what other widths round "
        "otherwise grows in them from step to step"},
       {"in_a_line", absl::StrCat(LineOf(tries, found), "; beside jobs without losses it has ",
                                  beside.ToWords(), ": ", beside.VerdictWords())}};

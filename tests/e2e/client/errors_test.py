@@ -190,6 +190,7 @@ class ErrorsTest(unittest.TestCase):
                              ("xyzzy", f"unknown command 'xyzzy'; {lists}"),
                              ("-o json nodes", "-o: stands behind the command that it is of, as in phalanx list -o json; "
                               "phalanx --help has those that may stand before it"),
+                             ("describe job-1 node", f"describe takes one JOB, or node NODE\n{USAGE}"),
                              ("list --colour", f"The following argument was not expected: --colour\n{USAGE}")):
             with self.subTest(words=words):
                 done = self.phalanx(self.open, words, "")

@@ -321,6 +321,24 @@ TEST(RankEpochsTest, RankOfAnEpochThatIsOver_LeavesTheOutputFolderAlone) {
   EXPECT_EQ(StepsFault(metrics, static_cast<int64_t>(metrics.size())), "");
 }
 
+// What takes long is done by the time that it is known from where.
+TEST(RankEpochsTest, EpochThatGoesOn_IsConnectedBeforeItIsToldFromWhere) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("early"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  const v1::EpochBegins begins = BeginsOf(world.Stop());
+  world.Begin(std::nullopt, [](v1::RunEpoch& run) { run.mutable_assign()->set_goes_on(true); });
+  for (int32_t rank = 0; rank < world.size(); ++rank) {
+    world.AwaitLog(rank, absl::StrCat("epoch=2 rank=", rank, " data: "));
+    world.AwaitLog(rank, absl::StrCat("epoch=2 rank=", rank, " is connected after "));
+  }
+  world.TellBegin(begins);
+  const RankWorld::Said said =
+      world.Await([](const RankWorld::Said& so_far) { return !so_far.steps.empty(); });
+  EXPECT_EQ(said.steps.at(0).step(), begins.decision().step() + 1);
+}
+
 // A rank of another version would run other programs than its peers, which wait for each other
 // then.
 // Whether it has warmed up or not when the epoch comes.

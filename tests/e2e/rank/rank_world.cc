@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/checkpoint/manifest.h"
@@ -95,6 +96,15 @@ class RankWorld::Rank {
     const MutexLock lock(&mutex_);
     return said_;
   }
+  void AwaitTalk(const std::string& text) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(support::kPatience);
+    const MutexLock lock(&mutex_);
+    while (!absl::StrContains(said_, text)) {
+      const bool expired = grown_.WaitUntil(&mutex_, deadline);
+      support::Require(!expired, absl::StrCat("\"", text, "\" does not appear: ", said_));
+    }
+  }
 
  private:
   void ReadTalk() {
@@ -105,6 +115,7 @@ class RankWorld::Rank {
       if (n <= 0) return;
       const MutexLock lock(&mutex_);
       said_.append(bytes, static_cast<size_t>(n));
+      grown_.SignalAll();
     }
   }
 
@@ -112,6 +123,7 @@ class RankWorld::Rank {
   channel::FrameSocket channel_;
   bool reaped_ = false;
   Mutex mutex_;
+  CondVar grown_;
   std::string said_ ABSL_GUARDED_BY(mutex_);
   // Last: they end with the process, and are joined before what they read goes.
   std::jthread reader_, talk_;
@@ -403,6 +415,9 @@ int RankWorld::Quit(int32_t rank) {
 }
 
 std::string RankWorld::Log(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]->talk(); }
+void RankWorld::AwaitLog(int32_t rank, const std::string& text) const {
+  ranks_[static_cast<size_t>(rank)]->AwaitTalk(text);
+}
 
 RankWorld::Footprint RankWorld::Now() const {
   Footprint sum;

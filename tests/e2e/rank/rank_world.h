@@ -55,6 +55,8 @@ class RankWorld {
   // Orders the next epoch; from the beginning, or from `begins`. `alter` changes what is ordered.
   void Begin(const std::optional<v1::EpochBegins>& begins,
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
+  // Tells from where the present epoch goes on, which was begun without.
+  void TellBegin(const v1::EpochBegins& begins);
   // Gives a rank the epoch behind the present one, for which it connects while it trains.
   void OrderBeside(int32_t rank);
   // Has all ranks make communicators of that name for an epoch like the present one.
@@ -85,6 +87,8 @@ class RankWorld {
   // Tells it to end; its exit code.
   int Quit(int32_t rank);
   std::string Log(int32_t rank) const;
+  // Waits until a line of it has the text.
+  void AwaitLog(int32_t rank, const std::string& text) const;
 
   // Of the processes now, summed over ranks.
   struct Footprint {
@@ -99,7 +103,6 @@ class RankWorld {
   void Take(int32_t rank, const v1::ToDaemon& message);
   v1::Assign MakeAssign(int64_t epoch) const;
   v1::RunEpoch MakeRun(int64_t epoch) const;
-  void TellBegin(const v1::EpochBegins& begins);
   void GiveHostMemory(int32_t rank, const v1::AskHostMemory& asked);
 
   const v1::JobDocument document_;

@@ -12,9 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "core/base/prng.h"
 #include "core/checkpoint_io/checkpoints.h"
-#include "core/checkpoint_io/part_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/recovery/elements.h"
 #include "tests/e2e/recovery/trouble.h"
 
 namespace phalanx::e2e {
@@ -84,39 +84,6 @@ std::vector<Victim> Victims(const CurveCase& layout) {
       std::swap(victims[i].rank, victims[i > 0 ? i - 1 : i + 1].rank);
   }
   return victims;
-}
-
-// Elements of masters and moments by module, tensor, kind, row and column.
-using Elements = std::map<std::tuple<std::string, std::string, int, int64_t, int64_t>, double>;
-
-void AddElements(const checkpoint::Entry& entry, const std::string& bytes, Elements& elements) {
-  ASSERT_EQ(entry.dtype, checkpoint::DType::kF64);
-  const auto* values = reinterpret_cast<const double*>(bytes.data());
-  for (int64_t line = 0; line < entry.lines(); ++line) {
-    for (int64_t i = 0; i < entry.line(); ++i) {
-      const int64_t row = entry.where.row + (entry.transposed ? i : line);
-      const int64_t col = entry.where.col + (entry.transposed ? line : i);
-      elements[{entry.module, entry.tensor, static_cast<int>(entry.kind), row, col}] =
-          values[line * entry.line() + i];
-    }
-  }
-}
-
-Elements ReadCheckpoint(const std::string& path) {
-  Elements elements;
-  const auto manifest = checkpoint::ReadManifestOf(path);
-  EXPECT_TRUE(manifest.ok()) << manifest.status();
-  if (!manifest.ok()) return elements;
-  for (const checkpoint::PartFile& file : manifest->parts) {
-    const auto part = checkpoint::PartReader::Open(path, *manifest, file);
-    EXPECT_TRUE(part.ok()) << part.status();
-    for (size_t i = 0; part.ok() && i < part->header().entries.size(); ++i) {
-      std::string bytes;
-      EXPECT_TRUE(part->Read(i, bytes).ok());
-      AddElements(part->header().entries[i], bytes, elements);
-    }
-  }
-  return elements;
 }
 
 // The newest epoch has all its ranks, and trains.
@@ -282,16 +249,6 @@ class CurvesTest : public testing::TestWithParam<CurveCase> {
   std::multiset<std::string> asked_;  // as Reached
 };
 
-double WorstDifference(const Elements& a, const Elements& b) {
-  support::Require(!a.empty() && a.size() == b.size(), "both have the same elements");
-  double worst = 0;
-  for (auto at = a.begin(), other = b.begin(); at != a.end(); ++at, ++other) {
-    support::Require(at->first == other->first, "both have the same elements");
-    worst = std::max(worst, std::abs(at->second - other->second));
-  }
-  return worst;
-}
-
 TEST_P(CurvesTest, RanksKilledAnywhere_ComeBackAndTheNumbersAreThoseOfARunWithoutAFailure) {
   const std::vector<pid_t> own = cluster_.Processes();  // the coordinator and its nodes
   const int64_t job = Start("hit", kForEver);
@@ -329,7 +286,7 @@ TEST_P(CurvesTest, RanksKilledAnywhere_ComeBackAndTheNumbersAreThoseOfARunWithou
   const auto whole = checkpoint::ListCheckpoints(Path("whole"));
   ASSERT_TRUE(whole.ok() && !whole->empty()) << whole.status();
   ASSERT_EQ(whole->front().name.step, steps);
-  EXPECT_LE(WorstDifference(ReadCheckpoint(last.path), ReadCheckpoint(whole->front().path)), 1e-9);
+  EXPECT_LE(WorstDifference(last.path, whole->front().path), 1e-9);
   EXPECT_THAT(DescriptorsOf(cluster_.worker().pid()).memory, IsEmpty());
   // No process of a rank is left.
   for (const pid_t pid : cluster_.Processes()) {

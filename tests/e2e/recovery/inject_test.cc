@@ -289,5 +289,25 @@ TEST_F(InjectTest, ExitXidAndOutOfMemory_HaveTheirCauses) {
   EXPECT_THAT(driver.message(), HasSubstr("XID 79"));
 }
 
+// Whatever the rank was at: its own report ends the job, which no layout would help.
+TEST_F(InjectTest, Exception_IsTheRanksErrorInEverythingThatIsShown) {
+  Cluster cluster({.coordinator_flags = {"--allow-inject"}});
+  for (const char* phase : {"forward", "backward", "reduce", "gather"}) {
+    SCOPED_TRACE(phase);
+    const int64_t job = Train(cluster, AJob(kForEver));
+    EXPECT_EQ(Inject(cluster, job, 2, {"--fault", "throw", "--phase", phase}).exit_code, 0);
+    const v1::JobStatus failed = cluster.AwaitEnd(job);
+    EXPECT_EQ(failed.failure().kind(), v1::FAILURE_KIND_RANK_ERROR) << failed.failure().message();
+    EXPECT_EQ(failed.failure().rank(), 2);
+    EXPECT_EQ(failed.epoch(), 1) << "no layout is tried";
+    const std::string name = absl::StrCat("job-", job);
+    for (const char* command : {"describe", "why", "events"}) {
+      EXPECT_THAT(cluster.Phalanx({command, name}).out,
+                  testing::AllOf(HasSubstr("RankError"), HasSubstr("an exception (on demand)")))
+          << command;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

@@ -40,6 +40,8 @@ TEST(OlderProtocolTest, OfCommands_TheReleaseBeforeKnowsAllButWhatIsNamedHere) {
           "phalanx.v1.CopiesSource.keepers",
           // An operator brings it about by hand; a daemon that does not know it does nothing.
           "phalanx.v1.FAULT_KIND_MUTE",
+          // The same.
+          "phalanx.v1.FAULT_KIND_THROW",
           // It sends what is there by then, as it always did.
           "phalanx.v1.FetchLogs.ended",
           // Left out where some node of the job does not say that its ranks have the table.

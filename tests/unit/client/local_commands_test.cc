@@ -117,7 +117,7 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   EXPECT_EQ(Plan({.file = kExample, .lost = {6, 1, 1}}, wrong.io), kBadJobFile);
   EXPECT_EQ(
       wrong.talk.str(),
-      "lost: 6: must be a place of the job, below 6\nlost: 1: is named twice\n2 violations\n");
+      "--lost: 6: must be a rank of the job, below 6\n--lost: 1: is named twice\n2 violations\n");
   EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3}}, restart.io), kSuccess);
   EXPECT_THAT(restart.out.str(), HasSubstr("Restart: language pp 2 -> 1 on ranks 4, 5\n"));
   EXPECT_EQ(Plan({.file = kExample, .lost = {2, 3, 4, 5}}, all.io), kFailure);

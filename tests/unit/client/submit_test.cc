@@ -1,5 +1,6 @@
 // `phalanx submit`: what is sent, what is refused before, and what is printed.
 #include <atomic>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,35 @@ TEST(SubmitTest, Directory_IsOfTheClusterAndNeedNotBeHere) {
               HasSubstr("error: --directory: jobs: must begin with /: it is a "
                         "folder of the cluster's machines\nwhat to do: name "
                         "it as the nodes do, such as /shared/jobs, or leave "));
+  // Behind a link of the cluster's machines it would be a folder that nobody here knows.
+  Captured up;
+  EXPECT_EQ(Submit(connection, {.file = kExample, .directory = "/shared/../etc"}, stopper, up.io),
+            kUsage);
+  EXPECT_EQ(up.talk.str(), "error: --directory: /shared/../etc: must have no '..' in it\n");
+}
+
+// "link/.." is the folder above what the link leads to, as for whoever opens the file.
+TEST(SubmitTest, FileAboveALink_IsOfTheFolderThatItLiesIn) {
+  const std::string folder =
+      std::filesystem::canonical(support::MakeFolder("submit-above-a-link")).string();
+  std::filesystem::create_directories(folder + "/real/deep");
+  std::filesystem::create_directories(folder + "/other");
+  std::filesystem::create_directory_symlink("../real/deep", folder + "/other/link");
+  std::filesystem::copy_file(kExample, folder + "/real/job.yaml");
+  FakeServer server;
+  std::string sent;
+  server.submit = [&](const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response) {
+    sent = request.document().directory();
+    *response->mutable_job() = AJob(v1::JOB_PHASE_QUEUED);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Submit(connection, {.file = folder + "/other/link/../job.yaml"}, stopper, captured.io),
+            kSuccess)
+      << captured.talk.str();
+  EXPECT_EQ(sent, folder + "/real");
 }
 
 TEST(SubmitTest, DryRun_TellsWhatTheCoordinatorWouldRefuse_WhereOneIsNamed) {

@@ -23,7 +23,8 @@ std::vector<std::string> FaultsIn(const FaultText& text) {
 }
 
 TEST(ParseFaultTest, KindAlone_IsAtOnce) {
-  for (const char* word : {"kill", "stop", "hang", "exit", "nan", "oom", "partition", "mute"}) {
+  for (const char* word :
+       {"kill", "stop", "hang", "exit", "nan", "oom", "partition", "mute", "throw"}) {
     const auto fault = ParseFault({.rank = "3", .fault = word});
     ASSERT_TRUE(fault.ok()) << fault.status();
     EXPECT_EQ(ToString(fault->kind), word);
@@ -65,7 +66,7 @@ TEST(ParseFaultTest, Wrong_IsToldAllAtOnceWithFlagValueAndRule) {
       FaultsIn({.rank = "x", .fault = "sleep", .at_step = "0", .phase = "lunch", .duration = "2"}),
       ElementsAre("--rank: x: must be a rank such as 3",
                   "--fault: sleep: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, "
-                  "partition or mute",
+                  "partition, mute or throw",
                   "--at-step: 0: must be a step from 1 on",
                   "--phase: lunch: must be one of forward, backward, reduce, mirror, record, "
                   "optimizer, gather, checkpoint, recovery",
@@ -74,7 +75,7 @@ TEST(ParseFaultTest, Wrong_IsToldAllAtOnceWithFlagValueAndRule) {
 
 TEST(ParseFaultTest, Numbers_AreWithinTheirRange) {
   const std::string kinds =
-      ": must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition or mute";
+      ": must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, oom, partition, mute or throw";
   for (const std::string fault : {"xid", "slow", "kill:1", "nan:", ""}) {
     const std::string value = fault.empty() ? "" : ": " + fault;
     EXPECT_THAT(FaultsIn({.rank = "1", .fault = fault}), ElementsAre("--fault" + value + kinds));
@@ -115,6 +116,11 @@ TEST(ParseFaultTest, WhatAKindDoesNotTake_IsRefused) {
   }
   for (const std::string phase : {"forward", "backward", "reduce", "record", "gather"})
     EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .phase = phase}), IsEmpty());
+  EXPECT_THAT(
+      FaultsIn({.rank = "1", .fault = "throw", .phase = "checkpoint"}),
+      ElementsAre("--phase: checkpoint: throw is of the thread that trains, which writes no "
+                  "checkpoint"));
+  EXPECT_THAT(FaultsIn({.rank = "1", .fault = "throw", .phase = "recovery"}), IsEmpty());
   EXPECT_THAT(FaultsIn({.rank = "1", .fault = "mute", .duration = "1s"}),
               ElementsAre("--for: 1s: mute is for good; only stop, hang, slow and partition end"));
   EXPECT_THAT(FaultsIn({.rank = "1", .fault = "stop", .duration = "0s"}),
@@ -138,7 +144,7 @@ TEST(CheckFaultTest, Message_IsCheckedAsFlagsAre) {
                                kFaultMessage)),
               ElementsAre("fault.rank: -1: must be 0 or more",
                           "fault.kind: 0: must be kill, stop, hang, exit, xid:N, nan, slow:FACTOR, "
-                          "oom, partition or mute",
+                          "oom, partition, mute or throw",
                           "fault.at_step: -3: must be 1 or more",
                           "fault.phase: 77: must be one of forward, backward, reduce, mirror, "
                           "record, optimizer, gather, checkpoint, recovery",

@@ -43,8 +43,9 @@ TEST_F(AgentFaultTest, KillAtOnce_IsAnsweredAndIsAnEndThatNobodyExpected) {
 }
 
 TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
-  for (const FaultKind kind : {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit,
-                               FaultKind::kNan, FaultKind::kOom, FaultKind::kMute}) {
+  for (const FaultKind kind :
+       {FaultKind::kStop, FaultKind::kHang, FaultKind::kExit, FaultKind::kNan, FaultKind::kOom,
+        FaultKind::kMute, FaultKind::kThrow}) {
     const std::vector<std::string> said = Inject({.kind = kind, .rank = 2});
     EXPECT_THAT(said, ElementsAre(absl::StrCat("Result ", number_, " OK"),
                                   absl::StrCat("Fault p1 ", job::ToString(kind))));
