@@ -52,7 +52,7 @@ TEST_F(AgentFaultTest, WhatTheRankDoesItself_GoesToItsProcess) {
   }
   EXPECT_THAT(
       Inject({.kind = FaultKind::kKill, .rank = 2, .at_step = 9, .phase = FaultPhase::kReduce}),
-      ElementsAre("Result 8 OK", "Fault p1 kill in reduce of step 9"));
+      ElementsAre("Result 9 OK", "Fault p1 kill in reduce of step 9"));
 }
 
 TEST_F(AgentFaultTest, OtherEpochOrRank_IsRefused) {
