@@ -61,6 +61,10 @@ bool MayHaveMissedOthers(const Run& run) {
                      [](const Team& team) { return team.seen; });
 }
 
+bool IsOfPeers(FailureKind kind) {
+  return kind == FailureKind::kPeerLost || kind == FailureKind::kNodeUnreachable;
+}
+
 // The epoch is over as one is that a node refuses. What others say of their peers after that, and
 // how they end of it, follows from the same. False: it was given up before.
 bool GiveUpStart(Run& run, Epoch epoch) {
@@ -250,7 +254,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       }
       return;
     case Course::kStartAnew:
-      if (cause.kind == FailureKind::kPeerLost && GiveUpStart(*job.run, job.state.epoch))
+      if (IsOfPeers(cause.kind) && GiveUpStart(*job.run, job.state.epoch))
         Commit(job, EventRecorded{"StartGivenUp", cause.message, job.state.epoch});
       return StartNextEpoch(job);
     case Course::kRecover:

@@ -60,15 +60,15 @@ Remedy OnStartFailed(const Policy& policy, const Run& run, const NodeName& name)
 }
 
 // Ranks find each other by way of the coordinator, and give up where it is away for too long: they
-// are not to blame for that, nor is whom they waited for. None is ready, so none has trained.
-Remedy OnPeerLost(const Policy& policy) {
+// are not to blame for that, nor is whom they waited for, whose node may never have been told of
+// the epoch. None is ready, so none has trained.
+Remedy OnPeersMissed(const Policy& policy, FailureKind kind) {
   if (policy.may_recover) return {Course::kRecover, "training goes on without what is lost"};
   if (policy.may_start_anew) {
     return {Course::kStartAnew,
             "its ranks may have waited for a coordinator that was away, and none has trained"};
   }
-  return {Course::kFail, absl::StrCat("this release does not recover from ",
-                                      job::ToString(FailureKind::kPeerLost))};
+  return {Course::kFail, absl::StrCat("this release does not recover from ", job::ToString(kind))};
 }
 
 Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const NodeTable& cluster) {
@@ -87,11 +87,11 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
       if (policy.may_go_back) return {Course::kGoBack, "training goes back to its last checkpoint"};
       return {Course::kFail, "there is no checkpoint that it could go back to"};
     case FailureKind::kPeerLost:
-      return OnPeerLost(policy);
+    case FailureKind::kNodeUnreachable:
+      return OnPeersMissed(policy, loss.kind);
     case FailureKind::kRankKilled:
     case FailureKind::kRankHung:
     case FailureKind::kDeviceFailed:
-    case FailureKind::kNodeUnreachable:
       if (policy.may_recover) return {Course::kRecover, "training goes on without what is lost"};
       break;
     case FailureKind::kRankError:

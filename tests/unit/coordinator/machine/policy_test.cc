@@ -149,6 +149,10 @@ TEST(PolicyTest, PeerLost_WhereRanksMayHaveWaitedForACoordinator_StartsAnew) {
   EXPECT_EQ(remedy.course, Course::kStartAnew);
   EXPECT_THAT(remedy.reason, HasSubstr("a coordinator that was away, and none has trained"));
   EXPECT_EQ(RemedyOf({killed}, waited).course, Course::kFail);
+  // Several of them have waited for one node.
+  const Loss unreachable{FailureKind::kNodeUnreachable, "b"};
+  EXPECT_EQ(RemedyOf({unreachable}, waited).course, Course::kStartAnew);
+  EXPECT_EQ(RemedyOf({unreachable}, {.assigned = true}).course, Course::kFail);
 }
 
 TEST(PolicyTest, StartFailed_WhereANodeHasSeenALaterEpoch_StartsAnew) {
