@@ -311,7 +311,8 @@ void Recoveries::Compare(const std::string& name, const Ended& ended, bool norms
   const int64_t undisturbed = Start(whole_name, ended.saved);
   AwaitSteps(undisturbed, 0, ended.saved - 1);
   cluster_.AwaitEnd(undisturbed);
-  const std::vector<Metric> whole = MetricsOf(data_, whole_name);
+  std::vector<Metric> whole = MetricsOf(data_, whole_name);
+  whole.resize(std::min(whole.size(), hit.size()));
   found.loss_early = MeanLoss(hit.begin(), hit.begin() + kStepsPassed);
   found.loss_late = MeanLoss(hit.end() - kStepsPassed, hit.end());
   found.differences.Add(hit, whole);
