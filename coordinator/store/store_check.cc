@@ -101,7 +101,7 @@ absl::StatusOr<StoreReport> CheckStore(const std::string& path) {
     return absl::NotFoundError(absl::StrCat(path, " is empty (0 bytes): it holds no store", kNext));
   }
   StoreReport report;
-  report.place = std::string(CheckHasOneName(path).message());
+  report.start_refused = std::string(CheckHasOneName(path).message());
   Checker checker(report);
   // It says itself what to do.
   const absl::Status log = CheckLog(absl::StrCat(path, "-wal"));
@@ -191,8 +191,9 @@ std::vector<std::string> Lines(const StoreReport& report) {
   if (report.problems_left_out != 0) {
     lines.push_back(absl::StrCat("and ", report.problems_left_out, " problems more"));
   }
-  if (!report.place.empty())
-    lines.push_back(absl::StrCat("a coordinator does not start on it here: ", report.place));
+  if (!report.start_refused.empty())
+    lines.push_back(
+        absl::StrCat("a coordinator does not start on it here: ", report.start_refused));
   const char* verdict = report.problems.empty() ? "the store is whole"
                         : report.damaged        ? "the store is damaged"
                                                 : "this coordinator cannot read the store";

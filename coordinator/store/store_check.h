@@ -25,7 +25,7 @@ struct StoreReport {
   // False with problems: this coordinator cannot read it, say since a newer one wrote it.
   bool damaged = false;
   // Why a coordinator would not start where it lies, whole as it may be; empty: it would.
-  std::string place;
+  std::string start_refused;
 };
 
 // Adds what is wrong, unless `status` is OK; of more than 100 problems the rest is counted.

@@ -292,7 +292,8 @@ TEST_F(InjectTest, ExitXidAndOutOfMemory_HaveTheirCauses) {
 // Whatever the rank was at: its own report ends the job, which no layout would help.
 TEST_F(InjectTest, Exception_IsTheRanksErrorInEverythingThatIsShown) {
   Cluster cluster({.coordinator_flags = {"--allow-inject"}});
-  for (const char* phase : {"forward", "backward", "reduce", "gather"}) {
+  for (const char* phase :
+       {"forward", "backward", "reduce", "record", "mirror", "optimizer", "gather"}) {
     SCOPED_TRACE(phase);
     const int64_t job = Train(cluster, AJob(kForEver));
     EXPECT_EQ(Inject(cluster, job, 2, {"--fault", "throw", "--phase", phase}).exit_code, 0);

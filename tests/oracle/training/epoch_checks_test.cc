@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "core/job/failure.h"
 #include "tests/oracle/training/cases.h"
+#include "tests/support/forwarding_communicator.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/trainer.h"
 
@@ -106,35 +105,15 @@ TEST(EpochChecksTest, MirrorThatDiffers_EndsTheNextEpochBeforeItsFirstStep) {
 }
 
 // As NCCL says it: of what is enqueued, to whoever asks.
-class FailedOnTheDevice final : public comm::Communicator {
+class FailedOnTheDevice final : public support::ForwardingCommunicator {
  public:
   FailedOnTheDevice(std::unique_ptr<comm::Communicator> inner, const bool& failed)
-      : inner_(std::move(inner)), failed_(failed) {}
-  int32_t rank() const override { return inner_->rank(); }
-  int32_t size() const override { return inner_->size(); }
-  absl::Status AllReduceSum(void* data, int64_t count, comm::DType dtype) override {
-    return inner_->AllReduceSum(data, count, dtype);
-  }
-  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count,
-                                comm::DType dtype) override {
-    return inner_->ReduceScatterSum(in, out, count, dtype);
-  }
-  absl::Status AllGather(const void* in, void* out, int64_t count, comm::DType dtype) override {
-    return inner_->AllGather(in, out, count, dtype);
-  }
-  absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
-                        absl::Span<const comm::Incoming> receives) override {
-    return inner_->Exchange(sends, receives);
-  }
-  absl::Status Join() override { return inner_->Join(); }
-  absl::Status Flush() override { return inner_->Flush(); }
+      : ForwardingCommunicator(std::move(inner)), failed_(failed) {}
   absl::Status Check() override {
     return failed_ ? absl::UnavailableError("NCCL: remote process exited") : absl::OkStatus();
   }
-  void Abort(absl::Status reason) override { inner_->Abort(std::move(reason)); }
 
  private:
-  const std::unique_ptr<comm::Communicator> inner_;
   const bool& failed_;
 };
 

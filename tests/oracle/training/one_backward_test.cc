@@ -17,6 +17,7 @@
 #include "tests/oracle/training/cases.h"
 #include "tests/oracle/training/harness.h"
 #include "tests/oracle/training/memory_source.h"
+#include "tests/support/forwarding_communicator.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/trainer.h"
 
@@ -25,36 +26,25 @@ namespace {
 
 // Looks before each collective: those of a tensor group are all of passes, and messages are of what
 // comes once a step.
-class Watched final : public comm::Communicator {
+class Watched final : public support::ForwardingCommunicator {
  public:
   Watched(std::unique_ptr<comm::Communicator> inner, std::function<void()> look)
-      : inner_(std::move(inner)), look_(std::move(look)) {}
-  int32_t rank() const override { return inner_->rank(); }
-  int32_t size() const override { return inner_->size(); }
+      : ForwardingCommunicator(std::move(inner)), look_(std::move(look)) {}
   absl::Status AllReduceSum(void* data, int64_t count, comm::DType dtype) override {
     look_();
-    return inner_->AllReduceSum(data, count, dtype);
+    return ForwardingCommunicator::AllReduceSum(data, count, dtype);
   }
   absl::Status ReduceScatterSum(const void* in, void* out, int64_t count,
                                 comm::DType dtype) override {
     look_();
-    return inner_->ReduceScatterSum(in, out, count, dtype);
+    return ForwardingCommunicator::ReduceScatterSum(in, out, count, dtype);
   }
   absl::Status AllGather(const void* in, void* out, int64_t count, comm::DType dtype) override {
     look_();
-    return inner_->AllGather(in, out, count, dtype);
+    return ForwardingCommunicator::AllGather(in, out, count, dtype);
   }
-  absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
-                        absl::Span<const comm::Incoming> receives) override {
-    return inner_->Exchange(sends, receives);
-  }
-  absl::Status Join() override { return inner_->Join(); }
-  absl::Status Flush() override { return inner_->Flush(); }
-  absl::StatusOr<Point> Mark() override { return inner_->Mark(); }
-  void Abort(absl::Status reason) override { inner_->Abort(std::move(reason)); }
 
  private:
-  const std::unique_ptr<comm::Communicator> inner_;
   const std::function<void()> look_;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/plan/ruler_map.h"
+#include "tests/support/forwarding_communicator.h"
 #include "worker/comm/communicator.h"
 #include "worker/train/mirror_fill.h"
 #include "worker/train/relayout.h"
@@ -112,37 +113,21 @@ inline void FillState(const plan::Plan& plan, TrainingState& state) {
 }
 
 // Flips a bit of what the first receive brings; once, `when` it is asked to, or each time.
-class Corrupting final : public comm::Communicator {
+class Corrupting final : public support::ForwardingCommunicator {
  public:
   explicit Corrupting(std::unique_ptr<comm::Communicator> inner,
                       std::function<bool()> when = nullptr)
-      : inner_(std::move(inner)), when_(std::move(when)) {}
-  int32_t rank() const override { return inner_->rank(); }
-  int32_t size() const override { return inner_->size(); }
-  absl::Status AllReduceSum(void* data, int64_t count, comm::DType dtype) override {
-    return inner_->AllReduceSum(data, count, dtype);
-  }
-  absl::Status ReduceScatterSum(const void* in, void* out, int64_t count,
-                                comm::DType dtype) override {
-    return inner_->ReduceScatterSum(in, out, count, dtype);
-  }
-  absl::Status AllGather(const void* in, void* out, int64_t count, comm::DType dtype) override {
-    return inner_->AllGather(in, out, count, dtype);
-  }
+      : ForwardingCommunicator(std::move(inner)), when_(std::move(when)) {}
   absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
                         absl::Span<const comm::Incoming> receives) override {
-    const absl::Status status = inner_->Exchange(sends, receives);
+    const absl::Status status = ForwardingCommunicator::Exchange(sends, receives);
     if (!status.ok() || receives.empty() || done_ || (when_ != nullptr && !when_())) return status;
     static_cast<uint8_t*>(receives[0].data)[3] ^= 4;
     done_ = when_ != nullptr;
     return status;
   }
-  absl::Status Join() override { return inner_->Join(); }
-  absl::Status Flush() override { return inner_->Flush(); }
-  void Abort(absl::Status reason) override { inner_->Abort(std::move(reason)); }
 
  private:
-  const std::unique_ptr<comm::Communicator> inner_;
   const std::function<bool()> when_;
   bool done_ = false;
 };
