@@ -310,9 +310,13 @@ absl::Status EpochRun::MakeTrainer() {
 absl::Status EpochRun::Train() {
   if (order_.device_kind() == "gpu") peer_kernels_.emplace();
   RETURN_IF_ERROR(MakeTrainer());
-  state_after_ = LogPhase("has its state");
+  state_after_ = LogPhase(absl::StrCat("has its state", SegmentsText()));
+  const int64_t tried_before = kept_.warm.microbatches();
   RETURN_IF_ERROR(trainer_->Prepare());
-  const double ready_after = LogPhase("is ready");
+  const int64_t tried = kept_.warm.microbatches() - tried_before;
+  const double ready_after = LogPhase(
+      absl::StrCat("is ready", SegmentsText(),
+                   tried == 0 ? "" : absl::StrCat(" has tried ", tried, " microbatches alone,")));
   // Whoever wrote metrics before may have died before it wrote the last one.
   if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
     RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
