@@ -64,17 +64,18 @@ def ranks_below(pid):
 
 
 def of_processes(pid):
-    """What the job's processes have: resident memory, in which what they share or have pinned counts for each, descriptors, and how many they are."""
-    resident = descriptors = processes = 0
+    """What the job's processes have: resident memory, in which what they share or have pinned counts for each, what of it is their own, descriptors, and how many they are."""
+    resident = own = descriptors = processes = 0
     for child in [pid, *children_below(pid)]:
         try:
             with open(f"/proc/{child}/status") as file:
-                kib = [int(line.split()[1]) for line in file if line.startswith("VmRSS:")]
+                kib = {line.split(":")[0]: int(line.split()[1]) for line in file if line.startswith(("VmRSS:", "RssAnon:"))}
             held = len(os.listdir(f"/proc/{child}/fd"))
         except OSError:
             continue  # it has just ended
-        resident, descriptors, processes = resident + sum(kib), descriptors + held, processes + 1
-    return {"resident_mib": resident // 1024, "descriptors": descriptors, "processes": processes}
+        resident, own = resident + kib.get("VmRSS", 0), own + kib.get("RssAnon", 0)
+        descriptors, processes = descriptors + held, processes + 1
+    return {"resident_mib": resident // 1024, "anonymous_mib": own // 1024, "descriptors": descriptors, "processes": processes}
 
 
 def children_below(pid):

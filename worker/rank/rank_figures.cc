@@ -31,10 +31,19 @@ nlohmann::ordered_json ToJson(const StepProfile& profile) {
                        {"count", kernel.count},
                        {"seconds", kernel.seconds}});
   }
+  nlohmann::ordered_json gaps = nlohmann::ordered_json::array();
+  for (const StepProfile::Gap& gap : profile.gaps) {
+    gaps.push_back({{"at", gap.at},
+                    {"seconds", gap.seconds},
+                    {"communication", gap.communication},
+                    {"after", gap.after},
+                    {"before", gap.before}});
+  }
   return {{"step", profile.step},
           {"seconds", profile.seconds},
           {"waiting", profile.waiting},
           {"parts", parts},
+          {"gaps", gaps},
           {"kernels", kernels}};
 }
 

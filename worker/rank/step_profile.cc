@@ -73,6 +73,49 @@ void AddShares(std::vector<Change> changes, StepProfile& profile) {
   profile.waiting = std::max(0.0, profile.seconds - covered);
 }
 
+// Seconds of [from, to) in which one of these runs, which are in the order of their beginnings.
+double Covered(const std::vector<KernelTime>& kernels, double from, double to) {
+  double covered = 0, at = from;
+  for (const KernelTime& kernel : kernels) {
+    const double begin = std::max(at, kernel.begin), end = std::min(to, kernel.end);
+    if (begin >= end) continue;
+    covered += end - begin;
+    at = end;
+  }
+  return covered;
+}
+
+void AddGaps(const std::vector<KernelTime>& kernels, double begin, double end,
+             StepProfile& profile) {
+  std::vector<KernelTime> computing, communicating;
+  for (const KernelTime& kernel : kernels) {
+    const bool speaks = PartOfKernel(kernel.name) == WorkPart::kCommunication;
+    if (kernel.end > begin && kernel.begin < end)
+      (speaks ? communicating : computing).push_back(kernel);
+  }
+  const auto earlier = [](const KernelTime& a, const KernelTime& b) { return a.begin < b.begin; };
+  std::stable_sort(computing.begin(), computing.end(), earlier);
+  std::stable_sort(communicating.begin(), communicating.end(), earlier);
+  computing.push_back({.name = "", .begin = end, .end = end});
+  StepProfile::Gap gap{.at = begin};
+  for (const KernelTime& kernel : computing) {
+    if (kernel.begin > gap.at) {
+      gap.seconds = kernel.begin - gap.at;
+      gap.communication = Covered(communicating, gap.at, kernel.begin);
+      gap.before = kernel.name;
+      profile.gaps.push_back(gap);
+      profile.gaps.back().at -= begin;
+    }
+    if (kernel.end <= gap.at) continue;
+    gap.at = kernel.end;
+    gap.after = kernel.name;
+  }
+  std::stable_sort(
+      profile.gaps.begin(), profile.gaps.end(),
+      [](const StepProfile::Gap& a, const StepProfile::Gap& b) { return a.seconds > b.seconds; });
+  profile.gaps.resize(std::min(profile.gaps.size(), kGapsMax));
+}
+
 }  // namespace
 
 const char* WorkPartName(WorkPart part) {
@@ -108,6 +151,7 @@ StepProfile BreakDown(int64_t step, const std::vector<KernelTime>& kernels, doub
     named.seconds += to - from;
   }
   AddShares(std::move(changes), profile);
+  AddGaps(kernels, begin, end, profile);
   for (auto& [name, kernel] : by_name) {
     kernel.name = name;
     profile.kernels.push_back(std::move(kernel));

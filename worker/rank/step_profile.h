@@ -22,6 +22,7 @@ namespace phalanx::rank {
 // kOurs: kernels of worker/model and worker/train. kOther: pointwise kernels of libraries.
 enum class WorkPart : uint8_t { kAttention, kProducts, kOurs, kOther, kCopies, kCommunication };
 inline constexpr size_t kWorkParts = 6;
+inline constexpr size_t kGapsMax = 12;
 const char* WorkPartName(WorkPart part);
 
 // The part of a kernel, by its demangled name. On CPU the names are those of ATen's operators.
@@ -45,11 +46,19 @@ struct StepProfile {
     int64_t count = 0;
     double seconds = 0;
   };
+  // A span in which nothing computes: no kernel runs, or only ones of communication.
+  struct Gap {
+    double at = 0;  // seconds behind the beginning of the step
+    double seconds = 0;
+    double communication = 0;   // seconds of it in which kernels of communication run
+    std::string after, before;  // the kernels that compute around it; "" at an end of the step
+  };
   int64_t step = 0;
   double seconds = 0;
   std::array<Part, kWorkParts> parts;  // by WorkPart
   double waiting = 0;                  // seconds in which no kernel runs
   std::vector<Kernel> kernels;         // the longest first
+  std::vector<Gap> gaps;               // the longest kGapsMax of them, the longest first
 };
 
 // Of the step [begin, end): of a kernel that is only in part within it, that part.

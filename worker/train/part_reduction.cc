@@ -19,6 +19,15 @@ size_t AtOnce(PartReduction::Order order) {
   return order == PartReduction::Order::kForward ? 8 : 1;
 }
 
+// Modulo 2^64, by words of eight bytes, so that any one element that differs shows. ATen sums
+// narrower integers in a copy of eight bytes for each, which may not fit beside the state.
+at::Tensor SumOfWords(const at::Tensor& flat) {
+  const int64_t in_words = flat.numel() - flat.numel() % (8 / flat.element_size());
+  at::Tensor sum = flat.narrow(0, 0, in_words).view(at::kLong).sum().reshape({1});
+  const at::Tensor rest = flat.narrow(0, in_words, flat.numel() - in_words);
+  return rest.numel() == 0 ? sum : sum.add_(rest.view(BitsOf(rest)).sum(at::kLong));
+}
+
 }  // namespace
 
 ReductionMeans::ReductionMeans(at::Device device) : stream(TakeStream(device)), scratch(device) {}
@@ -181,9 +190,7 @@ absl::Status PartReduction::Await() {
 
 absl::StatusOr<at::Tensor> PartReduction::BitSums() {
   if (messages_.has_value()) return messages_->BitSums();
-  const at::Tensor& weights = state_.weights();
-  // Modulo 2^64: any one element that differs shows.
-  const at::Tensor sum = weights.view(BitsOf(weights)).sum(at::kLong).reshape({1});
+  const at::Tensor sum = SumOfWords(state_.weights());
   at::Tensor all = at::empty({groups_.data->size()}, sum.options());
   RETURN_IF_ERROR(groups_.data->AllGather(sum.const_data_ptr(), all.mutable_data_ptr(), 1,
                                           comm::DType::kInt64));
@@ -193,13 +200,13 @@ absl::StatusOr<at::Tensor> PartReduction::BitSums() {
 
 at::Tensor PartReduction::MirrorsAstray() {
   at::Tensor& weights = state_.weights();
-  at::Tensor astray = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(weights.device()));
+  at::Tensor astray = at::zeros({1}, at::TensorOptions().dtype(at::kBool).device(weights.device()));
   for (const StateBlock& block : state_.blocks()) {
     if (!block.mirrors || !block.lacking.empty()) continue;
     for (const StateRun& run : block.runs) {
       const at::Tensor master = block.master.narrow(0, run.state_offset, run.count);
       const at::Tensor weight = weights.narrow(0, run.gradient_offset, run.count);
-      astray.add_(master.to(weight.scalar_type()).ne(weight).sum());
+      astray.logical_or_(master.to(weight.scalar_type()).ne(weight).any());
     }
   }
   return astray;
@@ -217,7 +224,7 @@ absl::Status PartReduction::VerifyCopies() {
                                .patience = kPatience,
                                .missing = "the sums of the replicas' parameters are not there"}));
   const bool equal = sums[0].equal(sums[1]);
-  if (equal && astray.item<int64_t>() == 0) return absl::OkStatus();
+  if (equal && !astray.item<bool>()) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat(equal ? "mirrors of optimizer state differ from the parameters"
                          : "replicas hold different parameters",

@@ -310,7 +310,7 @@ void PrintPart(const std::string& name, double seconds, double share, double ste
 }
 
 void PrintProfile(const Json& figures) {
-  constexpr size_t kKernelsMax = 25, kNameMax = 100;
+  constexpr size_t kKernelsMax = 25, kNameMax = 100, kGapNameMax = 60;
   const Json& profile = figures.at("profile");
   const double step = profile.at("seconds").get<double>();
   std::fprintf(stderr, "rank %d, step %d: %.3f ms\n", figures.at("rank").get<int>(),
@@ -319,6 +319,16 @@ void PrintProfile(const Json& figures) {
     PrintPart(name, part.at("seconds").get<double>(), part.at("share").get<double>(), step);
   const double waiting = profile.at("waiting").get<double>();
   PrintPart("waiting", waiting, waiting, step);
+  std::fprintf(stderr, "  longest spans in which nothing computes, behind the step's beginning:\n");
+  for (const Json& gap : profile.at("gaps")) {
+    const auto name = [&](const char* which) {
+      return gap.at(which).get<std::string>().substr(0, kGapNameMax);
+    };
+    std::fprintf(stderr, "  %10.3f ms at %10.3f ms, %8.3f ms communicating; %s, then %s\n",
+                 gap.at("seconds").get<double>() * 1e3, gap.at("at").get<double>() * 1e3,
+                 gap.at("communication").get<double>() * 1e3, name("after").c_str(),
+                 name("before").c_str());
+  }
   const Json& kernels = profile.at("kernels");
   for (size_t i = 0; i < std::min(kKernelsMax, kernels.size()); ++i) {
     const Json& kernel = kernels[i];

@@ -79,6 +79,23 @@ TEST(BreakDownTest, SharesAndWaiting_AreTheStep) {
   EXPECT_GT(profile.waiting, 0);
 }
 
+TEST(BreakDownTest, SpansInWhichNothingComputes_AreNamed_LongestFirst) {
+  const StepProfile profile = BreakDown(
+      1,
+      {{kNorm, 7, 8}, {kReduce, 2, 6}, {kReduce, 2.5, 3.5}, {kProduct, 1, 3}, {kProduct, 2, 2.5}},
+      0, 10);
+  ASSERT_EQ(profile.gaps.size(), 3u);
+  EXPECT_THAT(profile.gaps[0].at, DoubleEq(3));
+  EXPECT_THAT(profile.gaps[0].seconds, DoubleEq(4));
+  EXPECT_THAT(profile.gaps[0].communication, DoubleEq(3));
+  EXPECT_EQ(profile.gaps[0].after, kProduct);
+  EXPECT_EQ(profile.gaps[0].before, kNorm);
+  EXPECT_THAT(profile.gaps[1].at, DoubleEq(8));
+  EXPECT_EQ(profile.gaps[1].before, "");
+  EXPECT_THAT(profile.gaps[2].seconds, DoubleEq(1));
+  EXPECT_EQ(profile.gaps[2].after, "");
+}
+
 TEST(BreakDownTest, KernelsOfOneName_AreOneLine_LongestFirst) {
   const StepProfile profile = BreakDown(1, {{kNorm, 0, 1}, {kProduct, 1, 4}, {kNorm, 4, 5}}, 0, 5);
   ASSERT_EQ(profile.kernels.size(), 2u);
