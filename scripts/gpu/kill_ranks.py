@@ -35,6 +35,7 @@ STALL = 3  # seconds without a step
 # Steps of every rank, before the first kill and behind the last return: so many are passed over (mirrors get their state then), so many compared.
 PASSED, COMPARED = 6, 12
 SETTLED_SECONDS = 10  # of an epoch; before, communicators for losses are made beside its steps
+WARM_SECONDS = 25  # of a job, before the steps that later ones are compared with: cold devices clock higher
 
 
 def children(pid):
@@ -234,19 +235,19 @@ def healthy_step(job, metrics):
     return statistics.median(metrics.of_epoch(epoch)[PASSED:count])
 
 
-def settled_step(job, metrics):
-    """Median seconds of a step of the epoch that runs, from when nothing is made beside its steps any more."""
+def settled_step(job, metrics, settled=SETTLED_SECONDS):
+    """Median seconds of a step of the epoch that runs, so many seconds behind its first; by then nothing is made beside its steps any more."""
     epoch = metrics.last["epoch"]
 
     def begin():  # how many of its steps are passed over
         seconds, steps = 0.0, metrics.of_epoch(epoch)
         for number, step in enumerate(steps):
-            if number >= PASSED and seconds >= SETTLED_SECONDS:
+            if number >= PASSED and seconds >= settled:
                 return number
             seconds += step
         return len(steps)
 
-    wait(job, metrics, lambda: len(metrics.of_epoch(epoch)) >= begin() + COMPARED, f"{COMPARED} steps behind {SETTLED_SECONDS} s of epoch {epoch}")
+    wait(job, metrics, lambda: len(metrics.of_epoch(epoch)) >= begin() + COMPARED, f"{COMPARED} steps behind {settled} s of epoch {epoch}")
     if metrics.last["epoch"] != epoch:
         raise RuntimeError(f"epoch {epoch} has not stayed")
     return statistics.median(metrics.of_epoch(epoch)[begin():])
@@ -384,7 +385,7 @@ def main():
 
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
-        before = healthy_step(job, metrics)
+        before = settled_step(job, metrics, WARM_SECONDS)
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
             kill = kill_for_good if options.stay_out else kill_one

@@ -273,9 +273,9 @@ class Plan:
             limit += ("--lose", lose)
             if host:
                 limit += ("--pinned",)
-            usual, folder = 40 + each * kills, self.output / label
+            usual, folder = 60 + each * kills, self.output / label
             self.add(label, f"kill -9 to the first decision of the new layout: at most {limit[1]} s plus a step of it, 19 of 20",
-                     self.python("kill_ranks.py", self.path_of(label), folder, kills, *limit), usual + (160 if host else 40), usual=usual, job=text,
+                     self.python("kill_ranks.py", self.path_of(label), folder, kills, *limit), usual + (120 if host else 40), usual=usual, job=text,
                      part=part if standby == "auto" else none, figures=folder / "summary.json", folder=folder)
             how = "copies in host memory" if host else f"{'standby' if mirrored else 'new'} communicators"
             self.goal(f"kill to the next decision of {name}, {how}", f"at most {limit[1]} s and a step of the new layout, 19 of 20", label, verdicts.recovered(label))

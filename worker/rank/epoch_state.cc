@@ -19,6 +19,7 @@
 #include "worker/checkpoint/loader.h"
 #include "worker/device/cuda_device.h"
 #include "worker/rank/epoch_run.h"
+#include "worker/rank/heap.h"
 #include "worker/train/holdings_exchange.h"
 #include "worker/train/training_state.h"
 #include "worker/train/transfers.h"
@@ -102,6 +103,8 @@ absl::Status EpochRun::BorrowState(const train::BufferOptions& buffers) {
                                                   stopping_.get_token(), ReadFolders())));
     kept_.training = std::move(empty);
   }
+  // Where steps run on a device, the host never again needs what drawing weights took.
+  if (order_.device_kind() == "gpu") GiveFreedMemoryBack();
   kept_.epoch = epoch();
   kept_.identity = identity;
   kept_.plan = std::make_unique<plan::Plan>(plan_);

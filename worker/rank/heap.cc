@@ -15,4 +15,6 @@ bool KeepFreedMemory() {
   return mallopt(M_MMAP_THRESHOLD, kBlockBytesMax) == 1 && mallopt(M_TRIM_THRESHOLD, kNever) == 1;
 }
 
+void GiveFreedMemoryBack() { malloc_trim(0); }
+
 }  // namespace phalanx::rank

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -18,7 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
-#include "tests/support/files.h"
+#include "tests/e2e/recovery/held_reads.h"
 #include "tests/support/process.h"
 
 namespace phalanx::e2e {
@@ -58,24 +57,6 @@ bool StopForAWhile(const support::ProcessWatch& watch) {
   return !ended;
 }
 
-// Shards that do not answer one process (held_reads.cc), of all that are started while it lives.
-class HeldReads {
- public:
-  HeldReads() : file_(support::MakeFolder("held-reads") + "/process") {
-    Hold(0);
-    setenv("PHALANX_HELD_READS", file_.c_str(), 1);
-    setenv("LD_PRELOAD", PHALANX_HELD_READS_LIBRARY, 1);
-  }
-  ~HeldReads() { unsetenv("LD_PRELOAD"); }
-  // 0: none. `shards`: how their names begin.
-  void Hold(pid_t process, absl::string_view shards = "set-") {
-    support::WriteFile(file_, absl::StrCat(process, " ", shards));
-  }
-
- private:
-  const std::string file_;
-};
-
 JobOptions JobOfSixRanks() {
   return {.vision = "ranks: 2", .language = "ranks: 4, tp: 2", .batch = 6};
 }
@@ -94,7 +75,7 @@ bool EvaluateSlowly(Cluster& cluster, const DataFolder& data, HeldReads& reads) 
   reads.Hold(watch.pid(), "validation-");
   cluster.AwaitStep(job, kSteps);
   const bool ended = watch.AwaitEnd(kHeldRead);
-  reads.Hold(0);
+  reads.Release();
   const v1::JobStatus last = cluster.AwaitEnd(job);
   for (const v1::Incident& incident : cluster.Incidents(job))
     std::fprintf(stderr, "%s\n", incident.ShortDebugString().c_str());
@@ -142,13 +123,13 @@ bool LeaveAlone(int64_t minutes) {
       },
       [&] {
         const support::ProcessWatch watch(cluster.Ranks(job).at(rank()).pid());
-        reads.Hold(watch.pid());
+        reads.Hold(watch.pid(), "set-");
         // What was read ahead is trained on first.
         wrong += watch.AwaitEnd(kHeldRead / 2);
         const int64_t step = cluster.Get(job).last_step().step();
         wrong += watch.AwaitEnd(kHeldRead / 2);
         stood_still += cluster.Get(job).last_step().step() == step;
-        reads.Hold(0);
+        reads.Release();
       }};
   const absl::Time begin = absl::Now(), end = begin + absl::Minutes(minutes);
   int64_t done = 0;

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/e2e/matrix/page.h"
 #include "tests/e2e/matrix/row.h"
 #include "tests/e2e/matrix/trial.h"
@@ -114,7 +115,10 @@ int Try(const Flags& flags) {
     }
     wrong += right ? 0 : 1;
   }
-  if (!flags.write.empty()) support::WriteFile(flags.write, PageOf(lines));
+  if (!flags.write.empty()) {
+    const std::string today = absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone());
+    support::WriteFile(flags.write, Dated(PageOf(lines), today));
+  }
   const std::vector<std::string> late = DetectedLate(lines);
   for (const std::string& line : late) std::printf("LATE: %s\n", line.c_str());
   std::printf("%zu rows, %zu not as expected, %zu lines detected late\n", rows.size(), wrong,

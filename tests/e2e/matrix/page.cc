@@ -76,6 +76,7 @@ What else befalls drivers, clocks, disks, messages and people's programs is trie
 constexpr absl::string_view kNote =
     "Where a time is *not measured*, the line was last tried before times of its kind were taken "
     "down, if at all.\n";
+constexpr absl::string_view kDay = "All times are of ";
 constexpr absl::string_view kNotMeasured = "not measured";
 constexpr absl::string_view kNotKnown = "not known: ";
 
@@ -241,8 +242,14 @@ std::vector<std::string> UntoldTimes(const std::string& page, const std::vector<
   return untold;
 }
 
+std::string Dated(const std::string& page, absl::string_view day) {
+  const size_t head = std::min(page.find("\n## "), page.size());
+  return absl::StrCat(page.substr(0, head), kDay, day, ".\n", page.substr(head));
+}
+
 std::string WithoutTimes(const std::string& page) {
   std::vector<std::string> lines = absl::StrSplit(absl::StrReplaceAll(page, {{kNote, ""}}), '\n');
+  std::erase_if(lines, [](const std::string& line) { return absl::StartsWith(line, kDay); });
   for (std::string& line : lines) {
     std::vector<std::string> cells = absl::StrSplit(line, '|');
     if (cells.size() != kCells) continue;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tests/e2e/matrix/row.h"
 
@@ -29,7 +30,10 @@ std::string ExpectedPage(const std::vector<Row>& rows);
 // nobody may know (Row::no_detected, no_back) is said by its reason. A page that says so of itself
 // may have lines whose times are not measured; none that PageOf() makes does.
 std::vector<std::string> UntoldTimes(const std::string& page, const std::vector<Row>& rows);
-// The page but for how long things took, and for whether it says that some of that is not measured.
+// The page with the day of its times, such as 2026-11-29.
+std::string Dated(const std::string& page, absl::string_view day);
+// The page but for how long things took and when, and for whether it says that some of that is not
+// measured.
 std::string WithoutTimes(const std::string& page);
 
 }  // namespace phalanx::e2e

@@ -73,5 +73,12 @@ TEST(PageTest, NotMeasured_IsTakenFromAPageThatSaysSoOfItselfAlone) {
   EXPECT_EQ(WithoutTimes(noted), WithoutTimes(page));
 }
 
+TEST(PageTest, Day_StandsBeforeTheFirstTable) {
+  const std::string page = ExpectedPage({Killed()});
+  const std::string dated = Dated(page, "2026-11-29");
+  EXPECT_THAT(dated, HasSubstr("\nAll times are of 2026-11-29.\n\n## Faults\n"));
+  EXPECT_EQ(WithoutTimes(dated), WithoutTimes(page));
+}
+
 }  // namespace
 }  // namespace phalanx::e2e

@@ -77,6 +77,7 @@ const std::vector<Kind>& Kinds() {
        "",
        {},
        {"trains on, a checkpoint is not written"}},
+      {"throw", "", Fails("RankError", kHit), Fails("RankError", kHitThen)},
       {"stop",
        "",
        RankLost("RankHung"),
@@ -138,6 +139,8 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
   rows.push_back(std::move(at_once));
   for (const std::string phase : kPhases) {
     Row row = ARow(kind, phase);
+    // It is of the thread that trains, which writes no checkpoint.
+    if (row.fault == "throw" && phase == "checkpoint") continue;
     if (phase == "checkpoint") {
       // One that is written for a second is still written when the next is due: that is left out.
       const bool brief = *kind.duration != '\0' && kind.writes_on.what != "";

@@ -1,17 +1,18 @@
-// Loaded into ranks before all else (LD_PRELOAD): storage that does not answer.
+// Loaded into ranks before all else (LD_PRELOAD): storage that does not answer (held_reads.h).
 //
 // While the file that PHALANX_HELD_READS names holds the number of this process and how names
-// begin, what reads a shard of data of such a name waits, as it would for a disk or a server of
-// files. Everything else goes on.
+// begin, and is locked, what reads a shard of data of such a name waits, as it would for a disk or
+// a server of files. Everything else goes on.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 
 namespace {
 
@@ -28,15 +29,18 @@ bool NameOfShard(int descriptor, std::string& name) {
   return name.ends_with(".tar");
 }
 
-bool IsHeld(const std::string& shard) {
+void AwaitShard(const std::string& shard) {
   const char* const name = std::getenv("PHALANX_HELD_READS");
   std::FILE* const file = name == nullptr ? nullptr : std::fopen(name, "re");
-  if (file == nullptr) return false;
+  if (file == nullptr) return;
   long process = 0;
   char begin[kNameBytes] = "";
-  const bool holds = std::fscanf(file, "%ld %63s", &process, begin) == 2;
+  const bool names = std::fscanf(file, "%ld %63s", &process, begin) == 2;
+  if (names && process == getpid() && shard.starts_with(begin)) {
+    while (flock(fileno(file), LOCK_SH) != 0 && errno == EINTR) {
+    }
+  }
   std::fclose(file);
-  return holds && process == getpid() && shard.starts_with(begin);
 }
 
 }  // namespace
@@ -45,8 +49,6 @@ extern "C" [[gnu::visibility("default")]] ssize_t pread(int descriptor, void* bu
                                                         off_t offset) {
   using Read = ssize_t (*)(int, void*, size_t, off_t);
   static const Read next = reinterpret_cast<Read>(dlsym(RTLD_NEXT, "pread"));
-  if (std::string shard; NameOfShard(descriptor, shard)) {
-    while (IsHeld(shard)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  if (std::string shard; NameOfShard(descriptor, shard)) AwaitShard(shard);
   return next(descriptor, buffer, bytes, offset);
 }
