@@ -34,6 +34,9 @@ inline constexpr int32_t kDerivationOfTracedOperations = 6;
 // From this one on who gives state up gives it to who is to have it (worker/train/transfers.h);
 // before, the first rank that holds some gives it.
 inline constexpr int32_t kDerivationOfLeavingGivers = 6;
+// From this one on replicas compare their parameters by sums of words of eight bytes; before, of
+// elements.
+inline constexpr int32_t kDerivationOfWordSums = 6;
 // Ranks that carry this one out read failure domains, in layouts of whatever derivation.
 inline constexpr int32_t kDerivationOfDomains = 6;
 

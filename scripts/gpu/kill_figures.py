@@ -47,7 +47,7 @@ def memory_growth(figures):
 def of_processes(figures):
     """What all processes of the job have, and how that grows: resident memory, descriptors, themselves. Kills of releases before tell of none."""
     grown = {}
-    for key in ("resident_mib", "descriptors", "processes"):
+    for key in ("resident_mib", "anonymous_mib", "descriptors", "processes"):
         more = growth([figure[key] for figure in figures if key in figure])
         if more is not None:
             grown[key] = more

@@ -385,7 +385,7 @@ def main():
 
     try:
         wait(job, metrics, lambda: metrics.last["step"] >= 6, "step 6")
-        before = settled_step(job, metrics, WARM_SECONDS)
+        before = settled_step(job, metrics, SETTLED_SECONDS if options.stay_out else WARM_SECONDS)
         world = len(ranks_below(job.pid))
         for _ in range(options.kills):
             kill = kill_for_good if options.stay_out else kill_one

@@ -180,7 +180,9 @@ void Executor::BindReductions() {
         *part.state, part.groups, state_.reductions(),
         plan_.layout.derivation >= plan::kDerivationOfForwardGathers
             ? PartReduction::Order::kForward
-            : PartReduction::Order::kStored);
+            : PartReduction::Order::kStored,
+        plan_.layout.derivation >= plan::kDerivationOfWordSums ? PartReduction::Sums::kOfWords
+                                                               : PartReduction::Sums::kOfElements);
   }
   // The two ends of a tied embedding may be parts of one rank, or of two.
   for (const auto& [module, copies] : bound_program_.ties) {

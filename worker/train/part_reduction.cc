@@ -19,13 +19,17 @@ size_t AtOnce(PartReduction::Order order) {
   return order == PartReduction::Order::kForward ? 8 : 1;
 }
 
-// Modulo 2^64, by words of eight bytes, so that any one element that differs shows. ATen sums
-// narrower integers in a copy of eight bytes for each, which may not fit beside the state.
+// Both modulo 2^64, so that any one element that differs shows. ATen sums integers narrower than
+// eight bytes in a copy that has eight for each, which may not fit beside the state.
+at::Tensor SumOfElements(const at::Tensor& flat) {
+  return flat.view(BitsOf(flat)).sum(at::kLong).reshape({1});
+}
+
 at::Tensor SumOfWords(const at::Tensor& flat) {
   const int64_t in_words = flat.numel() - flat.numel() % (8 / flat.element_size());
   at::Tensor sum = flat.narrow(0, 0, in_words).view(at::kLong).sum().reshape({1});
   const at::Tensor rest = flat.narrow(0, in_words, flat.numel() - in_words);
-  return rest.numel() == 0 ? sum : sum.add_(rest.view(BitsOf(rest)).sum(at::kLong));
+  return rest.numel() == 0 ? sum : sum.add_(SumOfElements(rest));
 }
 
 }  // namespace
@@ -33,12 +37,13 @@ at::Tensor SumOfWords(const at::Tensor& flat) {
 ReductionMeans::ReductionMeans(at::Device device) : stream(TakeStream(device)), scratch(device) {}
 
 PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
-                             ReductionMeans& means, Order order)
+                             ReductionMeans& means, Order order, Sums sums)
     : reduction_(std::move(reduction)),
       state_(state),
       groups_(groups),
       means_(means),
       order_(order),
+      sums_(sums),
       copies_(groups.tensor) {
   const int32_t self = state_.place().tp;
   for (const plan::Copy& copy : reduction_.copies) {
@@ -190,7 +195,8 @@ absl::Status PartReduction::Await() {
 
 absl::StatusOr<at::Tensor> PartReduction::BitSums() {
   if (messages_.has_value()) return messages_->BitSums();
-  const at::Tensor sum = SumOfWords(state_.weights());
+  const at::Tensor& weights = state_.weights();
+  const at::Tensor sum = sums_ == Sums::kOfWords ? SumOfWords(weights) : SumOfElements(weights);
   at::Tensor all = at::empty({groups_.data->size()}, sum.options());
   RETURN_IF_ERROR(groups_.data->AllGather(sum.const_data_ptr(), all.mutable_data_ptr(), 1,
                                           comm::DType::kInt64));

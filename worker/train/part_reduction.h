@@ -43,9 +43,13 @@ class PartReduction {
   // buckets, those of a layer together. kStored: by bucket, gathered as they are stored.
   enum class Order : uint8_t { kForward, kStored };
 
+  // By which equally wide replicas compare their weights, all ranks alike (core/plan/derivation.h).
+  // kOfElements takes eight bytes an element beside them.
+  enum class Sums : uint8_t { kOfWords, kOfElements };
+
   // `state`, the communicators and `means` outlive it.
   PartReduction(plan::Reduction reduction, PartState& state, const PartGroups& groups,
-                ReductionMeans& means, Order order = Order::kForward);
+                ReductionMeans& means, Order order = Order::kForward, Sums sums = Sums::kOfWords);
 
   // Folds the copies of the tensor group, then sums over the replicas: once Await() has returned,
   // this rank's shares hold the complete sum, and so do those that it mirrors.
@@ -85,7 +89,7 @@ class PartReduction {
   absl::Status Begin(absl::Status (ShareExchange::*way)());
   // The bit sums that are to be equal: of the replicas' weights and of this one's.
   absl::StatusOr<at::Tensor> BitSums();
-  // Of the weights that this rank mirrors, those that are not what its masters say: int64 [1].
+  // Of the weights that this rank mirrors, whether any is not what its masters say: bool [1].
   at::Tensor MirrorsAstray();
 
   const plan::Reduction reduction_;
@@ -93,6 +97,7 @@ class PartReduction {
   const PartGroups groups_;
   ReductionMeans& means_;
   const Order order_;
+  const Sums sums_;
   CopyExchange copies_;                    // of the tensor group
   std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
   std::optional<ShareExchange> messages_;  // where replicas differ in width

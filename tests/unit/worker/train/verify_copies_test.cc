@@ -47,7 +47,8 @@ plan::Plan ReplicasOfTwoWidths() {
 // What ranks say that all have the plan's initial weights, but for what `plant` does to some of
 // them; "" where all is well.
 std::vector<std::string> SaidOfCopies(const plan::Plan& plan, at::ScalarType compute,
-                                      const std::function<void(Rank, PartState&)>& plant) {
+                                      const std::function<void(Rank, PartState&)>& plant,
+                                      PartReduction::Sums sums = PartReduction::Sums::kOfWords) {
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
   comm::InProcessWorld world(plan.world);
   std::vector<std::unique_ptr<PartState>> states;
@@ -70,7 +71,8 @@ std::vector<std::string> SaidOfCopies(const plan::Plan& plan, at::ScalarType com
       ReductionMeans means(at::kCPU);
       PartReduction reduction(plan::ReductionOf(plan, place, 0, states[i]->parameters()),
                               *states[i],
-                              {.data = communicators.at(static_cast<size_t>(data)).get()}, means);
+                              {.data = communicators.at(static_cast<size_t>(data)).get()}, means,
+                              PartReduction::Order::kForward, sums);
       said[i] = std::string(reduction.VerifyCopies().message());
     });
   }
@@ -118,6 +120,27 @@ TEST(VerifyCopiesTest, OneBitOfAWeight_IsFoundByBothReplicas) {
       EXPECT_THAT(said, ElementsAre(kWeights, kWeights));
     }
   }
+}
+
+// As releases before compare them: they tell one bit, and not two elements that stand in each
+// other's place, as words do.
+TEST(VerifyCopiesTest, SumsOfElements_AreThoseOfReleasesBefore) {
+  using Sums = PartReduction::Sums;
+  const plan::Plan plan = TwoReplicas();
+  const auto swap = [](Rank rank, PartState& state) {
+    if (rank != Rank{1}) return;
+    const StateBlock& own = FirstBlock(state, /*mirrors=*/false);
+    const at::Tensor two = state.weights().narrow(0, own.runs.front().gradient_offset, 2);
+    ASSERT_FALSE(two[0].equal(two[1]));
+    two.copy_(two.flip(0));
+  };
+  EXPECT_THAT(SaidOfCopies(plan, at::kBFloat16, swap, Sums::kOfElements), Each(IsEmpty()));
+  EXPECT_THAT(SaidOfCopies(plan, at::kBFloat16, swap), ElementsAre(kWeights, kWeights));
+  const auto flip = [](Rank rank, PartState& state) {
+    if (rank == Rank{1}) FlipWeight(state, /*mirrored=*/false);
+  };
+  EXPECT_THAT(SaidOfCopies(plan, at::kBFloat16, flip, Sums::kOfElements),
+              ElementsAre(kWeights, kWeights));
 }
 
 TEST(VerifyCopiesTest, OneBitOfAMirror_IsFoundByTheRankThatMirrors) {
