@@ -221,11 +221,17 @@ absl::Status EpochRun::TendOthers() {
 void EpochRun::TellCopiesWhole() {
   if (copies_whole_told_) return;
   const int64_t copied = kept_.training->decided().copied;
-  if (copied < 1 || copied == train::kCopiedAlways) return;
+  const bool keeps_copies = copied != train::kCopiedAlways;
+  // Mirrors are filled behind the same step on all ranks.
+  if (keeps_copies ? copied < 1 : fill_ != nullptr || mirrors_lack_) return;
   copies_whole_told_ = true;
   DropEarlierCopies();
   kept_.pinning->DropSpare(checkpoint::PinningThread::Use::kSecondHome);
-  LogPhase("has whole copies, as all have");
+  if (keeps_copies) {
+    LogPhase("has whole copies, as all have");
+  } else {
+    kept_.pinning->DropSpare(checkpoint::PinningThread::Use::kOthers);
+  }
 }
 
 void EpochRun::DropEarlierCopies() {

@@ -234,7 +234,8 @@ absl::Status EpochRun::FillMirrors() {
   LogPhase("has what it mirrors");
   const std::string damaged = fill_->damaged();
   fill_ = nullptr;
-  if (!damaged.empty()) return TellNoSecondHome(damaged);
+  mirrors_lack_ = !damaged.empty();
+  if (mirrors_lack_) return TellNoSecondHome(damaged);
   if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   return absl::OkStatus();
 }

@@ -190,7 +190,8 @@ class EpochRun {
   // Safe to call from several threads, for a taker each.
   absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(Rank taker,
                                                             const std::vector<int32_t>& others);
-  // Once all ranks have whole copies of this epoch, those of epochs before are of no more use.
+  // Once all ranks have whole copies of this epoch, or mirrors and a step, copies of epochs before
+  // are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();
   // Behind each decided step: pins, beside training, the copies that this rank would take over.
@@ -327,7 +328,8 @@ class EpochRun {
   bool asked_of_this_ ABSL_GUARDED_BY(mu_) = false;    // what the daemon gives now is of others
   std::vector<UniqueFd> others_ ABSL_GUARDED_BY(mu_);  // copies that this rank would take over
   bool others_given_ ABSL_GUARDED_BY(mu_) = false;     // all of them
-  std::unique_ptr<train::MirrorFill> fill_;            // nullptr: mirrors have what is theirs
+  std::unique_ptr<train::MirrorFill> fill_;            // nullptr: mirrors have what was sent
+  bool mirrors_lack_ = false;                          // some of it did not come as it was sent
   size_t fill_buckets_ = 0;                            // of it at a boundary; 0: not agreed on yet
   std::optional<comm::PeerKernels> peer_kernels_;      // while ranks on GPUs train
   // Goes before the communicators.

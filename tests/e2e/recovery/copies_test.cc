@@ -3,9 +3,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -187,6 +191,48 @@ INSTANTIATE_TEST_SUITE_P(
                               "{state_home: host, ladder: [restart], rejoin: manual}", 0, 1,
                               "language pp 2 -> 1"}),
     [](const auto& info) { return info.param.name; });
+
+// Buffers for copies of state that a daemon has, of all its jobs.
+size_t BuffersOf(support::Process& daemon) {
+  size_t buffers = 0;
+  std::error_code gone;  // one descriptor or another, meanwhile
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", daemon.pid(), "/fd"), gone)) {
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (absl::StrContains(file, "memfd:phalanx-job-")) ++buffers;
+  }
+  return buffers;
+}
+
+// A replica that is alone has its second home in memory of the node. With another beside it again,
+// which mirrors it, nobody needs that.
+TEST(MemoryOfCopiesTest, LastReplica_HasCopies_WhichGoOnceThereAreMirrorsAgain) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster({.devices = 1});
+  support::Process& there = cluster.AddWorker("there", 1);
+  const int64_t job = cluster
+                          .Submit(Document(data, {.name = "long",
+                                                  .steps = 1000000,
+                                                  .vision = "",
+                                                  .language = "ranks: 2",
+                                                  .batch = 4,
+                                                  .output = "long"}))
+                          .id();
+  cluster.AwaitStep(job, 3);
+  EXPECT_EQ(BuffersOf(cluster.worker()), 0);
+  there.Signal(SIGKILL);
+  const v1::JobStatus alone = cluster.Await(job, [&](const v1::JobStatus& status) {
+    return status.last_step().epoch() > 1 && BuffersOf(cluster.worker()) == 2;
+  });
+  cluster.AddWorker("there", 1);
+  const v1::JobStatus both = cluster.Await(job, [&](const v1::JobStatus& status) {
+    return status.last_step().epoch() > alone.epoch() && BuffersOf(cluster.worker()) == 0;
+  });
+  EXPECT_EQ(cluster.Ranks(job).size(), 2);
+  EXPECT_EQ(both.phase(), v1::JOB_PHASE_RUNNING);
+  cluster.Cancel(job);
+  cluster.AwaitEnd(job);
+}
 
 }  // namespace
 }  // namespace phalanx::e2e

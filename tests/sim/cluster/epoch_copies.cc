@@ -243,7 +243,9 @@ void EpochRun::TendCopies() {
             [this] { copy_->MarkDone(); });
     }
   }
-  if (!CopiesAreWhole() || std::exchange(whole_told_, true)) return;
+  const bool mirrored = copied_ == train::kCopiedAlways;
+  if ((!mirrored && !CopiesAreWhole()) || std::exchange(whole_told_, true)) return;
+  if (mirrored) shared().ledger.OnMirrored(process_.job(), epoch());
   DropEarlierCopies();
 }
 

@@ -120,6 +120,12 @@ void Ledger::OnCopyMemoryGone(JobId id, Epoch epoch) {
   if (job.copies.has_value() && job.copies->epoch == epoch) job.copies.reset();
 }
 
+void Ledger::OnMirrored(JobId id, Epoch epoch) {
+  if (forgotten_.contains(id)) return;
+  const Job& job = jobs_[id];
+  if (job.copies.has_value() && job.copies->epoch < epoch) OnCopyMemoryGone(id, job.copies->epoch);
+}
+
 void Ledger::OnCopied(JobId id, Epoch epoch, int64_t step, int64_t every) {
   if (forgotten_.contains(id)) return;
   Job& job = jobs_[id];

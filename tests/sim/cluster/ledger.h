@@ -58,6 +58,8 @@ class Ledger {
   void OnCopyMemoryGone(JobId job, Epoch epoch);
   // All ranks of the epoch have whole copies of the step; they make one each `every` steps.
   void OnCopied(JobId job, Epoch epoch, int64_t step, int64_t every);
+  // All ranks of the epoch have a step behind them, and keep no copies: mirrors have their state.
+  void OnMirrored(JobId job, Epoch epoch);
   // The nodes that have all of the copies that the job could go on from; none: they are gone.
   std::set<size_t> NodesWithCopies(JobId job) const;
   // A rank begins to work on a step with state of these steps and bits.
