@@ -92,6 +92,12 @@ bool IsMirrored(const Plan& plan, int32_t module) {
   return layout.state_home == job::StateHome::kMirror && layout.state_copies > 1;
 }
 
+bool AllIsMirrored(const Plan& plan) {
+  return std::all_of(plan.modules.begin(), plan.modules.end(), [&plan](const ModulePlan& module) {
+    return !module.TrainsWeights() || IsMirrored(plan, module.index);
+  });
+}
+
 bool HasHostHome(const Plan& plan, int32_t module) {
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
   return layout.state_home == job::StateHome::kHost && layout.state_copies > 1;

@@ -104,6 +104,8 @@ class GroupsOfLeaders {
 
 // Whether homes are ranks, several of each element as far as there are replicas.
 bool IsMirrored(const Plan& plan, int32_t module);
+// Whether all state has such homes.
+bool AllIsMirrored(const Plan& plan);
 // Whether the module's second home is host memory of the primary's node.
 bool HasHostHome(const Plan& plan, int32_t module);
 // Whether ranks copy optimizer state to host memory. They copy that of all modules as soon as one

@@ -3,7 +3,7 @@
 // It belongs to the daemon and outlives the processes of ranks and their devices, but not the node
 // or the daemon. Of each rank of a job in an epoch two buffers of one size, so that one of them is
 // whole while the other is written; kept until the job ends here, or all ranks of a later epoch
-// have whole copies. What they hold is the rank's business.
+// have whole copies or what they mirror. What they hold is the rank's business.
 //
 // Not thread-safe. Never waits for memory to go, which takes the kernel seconds where it is much.
 #pragma once

@@ -178,8 +178,8 @@ absl::StatusOr<HostCopyPair::Buffer> HostCopyPair::BufferOf(int64_t step) const 
 
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop, const FindMapping& find,
-                     const std::vector<std::string>& below) {
+                     const std::vector<std::string>& below, const std::stop_token& stop,
+                     const FindMapping& find) {
   ASSIGN_OR_RETURN(const HostCopyPair::Buffer buffer, pair.BufferOf(step));
   if (buffer.header.plan != DigestInHeader(plan)) {
     return absl::DataLossError(absl::StrCat("the copy of the state of rank ", pair.rank().value,
@@ -202,8 +202,8 @@ absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& p
 }
 
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state, const std::stop_token& stop,
-                          const std::vector<std::string>& below) {
+                          train::TrainingState& state, const std::vector<std::string>& below,
+                          const std::stop_token& stop) {
   return model::CallTorch("taking what does not train", [&]() -> absl::Status {
     ASSIGN_OR_RETURN(auto filled,
                      StateToFill(plan, rank, checkpoint, state.options(), stop, below));

@@ -88,12 +88,12 @@ using FindMapping = std::function<const PinnedMapping*(int fd, int64_t bytes)>;
 // copy of the step, or one of another plan or size; those of ReadManifestOf and Load; Cancelled.
 absl::Status AddCopy(const HostCopyPair& pair, int64_t step, const plan::Plan& plan,
                      const std::string& checkpoint, train::TrainingState& state,
-                     const std::stop_token& stop = {}, const FindMapping& find = nullptr,
-                     const std::vector<std::string>& below = {});
+                     const std::vector<std::string>& below, const std::stop_token& stop = {},
+                     const FindMapping& find = nullptr);
 // Adds what does not train of a rank of `plan` of which there is no copy: all of it, where nothing
 // that it has trains. Errors: those of ReadManifestOf and Load.
 absl::Status AddUntrained(const plan::Plan& plan, Rank rank, const std::string& checkpoint,
-                          train::TrainingState& state, const std::stop_token& stop = {},
-                          const std::vector<std::string>& below = {});
+                          train::TrainingState& state, const std::vector<std::string>& below,
+                          const std::stop_token& stop = {});
 
 }  // namespace phalanx::checkpoint

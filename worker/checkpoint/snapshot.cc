@@ -70,7 +70,7 @@ Snapshot::~Snapshot() { Detach(); }
 
 void Snapshot::Detach() {
   if (copier_.joinable()) copier_.join();
-  if (state_ != nullptr) state_->HoldState(this, nullptr);
+  if (state_ != nullptr) state_->LetGo(this);
   state_ = nullptr;
   copies_.clear();
 }
@@ -119,7 +119,8 @@ absl::Status Snapshot::Begin() {
       return absl::OkStatus();
     }));
     const train::Moment copied = train::Moment::Now(state_->options().device);
-    state_->HoldState(this, [copied] { copied.Await(); });
+    state_->HoldState(this, {.wait = [copied] { copied.Await(); },
+                             .reads = [copied] { return !copied.Passed(); }});
     const MutexLock lock(&mu_);
     copied_ = copied;
     complete_ = true;  // as far as this thread is concerned
@@ -136,7 +137,12 @@ absl::Status Snapshot::Begin() {
     complete_ = true;
     complete_changed_.SignalAll();
   });
-  state_->HoldState(this, [this] { AwaitCopy(); });
+  state_->HoldState(this, {.wait = [this] { AwaitCopy(); },
+                           .reads =
+                               [this] {
+                                 const MutexLock lock(&mu_);
+                                 return !complete_;
+                               }});
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "core/job/failure.h"
 #include "core/plan/copy_takers.h"
 #include "core/plan/preparation.h"
+#include "core/plan/shares.h"
 #include "core/wire/layout_codec.h"
 #include "spdlog/spdlog.h"
 #include "worker/checkpoint/host_load.h"
@@ -162,13 +163,13 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
     copied.insert(pair.rank().value);
     RETURN_IF_ERROR(OfCheckpoint(
         OfCopies(checkpoint::AddCopy(pair, start_.decision.step, before, began_with, *training,
-                                     stopping_.get_token(), find, folders))));
+                                     folders, stopping_.get_token(), find))));
   }
   RETURN_IF_ERROR(TakeInherited(source, before, inheritance, *training, copied));
   for (const int32_t rank : RanksToStandFor(plan_, Rank{order_.rank()})) {
     if (copied.contains(rank) || before.PlacesOf(Rank{rank}).empty()) continue;
     RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(
-        before, Rank{rank}, began_with, *training, stopping_.get_token(), folders))));
+        before, Rank{rank}, began_with, *training, folders, stopping_.get_token()))));
   }
   training->Adopt(start_);
   kept_.training = std::move(training);
@@ -179,7 +180,7 @@ absl::Status EpochRun::TakeCopies(const train::BufferOptions& buffers) {
 absl::Status EpochRun::TendOthers() {
   checkpoint::PinningThread& pinning = *kept_.pinning;
   const int64_t copied = kept_.training->decided().copied;
-  if (!others_asked_ && copied > 0 && copied != train::kCopiedAlways) {
+  if (!others_asked_ && copied > 0 && copied != train::kKeepsNoCopies) {
     // All ranks have whole copies, and those of epochs before go.
     others_asked_ = true;
     pinning.GiveBack(checkpoint::PinningThread::Use::kOthers, {});
@@ -220,10 +221,11 @@ absl::Status EpochRun::TendOthers() {
 
 void EpochRun::TellCopiesWhole() {
   if (copies_whole_told_) return;
-  const int64_t copied = kept_.training->decided().copied;
-  const bool keeps_copies = copied != train::kCopiedAlways;
-  // Mirrors are filled behind the same step on all ranks.
-  if (keeps_copies ? copied < 1 : fill_ != nullptr || mirrors_lack_) return;
+  const train::Decision& decided = kept_.training->decided();
+  const bool keeps_copies = decided.copied != train::kKeepsNoCopies;
+  const bool mirrored =
+      plan::AllIsMirrored(plan_) && fill_ == nullptr && decided.step > filled_behind_;
+  if (keeps_copies ? decided.copied < 1 : !mirrored) return;
   copies_whole_told_ = true;
   DropEarlierCopies();
   kept_.pinning->DropSpare(checkpoint::PinningThread::Use::kSecondHome);

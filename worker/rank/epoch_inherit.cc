@@ -82,6 +82,7 @@ absl::Status EpochRun::TakeInherited(const v1::CopiesSource& source, const plan:
                                      std::set<int32_t>& copied) {
   if (inheritance.ranks.empty()) return absl::OkStatus();
   const std::string& began_with = order_.assign().checkpoint().path();
+  const std::vector<std::string> folders = ReadFolders();
   int64_t bytes = 0;
   for (const auto& [keeper, ranks] : inheritance.ranks) {
     for (const Rank of : ranks) {
@@ -96,14 +97,15 @@ absl::Status EpochRun::TakeInherited(const v1::CopiesSource& source, const plan:
       if (!pair.ok()) return OfOthers(pair.status());
       copied.insert(of.value);
       if (!pair->has_value()) {
-        RETURN_IF_ERROR(OfCheckpoint(OfCopies(
-            checkpoint::AddUntrained(before, of, began_with, training, stopping_.get_token()))));
+        RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddUntrained(
+            before, of, began_with, training, folders, stopping_.get_token()))));
         continue;
       }
       const auto buffer = (*pair)->BufferOf(start_.decision.step);
       if (buffer.ok()) bytes += buffer->bytes;
-      RETURN_IF_ERROR(OfCheckpoint(OfCopies(checkpoint::AddCopy(
-          **pair, start_.decision.step, before, began_with, training, stopping_.get_token()))));
+      RETURN_IF_ERROR(OfCheckpoint(
+          OfCopies(checkpoint::AddCopy(**pair, start_.decision.step, before, began_with, training,
+                                       folders, stopping_.get_token()))));
     }
   }
   LogPhase(absl::StrCat("has been given ", bytes, " bytes of copies by nodes without work"));

@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<UniqueFd>> EpochRun::AwaitHostMemory() {
 }
 
 absl::Status EpochRun::KeepHostCopy() {
-  if (kept_.host_copy != nullptr) return absl::OkStatus();
+  kept_.training->set_copied(nullptr);  // an epoch before may have been without what it needed
   const int64_t bytes = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return absl::OkStatus();
   if (goes_on()) {
@@ -260,7 +260,6 @@ absl::Status EpochRun::MakeCheckpoints(bool now) {
     kept_.training->set_writing([] { return true; });
     return absl::OkStatus();
   }
-  if (kept_.snapshot != nullptr) return BeginCheckpoints(nullptr);
   checkpoint::PinningThread& pinning = *kept_.pinning;
   const int64_t bytes = checkpoint::Snapshot::BytesNeeded(plan_, *kept_.training);
   if (bytes == 0) return BeginCheckpoints(nullptr);

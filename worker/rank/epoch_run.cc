@@ -234,8 +234,12 @@ absl::Status EpochRun::FillMirrors() {
   LogPhase("has what it mirrors");
   const std::string damaged = fill_->damaged();
   fill_ = nullptr;
-  mirrors_lack_ = !damaged.empty();
-  if (mirrors_lack_) return TellNoSecondHome(damaged);
+  filled_behind_ = kept_.training->decided().step;
+  if (!damaged.empty()) {
+    // All ranks read it from the next record on, and let no copies of epochs before go.
+    kept_.training->set_copied([] { return train::kCopiesNotYet; });
+    return TellNoSecondHome(damaged);
+  }
   if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
   return absl::OkStatus();
 }

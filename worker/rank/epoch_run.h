@@ -190,8 +190,8 @@ class EpochRun {
   // Safe to call from several threads, for a taker each.
   absl::StatusOr<std::map<int32_t, UniqueFd>> MeetForCopies(Rank taker,
                                                             const std::vector<int32_t>& others);
-  // Once all ranks have whole copies of this epoch, or mirrors and a step, copies of epochs before
-  // are of no more use.
+  // Once all ranks have whole copies of this epoch, or all that they mirror, copies of epochs
+  // before are of no more use.
   void TellCopiesWhole();
   void DropEarlierCopies();
   // Behind each decided step: pins, beside training, the copies that this rank would take over.
@@ -329,9 +329,9 @@ class EpochRun {
   std::vector<UniqueFd> others_ ABSL_GUARDED_BY(mu_);  // copies that this rank would take over
   bool others_given_ ABSL_GUARDED_BY(mu_) = false;     // all of them
   std::unique_ptr<train::MirrorFill> fill_;            // nullptr: mirrors have what was sent
-  bool mirrors_lack_ = false;                          // some of it did not come as it was sent
-  size_t fill_buckets_ = 0;                            // of it at a boundary; 0: not agreed on yet
-  std::optional<comm::PeerKernels> peer_kernels_;      // while ranks on GPUs train
+  int64_t filled_behind_ = 0;                      // the step behind which they got the last of it
+  size_t fill_buckets_ = 0;                        // of it at a boundary; 0: not agreed on yet
+  std::optional<comm::PeerKernels> peer_kernels_;  // while ranks on GPUs train
   // Goes before the communicators.
   std::unique_ptr<train::Trainer> trainer_;
   absl::Status connected_beside_;  // of the connector's thread, until it is joined

@@ -75,8 +75,8 @@ struct Decision {
   int64_t writing = 0;  // likewise
 };
 
-// Of a rank that keeps no copies in host memory: it has them of any step.
-inline constexpr int64_t kCopiedAlways = INT64_MAX;
+// Of a rank whose layout keeps no copies in host memory; more than any step.
+inline constexpr int64_t kKeepsNoCopies = INT64_MAX;
 // Of one that is to keep copies and cannot yet: nobody begins any before.
 inline constexpr int64_t kCopiesNotYet = -1;
 
@@ -148,7 +148,7 @@ PHALANX_HOST_DEVICE inline Decision Decide(const Record* records, int32_t world,
   if (stop) return decision;
   double squared_norm = 0, loss_sum = 0, tokens = 0, corrupt = 0;
   Volume volume;
-  int64_t copied = kCopiedAlways, wish = kNoWish, writing = 0;
+  int64_t copied = kKeepsNoCopies, wish = kNoWish, writing = 0;
   bool finite = true;
   for (int32_t rank = 0; rank < world; ++rank) {
     const Record& record = records[rank];

@@ -388,7 +388,7 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
       if (part.state->gradients().defined()) model::ClearUnwritten(part.state->gradients());
       return part.reduction->Reduce();
     case Op::kOptimize:
-      return state_.Optimize(plan_, *part.state, context.step);
+      return state_.Optimize(plan_, *part.state, context.step, context.decides);
     case Op::kGather:
       return part.reduction->Gather();
     default:

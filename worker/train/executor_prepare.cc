@@ -131,7 +131,7 @@ absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration pati
   absl::Status waited = AwaitDevice({.done = done,
                                      .stopped = [this] { return state_.stop_requested(); },
                                      .check = check,
-                                     .excused = [this] { return state_.writing() != 0; },
+                                     .excused = [this] { return state_.IsRead(); },
                                      .patience = patience,
                                      .missing = missing});
   seconds_waited_ +=

@@ -93,10 +93,11 @@ void TrainingState::NumberHomes() {
   kernels_->SetHomes(homes_, decided_.step);
 }
 
-absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step) {
+absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step,
+                                     bool decides) {
   {
     const Waiting for_readers;
-    for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
+    AwaitReaders();
   }
   const Moment now = Moment::Now(options_.device);
   bool mirrors = false;
@@ -113,7 +114,7 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
     updated_ = Moment::Now(options_.device);
   }
   if (!mirrors) return absl::OkStatus();
-  RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
+  if (decides) RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
   const c10::OptionalStreamGuard guard(mirror_stream_.get());
   updated_.Await();
   for (StateBlock& block : part.blocks()) {
@@ -133,11 +134,16 @@ void TrainingState::MarkApplied(PartState& part, bool mirrors, int64_t step) {
   }
 }
 
-void TrainingState::HoldState(const void* reader, std::function<void()> wait) {
-  if (wait == nullptr) {
-    await_readers_.erase(reader);
-  } else {
-    await_readers_[reader] = std::move(wait);
+void TrainingState::HoldState(const void* reader, Reader how) { readers_[reader] = std::move(how); }
+
+bool TrainingState::IsRead() const {
+  return std::any_of(readers_.begin(), readers_.end(),
+                     [](const auto& entry) { return entry.second.reads(); });
+}
+
+void TrainingState::AwaitReaders() {
+  for (auto& [reader, how] : readers_) {
+    if (const auto wait = std::exchange(how.wait, nullptr)) wait();
   }
 }
 
@@ -267,7 +273,7 @@ absl::Status TrainingState::Leave(const plan::Plan& before) {
                                                       kernels_->applied(home),
                                                       ", the last decided one is ", decided_.step));
   }
-  for (const auto& [reader, wait] : std::exchange(await_readers_, {})) wait();
+  AwaitReaders();
   for (const auto& part : parts_) loose_.Add(before, *part);
   parts_.clear();
   layout_.clear();

@@ -80,7 +80,7 @@ struct Standing {
     int64_t applied = 0;
   };
   std::vector<Home> homes;
-  int64_t copied = kCopiedAlways;  // TrainingState::copied
+  int64_t copied = kKeepsNoCopies;  // TrainingState::copied
 };
 
 class TrainingState {
@@ -165,15 +165,22 @@ class TrainingState {
   absl::StatusOr<Moved> Enter(const plan::Plan& after, const Transfers& transfers,
                               const BulkGroup& group);
 
-  // Somebody reads the state of the last decided step beside what is enqueued next: before any of
-  // it is changed, `wait` is called once, on the thread that trains, to make the current stream (on
-  // CPU the thread) wait for the reader. nullptr: the reader does not read any more.
-  void HoldState(const void* reader, std::function<void()> wait);
+  // Who reads the state of the last decided step beside what is enqueued next, on the thread that
+  // trains: before any of it is changed `wait` is called, once, to make the current stream (on CPU
+  // the thread) wait for the reader; `reads` says whether he still reads.
+  struct Reader {
+    std::function<void()> wait;
+    std::function<bool()> reads;
+  };
+  void HoldState(const void* reader, Reader how);
+  void LetGo(const void* reader) { readers_.erase(reader); }
+  // Whether what was enqueued may be waiting for a reader.
+  bool IsRead() const;
 
   // The last step of whose state host memory has a whole copy of what this rank keeps there, as
-  // `copied` says when asked; kCopiedAlways: it keeps nothing there.
+  // `copied` says when asked; kKeepsNoCopies: it keeps nothing there.
   void set_copied(std::function<int64_t()> copied) { copied_ = std::move(copied); }
-  int64_t copied() const { return copied_ == nullptr ? kCopiedAlways : copied_(); }
+  int64_t copied() const { return copied_ == nullptr ? kKeepsNoCopies : copied_(); }
 
   // The step after decided().step is decided.
   void Account(const Decision& decision);
@@ -189,9 +196,9 @@ class TrainingState {
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
   // after decided() or decided() itself. It runs beside what the caller enqueues next, by buckets
-  // in the order in which a forward pass uses them (PartState::updated), mirrors last.
-  // Errors: those of faults().
-  absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step);
+  // in the order in which a forward pass uses them (PartState::updated), mirrors last. Without
+  // `decides` it is tried alone, and no fault comes about. Errors: those of faults().
+  absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step, bool decides = true);
   // The caller's stream waits for all that Optimize has enqueued.
   void AwaitUpdates();
   // Whether some mirror has not been given all of its state yet (StateBlock::lacking).
@@ -207,6 +214,7 @@ class TrainingState {
   // Whether it knows of steps by itself: a rank without state decides alone and may be anywhere.
   bool HoldsState() const { return !parts_.empty() || !loose_.empty(); }
   absl::Status CheckStart(const Start& start) const;
+  void AwaitReaders();
   void Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step);
   // Behind the last block of the part's homes, or of its mirrors.
   void MarkApplied(PartState& part, bool mirrors, int64_t step);
@@ -226,7 +234,7 @@ class TrainingState {
   Counts counts_;
   int64_t reduced_step_ = 0;
   int64_t told_ = 0;
-  std::map<const void*, std::function<void()>> await_readers_;
+  std::map<const void*, Reader> readers_;
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there
   std::function<bool()> writing_;    // nullptr: none is written
   std::atomic<int64_t> wish_{kNoWish};

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/wire/common_codec.h"
 #include "core/plan/copy_takers.h"
+#include "core/plan/shares.h"
 #include "core/wire/layout_codec.h"
 #include "tests/sim/cluster/epoch_run.h"
 
@@ -226,7 +227,7 @@ void EpochRun::DropEarlierCopies() {
 }
 
 int64_t EpochRun::CopiedOfRecord() {
-  if (!KeepsCopies()) return train::kCopiedAlways;
+  if (!KeepsCopies()) return train::kKeepsNoCopies;
   return copy_.has_value() ? copy_->copied() : train::kCopiesNotYet;
 }
 
@@ -243,7 +244,8 @@ void EpochRun::TendCopies() {
             [this] { copy_->MarkDone(); });
     }
   }
-  const bool mirrored = copied_ == train::kCopiedAlways;
+  // What mirrors lack comes to them before the first step here.
+  const bool mirrored = copied_ == train::kKeepsNoCopies && plan::AllIsMirrored(plan_->plan);
   if ((!mirrored && !CopiesAreWhole()) || std::exchange(whole_told_, true)) return;
   if (mirrored) shared().ledger.OnMirrored(process_.job(), epoch());
   DropEarlierCopies();

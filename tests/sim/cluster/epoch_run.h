@@ -126,7 +126,7 @@ class EpochRun : public Endpoint, public std::enable_shared_from_this<EpochRun> 
   void DropEarlierCopies();
   int64_t CopiedOfRecord();
   // Whether all ranks have whole copies of some step of this epoch, as the last decision says.
-  bool CopiesAreWhole() const { return copied_ > 0 && copied_ != train::kCopiedAlways; }
+  bool CopiesAreWhole() const { return copied_ > 0 && copied_ != train::kKeepsNoCopies; }
   void TendCopies();
 
   // It keeps: those who inherit copies ask for them, are given them, and that is all.

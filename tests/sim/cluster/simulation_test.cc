@@ -57,7 +57,7 @@ TEST(ClusterSimulation, RankOfAnEpochThatIsOver_WritesNoMetrics) {
   Planner planner;
   Cluster cluster(
       planner,
-      {.seed = 1168, .reserves = false, .manages = false, .behind = false, .copies = false});
+      {.seed = 1319, .reserves = false, .manages = false, .behind = false, .copies = false});
   cluster.Run(kFaultyTime);
   cluster.Settle();
   EXPECT_TRUE(cluster.violations().empty()) << cluster.Describe(kLines);

@@ -30,6 +30,7 @@ void Machine::Inject(ProcessNumber number, Process& process, const job::Injected
   } else if (fault.kind == FaultKind::kKill) {
     actions_.push_back(KillProcess{number});  // an end that nobody here expects
   } else {
+    process.awaited.reset();  // the rank forgets what waits there
     actions_.push_back(SendFault{number, fault});
   }
 }
@@ -55,7 +56,10 @@ void Machine::BringAbout(ProcessNumber number, Process& process, const job::Inje
 void Machine::Partition(job::InjectedFault fault) {
   fault.at_step = 0;
   fault.phase = job::FaultPhase::kAny;
-  for (const auto& [number, process] : processes_) actions_.push_back(SendFault{number, fault});
+  for (auto& [number, process] : processes_) {
+    process.awaited.reset();
+    actions_.push_back(SendFault{number, fault});
+  }
   if (session_state_ == SessionState::kOpen || session_state_ == SessionState::kOpening) {
     actions_.push_back(CloseSession{session_});
     Apply(SessionClosed{session_, absl::UnavailableError("cut off on demand")});

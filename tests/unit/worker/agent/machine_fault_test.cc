@@ -93,6 +93,12 @@ TEST_F(AgentFaultTest, NextFault_TakesThePlaceOfOneThatWaits) {
   EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{1}}), IsEmpty()) << "it is the rank's own";
 }
 
+TEST_F(AgentFaultTest, FaultAtOnce_TakesThePlaceOfOneThatWaits) {
+  Inject({.kind = FaultKind::kXid, .rank = 2, .at_step = 5, .xid = 48});
+  Inject({.kind = FaultKind::kSlow, .rank = 2, .factor = 2});
+  EXPECT_THAT(h_.Feed(FaultReached{ProcessNumber{1}}), IsEmpty()) << "it is the rank's own";
+}
+
 TEST_F(AgentFaultTest, Partition_CutsEveryRankAndTheSessionForItsTime) {
   EXPECT_THAT(Inject({.kind = FaultKind::kPartition, .rank = 2, .duration = absl::Seconds(30)}),
               ElementsAre("Result 2 OK", "Fault p1 partition for 30s", "Fault p2 partition for 30s",

@@ -218,7 +218,7 @@ TEST(HostCopyOfMirrorsTest, NothingIsKept) {
   const auto plan = *plan::MakePlan(job, plan::MakeCluster(1, 2), Epoch{1});
   const auto state = *train::TrainingState::Create(plan, Rank{0}, {});
   EXPECT_EQ(HostCopy::BytesNeeded(plan, *state), 0);
-  EXPECT_EQ(state->copied(), train::kCopiedAlways);
+  EXPECT_EQ(state->copied(), train::kKeepsNoCopies);
 }
 
 }  // namespace

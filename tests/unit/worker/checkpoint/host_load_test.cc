@@ -99,7 +99,7 @@ std::unique_ptr<train::TrainingState> Taken(const plan::Plan& before, const plan
   for (const Rank copied : of) {
     const HostCopyPair pair = CopyOf(before, copied, 4);
     start = StartIn(pair);
-    const absl::Status added = AddCopy(pair, 4, before, "", *state);
+    const absl::Status added = AddCopy(pair, 4, before, "", *state, {});
     EXPECT_TRUE(added.ok()) << added;
   }
   state->Adopt(start);
@@ -151,8 +151,8 @@ TEST(HostLoadTest, CopyThatTheProcessHasMapped_IsReadThere) {
   const HostCopyPair::Buffer buffer = *pair.BufferOf(4);
   const auto zeros = *PinnedMapping::Map(-1, buffer.bytes, {});
   auto state = train::TrainingState::CreateNowhere(Rank{0}, {});
-  const absl::Status added =
-      AddCopy(pair, 4, plan, "", *state, {}, [&](int fd, int64_t bytes) -> const PinnedMapping* {
+  const absl::Status added = AddCopy(
+      pair, 4, plan, "", *state, {}, {}, [&](int fd, int64_t bytes) -> const PinnedMapping* {
         return fd == buffer.fd && bytes == buffer.bytes ? zeros.get() : nullptr;
       });
   ASSERT_TRUE(added.ok()) << added;
@@ -175,7 +175,7 @@ TEST(HostLoadTest, CopiesOfTwoRanks_AreTheStateOfTheOneThatIsLeft) {
     ExpectSameState(*Taken(before, after, left, {left, lost}), *StateOf(after, left));
     // With its own alone it lacks the other's.
     auto state = train::TrainingState::CreateNowhere(left, {});
-    ASSERT_TRUE(AddCopy(CopyOf(before, left, 4), 4, before, "", *state).ok());
+    ASSERT_TRUE(AddCopy(CopyOf(before, left, 4), 4, before, "", *state, {}).ok());
     EXPECT_TRUE(absl::IsFailedPrecondition(
         train::TransfersInto(after, {{left, state->HoldingsNow()}}).status()));
   }
@@ -196,10 +196,10 @@ TEST(HostLoadTest, CopiesOfAllRanks_HoldAllState_OfMirroredAndFrozenModulesToo) 
     auto state = train::TrainingState::CreateNowhere(Rank{rank}, {});
     const auto original = StateOf(plan, Rank{rank});
     if (HostCopy::BytesNeeded(plan, *original) == 0) {
-      ASSERT_TRUE(AddUntrained(plan, Rank{rank}, "", *state).ok());
+      ASSERT_TRUE(AddUntrained(plan, Rank{rank}, "", *state, {}).ok());
     } else {
       const HostCopyPair pair = CopyOf(plan, Rank{rank}, 4);
-      ASSERT_TRUE(AddCopy(pair, 4, plan, "", *state).ok());
+      ASSERT_TRUE(AddCopy(pair, 4, plan, "", *state, {}).ok());
     }
     state->Adopt({.decision = DecisionOf(4), .counts = {.updates = 3}});
     holdings[Rank{rank}] = state->HoldingsNow();
@@ -218,10 +218,10 @@ TEST(HostLoadTest, CopyThatIsNotWhatItShouldBe_IsRefused) {
   const HostCopyPair pair = CopyOf(plan, Rank{0}, 4);
   ASSERT_THAT(pair.Whole(), SizeIs(1));
   auto state = train::TrainingState::CreateNowhere(Rank{0}, {});
-  const absl::Status missing = AddCopy(pair, 3, plan, "", *state);
+  const absl::Status missing = AddCopy(pair, 3, plan, "", *state, {});
   EXPECT_TRUE(absl::IsDataLoss(missing));
   EXPECT_THAT(missing.message(), HasSubstr("no whole copy of the state of rank 0 of step 3"));
-  const absl::Status foreign = AddCopy(pair, 4, other, "", *state);
+  const absl::Status foreign = AddCopy(pair, 4, other, "", *state, {});
   EXPECT_TRUE(absl::IsDataLoss(foreign));
   EXPECT_THAT(foreign.message(), HasSubstr("is of another plan"));
   EXPECT_THAT(state->HoldingsNow().state, IsEmpty());

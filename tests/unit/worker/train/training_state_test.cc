@@ -192,14 +192,30 @@ TEST_F(AdoptedStateTest, GoOnElsewhere_IsRefused) {
 TEST_F(TrainingStateTest, HeldState_IsAwaitedOnceBeforeItChanges) {
   int32_t waited = 0;
   const at::Tensor before = Weights(state_);
-  state_.HoldState(this, [&] {
-    ++waited;
-    EXPECT_TRUE(at::equal(Weights(state_), before));
-  });
+  state_.HoldState(this, {.wait =
+                              [&] {
+                                ++waited;
+                                EXPECT_TRUE(at::equal(Weights(state_), before));
+                              },
+                          .reads = [] { return true; }});
   Run(1, state_, Of(1));
   Run(2, state_, Of(2));
   EXPECT_EQ(waited, 1);
   EXPECT_FALSE(at::equal(Weights(state_), before));
+}
+
+// A device that waits for a reader is no device that stands still.
+TEST_F(TrainingStateTest, HeldState_IsReadUntilTheReaderSaysOtherwise) {
+  EXPECT_FALSE(state_.IsRead());
+  bool reads = true;
+  state_.HoldState(this, {.wait = [] {}, .reads = [&reads] { return reads; }});
+  Run(1, state_, Of(1));
+  EXPECT_TRUE(state_.IsRead());
+  reads = false;
+  EXPECT_FALSE(state_.IsRead());
+  reads = true;
+  state_.LetGo(this);
+  EXPECT_FALSE(state_.IsRead());
 }
 
 TEST(TrainingStateBf16Test, GoOn_MakesTheParametersThoseOfTheirMasters) {
