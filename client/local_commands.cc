@@ -78,6 +78,23 @@ absl::StatusOr<int64_t> MemoryOf(absl::string_view flag, const std::optional<std
       absl::StrCat(flag, " \"", *size, "\": must be a number of bytes, such as 80Gi"));
 }
 
+// Whether samples with so many images or sounds (batch.items of `spec`) fit the context.
+absl::Status CheckItems(const job::JobSpec& spec, bool of_flag) {
+  const int64_t items = spec.batch.items;
+  const int64_t context = spec.modules[static_cast<size_t>(spec.language)].architecture.context;
+  std::vector<Violation> violations;
+  for (size_t i = 0; i < spec.modules.size() && items > 1 && context > 0; ++i) {
+    const int64_t positions = spec.PositionsOfItem(static_cast<int32_t>(i));
+    if (positions == 0 || items * positions <= context) continue;
+    violations.push_back({.field = of_flag ? "--items" : "spec.batch.items",
+                          .value = absl::StrCat(items),
+                          .rule = absl::StrCat("a sample has room for ", context / positions,
+                                               ": one of ", spec.modules[i].name, " takes ",
+                                               positions, " of its ", context, " positions")});
+  }
+  return violations.empty() ? absl::OkStatus() : ViolationsStatus(violations);
+}
+
 // All that is wrong with --lost of a job of so many ranks.
 absl::Status CheckLost(const std::vector<int32_t>& lost, int32_t world) {
   std::vector<Violation> violations;
@@ -286,6 +303,10 @@ int Plan(const PlanOptions& options, Io& io) {
     return kUsage;
   }
   SetDomains(options.domain_nodes, &*cluster);
+  if (const absl::Status fit = CheckItems(file->job.spec, options.items.has_value()); !fit.ok()) {
+    Fail(fit, io);
+    return kUsage;
+  }
   const auto device_memory = MemoryOf("--device-memory", options.device_memory);
   const auto host_memory = MemoryOf("--host-memory", options.host_memory);
   for (const absl::Status& usage : {device_memory.status(), host_memory.status()}) {

@@ -29,8 +29,10 @@ int64_t SamplesOfLane(const Plan& plan, const Place& place, const SampleShape& s
   const bool is_language = place.module == plan.spec.language;
   if (is_language && !samples.as_dealt) return plan.spec.batch.micro;
   // The language module's are dealt by the step, and each run is cut into microbatches.
-  const std::vector<int64_t> starts =
-      LaneStarts(layout, is_language ? plan.spec.batch.global : CountOfMicrobatch(plan, 0));
+  const int64_t dealt = is_language ? plan.spec.batch.global : CountOfMicrobatch(plan, 0);
+  const int64_t lanes = layout.replicas.replicas();
+  if (layout.speeds.empty() && !samples.as_dealt) return (dealt + lanes - 1) / lanes;
+  const std::vector<int64_t> starts = LaneStarts(layout, dealt);
   const auto lane = static_cast<size_t>(place.dp);
   const int64_t run = samples.as_dealt ? starts[lane + 1] - starts[lane] : LongestRun(starts);
   return is_language ? EvenSplit(run, plan.microbatches, 0).count : run;

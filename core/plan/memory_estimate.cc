@@ -88,9 +88,8 @@ MemoryEstimate& operator+=(MemoryEstimate& a, const MemoryEstimate& b) {
 
 // What the rank at a place mirrors for others is left out.
 PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads& loads,
-                          const SampleShape& samples, PartSizes& sizes) {
+                          PartSizes& sizes) {
   PlaceMemory memory;
-  memory.estimate.activations = ActivationBytes(plan, place, samples);
   int64_t given = 0, taken = 0;  // one part after the other exchanges
   for (int32_t chunk = 0; chunk < plan.modules[static_cast<size_t>(place.module)].chunks();
        ++chunk) {
@@ -135,8 +134,8 @@ void AddHeaders(HostEstimate& host) {
   if (host.copies > 0) host.copies += 2 * kHostHeaderBytes;
 }
 
-// Of all ranks, without headers.
-void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& samples,
+// Of all ranks, without headers. `samples` nullptr: without activations.
+void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape* samples,
                PartSizes& sizes, std::vector<MemoryEstimate>* estimates) {
   if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
   const ReplicaTable& replicas = layout.replicas;
@@ -144,7 +143,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
     // By width, tp and, where it matters, dp.
     std::map<std::tuple<int32_t, int32_t, int32_t>, PlaceMemory> known;
     const auto key = [&](int32_t width, int32_t tp) {
-      return std::tuple(width, tp, samples.as_dealt ? place.dp : -1);
+      return std::tuple(width, tp, samples != nullptr && samples->as_dealt ? place.dp : -1);
     };
     std::map<std::pair<int32_t, int32_t>, int64_t> own;  // optimizer state, by width and tp
     const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
@@ -153,7 +152,11 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
       place.width = replicas.Width(place.dp, place.pp);
       for (place.tp = 0; place.tp < place.width; ++place.tp) {
         const auto [entry, added] = known.try_emplace(key(place.width, place.tp));
-        if (added) entry->second = MemoryOfPlace(plan, place, loads, samples, sizes);
+        if (added) {
+          entry->second = MemoryOfPlace(plan, place, loads, sizes);
+          if (samples != nullptr)
+            entry->second.estimate.activations = ActivationBytes(plan, place, *samples);
+        }
         own[{place.width, place.tp}] = entry->second.estimate.optimizer;
         for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
           MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
@@ -174,6 +177,15 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape& sa
         });
   }
 }
+
+std::vector<MemoryEstimate> EstimateAll(const Plan& plan, const SampleShape* samples,
+                                        PartSizes& sizes) {
+  std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
+  for (const ModulePlan& layout : plan.modules) AddModule(plan, layout, samples, sizes, &estimates);
+  for (MemoryEstimate& estimate : estimates) AddHeaders(estimate.host);
+  return estimates;
+}
+
 }  // namespace
 
 int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, BytesOf(compute)); }
@@ -184,13 +196,14 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& sa
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
     const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
-    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, samples, sizes);
+    const PlaceMemory memory = MemoryOfPlace(plan, place, loads, sizes);
     estimate += memory.estimate;
+    estimate.activations += ActivationBytes(plan, place, samples);
     if (IsOfFirstReplica(plan, place)) estimate.host.snapshot += memory.frozen;
     const auto own = [&](int32_t tp) {
       Place primary = place;
       primary.tp = tp;
-      return MemoryOfPlace(plan, primary, loads, samples, sizes).estimate.optimizer;
+      return MemoryOfPlace(plan, primary, loads, sizes).estimate.optimizer;
     };
     ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
       if (mirror == rank) estimate.optimizer += bytes;
@@ -207,10 +220,11 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& 
 
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples,
                                            PartSizes& sizes) {
-  std::vector<MemoryEstimate> estimates(static_cast<size_t>(plan.world));
-  for (const ModulePlan& layout : plan.modules) AddModule(plan, layout, samples, sizes, &estimates);
-  for (MemoryEstimate& estimate : estimates) AddHeaders(estimate.host);
-  return estimates;
+  return EstimateAll(plan, &samples, sizes);
+}
+
+std::vector<MemoryEstimate> EstimateState(const Plan& plan, PartSizes& sizes) {
+  return EstimateAll(plan, nullptr, sizes);
 }
 
 std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples) {

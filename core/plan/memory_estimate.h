@@ -53,6 +53,8 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& 
 // The same for who asks of many plans of one job.
 std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& samples,
                                            PartSizes& sizes);
+// The same without activations.
+std::vector<MemoryEstimate> EstimateState(const Plan& plan, PartSizes& sizes);
 // Of every rank of a plan that is whole, its activations alone: the rest of an estimate depends
 // neither on samples nor on the micro batch nor on what is computed again.
 std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples = {});

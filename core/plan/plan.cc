@@ -13,6 +13,7 @@
 #include "core/job/rules.h"
 #include "core/plan/check.h"
 #include "core/plan/digest_text.h"
+#include "core/plan/draft.h"
 #include "core/plan/samples.h"
 
 namespace phalanx::plan {
@@ -270,25 +271,9 @@ absl::Status PlaceDevices(Plan& plan) {
   return absl::OkStatus();
 }
 
-// Deals the step's batch to the language replicas. Unequal ones make more microbatches than the
-// document was checked for.
-absl::Status PlaceSamples(Plan& plan) {
-  const ModulePlan& language = plan.modules[static_cast<size_t>(plan.spec.language)];
-  plan.sample_runs = LaneStarts(language, plan.spec.batch.global);
-  int64_t most = 0;
-  for (size_t lane = 0; lane + 1 < plan.sample_runs.size(); ++lane) {
-    most = std::max(most, plan.sample_runs[lane + 1] - plan.sample_runs[lane]);
-  }
-  plan.microbatches = (most + plan.spec.batch.micro - 1) / plan.spec.batch.micro;
-  const int64_t load = job::PlanningLoad(plan.spec);
-  if (plan.microbatches * load <= job::kPlanningLoadMax) return absl::OkStatus();
-  return BadLayout(absl::StrCat("its replicas make ", plan.microbatches,
-                                " microbatches with a planning load of ", load, " each: at most ",
-                                job::kPlanningLoadMax, " in a step"));
-}
-
-// What follows from document and layout; the document, under the layout's schedule, was checked.
-absl::StatusOr<Plan> Derive(Plan plan) {
+// What follows from document and layout but for the digest; the document, under the layout's
+// schedule, was checked.
+absl::StatusOr<Plan> Draft(Plan plan) {
   const std::vector<job::Module>& modules = plan.spec.modules;
   if (plan.layout.modules.size() != modules.size()) {
     return BadLayout(absl::StrCat("it has ", plan.layout.modules.size(),
@@ -308,7 +293,12 @@ absl::StatusOr<Plan> Derive(Plan plan) {
   FindTrained(plan);
   FindShared(plan);
   RETURN_IF_ERROR(PlaceDevices(plan));
-  RETURN_IF_ERROR(PlaceSamples(plan));
+  RETURN_IF_ERROR(DealBatch(&plan));
+  return plan;
+}
+
+absl::StatusOr<Plan> Derive(Plan of_layout) {
+  ASSIGN_OR_RETURN(Plan plan, Draft(std::move(of_layout)));
   plan.digest = Digest(CanonicalText(plan));
   return plan;
 }
@@ -417,6 +407,21 @@ Rank Plan::Reporter() const {
                  .pp = language.LastStage()});
 }
 
+absl::Status DealBatch(Plan* plan) {
+  const ModulePlan& language = plan->modules[static_cast<size_t>(plan->spec.language)];
+  plan->sample_runs = LaneStarts(language, plan->spec.batch.global);
+  int64_t most = 0;
+  for (size_t lane = 0; lane + 1 < plan->sample_runs.size(); ++lane) {
+    most = std::max(most, plan->sample_runs[lane + 1] - plan->sample_runs[lane]);
+  }
+  plan->microbatches = (most + plan->spec.batch.micro - 1) / plan->spec.batch.micro;
+  const int64_t load = job::PlanningLoad(plan->spec);
+  if (plan->microbatches * load <= job::kPlanningLoadMax) return absl::OkStatus();
+  return BadLayout(absl::StrCat("its replicas make ", plan->microbatches,
+                                " microbatches with a planning load of ", load, " each: at most ",
+                                job::kPlanningLoadMax, " in a step"));
+}
+
 absl::StatusOr<Plan> Expand(const job::JobSpec& spec, Layout layout) {
   Plan plan;
   plan.spec = spec;
@@ -441,6 +446,15 @@ absl::StatusOr<Plan> MakePlan(const job::JobSpec& spec, const Cluster& cluster, 
   plan.spec = spec;
   plan.layout = std::move(layout);
   return Derive(std::move(plan));
+}
+
+absl::StatusOr<Plan> DraftPlan(const job::JobSpec& spec, const Cluster& cluster) {
+  ASSIGN_OR_RETURN(Layout layout, DecideLayout(spec, cluster, Epoch{1}, Fields::kSound));
+  if (layout.schedule != spec.schedule) return Expand(spec, std::move(layout));
+  Plan plan;
+  plan.spec = spec;
+  plan.layout = std::move(layout);
+  return Draft(std::move(plan));
 }
 
 }  // namespace phalanx::plan

@@ -190,10 +190,13 @@ absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
   return misfit;
 }
 
-}  // namespace
-
-absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                    const plan::MemoryLimits& limits, Epoch epoch) {
+// The plan that is admitted, and what losing devices of it costs, of which it has no notes yet.
+struct Admitted {
+  plan::Plan plan;
+  Losses losses;
+};
+absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cluster,
+                               const plan::MemoryLimits& limits, Epoch epoch) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(as_written, limits);
   RETURN_IF_ERROR(plan::CheckHostMemory(as_written, needs, limits.nodes));
@@ -233,8 +236,22 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
     if (!has_of_memory) break;
   }
   if (!best.has_value()) return OfMirrors(spec, as_written, limits, fits);
-  NoteRisks(of_best, limits, &*best);
-  return *std::move(best);
+  return Admitted{*std::move(best), std::move(of_best)};
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                    const plan::MemoryLimits& limits, Epoch epoch) {
+  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch));
+  NoteRisks(admitted.losses, limits, &admitted.plan);
+  return std::move(admitted.plan);
+}
+
+absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                             const plan::MemoryLimits& limits, Epoch epoch) {
+  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch));
+  return std::move(admitted.plan);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,

@@ -41,6 +41,10 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     const plan::MemoryLimits& limits, Epoch epoch);
 
+// The same, without notes of what losing devices costs, which take as long as all else.
+absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                             const plan::MemoryLimits& limits, Epoch epoch);
+
 // What is left of a plan that was admitted for a job that begins without the places `lost`
 // (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what
 // losing more costs.

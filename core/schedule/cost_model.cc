@@ -70,7 +70,7 @@ double SamplesOfFullMicrobatch(const plan::Plan& plan) {
 
 // Of the slowest replica of the part.
 PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int32_t stage,
-                    int32_t chunk, double samples) {
+                    int32_t chunk, double samples, KnownUpdates& updates) {
   const double length = RowsOfSample(plan.module_spec(module.index).architecture);
   const double speeds = SumOfSpeeds(module);
   std::set<std::pair<int32_t, int64_t>> kinds;  // width, speed
@@ -93,7 +93,7 @@ PartCost CostOfPart(const plan::Plan& plan, const plan::ModulePlan& module, int3
     slowest.backward_weight =
         std::max(slowest.backward_weight, cost.backward_weight / kNominalFlops);
   }
-  const plan::UpdateBytes bytes = plan::UpdateCost(plan, {module.index, stage, chunk});
+  const plan::UpdateBytes& bytes = updates.Of(plan, {module.index, stage, chunk});
   slowest.reduce = bytes.reduced / kNominalLinkBytes;
   slowest.update = bytes.updated / kNominalMemoryBytes;
   slowest.gather = bytes.gathered / kNominalLinkBytes;
@@ -133,12 +133,13 @@ ReplicaKinds KindsOf(const plan::Plan& plan, const plan::ModulePlan& module,
 
 CostModel CostFromFlops(const plan::Plan& plan) {
   CostModel model;
+  KnownUpdates updates;
   const double samples = SamplesOfFullMicrobatch(plan);
   for (const plan::ModulePlan& module : plan.modules) {
     std::vector<PartCost>& parts = model.parts.emplace_back();
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
       for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-        parts.push_back(CostOfPart(plan, module, stage, chunk, samples));
+        parts.push_back(CostOfPart(plan, module, stage, chunk, samples, updates));
       }
     }
     model.replicas.push_back(KindsOf(plan, module, parts));
@@ -176,23 +177,31 @@ ReplicaShapes ShapesOfReplicas(const plan::Plan& plan, const plan::ModulePlan& m
   return all;
 }
 
-Updates UpdatesOf(const plan::Plan& plan) {
+const plan::UpdateBytes& KnownUpdates::Of(const plan::Plan& plan, const plan::PartId& part) {
+  const plan::ReplicaTable& replicas = plan.replicas(part.module);
+  const auto [entry, is_new] = known_.try_emplace(
+      {plan::KindOfPart(plan, part), part.module, replicas.NarrowestOf(part.stage),
+       replicas.EqualWidths(part.stage), replicas.present_replicas() * replicas.cp(),
+       plan.parallel(part.module).sequence});
+  if (is_new) entry->second = plan::UpdateCost(plan, part);
+  return entry->second;
+}
+
+Updates UpdatesOf(const plan::Plan& plan, KnownUpdates& known) {
   Updates updates;
   for (const plan::ModulePlan& module : plan.modules) {
     std::vector<plan::UpdateBytes>& parts = updates.emplace_back();
-    std::map<std::tuple<plan::PartKind, int32_t, bool>, plan::UpdateBytes> known;
     for (int32_t stage = 0; stage < module.pp(); ++stage) {
-      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk) {
-        const plan::PartId part = {module.index, stage, chunk};
-        const auto [entry, is_new] =
-            known.try_emplace({plan::KindOfPart(plan, part), module.replicas.NarrowestOf(stage),
-                               module.replicas.EqualWidths(stage)});
-        if (is_new) entry->second = plan::UpdateCost(plan, part);
-        parts.push_back(entry->second);
-      }
+      for (int32_t chunk = 0; chunk < module.chunks(); ++chunk)
+        parts.push_back(known.Of(plan, {module.index, stage, chunk}));
     }
   }
   return updates;
+}
+
+Updates UpdatesOf(const plan::Plan& plan) {
+  KnownUpdates known;
+  return UpdatesOf(plan, known);
 }
 
 std::vector<UpdateSlice> SlicesOf(const plan::Plan& plan, const plan::PartId& part,

@@ -1,9 +1,13 @@
 // core/schedule/cost_model.h: how long the passes of a plan take. Pure.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "core/plan/cost.h"
+#include "core/plan/parameters.h"
 #include "core/plan/plan.h"
 #include "core/schedule/program.h"
 
@@ -66,6 +70,17 @@ struct CostModel {
 };
 // What an update of each part moves, [module][pp * chunks + chunk]: the same under all costs.
 using Updates = std::vector<std::vector<plan::UpdateBytes>>;
+// Of parts of any plans of one job, worked out once for all that are alike. Not thread-safe.
+class KnownUpdates {
+ public:
+  const plan::UpdateBytes& Of(const plan::Plan& plan, const plan::PartId& part);
+
+ private:
+  // Module, width, whether widths are equal, replicas, whether rows are cut.
+  using Key = std::tuple<plan::PartKind, int32_t, int32_t, bool, int32_t, bool>;
+  std::map<Key, plan::UpdateBytes> known_;
+};
+Updates UpdatesOf(const plan::Plan& plan, KnownUpdates& known);
 Updates UpdatesOf(const plan::Plan& plan);
 
 // Of a part whose layers take `layers` of its `whole` passes, in equal parts.

@@ -104,9 +104,8 @@ double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double 
 }
 
 SustainedCosts::SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline,
-                               const DeviceProfile& profile, int32_t items)
+                               const DeviceProfile& profile, int32_t items, const Updates& updates)
     : clocks_(pipeline.classes.size(), profile.measured.clock_mhz) {
-  const Updates updates = UpdatesOf(plan);
   RatedWork work = WorkUnder(plan, pipeline, profile, items, updates);
   costs_ = std::move(work.costs);
   parts_ = std::move(work.parts);

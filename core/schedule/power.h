@@ -48,7 +48,11 @@ double SustainedClock(const ClockRange& range, const WorkAtClocks& work, double 
 class SustainedCosts {
  public:
   SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,
-                 int32_t items);
+                 int32_t items)
+      : SustainedCosts(plan, pipeline, profile, items, UpdatesOf(plan)) {}
+  // `updates`: of the plan.
+  SustainedCosts(const plan::Plan& plan, const Pipeline& pipeline, const DeviceProfile& profile,
+                 int32_t items, const Updates& updates);
 
   // A part of several rank classes goes at the lowest of their clocks.
   const CostModel& costs() const { return costs_; }

@@ -15,6 +15,7 @@
 #include "core/job/graph.h"
 #include "core/job/job_reader.h"
 #include "core/plan/cost.h"
+#include "core/plan/draft.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "core/schedule/admission.h"
@@ -133,20 +134,19 @@ class Search {
 
   absl::StatusOr<SearchResult> Run() {
     const std::vector<SearchLayout> layouts = LayoutsOf(spec_, space_);
-    std::vector<std::pair<double, size_t>> order;  // bound, index
     for (size_t i = 0; i < layouts.size(); ++i) {
       RETURN_IF_ERROR(GoOn());
-      order.emplace_back(BoundOf(layouts[i]), i);
+      pending_.push_back({.least = BoundOf(layouts[i]), .index = i});
     }
-    std::sort(order.begin(), order.end());
     result_.layouts = static_cast<int64_t>(layouts.size());
-    for (const auto& [bound, index] : order) {
-      if (options_.use_bounds && bound * kRounding > Threshold()) break;
-      RETURN_IF_ERROR(GoOn());
-      RETURN_IF_ERROR(Look(layouts[index], index));
+    RETURN_IF_ERROR(LookAtPending(layouts));
+    if (written_.empty()) return NothingFits(layouts.empty());
+    if (options_.device_memory == 0) {  // nothing is lowered
+      written_.resize(std::min(written_.size(), options_.best));
+      best_ = std::move(written_);
+    } else {
+      RETURN_IF_ERROR(Admit(layouts));
     }
-    if (best_.empty()) return NothingFits(layouts.empty());
-    RETURN_IF_ERROR(Admit());
     PutSimplestFirst();
     for (Found& found : best_) Keep(std::move(found.proposal));
     return std::move(result_);
@@ -157,6 +157,14 @@ class Search {
     Proposal proposal;
     size_t index = 0;  // of the layout
     auto Key() const { return std::make_tuple(proposal.step, proposal.memory, index); }
+  };
+  // A layout of which it is not known yet what it takes as written.
+  struct Pending {
+    double least = 0;  // it takes no less
+    size_t index = 0;
+    bool operator<(const Pending& other) const {
+      return std::tie(least, index) < std::tie(other.least, other.index);
+    }
   };
 
   absl::Status GoOn() const { return options_.go_on ? options_.go_on() : absl::OkStatus(); }
@@ -198,10 +206,14 @@ class Search {
     return bound;
   }
 
-  // A layout whose step is above it is not among the best.
+  // Layouts whose step as written is above it are of no interest yet, or at all.
   double Threshold() const {
-    return best_.size() < options_.best ? std::numeric_limits<double>::infinity()
-                                        : best_.back().proposal.step;
+    const double of_written =
+        written_.size() < wanted_ ? kAnyStep : written_[wanted_ - 1].proposal.step;
+    return std::min(of_written, LastOfBest());
+  }
+  double LastOfBest() const {
+    return best_.size() < options_.best ? kAnyStep : best_.back().proposal.step;
   }
 
   // What decides what ranks need beside activations, of one layout.
@@ -212,8 +224,12 @@ class Search {
     friend auto operator<=>(const Division&, const Division&) = default;
   };
 
-  // As MemoryOf, of a plan of the layout that is looked at.
-  int64_t EstimateOf(const plan::Plan& plan) {
+  // Bytes of a rank, with what no estimate counts.
+  struct Need {
+    int64_t total = 0, activations = 0;
+  };
+  // Of the rank that needs most, of a plan of the layout that is looked at.
+  Need NeedOf(const plan::Plan& plan) {
     Division division{.schedule = plan.layout.schedule.name, .homes = HomesOf(plan.layout)};
     for (const plan::ModuleLayout& module : plan.layout.modules)
       division.layers.push_back(module.layers);
@@ -221,28 +237,25 @@ class Search {
     const auto [entry, is_new] = states_.try_emplace(std::move(division));
     std::vector<int64_t>& states = entry->second;
     if (is_new) {
-      for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan, {}, sizes_))
-        states.push_back(estimate.total() - estimate.activations);
+      for (const plan::MemoryEstimate& estimate : plan::EstimateState(plan, sizes_))
+        states.push_back(estimate.total());
     }
-    int64_t most = 0;
-    for (size_t rank = 0; rank < states.size(); ++rank)
-      most = std::max(most, states[rank] + activations[rank]);
+    Need most;
+    for (size_t rank = 0; rank < states.size(); ++rank) {
+      if (states[rank] + activations[rank] > most.total)
+        most = {states[rank] + activations[rank], activations[rank]};
+    }
+    most.total += options_.profile.unestimated_bytes;
     return most;
   }
 
-  // With what no estimate counts.
-  int64_t MemoryNeeded(const plan::Plan& plan) {
-    return EstimateOf(plan) + options_.profile.unestimated_bytes;
-  }
-
   bool Fits(const plan::Plan& plan) {
-    return options_.device_memory == 0 || MemoryNeeded(plan) <= options_.device_memory;
+    return options_.device_memory == 0 || NeedOf(plan).total <= options_.device_memory;
   }
 
   absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& laid, const Setting& setting) {
     // The layout was looked at as it would be submitted (IsSound).
-    auto plan =
-        plan::MakePlan(WithSetting(laid, setting), cluster_, Epoch{1}, plan::Fields::kSound);
+    absl::StatusOr<plan::Plan> plan = plan::DraftPlan(WithSetting(laid, setting), cluster_);
     if (!plan.ok()) unsound_.Update(plan.status());
     return plan;
   }
@@ -260,14 +273,56 @@ class Search {
     return all;
   }
 
-  // Whether what keeps least under a schedule and micro batch fits.
+  // The plan of the layout that is looked at under the setting, until the next call; nullptr: there
+  // is none. Of a schedule it is made once: micro batch and recomputation decide nothing else in
+  // it.
+  plan::Plan* PlanUnder(const job::JobSpec& laid, const Setting& setting) {
+    auto known = std::find_if(plans_.begin(), plans_.end(), [&setting](const auto& entry) {
+      return entry.first == setting.schedule;
+    });
+    if (known == plans_.end()) {
+      absl::StatusOr<plan::Plan> made = PlanOf(laid, setting);
+      if (!made.ok()) return nullptr;
+      known = plans_.insert(plans_.end(), {setting.schedule, *std::move(made)});
+    }
+    plan::Plan& plan = known->second;
+    plan.spec.batch.micro = setting.micro;
+    if (!plan::DealBatch(&plan).ok()) return nullptr;
+    ComputeAgain(laid, setting, &plan);
+    return &plan;
+  }
+
+  static void ComputeAgain(const job::JobSpec& laid, const Setting& setting, plan::Plan* plan) {
+    for (size_t i = 0; i < laid.modules.size(); ++i) {
+      plan->spec.modules[i].recompute = RecomputeOf(laid, static_cast<int32_t>(i), setting);
+    }
+  }
+
+  // What keeps least under a schedule and micro batch, and does not fit.
+  struct Misfit {
+    job::Schedule schedule;
+    int64_t micro = 1;
+    Need need;
+  };
+
+  // Whether what keeps least under a schedule and micro batch fits. Of smaller microbatches as many
+  // are kept, or more, and with what is rounded each takes half of its part of a larger one at
+  // least: where that is too much already, nothing is estimated.
   bool LeastFits(const job::JobSpec& laid, Setting setting) {
+    for (const Misfit& larger : misfits_) {
+      if (larger.schedule != setting.schedule || larger.micro < setting.micro) continue;
+      const double rest = static_cast<double>(larger.need.total - larger.need.activations);
+      const double kept = static_cast<double>(larger.need.activations) *
+                          static_cast<double>(setting.micro) / static_cast<double>(larger.micro);
+      if (rest + kept / 2 > static_cast<double>(options_.device_memory)) return false;
+    }
     setting.language = setting.others = Recompute::kFull;
-    const absl::StatusOr<plan::Plan> least = PlanOf(laid, setting);
-    if (!least.ok()) return false;
-    if (Fits(*least)) return true;
-    misfits_ = true;
-    least_memory_ = std::min(least_memory_, static_cast<double>(MemoryNeeded(*least)));
+    const plan::Plan* plan = PlanUnder(laid, setting);
+    if (plan == nullptr) return false;
+    const Need need = NeedOf(*plan);
+    if (need.total <= options_.device_memory) return true;
+    misfits_.push_back({setting.schedule, setting.micro, need});
+    least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
     return false;
   }
 
@@ -287,11 +342,12 @@ class Search {
   // What the plan takes; `spec` as a proposal has it. Nothing where it takes more than `most` for
   // sure.
   absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most) {
-    const int64_t memory = MemoryNeeded(plan);
+    const int64_t memory = NeedOf(plan).total;
     job::JobSpec spec = plan.spec;
     if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
-    ASSIGN_OR_RETURN(std::optional<Proposal> proposal,
-                     MeasureWithin(most, std::move(plan), options_.profile, options_.items));
+    ASSIGN_OR_RETURN(
+        std::optional<Proposal> proposal,
+        MeasureWithin(most, std::move(plan), options_.profile, options_.items, updates_));
     if (!proposal.has_value()) return std::nullopt;
     proposal->memory = memory;
     proposal->spec = std::move(spec);
@@ -303,20 +359,21 @@ class Search {
   absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,
                                                const job::JobSpec& laid, size_t index,
                                                const std::optional<Found>& found) {
-    bool some_fits = false;
+    // Where something of the layout did not fit, most of the others do not either.
+    bool some_fits = !misfits_.empty();
+    if (some_fits && !LeastFits(laid, setting)) return std::nullopt;
     for (const auto& [bound, way] : WaysOf(layout, setting)) {
       if (TooSlow(bound, found)) return std::nullopt;
       RETURN_IF_ERROR(GoOn());
-      absl::StatusOr<plan::Plan> plan = PlanOf(laid, way);
-      if (!plan.ok()) continue;
+      const plan::Plan* plan = PlanUnder(laid, way);
+      if (plan == nullptr) return std::nullopt;
       if (!Fits(*plan)) {
         if (!some_fits && !LeastFits(laid, setting)) return std::nullopt;
         some_fits = fits_ = true;
         continue;
       }
       fits_ = true;
-      ASSIGN_OR_RETURN(std::optional<Found> one,
-                       FoundOf(*std::move(plan), index, MostOfUse(found)));
+      ASSIGN_OR_RETURN(std::optional<Found> one, FoundOf(*plan, index, MostOfUse(found)));
       result_.simulated += one.has_value() ? 1 : 0;
       if (!one.has_value() || !IsBetter(*one, found)) return std::nullopt;
       return one;
@@ -324,20 +381,42 @@ class Search {
     return std::nullopt;
   }
 
-  // The best as they would be admitted to devices of that memory, in the order of their steps then.
-  absl::Status Admit() {
-    if (options_.device_memory == 0) return absl::OkStatus();  // nothing is lowered
-    for (Found& found : best_) {
+  // What of the pending layouts is among the first `wanted_` as written.
+  absl::Status LookAtPending(const std::vector<SearchLayout>& layouts) {
+    std::sort(pending_.begin(), pending_.end());
+    for (const Pending& pending : std::exchange(pending_, {})) {
+      if (options_.use_bounds && pending.least * kRounding > Threshold()) {
+        pending_.push_back(pending);
+        continue;
+      }
       RETURN_IF_ERROR(GoOn());
-      ASSIGN_OR_RETURN(plan::Plan plan, AdmitJob(found.proposal.spec, cluster_, limits_, Epoch{1}));
+      ASSIGN_OR_RETURN(std::optional<Found> found, Look(layouts[pending.index], pending.index));
+      if (found.has_value()) Insert(*std::move(found), &written_);
+    }
+    return absl::OkStatus();
+  }
+
+  // The best as they would be admitted to devices of that memory, in the order of their steps then.
+  // What is lowered is no faster than as written: so layouts are admitted in the order of what they
+  // take as written, until that is more than the last of the best takes as admitted.
+  absl::Status Admit(const std::vector<SearchLayout>& layouts) {
+    for (size_t next = 0;; ++next) {
+      if (next == wanted_) {  // what comes next is not known yet
+        wanted_ *= 2;
+        RETURN_IF_ERROR(LookAtPending(layouts));
+      }
+      if (next >= written_.size()) return absl::OkStatus();
+      const Found& written = written_[next];
+      if (written.proposal.step * kRounding > LastOfBest()) return absl::OkStatus();
+      RETURN_IF_ERROR(GoOn());
+      ASSIGN_OR_RETURN(plan::Plan plan,
+                       AdmitWithoutRisks(written.proposal.spec, cluster_, limits_, Epoch{1}));
       states_.clear();
       ASSIGN_OR_RETURN(std::optional<Found> admitted,
-                       FoundOf(std::move(plan), found.index, kAnyStep));
-      found = *std::move(admitted);
+                       FoundOf(std::move(plan), written.index, kAnyStep));
+      Insert(*std::move(admitted), &best_);
+      if (best_.size() > options_.best) best_.pop_back();
     }
-    std::sort(best_.begin(), best_.end(),
-              [](const Found& a, const Found& b) { return a.Key() < b.Key(); });
-    return absl::OkStatus();
   }
 
   static bool IsBetter(const Found& one, const std::optional<Found>& found) {
@@ -371,12 +450,14 @@ class Search {
     return status.ok();
   }
 
-  absl::Status Look(const SearchLayout& layout, size_t index) {
+  // What a layout is as written. Nothing where nothing of it fits, or it is slower than the best
+  // for sure, which is noted.
+  absl::StatusOr<std::optional<Found>> Look(const SearchLayout& layout, size_t index) {
     if (const double bound = options_.device_memory > 0 ? MemoryBoundOf(layout) : 0;
         bound > static_cast<double>(options_.device_memory)) {
       ++result_.too_large;
       least_memory_ = std::min(least_memory_, bound);
-      return absl::OkStatus();
+      return std::nullopt;
     }
     std::vector<std::pair<double, Setting>> settings;
     for (const job::Schedule& schedule : SchedulesOf(spec_, layout, options_)) {
@@ -388,20 +469,30 @@ class Search {
     }
     std::stable_sort(settings.begin(), settings.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (settings.empty() || TooSlow(settings.front().first, std::nullopt)) return absl::OkStatus();
+    if (settings.empty()) return std::nullopt;
+    const auto is_slow = [&]() -> std::optional<Found> {
+      pending_.push_back({.least = Threshold() / kRounding, .index = index});
+      return std::nullopt;
+    };
+    if (TooSlow(settings.front().first, std::nullopt)) return is_slow();
     const job::JobSpec laid = WithLayout(spec_, space_, layout);
-    if (!IsSound(layout, laid)) return absl::OkStatus();
+    if (!IsSound(layout, laid)) return std::nullopt;
     std::optional<Found> found;
-    fits_ = misfits_ = false;
+    bool some_slow = false;
+    fits_ = false;
+    misfits_.clear();
     states_.clear();
+    plans_.clear();
     for (const auto& [bound, setting] : settings) {
-      if (TooSlow(bound, found)) break;
+      some_slow = TooSlow(bound, found);
+      if (some_slow) break;
       ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, laid, index, found));
       if (one.has_value()) found = std::move(one);
     }
-    if (!fits_ && misfits_) ++result_.too_large;
-    if (found.has_value()) Insert(*std::move(found));
-    return absl::OkStatus();
+    if (found.has_value()) return found;
+    if (fits_ || some_slow) return is_slow();
+    if (!misfits_.empty()) ++result_.too_large;
+    return std::nullopt;
   }
 
   // A step that is longer is not among the best, nor the layout's.
@@ -418,12 +509,11 @@ class Search {
     return least > Threshold() || (found.has_value() && least > found->proposal.step);
   }
 
-  void Insert(Found found) {
+  static void Insert(Found found, std::vector<Found>* ordered) {
     const auto place =
-        std::upper_bound(best_.begin(), best_.end(), found,
+        std::upper_bound(ordered->begin(), ordered->end(), found,
                          [](const Found& a, const Found& b) { return a.Key() < b.Key(); });
-    best_.insert(place, std::move(found));
-    if (best_.size() > options_.best) best_.pop_back();
+    ordered->insert(place, std::move(found));
   }
 
   // Of those that a simulation does not tell from the fastest.
@@ -478,12 +568,19 @@ class Search {
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
   plan::PartSizes sizes_;
-  std::vector<Found> best_;  // in order
+  KnownUpdates updates_;
+  size_t wanted_ = options_.best;  // so many of `written_` are to be known
+  std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
+  std::vector<Pending> pending_;
+  std::vector<Found> best_;  // as admitted, in order
   // Bytes of each rank beside activations, of the layout looked at.
   std::map<Division, std::vector<int64_t>> states_;
+  std::vector<std::pair<job::Schedule, plan::Plan>> plans_;  // of the layout looked at
   // Of what does not fit, the least that a device needs, in bytes; a bound from below.
   double least_memory_ = std::numeric_limits<double>::infinity();
-  bool fits_ = false, misfits_ = false;  // the layout looked at: some setting does, or does not
+  // Of the layout looked at: whether some setting fits, and which do not.
+  bool fits_ = false;
+  std::vector<Misfit> misfits_;
   absl::Status unsound_;  // why the first setting that cannot be planned, if any, cannot
   SearchResult result_;
 };

@@ -11,11 +11,13 @@
 //
 // The best are proposed as they would be admitted (admission.h) to devices of that memory: with the
 // micro batch and recomputation under which losses fit, too, and in the order of their steps then.
-// So a proposal runs as it is ranked.
+// So a proposal runs as it is ranked. What is lowered is taken to be no faster than as written:
+// layouts are admitted in the order of what they take as written, until none that is left can be
+// among the best.
 //
 // Settings whose bound is above the last of the best found so far are not planned: the bound is
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
-// step is below. So the best as written are those of trying all.
+// step is below. So the best are those of trying all.
 //
 // What it does not look at: host memory, which counts as enough; devices that differ; samples that
 // are shorter than the context. A function of its arguments; it may be stopped. Pure.

@@ -1,6 +1,7 @@
 #include "core/schedule/search_setting.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -55,6 +56,27 @@ Work WorkOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
 // part of short ones.
 constexpr double kSecondsTold = 0.05e-3, kPartTold = 0.005;
 
+// Of the part of that number in StepParts, which takes `seconds` longer.
+std::string ReasonOf(ptrdiff_t part, double seconds, const Proposal& faster,
+                     const Proposal& slower) {
+  const std::string longer = MillisecondsText(seconds);
+  switch (part) {
+    case 0:
+      return absl::StrCat("its busiest rank computes ", longer, " longer");
+    case 1:
+      return absl::StrCat("computes activations again for ", longer, " more");
+    case 2:
+      return absl::StrCat("tensor ranks exchange rows for ", longer, " more");
+    case 3:
+      // A longer step may wait longer with a smaller part of it.
+      if (slower.bubble <= faster.bubble) return absl::StrCat("ranks wait ", longer, " longer");
+      return absl::StrFormat("ranks wait %s longer (bubble %.1f %% instead of %.1f %%)", longer,
+                             100 * slower.bubble, 100 * faster.bubble);
+    default:
+      return absl::StrCat("reduction, update and gather take ", longer, " more behind all passes");
+  }
+}
+
 }  // namespace
 
 job::JobSpec WithSetting(job::JobSpec laid, const Setting& setting) {
@@ -73,16 +95,18 @@ int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples) {
 }
 
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
-  ASSIGN_OR_RETURN(
-      std::optional<Proposal> measured,
-      MeasureWithin(std::numeric_limits<double>::infinity(), std::move(plan), profile, items));
+  KnownUpdates updates;
+  ASSIGN_OR_RETURN(std::optional<Proposal> measured,
+                   MeasureWithin(std::numeric_limits<double>::infinity(), std::move(plan), profile,
+                                 items, updates));
   return std::move(measured).value_or(Proposal());  // without a bound all are measured
 }
 
 absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
-                                                      const DeviceProfile& profile, int32_t items) {
+                                                      const DeviceProfile& profile, int32_t items,
+                                                      KnownUpdates& updates) {
   const Pipeline pipeline = MakePipeline(plan);
-  const SustainedCosts sustained(plan, pipeline, profile, items);
+  const SustainedCosts sustained(plan, pipeline, profile, items, UpdatesOf(plan, updates));
   const Work work = WorkOf(pipeline, sustained.parts());
   const int64_t microbatches = plan.microbatches;
   if (static_cast<double>(microbatches) * work.longest.total() > most) return std::nullopt;
@@ -113,20 +137,12 @@ std::string WhySlower(const Proposal& faster, const Proposal& slower) {
   // Nothing tells them apart but memory.
   if (*most < std::min(kSecondsTold, kPartTold * slower.step))
     return "takes as long, with no less memory";
-  const std::string longer = MillisecondsText(*most);
-  switch (most - std::begin(more)) {
-    case 0:
-      return absl::StrCat("its busiest rank computes ", longer, " longer");
-    case 1:
-      return absl::StrCat("computes activations again for ", longer, " more");
-    case 2:
-      return absl::StrCat("tensor ranks exchange rows for ", longer, " more");
-    case 3:
-      return absl::StrFormat("ranks wait %s longer (bubble %.1f %% instead of %.1f %%)", longer,
-                             100 * slower.bubble, 100 * faster.bubble);
-    default:
-      return absl::StrCat("reduction, update and gather take ", longer, " more behind all passes");
-  }
+  std::string reason = ReasonOf(most - std::begin(more), *most, faster, slower);
+  // What is named may be more than the whole difference.
+  const double less = *most - (slower.step - faster.step);
+  if (less >= kPartTold * slower.step)
+    absl::StrAppend(&reason, ", all else takes ", MillisecondsText(less), " less");
+  return reason;
 }
 
 }  // namespace phalanx::schedule

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/plan/activation_estimate.h"
 #include "core/plan/plan.h"
+#include "core/schedule/cost_model.h"
 #include "core/schedule/search.h"
 #include "core/schedule/search_bound.h"
 
@@ -25,10 +26,11 @@ absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, 
 // The same; nothing where what the busiest rank works at the clock that it keeps up is more than
 // `most` seconds already, which the step is not below.
 absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
-                                                      const DeviceProfile& profile, int32_t items);
+                                                      const DeviceProfile& profile, int32_t items,
+                                                      KnownUpdates& updates);
 
 // "ranks wait 12.0 ms longer (bubble 23.1 % instead of 4.0 %)": where most of what
-// `slower` takes longer than `faster` goes.
+// `slower` takes longer than `faster` goes, and how much of that all else makes up for.
 std::string WhySlower(const Proposal& faster, const Proposal& slower);
 
 }  // namespace phalanx::schedule

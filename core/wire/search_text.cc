@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -110,6 +111,29 @@ Tree ScheduleTree(const job::Schedule& schedule) {
   return tree;
 }
 
+// Lines of at most so many columns, broken behind commas and bars, each indented by four.
+constexpr size_t kLineColumns = 79;
+std::string Lines(absl::string_view text) {
+  constexpr absl::string_view kIndent = "    ";
+  std::string lines(kIndent);
+  size_t column = kIndent.size();
+  while (!text.empty()) {
+    const size_t comma = text.find(", "), bar = text.find(" | ");
+    const size_t end = std::min(
+        {comma == text.npos ? comma : comma + 2, bar == text.npos ? bar : bar + 3, text.size()});
+    const absl::string_view piece = absl::StripTrailingAsciiWhitespace(text.substr(0, end));
+    if (column + piece.size() > kLineColumns && column > kIndent.size()) {
+      absl::StripTrailingAsciiWhitespace(&lines);
+      absl::StrAppend(&lines, "\n", kIndent, "  ");
+      column = kIndent.size() + 2;
+    }
+    absl::StrAppend(&lines, text.substr(0, end));
+    column += end;
+    text.remove_prefix(end);
+  }
+  return lines + "\n";
+}
+
 }  // namespace
 
 std::string LayoutText(const job::JobSpec& spec) {
@@ -141,6 +165,9 @@ std::string SearchTable(const schedule::SearchResult& result,
   if (!options.profile.network.has_value() && options.devices > options.node_devices) {
     absl::StrAppend(&text, "links between nodes count as those within one: the profile has none\n");
   }
+  if (options.device_memory == 0) {
+    absl::StrAppend(&text, "without --device-memory no layout is too large for the devices\n");
+  }
   absl::StrAppend(&text, absl::StrFormat("\n%2s  %10s  %7s  %10s  %5s  %s\n", "#", "STEP", "BUBBLE",
                                          "MEMORY", "MICRO", "SCHEDULE"));
   size_t place = 0;
@@ -150,9 +177,10 @@ std::string SearchTable(const schedule::SearchResult& result,
                                     MillisecondsText(proposal.step), proposal.bubble * 100,
                                     plan::FormatBytes(proposal.memory), proposal.spec.batch.micro,
                                     ScheduleText(proposal.spec.schedule)));
-    absl::StrAppend(&text, "    ", LayoutText(proposal.spec), "\n");
-    if (!proposal.slower.empty())
-      absl::StrAppend(&text, "    slower than ", place - 1, ": ", proposal.slower, "\n");
+    absl::StrAppend(&text, Lines(LayoutText(proposal.spec)));
+    if (!proposal.slower.empty()) {
+      absl::StrAppend(&text, Lines(absl::StrCat("slower than ", place - 1, ": ", proposal.slower)));
+    }
   }
   return text;
 }

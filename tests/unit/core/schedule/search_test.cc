@@ -296,6 +296,21 @@ TEST(SearchTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) 
   EXPECT_GE(best.step * kNearlyEqual, free.step);
 }
 
+// Those that are lowered least are not always among the ten that are fastest as written.
+TEST(SearchTest, Search_BestTen_AreTheBestOfAllThatWouldBeAdmitted) {
+  for (const int64_t gib : {48, 50, 60}) {
+    SearchOptions options{
+        .devices = 4, .device_memory = gib << 30, .profile = SteadyH200(), .items = 4};
+    const SearchResult ten = Search(LargeWithEncoder(), options);
+    options.best = 1000;
+    const SearchResult all = Search(LargeWithEncoder(), options);
+    ASSERT_EQ(ten.best.size(), 10);
+    ASSERT_GT(all.best.size(), 10);
+    for (size_t i = 0; i < ten.best.size(); ++i)
+      EXPECT_EQ(ten.best[i].step, all.best[i].step) << gib << " GiB, place " << i;
+  }
+}
+
 TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
   const SearchOptions large{.devices = 4, .profile = SteadyH200(), .items = 4};
   SearchOptions small = large;

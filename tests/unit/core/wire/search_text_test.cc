@@ -5,6 +5,9 @@
 
 #include <string>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "core/job/json.h"
 #include "core/wire/job_yaml.h"
 #include "tests/support/files.h"
@@ -67,7 +70,11 @@ TEST(SearchTextTest, Table_NamesLayoutsAndReasons) {
   const std::string text = SearchTable(result, options);
   EXPECT_THAT(text, HasSubstr("4 devices of kind nominal; 1 item a sample; "));
   EXPECT_THAT(text, HasSubstr("    " + LayoutText(result.best[0].spec) + "\n"));
-  EXPECT_THAT(text, HasSubstr("    slower than 2: " + result.best[2].slower + "\n"));
+  EXPECT_THAT(absl::StrReplaceAll(text, {{"\n      ", " "}}),
+              HasSubstr("    slower than 2: " + result.best[2].slower + "\n"));
+  for (const absl::string_view line : absl::StrSplit(text, '\n'))
+    EXPECT_LT(line.size(), 80) << line;
+  EXPECT_THAT(text, HasSubstr("without --device-memory no layout is too large"));
   EXPECT_THAT(text, Not(HasSubstr("links between nodes")));
   options.devices = 16;
   options.node_devices = 4;
