@@ -307,7 +307,7 @@ def parts(name, limit):
         text = f"{1e3 * profile['seconds']:,.1f} ms: " + ", ".join(f"{part} {1e3 * one['share']:,.1f}" for part, one in profile["parts"].items())
         text += f", waiting {1e3 * profile['waiting']:,.1f}"
         if limit in figures:
-            text += f"; the limit's step {of['step_ms']['median'] * of['tokens_per_s'] / figures[limit]['tokens_per_s']:,.1f} ms"
+            text += f"; the limit's step {of['step_ms']['mean'] * of['tokens_per_s'] / figures[limit]['tokens_per_s']:,.1f} ms"
         return text, None
     return judge
 

@@ -269,7 +269,7 @@ def kernels_and_shapes():
     check(raced([])[1] and not raced(["RoPE"])[1] and "over 1.05: RoPE" in raced(["RoPE"])[0], f"races of kernels: {raced(['RoPE'])}")
     check(not verdicts.races("none")({"none": {"races": 0, "slower": [], "slowest": [0, ""], "limit": 1.05}})[1], "no race is a race that is won")
     profile = {"seconds": 0.5, "waiting": 0.01, "parts": {"products": {"seconds": 0.4, "share": 0.39}, "ours": {"seconds": 0.1, "share": 0.1}}}
-    of = {"parts": {"tokens_per_s": 900, "step_ms": {"median": 500.0}, "profiles": [{**profile, "waiting": 0.02}, profile]}, "limit": {"tokens_per_s": 1000}}
+    of = {"parts": {"tokens_per_s": 900, "step_ms": {"mean": 500.0}, "profiles": [{**profile, "waiting": 0.02}, profile]}, "limit": {"tokens_per_s": 1000}}
     text = "500.0 ms: products 390.0, ours 100.0, waiting 10.0; the limit's step 450.0 ms"
     check(verdicts.parts("parts", "limit")(of) == (text, None), f"a step by part: {verdicts.parts('parts', 'limit')(of)}")
     keys = [key for key, _, _ in shapes.measurements({**shapes.BASE}, 2)]

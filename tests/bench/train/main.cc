@@ -2,10 +2,12 @@
 // phalanx-bench-products, beside this executable, do.
 //
 // phalanx-bench train JOB [OUTPUT] [--trace FILE] [--profile]: trains a job through `phalanx run`
-// and prints one JSON line of what it measured: medians over the steps after the first
-// kWarmupSteps. With --trace the job runs with `trace: true`, and FILE is the timeline that it
-// leaves. With --profile it runs with `profile: true`: the line has each rank's profile of one warm
-// step by part, and a table of them, with the kernels that take longest, goes to standard error.
+// and prints one JSON line of what it measured over the steps after the first kWarmupSteps: tokens,
+// labelled ones and samples a second are all of them over all time, FLOPs and what the simulator is
+// beside are of the median step. With --trace the job runs with `trace: true`, and FILE is the
+// timeline that it leaves. With --profile it runs with `profile: true`: the line has each rank's
+// profile of one warm step by part, and a table of them, with the kernels that take longest, goes
+// to standard error.
 //
 // FLOPs: 2 a multiply-add, causal attention half, head included, forward and executed backward, no
 // recomputation; tflops_per_device of all rows, as others count theirs, tflops_per_device_executed
@@ -246,10 +248,12 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
       plan, {tokens, labelled, Mean(lines, "images"), Mean(lines, "sounds")});
   const double flops = step_flops.all_rows / median / plan.world;
   Json result;
-  result["tokens_per_s"] = tokens / median;
-  result["labelled_tokens_per_s"] = labelled / median;
-  result["samples_per_s"] = static_cast<double>(plan.spec.batch.global) / median;
-  result["step_ms"] = {{"median", median * 1e3}, {"p95", Percentile(seconds, 0.95) * 1e3}};
+  const double mean = Mean(lines, "step_seconds");
+  result["tokens_per_s"] = tokens / mean;
+  result["labelled_tokens_per_s"] = labelled / mean;
+  result["samples_per_s"] = static_cast<double>(plan.spec.batch.global) / mean;
+  result["step_ms"] = {
+      {"mean", mean * 1e3}, {"median", median * 1e3}, {"p95", Percentile(seconds, 0.95) * 1e3}};
   result["tflops_per_device"] = flops * 1e-12;
   result["tflops_per_device_executed"] = step_flops.executed / median / plan.world * 1e-12;
   result["mfu"] = plan.spec.resources.device == phalanx::job::DeviceKind::kGpu
@@ -258,7 +262,7 @@ Json Measure(const phalanx::plan::Plan& plan, const std::vector<Json>& ranks,
   if (boards.has_value()) {
     result["mhz"] = boards->mhz;
     result["watts"] = boards->watts;
-    result["joules_per_token"] = boards->watts * Mean(lines, "step_seconds") / tokens;
+    result["joules_per_token"] = boards->watts * mean / tokens;
     result["degrees"] = boards->degrees;
   }
   double busy = 0, exposed = 0, span = 0, host = 0;

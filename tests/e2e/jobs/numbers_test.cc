@@ -1,10 +1,14 @@
 // Real processes over Gloo compute what one process computes.
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/samples.h"
 #include "core/wire/job_yaml.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
 #include "tests/oracle/training/harness.h"
@@ -106,6 +110,37 @@ TEST(NumbersTest, RunOfSixRanks_EqualsTheOracle_AndLeavesNothingBehind) {
   ExpectEventFile(output);
   EXPECT_TRUE(std::filesystem::exists(output + "/evaluation.json"));
   EXPECT_TRUE(std::filesystem::exists(output + "/logs/rank-5.log"));
+}
+
+// What it says of a run is what the run has written.
+TEST(NumbersTest, BenchmarkOfAJob_SaysAllTokensOverAllTimeBehindItsWarmUp) {
+  constexpr size_t kWarmUp = 10;
+  const DataFolder data = MakeData({.samples = 30, .images_min = 0, .images_max = 2, .words = 4});
+  const JobOptions options{.steps = 40, .vision = "", .language = "ranks: 2", .batch = 4};
+  support::WriteFile(data.path + "/job.yaml", JobText(data, options));
+  const std::string output = data.path + "/results";
+  const support::Finished bench = support::RunToEnd(
+      {support::Program("phalanx-bench"), "train", data.path + "/job.yaml", output});
+  ASSERT_EQ(bench.exit_code, 0) << bench.talk;
+  const auto said = nlohmann::json::parse(bench.out);
+  std::ifstream metrics(output + "/metrics.jsonl");
+  double tokens = 0, labelled = 0, seconds = 0;
+  size_t steps = 0;
+  for (std::string text; std::getline(metrics, text);) {
+    if (steps++ < kWarmUp) continue;
+    const auto line = nlohmann::json::parse(text);
+    tokens += line.at("tokens").get<double>();
+    labelled += line.at("labelled_tokens").get<double>();
+    seconds += line.at("step_seconds").get<double>();
+  }
+  ASSERT_EQ(steps, 40);
+  EXPECT_NEAR(said.at("tokens_per_s").get<double>(), tokens / seconds, 1e-6 * tokens / seconds);
+  EXPECT_NEAR(said.at("labelled_tokens_per_s").get<double>(), labelled / seconds,
+              1e-6 * labelled / seconds);
+  EXPECT_NEAR(said.at("step_ms").at("mean").get<double>(), 1e3 * seconds / 30, 1e-6);
+  EXPECT_EQ(said.at("world"), 2);
+  EXPECT_TRUE(said.at("mfu").is_null()) << "of a CPU";
+  EXPECT_FALSE(said.contains("profiles"));
 }
 
 struct Loss {

@@ -166,6 +166,8 @@ TEST(PlanTest, Search_WhatDoesNotGoTogether_IsUsage) {
             "error: --lost does not go with --search\n");
   EXPECT_EQ(refusal({.file = kExample, .nodes = "2x4", .search = true, .devices = 4}),
             "error: --devices does not go with --nodes, which says how many there are\n");
+  EXPECT_THAT(refusal({.file = kExample, .search = true, .items = 65536}),
+              HasSubstr("--items: 65536: a sample has room for "));
   EXPECT_THAT(refusal({.file = kExample, .search = true, .device_kind = "h300"}),
               HasSubstr("there is no profile of devices"));
 }
