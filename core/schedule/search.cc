@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -15,11 +14,11 @@
 #include "core/job/graph.h"
 #include "core/job/job_reader.h"
 #include "core/plan/cost.h"
-#include "core/plan/draft.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/memory_fit.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/search_bound.h"
+#include "core/schedule/search_plans.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/work_model.h"
 
@@ -121,7 +120,8 @@ class Search {
                .node_devices = std::min(options.node_devices, options.devices)},
         bounds_(spec_, space_, options.profile, options.items),
         cluster_(ClusterOf(options)),
-        limits_(LimitsOf(options)) {
+        limits_(LimitsOf(options)),
+        plans_(cluster_, options.device_memory, options.profile.unestimated_bytes) {
     if (spec_.data.has_value()) {  // names of files are many, and no layout depends on them
       spec_.data->shards.resize(std::min<size_t>(1, spec_.data->shards.size()));
       spec_.data->validation.clear();
@@ -216,50 +216,6 @@ class Search {
     return best_.size() < options_.best ? kAnyStep : best_.back().proposal.step;
   }
 
-  // What decides what ranks need beside activations, of one layout.
-  struct Division {
-    ScheduleName schedule = ScheduleName::k1F1B;
-    std::vector<std::vector<int32_t>> layers;  // of each module
-    std::vector<std::pair<job::StateHome, int32_t>> homes;
-    friend auto operator<=>(const Division&, const Division&) = default;
-  };
-
-  // Bytes of a rank, with what no estimate counts.
-  struct Need {
-    int64_t total = 0, activations = 0;
-  };
-  // Of the rank that needs most, of a plan of the layout that is looked at.
-  Need NeedOf(const plan::Plan& plan) {
-    Division division{.schedule = plan.layout.schedule.name, .homes = HomesOf(plan.layout)};
-    for (const plan::ModuleLayout& module : plan.layout.modules)
-      division.layers.push_back(module.layers);
-    const std::vector<int64_t> activations = plan::EstimateActivations(plan);
-    const auto [entry, is_new] = states_.try_emplace(std::move(division));
-    std::vector<int64_t>& states = entry->second;
-    if (is_new) {
-      for (const plan::MemoryEstimate& estimate : plan::EstimateState(plan, sizes_))
-        states.push_back(estimate.total());
-    }
-    Need most;
-    for (size_t rank = 0; rank < states.size(); ++rank) {
-      if (states[rank] + activations[rank] > most.total)
-        most = {states[rank] + activations[rank], activations[rank]};
-    }
-    most.total += options_.profile.unestimated_bytes;
-    return most;
-  }
-
-  bool Fits(const plan::Plan& plan) {
-    return options_.device_memory == 0 || NeedOf(plan).total <= options_.device_memory;
-  }
-
-  absl::StatusOr<plan::Plan> PlanOf(const job::JobSpec& laid, const Setting& setting) {
-    // The layout was looked at as it would be submitted (IsSound).
-    absl::StatusOr<plan::Plan> plan = plan::DraftPlan(WithSetting(laid, setting), cluster_);
-    if (!plan.ok()) unsound_.Update(plan.status());
-    return plan;
-  }
-
   // Ways to compute again, those that the job allows.
   std::vector<std::pair<Recompute, Recompute>> Recomputations() const {
     constexpr Recompute kAll[] = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
@@ -271,59 +227,6 @@ class Search {
       }
     }
     return all;
-  }
-
-  // The plan of the layout that is looked at under the setting, until the next call; nullptr: there
-  // is none. Of a schedule it is made once: micro batch and recomputation decide nothing else in
-  // it.
-  plan::Plan* PlanUnder(const job::JobSpec& laid, const Setting& setting) {
-    auto known = std::find_if(plans_.begin(), plans_.end(), [&setting](const auto& entry) {
-      return entry.first == setting.schedule;
-    });
-    if (known == plans_.end()) {
-      absl::StatusOr<plan::Plan> made = PlanOf(laid, setting);
-      if (!made.ok()) return nullptr;
-      known = plans_.insert(plans_.end(), {setting.schedule, *std::move(made)});
-    }
-    plan::Plan& plan = known->second;
-    plan.spec.batch.micro = setting.micro;
-    if (!plan::DealBatch(&plan).ok()) return nullptr;
-    ComputeAgain(laid, setting, &plan);
-    return &plan;
-  }
-
-  static void ComputeAgain(const job::JobSpec& laid, const Setting& setting, plan::Plan* plan) {
-    for (size_t i = 0; i < laid.modules.size(); ++i) {
-      plan->spec.modules[i].recompute = RecomputeOf(laid, static_cast<int32_t>(i), setting);
-    }
-  }
-
-  // What keeps least under a schedule and micro batch, and does not fit.
-  struct Misfit {
-    job::Schedule schedule;
-    int64_t micro = 1;
-    Need need;
-  };
-
-  // Whether what keeps least under a schedule and micro batch fits. Of smaller microbatches as many
-  // are kept, or more, and with what is rounded each takes half of its part of a larger one at
-  // least: where that is too much already, nothing is estimated.
-  bool LeastFits(const job::JobSpec& laid, Setting setting) {
-    for (const Misfit& larger : misfits_) {
-      if (larger.schedule != setting.schedule || larger.micro < setting.micro) continue;
-      const double rest = static_cast<double>(larger.need.total - larger.need.activations);
-      const double kept = static_cast<double>(larger.need.activations) *
-                          static_cast<double>(setting.micro) / static_cast<double>(larger.micro);
-      if (rest + kept / 2 > static_cast<double>(options_.device_memory)) return false;
-    }
-    setting.language = setting.others = Recompute::kFull;
-    const plan::Plan* plan = PlanUnder(laid, setting);
-    if (plan == nullptr) return false;
-    const Need need = NeedOf(*plan);
-    if (need.total <= options_.device_memory) return true;
-    misfits_.push_back({setting.schedule, setting.micro, need});
-    least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
-    return false;
   }
 
   // Ways to compute again under a schedule and micro batch, the one that adds least first.
@@ -342,7 +245,7 @@ class Search {
   // What the plan takes; `spec` as a proposal has it. Nothing where it takes more than `most` for
   // sure.
   absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most) {
-    const int64_t memory = NeedOf(plan).total;
+    const int64_t memory = plans_.MemoryOf(plan);
     job::JobSpec spec = plan.spec;
     if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
     ASSIGN_OR_RETURN(
@@ -357,18 +260,17 @@ class Search {
   // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
   // where that is no better than `found`.
   absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,
-                                               const job::JobSpec& laid, size_t index,
-                                               const std::optional<Found>& found) {
+                                               size_t index, const std::optional<Found>& found) {
     // Where something of the layout did not fit, most of the others do not either.
-    bool some_fits = !misfits_.empty();
-    if (some_fits && !LeastFits(laid, setting)) return std::nullopt;
+    bool some_fits = plans_.some_misfit();
+    if (some_fits && !plans_.LeastFits(setting)) return std::nullopt;
     for (const auto& [bound, way] : WaysOf(layout, setting)) {
       if (TooSlow(bound, found)) return std::nullopt;
       RETURN_IF_ERROR(GoOn());
-      const plan::Plan* plan = PlanUnder(laid, way);
+      const plan::Plan* plan = plans_.Under(way);
       if (plan == nullptr) return std::nullopt;
-      if (!Fits(*plan)) {
-        if (!some_fits && !LeastFits(laid, setting)) return std::nullopt;
+      if (!plans_.Fits(*plan)) {
+        if (!some_fits && !plans_.LeastFits(setting)) return std::nullopt;
         some_fits = fits_ = true;
         continue;
       }
@@ -411,7 +313,7 @@ class Search {
       RETURN_IF_ERROR(GoOn());
       ASSIGN_OR_RETURN(plan::Plan plan,
                        AdmitWithoutRisks(written.proposal.spec, cluster_, limits_, Epoch{1}));
-      states_.clear();
+      plans_.Forget();
       ASSIGN_OR_RETURN(std::optional<Found> admitted,
                        FoundOf(std::move(plan), written.index, kAnyStep));
       Insert(*std::move(admitted), &best_);
@@ -421,14 +323,6 @@ class Search {
 
   static bool IsBetter(const Found& one, const std::optional<Found>& found) {
     return !found.has_value() || one.Key() < found->Key();
-  }
-
-  // Of each module where its state is, and how often.
-  static std::vector<std::pair<job::StateHome, int32_t>> HomesOf(const plan::Layout& layout) {
-    std::vector<std::pair<job::StateHome, int32_t>> homes;
-    for (const plan::ModuleLayout& module : layout.modules)
-      homes.emplace_back(module.state_home, module.state_copies);
-    return homes;
   }
 
   // A schedule that is named may cut a step into so many groups.
@@ -480,18 +374,16 @@ class Search {
     std::optional<Found> found;
     bool some_slow = false;
     fits_ = false;
-    misfits_.clear();
-    states_.clear();
-    plans_.clear();
+    plans_.Begin(laid);
     for (const auto& [bound, setting] : settings) {
       some_slow = TooSlow(bound, found);
       if (some_slow) break;
-      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, laid, index, found));
+      ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, index, found));
       if (one.has_value()) found = std::move(one);
     }
     if (found.has_value()) return found;
     if (fits_ || some_slow) return is_slow();
-    if (!misfits_.empty()) ++result_.too_large;
+    if (plans_.some_misfit()) ++result_.too_large;
     return std::nullopt;
   }
 
@@ -547,11 +439,14 @@ class Search {
                                  " samples of a step; try fewer devices or a larger ",
                                  "batch.global")}});
     }
-    if (result_.too_large == 0 && !unsound_.ok()) return unsound_;
+    absl::Status unsound = unsound_;
+    unsound.Update(plans_.unsound());
+    if (result_.too_large == 0 && !unsound.ok()) return unsound;
+    const double least_memory = std::min(least_memory_, plans_.least_memory());
     const std::string least =
-        std::isfinite(least_memory_)
+        std::isfinite(least_memory)
             ? absl::StrCat(": the smallest needs at least ",
-                           plan::FormatBytes(static_cast<int64_t>(least_memory_)))
+                           plan::FormatBytes(static_cast<int64_t>(least_memory)))
             : "";
     return ViolationsStatus(
         {{.field = "spec.modules",
@@ -567,21 +462,16 @@ class Search {
   const plan::Cluster cluster_;
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
-  plan::PartSizes sizes_;
+  SearchPlans plans_;
   KnownUpdates updates_;
   size_t wanted_ = options_.best;  // so many of `written_` are to be known
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
   std::vector<Pending> pending_;
   std::vector<Found> best_;  // as admitted, in order
-  // Bytes of each rank beside activations, of the layout looked at.
-  std::map<Division, std::vector<int64_t>> states_;
-  std::vector<std::pair<job::Schedule, plan::Plan>> plans_;  // of the layout looked at
-  // Of what does not fit, the least that a device needs, in bytes; a bound from below.
+  // Of layouts too large whatever the setting, the least that a device needs, in bytes.
   double least_memory_ = std::numeric_limits<double>::infinity();
-  // Of the layout looked at: whether some setting fits, and which do not.
-  bool fits_ = false;
-  std::vector<Misfit> misfits_;
-  absl::Status unsound_;  // why the first setting that cannot be planned, if any, cannot
+  bool fits_ = false;     // some setting of the layout that is looked at
+  absl::Status unsound_;  // why the first layout that could not be submitted, if any, could not
   SearchResult result_;
 };
 

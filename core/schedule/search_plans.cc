@@ -1,0 +1,90 @@
+#include "core/schedule/search_plans.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "core/plan/draft.h"
+#include "core/plan/memory_estimate.h"
+#include "core/schedule/search_setting.h"
+
+namespace phalanx::schedule {
+
+void SearchPlans::Begin(const job::JobSpec& laid) {
+  Forget();
+  laid_ = &laid;
+}
+
+void SearchPlans::Forget() {
+  laid_ = nullptr;
+  plans_.clear();
+  states_.clear();
+  misfits_.clear();
+}
+
+const plan::Plan* SearchPlans::Under(const Setting& setting) {
+  auto known = std::find_if(plans_.begin(), plans_.end(), [&setting](const auto& entry) {
+    return entry.first == setting.schedule;
+  });
+  if (known == plans_.end()) {
+    absl::StatusOr<plan::Plan> made = plan::DraftPlan(WithSetting(*laid_, setting), cluster_);
+    unsound_.Update(made.status());
+    if (!made.ok()) return nullptr;
+    known = plans_.insert(plans_.end(), {setting.schedule, *std::move(made)});
+  }
+  plan::Plan& plan = known->second;
+  plan.spec.batch.micro = setting.micro;
+  if (!plan::DealBatch(&plan).ok()) return nullptr;
+  for (size_t i = 0; i < laid_->modules.size(); ++i)
+    plan.spec.modules[i].recompute = RecomputeOf(*laid_, static_cast<int32_t>(i), setting);
+  return &plan;
+}
+
+SearchPlans::Need SearchPlans::NeedOf(const plan::Plan& plan) {
+  Division division{.schedule = plan.layout.schedule.name};
+  for (const plan::ModuleLayout& module : plan.layout.modules) {
+    division.layers.push_back(module.layers);
+    division.homes.emplace_back(module.state_home, module.state_copies);
+  }
+  const std::vector<int64_t> activations = plan::EstimateActivations(plan);
+  const auto [entry, is_new] = states_.try_emplace(std::move(division));
+  std::vector<int64_t>& states = entry->second;
+  if (is_new) {
+    for (const plan::MemoryEstimate& estimate : plan::EstimateState(plan, sizes_))
+      states.push_back(estimate.total());
+  }
+  Need most;
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    if (states[rank] + activations[rank] > most.total)
+      most = {states[rank] + activations[rank], activations[rank]};
+  }
+  most.total += unestimated_;
+  return most;
+}
+
+// Of smaller microbatches as many are kept, or more, but that rounds of several chunks may be half
+// as long; and with what is rounded each takes half of its part of a larger one at least.
+bool SearchPlans::IsTooLarge(const Setting& setting) const {
+  return std::any_of(misfits_.begin(), misfits_.end(), [&](const Misfit& larger) {
+    if (larger.schedule != setting.schedule || larger.micro < setting.micro) return false;
+    const double rest = static_cast<double>(larger.need.total - larger.need.activations);
+    const double kept = static_cast<double>(larger.need.activations) *
+                        static_cast<double>(setting.micro) / static_cast<double>(larger.micro);
+    const double sure = kept / (setting.schedule.chunks > 1 ? 4 : 2);
+    return rest + sure > static_cast<double>(device_memory_);
+  });
+}
+
+bool SearchPlans::LeastFits(const Setting& setting) {
+  if (IsTooLarge(setting)) return false;
+  Setting least = setting;
+  least.language = least.others = job::Recompute::kFull;
+  const plan::Plan* plan = Under(least);
+  if (plan == nullptr) return false;
+  const Need need = NeedOf(*plan);
+  if (need.total <= device_memory_) return true;
+  misfits_.push_back({setting.schedule, setting.micro, need});
+  least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
+  return false;
+}
+
+}  // namespace phalanx::schedule

@@ -1,0 +1,84 @@
+// core/schedule/search_plans.h: plans of one layout under many settings, and what they need.
+//
+// Pure. Not thread-safe: it keeps what it has worked out.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/job/job_spec.h"
+#include "core/plan/part_sizes.h"
+#include "core/plan/plan.h"
+#include "core/schedule/search_bound.h"
+
+namespace phalanx::schedule {
+
+class SearchPlans {
+ public:
+  // `device_memory`: bytes of each device, 0: not known, which holds anything; `unestimated`: what
+  // no estimate counts of them. `cluster` outlives it.
+  SearchPlans(const plan::Cluster& cluster, int64_t device_memory, int64_t unestimated)
+      : cluster_(cluster), device_memory_(device_memory), unestimated_(unestimated) {}
+
+  // What is asked next is of this layout of the job, which outlives that.
+  void Begin(const job::JobSpec& laid);
+  // What is asked next is of a plan that comes from elsewhere.
+  void Forget();
+
+  // The plan under the setting, without a digest, until the next call; nullptr: there is none. Of a
+  // schedule it is made once: micro batch and recomputation decide nothing else in it.
+  const plan::Plan* Under(const Setting& setting);
+  // Bytes of the rank that needs most, with what no estimate counts.
+  int64_t MemoryOf(const plan::Plan& plan) { return NeedOf(plan).total; }
+  bool Fits(const plan::Plan& plan) {
+    return device_memory_ == 0 || MemoryOf(plan) <= device_memory_;
+  }
+  // Whether what keeps least under the schedule and micro batch of the setting fits.
+  bool LeastFits(const Setting& setting);
+  // Whether it did not, of any setting of this layout.
+  bool some_misfit() const { return !misfits_.empty(); }
+
+  // Of all that did not fit in any layout, the least that a device needs, in bytes.
+  double least_memory() const { return least_memory_; }
+  // Why the first plan that could not be made, if any, could not.
+  const absl::Status& unsound() const { return unsound_; }
+
+ private:
+  // What decides what ranks need beside activations, of one layout.
+  struct Division {
+    job::ScheduleName schedule = job::ScheduleName::k1F1B;
+    std::vector<std::vector<int32_t>> layers;  // of each module
+    // Of each module where its state is, and how often.
+    std::vector<std::pair<job::StateHome, int32_t>> homes;
+    friend auto operator<=>(const Division&, const Division&) = default;
+  };
+  struct Need {
+    int64_t total = 0, activations = 0;
+  };
+  // What keeps least under a schedule and micro batch, and does not fit.
+  struct Misfit {
+    job::Schedule schedule;
+    int64_t micro = 1;
+    Need need;
+  };
+
+  Need NeedOf(const plan::Plan& plan);
+  // Whether a misfit of larger microbatches says that these do not fit either.
+  bool IsTooLarge(const Setting& setting) const;
+
+  const plan::Cluster& cluster_;
+  const int64_t device_memory_, unestimated_;
+  plan::PartSizes sizes_;
+  const job::JobSpec* laid_ = nullptr;
+  std::vector<std::pair<job::Schedule, plan::Plan>> plans_;
+  std::map<Division, std::vector<int64_t>> states_;  // bytes of each rank beside activations
+  std::vector<Misfit> misfits_;
+  double least_memory_ = std::numeric_limits<double>::infinity();
+  absl::Status unsound_;
+};
+
+}  // namespace phalanx::schedule
