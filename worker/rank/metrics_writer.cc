@@ -336,6 +336,24 @@ absl::StatusOr<UniqueFd> Hold(const HeldFolder& folder, const MetricsOptions& op
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& path,
                                                                    MetricsOptions options) {
+  const auto give_up =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options.patience);
+  bool waited = false;
+  while (true) {
+    absl::StatusOr<std::unique_ptr<MetricsWriter>> opened = TryToOpen(path, options);
+    // Where the job begins, a folder that takes nothing is better known at once.
+    const bool may_pass = options.first_step > 1 &&
+                          job::KindIn(opened.status()) == job::FailureKind::kOutputUnavailable;
+    if (!may_pass || std::chrono::steady_clock::now() >= give_up) return opened;
+    if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
+    if (!std::exchange(waited, true) && options.on_wait != nullptr)
+      options.on_wait(opened.status());
+    absl::SleepFor(kRetryInterval);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::TryToOpen(const std::string& path,
+                                                                        MetricsOptions options) {
   const absl::StatusOr<HeldFolder> made = HeldFolder::Make(path, options.folders);
   if (!made.ok()) return OutputError("make the output folder", path, made.status());
   const HeldFolder& folder = *made;

@@ -49,7 +49,8 @@ class MetricsWriter {
   // later epoch of the job has opened the folder, this one changes nothing in it.
   // metrics.jsonl of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job
   // goes on from him, or from one whom he went on from; the incidents of another owner become
-  // incidents.1, ... Errors: OutputUnavailable (core/job/failure.h), naming the path and who holds
+  // incidents.1, ... A job that goes on waits while the folder takes nothing, for options.patience.
+  // Errors: OutputUnavailable (core/job/failure.h), naming the path and who holds
   // it, or what is there and is no regular file; Aborted, naming the later epoch; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& path,
                                                              MetricsOptions options);
@@ -61,6 +62,8 @@ class MetricsWriter {
   int64_t last_step() const { return last_step_; }
 
  private:
+  static absl::StatusOr<std::unique_ptr<MetricsWriter>> TryToOpen(const std::string& path,
+                                                                  MetricsOptions options);
   MetricsWriter(MetricsOptions options, UniqueFd held, RecordFile lines, RecordFile events)
       : options_(std::move(options)),
         held_(std::move(held)),

@@ -483,5 +483,27 @@ TEST_F(MetricsWriterTest, DiskThatIsFullForAWhile_LosesNothing) {
   EXPECT_EQ(Lines(Text()), 1);
 }
 
+// A loss or a return meets it like a step.
+TEST_F(MetricsWriterTest, DiskThatIsFullWhenTheNextEpochOpensTheFolder_IsWaitedFor) {
+  Run("s/job-1", 1, 3);
+  std::optional<support::FullDisk> full;
+  MetricsOptions options;
+  options.owner = "s/job-1";
+  options.first_step = 4;
+  options.epoch = options.fence = 2;
+  options.patience = absl::Minutes(1);
+  options.on_wait = [&](const absl::Status& status) {
+    ++waits;
+    EXPECT_EQ(job::KindOf(status), job::FailureKind::kOutputUnavailable);
+    full.reset();
+  };
+  full.emplace(1);
+  const auto writer = MetricsWriter::Open(folder, std::move(options));
+  full.reset();
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  EXPECT_EQ(waits, 1);
+  EXPECT_EQ((*writer)->last_step(), 3);
+}
+
 }  // namespace
 }  // namespace phalanx::rank
