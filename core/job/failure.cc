@@ -113,7 +113,8 @@ constexpr std::array kFailures = {
     FailureTraits{
         K::kStateLost, "StateLost", true, Fault::kNode,
         "all homes of some optimizer state went at once, and there is no checkpoint",
-        "give the job a checkpoint section, or raise recovery.state_copies; then submit it "
+        "write checkpoints, and more often (checkpoint.every), or keep state in more replicas "
+        "(recovery.state_copies, at most as many as a module has); then submit it "
         "again"},
     FailureTraits{K::kNoProgress, "NoProgress", true, Fault::kNetwork,
                   "no step was decided for long, and all ranks waited for each other or for their "
