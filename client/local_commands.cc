@@ -303,9 +303,13 @@ int Plan(const PlanOptions& options, Io& io) {
     return kUsage;
   }
   SetDomains(options.domain_nodes, &*cluster);
-  if (const absl::Status fit = CheckItems(file->job.spec, options.items.has_value()); !fit.ok()) {
-    Fail(fit, io);
-    return kUsage;
+  if (options.search || Predicts(options)) {  // else nothing counts with them
+    const absl::Status fit = CheckItems(file->job.spec, options.items.has_value());
+    if (!fit.ok() && !options.items.has_value()) return FailFile(fit, io);
+    if (!fit.ok()) {
+      Fail(fit, io);
+      return kUsage;
+    }
   }
   const auto device_memory = MemoryOf("--device-memory", options.device_memory);
   const auto host_memory = MemoryOf("--host-memory", options.host_memory);

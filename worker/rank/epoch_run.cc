@@ -235,12 +235,14 @@ absl::Status EpochRun::FillMirrors() {
   const std::string damaged = fill_->damaged();
   fill_ = nullptr;
   filled_behind_ = kept_.training->decided().step;
+  const bool keeps_copies = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) > 0;
   if (!damaged.empty()) {
-    // All ranks read it from the next record on, and let no copies of epochs before go.
-    kept_.training->set_copied([] { return train::kCopiesNotYet; });
+    // All ranks read it from the next record on, and let no copies of epochs before go; where they
+    // keep copies of this one, these have what is lacking.
+    if (!keeps_copies) kept_.training->set_copied([] { return train::kCopiesNotYet; });
     return TellNoSecondHome(damaged);
   }
-  if (checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) == 0) TellSafe();
+  if (!keeps_copies) TellSafe();
   return absl::OkStatus();
 }
 
