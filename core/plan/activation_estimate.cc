@@ -347,6 +347,13 @@ PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t 
   return activations;
 }
 
+std::vector<int64_t> UnitCountsOf(const Plan& plan, const Place& place) {
+  const job::Architecture& a = plan.module_spec(place.module).architecture;
+  const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
+  return {units.query_heads.count, units.kv_heads.count, units.mlp_blocks.count,
+          units.vocabulary_blocks.count, KeptByProjectors(plan, place, /*layers_back=*/true)};
+}
+
 int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape& samples) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const int64_t microbatches = MicrobatchesOf(plan, samples);

@@ -79,5 +79,7 @@ PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t 
                                   const SampleShape& samples);
 // All of the module at a place, of as many microbatches as it may keep at any time.
 int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape& samples);
+// Of tensor ranks of one replica those with equal counts keep as many bytes.
+std::vector<int64_t> UnitCountsOf(const Plan& plan, const Place& place);
 
 }  // namespace phalanx::plan

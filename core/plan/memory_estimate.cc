@@ -234,9 +234,13 @@ std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& sa
     const ReplicaTable& replicas = layout.replicas;
     for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
       place.width = replicas.Width(0, place.pp);
+      std::vector<int64_t> counts;
+      int64_t here = 0;
       for (place.tp = 0; place.tp < place.width; ++place.tp) {
         place.dp = 0;
-        const int64_t here = ActivationBytes(plan, place, samples);
+        std::vector<int64_t> own = UnitCountsOf(plan, place);
+        if (own != counts) here = ActivationBytes(plan, place, samples);
+        counts = std::move(own);
         for (; place.dp < replicas.replicas(); ++place.dp) {
           for (place.cp = 0; place.cp < replicas.cp(); ++place.cp)
             bytes[static_cast<size_t>(plan.RankOf(place).value)] += here;

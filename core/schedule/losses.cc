@@ -11,6 +11,7 @@
 #include "core/job/family.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
 #include "core/schedule/admission.h"
@@ -97,15 +98,16 @@ int64_t StepsWithoutHomes(const plan::Plan& plan) {
 }
 
 // Of what is left, while state moves there.
-std::vector<plan::MemoryEstimate> NeedsOfMoving(const plan::Plan& left) {
-  std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(left);
+std::vector<plan::MemoryEstimate> NeedsOfMoving(const plan::Plan& left, plan::PartSizes& sizes) {
+  std::vector<plan::MemoryEstimate> needs = plan::EstimateMemory(left, {}, sizes);
   for (plan::MemoryEstimate& need : needs) {
     if (need.total() > 0) need.optimizer += kMoveBytes;
   }
   return needs;
 }
 
-Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits) {
+Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits,
+            plan::PartSizes& sizes) {
   Loss loss{.rank = rank};
   const auto costs = [&](std::string why) {
     loss.trouble = std::move(why);
@@ -120,7 +122,7 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits)
     left = plan::PlanAfter(plan, change, limits);
   }
   if (!left.ok()) return costs(std::string(left.status().message()));
-  const std::vector<plan::MemoryEstimate> needs = NeedsOfMoving(*left);
+  const std::vector<plan::MemoryEstimate> needs = NeedsOfMoving(*left, sizes);
   // Nothing is lowered for a restart's sake: it takes what degrees fit.
   if (const auto shortage = plan::MemoryShortage(needs, limits.devices);
       shortage.has_value() && !restarts) {
@@ -301,8 +303,9 @@ bool LeavesHomesOpen(const job::JobSpec& spec) {
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
   Losses losses;
   losses.looked_at = KindsOfDevices(plan, limits);
+  plan::PartSizes sizes;  // most parts are the same whatever is lost
   for (const Rank rank : losses.looked_at) {
-    Loss loss = LossOf(plan, rank, limits);
+    Loss loss = LossOf(plan, rank, limits, sizes);
     if (!loss.trouble.empty()) {
       losses.costly.push_back(std::move(loss));
     } else if (!loss.homeless.empty() && !losses.homeless.has_value()) {
@@ -318,7 +321,8 @@ Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
 std::optional<std::string> RiskOfMoving(const plan::Plan& left,
                                         const std::vector<int64_t>& devices) {
   if (devices.empty()) return std::nullopt;
-  const auto shortage = plan::MemoryShortage(NeedsOfMoving(left), devices);
+  plan::PartSizes sizes;
+  const auto shortage = plan::MemoryShortage(NeedsOfMoving(left, sizes), devices);
   if (!shortage.has_value()) return std::nullopt;
   return absl::StrCat("losing these devices while the job runs ", Costs(StepsWithoutHomes(left)),
                       ": ", *shortage);

@@ -176,6 +176,9 @@ void ReadDocument(Fields& fields, Reader& reader, DeviceProfile& profile) {
 // How far one size is from another, in factors of two.
 double Distance(double a, double b) { return std::abs(std::log2(a) - std::log2(b)); }
 
+// The same as a factor, of which a product says what a sum of distances does.
+double Factor(double a, double b) { return a < b ? b / a : a / b; }
+
 // The entry with the least distance, the first of equals.
 template <typename Entry, typename DistanceTo>
 const Entry& Nearest(const std::vector<Entry>& entries, const DistanceTo& distance_to) {
@@ -201,8 +204,7 @@ double SecondsOfProduct(const std::vector<ProductTimes>& products, double launch
   const double size = rows * inputs * outputs;
   if (size <= 0) return 0;
   const ProductTimes& nearest = Nearest(products, [&](const ProductTimes& entry) {
-    return Distance(entry.rows, rows) + Distance(entry.inputs, inputs) +
-           Distance(entry.outputs, outputs);
+    return Factor(entry.rows, rows) * Factor(entry.inputs, inputs) * Factor(entry.outputs, outputs);
   });
   const double seconds = [&] {
     switch (pass) {

@@ -267,15 +267,16 @@ class Search {
     for (const auto& [bound, way] : WaysOf(layout, setting)) {
       if (TooSlow(bound, found)) return std::nullopt;
       RETURN_IF_ERROR(GoOn());
-      const plan::Plan* plan = plans_.Under(way);
-      if (plan == nullptr) return std::nullopt;
-      if (!plans_.Fits(*plan)) {
+      if (!plans_.Fits(way)) {
         if (!some_fits && !plans_.LeastFits(setting)) return std::nullopt;
         some_fits = fits_ = true;
         continue;
       }
       fits_ = true;
-      ASSIGN_OR_RETURN(std::optional<Found> one, FoundOf(*plan, index, MostOfUse(found)));
+      if (!is_sound_.has_value()) is_sound_ = IsSound(layout, plans_.laid());
+      if (!*is_sound_) return std::nullopt;
+      ASSIGN_OR_RETURN(std::optional<Found> one,
+                       FoundOf(*plans_.Under(way), index, MostOfUse(found)));
       result_.simulated += one.has_value() ? 1 : 0;
       if (!one.has_value() || !IsBetter(*one, found)) return std::nullopt;
       return one;
@@ -370,16 +371,17 @@ class Search {
     };
     if (TooSlow(settings.front().first, std::nullopt)) return is_slow();
     const job::JobSpec laid = WithLayout(spec_, space_, layout);
-    if (!IsSound(layout, laid)) return std::nullopt;
     std::optional<Found> found;
     bool some_slow = false;
     fits_ = false;
+    is_sound_ = std::nullopt;
     plans_.Begin(laid);
     for (const auto& [bound, setting] : settings) {
       some_slow = TooSlow(bound, found);
       if (some_slow) break;
       ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, index, found));
       if (one.has_value()) found = std::move(one);
+      if (is_sound_ == false) return std::nullopt;
     }
     if (found.has_value()) return found;
     if (fits_ || some_slow) return is_slow();
@@ -470,7 +472,10 @@ class Search {
   std::vector<Found> best_;  // as admitted, in order
   // Of layouts too large whatever the setting, the least that a device needs, in bytes.
   double least_memory_ = std::numeric_limits<double>::infinity();
-  bool fits_ = false;     // some setting of the layout that is looked at
+  // Of the layout that is looked at: whether some setting fits, and whether it could be submitted,
+  // which nobody asks before one does.
+  bool fits_ = false;
+  std::optional<bool> is_sound_;
   absl::Status unsound_;  // why the first layout that could not be submitted, if any, could not
   SearchResult result_;
 };

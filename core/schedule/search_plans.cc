@@ -9,6 +9,14 @@
 
 namespace phalanx::schedule {
 
+namespace {
+
+bool KeepsLeast(const Setting& setting) {
+  return setting.language == job::Recompute::kFull && setting.others == job::Recompute::kFull;
+}
+
+}  // namespace
+
 void SearchPlans::Begin(const job::JobSpec& laid) {
   Forget();
   laid_ = &laid;
@@ -61,30 +69,44 @@ SearchPlans::Need SearchPlans::NeedOf(const plan::Plan& plan) {
   return most;
 }
 
-// Of smaller microbatches as many are kept, or more, but that rounds of several chunks may be half
-// as long; and with what is rounded each takes half of its part of a larger one at least.
+// Of larger microbatches no fewer samples are kept. Of smaller ones as many microbatches are, or
+// more, but that rounds of several chunks may be half as long; and with what is rounded each takes
+// half of its part of a larger one at least.
 bool SearchPlans::IsTooLarge(const Setting& setting) const {
-  return std::any_of(misfits_.begin(), misfits_.end(), [&](const Misfit& larger) {
-    if (larger.schedule != setting.schedule || larger.micro < setting.micro) return false;
-    const double rest = static_cast<double>(larger.need.total - larger.need.activations);
-    const double kept = static_cast<double>(larger.need.activations) *
-                        static_cast<double>(setting.micro) / static_cast<double>(larger.micro);
+  return std::any_of(misfits_.begin(), misfits_.end(), [&](const Misfit& other) {
+    const bool alike = other.setting.schedule == setting.schedule &&
+                       other.setting.language == setting.language &&
+                       other.setting.others == setting.others;
+    if (!alike || other.setting.micro <= setting.micro) return alike;
+    const double rest = static_cast<double>(other.need.total - other.need.activations);
+    const double kept = static_cast<double>(other.need.activations) *
+                        static_cast<double>(setting.micro) /
+                        static_cast<double>(other.setting.micro);
     const double sure = kept / (setting.schedule.chunks > 1 ? 4 : 2);
     return rest + sure > static_cast<double>(device_memory_);
   });
 }
 
-bool SearchPlans::LeastFits(const Setting& setting) {
+bool SearchPlans::Fits(const Setting& setting) {
   if (IsTooLarge(setting)) return false;
-  Setting least = setting;
-  least.language = least.others = job::Recompute::kFull;
-  const plan::Plan* plan = Under(least);
+  const plan::Plan* plan = Under(setting);
   if (plan == nullptr) return false;
+  if (device_memory_ == 0) return true;
   const Need need = NeedOf(*plan);
   if (need.total <= device_memory_) return true;
-  misfits_.push_back({setting.schedule, setting.micro, need});
-  least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
+  misfits_.push_back({setting, need});
+  if (KeepsLeast(setting)) least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
   return false;
+}
+
+bool SearchPlans::LeastFits(Setting setting) {
+  setting.language = setting.others = job::Recompute::kFull;
+  return Fits(setting);
+}
+
+bool SearchPlans::some_misfit() const {
+  return std::any_of(misfits_.begin(), misfits_.end(),
+                     [](const Misfit& misfit) { return KeepsLeast(misfit.setting); });
 }
 
 }  // namespace phalanx::schedule

@@ -29,18 +29,19 @@ class SearchPlans {
   // What is asked next is of a plan that comes from elsewhere.
   void Forget();
 
+  const job::JobSpec& laid() const { return *laid_; }
+
   // The plan under the setting, without a digest, until the next call; nullptr: there is none. Of a
   // schedule it is made once: micro batch and recomputation decide nothing else in it.
   const plan::Plan* Under(const Setting& setting);
   // Bytes of the rank that needs most, with what no estimate counts.
   int64_t MemoryOf(const plan::Plan& plan) { return NeedOf(plan).total; }
-  bool Fits(const plan::Plan& plan) {
-    return device_memory_ == 0 || MemoryOf(plan) <= device_memory_;
-  }
+  // Whether there is a plan under the setting that fits.
+  bool Fits(const Setting& setting);
   // Whether what keeps least under the schedule and micro batch of the setting fits.
-  bool LeastFits(const Setting& setting);
+  bool LeastFits(Setting setting);
   // Whether it did not, of any setting of this layout.
-  bool some_misfit() const { return !misfits_.empty(); }
+  bool some_misfit() const;
 
   // Of all that did not fit in any layout, the least that a device needs, in bytes.
   double least_memory() const { return least_memory_; }
@@ -59,15 +60,14 @@ class SearchPlans {
   struct Need {
     int64_t total = 0, activations = 0;
   };
-  // What keeps least under a schedule and micro batch, and does not fit.
+  // What does not fit.
   struct Misfit {
-    job::Schedule schedule;
-    int64_t micro = 1;
+    Setting setting;
     Need need;
   };
 
   Need NeedOf(const plan::Plan& plan);
-  // Whether a misfit of larger microbatches says that these do not fit either.
+  // Whether a misfit of other microbatches says that these do not fit either.
   bool IsTooLarge(const Setting& setting) const;
 
   const plan::Cluster& cluster_;
