@@ -199,11 +199,22 @@ absl::Status EpochRun::OpenMetrics() {
     report_status_.Update(Report(std::move(report)));
   };
   options.folders = WriteFolders();
-  const absl::Status led = HeldFolder::Make(output_, options.folders).status();
+  options.has_lines = kept_.lines_in == output_;
+  const absl::Status led =
+      (options.has_lines ? HeldFolder::Open : HeldFolder::Make)(output_, options.folders).status();
   if (absl::IsInvalidArgument(led)) {
     return LeadsOut(job::FailureKind::kOutputUnavailable, "spec.output", plan_.spec.output, led);
   }
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
+  if (goes_on() && first_step_ > 1 && metrics_->last_step() == 0) {
+    v1::RankReport report;
+    report.mutable_event()->set_type("LinesMissing");
+    report.mutable_event()->set_message(
+        absl::StrCat(output_, " has no lines of steps before ", first_step_,
+                     " on this node: metrics.jsonl begins there; the others are where the rank "
+                     "that wrote them was, or have been moved away"));
+    RETURN_IF_ERROR(Report(std::move(report)));
+  }
   return RankFigures::MakeFolder(output_, WriteFolders());
 }
 
@@ -471,6 +482,7 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   if (drained.ok() && trainer_ != nullptr) {
     drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
   }
+  if (metrics_ != nullptr && metrics_->last_step() > 0) kept_.lines_in = output_;
   metrics_ = nullptr;  // another rank may write them from now on
   const absl::Status sent = Report(QuietNow(drained.ok()));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());

@@ -77,6 +77,7 @@ struct Kept {
   std::unique_ptr<train::SampleSource> source;
   std::unique_ptr<train::SampleSource> validation;  // nullptr: the job has none
   std::unique_ptr<data::Tokenizer> tokenizer;       // of the validation's captions
+  std::string lines_in;                             // the output folder with lines of this process
 };
 
 class EpochRun {

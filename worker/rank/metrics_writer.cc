@@ -301,6 +301,20 @@ bool IsOwn(const HeldFolder& folder, const MetricsOptions& options) {
   return owners.ok() && !owners->empty() && owners->front() == options.owner;
 }
 
+// Where the job's lines are to be: that they are. Makes nothing.
+absl::Status CheckHasLines(const std::string& path, const MetricsOptions& options) {
+  const absl::StatusOr<HeldFolder> folder = HeldFolder::Open(path, options.folders);
+  if (!folder.ok()) return OutputError("open the output folder", path, folder.status());
+  struct stat lines {};
+  for (const char* name : {kLinesFile, kOwnerFile}) {
+    if (fstatat(folder->descriptor(), name, &lines, AT_SYMLINK_NOFOLLOW) != 0)
+      return OutputError("go on with", folder->PathOf(name), errno);
+  }
+  if (IsOwn(*folder, options)) return absl::OkStatus();
+  return OutputError("go on with", folder->PathOf(kLinesFile),
+                     absl::UnavailableError(absl::StrCat("it is of ", HolderOf(*folder))));
+}
+
 // The folder's descriptor, with its lock where the file system has locks. Who holds it in an
 // earlier epoch of the same job may be out of reach for long: it can write no more once the files
 // are others (RecordFile::Append), so nobody waits for its end.
@@ -342,7 +356,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   while (true) {
     absl::StatusOr<std::unique_ptr<MetricsWriter>> opened = TryToOpen(path, options);
     // Where the job begins, a folder that takes nothing is better known at once.
-    const bool may_pass = options.first_step > 1 &&
+    const bool may_pass = (options.first_step > 1 || options.has_lines) &&
                           job::KindIn(opened.status()) == job::FailureKind::kOutputUnavailable;
     if (!may_pass || std::chrono::steady_clock::now() >= give_up) return opened;
     if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");
@@ -354,6 +368,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::TryToOpen(const std::string& path,
                                                                         MetricsOptions options) {
+  if (options.has_lines) RETURN_IF_ERROR(CheckHasLines(path, options));
   const absl::StatusOr<HeldFolder> made = HeldFolder::Make(path, options.folders);
   if (!made.ok()) return OutputError("make the output folder", path, made.status());
   const HeldFolder& folder = *made;

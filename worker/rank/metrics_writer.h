@@ -29,6 +29,9 @@ struct MetricsOptions {
   std::string predecessor;
   // Lines of steps from this one on are dropped: the run goes on from the step before.
   int64_t first_step = 1;
+  // This process has written lines of the job there in an epoch before: a folder without them is
+  // another one, where the job's has been moved away, and takes nothing.
+  bool has_lines = false;
   // The epoch that writes, and its fence (Assign.fence of the wire); 0: not known, and the folder
   // neither learns of the epoch nor refuses it.
   int64_t epoch = 0, fence = 0;
@@ -49,7 +52,8 @@ class MetricsWriter {
   // later epoch of the job has opened the folder, this one changes nothing in it.
   // metrics.jsonl of another owner becomes metrics.1.jsonl, metrics.2.jsonl, ..., unless the job
   // goes on from him, or from one whom he went on from; the incidents of another owner become
-  // incidents.1, ... A job that goes on waits while the folder takes nothing, for options.patience.
+  // incidents.1, ... A job that goes on waits while the folder takes nothing, or has not the lines
+  // that it is to have, for options.patience.
   // Errors: OutputUnavailable (core/job/failure.h), naming the path and who holds
   // it, or what is there and is no regular file; Aborted, naming the later epoch; Cancelled.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& path,

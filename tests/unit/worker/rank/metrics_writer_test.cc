@@ -505,5 +505,41 @@ TEST_F(MetricsWriterTest, DiskThatIsFullWhenTheNextEpochOpensTheFolder_IsWaitedF
   EXPECT_EQ((*writer)->last_step(), 3);
 }
 
+// Moved away while ranks are lost: made anew it would begin in the middle of the run.
+TEST_F(MetricsWriterTest, FolderThatIsMovedAwayBetweenEpochs_IsNotMadeAnew) {
+  Run("s/job-1", 1, 3);
+  MetricsOptions options;
+  options.owner = "s/job-1";
+  options.first_step = 4;
+  options.epoch = options.fence = 2;
+  options.has_lines = true;
+  options.patience = patience;
+  const auto reopen = [&](absl::string_view said) {
+    const auto gone = MetricsWriter::Open(folder, options);
+    EXPECT_EQ(job::KindOf(gone.status()), job::FailureKind::kOutputUnavailable);
+    EXPECT_THAT(gone.status().message(), HasSubstr(said));
+  };
+  for (const std::string& moved : {folder, folder + "/metrics.jsonl", folder + "/metrics.owner"}) {
+    std::filesystem::rename(moved, folder + ".elsewhere");
+    reopen(moved);
+    EXPECT_FALSE(std::filesystem::exists(moved));
+    std::filesystem::rename(folder + ".elsewhere", moved);
+  }
+  // Of another job, which has begun there since.
+  std::filesystem::rename(folder, folder + ".elsewhere");
+  Run("s/job-2", 1, 2);
+  reopen("it is of job-2 (store s)");
+  options.patience = absl::Minutes(1);
+  options.on_wait = [&](const absl::Status&) {
+    ++waits;
+    std::filesystem::remove_all(folder);
+    std::filesystem::rename(folder + ".elsewhere", folder);
+  };
+  const auto writer = MetricsWriter::Open(folder, options);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  EXPECT_EQ(waits, 1) << "it is waited for";
+  EXPECT_EQ((*writer)->last_step(), 3);
+}
+
 }  // namespace
 }  // namespace phalanx::rank
